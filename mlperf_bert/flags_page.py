@@ -42,8 +42,8 @@ _EXPLAINED_IN = {
 _ON_FLAGS = {
     "check": "submissions.md",
     "check_initial_accuracy": "submissions.md",
-    "reference": "deciding.md",
-    "stop_if_hopeless": "deciding.md",
+    "reference": "watching.md",
+    "stop_if_hopeless": "watching.md",
 }
 """Flag of run_pretraining.py that is not an option of a run -> the page on it."""
 _HEAD = """\

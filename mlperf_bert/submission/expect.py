@@ -1,31 +1,25 @@
-"""How long a run takes on an accelerator: from published results, or bounded by a compiler.
+"""How long a run takes on an accelerator: from published results.
 
     python -m mlperf_bert.submission.expect --accelerator=H100 --count=8 --batch=448 --nodes=1
 
 prints minutes to 0.720, samples/s and energy, each with an interval of 80%, the systems that they
-rest on, and with `--price_per_hour` money: expectation.py has the method. `--bound` or `--step`
-adds what a compiler says that a step allows at most (bound.py); for a family that nobody published
-that is all there is. Without arguments it prints, in Markdown, the table of all hardware that two
-submitters or more have published, and the errors of the method.
+rest on, and with `--price_per_hour` money: expectation.py has the method. Without arguments it
+prints, in Markdown, the table of all hardware that two submitters or more have published, and the
+errors of the method.
 """
 
 import argparse
 import contextlib
 import dataclasses
-import math
-import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT, is_bert_large
 from mlperf_bert.options import whole_number
-from mlperf_bert.submission import bound, published, system
+from mlperf_bert.submission import published, system
 from mlperf_bert.submission.entry import family_of
 from mlperf_bert.submission.expectation import (
     BATCH,
@@ -49,7 +43,6 @@ COMMAND = "python -m mlperf_bert.submission.expect"
 SOURCE = "closed division, rounds 1.0 to 5.0"
 _NUM_SUBMITTERS_IN_TABLE = 2
 _NUM_SYSTEMS_SHOWN = 3
-_REFERENCE_BATCH = 448
 
 
 def lines_of(expected: Expectation) -> list[str]:
@@ -78,40 +71,16 @@ def _errors_text(errors: Errors, figure: int) -> str:
 
 
 def price_line(minutes: Sequence[float], price_per_hour: float) -> str:
-    """Return the price of a run and of a result; minutes are expected, least and most, or least."""
+    """Return the price of a run and of a result; minutes are expected, least and most."""
 
     def of(number: int) -> str:
-        price, *ends = (three_digits(m * price_per_hour / 60 * number) for m in minutes)
-        return f"{price} ({' to '.join(ends)})" if ends else f"{price} or more"
+        price, least, most = (three_digits(m * price_per_hour / 60 * number) for m in minutes)
+        return f"{price} ({least} to {most})"
 
     return (
         f"  price: a run {of(1)}, the {NUM_RUNS_PER_RESULT} of a result {of(NUM_RUNS_PER_RESULT)}; "
         f"of the timed minutes alone, at {price_per_hour:g} an hour for the whole system"
     )
-
-
-def bound_lines(
-    found: bound.Bound, bounds: Sequence[bound.Bound], question: Question, known: Published
-) -> tuple[list[str], float]:
-    """Return a bound for a terminal, and the least minutes that it allows."""
-    batch = question.batch or _REFERENCE_BATCH
-    rate = found.samples_per_second * question.count
-    log2_batch, everything = math.log2(batch), np.ones(len(known.entries), bool)
-    samples = known.log_samples_at(log2_batch, known.near(log2_batch, everything))
-    minutes = math.exp(samples) / rate / 60
-    shares = []
-    for family in sorted(set(map(str, known.family))):
-        rates = [e.samples_per_second_per_accelerator or 0 for e in known.entries
-                 if e.family == family]  # fmt: skip
-        of_steps = [b.samples_per_second for b in bounds if family_of(b.device, None) == family]
-        if of_steps:
-            shares.append(f"{statistics.median(rates) / max(of_steps):.0%} on {family}")
-    reached = f"published systems reach {', '.join(shares)}" if shares else "nobody published such"
-    return [
-        f"  a compiler's bound, nothing measured: {three_digits(rate)} samples/s at most ({found})",
-        f"  by it {three_digits(minutes)} minutes to 0.720 or more, at batch {batch:,}; of such "
-        f"bounds {reached}: without padding or in 8 bits a system passes them",
-    ], minutes
 
 
 def line_of_machine(config: "RunConfig", model: "BertConfig | None") -> str | None:
@@ -190,25 +159,10 @@ def _price(text: str) -> float:
 def _answer(given: argparse.Namespace) -> list[str]:
     known = Published(published.load())
     family = family_of(given.accelerator, given.count)
-    question = Question(family, given.count, given.batch, given.nodes)
-    bounds: list[bound.Bound] = []
-    source = given.step if given.bound is None else given.bound
-    if given.bound is not None:
-        bounds = bound.read_bounds(given.bound)
-    elif given.step:
-        bounds = bound.compile_bounds(given.step, given.accelerator)
-    if source is not None and family not in known.family:
-        lines = [f"{question}: nobody published a comparable result on it"]
-        minutes: Sequence[float] = ()
-    else:
-        expected = known.expectation(question)
-        lines, minutes = lines_of(expected), dataclasses.astuple(expected.minutes)
-    if source is not None:
-        best = bound.bound_of(bounds, given.accelerator, source=source)
-        added, least = bound_lines(best, bounds, question, known)
-        lines, minutes = lines + added, minutes or (least,)
+    expected = known.expectation(Question(family, given.count, given.batch, given.nodes))
+    lines = lines_of(expected)
     if given.price_per_hour is not None:
-        lines.append(price_line(minutes, given.price_per_hour))
+        lines.append(price_line(dataclasses.astuple(expected.minutes), given.price_per_hour))
     return lines
 
 
@@ -221,9 +175,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=whole_number, help="global batch size")
     parser.add_argument("--nodes", type=whole_number, help="that the accelerators are in")
     parser.add_argument("--price_per_hour", type=_price, help="of the whole system")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--bound", help="a table.json of compile_step.py")
-    source.add_argument("--step", type=Path, help="an exported step to compile: takes minutes")
     given = parser.parse_args(paths.words_with_home(arguments))
     asks = {name for name, value in vars(given).items() if value is not None}
     if asks and not {"accelerator", "count"} <= asks:

@@ -267,8 +267,7 @@ class Published:
             near = difflib.get_close_matches(question.family.lower(), names, n=5, cutoff=0)
             raise ValueError(
                 f"--accelerator={question.family}: nobody published a comparable result on it; "
-                f"the nearest names are {', '.join(names[name] for name in near)}; "
-                "for its compiler's bound give --bound or --step"
+                f"the nearest names are {', '.join(names[name] for name in near)}"
             )
         given = question.count, question.batch or math.nan, question.nodes or math.nan
         place = np.log2(given)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -19,15 +18,11 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
-from mlperf_bert.submission.compare import Change
 from mlperf_bert.submission.official import RcpVerdict
-from mlperf_bert.submission.reference_runs import Reference, outlooks
 from pages import charts
 from pages.charts import BLUE, GREEN, GREY, INK, ORANGE, RED
 
 BAND = "#dff0e6"
-_INNER, _OUTER = "#d5e0ea", "#eef2f6"
-_SIDES = {"A": BLUE, "B": ORANGE}
 _WIDE_INCHES, _NARROW_INCHES = (9.6, 3.7), (4.3, 3.5)
 _KIND_COLORS = {
     ledger.COMPUTE: BLUE,
@@ -74,46 +69,6 @@ def accuracy_over_samples(
         _finish_accuracy(axes, runs, handles, "samples")
 
     return _both_sizes(draw, "Masked-LM accuracy over training samples")
-
-
-def accuracy_beside(sides: Mapping[str, Sequence[RunResult]], others: Reference) -> Picture | None:
-    """Draw the accuracies of A and B over samples, in the band of others, with their forecasts.
-
-    Args:
-      sides: A or B -> runs.
-      others: the runs that these are watched beside.
-
-    None if the logs count no samples.
-    """
-    curves = {
-        name: [(run, seen) for run in runs if (seen := outlooks(run, others))]
-        for name, runs in sides.items()
-    }
-    if not any(curves.values()):
-        return None
-
-    def draw(axes: Axes) -> None:
-        handles: list[Artist] = []
-        last = others.end_samples
-        for name, runs in reversed(curves.items()):  # A above B
-            color = _SIDES[name]
-            for run, seen in runs:
-                _draw_run(axes, [(each.samples, each.accuracy) for each in seen], color)
-                last = max(last, seen[-1].samples)
-                if run.status == "running" and (expected := seen[-1].expected):
-                    least, median, most = expected
-                    axes.plot([least, most], [others.target] * 2, color=color, linewidth=3)
-                    axes.plot(median, others.target, "D", color=color, markersize=6)
-                    last = max(last, most)
-            label = f"{name}: {_runs(len(runs))}"
-            handles.insert(0, Line2D([], [], color=color, marker="o", markersize=4, label=label))
-        if any(run.status == "running" for runs in curves.values() for run, _ in runs):
-            handles.append(Line2D([], [], color=INK, marker="D", linewidth=3, label="forecast"))
-        handles += _draw_target(axes, others.target) + _draw_band(axes, others, last)
-        drawn = [run for runs in sides.values() for run in runs]
-        _finish_accuracy(axes, drawn, handles, "samples", others.target)
-
-    return _both_sizes(draw, f"Masked-LM accuracy over samples, beside {others.words}")
 
 
 def accuracy_over_time(runs: Sequence[RunResult]) -> Picture:
@@ -185,7 +140,7 @@ def timeline(runs: Sequence[RunResult]) -> Picture:
             axes.plot([run.minutes] * 2, [row - 0.45, row + 0.45], color=end_color)
         axes.axvline(0, color=INK, linewidth=1)
         _finish_rows(axes, runs, "minutes since run_start")
-        handles: list[Artist] = [Patch(color=_PHASE_COLORS[kind], label=kind) for kind in kinds]
+        handles: list = [Patch(color=_PHASE_COLORS[kind], label=kind) for kind in kinds]
         handles.append(Line2D([], [], color=GREEN, label="run_stop"))
         _legend_above(axes, handles)
 
@@ -243,30 +198,6 @@ def _stacked(
     return _both_sizes(draw, title)
 
 
-def ratios(changes: Sequence[Change]) -> Picture | None:
-    """Draw the ratio B/A of every figure with its interval; None if there is none."""
-    known = [change for change in changes if change.ratio]
-    if not known:
-        return None
-
-    def draw(axes: Axes) -> None:
-        for row, change in enumerate(known):
-            color = BLUE if change.is_told else GREY
-            percent = [100 * (end - 1) for end in change.interval or (math.nan, math.nan)]
-            axes.plot(percent, [row, row], color=color, linewidth=2)
-            axes.plot(100 * ((change.ratio or 1) - 1), row, "o", color=color, markersize=6)
-        axes.axvline(0, color=INK, linewidth=1)
-        names = [change.figure.replace("_", " ") for change in known]
-        axes.set_yticks(range(len(known)), names)
-        axes.set_ylim(len(known) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("B against A, percent, with 95% intervals")
-        handles = [(BLUE, "differs"), (GREY, "not distinguishable")]
-        _legend_above(axes, [Line2D([], [], color=c, marker="o", label=w) for c, w in handles])
-
-    return _both_sizes(draw, "B against A")
-
-
 def _finish_rows(axes: Axes, runs: Sequence[RunResult], xlabel: str) -> None:
     """A row for each run, the first one at the top."""
     axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
@@ -282,37 +213,17 @@ def _draw_run(axes: Axes, points: Sequence[tuple[float, float]], color: str) -> 
         axes.plot(*points[-1], "o", color=color, markersize=4)
 
 
-def _draw_band(axes: Axes, others: Reference, last_samples: float) -> list[Artist]:
-    """The accuracies inside, and those of nine of ten."""
-    samples = np.linspace(others.first_samples, last_samples, 200)
-    handles: list[Artist] = []
-    for between, color, words in (
-        (others.band, _OUTER, "band: outside of it is a warning"),
-        (others.usual, _INNER, "nine of ten others"),
-    ):
-        low, high = zip(*map(between, samples))
-        axes.fill_between(samples, low, high, color=color, zorder=0, linewidth=0)
-        handles.append(Patch(color=color, label=words))
-    return handles
-
-
-def _draw_target(axes: Axes, target: float = TARGET_MASKED_LM_ACCURACY) -> list[Artist]:
-    axes.axhline(target, color=RED, linestyle=(0, (4, 3)), linewidth=1.2)
-    label = f"target {target:.3f}"
+def _draw_target(axes: Axes) -> list:
+    axes.axhline(TARGET_MASKED_LM_ACCURACY, color=RED, linestyle=(0, (4, 3)), linewidth=1.2)
+    label = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
     return [Line2D([], [], color=RED, linestyle=(0, (4, 3)), linewidth=1.2, label=label)]
 
 
-def _finish_accuracy(
-    axes: Axes,
-    runs: Sequence[RunResult],
-    handles: list[Artist],
-    xlabel: str,
-    target: float = TARGET_MASKED_LM_ACCURACY,
-) -> None:
+def _finish_accuracy(axes: Axes, runs: Sequence[RunResult], handles: list, xlabel: str) -> None:
     all_accuracies = (e.accuracy for run in runs for e in run.evaluations)
     accuracies = [accuracy for accuracy in all_accuracies if math.isfinite(accuracy)]
-    low = min([*accuracies, target])
-    high = max([*accuracies, target])
+    low = min([*accuracies, TARGET_MASKED_LM_ACCURACY])
+    high = max([*accuracies, TARGET_MASKED_LM_ACCURACY])
     axes.set_ylim(low - 0.05 * (high - low) - 0.005, high + 0.08 * (high - low) + 0.005)
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     axes.set_xlabel(xlabel)

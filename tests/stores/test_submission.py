@@ -237,6 +237,3 @@ def test_runs_in_a_bucket_are_watched_and_compared(host, store, logs):
     code, _, errors = host.run("compare", IN_BUCKET, "gs://bucket/mine")
     assert (code, errors) == (1, f"compare: {IN_BUCKET} and gs://bucket/mine are the same runs, "
                                  "time for time; give those of two systems\n")  # fmt: skip
-    page = "gs://bucket/pages/page.html"
-    words = [f"{IN_BUCKET}/runs/2", f"--reference={band}", f"--output={page}"]
-    assert host.run("deciding", *words)[:2] == (0, f"look at {page}\n")
