@@ -3,11 +3,13 @@
 A run reads no more of its logs than this; results.py makes a result of one.
 """
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.whole import read_regular_file
 from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.energy import Energy
@@ -21,6 +23,10 @@ RECORD_REMEDY = "copy it here again, or choose another --output_dir"
 _KILLED = "what a killed run took after its last checkpoint is not known"
 _A_PIECE_IS_SILENT = "the log of a part of the run does not say its energy"
 _TOKEN = ":::MLLOG "
+_COLOUR = re.compile(r"(?:\x1b|\^\[|#033)\[[0-?]*[ -/]*[@-~]|\x1b[()][0-9A-B]")
+"""As a terminal, `cat -v` and syslog have it; inside of JSON the byte is written otherwise."""
+_OUT_OF_JSON = "take docker logs CONTAINER > OTHER, or jq -rj .log FILE > OTHER"
+_OUT_OF_COLOURS = r"convert it: sed 's/\x1b\[[0-9;]*m//g' FILE > OTHER"
 _END_OF_TIME_MS = 2**63
 
 
@@ -42,12 +48,13 @@ def is_end(status: object) -> bool:
 def read_records(path: Path, *, may_be_cut: bool = False) -> list[Record]:
     """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
 
+    The log may be in wide characters, coloured, or have each line in a JSON object, as docker's.
     With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too.
 
     Raises:
       ValueError: no line of the file is of a log, or a line is cut or damaged.
     """
-    text = read_regular_file(path).decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
+    text, _ = _plain(read_regular_file(path))
     records = []
     if may_be_cut:
         text = text[: text.rfind("\n") + 1]
@@ -63,6 +70,70 @@ def read_records(path: Path, *, may_be_cut: bool = False) -> list[Record]:
     if not records:
         raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
     return records
+
+
+def require_plain(path: paths.Location) -> None:
+    """Refuse a log that `read_records` takes out of its wrapping, and the official tools do not.
+
+    Raises:
+      ValueError: it is in wide characters, in JSON or coloured; says how to convert it.
+    """
+    _, wrapping = _plain(read_regular_file(path))
+    if wrapping:
+        kind, remedy = wrapping
+        raise ValueError(f"{path}: {kind}, which the official tools do not read; {remedy}")
+
+
+def _plain(content: bytes) -> tuple[str, tuple[str, str] | None]:
+    """Return a log's text with plain ends of lines, and what hid its events, with the remedy."""
+    wrapping = None
+    if encoding := whole.wide(content) or _wide_without_mark(content):
+        content = content.decode(encoding, errors="replace").encode()
+        convert = f"convert it: iconv -f {encoding} -t UTF-8 FILE > OTHER"
+        wrapping = f"is text in {encoding}", convert
+    # Latin-1, as the official tools read: no byte of a foreign log is refused.
+    text = content.removeprefix(whole.BYTE_ORDER_MARK.encode()).decode("latin-1")
+    for unwrap, kind, remedy in (
+        (_without_json, "has JSON around each line", _OUT_OF_JSON),
+        (_without_colours, "is coloured", _OUT_OF_COLOURS),
+    ):
+        plain = unwrap(text)
+        if _events(plain) != _events(text):
+            wrapping = wrapping or (kind, remedy)
+        text = plain
+    return text.replace("\r\n", "\n").replace("\r", "\n"), wrapping
+
+
+def _events(text: str) -> list[str]:
+    return [line.partition(_TOKEN)[2] for line in text.split("\n") if _TOKEN in line]
+
+
+def _without_colours(text: str) -> str:
+    return _COLOUR.sub("", text)
+
+
+def _wide_without_mark(content: bytes) -> str | None:
+    for name, width in (("UTF-16LE", 2), ("UTF-16BE", 2), ("UTF-32LE", 4), ("UTF-32BE", 4)):
+        at = content.find(_TOKEN.encode(name))
+        # Those of one order hold the bytes of the other one between two characters.
+        if at >= 0 and at % width == 0:
+            return name
+    return None
+
+
+def _without_json(text: str) -> str:
+    """Return the lines of which each is in a JSON object, as docker and journald keep them."""
+    found = []
+    for line in io.StringIO(text):
+        try:
+            fields = json_text.parse_object(line) if line.startswith("{") else {}
+        except ValueError:
+            fields = {}
+        values = [value for value in fields.values() if isinstance(value, str)]
+        inner = next((f"{value}\n" for value in values if _TOKEN in value), line)
+        # Docker's own newline stays: it cuts a long line into pieces, of which the last one has it.
+        found.append(fields["log"] if isinstance(fields.get("log"), str) else inner)
+    return "".join(found)
 
 
 def _record(fields: Mapping) -> Record:
