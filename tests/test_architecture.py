@@ -10,12 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rooms import GUESTS, HEART
 from tests.helpers import changed
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "mlperf_bert"
 
+# What a run executes, level by level.
+HEART = [
+    {"files"},
+    {"mlperf", "data", "model", "optimization"},
+    {"checkpoints", "input"},
+    {"training"},
+]
+# What a counted run does not execute: it may import the heart, which knows nothing of it.
+GUESTS = {"submission", "finetuning", "portable", "convert"}
 # A room may import the rooms of the levels before its own, and itself; never a sibling.
 LEVELS = [*HEART, GUESTS]
 # Next to the package: each imports these of our own, and nothing else.

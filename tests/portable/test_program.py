@@ -17,11 +17,10 @@ import pytest
 from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
-from benchmarks import program_profile
 from mlperf_bert.portable import compile_step, program, program_folder, run_step, stablehlo
-from tests.helpers import programs, starts
-from tests.portable.programs_by_hand import OPTIMIZED, serialized
+from tests.helpers import starts
 from tests.portable.programs_by_hand import export as export_step
+from tests.portable.programs_by_hand import serialized
 from tests.training import generated_task
 
 RUN_STEP = "mlperf_bert/portable/run_step.py"
@@ -308,37 +307,6 @@ def test_a_folder_that_lacks_a_file_or_has_a_damaged_one_is_one_line(lamb_step, 
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1].startswith(f"run_step.py: {folder}: not a whole folder")
         assert "Traceback" not in done.stderr
-
-
-def test_the_profile_counts_kernels_by_what_they_do():
-    found = program_profile.kernels(OPTIMIZED)
-    assert {name: (each.kind, each.part) for name, each in found.items()} == {
-        "start": ("collectives", "forward"),
-        "fused": ("matrix products", "backward"),
-        "row": ("copies, transposes", "forward"),
-        "total": ("sums, means, norms", "update"),
-        "call": ("library calls", "forward"),
-        "wide": ("casts alone", "forward"),
-        "near": ("copies, transposes", "forward"),
-        "negated": ("element by element", "forward"),
-    }
-    counted = compile_step.kernels(OPTIMIZED)
-    assert all(each.num_bytes == counted[name].num_bytes for name, each in found.items())
-
-
-@pytest.mark.all
-def test_the_profile_of_a_step(lamb_step, tmp_path):
-    output = tmp_path / "profile"
-    words = [sys.executable, "-m", "benchmarks.program_profile", lamb_step, "--num_steps=2"]
-    printed = programs.run(*words, f"--output={output}", check=True).stdout
-    found = json.loads(output.with_suffix(".json").read_text()).values()
-    products = [each for each in found if each["kind"] == "matrix products"]
-    assert {each["part"] for each in products} == {"forward", "backward"}
-    assert sum(each["seconds"] for each in products) > 0
-    assert any(each["seconds"] > 0 for each in found if each["part"] == "update")
-    assert "not in the program's text" not in printed
-    assert output.with_suffix(".md").read_text().strip() in printed
-    assert output.with_suffix(".png").stat().st_size > 0
 
 
 def dialects(path: Path) -> set[str]:
