@@ -157,7 +157,7 @@ def test_a_log_that_the_checker_cannot_read_is_named_with_the_way_out(tmp_path, 
     log = write_log(tmp_path / "log.txt", [0.73])
     log.write_text(log.read_text(), encoding="utf-16")
     said = refusal(compliance, log)
-    assert "log.txt: is text in UTF-16, which the official tools do not read; convert it: ic" in said
+    assert "log.txt: is text in UTF-16, which the official tools do not read; convert it" in said
 
 
 def test_expected_verdicts_on_real_logs(shared):
