@@ -16,6 +16,10 @@ unset CDPATH
 trap 'exit 143' TERM
 trap 'exit 130' INT
 cd "$(dirname "${BASH_SOURCE[0]}")"
+for name in DATA_DIR WIKI_DIR OUTPUT_DIR INIT_CHECKPOINT NUM_GPUS SEED; do
+  [[ ${!name-set} =~ [^[:space:]] ]] ||
+    { echo "finetune_model.sh: $name= is empty, perhaps a variable that is not set; give a value, or leave it out" >&2; exit 1; }
+done
 
 wiki=${WIKI_DIR:-/wiki} output=${OUTPUT_DIR:-/output}
 checkpoint=${INIT_CHECKPOINT:-$output}

@@ -32,6 +32,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 fail() { echo "start_training.sh: ${*//[[:cntrl:]]/?}" >&2; exit 1; }
 
+# Empty is what a variable leaves that is not set: it would mean another folder, no limit, or a random seed.
+for name in DATA_DIR WIKI_DIR OUTPUT_DIR GOOGLE_APPLICATION_CREDENTIALS NUM_GPUS SEED INIT_CHECKPOINT ENGINE IMAGE \
+  MEMORY RELABEL NAME SHM_SIZE STOP_TIMEOUT; do
+  [[ ${!name-set} =~ [^[:space:]] ]] || fail "$name= is empty, perhaps a variable that is not set; give a value, or leave it out"
+done
+
 program=./train_model.sh last='' demo='' detach='' dry_run='' hosts='' flags=() chosen=()
 choose() { program=$1; [ "${chosen[*]:-}" = "$2" ] || chosen+=("$2"); }
 for argument in "$@"; do

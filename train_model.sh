@@ -18,6 +18,10 @@ unset CDPATH
 trap 'exit 143' TERM
 trap 'exit 130' INT
 cd "$(dirname "${BASH_SOURCE[0]}")"
+for name in DATA_DIR WIKI_DIR OUTPUT_DIR NUM_GPUS SEED INIT_CHECKPOINT; do
+  [[ ${!name-set} =~ [^[:space:]] ]] ||
+    { echo "train_model.sh: $name= is empty, perhaps a variable that is not set; give a value, or leave it out" >&2; exit 1; }
+done
 
 data=${DATA_DIR:-/data}
 wiki=${WIKI_DIR:-/wiki}

@@ -209,7 +209,7 @@ def clean_up(
             commands = stages(scripts, args.reference_python, names)
         else:
             environment = {"PYTHON": sys.executable, "NUM_TEST_ARTICLES": str(len(names))}
-            environment |= {"PUNKT": str(args.punkt or ""), "NWORKER": "2"}
+            environment |= {"NWORKER": "2"} | ({"PUNKT": str(args.punkt)} if args.punkt else {})
             commands = [["bash", ROOT / "cleanup_scripts" / "process_wiki.sh", "wiki_??"]]
         for command in commands:
             name = Path(command[1]).stem

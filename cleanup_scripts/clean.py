@@ -15,7 +15,7 @@ def main() -> None:
     """Runs the stage over one file or many."""
     parser = stages.parser(__doc__, data="./wiki_??", input_suffix=".1", output_suffix=".2")
     parser.add_argument("one_file", nargs="*", metavar="INPUT OUTPUT", help="just this file")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(paths.words_with_home(may_be_empty=stages.MAY_BE_EMPTY))
     if len(args.one_file) not in (0, 2):
         parser.error("give INPUT and OUTPUT, or --data")
     jobs = (

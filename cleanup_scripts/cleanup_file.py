@@ -14,7 +14,7 @@ from mlperf_bert.messages import ends_in_one_line
 def main() -> None:
     """Runs the stage over all files."""
     parser = stages.parser(__doc__, data="./wiki_??", input_suffix="", output_suffix=".1")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(paths.words_with_home(may_be_empty=stages.MAY_BE_EMPTY))
     files = stages.input_files(args.data)
     articles.require_text(files)
     jobs = [(name + args.input_suffix, name + args.output_suffix) for name in files]

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--block_size", type=float, default=32.0, help="MB of raw text in a part")
     parser.add_argument("--nworker", type=int, default=1, help="processes; changes the numbering")
     parser.add_argument("--check", action="store_true", help="look at --out_dir, write nothing")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(paths.words_with_home(may_be_empty=stages.MAY_BE_EMPTY))
     if args.nworker < 1:
         parser.error(f"--nworker={args.nworker}: must be a number at least 1")
     files = stages.input_files(args.data)

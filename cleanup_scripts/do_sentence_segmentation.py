@@ -42,7 +42,7 @@ def main() -> None:
     parser = stages.parser(__doc__, data="./*/*.compact", input_suffix=".2", output_suffix=".3")
     parser.add_argument("--text_column", default="text", help="column or key of documents")
     parser.add_argument("--punkt", help="folder of Punkt's tables; default: nltk's punkt_tab")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(paths.words_with_home(may_be_empty=stages.MAY_BE_EMPTY))
     files = stages.input_files(args.data)
     punkt = find_or_fetch_punkt(args.punkt)
     warn_if_not_published(punkt)

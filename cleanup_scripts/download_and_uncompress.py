@@ -52,8 +52,6 @@ def main() -> None:
         parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
     if args.base_url is not None and args.check_only:
         parser.error("--check_only fetches nothing: leave out --base_url")
-    if args.base_url == "":
-        parser.error("--base_url is empty: give a URL, or leave it out")
     try:
         paths.require_local(args.out_dir, flag="out_dir")
     except ValueError as error:

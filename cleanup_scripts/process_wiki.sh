@@ -17,6 +17,10 @@ if [ $# -ne 1 ]; then
   echo "usage: process_wiki.sh 'GLOB'    one argument: quote the glob, as in 'text/??/wiki_??'" >&2
   exit 2
 fi
+for name in NUM_TEST_ARTICLES BLOCK_SIZE RESULTS NWORKER PUNKT TEXT_DIR TEXT_COLUMN; do
+  [[ ${!name-set} =~ [^[:space:]] ]] ||
+    { echo "process_wiki.sh: $name= is empty, perhaps a variable that is not set; give a value, or leave it out" >&2; exit 1; }
+done
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=$("$scripts/interpreter.sh")
 results=${RESULTS:-./results}

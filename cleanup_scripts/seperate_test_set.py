@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=12345, help="seed of the choice")
     parser.add_argument("--num_test_articles", type=int, default=10000, help="articles to take")
     parser.add_argument("--test_output", default="./results/eval", help="without .txt and .md5")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(paths.words_with_home(may_be_empty=stages.MAY_BE_EMPTY))
     files = stages.input_files(args.data)
     jobs = [
         (

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")
     parser.add_argument("--input_suffix", default="", help="suffix of the input files")
     parser.add_argument("--out_dir", required=True, help="folder of the four tables")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(paths.words_with_home(may_be_empty=stages.MAY_BE_EMPTY))
     files = stages.input_files(args.data)
     texts = (stages.read_text(name + args.input_suffix) for name in files)
     punkt.write_tables(punkt.learn_tables(texts), paths.location(args.out_dir))

@@ -26,6 +26,14 @@ readonly PRESET=configs/tpu_v3_128_bs8192.flags
 readonly UNITS=/etc/systemd/system
 root=$(cd "$(dirname "$0")/.." && pwd)
 
+complain() { echo "gcp_tpu.sh: ${*//[[:cntrl:]]/?}" >&2; }
+refuse() { complain "$@"; exit 2; }
+
+for name in RUN VALID_UNTIL TPU_TYPE TPU_NAME EVAL_TPU_TYPE EVAL_TPU_NAME PAUSE; do
+  [[ ${!name-set} =~ [^[:space:]] ]] ||
+    refuse "$name= is empty, perhaps a variable that is not set; give a value, or leave it out"
+done
+
 BUCKET=${BUCKET:-} SHARE=${SHARE:-} RUN=${RUN:-output}
 SPOT=${SPOT:-} RESERVED=${RESERVED:-} VALID_UNTIL=${VALID_UNTIL:-} PAUSE=${PAUSE:-30}
 TPU_TYPE=${TPU_TYPE:-v3-128} FLAGS=${FLAGS:-}
@@ -42,8 +50,6 @@ usage() {
   exit 2
 }
 
-complain() { echo "gcp_tpu.sh: ${*//[[:cntrl:]]/?}" >&2; }
-refuse() { complain "$@"; exit 2; }
 fail() { complain "$@"; exit 1; }
 
 require() { # NAME...: settings that must be given

@@ -15,7 +15,9 @@ from absl import app, flags
 
 from mlperf_bert import options
 from mlperf_bert.files.paths import (
+    IS_EMPTY,
     StoreUnavailable,
+    first_empty,
     is_answer_of_a_store,
     kind_of,
     reason,
@@ -29,6 +31,7 @@ from mlperf_bert.tensorflow_import import tensorflow
 _Configuration = TypeVar("_Configuration")
 _COMMENT = re.compile(r"(^|\s)#")
 _LISTS = ("--input_file", "--eval_input_file")
+_MAY_BE_EMPTY = {"undefok"}  # absl's own, and those of `paths`
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
 _COMPARISONS = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
@@ -65,12 +68,11 @@ class _Paths(flags.ArgumentParser):
 def paths(*names: str, may_be_empty: bool = False) -> None:
     """Expands "~" in paths, several with commas; refuses those that are neither local nor stored.
 
-    An empty string, such as an unset shell variable gives, is refused too; None passes.
+    None passes, and so does an empty string if it `may_be_empty`.
     """
+    _MAY_BE_EMPTY.update(names if may_be_empty else ())
 
     def all_supported(value: str | None) -> bool:
-        if value == "" and not may_be_empty:
-            raise flags.ValidationError("is empty: give a value")
         for path in (value or "").split(","):
             try:
                 require_supported(path.strip())
@@ -218,15 +220,17 @@ def run(
 def parse(script: str, argv: Sequence[str]) -> list[str]:
     """Parses the flags; if any is bad, ends the process with exit code 1 and a line for each.
 
-    A word that no flag reads is bad too. Returns the script's name alone.
+    A word that no flag reads is bad too, and so is an empty value, which a shell's variable gives
+    that is not set. Returns the script's name alone.
     """
+    for name in set(flags.FLAGS) - _MAY_BE_EMPTY:
+        _refuse_an_empty_value(flags.FLAGS[name])
     try:
         words = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
         _refuse_what_is_read_otherwise(argv, words)
         rest = flags.FLAGS(argv)
         if unread := rest[1:]:
             raise ValueError(_unread(unread, words))
-        return rest
     except UnicodeDecodeError as error:
         sys.exit(f"{script}: --flagfile names a file that is not text ({error.reason})")
     except flags.UnrecognizedFlagError as error:
@@ -235,6 +239,19 @@ def parse(script: str, argv: Sequence[str]) -> list[str]:
         sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")
     except ValueError as error:
         sys.exit(f"{script}: {as_lines(error)}")
+    for name in sorted(_MAY_BE_EMPTY):
+        if name in flags.FLAGS and flags.FLAGS[name].value == "":
+            warn(f"--{name}= is empty: it counts as not given")
+    return rest
+
+
+def _refuse_an_empty_value(flag: flags.Flag) -> None:
+    def holds(value: Any) -> bool:
+        texts = value if isinstance(value, list) else [value]
+        has_values = bool(texts) and all(str(text).strip() for text in texts)
+        return flag.using_default_value or has_values
+
+    flags.register_validator(flag.name, holds, IS_EMPTY)
 
 
 def _refuse_what_is_read_otherwise(argv: Sequence[str], words: Sequence[str]) -> None:
@@ -244,8 +261,8 @@ def _refuse_what_is_read_otherwise(argv: Sequence[str], words: Sequence[str]) ->
       argv: the command line.
       words: with the lines of flag files in place of their names.
     """
-    if "--flagfile=" in argv:
-        raise ValueError("--flagfile= names no file; give one, or leave the flag out")
+    if (empty := first_empty(argv)) and re.match("--?flagfile[= ]", empty):  # absl passes it over
+        raise ValueError(f"{empty} names no file; give one, or leave the flag out")
     for word in words:
         if word not in argv and _COMMENT.search(word):  # it comes from a flag file
             raise ValueError(

@@ -205,6 +205,29 @@ def test_other_scripts_find_all_flags_out_of_range_too(script):
     assert all(any(f"--{name}=" in line for line in rest) for name in wrong)
 
 
+@pytest.mark.parametrize("script", FROZEN_FLAGS)
+def test_no_flag_may_be_empty(script):
+    names = [flag["name"] for flag in described_flags(script) if not flag["values"]]
+    done = starts.run([sys.executable, script, *(f"--{name}=" for name in names)])
+    assert done.returncode == 1
+    for name in set(names) - {"eval_input_file"}:
+        assert re.search(rf"flag --{name}=(\[\])?: is empty, perhaps a variable", done.stderr), name
+
+
+def test_a_run_without_evaluation_says_so(inputs):
+    """An empty value turns the evaluation of a preset off, as tracing.sweep does."""
+    done = run([*training_flags(inputs, eval_input_file=""), "--check"])
+    assert done.stderr.splitlines()[0].endswith(
+        "warning: --eval_input_file= is empty: it counts as not given"
+    )
+
+
+@pytest.mark.parametrize("words", [["--flagfile", ""], ["-flagfile="]])
+def test_an_empty_name_of_a_flag_file_is_refused(words):
+    done = starts.run([sys.executable, DATA, *words])
+    assert done.returncode == 1 and "names no file; give one" in done.stderr
+
+
 def test_the_check_names_a_reference_that_is_none(inputs, tmp_path):
     done = run([*training_flags(inputs), f"--reference={tmp_path / 'none'}", "--check"])
     assert done.returncode == 1

@@ -54,6 +54,7 @@ def host(tmp_path, repository):
             "NAME": "the-name",
             **environment,
         }
+        environment = {name: value for name, value in environment.items() if value is not None}
         options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL}
         return programs.run(repository / "start_training.sh", *arguments, **options)
 
@@ -328,7 +329,7 @@ def test_detach_prints_the_name_and_the_pid_for_tracers(host):
 def test_names_are_new_each_time(host):
     names = set()
     for _ in range(2):
-        words = shlex.split(host("--dry-run", NAME="").stdout)
+        words = shlex.split(host("--dry-run", NAME=None).stdout)
         names.add(words[words.index("--name") + 1])
     assert len(names) == 2
 
@@ -413,7 +414,7 @@ def test_a_program_named_twice_is_one(host):
     assert twice.stdout == once.stdout and twice.stderr == once.stderr
 
 
-@pytest.mark.parametrize("size", ["512m", "8g", "1.5G", "8GiB", "2gb", "1073741824", ""])
+@pytest.mark.parametrize("size", ["512m", "8g", "1.5G", "8GiB", "2gb", "1073741824", None])
 def test_sizes_are_those_of_the_engines(host, size):
     done = host(MEMORY=size, SHM_SIZE=size)
     assert done.returncode == 0, done.stderr

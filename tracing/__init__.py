@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import glob
+import itertools
 import os
 import signal
 import sys
@@ -15,9 +16,32 @@ def path_with_home(path: str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - an unknown user's stays as it is
 
 
-def parser_of(command: str, document: str) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Of a command's words; refuses an empty one, as a variable that is not set leaves it."""
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+        """As argparse's; words behind "--" are of another command.
+
+        Raises:
+          ValueError: a word is empty, or the value of an option.
+        """
+        words = sys.argv[1:] if args is None else list(args)
+        own = words[: words.index("--")] if "--" in words else words
+        for before, word in itertools.pairwise(["", *own]):
+            has_value = word.startswith("-") and "=" in word
+            name, equals, value = word.partition("=") if has_value else (before, " ''", word)
+            if not value.strip():
+                is_of_option = name.startswith("-") and "=" not in name
+                raise ValueError(
+                    f"{f'{name}{equals}' if is_of_option else 'a word'}: is empty, perhaps a "
+                    "variable that is not set; give a value, or leave it out"
+                )
+        return super().parse_args(words, namespace)
+
+
+def parser_of(command: str, document: str) -> Parser:
     """Of a command's words; --help shows the document of its module as it is."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=f"python -m tracing.{command}",
         description=document,
         formatter_class=argparse.RawDescriptionHelpFormatter,

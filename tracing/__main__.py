@@ -10,13 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-from tracing import backends, ends_in_one_line, path_with_home, recorder
+from tracing import Parser, backends, ends_in_one_line, path_with_home, recorder
 from tracing.recorder import Request
 from tracing.tracers import User
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tracing/trace.sh",
         usage="%(prog)s [options] -- COMMAND...\n"
         "       %(prog)s [options] --container NAME | --pid PID\n"

@@ -25,6 +25,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tracing import (
+    Parser,
     backends,
     ends_in_one_line,
     limits,
@@ -367,7 +368,7 @@ def _one_of(*words: str):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tracing.sweep",
         usage="python -m tracing.sweep [options] -- COMMAND...",
         description="Runs a training at many points under the tracing.",

@@ -30,6 +30,8 @@ _JSON_BEGINS = re.compile(rf"{whole.BYTE_ORDER_MARK}*\s*[{{\[]")
 _WORTH_PROCESSES_BYTES = 8 << 20
 GZIP, ZSTD, PARQUET = PACKED = (".gz", ".zst", ".parquet")
 """What the names of packed documents end with: much text may be in a small file."""
+MAY_BE_EMPTY = ("--input_suffix",)
+"""Without a suffix the raw files themselves are read."""
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
 

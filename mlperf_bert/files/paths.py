@@ -8,6 +8,7 @@ authenticate. TensorFlow is imported when the first of them is used.
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import math
 import os
 import re
@@ -29,6 +30,7 @@ _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
 BUCKETS = "gs://"
+IS_EMPTY = "is empty, perhaps a variable that is not set; give a value, or leave it out"
 _OTHER_STORES = ("s3://", "az://")
 _HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
 _FLAG = re.compile(r"-[^=]*=")
@@ -71,14 +73,18 @@ def with_home(path: str) -> str:
     return _HOME.sub(lambda found: found[1] + os.path.expanduser(found[2]), path)  # noqa: PTH111
 
 
-def words_with_home(words: Sequence[str] | None = None) -> list[str]:
+def words_with_home(
+    words: Sequence[str] | None = None, *, may_be_empty: Sequence[str] = ()
+) -> list[str]:
     """A command line's words, by default this process's, with `with_home` in those before "--".
 
     A shell leaves "~" in --name=~/folder as it is. Ends the process with one line if there is no
-    such home folder.
+    such home folder, or a word or value is empty that is not of an option that `may_be_empty`.
     """
     words = sys.argv[1:] if words is None else list(words)
     end = words.index("--") if "--" in words else len(words)
+    if empty := first_empty(words[:end], may_be_empty=may_be_empty):
+        sys.exit(f"{Path(sys.argv[0]).name}: {empty}: {IS_EMPTY}")
     expanded = []
     for word in words[:end]:
         flag = _FLAG.match(word)
@@ -88,6 +94,16 @@ def words_with_home(words: Sequence[str] | None = None) -> list[str]:
             sys.exit(f"{Path(sys.argv[0]).name}: {word[:start]}{_no_home(value)}")
         expanded.append(word[:start] + value)
     return expanded + words[end:]
+
+
+def first_empty(words: Sequence[str], *, may_be_empty: Sequence[str] = ()) -> str | None:
+    """The first value on a command line that is empty, as --name= or --name '', with its option."""
+    for number, (before, word) in enumerate(itertools.pairwise(["", *words]), start=1):
+        name, equals, value = word.partition("=") if _FLAG.match(word) else (before, " ''", word)
+        if not value.strip() and name not in may_be_empty:
+            is_of_option = name.startswith("-") and "=" not in name
+            return f"{name}{equals}" if is_of_option else f"word {number}"
+    return None
 
 
 def _no_home(path: str) -> str:

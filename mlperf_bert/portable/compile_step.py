@@ -641,7 +641,10 @@ def main() -> None:
     folders = "folders of mlperf_bert.portable.export"
     parser.add_argument("steps", type=run_step.path, nargs="+", metavar="STEP", help=folders)
     parser.add_argument(
-        "--devices", required=True, help=f"of {','.join(DEVICES)}; h100:8 for eight"
+        "--devices",
+        type=run_step.not_empty,
+        required=True,
+        help=f"of {','.join(DEVICES)}; h100:8 for eight",
     )
     parser.add_argument(
         "--kind", choices=(run_step.TRAINING, "evaluation"), default="training", help="of step"
