@@ -223,7 +223,6 @@ def claim(campaign: Campaign) -> None:
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     found = _recorded(campaign.folder, CAMPAIGN_RECORD, content)
-    found.setdefault("status", campaign.status)  # campaigns once did not record it
     paths.make_folder(campaign.runs_dir)
     differing = [name for name in content if found.get(name) != content[name]]
     if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):

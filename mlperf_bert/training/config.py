@@ -15,12 +15,10 @@ from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.options import (
     MAX_SEED,
     Option,
-    flags_of,
     free_to_change,
     option,
     options,
     parse_duration,
-    values_of,
     variable,
 )
 
@@ -448,12 +446,6 @@ class RunConfig:
         """What run.json records of the run; the names of `may_change` among it are not compared."""
         num_workers = len(self.cluster.addresses) if self.cluster else 1
         return {**_recorded(vars(self)), "num_workers": num_workers}
-
-    def default_parameters(self) -> dict:
-        """Those of a command line with the optimizer alone: what a run did before other options."""
-        given = {name: flag.default for name, flag in flags_of(RunConfig).items()}
-        given["optimizer"] = self.optimizer.name  # its constants have defaults of their own
-        return _recorded(values_of(RunConfig, given, environment={}))
 
     @property
     def may_change(self) -> frozenset[str]:

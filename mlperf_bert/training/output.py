@@ -50,7 +50,6 @@ class OutputDirectory:
         parameters: dict,
         *,
         may_change: Collection[str] = (),
-        defaults: dict | None = None,
         time_budget: float | None = None,
     ):
         """Stores the name; reads and writes nothing.
@@ -60,7 +59,6 @@ class OutputDirectory:
           parameters: of the run, for run.json.
           may_change: names of parameters that do not determine the computation. A run is resumed
             only if the others are the same.
-          defaults: of parameters; a run that a version without one has begun is resumed with it.
           time_budget: of the run in seconds, for run.json.
         """
         self.location = paths.location(name)
@@ -68,7 +66,6 @@ class OutputDirectory:
         # As run.json holds them: a tuple is a list there, and would differ from itself.
         self._parameters = json.loads(json.dumps(parameters))
         self._may_change = frozenset(may_change)
-        self._defaults = json.loads(json.dumps(defaults or {}))
         needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
         self._folder = WorkingFolder(self.location, record=RECORD_NAME, needed=needed)
         self.path = self._folder.local
@@ -82,7 +79,6 @@ class OutputDirectory:
             config.output_dir,
             config.parameters(),
             may_change=config.may_change,
-            defaults=config.default_parameters(),
             time_budget=config.time_budget,
         )
 
@@ -283,26 +279,14 @@ class OutputDirectory:
         recorded = read_record(self.path).parameters
         names = [*self._parameters, *sorted(recorded.keys() - self._parameters.keys())]
         compared = [name for name in names if name not in self._may_change]
-        there = {name: self._or_default(name, recorded.get(name)) for name in compared}
-        here = {name: self._or_default(name, self._parameters.get(name)) for name in compared}
-        differing = [name for name in compared if there[name] != here[name]]
+        here, there = self._parameters.get, recorded.get
+        differing = [name for name in compared if there(name) != here(name)]
         if differing:
-            details = ", ".join(f"{n}: {there[n]} there, {here[n]} here" for n in differing)
+            details = ", ".join(f"{n}: {there(n)} there, {here(n)} here" for n in differing)
             raise ValueError(
                 f"{self._name} holds another run ({details}); choose a new directory, "
                 "or give the same flags to resume that run"
             )
-
-    def _or_default(self, name: str, value: Any) -> Any:
-        """A parameter, or its default where none was recorded: the option is newer than the run.
-
-        None counts as not recorded. Of those that are recorded together, such as the constants of
-        the optimizer, each has its own default.
-        """
-        default = self._defaults.get(name)
-        if isinstance(default, dict) and isinstance(value, dict):
-            return default | value
-        return default if value is None else value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -101,34 +101,6 @@ def test_what_changes_the_computation_makes_another_run(config, changed, others)
         again.require_same_run()
 
 
-def test_a_run_that_was_begun_before_an_option_was_there_goes_on_with_its_default(config):
-    defaults = config.default_parameters()
-    recorded = config.parameters()
-    path = Path(config.output_dir) / "run.json"
-
-    def resumed_without(name, value, key=None):
-        """Begins a run, takes a parameter out of its record, and asks whether it may go on."""
-        parameters = recorded | {name: value}
-        OutputDirectory(path.parent, parameters).record(status="running", seed=1)
-        content = json.loads(path.read_text())
-        del (content["parameters"] if key is None else content["parameters"][name])[key or name]
-        path.write_text(json.dumps(content))
-        OutputDirectory(path.parent, parameters, defaults=defaults).require_same_run()
-
-    path.parent.mkdir()
-    compared = [n for n in defaults if n in recorded and n not in config.may_change]
-    assert {"recompute", "pack_sequences", "optimizer", "shape", "learning_rate"} <= set(compared)
-    for name in compared:
-        resumed_without(name, defaults[name])
-        with pytest.raises(ValueError, match=rf"holds another run \({name}: "):
-            resumed_without(name, "another")
-        if isinstance(defaults[name], dict):
-            for key in recorded[name]:
-                resumed_without(name, defaults[name], key)
-                with pytest.raises(ValueError, match=rf"holds another run \({name}: "):
-                    resumed_without(name, defaults[name] | {key: "another"}, key)
-
-
 def in_folder(config, folder):
     """The same run, with its files in another folder."""
     names = ("bert_config_file", "input_file", "eval_input_file", "init_checkpoint")
