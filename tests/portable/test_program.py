@@ -249,7 +249,6 @@ def test_steps_that_do_not_fit_are_not_recorded_and_that_is_told(
     [
         (["--num_steps=0"], "--num_steps and --peak_tflops must be above 0"),
         (["--peak_tflops=0"], "--num_steps and --peak_tflops must be above 0"),
-        (["--num_devices=999"], "--num_devices=999: jax has 1; give at most that"),
         *(
             ([f"--output={output}"], f"--output={output}: name a .json file, in a folder that is")
             for output in ("a.txt", "step/signature.json", "no/figures.json")
@@ -261,27 +260,6 @@ def test_wrong_usage_of_run_step_is_one_line(monkeypatch, words, reason):
     monkeypatch.setattr(run_step.jax, "devices", lambda: ["one"])
     with pytest.raises(SystemExit, match=f"^run_step.py: {reason}"):
         run_step.arguments()
-
-
-def test_a_folder_without_a_step_of_this_kind_is_told(tmp_path):
-    signature = {"format": run_step.FORMAT, "programs": [], "recorded": {}}
-    (tmp_path / "signature.json").write_text(json.dumps(signature))
-    with pytest.raises(ValueError, match="no evaluation step: export it with --evaluation"):
-        run_step.Exported(tmp_path, "evaluation")
-
-
-def test_a_program_that_is_cut_is_one_line(tmp_path, monkeypatch):
-    batch = {"name": "input_ids", "role": "batch", "shape": [1, 4], "dtype": "int32", "below": 3}
-    losses = {"name": "losses", "role": "result", "shape": [3], "dtype": "float32"}
-    entry = {"file": "step", "kind": "training", "num_rows": 1, "inputs": [batch]}
-    signature = {"format": run_step.FORMAT, "programs": [entry | {"outputs": [losses]}]}
-    signature |= {"recorded": {"training": []}, "seed": 0, "init_checkpoint": None}
-    (tmp_path / "signature.json").write_text(json.dumps(signature))
-    (tmp_path / "step").write_bytes(b"ML\xefR\rStableHLO_v1.0.0 and no more")
-    monkeypatch.setattr(sys, "argv", ["run_step.py", str(tmp_path), "--synthetic"])
-    message = f"^run_step.py: {tmp_path}: .*deserialize StableHLO; copy the folder here again$"
-    with pytest.raises(SystemExit, match=message):
-        run_step.main()
 
 
 def test_a_folder_that_is_there_stays(export):
