@@ -137,17 +137,38 @@ def show(raws: Sequence[Path], output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_suffix(".md").write_text(text)
     print(text, end="")
-    shown = [row for row in rows if "samples_per_second" in row]
-    with charts.png(output.with_suffix(".png"), (8, 0.3 * len(shown) + 1)) as [[axes]]:
-        names = [f"{row['device']}: {row['name']}" for row in shown]
-        colours = [charts.BLUE if row["name"].startswith("ours") else charts.GREY for row in shown]
-        rates = [row["samples_per_second"] for row in shown]
-        # By number: a name may stand twice, of two sittings.
-        bars = axes.barh(range(len(shown)), rates, color=colours, tick_label=names)
-        axes.bar_label(bars, fmt="%.3g", padding=3)
-        axes.invert_yaxis()
-        axes.margins(x=0.12)
+    draw(rows, output.with_suffix(".png"))
+
+
+def draw(rows: Sequence[dict], picture: Path) -> None:
+    """Bars of each device, the fastest on top; no picture if nothing was measured."""
+    steps = [row for row in rows if "samples_per_second" in row]
+    if not steps:
+        return
+    shown = sorted(steps, key=lambda row: row["samples_per_second"])
+    devices = list(dict.fromkeys(row["device"] for row in steps))
+    counts = [sum(row["device"] == device for row in shown) for device in devices]
+    size = (8, 0.3 * len(shown) + 0.6 * len(devices) + 0.4)
+    with charts.png(picture, size, rows=len(devices)) as panels:
+        panels[0][0].get_gridspec().set_height_ratios(counts)
+        for [axes], device in zip(panels, devices):
+            own = [row for row in shown if row["device"] == device]
+            names = [in_words(row["name"]) for row in own]
+            rates = [row["samples_per_second"] for row in own]
+            colours = [charts.BLUE if name.startswith("ours") else charts.GREY for name in names]
+            # By number: a name may stand twice, of two sittings.
+            bars = axes.barh(range(len(own)), rates, color=colours, tick_label=names)
+            axes.bar_label(bars, fmt="%.3g", padding=3)
+            axes.set_xlim(0, 1.12 * shown[-1]["samples_per_second"])
+            axes.set_title(device, loc="left")
         axes.set_xlabel("samples per second")
+
+
+def in_words(name: str) -> str:
+    """What a row of the figures is called in the picture."""
+    words = re.sub(r" \w+?_(\d+)", r", \1 examples", name).replace("_packed", ", packed")
+    words = words.replace("at first", "before both changes")
+    return words.replace("rows first", "after the first change")
 
 
 def table(rows: list[dict]) -> str:

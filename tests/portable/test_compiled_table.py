@@ -1,5 +1,6 @@
 """The tables of docs/portable_step.md are what recorded rows render: compiled, and measured."""
 
+import contextlib
 import json
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from benchmarks import accelerator, compiled
 from mlperf_bert.portable import compile_step
+from pages import charts
 
 ROWS = json.loads(compiled.ROWS.read_text())
 
@@ -28,6 +30,45 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
     assert (tmp_path / "new/table.md").read_text().endswith(last)
     assert (tmp_path / "new/table.png").stat().st_size > 0
+
+
+def test_the_measured_picture_has_each_device_once_and_the_fastest_on_top(tmp_path, monkeypatch):
+    panels = []
+    plain = charts.png
+
+    @contextlib.contextmanager
+    def seen(*size, **grid):
+        with plain(*size, **grid) as axes:
+            yield axes
+            panels.extend(axes[:, 0])
+
+    monkeypatch.setattr(charts, "png", seen)
+    rows = [
+        {"device": "B", "name": "a product of matrices"},
+        {"device": "B", "name": "ours large_8, at first", "samples_per_second": 2.0},
+        {"device": "A", "name": "ours tiny_16_packed, rows first", "samples_per_second": 7.0},
+        {"device": "A", "name": "ours large_8", "failed": "out of memory"},
+        {"device": "B", "name": "PyTorch large_8, torch.compile", "samples_per_second": 1.0},
+    ]
+    accelerator.draw(rows, tmp_path / "bars.png")
+    shown = [(p.get_title(loc="left"), [t.get_text() for t in p.get_yticklabels()]) for p in panels]
+    assert shown == [
+        ("B", ["PyTorch, 8 examples, torch.compile", "ours, 8 examples, before both changes"]),
+        ("A", ["ours, 16 examples, packed, after the first change"]),
+    ]
+    assert not panels[0].yaxis_inverted()  # the last is on top
+    accelerator.draw(rows[:1], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_the_page_says_of_which_day_each_row_is():
+    page = " ".join(compiled.PAGE.read_text().split())
+    days = {(row["device"], row["num_examples"]): row["date"] for row in ROWS}
+    older = {step for step, day in days.items() if day != "2026-11-27"}
+    assert older == {("v100", 8), ("l4", 8), ("l4", 14), ("a100-40", 28), ("h100", 32)}
+    assert {days[step] for step in older} == {"2026-11-26"}
+    named = "a V100, an L4, an A100 of 40 GB and 32 examples on an H100"
+    assert f"The rows of {named} are of the program of 2026-11-26" in page
 
 
 @pytest.mark.parametrize(
