@@ -189,6 +189,14 @@ def test_only_root_scripts_read_flags_and_environment():
             assert "os.environ" not in source and "getenv" not in source, path
 
 
+def test_the_page_names_what_reads_the_environment():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    [sentence] = re.findall(r"- \*\*The environment\*\*.*?\n\n", page, re.DOTALL)
+    assert set(re.findall(r"`([\w/]+\.py)`", sentence)) == READS_ENVIRONMENT | {
+        path.name for path in ALONE
+    }
+
+
 COMMANDS = [
     path
     for room in (PACKAGE, "benchmarks", "cleanup_scripts", "demo")

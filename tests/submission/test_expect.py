@@ -90,6 +90,14 @@ def test_the_tables_in_the_documents_are_those_of_the_command(known):
     assert set(readme[head : head + 5]) <= rows
 
 
+def test_the_minutes_of_the_command_in_the_readme_are_those_of_its_batch(capsys):
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    assert "--flagfile=configs/batch_448.flags" in readme
+    expect.main(["--accelerator=H100", "--count=8", "--batch=448", "--nodes=1"])
+    minutes = re.search(r"minutes to 0.720: (\S+ \(.*?\))", capsys.readouterr().out)[1]
+    assert f"8 H100 SXM are expected to need {minutes}" in readme.replace(" minutes (", " (")
+
+
 def config(*, num_gpus=0, tpu=None, tokens=512, num_hosts=1):
     """What of a run's configuration names its machines."""
     device = SimpleNamespace(num_gpus=num_gpus, use_tpu=tpu is not None, num_tpu_cores=64)

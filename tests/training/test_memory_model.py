@@ -147,6 +147,25 @@ def test_the_table_of_what_fits_has_the_estimates():
     assert shown == [round(estimate / 2**30) for estimate in estimates]
 
 
+def test_the_sentences_of_what_a_gpu_needs_have_the_estimates():
+    def shown(num_rows, steps_per_update, **lengths):
+        of_gpu = {"precision": "bfloat16", "fused": True, "device": "GPU", **lengths}
+        step = dataclasses.replace(
+            LARGE, num_rows=num_rows, steps_per_update=steps_per_update, **of_gpu
+        )
+        return round(step.total_bytes() / 2**30)
+
+    def page(name):
+        return " ".join((measuring.ROOT / name).read_text().split())
+
+    one = shown(56, 8)
+    phases = shown(128, 8, sequence_length=128, predictions_per_row=20), shown(32, 16)
+    assert f"This takes {one} GiB of the GPU by estimate." in page("docs/faq.md")
+    assert f"need {phases[0]} and {phases[1]} GiB by the estimate" in page("docs/training.md")
+    assert f"; {shown(56, 1)} GiB of each [by estimate]" in page("README.md")
+    assert f"`batch_448` takes {shown(56, 1)} GiB of it by estimate" in page("docs/faq.md")
+
+
 def test_a_batch_of_8_needs_less_with_recomputed_blocks_than_one_of_2_without():
     """By what was measured; by the estimate the update is the largest moment of both."""
     peaks = {(f["precision"], f["batch_size"], f["recompute"]): f["peak_bytes"] for f in RECORDED}
