@@ -16,7 +16,7 @@ Sources: B. L. Welch, Biometrika 34 (1947); Efron and Tibshirani, An Introductio
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats, whose figures are the same, takes half a second more
 
 LEVEL = 0.95
 POWER = 0.8
@@ -82,7 +82,7 @@ def prediction(a: np.ndarray, b: np.ndarray) -> Estimate:
 
 def _by_t(difference: np.ndarray, variance: np.ndarray, freedom: np.ndarray | int) -> Estimate:
     with np.errstate(invalid="ignore"):
-        half = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance)
+        half = special.stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(variance)
     # Equal figures, such as counts of samples, say nothing of how they would scatter.
     half = np.where(variance > 0, half, np.nan)
     return Estimate(difference, difference - half, difference + half)
@@ -155,8 +155,8 @@ def more_runs(
     parts = [v / n for v, n in zip(variances, num_runs, strict=True)]
     variance = np.sum(parts, axis=0)
     freedom = variance**2 / sum(p**2 / (n - 1) for p, n in zip(parts, num_runs, strict=True))
-    limit = stats.t.ppf((1 + LEVEL) / 2, freedom)
-    power = stats.nct.sf(limit, freedom, wanted / np.sqrt(variance))
+    limit = special.stdtrit(freedom, (1 + LEVEL) / 2)
+    power = 1 - special.nctdtr(freedom, wanted / np.sqrt(variance), limit)
     # A single run has no scatter of its own yet: it takes a second one at the least.
     has_scatter = counts >= (2 - min(len(a), len(b)))
     enough = np.flatnonzero((power >= POWER) & has_scatter)
