@@ -116,8 +116,6 @@ def _make_file() -> None:
     num_bytes = sum(map(paths.size_bytes, outputs))
     print(f"{found.examples:,} examples, {num_bytes:,} bytes in {FLAGS.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")
-    # The output's name comes last: globs such as part-* must not match the picture.
-    _draw(outputs[0].with_name(f"histograms_{outputs[0].name}.png"), [found])
 
 
 def _outputs(texts: Sequence[str]) -> list[paths.Location]:
@@ -169,17 +167,14 @@ def _make_dataset() -> None:
     seconds = time.monotonic() - started
     needed = {size: point.mean_samples for size, point in reference_points().items()}
     print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
-    _draw(paths.location(FLAGS.output_dir) / overview.PICTURE_NAME, found.parts.values())
-
-
-def _draw(path: paths.Location, parts) -> None:
+    picture = paths.location(FLAGS.output_dir) / overview.PICTURE_NAME
     overview.save_picture(
-        path,
-        parts,
+        picture,
+        found.parts.values(),
         max_seq_length=FLAGS.max_seq_length,
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,
     )
-    print(f"histograms: {path}")
+    print(f"histograms: {picture}")
 
 
 def _verify() -> None:

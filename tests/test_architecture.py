@@ -285,6 +285,21 @@ def test_a_run_imports_neither_keras_3_nor_what_only_others_need():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, check=True)
 
 
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("create_pretraining_data", ["matplotlib", "tensorflow"]),
+        ("pick_eval_samples", ["matplotlib", "tensorflow"]),
+        (f"{PACKAGE}.submission.compare", ["matplotlib", "bokeh", "scipy.stats", "tensorflow"]),
+        (f"{PACKAGE}.data.chain", ["numpy", "numba", "tensorflow"]),
+    ],
+)
+def test_a_command_starts_without_what_its_work_may_not_need(module, slow):
+    loaded = f"sorted({set(slow)!r} & sys.modules.keys())"
+    program = f"import sys, {module}; sys.exit(', '.join({loaded}) or 0)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
 @pytest.mark.parametrize("path", sorted(ALONE), ids=lambda path: path.name)
 def test_what_is_copied_alone_imports_jax_and_numpy(path):
     """As part of the package compile_step.py takes the run_step.py of the package."""

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from mlperf_bert.data.instances import Statistics
 from mlperf_bert.data.manifest import Manifest, Part
@@ -51,6 +50,9 @@ def save_picture(
     max_predictions_per_seq: int,
 ) -> None:
     """Draws the histograms of sequence lengths and predictions, added up over the parts."""
+    # matplotlib takes as long as a part of little text; whoever draws nothing need not wait for it.
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2)
     panels = (

@@ -60,7 +60,7 @@ def test_generated_text(generated, flags):
     assert [figures(path) for path in outputs] == expected
     num_bytes = sum(size_bytes for _, size_bytes, _ in expected)
     assert f" examples, {num_bytes:,} bytes in {outputs[0]}" in done.stdout
-    assert (generated / "histograms_out0.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(generated.glob("*.png"))
     if len(expected) == 1 and expected[0][0] == 1022:
         run(
             "pick_eval_samples.py",
