@@ -8,7 +8,7 @@
 # WIKI_DIR=/wiki            bert_config.json, vocab.txt
 # OUTPUT_DIR=/output        results go to its folder finetuning
 # INIT_CHECKPOINT=$OUTPUT_DIR    a checkpoint, the folder of a run, or a model in Hugging Face's layout, which needs no WIKI_DIR
-# NUM_GPUS=(all there are)  0 = the CPU
+# NUM_GPUS=(all that CUDA_VISIBLE_DEVICES leaves)    0 = the CPU
 # SEED=1                    with --sweep the only one of its seeds
 set -euo pipefail
 unset CDPATH
@@ -31,7 +31,11 @@ seed=--seed
 for flag in "$@"; do
   case $flag in --sweep|--sweep=[Tt1]*) seed=--seeds ;; --nosweep|--sweep=*) seed=--seed ;; esac
 done
-num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
+# Of those that nvidia-smi lists CUDA sees what CUDA_VISIBLE_DEVICES names, without a container or in Apptainer's.
+num_gpus=${NUM_GPUS:-$(
+  { [ -n "${CUDA_VISIBLE_DEVICES+set}" ] && tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" || nvidia-smi --list-gpus 2>/dev/null; } \
+    | grep -cE '^ *([0-9]|GPU|MIG-)' || true
+)}
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 

@@ -19,7 +19,11 @@
 #                                      not OUTPUT_DIR with --demo or --finetune
 #   GOOGLE_APPLICATION_CREDENTIALS=    key file for gs://; if not given, that of gcloud auth application-default login
 #   TF_CONFIG, or variables of srun    several hosts make one run: passed on, and the container uses the host's network
-#   NUM_GPUS=(all; 0 for --eval)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    see train_model.sh; paths are those in the container
+#   NUM_GPUS=(all; 0 for --eval)       or as many as the job was given by CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES,
+#                                      SLURM_STEP_GPUS or SLURM_JOB_GPUS: numbers, such as 2,3, or UUIDs
+#   SEED=  EVAL_FILE=  INIT_CHECKPOINT=    see train_model.sh; the two paths are those in the container, below /data, /wiki or
+#                                      /output, or gs://: a file in another folder is put, not linked, into one of these
+#   TF_XLA_FLAGS=--tf_xla_auto_jit=2   TF_NUM_INTRAOP_THREADS=(all cores)  TF_NUM_INTEROP_THREADS=2    read by TensorFlow
 #   ENGINE=(docker, else podman)
 #   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more arguments of the build)
 #   MEMORY=(no limit)  such as 8g, without swap: a container that needs more is killed
@@ -106,12 +110,72 @@ case ${engine##*/} in
     case $options in *name=rootless*|unix:///run/user/*/docker.sock) rootless=yes ;; esac ;;
 esac
 
+# --- GPUs: those that this job was given ----------------------------------------------------------------------
+read_gpus() { # NAME: of a variable; sets gpus
+  local text=${!1//, /,} number='(0|[1-9][0-9]{0,3})' uuid='(GPU|MIG)-[0-9A-Za-z/-]+'
+  gpus=()
+  case $text in ''|none|void|NoDevFiles|-1) return ;; esac
+  [[ $text =~ ^($number(,$number)*|$uuid(,$uuid)*)$ ]] \
+    || fail "$1=${!1}: give numbers of GPUs, such as 2,3, or their UUIDs, or leave it out"
+  IFS=, read -r -a gpus <<<"$text"
+  [ ! "$(printf '%s\n' "${gpus[@]}" | sort | uniq -d)" ] || fail "$1=${!1} names a GPU twice; name each once"
+}
+is_given() { case " ${given[*]} " in *" $1 "*) ;; *) return 1 ;; esac; }
+
+# The engine takes the host's numbers, which are those of nvidia-smi. Slurm's variables have them. CUDA_VISIBLE_DEVICES
+# has them too, but where Slurm hides the other GPUs CUDA counts anew: its 0,1 are the first two of SLURM_STEP_GPUS.
+count_within_slurm() { # sets gpus to the host's numbers
+  local gpu host=() counted=()
+  for gpu in "${gpus[@]}"; do
+    if is_given "$gpu"; then host+=("$gpu"); fi
+    if [ "${given[gpu]:-}" ]; then counted+=("${given[gpu]}"); fi
+  done
+  if [ ${#host[@]} -lt ${#gpus[@]} ]; then host=("${counted[@]}"); fi
+  if [ ${#counted[@]} -lt ${#gpus[@]} ]; then counted=("${host[@]}"); fi
+  if [ ${#host[@]} -lt ${#gpus[@]} ] || [ "${host[*]}" != "${counted[*]}" ]; then
+    fail "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES: which of $giver=${!giver} are these? Give UUIDs, or leave it out"
+  fi
+  gpus=("${host[@]}")
+}
+
+choose_gpus() { # sets gpus, and giver to the variable that names them
+  local name gpu given slurm=SLURM_JOB_GPUS # those of the job's first host; a step has its own
+  if [ -n "${SLURM_STEP_GPUS+set}" ]; then slurm=SLURM_STEP_GPUS; fi
+  gpus=() giver=''
+  for name in $slurm CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES; do # each narrows the one before it
+    if [ -z "${!name+set}" ] || [ "$name=${!name}" = NVIDIA_VISIBLE_DEVICES=all ]; then continue; fi
+    given=("${gpus[@]}")
+    read_gpus "$name"
+    case $giver-${gpus[0]-} in
+      -*|SLURM_*_GPUS-[GM]*) ;; # nothing to compare with: a UUID is the same everywhere
+      *)
+        case $giver-$name in SLURM_*-CUDA_*) count_within_slurm ;; esac
+        for gpu in "${gpus[@]}"; do
+          is_given "$gpu" || fail "$name=${!name} and $giver=${!giver} name different GPUs; leave out one of them"
+        done ;;
+    esac
+    giver=$name
+  done
+}
+
 num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
 [[ $num_gpus =~ ^[0-9]{1,4}$ ]] || fail "NUM_GPUS=$num_gpus: give a number, 0 for the CPU, or leave it out for all"
+# An evaluation leaves the GPUs to the training, and runs in the same image. The demo computes on the CPU.
+gpus=() on_cpu=''
+if [ ! "${NUM_GPUS:-}" ] && { [ "$program" = ./eval_model.sh ] || [ "$demo" ]; }; then on_cpu=yes; fi
+if [ ! "$on_cpu" ] && [ "${NUM_GPUS:-}" != 0 ]; then
+  choose_gpus
+  if [ "$giver" ]; then
+    [ ${#gpus[@]} -gt 0 ] || fail "$giver=${!giver} leaves this job no GPU: choose some, or give NUM_GPUS=0 for the CPU"
+    num_gpus=${NUM_GPUS:-${#gpus[@]}}
+    [ "$num_gpus" -le ${#gpus[@]} ] \
+      || fail "NUM_GPUS=$num_gpus: $giver=${!giver} leaves this job ${#gpus[@]}; give that many or fewer"
+    gpus=("${gpus[@]:0:10#$num_gpus}")
+  fi
+fi
 accelerator=cpu
 if [ "$num_gpus" -gt 0 ]; then accelerator=gpu; fi
-# An evaluation leaves the GPUs to the training, and runs in the same image.
-if [ "$program" = ./eval_model.sh ] && [ -z "${NUM_GPUS:-}" ]; then num_gpus=0; fi
+if [ "$on_cpu" ]; then num_gpus=0; fi
 image=${IMAGE:-mlperf-bert:$accelerator}
 
 # A shell leaves ~ in quotes as it is.
@@ -204,13 +268,20 @@ case $is_podman in
     if [ "$most" = unlimited ] || [ "$most" -gt "$pid_max" ]; then most=$pid_max; fi
     run+=(--ulimit "nproc=$most:$most")
     if [ "$(id -u)" != 0 ]; then run+=(--userns=keep-id); fi
-    if [ "$num_gpus" -gt 0 ]; then run+=(--device nvidia.com/gpu=all); fi ;;
+    if [ "$num_gpus" -gt 0 ]; then
+      for gpu in "${gpus[@]-all}"; do run+=(--device "nvidia.com/gpu=$gpu"); done
+    fi ;;
   *)
     # NCCL pins memory. A rootless engine cannot raise the hard limit of this user, in KiB.
     memlock=-1
     if [ "$rootless" ]; then memlock=$(ulimit -H -l); fi
     case $memlock in unlimited|-1) memlock=-1 ;; *) memlock=$((memlock * 1024)) ;; esac
-    if [ "$num_gpus" -gt 0 ]; then run+=(--gpus all --ulimit "memlock=$memlock" --ulimit stack=67108864); fi ;;
+    if [ "$num_gpus" -gt 0 ]; then
+      # docker splits the value at commas, but not within quotes.
+      listed=$(IFS=,; echo "${gpus[*]}")
+      run+=(--gpus "${listed:+\"device=}${listed:-all}${listed:+\"}")
+      run+=(--ulimit "memlock=$memlock" --ulimit stack=67108864)
+    fi ;;
 esac
 if [ "$demo" ]; then
   mount "$output" /output

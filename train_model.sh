@@ -6,7 +6,7 @@
 # DATA_DIR=/data            TFRecords part-*, and eval_10k
 # WIKI_DIR=/wiki            bert_config.json, tf1_ckpt/model.ckpt-28252
 # OUTPUT_DIR=/output        checkpoints, bert.log, metrics.jsonl
-# NUM_GPUS=(all there are)  0 = the CPU
+# NUM_GPUS=(all that CUDA_VISIBLE_DEVICES leaves)    0 = the CPU
 # SEED=(a random one)       a fixed one is for debugging only: such a run is not a submission
 # EVAL_FILE=$DATA_DIR/eval_10k    empty: no evaluation in the training; run eval_model.sh at the same time
 # INIT_CHECKPOINT=$WIKI_DIR/tf1_ckpt/model.ckpt-28252
@@ -27,7 +27,11 @@ data=${DATA_DIR:-/data}
 wiki=${WIKI_DIR:-/wiki}
 checkpoint=${INIT_CHECKPOINT:-$wiki/tf1_ckpt/model.ckpt-28252}
 evaluation=${EVAL_FILE-$data/eval_10k}
-num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
+# Of those that nvidia-smi lists CUDA sees what CUDA_VISIBLE_DEVICES names, without a container or in Apptainer's.
+num_gpus=${NUM_GPUS:-$(
+  { [ -n "${CUDA_VISIBLE_DEVICES+set}" ] && tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" || nvidia-smi --list-gpus 2>/dev/null; } \
+    | grep -cE '^ *([0-9]|GPU|MIG-)' || true
+)}
 
 # Read by TensorFlow: XLA compiles on GPUs, and there are as many threads as this container has cores.
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}

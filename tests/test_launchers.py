@@ -156,6 +156,132 @@ def test_an_evaluation_leaves_the_gpus_to_the_training(host):
     assert {"NUM_GPUS=0", "mlperf-bert:gpu"} <= set(evaluation) and "--gpus" not in evaluation
 
 
+def gpus_of(host, *arguments, **environment) -> tuple[str, str, str]:
+    """Docker's --gpus, podman's devices, and NUM_GPUS, which is the same with both."""
+    docker, podman = (
+        shlex.split(host("--dry-run", *arguments, ENGINE=engine, **environment).stdout)
+        for engine in ("docker", "podman")
+    )
+    pairs = list(itertools.pairwise(podman))
+    devices = [value for name, value in pairs if name == "--device"]
+    [number] = [word for word in docker if word.startswith("NUM_GPUS=")]
+    assert number in podman and docker[-2:] == podman[-2:]
+    given = docker[docker.index("--gpus") + 1] if "--gpus" in docker else ""
+    return given, " ".join(devices), number
+
+
+ONE, OTHER = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77", "GPU-0f7a1b1c-1111-2222-3333-444455556666"
+SLICE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
+
+
+@pytest.mark.parametrize(
+    "environment, gpus",
+    [
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, "2,3"),
+        ({"CUDA_VISIBLE_DEVICES": "3, 2"}, "3,2"),
+        ({"NVIDIA_VISIBLE_DEVICES": "5"}, "5"),
+        ({"CUDA_VISIBLE_DEVICES": f"{ONE},{OTHER}"}, f"{ONE},{OTHER}"),
+        ({"NVIDIA_VISIBLE_DEVICES": SLICE}, SLICE),
+        ({"CUDA_VISIBLE_DEVICES": "6", "NVIDIA_VISIBLE_DEVICES": "all"}, "6"),
+        ({"CUDA_VISIBLE_DEVICES": "2,3", "NVIDIA_VISIBLE_DEVICES": "3,2"}, "3,2"),
+        ({"CUDA_VISIBLE_DEVICES": "2,3", "NUM_GPUS": "1"}, "2"),
+        # Slurm without a control group, where CUDA's numbers are the host's, and in one.
+        ({"SLURM_JOB_GPUS": "4,5"}, "4,5"),
+        ({"SLURM_JOB_GPUS": "4,5,6,7", "SLURM_STEP_GPUS": "6,7"}, "6,7"),
+        ({"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}, "4,5"),
+        ({"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "0,1"}, "4,5"),
+        ({"SLURM_JOB_GPUS": "4,5,6", "CUDA_VISIBLE_DEVICES": "2,1"}, "6,5"),
+        ({"SLURM_STEP_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, "2,3"),
+        ({"SLURM_STEP_GPUS": "4,5", "NVIDIA_VISIBLE_DEVICES": "5"}, "5"),
+        ({"SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": SLICE}, SLICE),
+    ],
+)
+def test_a_container_gets_the_gpus_that_its_job_was_given(host, environment, gpus):
+    listing = 'for n in 0 1 2 3 4 5 6 7; do echo "GPU $n: one"; done'
+    programs.stand_in(host.folder / "bin" / "nvidia-smi", listing)
+    listed = gpus.split(",")
+    wanted = (
+        f'"device={gpus}"',
+        " ".join(f"nvidia.com/gpu={gpu}" for gpu in listed),
+        f"NUM_GPUS={len(listed)}",
+    )
+    assert gpus_of(host, **environment) == wanted
+    assert gpus_of(host, "--finetune", "--task=rte", **environment) == wanted
+    count = environment.get("NUM_GPUS")
+    evaluation = gpus_of(host, "--eval", **environment)
+    assert evaluation == (wanted if count else ("", "", "NUM_GPUS=0"))
+    assert gpus_of(host, **environment | {"NUM_GPUS": "0"}) == ("", "", "NUM_GPUS=0")
+    assert gpus_of(host) == ("all", "nvidia.com/gpu=all", "NUM_GPUS=8")
+
+
+@pytest.mark.parametrize(
+    "environment, message",
+    [
+        *[
+            (
+                {name: value},
+                f"{name}={value} leaves this job no GPU: choose some, or give NUM_GPUS=0",
+            )
+            for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS")
+            for value in ("", "none", "void", "NoDevFiles", "-1")
+        ],
+        *[
+            ({"CUDA_VISIBLE_DEVICES": value}, f"CUDA_VISIBLE_DEVICES={value}: give numbers of GPUs")
+            for value in ("2;3", "2 3", "2,", ",2", "0,-1", "all", "07", "1.5", f"2,{ONE}", "$(id)")
+        ],
+        ({"NVIDIA_VISIBLE_DEVICES": "0,all"}, "NVIDIA_VISIBLE_DEVICES=0,all: give numbers of GPUs"),
+        ({"CUDA_VISIBLE_DEVICES": "2,3,2"}, "CUDA_VISIBLE_DEVICES=2,3,2 names a GPU twice"),
+        (
+            {"CUDA_VISIBLE_DEVICES": "2,3", "NUM_GPUS": "4"},
+            "NUM_GPUS=4: CUDA_VISIBLE_DEVICES=2,3 leaves this job 2; give that many or fewer",
+        ),
+        (
+            {"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "NoDevFiles", "NUM_GPUS": "2"},
+            "CUDA_VISIBLE_DEVICES=NoDevFiles leaves this job no GPU",
+        ),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0,1", "NVIDIA_VISIBLE_DEVICES": "2,3"},
+            "NVIDIA_VISIBLE_DEVICES=2,3 and CUDA_VISIBLE_DEVICES=0,1 name different GPUs; leave",
+        ),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": ONE},
+            f"NVIDIA_VISIBLE_DEVICES={ONE} and CUDA_VISIBLE_DEVICES=0 name different GPUs",
+        ),
+        (
+            {"SLURM_STEP_GPUS": "4,5", "NVIDIA_VISIBLE_DEVICES": "0"},
+            "NVIDIA_VISIBLE_DEVICES=0 and SLURM_STEP_GPUS=4,5 name different GPUs",
+        ),
+        *[
+            (
+                {"SLURM_STEP_GPUS": of_step, "CUDA_VISIBLE_DEVICES": of_cuda},
+                f"CUDA_VISIBLE_DEVICES={of_cuda}: which of SLURM_STEP_GPUS={of_step} are these? ",
+            )
+            # None of the step's; one of them by either count; the first or the second.
+            for of_step, of_cuda in (("4,5", "2"), ("4,5", "0,5"), ("1,2", "1"))
+        ],
+    ],
+)
+def test_a_choice_of_gpus_that_is_not_clear_is_refused(host, environment, message):
+    for engine in ("docker", "podman"):
+        line = refusal(host, ENGINE=engine, **environment)
+        assert line.startswith(f"start_training.sh: {message}"), line
+    assert host("--dry-run", **environment | {"NUM_GPUS": "0"}).returncode == 0
+
+
+def test_the_help_names_every_setting_that_is_passed_on(host, repository):
+    """Whatever name in capitals the script has may be a variable that it passes on."""
+    names = set(re.findall(r"[A-Z][A-Z_]{3,}", (repository / "start_training.sh").read_text()))
+    environment = dict.fromkeys(names - {"PATH", "GOOGLE_APPLICATION_CREDENTIALS"}, "1")
+    environment |= {"ENGINE": "docker", "RELABEL": "yes"}
+    environment |= {f"{kind}_DIR": "gs://b/folder" for kind in ("DATA", "WIKI", "OUTPUT")}
+    words = shlex.split(host("--dry-run", **environment).stdout)
+    given = [value.split("=")[0] for name, value in itertools.pairwise(words) if name == "--env"]
+    assert {"TF_XLA_FLAGS", "SEED", "TF_CONFIG", "SLURM_PROCID", "DATA_DIR"} <= set(given)
+    told = host("--help").stdout
+    assert "variables of srun" in told
+    assert not [name for name in given if name not in told and not name.startswith("SLURM_")]
+
+
 def test_fine_tuning_runs_in_the_same_way(host):
     done = host("--dry-run", "--finetune", "--task=rte", INIT_CHECKPOINT="/wiki/hf", SEED="2")
     words = expected_run(host, environment=["NUM_GPUS=0", "SEED=2", "INIT_CHECKPOINT=/wiki/hf"])
@@ -490,6 +616,31 @@ def test_train_model_turns_the_environment_into_flags(repository, tmp_path):
     words = train(repository, "train_model.sh", tmp_path, EVAL_FILE="", DATA_DIR="/a b")
     assert "--input_file=/a b/part-*" in words
     assert not [word for word in words if word.startswith(("--seed", "--eval_input_file"))]
+
+
+@pytest.mark.parametrize("script", ["train_model.sh", "finetune_model.sh"])
+@pytest.mark.parametrize(
+    "visible, number",
+    [
+        (None, 8),
+        ("2,3", 2),
+        (f"{ONE}, {OTHER}", 2),
+        (SLICE, 1),
+        ("", 0),
+        ("NoDevFiles", 0),
+        ("-1", 0),
+    ],
+)
+def test_without_an_engine_the_gpus_that_cuda_sees_are_counted(
+    repository, tmp_path, script, visible, number
+):
+    programs.stand_in(
+        tmp_path / "bin" / "nvidia-smi", "for n in 0 1 2 3 4 5 6 7; do echo GPU $n: ; done"
+    )
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    environment["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
+    assert f"--num_gpus={number}" in train(repository, script, tmp_path, **environment)
+    assert "--num_gpus=1" in train(repository, script, tmp_path, NUM_GPUS="1", **environment)
 
 
 def test_finetune_model_starts_from_the_run_in_the_output(repository, tmp_path):
