@@ -84,7 +84,7 @@ VARIABLES_THAT_MAY_BE_EMPTY = {
     "cloud/gcp_tpu.sh": "BUCKET SHARE SPOT RESERVED FLAGS EVAL_FLAGS TPU_VERSION EVAL_TPU_VERSION",
 }
 """Script -> what is empty for none."""
-OF_OTHERS = re.compile("TF_|MALLOC_|TMPDIR|PYTHON")  # make exports an empty PYTHON
+OF_OTHERS = re.compile("TF_|CUDA_|SLURM_|MALLOC_|TMPDIR|PYTHON")  # make exports an empty PYTHON
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
