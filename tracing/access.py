@@ -15,8 +15,8 @@ TERMS = {
     STRIDED: "a read that leaves the same gap (bytes skipped, or gone back) as the read before it, "
     "and the gap is not 0",
     RANDOM: "any other read",
-    UNKNOWN: "a read whose offset or whose file's opening was not seen: copies within the kernel, "
-    "descriptors from before the trace or from a parent",
+    UNKNOWN: "a read whose offset or whose file's opening was not seen: of descriptors from before "
+    "the trace or from a parent, or which others may have moved unseen",
     "reuse distance": "bytes of distinct data, of all files, that were read between two reads of "
     "the same block of 4,096 bytes; when the next sequential read begins in the block where the "
     "last one ended, that block counts as read once",

@@ -1,16 +1,19 @@
 """bpftrace as a tracer: which programs fit the kernel, and their lines as rows."""
 
 import errno
+import fcntl
 import functools
 import heapq
 import os
 import re
 import shutil
 import subprocess
+import termios
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tracing.calls import KIND_OF, CallParser
+from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, CallParser
+from tracing.descriptors import MOVING, OpenFile, Thread
 
 PROGRAMS = Path(__file__).parent / "programs"
 OLDEST_VERSION = (0, 14)  # the first with comparisons of 64-bit arguments as the programs make them
@@ -130,14 +133,26 @@ def environment() -> dict[str, str]:
 _LOST = re.compile(r"Lost (\d+) events")
 _ERRNO_BITS = 4096
 _AT_FDCWD = -100  # of the calls that end in "at": relative to the process's folder
-_MOST_EVENTS_OUT_OF_ORDER = 20_000
+_MOST_EVENTS_OUT_OF_ORDER = 40_000  # the beginnings of calls counted
+_CLONE_FILES, _CLOSE_RANGE_UNSHARE, _CLOSE_RANGE_CLOEXEC = 0x400, 2, 4
+_LONGEST_NAME_BYTES = 199  # of BPFTRACE_STRLEN; a longer one was cut
+_AT_POSITION, _AT_END = -1, -2  # what the programs print for an offset
 
 # word -> number of fields, which of them are text, and which is the latency.
-_NUM_FIELDS = {"fork": 4, "exec": 4, "exit": 3, "call": 9, "open": 8, "path": 7, "rename": 6,
-               "copy": 8, "fault": 6, "cached": 6, "block": 8}  # fmt: skip
-_TEXTS = {"fork": (), "exec": (3,), "exit": (), "call": (3,), "open": (3,), "path": (3,),
-          "rename": (3,), "copy": (3,), "fault": (), "cached": (), "block": (6, 7)}  # fmt: skip
+_NUM_FIELDS = {"fork": 4, "shares": 4, "exec": 4, "exit": 3, "call": 9, "open": 8, "path": 7,
+               "rename": 6, "copy": 10, "fault": 6, "cached": 6, "block": 8}  # fmt: skip
+_TEXTS = {"fork": (), "shares": (), "exec": (3,), "exit": (), "call": (3,), "open": (3,),
+          "path": (3,), "rename": (3,), "copy": (3,), "fault": (), "cached": (),
+          "block": (6, 7)}  # fmt: skip
 _LATENCY = {"call": 4, "open": 4, "path": 4, "rename": 4, "copy": 4, "block": 5}
+
+
+def _call_of(probe: str) -> str:
+    return probe.rpartition("sys_exit_")[2]
+
+
+def _path(file: OpenFile | None) -> str:
+    return file.path if file and file.path else "unknown:"
 
 
 class Parser(CallParser):
@@ -158,14 +173,19 @@ class Parser(CallParser):
           where: what `CallParser` takes.
         """
         super().__init__(**where)
-        self._paths = dict(path_of_fd or {})
+        for (pid, fd), path in (path_of_fd or {}).items():
+            file = OpenFile(path)
+            file.lose()  # who else has it is not known
+            self._descriptors.open((pid, pid), fd, file, closes=False)
+        self._begun: dict[int, dict[int, OpenFile]] = {}
+        self._latest_ns = 0
         self._path_of_inode = dict(path_of_inode or {})
-        self._unborn: dict[int, dict] = {}
+        self._unborn: dict[int, tuple[dict, Thread]] = {}
         self._name_of: dict[int, str] = {}
         self._new_name_of: dict[int, str] = {}
         self._handlers: dict[str, Callable[..., tuple[str, dict] | None]] = {
-            "fork": self._fork, "exec": self._exec, "exit": self._exit, "call": self._call,
-            "open": self._open, "path": self._path, "rename": self._rename,
+            "fork": self._fork, "shares": self._shares, "exec": self._exec, "exit": self._exit,
+            "call": self._call, "open": self._open, "path": self._path, "rename": self._rename,
             "fault": functools.partial(self._fault, "page_fault"),
             "cached": functools.partial(self._fault, ADD_TO_PAGE_CACHE), "block": self._block,
         }  # fmt: skip
@@ -174,43 +194,66 @@ class Parser(CallParser):
         """Yields (table, row) in order of time; the stamps are CLOCK_BOOTTIME's."""
         for word, fields in self._in_order(self._events(lines)):
             yield from self._born(word, fields)
-            if word == "copy":
+            if word == "lost":
+                self._descriptors.lose()
+            elif word == "begin":
+                self._begin(*fields)
+            elif word == "copy":
                 yield from self._copy(*fields)
             elif found := self._handlers[word](*fields):
                 yield found
-        yield from (("process_events", row) for row in self._unborn.values())
+        yield from (("process_events", row) for row, _ in self._unborn.values())
 
     def _events(self, lines: Iterable[str]) -> Iterator[tuple[int, str, list]]:
-        """(stamp of its end, word, fields) of every event; names are joined with their calls."""
+        """(stamp, word, fields) of every event; names are joined with their calls.
+
+        The stamp is that of a call's end; its beginning is an event, too, if it moves a position.
+        """
+        names: dict[int, str] | None = None
+        tid = 0
         for line in lines:
             if lost := _LOST.search(line):
                 self.num_lost_events += int(lost[1])
+                # Between what waits and what comes, nobody knows where.
+                yield from ((stamp, "lost", [0, 0, 0]) for stamp in (0, self._latest_ns))
                 continue
             word, *fields = line.rstrip("\n").split("\t")
             try:
-                if word == "name":
-                    self._name_of[int(fields[0])] = fields[1]
-                elif word == "new_name":
-                    self._new_name_of[int(fields[0])] = fields[1]
+                if word in ("name", "new_name"):
+                    names, tid = (
+                        self._name_of if word == "name" else self._new_name_of,
+                        int(fields[0]),
+                    )
+                    names[tid] = "\t".join(fields[1:])
+                    self.num_damaged_lines += len(names[tid].encode()) >= _LONGEST_NAME_BYTES
                 elif word in _NUM_FIELDS:
-                    yield self._event(word, fields)
+                    names = None
+                    yield from self._event(word, fields)
+                elif names is not None:  # a name has several lines
+                    names[tid] += "\n" + line.rstrip("\n")
                 else:
                     # Empty lines and "ready" are the programs' own; the rest was cut.
-                    self.num_damaged_lines += bool(fields)
+                    if fields:
+                        self._damaged()
             except (IndexError, ValueError):
-                self.num_damaged_lines += 1
+                self._damaged()
 
-    def _event(self, word: str, fields: list[str]) -> tuple[int, str, list]:
+    def _event(self, word: str, fields: list[str]) -> Iterator[tuple[int, str, list]]:
         if len(fields) != _NUM_FIELDS[word]:
             raise ValueError
         is_number = [number for number in range(len(fields)) if number not in _TEXTS[word]]
         values: list = [int(f) if n in is_number else f for n, f in enumerate(fields)]
         end = values[0] + (values[_LATENCY[word]] if word in _LATENCY else 0)
+        self._latest_ns = max(self._latest_ns, end)
         if word in ("open", "path", "rename"):
             values.append(self._name_of.pop(values[2], None))
         if word == "rename":
             values.append(self._new_name_of.pop(values[2], None))
-        return end, word, values
+        if word == "copy":
+            yield values[0], "begin", [*values[:3], values[6:8]]
+        elif word == "call" and _call_of(values[3]) in MOVING and values[8] == _AT_POSITION:
+            yield values[0], "begin", [*values[:3], values[6:7]]
+        yield end, word, values
 
     @staticmethod
     def _in_order(events: Iterable[tuple[int, str, list]]) -> Iterator[tuple[str, list]]:
@@ -225,21 +268,30 @@ class Parser(CallParser):
 
     def _born(self, word: str, values: list) -> Iterator[tuple[str, dict]]:
         """A fork may make a thread or a process; only the child's first event shows which."""
-        if word == "block" or (row := self._unborn.pop(values[2], None)) is None:
+        if word == "block" or (born := self._unborn.pop(values[2], None)) is None:
             return
+        row, maker = born
         pid, tid = values[1:3]
         if pid != tid:
             row |= {"event": "thread", "pid": pid}
-        else:
-            self._inherit(row["parent_pid"], pid)
+            self._descriptors.born(maker, tid, shares=True)
         yield "process_events", row
 
-    def _inherit(self, parent: int, child: int) -> None:
-        self._folders.pop(child, None)  # of an earlier process with this number
-        super()._inherit(parent, child)
-        for (owner, fd), path in list(self._paths.items()):
-            if owner == parent:
-                self._paths.setdefault((child, fd), path)
+    def _begin(self, began, pid, tid, fds):
+        self._settle(tid)
+        files = {fd: self._descriptors.get((pid, tid), fd) for fd in fds}
+        self._begun[tid] = {fd: file for fd, file in files.items() if file}
+        for file in self._begun[tid].values():
+            file.begin()
+
+    def _settle(self, tid: int) -> None:
+        for file in self._begun.pop(tid, {}).values():
+            file.end()
+
+    def _file(self, pid: int, tid: int, fd: int) -> OpenFile | None:
+        """The file of a call that returns: its descriptor may mean another one by now."""
+        begun = self._begun.get(tid, {})
+        return begun[fd] if fd in begun else self._descriptors.get((pid, tid), fd)
 
     @staticmethod
     def _stamps(began: int, pid: int, tid: int) -> dict:
@@ -247,17 +299,24 @@ class Parser(CallParser):
 
     def _fork(self, began, pid, tid, child):
         row = {"event": "process", "parent_pid": pid}
-        self._unborn[child] = {**self._stamps(began, child, child), **row}
+        self._unborn[child] = {**self._stamps(began, child, child), **row}, (pid, tid)
+        self._folders[child] = self._folder_of(pid)
+        self._descriptors.born((pid, tid), child, shares=False)
+
+    def _shares(self, began, pid, tid, child):
+        self._descriptors.born((pid, tid), child, shares=True)
 
     def _exec(self, began, pid, tid, program):
+        self._descriptors.executed((pid, tid))
         row = {"event": "exec", "detail": program}
         return "process_events", {**self._stamps(began, pid, tid), **row}
 
     def _exit(self, began, pid, tid):
+        self._descriptors.ended(tid)
         return "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
 
     def _row(self, began, pid, tid, probe, latency, result) -> dict:
-        call = probe.rpartition("sys_exit_")[2]
+        call = _call_of(probe)
         failed = -_ERRNO_BITS < result < 0
         return {
             **self._stamps(began, pid, tid),
@@ -268,47 +327,85 @@ class Parser(CallParser):
             "error": errno.errorcode.get(-result, str(-result)) if failed else None,
         }
 
-    def _path_of(self, pid: int, name: str | None, folder_fd: int = _AT_FDCWD) -> str:
+    def _path_of(self, pid: int, tid: int, name: str | None, folder_fd: int = _AT_FDCWD) -> str:
         if name is None:
             return "unknown:"  # the line with the name was lost
         folder = None
         if folder_fd & 0xFFFFFFFF != _AT_FDCWD & 0xFFFFFFFF:  # kernels extend the sign or not
-            folder = self._paths.get((pid, folder_fd), "unknown:")
+            folder = _path(self._descriptors.get((pid, tid), folder_fd))
         return self._absolute(pid, name, folder)
 
     def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset):
         row = self._row(began, pid, tid, probe, latency, result)
-        place = (pid, fd)
+        if row["operation"] in (*DESCRIPTOR_CALLS, "ioctl", "sendmsg"):
+            if not row["error"]:
+                self._note((pid, tid), row["operation"], result, fd, wanted, offset)
+            return None
         row["fd"] = fd
-        path = self._paths.get(place, "unknown:")
-        moved = 0 if row["error"] else result
+        file = self._file(pid, tid, fd)
         if row["kind"] in ("read", "write"):
-            row |= {"size_bytes": moved, "requested_bytes": None if wanted == -1 else wanted}
-            offset = None if offset == -1 else offset
-            row["offset_bytes"] = self._moved(place, offset, moved)
+            row["size_bytes"] = 0 if row["error"] else result
+            row["requested_bytes"] = None if wanted == -1 else wanted
+            if offset != _AT_END:
+                at = None if offset == _AT_POSITION else offset
+                row["offset_bytes"] = self._moved(file, row, at)
         elif row["kind"] == "seek" and not row["error"]:
-            self._positions[place] = row["offset_bytes"] = result
+            row["offset_bytes"] = result
+            if file:
+                file.sought(result)
         elif row["kind"] == "close":
-            self._paths.pop(place, None)
-            self._positions.pop(place, None)
-        return self._named(row, path)
+            self._descriptors.close((pid, tid), [fd])
+        self._settle(tid)
+        return self._named(row, _path(file))
 
-    def _copy(self, began, pid, tid, probe, latency, result, source, target):
+    def _note(self, thread: Thread, call: str, result: int, fd: int, value: int, flags: int):
+        """What becomes of descriptors by calls that make no row."""
+        if call == "sendmsg":
+            self._descriptors.handed_on(None, thread)
+        elif call == "pidfd_getfd":
+            self._descriptors.handed_on([fd])
+            self._descriptors.open(thread, result, None, closes=True)
+        elif call in ("unshare", "close_range"):
+            if flags & (_CLONE_FILES if call == "unshare" else _CLOSE_RANGE_UNSHARE):
+                self._descriptors.unshared(thread)
+            if call == "close_range":
+                marks = bool(flags & _CLOSE_RANGE_CLOEXEC)
+                self._close_range(thread, fd, value, marks=marks)
+        elif call.startswith("dup") or value in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
+            closes = value == fcntl.F_DUPFD_CLOEXEC or bool(flags & os.O_CLOEXEC)
+            self._duplicate(thread, fd, result, closes=closes)
+        else:
+            self._note_flags(thread, fd, value, flags)
+
+    def _note_flags(self, thread: Thread, fd: int, command: int, flags: int) -> None:
+        if command != fcntl.F_SETFL:
+            closes = command == termios.FIOCLEX or (command == fcntl.F_SETFD and flags & 1)
+            self._descriptors.set_closing(thread, fd, bool(closes))
+        elif file := self._descriptors.get(thread, fd):
+            file.appends = bool(flags & os.O_APPEND)
+
+    def _copy(
+        self, began, pid, tid, probe, latency, result, source, target, moves_source, moves_target
+    ):
         row = self._row(began, pid, tid, probe, latency, result)
         row |= {"operation": row["operation"].removesuffix("64"), "size_bytes": max(result, 0)}
-        for kind, fd in (("read", source), ("write", target)):
-            yield self._named({**row, "kind": kind}, self._paths.get((pid, fd), "unknown:"))
+        ends = (("read", source, moves_source), ("write", target, moves_target))
+        for kind, fd, moves in ends:
+            copied, file = {**row, "kind": kind}, self._file(pid, tid, fd)
+            if moves:  # else where the program has told, which was not recorded
+                copied["offset_bytes"] = self._moved(file, copied, None)
+            yield self._named(copied, _path(file))
+        self._settle(tid)
 
     def _open(self, began, pid, tid, probe, latency, result, folder, flags, name):
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._path_of(pid, name, folder)
+        path = self._path_of(pid, tid, name, folder)
         if flags & os.O_CREAT:
             row["kind"] = "create"
         if not row["error"]:
-            place = (pid, result)
             row["fd"] = result
-            self._paths[place] = path
-            self._opened(place, appends=bool(flags & os.O_APPEND))
+            file = OpenFile(path, position=0, appends=bool(flags & os.O_APPEND))
+            self._descriptors.open((pid, tid), result, file, closes=bool(flags & os.O_CLOEXEC))
             self._note_inode(path)
         return self._named(row, path)
 
@@ -320,7 +417,7 @@ class Parser(CallParser):
 
     def _path(self, began, pid, tid, probe, latency, result, folder, name):
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._path_of(pid, name, folder)
+        path = self._path_of(pid, tid, name, folder)
         if row["operation"] == "chdir":
             if not row["error"]:
                 self._folders[pid] = path
@@ -329,8 +426,8 @@ class Parser(CallParser):
 
     def _rename(self, began, pid, tid, probe, latency, result, name, new_name):
         row = self._row(began, pid, tid, probe, latency, result)
-        row["new_path"] = self._path_of(pid, new_name)
-        return self._named(row, self._path_of(pid, name))
+        row["new_path"] = self._path_of(pid, tid, new_name)
+        return self._named(row, self._path_of(pid, tid, name))
 
     def _fault(self, operation, began, pid, tid, device, inode, page):
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tracing import files
+from tracing.descriptors import Descriptors, OpenFile, Thread
 
 KINDS = {
     "open": "open openat openat2",
@@ -15,15 +16,17 @@ KINDS = {
     "remove": "unlink unlinkat rmdir",
     "rename": "rename renameat renameat2",
     "sync": "fsync fdatasync",
-    "copy": "sendfile copy_file_range",
+    "copy": "sendfile copy_file_range splice",
     "receive": "recvfrom recvmsg",
     "send": "sendto sendmsg",
 }
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
+DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "unshare", "pidfd_getfd")
+"""They make no row: by them the position is known that a read or write begins at."""
 
 
 class CallParser:
-    """Follows the folder of each process and the position of each descriptor.
+    """Follows the folder of each process and the open files of its descriptors.
 
     Counts what is missing: events lost, lines that cannot be understood, calls cut short by a kill.
     """
@@ -41,7 +44,7 @@ class CallParser:
         self._first_folder = folder
         self._host_path = host_path
         self._folders: dict[int, str] = {}
-        self._positions: dict[tuple[int, int], int] = {}
+        self._descriptors = Descriptors()
 
     def _folder_of(self, pid: int) -> str:
         return self._folders.get(pid, self._first_folder)
@@ -53,28 +56,33 @@ class CallParser:
         folder = folder or self._folder_of(pid)
         return f"{folder.rstrip('/')}/{path.removeprefix('./')}"
 
-    def _inherit(self, parent: int, child: int) -> None:
-        """A process begins in the folder of the one that made it, with its descriptors."""
-        self._folders.setdefault(child, self._folder_of(parent))
-        for (owner, fd), position in list(self._positions.items()):
-            if owner == parent:
-                self._positions.setdefault((child, fd), position)
-
     def _named(self, row: dict, path: str) -> tuple[str, dict]:
         file_class = files.classify(path, seen_as=self._host_path(path))
         return "file_ops", {**row, "path": path, "file_class": file_class}
 
-    def _opened(self, place: tuple[int, int], *, appends: bool) -> None:
-        """Where an appending writer stands is not known without its file's size."""
-        self._positions.pop(place, None)
-        if not appends:
-            self._positions[place] = 0
+    def _damaged(self) -> None:
+        """A line is not understood: what it moved is unknown."""
+        self.num_damaged_lines += 1
+        self._descriptors.lose()
 
-    def _moved(self, place: tuple[int, int], offset: int | None, size_bytes: int) -> int | None:
+    @staticmethod
+    def _moved(file: OpenFile | None, row: dict, offset: int | None) -> int | None:
         """Where a read or write began; without an offset of its own it moves the position."""
+        writes = row["kind"] == "write"
         if offset is not None:
-            return offset
-        began = self._positions.get(place)
-        if began is not None:
-            self._positions[place] += size_bytes
-        return began
+            # Linux appends whatever the offset says; pwrite(2), "BUGS".
+            return None if writes and file and file.appends else offset
+        return file.moved(row["size_bytes"], writes=writes) if file else None
+
+    def _duplicate(self, thread: Thread, fd: int, new_fd: int, *, closes: bool) -> None:
+        if fd != new_fd:
+            file = self._descriptors.get(thread, fd)
+            self._descriptors.open(thread, new_fd, file, closes=closes)
+
+    def _close_range(self, thread: Thread, first: int, last: int, *, marks: bool) -> None:
+        fds = self._descriptors.within(thread, first, last)
+        if not marks:
+            self._descriptors.close(thread, fds)
+            return
+        for fd in fds:
+            self._descriptors.set_closing(thread, fd, True)

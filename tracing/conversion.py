@@ -96,8 +96,9 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
     parser: strace.Parser | bpftrace.Parser
     if recording.backend == backends.STRACE:
         with _lines(path) as lines:
-            threads = strace.threads_in(lines, raw_file.process_of_thread)
-        parser = strace.Parser(process_of_thread=threads, **where)
+            births = strace.births_in(lines)
+        threads = raw_file.process_of_thread
+        parser = strace.Parser(births=births, process_of_thread=threads, **where)
     else:
         paths = {(pid, fd): name for pid, fd, name in raw_file.path_of_fd}
         parser = bpftrace.Parser(path_of_fd=paths, **where)

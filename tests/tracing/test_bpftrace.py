@@ -114,6 +114,81 @@ def test_a_process_that_was_forked_goes_on_where_its_parent_stood():
     assert (read["pid"], read["path"], read["offset_bytes"]) == (8, "/d/part-0", 4)
 
 
+EXIT = "tracepoint:syscalls:sys_exit_"
+OPEN = ["name\t7\tx\n", f"open\t10\t7\t7\t{EXIT}openat\t5\t3\t-100\t0\n"]
+
+
+def call(at: int, pid: int, name: str, result: int, *numbers: int, latency: int = 5) -> str:
+    words = [at, pid, pid, EXIT + name, latency, result, *numbers]
+    return "\t".join(["call", *map(str, words)]) + "\n"
+
+
+def offsets(lines: list[str]) -> list[int | None]:
+    found = [row for _, row in bpftrace.Parser(folder="/d").parse(lines)]
+    return [row.get("offset_bytes") for row in found if row.get("kind") == "read"]
+
+
+def test_who_reads_first_of_two_at_once_is_unknown_and_then_known_again():
+    lines = [
+        *OPEN,
+        "fork\t20\t7\t7\t8\n",
+        call(40, 8, "read", 20, 3, 20, -1),
+        call(30, 7, "read", 10, 3, 10, -1, latency=60),
+        call(100, 7, "read", 10, 3, 10, -1),
+    ]
+    assert offsets(lines) == [None, None, 30]
+
+
+def test_descriptors_of_a_child_are_those_of_the_moment_of_its_making():
+    lines = [
+        *OPEN,
+        "fork\t20\t7\t7\t8\n",
+        call(30, 7, "dup", 4, 3, -1, 0),
+        call(40, 7, "read", 10, 4, 10, -1),
+        call(50, 7, "close", 0, 3, -1, -1),
+        call(60, 8, "read", 10, 3, 10, -1),
+        call(70, 7, "read", 10, 4, 10, -1),
+    ]
+    assert offsets(lines) == [0, 10, 20]
+
+
+def test_a_child_that_shares_its_descriptors_changes_those_of_its_parent():
+    lines = [
+        *OPEN,
+        "fork\t20\t7\t7\t8\n",
+        "shares\t21\t7\t7\t8\n",
+        call(30, 8, "dup", 4, 3, -1, 0),
+        call(40, 7, "read", 10, 4, 10, -1),
+        call(50, 7, "read", 10, 3, 10, -1),
+    ]
+    assert offsets(lines) == [0, 10]
+
+
+def test_after_lost_events_no_position_is_known():
+    lines = [
+        *OPEN,
+        call(20, 7, "read", 10, 3, 10, -1),
+        "Lost 12 events\n",
+        call(30, 7, "read", 10, 3, 10, -1),
+    ]
+    assert offsets(lines)[-1] is None
+
+
+def test_what_was_open_before_may_be_shared_with_anybody():
+    lines = [call(20, 7, "lseek", 5, 3, -1, -1), call(30, 7, "read", 10, 3, 10, -1)]
+    parser = bpftrace.Parser(folder="/d", path_of_fd={(7, 3): "/d/x"})
+    found = [(row["path"], row.get("offset_bytes")) for _, row in parser.parse(lines)]
+    assert found == [("/d/x", 5), ("/d/x", None)]
+
+
+def test_a_name_may_have_tabs_and_lines_and_one_that_was_cut_is_counted():
+    lines = ["name\t7\ta\tb\n", "c\td\n", OPEN[1], f"name\t7\t{'x' * 199}\n", OPEN[1]]
+    parser = bpftrace.Parser(folder="/d")
+    first, _ = parser.parse(lines)
+    assert first[1]["path"] == "/d/a\tb\nc\td"
+    assert parser.num_damaged_lines == 1
+
+
 def test_lost_events_and_damaged_lines_are_counted():
     parser = bpftrace.Parser(folder="/d")
     lines = ["Lost 12 events\n", "call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n"]

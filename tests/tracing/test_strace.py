@@ -15,7 +15,7 @@ RECORDED = Path(__file__).parent / "recorded_strace.txt"
 @pytest.fixture(scope="module")
 def parsed():
     lines = RECORDED.read_text().splitlines(keepends=True)
-    parser = strace.Parser(process_of_thread=strace.threads_in(lines), folder="/data/example")
+    parser = strace.Parser(births=strace.births_in(lines), folder="/data/example")
     return parser, list(parser.parse(lines))
 
 
@@ -55,9 +55,9 @@ def test_writes_with_positions_that_appending_does_not_tell(parsed):
         ("part-00000", "write", 0, 30),
         ("out/ckpt.tmp", "write", 0, 7),
         ("out/ckpt.tmp", "pwrite64", 7, 2),
-        ("out/copy", "sendfile", None, 30),
-        ("out/copy", "sendfile", None, 0),
-        ("out/model.ckpt-1.index", "write", 9, 1),
+        ("out/copy", "sendfile", 0, 30),
+        ("out/copy", "sendfile", 30, 0),
+        ("out/model.ckpt-1.index", "write", None, 1),
     ]
 
 
@@ -107,13 +107,13 @@ def test_calls_that_threads_interleave_are_joined():
 
 @pytest.mark.parametrize("line", ["gibberish\n", "11 1.000000001 read(3</d/x>, ", "11 <... read\n"])
 def test_damaged_lines_are_counted(line):
-    parser = strace.Parser(process_of_thread={}, folder="/d")
+    parser = strace.Parser(folder="/d")
     assert list(parser.parse([line])) == []
     assert parser.num_damaged_lines == 1
 
 
 def test_calls_whose_path_cannot_be_read():
-    parser = strace.Parser(process_of_thread={}, folder="/data")
+    parser = strace.Parser(folder="/data")
     failed = "= -1 EFAULT (Bad address) <0.000000100>\n"
     lines = [
         f"7 1.000000000 openat(AT_FDCWD</data>, NULL, O_RDONLY) {failed}",
@@ -131,13 +131,13 @@ def test_a_file_that_creat_opens_is_written_from_its_begin():
         '7 1.000000000 creat("/d/new", 0644) = 3</d/new> <0.000000100>\n',
         '7 2.000000000 write(3</d/new>, "", 5) = 5 <0.000000100>\n',
     ]
-    created, written = strace.Parser(process_of_thread={}, folder="/d").parse(lines)
+    created, written = strace.Parser(folder="/d").parse(lines)
     assert (created[1]["kind"], written[1]["offset_bytes"]) == ("create", 0)
 
 
 def test_a_path_with_quotes_and_umlauts():
     line = '11 1.000000001 unlink("/d/a \\"b\\" \\303\\244") = 0 <0.000000007>\n'
-    [(_, row)] = strace.Parser(process_of_thread={}, folder="/d").parse([line])
+    [(_, row)] = strace.Parser(folder="/d").parse([line])
     assert row["path"] == '/d/a "b" ä'
 
 
@@ -165,3 +165,122 @@ def test_calls_that_are_not_traced_do_not_stop_a_thread(tmp_path):
     command = [*options, "--", sys.executable, "-c", THREAD]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 1000
+
+
+def calls(*texts: str, **where) -> tuple[list[dict], strace.Parser]:
+    """The rows of file_ops of lines "TID TEXT", a second apart."""
+    lines = []
+    for second, text in enumerate(texts):
+        tid, _, call = text.partition(" ")
+        duration = "" if call.endswith("...>") or call.startswith("+++") else " <0.000000100>"
+        lines.append(f"{tid} {second}.000000000 {call}{duration}\n")
+    parser = strace.Parser(births=strace.births_in(lines), folder="/d", **where)
+    return [row for table, row in parser.parse(lines) if table == "file_ops"], parser
+
+
+def offsets(rows: list[dict]) -> list[int | None]:
+    return [row.get("offset_bytes") for row in rows if row["kind"] in ("read", "write", "copy")]
+
+
+OPEN = '7 openat(AT_FDCWD</d>, "x", O_RDONLY) = 3</d/x>'
+FORK = "clone(child_stack=NULL, flags=CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0x7f8f51b2d310"
+
+
+def test_who_reads_first_of_two_at_once_is_unknown_and_then_known_again():
+    found, _ = calls(
+        OPEN,
+        f"7 {FORK}) = 8",
+        "7 read(3</d/x>,  <unfinished ...>",
+        '8 read(3</d/x>, ""..., 20) = 20',
+        '7 <... read resumed>""..., 10) = 10',
+        '7 read(3</d/x>, ""..., 10) = 10',
+    )
+    assert offsets(found) == [None, None, 30]
+
+
+def test_after_a_seek_while_another_reads_nothing_is_known_until_the_next():
+    found, _ = calls(
+        OPEN,
+        f"7 {FORK}) = 8",
+        "7 read(3</d/x>,  <unfinished ...>",
+        "8 lseek(3</d/x>, 100, SEEK_SET) = 100",
+        '7 <... read resumed>""..., 10) = 10',
+        '8 read(3</d/x>, ""..., 10) = 10',
+        "8 lseek(3</d/x>, 5, SEEK_SET) = 5",
+        '7 read(3</d/x>, ""..., 10) = 10',
+    )
+    assert offsets(found) == [None, None, 5]
+
+
+def test_a_child_whose_lines_stand_before_its_making_has_what_its_parent_had():
+    found, _ = calls(
+        OPEN,
+        '7 read(3</d/x>, ""..., 10) = 10',
+        "7 vfork( <unfinished ...>",
+        '8 read(3</d/x>, ""..., 20) = 20',
+        "8 +++ exited with 0 +++",
+        "7 <... vfork resumed>) = 8",
+        '7 read(3</d/x>, ""..., 10) = 10',
+    )
+    assert offsets(found) == [0, 10, 30]
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        ["7 read(3</d/x>,  <unfinished ...>", "7 +++ killed by SIGKILL +++"],
+        ["7 sendmsg(5<UNIX-STREAM:[1->2]>, {msg_control=[{cmsg_type=SCM_RIGHTS}]}, 0) = 1"],
+        ["9 pidfd_getfd(4<anon_inode:[pidfd]>, 3, 0) = 6</d/x>"],
+        ['9 read(6</d/x>, ""..., 10) = 10'],
+        ["7 read(3</d/x>, damaged"],
+    ],
+)
+def test_what_somebody_may_have_moved_unseen_is_unknown(unseen):
+    found, _ = calls(OPEN, f"7 {FORK}) = 8", *unseen, '8 read(3</d/x>, ""..., 10) = 10')
+    assert offsets(found)[-1] is None
+
+
+def test_what_was_open_before_may_be_shared_with_anybody():
+    found, _ = calls("7 lseek(3</d/x>, 5, SEEK_SET) = 5", '7 read(3</d/x>, ""..., 10) = 10')
+    assert [row.get("offset_bytes") for row in found] == [5, None]
+
+
+def test_exec_closes_what_it_was_told_to():
+    found, _ = calls(
+        '7 openat(AT_FDCWD</d>, "x", O_RDONLY|O_CLOEXEC) = 3</d/x>',
+        "7 dup2(3</d/x>, 0</dev/null>) = 0</d/x>",
+        '7 execve("/bin/cat", ["cat"], 0x7ffd0 /* 10 vars */) = 0',
+        '7 read(0</d/x>, ""..., 10) = 10',
+        '7 read(3<pipe:[5]>, ""..., 10) = 10',
+        '7 read(0</d/x>, ""..., 10) = 10',
+    )
+    assert offsets(found) == [0, None, 10]
+
+
+def test_a_thread_is_told_from_a_process_after_a_making_that_failed_or_never_returned():
+    threads = "flags=CLONE_VM|CLONE_FILES|CLONE_THREAD"
+    lines = [
+        f"7 1.000000000 clone3({{{threads}}} <unfinished ...>\n",
+        "7 2.000000000 <... clone3 resumed>, 88) = -1 EAGAIN (Unavailable) <0.000000100>\n",
+        "7 3.000000000 fork() = 8 <0.000000100>\n",
+        f"7 4.000000000 clone3({{{threads}}} <unfinished ...>\n",
+        "9 5.000000000 +++ exited with 0 +++\n",
+        "7 6.000000000 <... clone3 resumed>, 88) = 9 <0.000000100>\n",
+        f"8 7.000000000 clone3({{{threads}}} <unfinished ...>\n",
+        f"8 8.000000000 {FORK}) = 10 <0.000000100>\n",
+        '7 9.000000000 open("/d/clone(1) = 77", O_RDONLY) = 77</d/clone(1) = 77> <0.000000100>\n',
+    ]
+    births = strace.births_in(lines)
+    assert {child: birth.is_thread for child, birth in births.items()} == {
+        8: False,
+        9: True,
+        10: False,
+    }
+    parsed = list(strace.Parser(births=births, folder="/d").parse(lines))
+    [(_, exited)] = [each for each in parsed if each[1].get("event") == "exit"]
+    assert (exited["pid"], exited["tid"]) == (7, 9)
+
+
+def test_arguments_that_are_missing_are_counted():
+    _, parser = calls("7 read(3</d/x>) = 4", "7 close_range(3) = 0", '7 unlink("/d/\\") = 0')
+    assert parser.num_damaged_lines == 3
