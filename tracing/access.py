@@ -18,8 +18,7 @@ TERMS = {
     UNKNOWN: "a read whose offset or whose file's opening was not seen: of descriptors from before "
     "the trace or from a parent, or which others may have moved unseen",
     "reuse distance": "bytes of distinct data, of all files, that were read between two reads of "
-    "the same block of 4,096 bytes; when the next sequential read begins in the block where the "
-    "last one ended, that block counts as read once",
+    "the same block of 4,096 bytes; a block that two reads in sequence share counts as read once",
     "page-cache hit ratio": "1 - storage bytes / bytes of read calls, at least 0; storage bytes "
     "also hold what was read ahead, and what programs and their libraries mapped",
     "read amplification": "bytes of read calls / bytes of distinct data",
