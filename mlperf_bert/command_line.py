@@ -1,6 +1,7 @@
 """What the root scripts share: ranges of flags, and errors as one line each."""
 
 import contextlib
+import errno
 import gc
 import itertools
 import os
@@ -24,7 +25,7 @@ from mlperf_bert.files.paths import (
     require_supported,
     with_home,
 )
-from mlperf_bert.messages import Problems, as_lines, ends_in_one_line, printable
+from mlperf_bert.messages import REMEDIES, Problems, as_lines, ends_in_one_line, printable
 from mlperf_bert.signals import Interrupted, raise_on_ctrl_c
 from mlperf_bert.tensorflow_import import tensorflow
 
@@ -173,11 +174,15 @@ def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
         if is_answer_of_a_store(error):
             may_pass = kind_of(error) is StoreUnavailable
             raise (Interrupted if may_pass else ValueError)(reason(error)) from error
-        if isinstance(error, errors.ResourceExhaustedError):
-            raise ValueError(f"out of memory ({reason(error)}); {out_of_memory}") from error
         if isinstance(error, errors.UnavailableError):  # a device is gone, as the host of a TPU
             text = f"TensorFlow failed: {reason(error)}; repeat the command later"
             raise Interrupted(text) from error
+        if refused := next((n for n in REMEDIES if os.strerror(n) in reason(error)), None):
+            fewer = ", or lower --num_parallel_files" if "num_parallel_files" in flags.FLAGS else ""
+            remedy = REMEDIES[refused] + (fewer if refused == errno.EMFILE else "")
+            raise ValueError(f"{reason(error).replace('; ', ': ', 1)}; {remedy}") from error
+        if isinstance(error, errors.ResourceExhaustedError):
+            raise ValueError(f"out of memory ({reason(error)}); {out_of_memory}") from error
         raise ValueError(f"TensorFlow failed: {reason(error)}") from error
 
 

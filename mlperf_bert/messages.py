@@ -49,6 +49,17 @@ class Finding:
         return printable(f"{self.level}: {self.text}")
 
 
+REMEDIES = {
+    errno.ENOSPC: "make room and repeat the command",
+    errno.EDQUOT: "make room in your quota and repeat the command",
+    errno.EMFILE: "raise ulimit -n",
+    errno.ENFILE: "raise fs.file-max, or end what else has files open",
+    errno.EAGAIN: "raise ulimit -u, or start fewer processes",
+    errno.EIO: "its disk, or the way to it, has failed; repeat the command, or take another copy",
+}
+"""What to do about errors of the system, of which TensorFlow's errors repeat the words."""
+
+
 def as_lines(error: Exception) -> str:
     """The text of an error, in one line, or one for each of several problems.
 
@@ -56,10 +67,19 @@ def as_lines(error: Exception) -> str:
     """
     if isinstance(error, Problems):
         return str(error)
-    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
-        remedy = "; make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        return printable(f"{error.filename}: {error.strerror}{remedy}")
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        remedy = f"; {REMEDIES[error.errno]}" if error.errno in REMEDIES else ""
+        if where or remedy:
+            return printable(f"{where}{error.strerror}{remedy}")
     return printable(str(error))
+
+
+def _refusal(error: Exception) -> str | None:
+    """What a store or the system has refused, in a line; None for what is a mistake of ours."""
+    if str(error) == "can't start new thread":  # Python's words, in a RuntimeError
+        return f"{error}; {REMEDIES[errno.EAGAIN]}"
+    return printable(reason(error)) if is_answer_of_a_store(error) else None
 
 
 def ends_in_one_line(
@@ -90,9 +110,9 @@ def ends_in_one_line(
             except (ValueError, OSError) as error:
                 code, line = 1, as_lines(error)
             except Exception as error:
-                if not is_answer_of_a_store(error):
+                if (refused := _refusal(error)) is None:
                     raise
-                code, line = 1, printable(reason(error))
+                code, line = 1, refused
             print(f"{name}: {line}", file=sys.stderr)
             return code
 

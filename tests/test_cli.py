@@ -1,4 +1,7 @@
-"""The command lines: frozen flags, and one clear line for each kind of bad input. CPU, a minute."""
+"""The command lines: frozen flags, and one clear line for each kind of bad input. CPU, a minute.
+
+Long because each kind of mistake has its table.
+"""
 
 import collections
 import functools
@@ -338,6 +341,18 @@ def test_batch_that_replicas_cannot_share():
         replica_batch_size(3, 4, flag="train_batch_size")
 
 
+NO_FILE = "/d/part-7; Too many open files"
+IN_A_GRAPH = """Graph execution error:
+
+Detected at node IteratorGetNext defined at (most recent call last):
+  File "a.py", line 15, in f
+
+{}
+\t [[{{{{node IteratorGetNext}}}}]]
+Hint: If you want to see a list of allocated tensors, add report_tensor_allocations_upon_oom.
+ [Op:__inference_f_76]"""
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -345,6 +360,29 @@ def test_batch_that_replicas_cannot_share():
         (Interrupted("stopped; go on"), 75, "stopped; go on"),
         (FloatingPointError("diverged"), 1, "diverged"),
         (errors.ResourceExhaustedError(None, None, "OOM"), 1, "out of memory (OOM); lower it"),
+        (
+            errors.ResourceExhaustedError(None, None, IN_A_GRAPH.format(NO_FILE)),
+            1,
+            "/d/part-7: Too many open files; raise ulimit -n, or lower --num_parallel_files",
+        ),
+        (
+            errors.ResourceExhaustedError(None, None, "/d/e.v2; Disk quota exceeded"),
+            1,
+            "/d/e.v2: Disk quota exceeded; make room in your quota and repeat the command",
+        ),
+        (
+            errors.UnknownError(None, None, "/d/part-7; Input/output error"),
+            1,
+            "/d/part-7: Input/output error; its disk, or the way to it, has failed; repeat",
+        ),
+        (
+            errors.ResourceExhaustedError(None, None, IN_A_GRAPH.format("OOM when allocating [4]")),
+            1,
+            "out of memory (OOM when allocating [4]); lower it",
+        ),
+        (OSError(24, "Too many open files", "/d/x"), 1, "/d/x: Too many open files; raise ulimit"),
+        (OSError(5, "Input/output error"), 1, "Input/output error; its disk, or the way to it"),
+        (RuntimeError("can't start new thread"), 1, "can't start new thread; raise ulimit -u"),
         (
             errors.UnavailableError(None, None, ""),
             75,
@@ -364,7 +402,9 @@ def test_batch_that_replicas_cannot_share():
         ),
     ],
 )
-def test_what_ends_a_script_is_one_line_and_a_code(error, code, line, capsys):
+def test_what_ends_a_script_is_one_line_and_a_code(error, code, line, capsys, monkeypatch):
+    monkeypatch.setattr(command_line.flags, "FLAGS", {"num_parallel_files": 8})
+
     @ends_in_one_line("script")
     def main():
         with command_line.tensorflow_explained("lower it"), command_line.resumable():

@@ -19,7 +19,7 @@ def path_with_home(path: str) -> Path:
 class Parser(argparse.ArgumentParser):
     """Of a command's words; refuses an empty one, as a variable that is not set leaves it."""
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+    def parse_args(self, args=None, namespace=None):
         """As argparse's; words behind "--" are of another command.
 
         Raises:

@@ -165,7 +165,7 @@ class Dump:
             ) from error
 
     def _raw(self) -> Iterator[bytes]:
-        with self.path.open("rb") as file:
+        with paths.opened(self.path) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 self.position += len(chunk)
                 self._sha256.update(chunk)
@@ -214,7 +214,7 @@ class Dump:
 
     def _require_end(self) -> None:
         """Raises ValueError for a file that was cut off, so that nobody waits hours for this."""
-        with self.path.open("rb") as file:
+        with paths.opened(self.path) as file:
             is_bz2 = file.read(len(_BZ2)) == _BZ2
             file.seek(max(self.size_bytes - (_TAIL_BYTES if is_bz2 else _HEAD_BYTES), 0))
             tail = file.read()

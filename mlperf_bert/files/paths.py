@@ -8,6 +8,7 @@ authenticate. TensorFlow is imported when the first of them is used.
 import contextlib
 import dataclasses
 import importlib
+import io
 import itertools
 import math
 import os
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, Union
 
 from mlperf_bert.tensorflow_import import tensorflow
 
@@ -39,6 +40,7 @@ _REQUESTS_AT_ONCE = 16
 _WITHOUT_A_SLASH = re.compile(r"(gs|s3|az):(?!//)")
 _OF_A_BUCKET = re.compile(r"(gs|s3|az):/")
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
+_CAUSE_IN_A_GRAPH = re.compile(r"^(?:\s*\(\d+\) \w+:)?[ \t]*(\S.*)\n\s*\[\[\{\{node", re.MULTILINE)
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _ADVICE = {
@@ -307,6 +309,25 @@ def read_bytes(path: str | os.PathLike) -> bytes:
         return file.read()
 
 
+class _Named(io.FileIO):
+    """A local file to read: what fails of it names it, as a disk that fails in the middle."""
+
+    def read(self, *arguments: Any) -> Any:
+        return self._with_name(super().read, *arguments)
+
+    def readall(self) -> Any:
+        return self._with_name(super().readall)
+
+    def readinto(self, buffer: Any) -> Any:
+        return self._with_name(super().readinto, buffer)
+
+    def _with_name(self, read: Callable[..., _T], *arguments: Any) -> _T:
+        try:
+            return read(*arguments)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(self.name)) from error
+
+
 @contextlib.contextmanager
 def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO]:
     """Opens a file to read, an object 8 MiB at a time; a bucket is asked for it once.
@@ -321,8 +342,8 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
     target = location(path)
     size_bytes = require_regular_file(target).size_bytes
     if isinstance(target, Path):
-        with target.open("rb", 0 if skips else -1) as file:
-            yield file
+        with _Named(target) as raw:
+            yield raw if skips else io.BufferedReader(raw)
         return
     from mlperf_bert.files import buckets  # what is local needs none of it
 
@@ -372,7 +393,10 @@ def is_answer_of_a_store(error: Exception) -> bool:
 
 def reason(error: Exception) -> str:
     """What a store has answered, and what to do, or TensorFlow's own words; one line."""
-    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    whole = str(error)
+    # Of a graph the first line names nothing; the cause stands before the node that failed.
+    cause = _CAUSE_IN_A_GRAPH.search(whole)
+    text = cause[1] if cause else next(iter(whole.splitlines()), "") or type(error).__name__
     text = _NODE_NAMES.sub("", text).split(" [Op:")[0]
     code, may_pass = _answer_in(text)
     if code in _ADVICE:

@@ -76,7 +76,7 @@ def require_writable(path: str | os.PathLike) -> None:
         probe.unlink()
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # or the disk fails
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ import numpy as np
 from mlperf_logging.mllog import constants
 from mlperf_logging.mllog.mllog import MLLogger
 
-from mlperf_bert.files.whole import write_whole
+from mlperf_bert.files.whole import no_room_named, write_whole
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy, Meter
 from mlperf_bert.mlperf.ledger import Ledger
@@ -533,6 +533,10 @@ def _last_number(text: str, name: str) -> int:
 
 class _LogFile(logging.FileHandler):
     """A file whose errors end the run; logging's own handlers print a traceback and continue."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with no_room_named(self.baseFilename):
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         raise

@@ -18,7 +18,7 @@ from mlperf_bert.data import manifest, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
-from mlperf_bert.messages import ERROR, WARNING, Finding, Problems
+from mlperf_bert.messages import ERROR, WARNING, Finding, Problems, as_lines
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import devices, memory
@@ -38,7 +38,7 @@ class Findings(list[Finding]):
         try:
             return make(*arguments, **keywords)
         except (ValueError, OSError) as error:
-            self.add(ERROR, str(error))
+            self.add(ERROR, as_lines(error))
 
     @property
     def errors(self) -> list[str]:
@@ -267,7 +267,7 @@ def _manifests(
         try:
             loaded[folder] = manifest.load(folder)
         except (ValueError, OSError) as error:
-            findings.add(ERROR, str(error))
+            findings.add(ERROR, as_lines(error))
     return loaded
 
 

@@ -13,7 +13,7 @@ from typing import TextIO
 import tensorflow as tf
 
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.whole import write_whole
+from mlperf_bert.files.whole import no_room_named, write_whole
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
@@ -50,8 +50,9 @@ class MetricsWriter:
             return
         rounded = {name: float(f"{value:.9g}") for name, value in values.items()}
         line = {"kind": kind, "step": step, "samples": samples, **rounded}
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()  # a killed process loses no line
+        with no_room_named(self._path):
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()  # a killed process loses no line
         with self._failures_named(), self._summaries.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(f"{kind}/{name}", value)

@@ -211,7 +211,8 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, small_disk):
     (disk / "wiki_00").symlink_to(raw)
     for stage, suffix in (("cleanup_file.py", ""), ("clean.py", "--input_suffix=")):
         line = script(stage, f"--data={disk}/wiki_??", *filter(None, [suffix]))
-        assert re.search(rf"{disk}/wiki_00\S*: No space left on device; make room$", line)
+        told = "No space left on device; make room and repeat the command"
+        assert re.search(rf"{disk}/wiki_00\S*: {told}$", line)
     gather = ("do_gather.py", f"--data={disk}/wiki_??", "--input_suffix=", f"--out_dir={disk}")
     assert "No space left on device" in script(*gather)
     assert [path.name for path in disk.iterdir()] == ["wiki_00"]

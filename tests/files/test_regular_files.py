@@ -1,5 +1,6 @@
 """What is not a regular file is neither read nor replaced; files appear whole or not at all."""
 
+import errno
 import os
 import socket
 import stat
@@ -9,16 +10,53 @@ import pytest
 
 from mlperf_bert.data import manifest, punkt, segmentation, sentences, vocabulary
 from mlperf_bert.data.documents import read_texts
+from mlperf_bert.files import paths
 from mlperf_bert.files.paths import require_regular_file
 from mlperf_bert.files.whole import replaceable, write_whole, written_beside
+from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import convergence, log_lines
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.submission import system
+from mlperf_bert.training.checks import Findings
 
 
 def bind(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda file: file.read(),
+        lambda file: file.read(9),
+        lambda file: file.readline(),
+        lambda file: file.readinto(bytearray(9)),
+    ],
+)
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_disk_that_fails_while_it_is_read_names_the_file(tmp_path, read, skips):
+    (tmp_path / "input").symlink_to("/proc/self/mem")  # has no first byte: EIO
+    with pytest.raises(OSError) as failed, paths.opened(tmp_path / "input", skips=skips) as file:
+        read(file)
+    assert as_lines(failed.value) == (
+        f"{tmp_path}/input: Input/output error; its disk, or the way to it, has failed; repeat the "
+        "command, or take another copy"
+    )
+    findings = Findings()
+    findings.attempt(BertConfig.from_json_file, str(tmp_path / "input"))
+    assert findings[0].text.startswith(f"{tmp_path}/input: Input/output error; its disk")
+
+
+def test_a_disk_that_fails_while_it_is_written_names_the_file(tmp_path, monkeypatch):
+    def fail(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError) as failed:
+        write_whole(tmp_path / "output", "text")
+    assert as_lines(failed.value).startswith(f"{tmp_path}/output: Input/output error; its disk")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 import contextlib
 import io
+import logging
 
 import pytest
 
+from mlperf_bert.messages import as_lines
+from mlperf_bert.mlperf import log
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.training.reporting import MetricsWriter
 
@@ -31,6 +34,18 @@ def test_each_optimizer_is_logged_by_keys_of_its_own():
 def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another():
     with pytest.raises(ValueError, match="'no_such': it is not known by which keys"):
         OptimizerConfig(name="no_such").hyperparameters(poly_power=1.0)
+
+
+def test_a_full_disk_names_the_file_of_the_metrics_and_that_of_the_log(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer._file.close()
+    writer._file = io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True)
+    with pytest.raises(OSError) as failed:
+        writer.write("train", step=1, samples=1, loss=1.0)
+    assert as_lines(failed.value).startswith(f"{tmp_path}/metrics.jsonl: No space left on device; ")
+    with pytest.raises(OSError) as failed:
+        log._LogFile("/dev/full").emit(logging.makeLogRecord({"msg": "line"}))
+    assert as_lines(failed.value).startswith("/dev/full: No space left on device; make room and ")
 
 
 def test_a_full_disk_is_no_lack_of_memory(small_disk):
