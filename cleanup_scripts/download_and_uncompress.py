@@ -101,8 +101,8 @@ def _way_out(args: argparse.Namespace, refusing: Iterable[Place]) -> str:
         return "\ncheck --base_url and what lies there; without it MLCommons' storage is asked"
     commands = "".join(f"\n  {place.official_command}" for place in dict.fromkeys(refusing))
     return (
-        "\nif this stays so, start the official downloader in this folder and repeat this "
-        f"command, which takes what lies there then:{commands}"
+        "\nif this stays so, start the official downloader in this folder, then repeat this "
+        f"command, which takes what the downloader has left:{commands}"
     )
 
 

@@ -294,8 +294,8 @@ def _unread(unread: Sequence[str], words: Sequence[str]) -> str:
         return f"-- {first}: flags after -- are not read; leave the -- out"
     words_are = f"{first} and {len(unread) - 1} more are" if len(unread) > 1 else f"{first} is"
     return (
-        f"{words_are} not read by any flag; quote a pattern, as in --input_file='part-*', for the "
-        "shell replaces it by names, and give a value as --name=value, without spaces"
+        f"{words_are} not read by any flag; quote a pattern, as in --input_file='part-*', so that "
+        "the shell leaves it alone, and give a value as --name=value, without spaces"
     )
 
 

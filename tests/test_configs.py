@@ -116,7 +116,7 @@ def test_check_takes_a_preset(name, tmp_path):
     assert ("judged by batch 448" in printed) == (name == "batch_24")
     *_, expectation, errors = printed.splitlines()
     assert expectation == (
-        "expectation: none, for nobody published a run on the processors of one machine"
+        "expectation: none: nobody published a run on the processors of one machine"
     )
     assert errors.startswith("errors: ")
     assert "no submission" not in printed

@@ -141,8 +141,8 @@ def _files_of_weights(folder: Path, model: str) -> list[str]:
         return [hub.WEIGHTS]
     if not (folder / hub.INDEX).exists():
         raise ValueError(
-            f"{model}: no {hub.WEIGHTS}; a pickle (pytorch_model.bin) is not read, for it can run "
-            "any program: where you trust it, convert it with transformers, "
+            f"{model}: no {hub.WEIGHTS}; a pickle (pytorch_model.bin) is not read, because it can "
+            "run any program: where you trust it, convert it with transformers, "
             "BertForPreTraining.from_pretrained(OLD).save_pretrained(NEW, safe_serialization=True)"
         )
     places = hub.read_json(folder, hub.INDEX, model).get("weight_map")

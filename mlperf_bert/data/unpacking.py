@@ -76,7 +76,7 @@ def md5s_of_text(path: Path) -> dict[str, str]:
         found, problem = {}, f"{path}: {error.strerror or error}"
     if found.keys() != _wanted():
         print(
-            f"note: {printable(problem)}; the MD5 of the archive has to do for the rest",
+            f"note: {printable(problem)}; the rest is checked by the MD5 of the archive alone",
             file=sys.stderr,
         )
     return found

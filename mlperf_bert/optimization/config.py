@@ -30,7 +30,7 @@ class OptimizerConfig:
                 constants.OPT_ADAMW_WEIGHT_DECAY: self.weight_decay_rate,
             }
         if self.name != constants.LAMB:
-            raise ValueError(f"optimizer {self.name!r}: it is not known by which keys to log it")
+            raise ValueError(f"optimizer {self.name!r}: no keys of the log are known for it")
         return of_all | {
             constants.OPT_LAMB_EPSILON: self.epsilon,
             constants.OPT_LAMB_BETA_1: self.beta_1,

@@ -102,9 +102,9 @@ def line_of_machine(config: "RunConfig", model: "BertConfig | None") -> str | No
         name = about.get("accelerator_model_name", "")
         count = num_hosts * device.num_gpus
     if not count:
-        return "expectation: none, for nobody published a run on the processors of one machine"
+        return "expectation: none: nobody published a run on the processors of one machine"
     if not name:
-        return f"expectation: none, for the machine does not name its accelerators; {COMMAND} asks"
+        return f"expectation: none: the machine does not name its accelerators; {COMMAND} asks"
     try:
         expected = Published(published.load()).expectation(
             Question(family_of(name, count), count, config.global_batch_size, num_hosts)

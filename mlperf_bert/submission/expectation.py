@@ -150,7 +150,7 @@ class Expectation:
         """Return what it rests on, in short."""
         counts = sorted({entry.accelerators or 0 for entry in self.results})
         other = counts != [self.question.count]
-        how = f" on {', '.join(map(str, counts))}, for nobody published {self.question.count}"
+        how = f" on {', '.join(map(str, counts))}: nobody published {self.question.count}"
         count = f"{len(self.results)} results of {self.num_submitters} submitters"
         return count + how * other
 

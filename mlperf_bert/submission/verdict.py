@@ -98,8 +98,8 @@ class SystemVerdict(System):
             scaled = ""
             if self.rcp.scaling != 1.0:
                 scaled = (
-                    f"; {self.scaled_minutes:.4f} scaled by {self.rcp.scaling:.4f}, for it "
-                    "converged faster than the reference"
+                    f"; {self.scaled_minutes:.4f} scaled by {self.rcp.scaling:.4f}, because "
+                    "it converged faster than the reference"
                 )
             lines.append(
                 f"time to train: {self.olympic_minutes:.4f} minutes, olympic mean of "

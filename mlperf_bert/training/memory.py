@@ -301,7 +301,7 @@ def _in_flags(config: RunConfig, change: Change | None) -> str:
     if change.times_steps > 1:
         flags.append(f"--train_batch_size={config.train_batch_size // change.times_steps}")
         flags.append(f"--steps_per_update={config.steps_per_update * change.times_steps}")
-        also = ", with the flags that count steps multiplied too (docs/training.md)"
+        also = " if the flags that count steps are multiplied too (docs/training.md)"
     else:
         also = ""
     return f"{' '.join(flags)} does{also}"

@@ -440,7 +440,7 @@ def test_a_list_that_cannot_be_read_is_told_in_a_line(
     assert len(md5s_in(tmp_path, monkeypatch, content)) == number
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"note: {tmp_path}/{MD5S}: ") and message in line
-    assert line.endswith("; the MD5 of the archive has to do for the rest")
+    assert line.endswith("; the rest is checked by the MD5 of the archive alone")
 
 
 def test_a_list_that_breaks_while_it_is_read_is_named(tmp_path, monkeypatch, capsys):
@@ -449,7 +449,7 @@ def test_a_list_that_breaks_while_it_is_read_is_named(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(unpacking, "check", refuse)
     assert md5s_in(tmp_path, monkeypatch, LIST) == {}
-    assert f"note: {tmp_path}/{MD5S}: Input/output error; the MD5" in capsys.readouterr().err
+    assert f"note: {tmp_path}/{MD5S}: Input/output error; the rest" in capsys.readouterr().err
 
 
 def test_text_comes_without_the_list_where_a_server_lacks_it(there, run, tmp_path):
@@ -468,7 +468,7 @@ def test_a_list_that_is_not_the_published_one_is_not_believed(there, run, tmp_pa
     assert code == 0 and "1 of them with a published MD5" in output
     [first, second] = [line for line in errors.splitlines() if line.startswith("note: ")]
     assert re.match(rf"note: wiki/{MD5S}: MD5 \w+, published is \w+; remove it", first)
-    assert second == f"{first}; the MD5 of the archive has to do for the rest"
+    assert second == f"{first}; the rest is checked by the MD5 of the archive alone"
 
 
 def test_text_that_differs_from_the_list_is_refused(there, run, tmp_path, monkeypatch):

@@ -121,7 +121,7 @@ def bert_large(tmp_path):
     [
         ("NVIDIA H100 80GB HBM3", "expectation: 8 H100 SXM, batch 448, 1 node: "),
         ("Tesla T4", "expectation: none; --accelerator=Tesla T4: nobody published"),
-        (None, "expectation: none, for the machine does not name its accelerators"),
+        (None, "expectation: none: the machine does not name its accelerators"),
     ],
 )
 def test_check_expects_what_gpus_like_those_of_the_machine_reached(

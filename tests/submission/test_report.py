@@ -96,7 +96,7 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
             "ipu-pod16-POPART-closed",
             True,
             "time to train: 34.4888 minutes, olympic mean of 10 runs; 35.1287 scaled by 1.0186, "
-            "for it converged faster than the reference",
+            "because it converged faster than the reference",
         ),
         ("Habana", "SYS-420GH-TNGR", False, "\n    Seed checker failed"),
     ],

@@ -280,8 +280,8 @@ def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):
     monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: 13_000_000_000)
     [line] = findings_of(on_gpu(config, train_batch_size=64, steps_per_update=1))
     assert line.endswith(
-        "; --recompute=blocks --train_batch_size=32 --steps_per_update=2 does, with the flags that "
-        "count steps multiplied too (docs/training.md)"
+        "; --recompute=blocks --train_batch_size=32 --steps_per_update=2 does if the flags that "
+        "count steps are multiplied too (docs/training.md)"
     )
 
 

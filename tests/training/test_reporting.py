@@ -32,7 +32,7 @@ def test_each_optimizer_is_logged_by_keys_of_its_own():
 
 
 def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another():
-    with pytest.raises(ValueError, match="'no_such': it is not known by which keys"):
+    with pytest.raises(ValueError, match="'no_such': no keys of the log are known"):
         OptimizerConfig(name="no_such").hyperparameters(poly_power=1.0)
 
 
