@@ -6,9 +6,10 @@
 #
 # pip's settings hold for all of it (environment/uv.py), and so do those of uv.
 set -eu
-folder=$1 lock=$2
 here=$(cd "$(dirname "$0")" && pwd)
 fail() { echo "setup: $*" >&2; exit 1; }
+folder=${1-} lock=${2-}
+[ "$folder" ] && [ -f "$lock" ] || fail "'$folder' '$lock': give a folder for the environment and a lock file"
 
 # Debian splits the module venv, with ensurepip, from Python.
 is_python() { "$1" -I -c "import sys; $2; sys.exit(not ($3 <= sys.version_info))" 2>/dev/null; }
@@ -56,16 +57,24 @@ get_python() { # sets found: one that uv knows, such as pyenv's, else one that u
 }
 
 if ! { is_whole "$folder" && is_asked_for "$folder"; }; then
+  # venv empties the folder.
+  if [ ! -f "$folder/pyvenv.cfg" ] && { [ -e "$folder" ] || [ -L "$folder" ]; }; then
+    [ -d "$folder" ] && contents=$(ls -A "$folder") && [ -z "$contents" ] ||
+      fail "$folder is not an environment, and it is not empty: name another folder, or remove it yourself"
+  fi
   [ "$found" ] || get_python
   "$found" -m venv --clear "$folder"
 fi
 python=$folder/bin/python
 had_uv=$([ ! -x "$folder/bin/uv" ] || echo yes)
+echo "setup: installing $lock into $folder, packages: $(grep -c '^[^ ]*==' "$lock"); the first time takes minutes"
+quiet=--quiet
+if [ -t 2 ]; then quiet=''; fi # a terminal shows progress; a log would get a line for every package
 # --no-deps: the lock names every package.
 if "$python" "$here/uv.py" --version >/dev/null 2>&1; then
-  "$python" "$here/uv.py" pip install --quiet --python "$python" --no-deps --require-hashes --compile-bytecode -r "$lock"
+  "$python" "$here/uv.py" pip install $quiet --python "$python" --no-deps --require-hashes --compile-bytecode -r "$lock"
 else # a mirror of these packages alone may have no uv
-  "$python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$lock"
+  "$python" -m pip install $quiet --disable-pip-version-check --no-deps --require-hashes -r "$lock"
 fi
 if [ -z "$had_uv" ] && [ -x "$folder/bin/uv" ] && ! grep -q '^uv==' "$lock"; then
   "$python" -m pip uninstall --quiet --yes uv

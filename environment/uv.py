@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 LOCK = Path(__file__).resolve().parent / "requirements-dev.lock"
 BUNDLES = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"]
@@ -64,6 +65,24 @@ def has_indexes(environment: Mapping[str, str]) -> bool:
     return any(line.search(file.read_text()) for file in files if file.is_file())
 
 
+def readable(links: str) -> list:
+    """Those of pip's find-links that uv reads: addresses, and folders; it fails at any other.
+
+    pip warns of a folder that is not there and goes on; so does this.
+    """
+    kept = []
+    for link in links.split():
+        place = urlsplit(link)
+        path = Path(unquote(place.path) if place.scheme else link)
+        if link.startswith("~/"):
+            path = path.expanduser()
+        if place.scheme not in ("", "file") or path.is_dir():
+            kept.append(link if place.scheme else str(path))
+        else:
+            print(f"setup: find-links {link} is left out: it is not a folder", file=sys.stderr)
+    return kept
+
+
 def as_uv(pip: dict, environment: Mapping[str, str], arguments: list) -> tuple:
     """The environment and the arguments with which uv does what pip was told."""
     named = {variable: pip[name] for name, variable in OTHERS.items() if name in pip}
@@ -76,7 +95,7 @@ def as_uv(pip: dict, environment: Mapping[str, str], arguments: list) -> tuple:
         # uv separates these by spaces, find-links alone by commas.
         for name in INDEXES.keys() & pip.keys():
             named[INDEXES[name]] = " ".join(pip[name].split())
-        named["UV_FIND_LINKS"] = named.get("UV_FIND_LINKS", "").replace(" ", ",")
+        named["UV_FIND_LINKS"] = ",".join(readable(pip.get("find-links", "")))
         # As with pip, a file comes from whichever index has it; its hash says which one is right.
         named["UV_INDEX_STRATEGY"] = "unsafe-best-match"
         if "no-index" in pip and arguments[:1] == ["pip"]:

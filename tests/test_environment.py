@@ -16,18 +16,19 @@ from tests.helpers import programs
 
 SETUP = REPOSITORY / "environment" / "setup.sh"
 LOCK = "environment/requirements.lock"
-TOOLS = ["sh", "dirname", "mktemp", "rm", "grep", "cp", "mkdir"]
+TOOLS = ["sh", "dirname", "mktemp", "rm", "grep", "cp", "mkdir", "ls"]
 # Answers as a Python of another version would, and so do its environments. pip finds nothing.
 PYTHON = """#!/bin/sh
 case "$*" in
   "-m venv "*)
     for folder; do :; done
     rm -rf "$folder" && mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python"
+    echo > "$folder/pyvenv.cfg"
     exit ;;
   *"/uv.py "*) script=$1; shift; exec {real} -c 'import runpy, sys
 sys.executable, sys.argv = sys.argv[1], sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")' "$0" "$script" "$@" ;;
-  "-m pip config list") echo "global.find-links='/mirror'"; exit ;;
+  "-m pip config list") echo "global.extra-index-url='/mirror'"; exit ;;
   "-m pip --version") exit ;;
   "-m pip "*) echo "pip: $*" >&2; exit 1 ;;
 esac
@@ -36,7 +37,7 @@ exec {real} -I -c 'import sys; sys.version_info = {version}; {before}; exec(sys.
 """
 # Has a Python of 3.13 only after it was told to fetch one.
 UV = """#!/bin/sh
-echo "$UV_FIND_LINKS $*" >> {folder}/asked
+echo "$UV_INDEX $*" >> {folder}/asked
 case "$*" in
   "python install "*) cp "{fetched}" {folder}/managed || exit 2 ;;
   "python find "*"--managed"*) echo {folder}/managed ;;
@@ -72,7 +73,6 @@ PIP = {
 PLACES = {
     "UV_DEFAULT_INDEX": "https://user:word@mirror/simple",
     "UV_INDEX": "file:///one https://two",
-    "UV_FIND_LINKS": "/a,/b,c",
     "UV_INDEX_STRATEGY": "unsafe-best-match",
 }
 WAYS = {
@@ -96,6 +96,27 @@ def test_uv_is_told_what_pip_is(home):
         ["pip", "install"],
     )
     assert uv.as_uv({}, home, []) == ({**home, "UV_INDEX_STRATEGY": "unsafe-best-match"}, [])
+
+
+def test_of_find_links_uv_gets_what_it_reads_and_pip_would_only_warn_of_the_rest(
+    home, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b c").mkdir()
+    (tmp_path / "wheel.whl").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    url, away = (tmp_path / "b c").as_uri(), "https://mirror/wheels/"
+    links = f"{tmp_path}/a {tmp_path}/none\n{url} file:///no/such a ~/a {away} wheel.whl no/such"
+    told = uv.as_uv({"find-links": links}, home, [])[0]["UV_FIND_LINKS"]
+    assert told.split(",") == [f"{tmp_path}/a", url, "a", f"{tmp_path}/a", away]
+    left_out = [f"{tmp_path}/none", "file:///no/such", "wheel.whl", "no/such"]
+    assert capsys.readouterr().err.splitlines() == [
+        f"setup: find-links {link} is left out: it is not a folder" for link in left_out
+    ]
+    assert "UV_FIND_LINKS" not in uv.as_uv({"find-links": "/no/such"}, home, [])[0]
+    uv.as_uv({"find-links": "/no/such"}, {**home, "UV_FIND_LINKS": "/mine"}, [])
+    assert capsys.readouterr().err.count("\n") == 1  # uv's own is uv's to judge
 
 
 def test_no_index_is_an_option_of_uv_pip_alone(home):
@@ -141,7 +162,7 @@ def setup(tmp_path):
             text = text.replace(f"{{{name}}}", str(value))
         programs.stand_in(path, text)
 
-    def setup(pythons, fetched="", has_uv=True, **environment):
+    def setup(pythons, fetched="", has_uv=True, folder="", **environment):
         for name, (version, before) in pythons.items():
             make(tools / name, PYTHON, real=sys.executable, version=version, before=before or 0)
         if fetched:
@@ -150,7 +171,7 @@ def setup(tmp_path):
         if has_uv:
             make(tools / "uv", UV, folder=tmp_path, fetched=fetched)
         given = {"PATH": str(tools), "HOME": str(tmp_path), **environment}
-        done = programs.run(SETUP, tmp_path / "made", LOCK, env=given)
+        done = programs.run(SETUP, folder or tmp_path / "made", LOCK, env=given)
         asked = tmp_path / "asked"
         return done, asked.read_text().splitlines() if asked.exists() else []
 
@@ -231,3 +252,37 @@ def test_an_environment_of_another_python_is_made_again(setup, tmp_path):
     assert setup(pythons, PYTHON="python3.13")[0].returncode == 1  # there is none
     assert setup(pythons, PYTHON="python3.11")[0].returncode == 0
     assert version_of(tmp_path) == "(3, 11)" and not kept.exists()
+
+
+@pytest.mark.parametrize("name", ["mine", "mine/", "linked", "file", "nowhere"])
+def test_a_folder_that_is_not_an_environment_keeps_what_is_in_it(setup, tmp_path, name):
+    (tmp_path / "mine" / "bin").mkdir(parents=True)
+    (tmp_path / "mine" / ".hidden").write_text("kept")
+    (tmp_path / "linked").symlink_to("mine")
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "nowhere").symlink_to("gone")
+    done, asked = setup({"python3": ((3, 13), "")}, folder=f"{tmp_path}/{name}")
+    assert done.returncode == 1 and not asked
+    assert done.stderr.splitlines() == [
+        f"setup: {tmp_path}/{name} is not an environment, and it is not empty: name another "
+        "folder, or remove it yourself"
+    ]
+    assert (tmp_path / "mine" / ".hidden").read_text() == (tmp_path / "file").read_text() == "kept"
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_folder_that_is_empty_or_an_environment_is_made_anew(setup, tmp_path):
+    (tmp_path / "made").mkdir()
+    assert setup({"python3": ((3, 13), "")})[0].returncode == 0
+    (tmp_path / "made" / "bin" / "python").unlink()  # as after an upgrade of the machine
+    (tmp_path / "made" / "pyvenv.cfg").touch()
+    done, _ = setup({"python3": ((3, 13), "")})
+    assert done.returncode == 0 and version_of(tmp_path) == "(3, 13)"
+    assert done.stdout.startswith(f"setup: installing {LOCK} into {tmp_path}/made, packages: ")
+
+
+@pytest.mark.parametrize("words", [[], [""], ["made"], ["made", "no.lock"], ["", LOCK]])
+def test_setup_needs_a_folder_and_a_lock_file(tmp_path, words):
+    done = programs.run(SETUP, *words, cwd=REPOSITORY)
+    assert done.returncode == 1 and not done.stdout and not (REPOSITORY / "made").exists()
+    assert done.stderr.endswith("': give a folder for the environment and a lock file\n")
