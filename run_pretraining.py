@@ -26,7 +26,7 @@ from mlperf_bert import command_line
 from mlperf_bert.training import run, workers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags
-from mlperf_bert.training.loop import Event
+from mlperf_bert.training.observers import Observer, observer_of
 from mlperf_bert.training.reporting import StartUp
 
 gc.freeze()  # Else the first collection would look for garbage in all that was imported.
@@ -49,14 +49,11 @@ flags.DEFINE_bool("check", False, "Check the input, report all problems at once,
 flags.DEFINE_bool(
     "check_initial_accuracy", False, "With --check: also evaluate the initial checkpoint."
 )
-flags.DEFINE_string(
-    "reference",
-    None,
-    "Runs with which this one is compared at every evaluation: the folder of a campaign, or a file "
-    "of python -m mlperf_bert.submission.watch; if not given, the published runs.",
-)
-flags.DEFINE_bool(
-    "stop_if_hopeless", False, "End a run whose accuracy is below that of all it is compared with."
+flags.DEFINE_multi_string(
+    "observer",
+    [],
+    "MODULE:FUNCTION of a package that looks on, and after a space its own arguments. It is told "
+    "of every evaluation, and may end the run. Give the flag once for each.",
 )
 flags.DEFINE_string("master", None, "Accepted for the reference's command lines; without effect.")
 
@@ -66,25 +63,18 @@ def _config() -> RunConfig:
 
 
 def _check() -> None:
-    from mlperf_bert.submission import expect  # a guest: a run does not load it
-    from mlperf_bert.training.inspection import inspect_closely
+    from mlperf_bert.training.inspection import inspect_closely  # a run does not load it
 
     setup = inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
-    if FLAGS.reference or FLAGS.stop_if_hopeless:
-        setup.findings.attempt(_observers, setup.config)
+    setup.findings.attempt(_observers, setup.config)
     print(*setup.findings, sep="\n")
-    if line := expect.line_of_machine(setup.config, setup.bert_config):
-        print(line)
     print(f"errors: {len(setup.findings.errors)}; no training was started")
     if setup.findings.errors:
         sys.exit(1)
 
 
-def _observers(config: RunConfig) -> list[Event]:
-    """Who looks on: the guests' events."""
-    from mlperf_bert.submission import observer  # a guest: --check and --help need none
-
-    return observer.of_run(config, FLAGS.reference, ends_hopeless=FLAGS.stop_if_hopeless)
+def _observers(config: RunConfig) -> list[Observer]:
+    return [observer_of(text, config) for text in FLAGS.observer]
 
 
 def _train() -> None:

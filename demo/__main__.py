@@ -125,7 +125,9 @@ def training_step(
 ) -> Step:
     """Return the training to the target; `reference` has the runs that it is watched beside."""
     to = shlex.quote(str(folder))
-    watched = f" --reference={reference}" if reference and lengths == LENGTHS else ""
+    watched = ""
+    if reference and lengths == LENGTHS:
+        watched = f" --observer='mlperf_bert.submission.observer:watch --reference={reference}'"
     return (
         "train with LAMB until masked-LM accuracy 0.720 on the held-out articles",
         "python run_pretraining.py --do_train "

@@ -42,8 +42,7 @@ _EXPLAINED_IN = {
 _ON_FLAGS = {
     "check": "submissions.md",
     "check_initial_accuracy": "submissions.md",
-    "reference": "watching.md",
-    "stop_if_hopeless": "watching.md",
+    "observer": "watching.md",
 }
 """Flag of run_pretraining.py that is not an option of a run -> the page on it."""
 _HEAD = """\

@@ -300,6 +300,24 @@ def test_a_command_starts_without_what_its_work_may_not_need(module, slow):
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
+# What `import run_pretraining` loads of ours. These only shrink.
+MOST_FILES_OF_A_RUN, MOST_LINES_OF_A_RUN = 55, 10_500
+
+
+@pytest.mark.gate
+def test_a_run_does_not_load_more_than_it_did():
+    program = (
+        "import sys, run_pretraining; "
+        f"print(*[m.__file__ for n, m in sys.modules.items() if n.startswith('{PACKAGE}')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    files = [ROOT / "run_pretraining.py", *map(Path, done.stdout.splitlines()[-1].split())]
+    num_lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    assert 40 < len(files) <= MOST_FILES_OF_A_RUN and num_lines <= MOST_LINES_OF_A_RUN
+
+
 @pytest.mark.parametrize("path", sorted(ALONE), ids=lambda path: path.name)
 def test_what_is_copied_alone_imports_jax_and_numpy(path):
     """As part of the package compile_step.py takes the run_step.py of the package."""

@@ -214,7 +214,9 @@ def test_no_flag_may_be_empty(script):
     done = starts.run([sys.executable, script, *(f"--{name}=" for name in names)])
     assert done.returncode == 1
     for name in set(names) - {"eval_input_file"}:
-        assert re.search(rf"flag --{name}=(\[\])?: is empty, perhaps a variable", done.stderr), name
+        assert re.search(rf"flag --{name}=(\[.*\])?: is empty, perhaps a variable", done.stderr), (
+            name
+        )
 
 
 def test_a_run_without_evaluation_says_so(inputs):
@@ -231,10 +233,23 @@ def test_an_empty_name_of_a_flag_file_is_refused(words):
     assert done.returncode == 1 and "names no file; give one" in done.stderr
 
 
-def test_the_check_names_a_reference_that_is_none(inputs, tmp_path):
-    done = run([*training_flags(inputs), f"--reference={tmp_path / 'none'}", "--check"])
+@pytest.mark.parametrize(
+    ("observer", "reason"),
+    [
+        ("no_such_package:watch", "No module named 'no_such_package'; give MODULE:FUNCTION of a"),
+        ("json:watch", "module 'json' has no attribute 'watch'; give MODULE:FUNCTION of a package"),
+        ("watch", "No module named 'watch'; give MODULE:FUNCTION"),
+        (
+            "mlperf_bert.submission.observer:watch --reference=/none",
+            "/none: there is no such file or folder; give",
+        ),
+    ],
+)
+def test_the_check_names_an_observer_that_is_none(inputs, observer, reason):
+    done = run([*training_flags(inputs), f"--observer={observer}", "--check"])
     assert done.returncode == 1
-    assert f"error: {tmp_path / 'none'}: there is no such file or folder; give" in done.stdout
+    [line] = [line for line in done.stdout.splitlines() if "--observer" in line]
+    assert line.startswith(f"error: --observer={observer}: ") and reason in line
 
 
 def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):

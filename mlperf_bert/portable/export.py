@@ -26,10 +26,10 @@ FLAGS = flags.FLAGS
 
 command_line.define(RunConfig, script="run_pretraining.py")
 _ACCEPTED = "Accepted, as a run takes it; without effect."
-for _name in ("do_train", "do_eval", "check", "check_initial_accuracy", "stop_if_hopeless"):
+for _name in ("do_train", "do_eval", "check", "check_initial_accuracy"):
     flags.DEFINE_bool(_name, False, _ACCEPTED)
-for _name in ("reference", "master"):
-    flags.DEFINE_string(_name, None, _ACCEPTED)
+flags.DEFINE_string("master", None, _ACCEPTED)
+flags.DEFINE_multi_string("observer", [], _ACCEPTED)
 flags.DEFINE_bool("evaluation", False, "Also export the evaluation step.")
 flags.DEFINE_bool(
     "data_parallel", True, "Also export gradients and update, the halves of a step of many devices."

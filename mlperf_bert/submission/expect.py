@@ -13,13 +13,12 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT, is_bert_large
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
 from mlperf_bert.options import whole_number
-from mlperf_bert.submission import published, system
+from mlperf_bert.submission import published
 from mlperf_bert.submission.entry import family_of
 from mlperf_bert.submission.expectation import (
     BATCH,
@@ -34,10 +33,6 @@ from mlperf_bert.submission.expectation import (
     Question,
     three_digits,
 )
-
-if TYPE_CHECKING:  # they load numba: the command would take a second longer
-    from mlperf_bert.model.config import BertConfig
-    from mlperf_bert.training.config import RunConfig
 
 COMMAND = "python -m mlperf_bert.submission.expect"
 SOURCE = "closed division, rounds 1.0 to 5.0"
@@ -80,41 +75,6 @@ def price_line(minutes: Sequence[float], price_per_hour: float) -> str:
     return (
         f"  price: a run {of(1)}, the {NUM_RUNS_PER_RESULT} of a result {of(NUM_RUNS_PER_RESULT)}; "
         f"of the timed minutes alone, at {price_per_hour:g} an hour for the whole system"
-    )
-
-
-def line_of_machine(config: "RunConfig", model: "BertConfig | None") -> str | None:
-    """Return what `--check` says of the machines of a run; None if it is not of BERT-large.
-
-    Args:
-      config: of the run.
-      model: its sizes; None if they could not be read.
-    """
-    sizes = dataclasses.asdict(model) if model else {}
-    if config.shape.max_seq_length != MAX_SEQ_LENGTH or not is_bert_large(sizes):
-        return None
-    device, num_hosts = config.device, len(config.cluster.addresses) if config.cluster else 1
-    if device.use_tpu:
-        version = config.tpu_type.partition("-")[0]
-        name, count = version and f"TPU {version}", device.num_tpu_cores
-    else:
-        about = system.accelerators(device.num_gpus)
-        name = about.get("accelerator_model_name", "")
-        count = num_hosts * device.num_gpus
-    if not count:
-        return "expectation: none: nobody published a run on the processors of one machine"
-    if not name:
-        return f"expectation: none: the machine does not name its accelerators; {COMMAND} asks"
-    try:
-        expected = Published(published.load()).expectation(
-            Question(family_of(name, count), count, config.global_batch_size, num_hosts)
-        )
-    except ValueError as error:
-        return f"expectation: none; {error}"
-    return (
-        f"expectation: {expected.question}: {expected.minutes} minutes to 0.720, "
-        f"{expected.samples_per_second} samples/s; {LEVEL:.0%} intervals, from "
-        f"{expected.basis()}, whose software their makers tuned"
     )
 
 

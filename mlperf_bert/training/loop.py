@@ -6,12 +6,8 @@ are micro-batches; samples are steps times the size of a micro-batch.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:  # it imports TensorFlow
-    from mlperf_bert.model.metrics import Evaluation
 
 # How training ends: the target is reached; there are no steps or there is no time left; a signal
 # asked for it.
@@ -58,9 +54,6 @@ class Event:
 
         An event that stands behind the one that ends the run does not see the last call.
         """
-
-    def evaluated(self, step: int, evaluation: "Evaluation") -> str | None:
-        """Acts after an evaluation, before its own `at`; what it returns is said of it."""
 
     def end(self, step: int, ending: str) -> str | None:
         """Acts after the last call; may return another ending."""

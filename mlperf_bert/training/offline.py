@@ -28,7 +28,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import checks, devices
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.loop import Event
+from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import read_record, run_logs
 from mlperf_bert.training.steps import Evaluator
 
@@ -37,7 +37,7 @@ RESULTS_LINES = "eval_results.jsonl"
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-def evaluate(config: RunConfig, observers: Sequence[Event] = ()) -> str:
+def evaluate(config: RunConfig, observers: Sequence[Observer] = ()) -> str:
     """Evaluates the given checkpoint, or those of the run in the output directory.
 
     The examples are those of `eval_input_file`, else those of `input_file`.
@@ -71,7 +71,7 @@ def evaluate(config: RunConfig, observers: Sequence[Event] = ()) -> str:
 
 
 def evaluate_checkpoints(
-    config: RunConfig, observers: Sequence[Event] = ()
+    config: RunConfig, observers: Sequence[Observer] = ()
 ) -> dict[int, Evaluation]:
     """Evaluates until the target, the checkpoint of `num_train_steps`, or the end of the run.
 

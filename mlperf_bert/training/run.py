@@ -23,6 +23,7 @@ from mlperf_bert.training.build import Parts
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Event
+from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import MetricsWriter, Outcome, StartUp
 from mlperf_bert.training.steps import counted_steps
@@ -33,7 +34,7 @@ if TYPE_CHECKING:  # a run without a budget does not load it
 
 
 def train(
-    config: RunConfig, team: Team, start_up: StartUp, observers: Sequence[Event] = ()
+    config: RunConfig, team: Team, start_up: StartUp, observers: Sequence[Observer] = ()
 ) -> Outcome | None:
     """Trains until the target, the last step or a signal.
 
@@ -80,7 +81,7 @@ def _train(
     origin: Origin | None,
     start_up: StartUp,
     stop_request: StopRequest,
-    observers: Sequence[Event],
+    observers: Sequence[Observer],
 ) -> Outcome:
     config, log = setup.config, MlperfLog(team.log_path(), echo=False)
     try:
@@ -195,7 +196,7 @@ def list_of_events(
     outputs: Outputs,
     evaluate: Callable[[], Evaluation],
     stop_request: StopRequest,
-    observers: Sequence[Event] = (),
+    observers: Sequence[Observer] = (),
 ) -> list[Event]:
     """What a run does between its device calls, in this order.
 
@@ -275,7 +276,7 @@ def _evaluation(
     blocks: events.Blocks,
     limit: "TimeBudget | None",
     evaluate: Callable[[], Evaluation],
-    observers: Sequence[Event],
+    observers: Sequence[Observer],
 ) -> events.Evaluate | None:
     if config.evaluation_interval_steps is None:
         return None
@@ -335,7 +336,7 @@ def _train_against_the_clock(
     stop_request: StopRequest,
     run: Run,
     start_up: StartUp,
-    observers: Sequence[Event],
+    observers: Sequence[Observer],
 ) -> Outcome:
     """Opens input and outputs, and trains."""
     config, step = setup.config, int(parts.trainer.step.numpy())

@@ -47,8 +47,7 @@ RUN_PRETRAINING_FLAGS = {
     "shuffle": True,
     "deterministic": True,
     "check": False,
-    "reference": None,
-    "stop_if_hopeless": False,
+    "observer": [],
     "check_initial_accuracy": False,
     "drop_caches": False,
     "precision": "float32",
@@ -121,12 +120,11 @@ FROZEN_FLAGS = {
         "max_predictions_per_seq": 76,
     },
     "mlperf_bert/portable/export.py": {  # and those of run_pretraining.py
-        "do_train": False,  # without effect, as the next six
+        "do_train": False,  # without effect, as the next five
         "do_eval": False,
         "check": False,
         "check_initial_accuracy": False,
-        "stop_if_hopeless": False,
-        "reference": None,
+        "observer": [],
         "master": None,
         "evaluation": False,
         "barriers": True,

@@ -1,14 +1,10 @@
 """How long a run takes, as the command says it; tests of the method: test_expectation.py."""
 
-import json
 import re
-from types import SimpleNamespace
 
 import pytest
 
-from mlperf_bert.mlperf.rules import BERT_LARGE
-from mlperf_bert.model.config import BertConfig
-from mlperf_bert.submission import expect, system
+from mlperf_bert.submission import expect
 from mlperf_bert.submission.expectation import Question
 from tests.conftest import REPOSITORY
 
@@ -96,60 +92,3 @@ def test_the_minutes_of_the_command_in_the_readme_are_those_of_its_batch(capsys)
     expect.main(["--accelerator=H100", "--count=8", "--batch=448", "--nodes=1"])
     minutes = re.search(r"minutes to 0.720: (\S+ \(.*?\))", capsys.readouterr().out)[1]
     assert f"8 H100 SXM are expected to need {minutes}" in readme.replace(" minutes (", " (")
-
-
-def config(*, num_gpus=0, tpu=None, tokens=512, num_hosts=1):
-    """What of a run's configuration names its machines."""
-    device = SimpleNamespace(num_gpus=num_gpus, use_tpu=tpu is not None, num_tpu_cores=64)
-    return SimpleNamespace(
-        device=device,
-        cluster=SimpleNamespace(addresses=["host:1"] * num_hosts) if num_hosts > 1 else None,
-        tpu_type=tpu or "",
-        global_batch_size=448,
-        shape=SimpleNamespace(max_seq_length=tokens),
-    )
-
-
-@pytest.fixture(name="large")
-def bert_large(tmp_path):
-    (tmp_path / "bert_config.json").write_text(json.dumps(dict(BERT_LARGE)))
-    return BertConfig.from_json_file(tmp_path / "bert_config.json")
-
-
-@pytest.mark.parametrize(
-    ("driver", "start"),
-    [
-        ("NVIDIA H100 80GB HBM3", "expectation: 8 H100 SXM, batch 448, 1 node: "),
-        ("Tesla T4", "expectation: none; --accelerator=Tesla T4: nobody published"),
-        (None, "expectation: none: the machine does not name its accelerators"),
-    ],
-)
-def test_check_expects_what_gpus_like_those_of_the_machine_reached(
-    large, monkeypatch, driver, start
-):
-    rows = f"{driver}, 81559 MiB, 1980 MHz\n" * 8 if driver else ""
-    monkeypatch.setattr(system, "printed_by", lambda *command: rows)
-    line = expect.line_of_machine(config(num_gpus=8), large)
-    assert line.startswith(start) and "\n" not in line
-
-
-def test_check_counts_the_gpus_of_all_hosts(large, monkeypatch):
-    rows = "NVIDIA H100 80GB HBM3, 81559 MiB, 1980 MHz\n" * 8
-    monkeypatch.setattr(system, "printed_by", lambda *command: rows)
-    line = expect.line_of_machine(config(num_gpus=8, num_hosts=2), large)
-    assert line.startswith("expectation: 16 H100 SXM, batch 448, 2 nodes: ")
-
-
-def test_check_expects_nothing_of_processors_and_knows_tpus_by_their_type(large):
-    assert "processors of one machine" in expect.line_of_machine(config(), large)
-    line = expect.line_of_machine(config(tpu="v4-128"), large)
-    assert line.startswith("expectation: 64 TPU v4, batch 448, 1 node: ")
-    assert "TPU v5litepod: nobody" in expect.line_of_machine(config(tpu="v5litepod-64"), large)
-    assert "does not name" in expect.line_of_machine(config(tpu=""), large)
-
-
-def test_check_says_nothing_of_other_models_and_lengths(large, tmp_path):
-    assert expect.line_of_machine(config(tokens=128), large) is None
-    assert expect.line_of_machine(config(), None) is None
-    (tmp_path / "base").write_text(json.dumps({**BERT_LARGE, "num_hidden_layers": 12}))
-    assert expect.line_of_machine(config(), BertConfig.from_json_file(tmp_path / "base")) is None

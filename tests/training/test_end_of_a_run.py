@@ -12,7 +12,8 @@ from mlperf_bert.mlperf import log_lines
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import workers
 from mlperf_bert.training.inspection import inspect_closely
-from mlperf_bert.training.loop import OVER, Event
+from mlperf_bert.training.loop import OVER
+from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import OutputDirectory
 from tests.mlperf.example_log import Clock, write_log_of_minutes
 from tests.training.stand import EVALUATION, Stand
@@ -158,7 +159,7 @@ def test_the_last_step_is_evaluated_before_it_is_saved(tmp_path):
     assert stand.events == ["evaluate", "evaluate", "save 30", "saved"]
 
 
-class EndsAtSecondEvaluation(Event):
+class EndsAtSecondEvaluation(Observer):
     """Ends a run after its second evaluation."""
 
     def __init__(self):
