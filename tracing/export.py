@@ -13,7 +13,7 @@ from typing import Any
 
 from tracing import ends_in_one_line, parser_of, path_with_home
 from tracing.exports import fio
-from tracing.exports.finished import Finished
+from tracing.exports.finished import Finished, readable
 
 OUTPUTS = {
     "dftracer": "trace.pfw.gz", "fio": "fio", "dlio": "dlio.yaml", "perfetto": "trace.pftrace",
@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         # Each target imports what it needs only when it is asked for.
         target = importlib.import_module(f"tracing.exports.{given.to}")
-        content = target.write(trace, output, **options)
+        with readable(given.trace):
+            content = target.write(trace, output, **options)
         print(output)
         print(f"export: {content}", file=sys.stderr)
     except ImportError as error:

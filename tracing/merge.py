@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pages
 from pages import Card
 from tracing import charts, ends_in_one_line, files, parser_of, path_with_home, tables
-from tracing.exports.finished import summary_of
+from tracing.exports.finished import readable, summary_of
 
 _NEEDED = ("machine", "clocks", "seconds", "begin_realtime_ns", "file_classes")
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]
@@ -209,16 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("traces", nargs="+", type=path_with_home, help="folders of finished traces")
     parser.add_argument("--output", type=path_with_home, required=True, help="new folder")
     given = parser.parse_args(arguments)
-    try:
+    with readable(*given.traces):
         hosts = open_hosts(given.traces)
         write(hosts, given.output)
-    except (ValueError, OSError):  # some are LookupError or ArrowException too
-        raise
-    except (TypeError, LookupError, AttributeError, RecursionError, pa.ArrowException) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(
-            f"a trace is damaged, or of another version of tracing/trace.sh ({reason})"
-        ) from error
     print(*notes_on_clocks(hosts)[:1], f"look at {given.output / 'summary.html'}", sep="\n")
 
 

@@ -294,13 +294,32 @@ def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Align
         writer.write(rows)
 
 
-def columns_of(path: Path) -> list[str]:
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around all that reads a table's file.
+
+    Raises:
+      ValueError: it cannot be read; names the trace, the table and the way out.
+    """
+    try:
+        yield
+    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"{path.parent}: its table {path.name} cannot be read ({reason}); copy the trace here "
+            "again, or record it again"
+        ) from error
+
+
+def columns_of(path: Path, needed: Sequence[str]) -> list[str]:
     """The names of the columns in a table's file.
 
     Raises:
-      ValueError: it has not been written by the tracing, or it is damaged.
+      ValueError: it has not been written by the tracing, it is damaged, or it lacks one.
     """
-    found, expected = pq.read_schema(path), schema(path.stem)
+    with reading(path):
+        found = pq.read_schema(path)
+    expected = schema(path.stem)
     foreign = "the tracing has not written it: copy the trace here again"
     if not COLUMNS[path.stem].keys() & set(found.names):
         raise ValueError(f"{path}: no column of this table; {foreign}")
@@ -308,6 +327,11 @@ def columns_of(path: Path) -> list[str]:
         kind = _kind(expected.field(name))
         if name not in found.names or _kind(found.field(name)) != kind:
             raise ValueError(f"{path}: no column {name} of {kind}; {foreign}")
+    if missing := set(needed) - set(found.names):
+        raise ValueError(
+            f"{path} lacks {', '.join(sorted(missing))}: another version of tracing/trace.sh wrote "
+            "it; use that one's checkout"
+        )
     return found.names
 
 
@@ -321,8 +345,8 @@ def _kind(field: pa.Field) -> str:
 def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Reads a table; words come as plain strings.
 
-    A table that was not written is empty; a column that the file lacks, as an older trace may, is
-    null.
+    A table that was not written is empty; without `columns` all are read, and one that the file
+    lacks, as an older trace may, is null.
 
     Raises:
       ValueError: the file is not such a table, or it is damaged.
@@ -331,9 +355,10 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
     names = list(columns) if columns else schema(table).names
     if not path.exists():
         return schema(table).empty_table().select(names).to_pandas()
-    stored = columns_of(path)
-    present = [name for name in names if name in stored]
-    found = pq.read_table(path, columns=present).to_pandas().reindex(columns=names)
+    stored = columns_of(path, columns or [])
+    with reading(path):
+        found = pq.read_table(path, columns=[name for name in names if name in stored]).to_pandas()
+    found = found.reindex(columns=names)
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tracing import by_hand
 from tests.tracing.conftest import require, trace
-from tracing import access, counters, sampling
+from tracing import access, clocks, counters, sampling
 
 NAN = float("nan")
 
@@ -321,7 +321,12 @@ def test_a_real_program_of_known_reads(tmp_path):
     assert of_class["read_amplification"] == (100_000 + 23_000) / 100_000
     assert found.summary["access"]["samples"] is None
     assert found.summary["machine"]["hostname"] == platform.node()
-    assert "error_bound_ns" in found.summary["machine"]["clock"]
+    clock, now = found.summary["machine"]["clock"], clocks.synchronisation()
+    assert (clock["is_synchronised"], clock["why"]) == (now["is_synchronised"], now["why"])
+    if now["error_bound_ns"] is None:
+        assert clock["error_bound_ns"] is None
+    else:  # it grows until the clock is set again
+        assert abs(clock["error_bound_ns"] - now["error_bound_ns"]) < 10**9
     assert found.summary["access"]["passes"][0]["call_bytes"] == 100_000
 
 

@@ -1,9 +1,13 @@
 """The three clocks, and conversion between them."""
 
+import ctypes
+import errno
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from tracing import clocks
 from tracing.clocks import Alignment, ClockPair, read_pair
 
 
@@ -30,3 +34,23 @@ def test_conversion_follows_the_drift_and_bounds_its_error():
 
 def test_one_pair_serves():
     assert Alignment([ClockPair(5, 105, 5, 1)]).monotonic_from_realtime([107]).tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "found"),
+    [
+        (0, 0, {"is_synchronised": True, "error_bound_ns": 1_234_000, "why": None}),
+        (5, 0x40, {"is_synchronised": False, "why": "no daemon sets the clock"}),
+        (-1, 0, {"is_synchronised": None, "why": "Operation not permitted"}),
+    ],
+)
+def test_the_kernels_error_is_in_microseconds(answer, status, found, monkeypatch):
+    def adjtimex(state) -> int:
+        assert state.contents.modes == 0, "nothing is set"
+        state.contents.maxerror, state.contents.status = 1234, status
+        ctypes.set_errno(errno.EPERM)
+        return answer
+
+    monkeypatch.setattr(clocks.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(adjtimex=adjtimex))
+    monkeypatch.setattr(clocks.ctypes, "byref", ctypes.pointer)
+    assert clocks.synchronisation() == {"error_bound_ns": None} | found

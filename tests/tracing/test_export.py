@@ -5,9 +5,12 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import lacking
@@ -15,7 +18,7 @@ from tests.helpers import programs
 from tests.helpers.programs import refusal
 from tests.tracing import generated_trace
 from tests.tracing.generated_trace import moved_in
-from tracing import calls, export, tables
+from tracing import calls, compare, export, tables
 from tracing.exports import dftracer, fio
 from tracing.exports.finished import Finished
 
@@ -75,15 +78,70 @@ def test_a_trace_without_single_calls_is_refused(tmp_path, target):
     )
 
 
+def _damages(path: Path) -> Iterator[bytes]:
+    """What may become of a table's file: cut, empty, text, holes in it."""
+    whole = path.read_bytes()
+    yield from (whole[: len(whole) // 2], b"", b"no table\n" * 20)
+    yield whole[:4] + b"\xff" * (len(whole) - 12) + whole[-8:]
+    yield whole[:4] + b"\xff" * (len(whole) // 3) + whole[4 + len(whole) // 3 :]
+
+
 @pytest.mark.parametrize("target", export.OUTPUTS)
 def test_damaged_traces_are_one_line(tmp_path, target):
     trace = generated_trace.write(tmp_path / "trace")
-    (trace / "file_ops.parquet").write_bytes(b"no table")
-    refusal(export.main, trace, f"--to={target}")
+    table = trace / "file_ops.parquet"
+    for damaged in list(_damages(table)):
+        table.write_bytes(damaged)
+        line = refusal(export.main, trace, f"--to={target}")
+        assert line.startswith(f"export: {trace}: its table file_ops.parquet cannot be read (")
+        assert line.endswith("); copy the trace here again, or record it again")
     found = json.loads((trace / "summary.json").read_text()) | {"begin_monotonic_ns": None}
     (trace / "summary.json").write_text(json.dumps(found))
     line = refusal(export.main, trace, f"--to={target}")
     assert line.endswith("is not a finished trace: when it began is not recorded")
+
+
+@pytest.mark.parametrize("table", tables.COLUMNS)
+def test_every_command_names_the_table_that_is_damaged(tmp_path, table):
+    trace = generated_trace.write(tmp_path / "trace")
+    other = generated_trace.write(tmp_path / "other")
+    path = trace / f"{table}.parquet"
+    if not path.exists():
+        pq.write_table(tables.schema(table).empty_table(), path)
+    path.write_bytes(next(_damages(path)))
+    outputs = {target: f"--output={tmp_path / target}" for target in export.OUTPUTS}
+    commands = [(export.main, trace, f"--to={to}", output) for to, output in outputs.items()]
+    commands += [(compare.main, other, trace)]
+    lines = [line for command in commands if (line := _refused(*command))]
+    # DLIO refuses this trace in any case.
+    named = [f"{trace}: its table {table}.parquet cannot be read (" in line for line in lines]
+    assert all(named[n] or "holds no reads of TFRecords" in line for n, line in enumerate(lines))
+    assert any(named) or table not in _READ
+
+
+_READ = ("file_ops", "process_events", "block_io", "processes", "threads", "mllog", "spans")
+
+
+def _refused(main, *words) -> str | None:
+    """The line that a command ends with; None: it does not read the table."""
+    try:
+        main([str(word) for word in words])
+    except SystemExit as ended:
+        assert ended.code and len(str(ended.code).splitlines()) == 1
+        return str(ended.code)
+    return None
+
+
+def test_values_of_another_kind_are_one_line(tmp_path):
+    trace = generated_trace.write(tmp_path / "trace")
+    path = trace / "file_ops.parquet"
+    found = pq.read_table(path)
+    nulls = pa.nulls(len(found), pa.int64())
+    for column in ("monotonic_ns", "latency_ns", "pid"):
+        number = found.schema.get_field_index(column)
+        pq.write_table(found.set_column(number, column, nulls), path)
+        for target in export.OUTPUTS:
+            _refused(export.main, trace, f"--to={target}", f"--output={tmp_path / column / target}")
 
 
 @pytest.mark.parametrize("target", export.OUTPUTS)

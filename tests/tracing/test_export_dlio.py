@@ -76,6 +76,23 @@ def test_measured_values(workload_file):
     assert found["checkpoint"]["steps_between_checkpoints"] == 3
 
 
+@pytest.mark.parametrize(
+    ("num_steps", "samples", "of_epoch", "epochs"),
+    [
+        (5, 1000, 5, 1),
+        (5, 49, 3, 2),  # half of the steps, rounded up: the data would give 4
+        (9, 39, 3, 3),
+        (5, 25, 2, 2),  # the data of an epoch give no more
+        (2, 5, 1, 4),
+    ],
+)
+def test_steps_of_an_epoch_are_rounded_up_as_far_as_the_data_go(
+    num_steps, samples, of_epoch, epochs
+):
+    found = dlio.epochs(num_steps, 10, samples)
+    assert found == {"total_training_steps": of_epoch, "epochs": epochs}
+
+
 def test_keys_are_those_that_dlio_documents(workload_file):
     found = yaml.safe_load(workload_file.read_text())
     assert found.pop("framework") == "tensorflow"

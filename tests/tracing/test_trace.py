@@ -118,8 +118,10 @@ def test_processes_threads_and_their_ends(traced):
 
 def test_counters_are_sampled_and_agree_with_the_calls(traced):
     summary = traced.summary
-    assert summary["usage"]["read_call_bytes"] >= 0.9 * 2 * FILE_BYTES * example.NUM_FILES
-    assert summary["usage"]["peak_resident_bytes"] > 10_000_000
+    # Imports are read, too.
+    in_epochs = summary["usage"]["read_call_bytes"] / (FILE_BYTES * example.NUM_FILES)
+    assert 0.9 * 2 <= in_epochs < 10
+    assert 10_000_000 < summary["usage"]["peak_resident_bytes"] < 500_000_000
     for table in ("cpus", "memory", "networks"):
         stamps = tables.read_table(traced.folder, table)["monotonic_ns"].drop_duplicates()
         assert len(stamps) >= 5, table

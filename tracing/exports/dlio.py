@@ -181,10 +181,7 @@ def workload(trace: Finished) -> dict:
     }
     dataset = found["dataset"]
     samples = dataset["num_files_train"] * dataset["num_samples_per_file"]
-    epochs = max(-(-steps.num_steps * steps.batch_size // samples), 1)
-    # DLIO's "total" is that of an epoch, and it refuses more than an epoch's data give.
-    of_epoch = min(-(-steps.num_steps // epochs), max(samples // steps.batch_size, 1))
-    found["train"] |= {"total_training_steps": of_epoch, "epochs": epochs}
+    found["train"] |= epochs(steps.num_steps, steps.batch_size, samples)
     if seconds := measured.seconds_of_evaluation:
         num_samples = mllog.value_of(measured.events, "eval_samples") or steps.batch_size
         # DLIO evaluates in steps, each so long: a training batch at a time here.
@@ -202,6 +199,14 @@ def workload(trace: Finished) -> dict:
         }
         found["model"]["model_size_bytes"] = size
     return found
+
+
+def epochs(num_steps: int, batch_size: int, num_samples: int) -> dict[str, int]:
+    """Epochs over `num_samples`, and DLIO's "total" of steps, which is that of an epoch."""
+    num = max(-(-num_steps * batch_size // num_samples), 1)
+    # DLIO refuses more than an epoch's data give.
+    of_epoch = min(-(-num_steps // num), max(num_samples // batch_size, 1))
+    return {"total_training_steps": of_epoch, "epochs": num}
 
 
 def _dataset(measured: Measured) -> dict:

@@ -1,16 +1,18 @@
 """A finished trace as the exports read it: its summary, and its tables a part at a time."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from tracing import backends
 from tracing.recording import RAW
-from tracing.tables import Tables, columns_of
+from tracing.tables import Tables, columns_of, reading
 
 _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown
@@ -41,6 +43,26 @@ def _why_unfinished(folder: Path) -> str:
     if (folder / RAW).is_dir():
         return f"tracing/trace.sh --convert {folder} finishes it"
     return "it has no summary.json"
+
+
+@contextlib.contextmanager
+def readable(*folders: Path) -> Iterator[None]:
+    """Around all that a command makes of traces.
+
+    Raises:
+      ValueError: their values are not what the tracing writes.
+    """
+    try:
+        yield
+    except (ValueError, OSError):  # some are LookupError or ArrowException too
+        raise
+    except (TypeError, LookupError, ArithmeticError, AttributeError, RecursionError,
+            pa.ArrowException) as error:  # fmt: skip
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ValueError(
+            f"{' or '.join(map(str, folders))}: a trace is damaged, or of another version of "
+            f"tracing/trace.sh ({reason}); copy it here again"
+        ) from error
 
 
 class Finished(Tables):
@@ -77,26 +99,28 @@ class Finished(Tables):
         What older versions did not record, `maybe`, is null where it is missing.
 
         Raises:
-          ValueError: a column is missing.
+          ValueError: the table cannot be read.
         """
         path, wanted = self._path("file_ops"), [("kind", "in", list(kinds))]
-        self._require(path, [*columns, "kind"])
-        present = [*columns, *(name for name in maybe if name in columns_of(path))]
-        found = pq.read_table(path, columns=present, filters=wanted)
-        found = found.to_pandas().reindex(columns=[*columns, *maybe])
+        stored = columns_of(path, [*columns, "kind"])
+        present = [*columns, *(name for name in maybe if name in stored)]
+        with reading(path):
+            found = pq.read_table(path, columns=present, filters=wanted).to_pandas()
+        found = found.reindex(columns=[*columns, *maybe])
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
         """The rows of a table in the file's order, with progress on standard error if it is long.
 
         Raises:
-          ValueError: a column is missing.
+          ValueError: the table cannot be read.
         """
         path = self._path(table)
         if not path.is_file():
             return
-        self._require(path, columns)
+        columns_of(path, columns)
         with (
+            reading(path),
             pq.ParquetFile(path) as file,
             tqdm(
                 total=file.metadata.num_rows, desc=table, unit=" rows", delay=_SILENT_SECONDS,
@@ -106,13 +130,6 @@ class Finished(Tables):
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
                 yield from zip(*(batch.column(name).to_pylist() for name in columns))
                 progress.update(len(batch))
-
-    def _require(self, path: Path, columns: Sequence[str]) -> None:
-        if missing := set(columns) - set(columns_of(path)):
-            raise ValueError(
-                f"{path} lacks {', '.join(sorted(missing))}: another version of "
-                "tracing/trace.sh wrote it; use that one's checkout"
-            )
 
     def _path(self, table: str) -> Path:
         return self.folder / f"{table}.parquet"
