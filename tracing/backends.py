@@ -13,6 +13,13 @@ NAMES = (BPFTRACE, STRACE, PROC)  # the best one first
 OLDEST_STRACE = (5, 6)  # long names of options
 
 
+_RECORDS = {
+    BPFTRACE: "every call, page faults and block I/O, from the kernel's tracepoints",
+    STRACE: "every call on files; no block I/O, page faults only as counts",
+    PROC: "counters and open files, once a second; no single calls",
+}
+
+
 @dataclass(frozen=True)
 class Backends:
     """The chosen tracer, and why the better ones cannot be used."""
@@ -26,17 +33,19 @@ class Backends:
         reasons = {**self.reasons, self.chosen: reason}
         return Backends(_best(reasons), reasons)
 
+    def line(self) -> str:
+        """What is recorded, and why not more."""
+        better = NAMES[: NAMES.index(self.chosen)]
+        reasons = [f"{name}: {self.reasons[name]}" for name in better if name in self.reasons]
+        without = f" ({'; '.join(reasons)})" if reasons else ""
+        return f"{self.chosen} records {_RECORDS[self.chosen]}{without}"
+
     def lines(self) -> list[str]:
         """One line for each tracer."""
-        records = {
-            BPFTRACE: "every call, page faults and block I/O, from the kernel's tracepoints",
-            STRACE: "every call on files; no block I/O, page faults only as counts",
-            PROC: "counters and open files, once a second; no single calls",
-        }
         lines = []
         for name in NAMES:
             use = "used" if name in (self.chosen, PROC) else "not needed"
-            lines.append(f"{name}: {self.reasons.get(name) or f'{use}; {records[name]}'}")
+            lines.append(f"{name}: {self.reasons.get(name) or f'{use}; {_RECORDS[name]}'}")
         return lines
 
 

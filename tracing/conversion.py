@@ -32,10 +32,13 @@ class Losses:
         return self.lost_events + self.lost_lines + self.damaged_lines
 
     def __str__(self) -> str:
-        return (
-            f"lost: {self.lost_events:,} events, {self.lost_lines:,} lines for want of room, "
-            f"{self.damaged_lines:,} not understood; {self.calls_cut_short:,} calls cut short"
-        )
+        parts = [
+            (self.lost_events, "events for which bpftrace had no room"),
+            (self.lost_lines, "lines for which the disk had no room"),
+            (self.damaged_lines, "lines that were not understood"),
+            (self.calls_cut_short, "calls that an end cut short"),
+        ]
+        return ", ".join(f"{n:,} {what}" for n, what in parts if n) or "nothing was lost"
 
 
 @dataclass

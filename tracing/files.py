@@ -9,6 +9,12 @@ TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES = "tfrecords", "checkpoints", "logs", "l
 PSEUDO, PIPES, OTHER = "pseudo", "pipes", "other"
 CLASSES = (TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES, PSEUDO, PIPES, OTHER)
 
+IN_WORDS = {
+    TFRECORDS: "TFRecords", CHECKPOINTS: "checkpoints", LOGS: "logs", LIBRARIES: "libraries",
+    PSEUDO: "devices and the kernel's own files (/dev, /proc, /sys)", PIPES: "pipes and sockets",
+    OTHER: "other files",
+}  # fmt: skip
+
 _BY_NAME = [
     (PIPES, r"^(pipe|socket|anon_inode|TCP|UDP|UNIX|NETLINK).*:|^unknown:$|^/memfd:|^$"),
     (PSEUDO, r"^/(proc|sys|dev)(/|$)"),

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracing import advice, conversion, figures, page
+from tracing import advice, conversion, figures, files, page
 from tracing.access_figures import Access
 from tracing.exports import perfetto
 from tracing.exports.finished import Finished
@@ -36,18 +36,20 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
     yield from _lines(folder, summary, losses)
 
 
+def _calls(number: int) -> str:
+    return "1 call" if number == 1 else f"{number:,} calls"
+
+
 def _lines(folder: Path, summary: dict, losses: conversion.Losses) -> Iterator[str]:
-    clocks = summary["clocks"]
-    yield (
-        f"{summary['seconds']:.1f} s; the wall clock drifted {clocks['drift_ns'] / 1000:.1f} µs "
-        f"against the monotonic one, stamps agree to ± {clocks['error_bound_ns'] / 1000:.1f} µs"
-    )
-    yield str(losses)
+    bound_us = summary["clocks"]["error_bound_ns"] / 1000
+    yield f"{summary['seconds']:.1f} s recorded, with stamps to ± {bound_us:.1f} µs; {losses}"
     for name, found in (summary["file_classes"] or {}).items():
-        if found["read_bytes"] + found["written_bytes"]:
-            yield (
-                f"{name}: {found['read_bytes']:,} bytes read in {found['num_reads']:,} calls, "
-                f"{found['written_bytes']:,} written in {found['num_writes']:,}"
-            )
+        moved = [
+            f"{found[f'{done}_bytes']:,} bytes {done} in {_calls(found[num])}"
+            for done, num in (("read", "num_reads"), ("written", "num_writes"))
+            if found[f"{done}_bytes"]
+        ]
+        if moved:
+            yield f"{files.IN_WORDS[name]}: {', '.join(moved)}"
     yield from summary["advice"]
     yield f"look at {folder / 'summary.html'}; open {folder / TRACE} in ui.perfetto.dev"

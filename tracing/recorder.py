@@ -65,8 +65,7 @@ def record(request: Request, say: Callable[[str], None]) -> Recording:
     container = _asked_container(request)
     attaches_to = container.pid if container else request.pid
     found = backends.choose(request.backend, attaches_to=attaches_to)
-    for line in found.lines():
-        say(line)
+    say(found.line())
     place = request.output
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ValueError(f"{place} is there already: name another folder")
@@ -147,8 +146,7 @@ class _Recorder:
             if self._request.backend:
                 raise
             self._found = self._found.without_the_chosen(str(error))
-            for line in self._found.lines():
-                self._say(line)
+            self._say(self._found.line())
             self._tracer = Tracer(self._found.chosen, self._raw, self._pipes, self._target)
             self._begin_with_what_works(container)
 
