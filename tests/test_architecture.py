@@ -241,6 +241,17 @@ def loaded_with(path: Path) -> set[Path]:
     return found
 
 
+def test_a_trace_asks_for_its_packages_before_it_records():
+    script = (ROOT / "tracing/trace.sh").read_text(encoding="utf-8")
+    asked = re.search(r"^packages='(.*)'$", script, re.MULTILINE)[1].split()
+    programs = ("tracing/__main__.py", "tracing/outputs.py", "pages/__init__.py")
+    files = set.union(*(loaded_with(ROOT / name) for name in programs))
+    foreign = {module.split(".")[0] for file in files for module in imports_of(file)}
+    # numpy and markupsafe come with pandas and jinja2; without pynvml no GPU is counted.
+    others = {*sys.stdlib_module_names, *OUR_OWN, "numpy", "markupsafe", "pynvml"}
+    assert sorted(foreign - others) == sorted(asked)
+
+
 def imports_tensorflow(path: Path) -> bool:
     heads = parsed(path).body
     names = {alias.name for node in heads if isinstance(node, ast.Import) for alias in node.names}

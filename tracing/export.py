@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(output)
         print(f"export: {content}", file=sys.stderr)
     except ImportError as error:
-        sys.exit(f"export: {error}; make setup, or pip install '.[tracing]'")
+        sys.exit(f"export: {error}; run make setup, or pip install perfetto pyarrow pyyaml tqdm")
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; nothing was written") from None
 

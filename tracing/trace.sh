@@ -11,12 +11,14 @@ unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-$here/.venv/bin/python}
 [ -x "$python" ] || python=python3
-if ! "$python" - jinja2 matplotlib pandas psutil pyarrow <<'EOF'
+packages='jinja2 matplotlib pandas perfetto psutil pyarrow tqdm'
+# shellcheck disable=SC2086
+if ! "$python" - $packages <<'EOF'
 import importlib.util, sys
 sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))
 EOF
 then
-  echo "trace: $python lacks pyarrow, pandas, psutil, jinja2 or matplotlib: make setup, or pip install '.[tracing]'" >&2
+  echo "trace: $python lacks one of the packages $packages; run make setup, or pip install $packages" >&2
   exit 1
 fi
 # The command keeps the environment that it was given: no PYTHONPATH for our own sake.
