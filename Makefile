@@ -118,12 +118,12 @@ endef
 # What users install is what is tested: a subset of the development lock. TPUs have TensorFlow 2.20.
 ON_TPU := tensorflow-text==2.20.1 tf-keras==2.20.1
 lock: setup
-	$(call LOCK,environment/requirements-dev.lock,--group dev)
-	$(call LOCK,environment/requirements.lock,--constraint environment/requirements-dev.lock)
-	$(call LOCK,environment/requirements-gpu.lock,--constraint environment/requirements-dev.lock --extra gpu)
+	$(call LOCK,environment/requirements-dev.lock,--extra training --group dev)
+	$(call LOCK,environment/requirements.lock,--constraint environment/requirements-dev.lock --extra training)
+	$(call LOCK,environment/requirements-gpu.lock,--constraint environment/requirements-dev.lock --extra training --extra gpu)
 	@printf "%s\n" "tensorflow; sys_platform == 'never'" $(ON_TPU) >.venv/tpu.overrides
 	@sed -E '/^(tensorboard|tensorflow-text|tf-keras)==/,/[^\]$$/d' environment/requirements-dev.lock >.venv/tpu.constraints
-	$(call LOCK,environment/requirements-tpu.lock,--constraint .venv/tpu.constraints --extra tpu --override .venv/tpu.overrides)
+	$(call LOCK,environment/requirements-tpu.lock,--constraint .venv/tpu.constraints --extra training --extra tpu --override .venv/tpu.overrides)
 
 	$(call LOCK,environment/compilers.lock,,environment/compilers.in)
 	$(call LOCK,environment/compilers-gpu.lock,,environment/compilers-gpu.in)
