@@ -101,7 +101,7 @@ def _make_file() -> None:
     if FLAGS.examples_per_part:
         raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
     started = time.monotonic()
-    texts = expand_input(FLAGS.input_file)
+    texts = _texts()
     outputs = _outputs(texts)
     config = _config()
     found = write_examples(texts, outputs, config.tokenizer(), config.instances)
@@ -116,6 +116,13 @@ def _make_file() -> None:
     num_bytes = sum(map(paths.size_bytes, outputs))
     print(f"{found.examples:,} examples, {num_bytes:,} bytes in {FLAGS.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")
+
+
+def _texts() -> list[str]:
+    texts = expand_input(FLAGS.input_file)
+    if twice := paths.named_twice(texts):
+        command_line.warn(f"--input_file: {twice}; its text is read twice: name each file once")
+    return texts
 
 
 def _outputs(texts: Sequence[str]) -> list[paths.Location]:
@@ -147,7 +154,7 @@ def _outputs(texts: Sequence[str]) -> list[paths.Location]:
 
 def _make_dataset() -> None:
     started = time.monotonic()
-    expand_input(FLAGS.input_file)  # a pattern that matches nothing is told first
+    _texts()  # a pattern that matches nothing is told first
     make = None
     if FLAGS.beam_options is not None:
         try:

@@ -16,6 +16,7 @@ def main() -> None:
     parser = stages.parser(__doc__, data="./wiki_??", input_suffix="", output_suffix=".1")
     args = parser.parse_args(paths.words_with_home(may_be_empty=stages.MAY_BE_EMPTY))
     files = stages.input_files(args.data)
+    stages.warn_of_links(files)
     articles.require_text(files)
     jobs = [(name + args.input_suffix, name + args.output_suffix) for name in files]
     stages.run(wiki.write_stage_1, jobs, num_workers=args.nworker, description="drop tags")

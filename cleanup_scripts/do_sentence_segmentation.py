@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--punkt", help="folder of Punkt's tables; default: nltk's punkt_tab")
     args = parser.parse_args(paths.words_with_home(may_be_empty=stages.MAY_BE_EMPTY))
     files = stages.input_files(args.data)
+    stages.warn_of_links([name for name in files if name.endswith(documents.SUFFIXES)])
     punkt = find_or_fetch_punkt(args.punkt)
     warn_if_not_published(punkt)
     inputs = [

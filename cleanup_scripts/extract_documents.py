@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     args = parser.parse_args(paths.words_with_home())
     files = stages.input_files(args.data)
+    stages.warn_of_links(files)
     folders = articles.folders_of(files, paths.location(args.out_dir))
     jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
     run = articles.write_articles

@@ -123,7 +123,10 @@ def write_dataset(
     files = expand_input(input_file)
     inputs = {posixpath.basename(path): path for path in files}
     if len(inputs) < len(files):
-        raise ValueError("--input_file: two files have one name; give them different --output_dir")
+        raise ValueError(
+            "--input_file: two files have one name; name each file once, and give files of one "
+            "name different --output_dir"
+        )
     tokenizer = config.tokenizer()
     hints: list[str] = []
     if make is None:

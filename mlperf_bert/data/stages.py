@@ -7,13 +7,14 @@ import json
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
-from mlperf_bert.messages import Progress
+from mlperf_bert.messages import Progress, printable
 
 if TYPE_CHECKING:  # 15 ms, which little text need not wait for
     from multiprocessing.context import BaseContext
@@ -61,6 +62,15 @@ def input_files(pattern: str) -> list[str]:
             "glob of the raw files alone, such as text/??/wiki_??"
         )
     return files
+
+
+def warn_of_links(files: Sequence[str]) -> None:
+    """Prints a line if a glob matches one file by two names: its text is read twice."""
+    if twice := paths.named_twice(files):
+        print(
+            f"warning: --data: {printable(twice)}; its text is read twice: remove the link",
+            file=sys.stderr,
+        )
 
 
 def no_texts(files: Sequence[str]) -> list[str]:

@@ -298,6 +298,34 @@ def is_file(path: str | os.PathLike) -> bool:
     return status(path) is not None
 
 
+def identity(name: str) -> str | tuple[int, int]:
+    """Equal for all names and links of one local file; elsewhere the name is all that is known."""
+    try:
+        found = None if is_remote(name) else Path(name).stat()
+    except OSError:
+        found = None
+    return (found.st_dev, found.st_ino) if found else name
+
+
+def named_twice(names: Iterable[str]) -> str | None:
+    """Which file is named again, by its name or a link, as the begin of a line; None if none is.
+
+    A copy is another file: nobody reads all content for this.
+    """
+    first: dict[object, str] = {}
+    again = []
+    for name in names:
+        if (key := identity(name)) in first:
+            again.append((name, first[key]))
+        first.setdefault(key, name)
+    if not again:
+        return None
+    name, before = again[0]
+    others = f" ({len(again)} files are named again)" if len(again) > 1 else ""
+    same = "named twice" if name == before else f"the same file as {before}"
+    return f"{name} is {same}{others}"
+
+
 def size_bytes(path: str | os.PathLike) -> int:
     """The size of a file; raises as `look_up`."""
     return look_up(path).size_bytes

@@ -38,10 +38,17 @@ PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 _NO_PART = re.compile(r"eval_(10k|intermediate)|eval\.(txt|md5)|.*\.json|histograms.*\.png")
 
 
-def expand_input(patterns: str, *, flag: str) -> list[str]:
+def expand_input(
+    patterns: str, *, flag: str, on_doubt: Callable[[str], object] = lambda doubt: None
+) -> list[str]:
     """The files behind globs or names separated by commas, sorted.
 
     TensorFlow looks for them, as it reads them: they may lie in a bucket.
+
+    Args:
+      patterns: the flag's value.
+      flag: its name.
+      on_doubt: is called where one file is named twice.
 
     Raises:
       ValueError: a pattern matches nothing, or evaluation examples or records beside the parts, or
@@ -64,6 +71,11 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
             raise ValueError(f"--{flag}: {name} is not a regular file; give TFRecord files")
         if not status.size_bytes:
             raise ValueError(f"--{flag}: {name} is empty; make it again")
+    if twice := paths.named_twice(name for name, _ in files):
+        on_doubt(
+            f"--{flag}: {twice}; a name counts once, but what a link leads to is read twice: name "
+            "each file once"
+        )
     # Sorted, each once: what a seed means depends on the order and number of the files.
     return sorted({name for name, _ in files})
 

@@ -5,6 +5,7 @@ is one line that says what, where and how to fix it.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -96,11 +97,20 @@ def inspect(
     # Every check runs, whatever another has found: a user fixes all problems at once.
     findings = Findings()
     bert_config = findings.attempt(BertConfig.from_json_file, config.bert_config_file)
-    expand = pipeline.expand_input
+    expand = functools.partial(
+        pipeline.expand_input, on_doubt=functools.partial(findings.add, WARNING)
+    )
     files = findings.attempt(expand, config.input_file, flag="input_file") or []
     eval_files: list[str] = []
     if path := config.eval_input_file:
         eval_files = findings.attempt(expand, path, flag="eval_input_file") or []
+    trained_on = set(map(paths.identity, files))
+    if both := next((name for name in eval_files if paths.identity(name) in trained_on), None):
+        findings.add(
+            WARNING,
+            f"--eval_input_file: {both} is a file of --input_file too; the accuracy says nothing "
+            "of text that the model has not seen",
+        )
     strategy = strategy or findings.attempt(devices.create_strategy, config.device)
     setup = Setup(
         config=config,

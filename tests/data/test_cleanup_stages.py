@@ -266,6 +266,27 @@ def test_a_glob_that_matches_what_the_stages_wrote_is_refused(tmp_path):
     assert stages.input_files(f"{tmp_path}/wiki_??") == [f"{tmp_path}/wiki_0{n}" for n in (0, 1)]
 
 
+def test_a_text_that_a_link_matches_again_is_told_once(tmp_path, punkt):
+    for suffix, text in (("", "<doc>\nA\n\nOne.\n</doc>\n"), (".jsonl", '{"text": "One."}')):
+        (tmp_path / f"wiki_00{suffix}").write_text(text)
+        (tmp_path / f"wiki_01{suffix}").hardlink_to(tmp_path / f"wiki_00{suffix}")
+        done = clean_up(
+            "process_wiki.sh",
+            f"wiki_??{suffix}",
+            folder=tmp_path,
+            PUNKT=str(punkt),
+            NUM_TEST_ARTICLES="0",
+            RESULTS=f"results{suffix}",
+        )
+        line = f"warning: --data: wiki_01{suffix} is the same file as wiki_00{suffix}; its text is"
+        assert done.returncode == 0 and done.stderr.count(line) == 1
+        assert done.stderr.count("same file") == 1
+        part = tmp_path / f"results{suffix}" / "part-00000-of-00500"
+        assert part.read_text().split() == ["One."] * 2
+    done = clean_up("do_sentence_segmentation.py", f"--data={tmp_path}/*.jsonl", f"--punkt={punkt}")
+    assert done.stderr.count("is the same file as") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "flags", "message"),
     [

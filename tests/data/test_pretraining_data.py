@@ -72,6 +72,24 @@ def test_generated_text(generated, flags):
         assert figures(generated / "picked") == GENERATED_37_PICKED_OF_1022
 
 
+def test_a_text_that_is_given_twice_is_told_and_read_twice(generated):
+    (generated / "copy").write_bytes((generated / "text").read_bytes())
+    (generated / "link").symlink_to(generated / "text")
+    made = {}
+    for again in ("text", "link", "copy"):
+        output = generated / f"out_{again}"
+        names = f"{generated}/tex?,{generated}/{again}"
+        command = [sys.executable, "create_pretraining_data.py", f"--input_file={names}"]
+        command += [f"--vocab_file={generated}/vocab.txt", f"--output_file={output}"]
+        made[again] = starts.run(command, check=True).stderr, output.read_bytes()
+    once = "; its text is read twice: name each file once\n"
+    line = "create_pretraining_data.py: warning: --input_file: "
+    assert f"{line}{generated}/text is named twice{once}" in made["text"][0]
+    assert f"{line}{generated}/link is the same file as {generated}/text{once}" in made["link"][0]
+    assert "warning: --input_file" not in made["copy"][0]
+    assert made["text"][1] == made["link"][1] == made["copy"][1]
+
+
 def test_examples_go_to_any_number_of_files_in_turn(generated):
     for outputs in (["all"], ["out0", "out1", "out2"]):
         output_file = ",".join(str(generated / name) for name in outputs)

@@ -63,3 +63,18 @@ def test_a_word_without_a_home_folder_ends_the_program(monkeypatch):
         SystemExit, match=r"^do_gather.py: --out_dir=~x y/run: there is no such home"
     ):
         paths.words_with_home()
+
+
+def test_a_file_is_known_by_all_its_names(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for path in (one, other):
+        path.write_text("the same")  # copies are two files
+    (tmp_path / "soft").symlink_to(one)
+    (tmp_path / "hard").hardlink_to(one)
+    (tmp_path / "folder").symlink_to(tmp_path)
+    assert paths.named_twice(map(str, [one, other, tmp_path / "none"])) is None
+    for again in (tmp_path / "soft", tmp_path / "hard", tmp_path / "folder" / "one"):
+        told = paths.named_twice(map(str, [one, other, again]))
+        assert told == f"{again} is the same file as {one}"
+    told = paths.named_twice(["gs://b/a", "gs://b/c", "gs://b/a", "gs://b/c"])
+    assert told == "gs://b/a is named twice (2 files are named again)"

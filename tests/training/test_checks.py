@@ -221,6 +221,28 @@ def test_evaluation_shard_is_known_by_its_size(config, tmp_path):
     assert any("eval_10k: 5 bytes, the published one has 25382591" in text for text in found)
 
 
+def test_data_that_are_named_twice_are_told(config, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "part-1")
+    part, evaluation = str(tmp_path / "part-1"), str(tmp_path / "eval")
+
+    def told(**changed) -> list[str]:
+        found = texts(dataclasses.replace(config, **changed), "warning")
+        return [text for text in found if text.startswith(("--input_file:", "--eval_input_file:"))]
+
+    assert not told()
+    once = "; a name counts once, but what a link leads to is read twice: name each file once"
+    assert told(input_file=f"{config.input_file},{part}") == [
+        f"--input_file: {part} is named twice{once}"
+    ]
+    [linked] = told(input_file=f"{config.input_file},{tmp_path}/link")
+    assert linked == f"--input_file: {tmp_path}/link is the same file as {part}{once}"
+    assert told(eval_input_file=f"{evaluation},{evaluation}") == [
+        f"--eval_input_file: {evaluation} is named twice{once}"
+    ]
+    [both] = told(eval_input_file=str(tmp_path / "link"))
+    assert both.startswith(f"--eval_input_file: {tmp_path}/link is a file of --input_file too; the")
+
+
 def write_checkpoint(prefix, config):
     tensors = weights_by_tf1_name(trained_variables(build_pretrainer(config, seed=1)))
     write_name_based(str(prefix), tensors)
