@@ -1,13 +1,17 @@
 """How instances are drawn: the worked examples in docstrings, and quirks that few texts show."""
 
 import doctest
+import os
 import random
+import sys
 
 import numpy as np
 import pytest
 
 from mlperf_bert.data import instances, mersenne
 from mlperf_bert.data.instances import InstanceConfig, make_instances
+from tests.data import many_masks
+from tests.helpers import programs
 
 
 @pytest.mark.parametrize("module", [instances, mersenne], ids=lambda module: module.__name__)
@@ -29,6 +33,16 @@ def test_half_a_masked_token_is_rounded_to_the_even_number(length, num_masked):
     lengths = made.segments[:, 1] + made.segments[:, 3] + 3
     counts = np.diff(made.mask_starts)[lengths == length]
     assert len(counts) > 100 and set(counts) == {num_masked}
+
+
+def test_more_masked_tokens_than_a_buffer_holds_are_kept_and_written_within_it():
+    """The digest was recorded with a buffer that never grows."""
+    made = many_masks.made()
+    assert made.mask_starts[-1] == 74927 > 1 << 16
+    assert many_masks.digest(made) == "768b4b64d1919e6d4414332d853aca94"
+    words = ["-W", "ignore:overflow", "-m", "tests.data.many_masks"]  # as of unsigned numbers in C
+    checked = programs.run(sys.executable, *words, env={**os.environ, "NUMBA_DISABLE_JIT": "1"})
+    assert checked.stdout == "74927 768b4b64d1919e6d4414332d853aca94\n", checked.stderr
 
 
 def test_shuffles_and_draws_are_those_of_python():

@@ -88,6 +88,27 @@ def test_a_long_run_without_white_space_takes_linear_time(tables):
     assert splitter.tokenize("ab.cd" * 100_000) == ["ab.cd" * 100_000]
 
 
+@pytest.mark.parametrize(
+    ("seen", "behind_abbreviation", "behind_initial"),
+    [
+        *((seen, 1, 1) for seen in (0, 1 << 1, 1 << 2, 1 << 3)),  # upper-case, or never
+        *((seen, 2, 2) for seen in (1 << 4, 1 << 5, 1 << 6)),  # lower-case: begin, middle, unknown
+        *((1 << 2 | seen, 1, 2) for seen in (1 << 4, 1 << 5, 1 << 6)),
+    ],
+)
+def test_each_way_in_which_a_word_was_seen_counts(seen, behind_abbreviation, behind_initial):
+    """The numbers of sentences are nltk's, which differs from 3.4.5 elsewhere."""
+    tables = punkt.PunktTables(
+        abbrev_types=frozenset({"approx"}),
+        collocations=frozenset(),
+        sent_starters=frozenset(),
+        ortho_context={"word": seen},
+    )
+    splitter = segmentation.SentenceSplitter(tables)
+    assert len(splitter.tokenize("It is approx. Word is here.")) == behind_abbreviation
+    assert len(splitter.tokenize("It is J. Word is here.")) == behind_initial
+
+
 def test_a_last_line_of_one_character_gets_a_blank_line_before_it(tables):
     splitter = segmentation.SentenceSplitter(tables)
     assert segmentation.split_lines("One.\n\nx", splitter) == "One.\n\n\nx\n\n"

@@ -1,0 +1,32 @@
+"""Instances with more masked tokens than one buffer holds: prints their number and their digest.
+
+With NUMBA_DISABLE_JIT=1 the loops run as plain Python, where numpy refuses to write past an end.
+"""
+
+import hashlib
+
+import numpy as np
+
+from mlperf_bert.data.instances import InstanceConfig, Instances, make_instances
+
+
+def made() -> Instances:
+    """The instances of numbers in place of words."""
+    numbers = np.random.RandomState(7)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(200))]
+    documents = [[numbers.randint(5, 205, size=9) for _ in range(30)] for _ in range(10)]
+    config = InstanceConfig(
+        max_seq_length=64, max_predictions_per_seq=30, masked_lm_prob=0.5, dupe_factor=40
+    )
+    return make_instances(documents, {word: number for number, word in enumerate(words)}, config)
+
+
+def digest(instances: Instances) -> str:
+    """The MD5 of all arrays."""
+    arrays = (array.astype(np.int64).tobytes() for array in instances)
+    return hashlib.md5(b"".join(arrays)).hexdigest()
+
+
+if __name__ == "__main__":
+    instances = made()
+    print(instances.mask_starts[-1], digest(instances))
