@@ -14,10 +14,11 @@ from pages.charts import BLUE, GREEN, GREY, INK, MUTED, ORANGE, RED
 _COLORS = (BLUE, ORANGE, GREEN, RED, "#8a63b8", "#8b98a5")
 _MARKS = "os^Dv*"
 _PHASES = {"init": GREY, "block": BLUE, "checkpoint": GREEN, "eval": ORANGE}
-_GOOD_UTILISATION = 0.9
+_GOOD_UTILIZATION = 0.9
 """Source: the bar of MLPerf Storage for most of its workloads."""
 _SERIES = ("compute", "cache", "batch", "workers")
 _MOST_BARS = 24
+_ONE_SERIES = "with a limit of memory"
 
 
 def page(command: Sequence[str], rows: Sequence[dict], notes: Sequence[str]) -> str:
@@ -76,7 +77,7 @@ def _series(rows: Sequence[dict]) -> dict[str, list[dict]]:
     varying = [name for name in _SERIES if len({row[name] for row in rows}) > 1]
     found: dict[str, list[dict]] = {}
     for row in sorted(rows, key=lambda row: row["memory_bytes"] or float("inf")):
-        label = ", ".join(_part(name, row[name]) for name in varying) or "all points"
+        label = ", ".join(_part(name, row[name]) for name in varying) or _ONE_SERIES
         found.setdefault(label, []).append(row)
     return found
 
@@ -97,7 +98,7 @@ def _x_of(row: dict) -> float | None:
 
 
 def _line(place: Axes, rows: Sequence[dict], value: Callable, **look) -> None:
-    """A curve over memory, and a dashed line for the point without a limit."""
+    """A curve over memory, and a dashed line, labeled so, for the point without a limit."""
     known = [(_x_of(row), value(row)) for row in rows if value(row) is not None]
     curve = [(x, y) for x, y in known if x is not None]
     label = look.pop("label")
@@ -106,16 +107,27 @@ def _line(place: Axes, rows: Sequence[dict], value: Callable, **look) -> None:
     for y in (y for x, y in known if x is None):
         label = None if curve else f"{label}, no limit"
         place.axhline(y, color=look["color"], linestyle="--", linewidth=1, label=label)
+        if curve:
+            _beside(place, y, "no limit of memory", look["color"])
+
+
+def _beside(place: Axes, y: float, text: str, color: str) -> None:
+    """Words on a line across; of lines side by side the first has them."""
+    near = 0.05 * max(y, *place.get_ylim())
+    if all(abs(other.get_position()[1] - y) > near for other in place.texts):
+        place.text(
+            0.67, y, text, transform=place.get_yaxis_transform(), fontsize=7, color=color,
+            ha="center", va="bottom", bbox={"facecolor": "white", "linewidth": 0, "pad": 0.5},
+        )  # fmt: skip
 
 
 def _finish(place: Axes, rows: Sequence[dict], *, has_label: bool = True) -> None:
-    place.set_ylim(bottom=0)
+    place.set_ylim(0, 1.1 * place.get_ylim()[1])  # with room for words on a line
     limited = sorted({x for row in rows if (x := _x_of(row)) is not None})
     if has_label:
         is_ratio = any(row["memory_to_data_ratio"] for row in rows)
-        unit = "limit of memory / size of the data" if is_ratio else "limit of memory, GB"
-        dashed = "; dashed: no limit" if any(_x_of(row) is None for row in rows) else ""
-        place.set_xlabel((unit if limited else "no limit of memory") + dashed)
+        unit = "limit of memory" + (", as a multiple of the data's size" if is_ratio else ", GB")
+        place.set_xlabel(unit if limited else "no limit of memory")
     if not limited:
         place.set_xticks([])
     elif limited[-1] > 8 * limited[0]:
@@ -142,12 +154,14 @@ def speed(done: Sequence[dict]) -> str | None:
             _line(shares, rows, lambda row: row["utilization"], **look)
         rates.set_ylabel("samples/s")
         shares.set_ylabel("utilization")
-        shares.axhline(_GOOD_UTILISATION, color=MUTED, linestyle=":", linewidth=1)
-        shares.text(1, _GOOD_UTILISATION, "90% ", transform=shares.get_yaxis_transform(),
-                    ha="right", va="bottom", fontsize=7, color=MUTED)  # fmt: skip
+        shares.axhline(_GOOD_UTILIZATION, color=MUTED, linestyle=":", linewidth=1)
+        _beside(shares, _GOOD_UTILIZATION, "90%: what MLPerf Storage asks for", MUTED)
+        rates.set_title("Throughput by limit of memory", loc="left", fontsize=9, color=INK)
+        title = "Utilization: the share of the time that does not wait for input"
+        shares.set_title(title, loc="left", fontsize=9, color=INK)
         shares.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         rates.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
-        rates.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+        rates.figure.legend(*rates.get_legend_handles_labels(), ncols=3, loc="outside upper left")
         _finish(rates, done, has_label=False)
         _finish(shares, done)
         shares.set_ylim(0, 1.05)
@@ -174,7 +188,7 @@ def by_pass(done: Sequence[dict]) -> str | None:
         return row["pass_storage_bytes"][number] / row["pass_call_bytes"][number]
 
     shares = [share(row, n) or 0 for rows in series.values() for row in rows for n in range(num)]
-    most = max(1.05, 1.05 * max(shares))
+    most = 1.12 * max(1, *shares)
 
     def draw(axes: np.ndarray) -> None:
         for place in axes.flat[len(series) :]:
@@ -184,11 +198,14 @@ def by_pass(done: Sequence[dict]) -> str | None:
                 _line(place, rows, lambda row, number=number: share(row, number),
                       color=_COLORS[number], marker=_MARKS[number],
                       label=f"pass {number + 1}")  # fmt: skip
-            place.set_title(label, loc="left", fontsize=9, color=INK)
+            of = "" if label == _ONE_SERIES else f": {label}"
+            place.set_title(
+                f"Read from storage in each pass{of}", loc="left", fontsize=9, color=INK
+            )
             place.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             _finish(place, rows)
             place.set_ylim(0, most)
-        axes[0, 0].set_ylabel("of a pass's bytes from storage")
+        axes[0, 0].set_ylabel("share of a pass's bytes")
         axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=num,
                                  loc="outside upper left")  # fmt: skip
 

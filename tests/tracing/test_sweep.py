@@ -344,6 +344,16 @@ def test_a_page_without_anything_done():
     assert "0 of 1" in page and "a note" in page and "real: killed, x" in page
 
 
+def test_the_picture_says_what_its_lines_are():
+    row = dict.fromkeys(sweep_figures.COLUMNS) | {"name": "x", "status": "done", "compute": "real"}
+    row |= {"samples_per_second": 90.0, "utilization": 0.5}
+    limited = {"memory_bytes": 10**9, "memory_to_data_ratio": 1.5}
+    found = sweep_page.speed([row | limited, row | {"samples_per_second": 100.0}])
+    for text in ("no limit of memory", "90%: what MLPerf Storage asks for",
+                 "limit of memory, as a multiple of the data's size", "Throughput by limit"):  # fmt: skip
+        assert text in found, text
+
+
 def test_the_table_says_what_its_columns_are(tmp_path):
     sweep_figures.write_table(tmp_path / "runs.parquet", [dict.fromkeys(sweep_figures.COLUMNS)])
     found = pq.read_schema(tmp_path / "runs.parquet")
