@@ -303,6 +303,7 @@ def test_a_run_imports_neither_keras_3_nor_what_only_others_need():
         ("pick_eval_samples", ["matplotlib", "tensorflow"]),
         (f"{PACKAGE}.submission.compare", ["matplotlib", "bokeh", "scipy.stats", "tensorflow"]),
         (f"{PACKAGE}.data.chain", ["numpy", "numba", "tensorflow"]),
+        ("tracing.__main__", ["matplotlib", "pandas", "tensorflow"]),
     ],
 )
 def test_a_command_starts_without_what_its_work_may_not_need(module, slow):

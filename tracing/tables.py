@@ -4,13 +4,15 @@ import contextlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracing.clocks import Alignment
+
+if TYPE_CHECKING:  # a command that is traced would wait half a second for it
+    import pandas as pd
 
 ROWS_PER_GROUP = 100_000
 
@@ -342,7 +344,7 @@ def _kind(field: pa.Field) -> str:
     return "numbers" if is_number else str(kind).removeprefix("large_") + "s"
 
 
-def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
     """Reads a table; words come as plain strings.
 
     A table that was not written is empty; without `columns` all are read, and one that the file
@@ -370,7 +372,7 @@ class Tables:
         self.folder = folder
         self.begin_ns = begin_ns
 
-    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def table(self, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """A whole table; empty if it was not written."""
         found = read_table(self.folder, name, columns)
         found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
