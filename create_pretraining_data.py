@@ -11,7 +11,6 @@ if __name__ == "__main__":
 
 import dataclasses
 import functools
-import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import require_writable
+from mlperf_bert.files.whole import require_apart, require_writable
 from mlperf_bert.messages import Problems
 from mlperf_bert.mlperf.convergence import reference_points
 from mlperf_bert.options import MAX_SEED
@@ -144,11 +143,8 @@ def _outputs(texts: Sequence[str]) -> list[paths.Location]:
         except ValueError as error:
             raise ValueError(f"--output_file={error}") from error
         outputs.append(output)
-    if len({os.path.realpath(output) for output in outputs}) < len(outputs):
-        raise ValueError(f"--output_file={FLAGS.output_file}: a file is given twice")
-    inputs = {os.path.realpath(path) for path in texts}
-    if same := next((output for output in outputs if os.path.realpath(output) in inputs), None):
-        raise ValueError(f"--output_file={same} is an input too; name another file")
+    named = [(f"--output_file={output}", output) for output in outputs]
+    require_apart(named, [*texts, FLAGS.vocab_file])
     return outputs
 
 

@@ -5,13 +5,12 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
 
-import os
-
 from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range
 from mlperf_bert.data import evaluation_shard
+from mlperf_bert.files.whole import require_apart
 
 FLAGS = flags.FLAGS
 
@@ -26,8 +25,8 @@ in_range("num_examples_to_pick", "max_seq_length", "max_predictions_per_seq", at
 
 def main():
     """Writes the examples that are picked."""
-    if os.path.realpath(FLAGS.input_tfrecord) == os.path.realpath(FLAGS.output_tfrecord):
-        raise ValueError(f"--output_tfrecord={FLAGS.output_tfrecord} is the input: name another")
+    named = [(f"--output_tfrecord={FLAGS.output_tfrecord}", FLAGS.output_tfrecord)]
+    require_apart(named, [FLAGS.input_tfrecord])
     num_examples = evaluation_shard.pick(
         FLAGS.input_tfrecord,
         FLAGS.output_tfrecord,

@@ -37,7 +37,8 @@ def main() -> None:
         return
     paths.make_folder(folder)
     jobs = [(str(folder / part), names) for part, names in named.items()]
-    stages.run(gathering.write_part, jobs, num_workers=args.nworker, description="gather")
+    run = gathering.write_part
+    stages.run(run, jobs, num_workers=args.nworker, description="gather", also_read=files)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,13 @@ def main() -> None:
         for index, name in enumerate(files)
     ]
     run = gathering.write_stage_4
-    found = stages.run(run, jobs, num_workers=args.nworker, description="separate test set")
+    found = stages.run(
+        run,
+        jobs,
+        num_workers=args.nworker,
+        description="separate test set",
+        also_written=[args.test_output + suffix for suffix in (".txt", ".md5")],
+    )
     articles = [article for of_a_file in found for article in of_a_file]
     gathering.write_test_set(articles, args.test_output)
 

@@ -139,6 +139,8 @@ def write_dataset(
         make = functools.partial(_make_in_processes, workers=workers, hints=hints)
     folder = paths.location(output_dir)
     paths.require_no_file(folder)
+    named = [(f"--output_dir: {folder / name}", folder / name) for name in inputs]
+    whole.require_apart(named, [*files, config.vocab_file], remedy="give another --output_dir")
     failures: dict[str, str] = {}
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
         found = _open_manifest(folder, config, inputs)

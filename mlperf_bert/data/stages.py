@@ -152,20 +152,39 @@ def _workers(number: int, files: Sequence[str | os.PathLike]) -> concurrent.futu
 
 
 def run(
-    function: Callable, jobs: Iterable[tuple], *, num_workers: int, description: str
+    function: Callable,
+    jobs: Iterable[tuple],
+    *,
+    num_workers: int,
+    description: str,
+    also_read: Sequence[str] = (),
+    also_written: Sequence[str] = (),
 ) -> list[object]:
     """Calls `function(*job)` for every job, in workers; returns the results in order.
 
+    Args:
+      function: does one job.
+      jobs: each begins with its input and its output, or its output and a list of its inputs.
+      num_workers: how many at once.
+      description: of the stage.
+      also_read: files that no job may replace.
+      also_written: files that are written after the jobs.
+
     Raises:
-      ValueError: a worker was killed, no worker is wanted, or the first two values of a job, its
-        files, are one.
+      ValueError: a worker was killed, no worker is wanted, or an output would replace an input of
+        any job, or another output.
       Whatever the first failing call raises; calls not yet begun are dropped.
     """
     if num_workers < 1:
         raise ValueError(f"--nworker={num_workers}: must be a number at least 1")
     jobs = list(jobs)
-    if same := next((job[0] for job in jobs if len(job) > 1 and job[0] == job[1]), None):
-        raise ValueError(f"{same} would be replaced by its own output; give other suffixes")
+    read, written = list(also_read), list(also_written)
+    for first, second, *_ in (job for job in jobs if len(job) > 1):
+        is_gathered = isinstance(second, list)
+        read += second if is_gathered else [first]
+        written.append(first if is_gathered else second)
+    named = [(os.fspath(path), path) for path in written]
+    whole.require_apart(named, read, remedy="give other suffixes, or another folder")
     files = [
         each
         for job in jobs

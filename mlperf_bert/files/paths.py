@@ -356,6 +356,19 @@ class _Named(io.FileIO):
             raise OSError(error.errno, error.strerror, os.fspath(self.name)) from error
 
 
+_READ: list[set[str]] = []
+
+
+@contextlib.contextmanager
+def reads() -> Iterator[set[str]]:
+    """Collects the paths of all files that this process opens by `opened` meanwhile."""
+    _READ.append(set())
+    try:
+        yield _READ[-1]
+    finally:
+        _READ.pop()
+
+
 @contextlib.contextmanager
 def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO]:
     """Opens a file to read, an object 8 MiB at a time; a bucket is asked for it once.
@@ -369,6 +382,8 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
     """
     target = location(path)
     size_bytes = require_regular_file(target).size_bytes
+    for names in _READ:
+        names.add(os.fspath(target))
     if isinstance(target, Path):
         with _Named(target) as raw:
             yield raw if skips else io.BufferedReader(raw)

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,6 +74,47 @@ def require_writable(path: str | os.PathLike) -> None:
     with paths.failures_named(target):
         probe.write_bytes(b"can be removed\n")
         probe.unlink()
+
+
+def require_apart(
+    outputs: Iterable[tuple[str, str | os.PathLike]],
+    inputs: Iterable[str | os.PathLike] = (),
+    *,
+    remedy: str = "name another file",
+) -> None:
+    """Refuses outputs that would replace an input or each other, whatever path leads there.
+
+    Called before anything is written.
+
+    Args:
+      outputs: each with what a message calls it, such as --output=NAME.
+      inputs: files that are read.
+      remedy: how to give other names.
+
+    Raises:
+      ValueError: two are one.
+    """
+    read = {key for path in inputs for key in _keys(path)}
+    written: dict[object, str] = {}
+    for name, path in outputs:
+        whole, *others = _keys(path)
+        if read.intersection([whole, *others]):
+            raise ValueError(f"{name}: is an input too; {remedy}")
+        if whole in written:
+            raise ValueError(f"{name}: is the same file as {written[whole]}; {remedy}")
+        written[whole] = name
+
+
+def _keys(path: str | os.PathLike) -> list[object]:
+    """What two paths of one file have in common: the whole path, links followed; its number."""
+    if paths.is_remote(path):
+        return [os.fspath(path)]
+    whole = os.path.realpath(path)
+    try:
+        status = os.stat(whole)  # noqa: PTH116 - of many files
+    except OSError:
+        return [whole]
+    return [whole, (status.st_dev, status.st_ino)]
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # or the disk fails

@@ -653,7 +653,9 @@ def main() -> None:
     given = parser.parse_args()
     wanted = parse_devices(given.devices)
     if given.output and (
-        given.output.suffix not in (".json", ".md") or not given.output.parent.is_dir()
+        given.output.suffix not in (".json", ".md")
+        or given.output.name == "signature.json"  # of an exported step
+        or not given.output.parent.is_dir()
     ):
         usage(f"--output={given.output}: name a .json or .md file, in a folder that is there")
     if given.kind != run_step.TRAINING and any(count > 1 for _, count in wanted):

@@ -41,6 +41,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.submission import intervals
+from mlperf_bert.submission.run_logs import require_free
 from mlperf_bert.submission.sides import (
     MACHINE,
     Run,
@@ -495,7 +496,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.write_baseline:
         if len(given.sides) != 1 or given.baseline or given.fail_if_slower:
             raise ValueError("--write_baseline writes A: give it alone")
-        side = read_side(given.sides[0])
+        with paths.reads() as inputs:
+            side = read_side(given.sides[0])
+        require_free({"--write_baseline": given.write_baseline}, inputs)
         write_baseline(side, given.write_baseline)
         print(f"{_about('A', side)}, in {given.write_baseline}")
         return 0

@@ -25,6 +25,7 @@ from mlperf_bert.files.whole import require_writable
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission.entry import Entry
+from mlperf_bert.submission.run_logs import require_free
 
 TABLE = Path(__file__).with_name("published.parquet")
 ROUNDS = tuple(ruleset.removesuffix(".0") for ruleset in RULESETS)
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=TABLE)
     given = parser.parse_args(paths.words_with_home(arguments))
     require_writable(given.output)
+    require_free({"--output": str(given.output)})
     from mlperf_bert.submission import collecting  # the official tools, which a reader needs not
 
     entries, commits = collecting.collect(given.clones)

@@ -26,6 +26,7 @@ from mlperf_bert.options import duration
 from mlperf_bert.submission import published, report_charts, standing, standing_charts
 from mlperf_bert.submission.comparison import recognised, standing_of
 from mlperf_bert.submission.official import UNAIDED
+from mlperf_bert.submission.run_logs import require_free
 from mlperf_bert.submission.standing_charts import Drawn
 from mlperf_bert.submission.tabulation import entry_of
 from mlperf_bert.submission.verdict import SystemVerdict, judge, mean_energy, mean_phase_minutes
@@ -305,8 +306,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{output.stem}.html"
         )
     convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
-    with paths.failures_named(org_dir):
+    with paths.failures_named(org_dir), paths.reads() as inputs:
         verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
+    outputs = {"--output": given.output, "--standing": given.standing}
+    if output:
+        outputs["the numbers of --output"] = str(output.with_suffix(".json"))
+    require_free(outputs, [*inputs, given.custom_rcps])
     for system in verdicts:
         print(as_text(system))
     name = paths.resolve(org_dir).name

@@ -8,10 +8,10 @@ a run that was repeated the newest repetition counts. A run that was resumed has
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import paths, whole
 from mlperf_bert.mlperf.log_lines import LOG_NAME, METRICS_NAME, RESULT_LOG
 from mlperf_bert.mlperf.results import Evaluation, RunResult, read_run
 from mlperf_bert.submission.folder import result_files
@@ -21,6 +21,11 @@ ALTERNATING_RECORD = "alternate.json"
 """In the folder of a campaign whose runs alternate; `variants` in it names two folders beside."""
 _RESUMED_LOG = re.compile(r"bert\.resumed-(\d+)\.log")
 _OF_A_RUN = (RESULT_LOG, LOG_NAME, METRICS_NAME)
+_KEPT = re.compile(
+    r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl"
+    r"|(run|campaign|alternate|provenance|manifest)\.json"
+)
+"""Names of what runs and campaigns have written."""
 _NUMBER = re.compile(r"(\d+)(?:\.repeat-(\d+))?")
 _SET_ASIDE = re.compile(r".*\.interrupted-\d+")
 _WHAT_TO_GIVE = (
@@ -128,6 +133,27 @@ def _of_output_dir(folder: paths.Location, name: str) -> RunFiles:
         output_dir=folder,
         metrics=metrics if metrics.exists() else None,
     )
+
+
+def require_free(
+    outputs: Mapping[str, str | None], inputs: Iterable[str | os.PathLike | None] = ()
+) -> None:
+    """Refuses outputs that would replace what was read, each other, or a file of any run.
+
+    Args:
+      outputs: option -> path, or None.
+      inputs: files that were read; None is none.
+
+    Raises:
+      ValueError: one would.
+    """
+    given = [(f"{option}={path}", path) for option, path in outputs.items() if path]
+    whole.require_apart(given, filter(None, inputs))
+    for name, path in given:
+        # Also of a run that was left out, or is behind a link.
+        place = paths.resolve(paths.location(path))
+        if _KEPT.fullmatch(place.name) and paths.is_file(place):
+            raise ValueError(f"{name}: is a file of a run; name another file")
 
 
 def runs_so_far(name: str) -> list[RunResult]:

@@ -35,7 +35,7 @@ from mlperf_bert.submission.comparison import (
 )
 from mlperf_bert.submission.entry import CPU, Entry
 from mlperf_bert.submission.folder import result_files
-from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, runs_in
+from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, require_free, runs_in
 from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.tabulation import entry_of
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
@@ -206,11 +206,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = chosen(entries, given.where)
     if not (given.runs or given.output or given.csv):
         raise ValueError("nothing to do: name a run, or a page with --output, or give --csv")
-    standings = [
-        standing_of(recognised(own, entries), shown, **points)
-        for path in given.runs
-        for own in read_own(path, **points)
-    ]
+    with paths.reads() as inputs:
+        standings = [
+            standing_of(recognised(own, entries), shown, **points)
+            for path in given.runs
+            for own in read_own(path, **points)
+        ]
+    outputs = {"--output": given.output, "--csv": given.csv}
+    require_free(outputs, [*inputs, given.custom_rcps])
     for standing in standings:
         print("\n".join(standing.lines()))
     if given.output:

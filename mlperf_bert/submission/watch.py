@@ -24,7 +24,7 @@ from mlperf_bert.submission import published, reference_runs, watch_table
 from mlperf_bert.submission.entry import NUM_WEIGHTS_OF_BERT_LARGE
 from mlperf_bert.submission.observer import causes, in_words
 from mlperf_bert.submission.reference_runs import Reference, outlooks
-from mlperf_bert.submission.run_logs import runs_so_far, work_of
+from mlperf_bert.submission.run_logs import require_free, runs_so_far, work_of
 
 EXIT_OUTSIDE = 3
 SECONDS_BETWEEN_LOOKS = 10
@@ -130,8 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--save writes the runs of --reference: give it too")
     if not given.runs and not given.save:
         parser.error("give the log of a run, or --table")
-    reference = given.reference and reference_runs.own_reference(given.reference)
+    with paths.reads() as inputs:
+        reference = given.reference and reference_runs.own_reference(given.reference)
     if given.save:
+        require_free({"--save": given.save}, [*inputs, *given.runs])
         reference_runs.save(reference, given.save)
         print(f"{len(reference)} {reference.words} are in {given.save}")
     return EXIT_OUTSIDE if watch(given.runs, reference, follow=given.follow) else 0

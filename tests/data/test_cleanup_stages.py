@@ -294,7 +294,7 @@ def test_a_text_that_a_link_matches_again_is_told_once(tmp_path, punkt):
         (
             "do_sentence_segmentation.py",
             ["--input_suffix=.2", "--output_suffix=.2", "--punkt={folder}/punkt"],
-            "wiki_00.2 would be replaced by its own output; give other suffixes",
+            "wiki_00.2: is an input too; give other suffixes, or another folder",
         ),
     ],
 )
@@ -306,6 +306,27 @@ def test_flags_that_cannot_be_meant_are_refused(tmp_path, punkt, name, flags, me
     assert done.returncode == 1 and message in done.stderr.splitlines()[-1]
     assert {path.name for path in tmp_path.glob("wiki*")} == {"wiki_00", "wiki_00.2"}
     assert (tmp_path / "wiki_00.2").read_text() == "One. Two.\n"
+
+
+REPLACING = [
+    ("cleanup_file.py", ["--data={0}/wiki_*", "--output_suffix=_1"]),  # wiki_0_1 of wiki_0
+    ("clean.py", ["{0}/wiki_0", "{0}/link"]),
+    ("clean.py", ["{0}/wiki_0", "{0}/../{1}/wiki_0"]),
+    ("seperate_test_set.py", ["--data={0}/eval.t?t", "--input_suffix=", "--test_output={0}/eval"]),
+    ("do_gather.py", ["--data={0}/part-*", "--input_suffix=", "--out_dir={0}"]),
+    ("do_gather.py", ["--data={0}/part-*", "--input_suffix=.4", "--out_dir={0}"]),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), REPLACING)
+def test_no_stage_replaces_what_it_reads(tmp_path, name, words):
+    for file in ("wiki_0", "wiki_0_1", "eval.txt", "part-00000-of-00500"):
+        (tmp_path / file).write_text("One.\n")
+    (tmp_path / "link").symlink_to("wiki_0")
+    line = script(name, *(word.format(tmp_path, tmp_path.name) for word in words))
+    assert line.endswith(": is an input too; give other suffixes, or another folder"), line
+    assert len(list(tmp_path.iterdir())) == 5
+    assert all(path.read_text() == "One.\n" for path in tmp_path.iterdir())
 
 
 def test_the_empty_last_article_counts_and_can_be_picked():

@@ -199,7 +199,7 @@ def test_usage_errors(work):
     only = run(work, output_dir=None, output_file=work / "x", examples_per_part=2)
     assert "needs --output_dir" in fails(only)
     for names, message in {
-        "one,./one": "--output_file=one,./one: a file is given twice",
+        "one,./one": "--output_file=one: is the same file as --output_file=one; name another",
         "one,": "--output_file=one,: a name is empty",
         str(work): f"--output_file={work} is a folder; name a file, or give --output_dir",
         "no/one": "--output_file=no/one: there is no folder no; make it",
@@ -217,6 +217,19 @@ def test_two_runs_at_once_are_refused(work):
     assert "another process writes here" in fails(run(work))
     lock.release()
     assert run(work).returncode == 0
+
+
+def test_no_part_and_no_output_replaces_an_input(work):
+    text = work / "out" / "part-1"
+    text.parent.mkdir()
+    text.write_bytes((work / "part-1").read_bytes())
+    before = text.read_bytes()
+    assert "out/part-1: is an input too; give another" in fails(run(work, input_file=text))
+    assert text.read_bytes() == before
+    output = {"output_dir": None, "output_file": work / "vocab.txt"}
+    words = (work / "vocab.txt").read_bytes()
+    assert "vocab.txt: is an input too; name another file" in fails(run(work, **output))
+    assert (work / "vocab.txt").read_bytes() == words
 
 
 STOPPED = """

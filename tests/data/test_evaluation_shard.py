@@ -51,6 +51,11 @@ def pipe(stored) -> dict:
     return {"input_tfrecord": stored.parent / "pipe"}
 
 
+def linked(stored):
+    os.link(stored, stored.parent / "hard")
+    return stored.parent / "hard"
+
+
 BAD_REQUESTS = {
     "far too many": (
         lambda stored: {"num_examples_to_pick": 99999999999999},
@@ -70,6 +75,10 @@ BAD_REQUESTS = {
         r"--max_seq_length=-1: must be a number at least 1",
     ),
     "a pipe": (pipe, "pipe: a FIFO; give a regular file"),
+    "its own input": (
+        lambda stored: {"output_tfrecord": linked(stored)},
+        "hard: is an input too; name",
+    ),
     "no file": (lambda stored: {"input_tfrecord": stored.parent / "none"}, "none: No such file"),
     "no folder": (
         lambda stored: {"output_tfrecord": stored.parent / "none" / "picked"},
@@ -83,10 +92,11 @@ def test_a_bad_request_is_one_line_at_once_and_writes_nothing(stored, case):
     change, message = BAD_REQUESTS[case]
     flags = flags_of(stored, **change(stored))
     before = set(stored.parent.iterdir())
+    content = stored.read_bytes()
     command = [sys.executable, "pick_eval_samples.py", *(f"--{k}={v}" for k, v in flags.items())]
     done = starts.run(command)
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("pick_eval_samples.py: ")
     assert re.search(message, line), line
-    assert set(stored.parent.iterdir()) == before
+    assert set(stored.parent.iterdir()) == before and stored.read_bytes() == content

@@ -12,7 +12,7 @@ from mlperf_bert.data import manifest, punkt, segmentation, sentences, vocabular
 from mlperf_bert.data.documents import read_texts
 from mlperf_bert.files import paths
 from mlperf_bert.files.paths import require_regular_file
-from mlperf_bert.files.whole import replaceable, write_whole, written_beside
+from mlperf_bert.files.whole import replaceable, require_apart, write_whole, written_beside
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import convergence, log_lines
 from mlperf_bert.model.config import BertConfig
@@ -151,3 +151,31 @@ def test_a_failure_leaves_what_was_there(tmp_path):
         file.write(b"half")
         raise OSError("disk full")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_outputs_are_apart_from_inputs_and_from_each_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("input").write_text("text")
+    for link, name in ((os.symlink, "soft"), (os.link, "hard")):
+        link(tmp_path / "input", f"folder/{name}")
+    Path("other").symlink_to("folder")
+    for output in ("input", "./folder/../input", "other/soft", "folder/hard"):
+        with pytest.raises(ValueError, match=r"^--x=: is an input too; name another file$"):
+            require_apart([("--x=", output)], ["none", Path("input")])
+    require_apart([("--x=", "new"), ("--y=", "folder/new")], ["input", "input"])
+    for one, two in (("new", Path("./new")), ("other/new", "folder/new"), ("gs://b/x", "gs://b/x")):
+        with pytest.raises(ValueError, match=r"^--y=: is the same file as --x=; move it$"):
+            require_apart([("--x=", one), ("--y=", two)], remedy="move it")
+
+
+def test_what_is_read_is_collected(tmp_path):
+    for name in "abc":
+        (tmp_path / name).write_text("text")
+    with paths.reads() as outer:
+        with paths.reads() as inner:
+            paths.in_parallel(paths.read_bytes, [tmp_path / "a", tmp_path / "b"])
+        paths.read_bytes(tmp_path / "c")
+    paths.read_bytes(tmp_path / "a")
+    assert inner == {str(tmp_path / name) for name in "ab"}
+    assert outer == {str(tmp_path / name) for name in "abc"}

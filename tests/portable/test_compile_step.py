@@ -122,6 +122,10 @@ def test_a_program_that_jax_cannot_read_has_its_memory(tmp_path, monkeypatch):
             "--devices=h100:0: give a number of devices that h100 has: 1 to",
         ),
         (
+            ["--devices=h100", "--output=signature.json"],
+            "--output=signature.json: name a .json or .md",
+        ),
+        (
             ["--devices=h100", "--output=figures.txt"],
             "--output=figures.txt: name a .json or .md",
         ),
