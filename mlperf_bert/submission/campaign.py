@@ -157,7 +157,7 @@ class Campaign:
         start = list(self.command)
         if self.in_containers:
             # The launcher mounts its output directory. A fixed seed would be that of every run.
-            settings = ["SEED=", f"OUTPUT_DIR={output_dir}"]
+            settings = ["-u", "SEED", f"OUTPUT_DIR={output_dir}"]
             settings += ["EVAL_FILE="] if self.offline_eval_input_file else []
             start = ["env", *settings, *start]
         own = f"--output_dir={output_dir}"

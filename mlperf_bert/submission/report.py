@@ -310,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
     outputs = {"--output": given.output, "--standing": given.standing}
     if output:
-        outputs["the numbers of --output"] = str(output.with_suffix(".json"))
+        outputs["the numbers of --output"] = output.with_suffix(".json")
     require_free(outputs, [*inputs, given.custom_rcps])
     for system in verdicts:
         print(as_text(system))

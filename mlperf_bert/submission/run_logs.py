@@ -136,7 +136,7 @@ def _of_output_dir(folder: paths.Location, name: str) -> RunFiles:
 
 
 def require_free(
-    outputs: Mapping[str, str | None], inputs: Iterable[str | os.PathLike | None] = ()
+    outputs: Mapping[str, str | os.PathLike | None], inputs: Iterable[str | os.PathLike | None] = ()
 ) -> None:
     """Refuses outputs that would replace what was read, each other, or a file of any run.
 

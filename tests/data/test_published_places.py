@@ -374,7 +374,6 @@ def test_a_mirror_has_every_file_under_one_url(there, run, tmp_path, name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--base_url=", "config"), "--base_url is empty: give a URL, or leave it out"),
         (("--base_url=x", "--check_only"), "--check_only fetches nothing: leave out --base_url"),
         (("confg",), "confg: choose of config tf1 tf2 dump text punkt"),
         (("--out_dir=gs://bucket/wiki",), "give a local path, and copy it"),
