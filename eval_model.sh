@@ -17,6 +17,7 @@ done
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
+# A preset among "$@" may override, without a warning, what stands before --flagfile=/dev/null.
 exec "${PYTHON:-python}" run_pretraining.py \
   --bert_config_file="${WIKI_DIR:-/wiki}/bert_config.json" \
   --input_file="${EVAL_FILE:-${DATA_DIR:-/data}/eval_10k}" \
@@ -26,6 +27,7 @@ exec "${PYTHON:-python}" run_pretraining.py \
   --max_predictions_per_seq=76 \
   --eval_batch_size=8 \
   --num_train_steps=107538 \
+  --flagfile=/dev/null \
   "$@" \
   --do_eval \
   --nodo_train # last: presets say --do_train

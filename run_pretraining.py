@@ -82,6 +82,7 @@ def _train() -> None:
     observers, start_up = _observers(config), StartUp()
     team = workers.agree(config)
     if outcome := run.train(config, team, start_up, observers):  # only the chief has one
+        print(outcome.in_words(config.target_accuracy))
         print(outcome.line(seed=team.seed, start_time=start_up.start_time), flush=True)
 
 

@@ -41,6 +41,7 @@ export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
 # exec: python replaces this shell. As process 1 of the container it gets docker stop's SIGTERM and saves a
 # checkpoint, tracers attach to it, and its exit code is the container's.
+# A preset among "$@" may override, without a warning, what stands before --flagfile=/dev/null.
 exec "${PYTHON:-python}" run_pretraining.py \
   --do_train \
   --bert_config_file="$wiki/bert_config.json" \
@@ -60,4 +61,5 @@ exec "${PYTHON:-python}" run_pretraining.py \
   --num_warmup_steps=1562 \
   --start_warmup_step=0 \
   --save_checkpoints_steps=6250 \
+  --flagfile=/dev/null \
   "$@"

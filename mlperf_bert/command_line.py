@@ -244,10 +244,54 @@ def parse(script: str, argv: Sequence[str]) -> list[str]:
         sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")
     except ValueError as error:
         sys.exit(f"{script}: {as_lines(error)}")
+    for text in _overridden(argv[1:]):
+        warn(text)
     for name in sorted(_MAY_BE_EMPTY):
         if name in flags.FLAGS and flags.FLAGS[name].value == "":
             warn(f"--{name}= is empty: it counts as not given")
     return rest
+
+
+def _overridden(words: Sequence[str]) -> Iterator[str]:
+    """Names each flag that a flag file after it sets to another value.
+
+    What stands before --flagfile=/dev/null are a launcher's defaults: these may be overridden.
+    """
+    before: dict[str, Any] = {}
+    segment: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word.lstrip("-") == "flagfile":
+            word = f"--flagfile={next(rest)}"
+        if not word.lstrip("-").startswith("flagfile="):
+            segment.append(word)
+            continue
+        before = {} if word.endswith("=/dev/null") else before | _settings(segment)
+        segment = []
+        of_file = _settings(flags.FLAGS.read_flags_from_files([word], force_gnu=False))
+        for name in before.keys() & of_file.keys():
+            if before[name] != of_file[name]:
+                yield (
+                    f"--{name}={before[name]} does not count: {word} after it says "
+                    f"--{name}={of_file[name]}; give --flagfile first"
+                )
+        before = {name: value for name, value in before.items() if name not in of_file}
+
+
+def _settings(words: Sequence[str]) -> dict[str, Any]:
+    """Flag -> value of words that have been parsed."""
+    found = {}
+    for word, after in itertools.pairwise([*words, ""]):
+        name, equals, text = word.lstrip("-").partition("=")
+        if not word.startswith("-"):
+            continue
+        if _is_boolean(name) and not equals:
+            text = "true" if name in flags.FLAGS else "false"
+            name = name if name in flags.FLAGS else name.removeprefix("no")
+        if name in flags.FLAGS:
+            has_text = equals or flags.FLAGS[name].boolean
+            found[name] = flags.FLAGS[name].parser.parse(text if has_text else after)
+    return found
 
 
 def _refuse_an_empty_value(flag: flags.Flag) -> None:

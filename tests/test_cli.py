@@ -262,6 +262,27 @@ def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--dupe_factor=3", "--nodo_lower_case"], {"dupe_factor=3", "do_lower_case=False"}),
+        (["--dupe_factor", "3"], {"dupe_factor=3"}),
+        (["--dupe_factor=05", "--do_lower_case=true"], set()),  # the same values
+        (["--dupe_factor=3", "--flagfile=/dev/null"], set()),  # defaults of a launcher
+        (["--random_seed=3"], set()),
+    ],
+)
+def test_a_flag_that_a_flag_file_after_it_overrides_is_told(tmp_path, words, told):
+    file = tmp_path / "flags"
+    file.write_text("--dupe_factor=5\n--do_lower_case\n")
+    done = starts.run([sys.executable, DATA, *words, f"--flagfile={file}", "--dupe_factor=5"])
+    found = re.findall(r"warning: --(\S+) does not count: (.*)", done.stderr)
+    assert {setting for setting, _ in found} == told
+    ends = ("says --dupe_factor=5; give --flagfile first", "says --do_lower_case=True; give")
+    assert all(f"--flagfile={file} after it" in text for _, text in found)
+    assert all(any(end in text for end in ends) for _, text in found)
+
+
 DATA = "create_pretraining_data.py"
 UNREAD_WORDS = [
     (DATA, ["--do_lower_case", "False"], "write --nodo_lower_case or --do_lower_case=false"),

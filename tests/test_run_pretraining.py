@@ -45,6 +45,9 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     assert seconds / 2 < told <= seconds + 1
     log = (out / "bert.log").read_text()
     assert "evaluation examples: the rules require 10,000, this run has 50" in done.stdout
+    assert done.stdout.count("not a submission to the closed division") == 1
+    assert done.stdout.count("bert_config_file: ") == 1
+    assert re.search(r"^the run went to its end without .*\nRESULT,", done.stdout, re.MULTILINE)
     assert "all examples of every part, this run has the first 6000 of each" in done.stdout
     assert re.findall(r'"submission_division", "value": "(\w+)"', log) == ["open"]
     assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()

@@ -119,7 +119,7 @@ def require_valid(example: Mapping[str, np.ndarray], limits: ExampleLimits) -> N
         if len(values) != length:
             remedy = f"1 is expected; {MAKE_AGAIN}"
             if flag := _LENGTH_FLAGS.get(name):
-                remedy = f"{flag}={length} was given; pass {flag}={len(values)} or {MAKE_AGAIN}"
+                remedy = f"the run has {flag}={length}; give {flag}={len(values)} or {MAKE_AGAIN}"
             raise ValueError(f"holds {len(values)} values in {name}, but {remedy}")
         wrong = np.flatnonzero(as_unsigned(values) > as_unsigned(greatest[name]))
         if wrong.size:

@@ -61,6 +61,7 @@ BERT_LARGE: Mapping[str, object] = MappingProxyType(
     }
 )
 """The official bert_config.json."""
+_OF_MODEL = "bert_config_file: "
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def departures_from_closed_rules(
         if actual != FIXED_HYPERPARAMETERS[name]
     ]
     issues += [
-        Issue(f"bert_config_file: {name}", expected, model.get(name, "nothing"))
+        Issue(f"{_OF_MODEL}{name}", expected, model.get(name, "nothing"))
         for name, expected in BERT_LARGE.items()
         if model.get(name) != expected
     ]
@@ -160,9 +161,12 @@ def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
 
 
 def open_division(departures: Sequence[Issue]) -> str:
-    """Return why a run is not in the closed division, a line for each departure."""
-    lines = "".join(f"\n  - {departure}" for departure in departures)
-    return f"This run is not a submission to the closed division:{lines}"
+    """Return why a run is not in the closed division: a line a departure, and one for the model."""
+    of_model = [name for each in departures if (name := each.parameter.partition(_OF_MODEL)[2])]
+    lines = [str(each) for each in departures if not each.parameter.startswith(_OF_MODEL)]
+    if of_model:
+        lines.append(f"{_OF_MODEL}not the benchmark's {', '.join(of_model)}")
+    return "\n  - ".join(["This run is not a submission to the closed division:", *lines])
 
 
 def require_ruleset(ruleset: str) -> None:

@@ -6,6 +6,7 @@ is one line that says what, where and how to fix it.
 
 import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import manifest, vocabulary
+from mlperf_bert.data import manifest, published, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
@@ -122,6 +123,7 @@ def inspect(
         manifests=_manifests(files, findings),
     )
     _check_batches(setup)
+    _check_warm_up(setup)
     check_data(setup)
     _check_speed_options(setup)
     if setup.bert_config:
@@ -168,6 +170,21 @@ def _check_batches(setup: Setup) -> None:
         for flag in ("train_batch_size", "eval_batch_size"):
             size = getattr(setup.config, flag)
             setup.findings.attempt(devices.replica_batch_size, size, replicas, flag=flag)
+
+
+def _check_warm_up(setup: Setup) -> None:
+    """Tells of a run whose last step is still in the warm-up, as the default of 10,000 steps is."""
+    config = setup.config
+    last_of_warm_up = config.num_train_steps - 1 - config.start_warmup_step
+    if last_of_warm_up < config.num_warmup_steps:
+        highest = config.learning_rate * last_of_warm_up / config.num_warmup_steps
+        since = config.start_warmup_step and f" from --start_warmup_step={config.start_warmup_step}"
+        setup.findings.add(
+            WARNING,
+            f"--num_warmup_steps={config.num_warmup_steps}{since or ''}: the run ends within its "
+            f"warm-up, at --num_train_steps={config.num_train_steps}; its highest learning rate is "
+            f"{highest:.3g} of {config.learning_rate:.3g}; lower --num_warmup_steps",
+        )
 
 
 def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
@@ -343,6 +360,8 @@ def departures(setup: Setup) -> list[rules.Issue]:
     Of the data, every difference from the published ones, by the manifests of their folders.
     """
     issues = setup.config.departures(setup.bert_config)
+    if is_bert_large(setup.bert_config) and setup.initial_checkpoint:
+        issues += _departure_of_weights(setup.initial_checkpoint.prefix)
     for folder, made in setup.manifests.items():
         # Nothing is known of it, so that no departure is either; `check_data` warns.
         if made is None:
@@ -362,6 +381,24 @@ def departures(setup: Setup) -> list[rules.Issue]:
             if (value := made.parameters.get(name, expected)) != expected:
                 issues.append(rules.Issue(f"{name} of the data", expected, value))
     return issues
+
+
+def _departure_of_weights(prefix: str) -> list[rules.Issue]:
+    """Compares a checkpoint with both published ones, without reading gigabytes.
+
+    The index has a checksum of every tensor, with which TensorFlow compares what it loads: so its
+    MD5 and the sizes of both files are enough.
+    """
+    files = [f"{prefix}.index", f"{prefix}.data-00000-of-00001"]
+    sizes = [paths.size_bytes(path) if paths.status(path) else None for path in files]
+    for group in ("tf1", "tf2"):
+        expected = {Path(each.path).suffix: each for each in published.GROUPS[group]}
+        index, data = expected[".index"], expected[".data-00000-of-00001"]
+        has_sizes = sizes == [index.size_bytes, data.size_bytes]
+        if has_sizes and hashlib.md5(paths.read_bytes(files[0])).hexdigest() == index.md5:
+            return []
+    expected_weights = "a published one, tf1_ckpt or tf2_ckpt, as it is"
+    return [rules.Issue("init_checkpoint", expected_weights, f"{prefix}, another by size or MD5")]
 
 
 def _names_in(folder: paths.Location, files: list[str]) -> set[str]:

@@ -101,10 +101,20 @@ class Outcome:
     """How a run ended."""
 
     status: str
-    """success: the target was reached; aborted: it was not."""
+    """MLPerf's words: success: the target was reached; aborted: it was not, at its end too."""
     accuracy: float | None
     """Masked-LM accuracy of the last evaluation."""
     samples: int
+
+    def in_words(self, target: float) -> str:
+        """That the run went to its end, and what the status in the RESULT line means."""
+        if self.status == "success":
+            return f"the run reached its target, masked-LM accuracy {target}"
+        accuracy = "not evaluated" if self.accuracy is None else f"{self.accuracy:.4f} at its end"
+        return (
+            f"the run went to its end without its target, masked-LM accuracy {target} "
+            f"({accuracy}); MLPerf calls that aborted"
+        )
 
     def line(self, *, seed: int, start_time: float) -> str:
         """The RESULT line: benchmark, seed, seconds, user, start, status, accuracy, samples."""
@@ -205,7 +215,7 @@ def precision_of_products(precision: str, device: DeviceConfig) -> str:
 
 def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
     departures = checks.departures(setup)
-    if provenance.get("initial_weights"):  # a resume need not name them again
+    if team.goes_on and provenance.get("initial_weights"):  # it need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.resumes:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))

@@ -122,7 +122,7 @@ def _train(
                 limit = (config.max_eval_steps or num_examples) * config.eval_batch_size
                 run.eval_samples(min(num_examples, limit))
                 if issue := rules.departure_of_evaluation(num_examples):
-                    team.say(rules.open_division([issue]))
+                    team.say(f"The evaluation is not that of the closed division: {issue}")
                     log.declare_open()
             # Before the log: without run.json it counts as another run's, and it is open too and
             # would be closed as the logs of killed processes are.

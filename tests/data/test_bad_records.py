@@ -105,11 +105,11 @@ BAD_RECORDS = {
     "no features": (b"", r"is not a tf.Example of integers and floats: fields \[\] where \[1\]"),
     "a token less": (
         changed(input_ids=integers(range(7))),
-        "holds 7 values in input_ids, but --max_seq_length=8 was given; pass --max_seq_length=7",
+        "holds 7 values in input_ids, but the run has --max_seq_length=8; give --max_seq_length=7",
     ),
     "a prediction more": (
         changed(masked_lm_weights=floats([0] * 4)),
-        "holds 4 values in masked_lm_weights, but --max_predictions_per_seq=3 was given; pass ",
+        "holds 4 values in masked_lm_weights, but the run has --max_predictions_per_seq=3; give ",
     ),
     "two labels": (
         changed(next_sentence_labels=integers([0, 1])),

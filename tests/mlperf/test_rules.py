@@ -92,6 +92,19 @@ def test_each_departure_is_named(change, parameter, expected):
     assert str(issue).startswith(f"{parameter}: the rules require {expected}, this run has ")
 
 
+def test_a_run_says_its_departures_once_those_of_a_model_in_one_line():
+    model = {**rules.BERT_LARGE, "hidden_size": 64, "num_hidden_layers": 2}
+    issues = rules.departures_from_closed_rules(
+        global_batch_size=448, interval_samples=150_080, seed_is_random=False, model=model
+    )
+    assert rules.open_division(issues).splitlines() == [
+        "This run is not a submission to the closed division:",
+        "  - seed: the rules require a random one, drawn by the run, this run has one fixed by the "
+        "user",
+        "  - bert_config_file: not the benchmark's hidden_size, num_hidden_layers",
+    ]
+
+
 def test_all_departures_are_collected():
     change = {"optimizer": "adamw", "seed_is_random": False, "model": {}}
     issues = rules.departures_from_closed_rules(**CLOSED_RUN | change)

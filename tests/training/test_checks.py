@@ -4,9 +4,11 @@ Long because the preflight has a test for every finding.
 """
 
 import dataclasses
+import hashlib
 import json
 import re
 import shutil
+import types
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,13 +19,15 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.convert.tf1_tf2 import convert
-from mlperf_bert.data import example_encoder, tfrecord, validity
+from mlperf_bert.data import example_encoder, published, tfrecord, validity
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training import checks, memory
+from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.inspection import inspect_closely
 from mlperf_bert.training.output import Origin, OutputDirectory, read_record
@@ -456,6 +460,84 @@ def test_options_for_speed_that_do_not_fit_are_told(config):
     assert "--pack_sequences makes batches of several shapes" in error
 
 
+@pytest.mark.parametrize(
+    ("num_warmup_steps", "start_warmup_step", "num_train_steps", "ends_within"),
+    [
+        (10_000, 0, 6, True),
+        (10, 0, 1, True),
+        (10, 0, 10, True),
+        (9, 0, 10, False),
+        (800, -700, 100, True),
+        (800, -700, 101, False),
+        (0, -700, 10, False),
+    ],
+)
+def test_a_run_that_ends_within_its_warm_up_is_told_its_highest_rate(
+    config, num_warmup_steps, start_warmup_step, num_train_steps, ends_within
+):
+    steps = {"num_warmup_steps": num_warmup_steps, "num_train_steps": num_train_steps}
+    steps["start_warmup_step"] = start_warmup_step
+    told = [
+        text for text in texts(dataclasses.replace(config, **steps), "warning") if "warm" in text
+    ]
+    assert len(told) == ends_within
+    if ends_within:
+        rates = WarmupPolynomialDecay(learning_rate=config.learning_rate, **steps)
+        highest = max(float(rates.at_step(step)) for step in range(num_train_steps))
+        assert f"its highest learning rate is {highest:.3g} of 0.001; lower" in told[0]
+        assert told[0].startswith(f"--num_warmup_steps={num_warmup_steps}")
+
+
+def publish(monkeypatch, **content: tuple[bytes, bytes]) -> None:
+    """Index and data of the published checkpoints, by layout."""
+    groups = {
+        layout: tuple(
+            published.PublishedFile(f"ckpt.{name}", len(text), hashlib.md5(text).hexdigest())
+            for name, text in zip(("index", "data-00000-of-00001"), texts)
+        )
+        for layout, texts in content.items()
+    }
+    monkeypatch.setattr(published, "GROUPS", groups)
+
+
+@pytest.mark.parametrize(
+    ("index", "data", "departs"),
+    [
+        (b"index of 1", b"12345", False),
+        (b"index of two", b"123", False),
+        (b"another  1", b"12345", True),
+        (b"index of 1", b"1234", True),
+        (b"index of 1", b"123", True),
+        (b"index of 1", None, True),
+    ],
+)
+def test_weights_that_are_not_published_depart_from_the_rules(
+    config, monkeypatch, tmp_path, index, data, departs
+):
+    publish(monkeypatch, tf1=(b"index of 1", b"12345"), tf2=(b"index of two", b"123"))
+    prefix = str(tmp_path / "own-7")
+    Path(f"{prefix}.index").write_bytes(index)
+    if data:
+        Path(f"{prefix}.data-00000-of-00001").write_bytes(data)
+    of_run = dataclasses.replace(config, init_checkpoint=prefix)
+    for model, is_told in ((rules.BERT_LARGE, departs), (dataclasses.asdict(TINY), False)):
+        setup = Setup(
+            config=of_run,
+            findings=checks.Findings(),
+            bert_config=BertConfig(**model),
+            strategy=tf.distribute.get_strategy(),
+            files=[],
+            eval_files=[],
+            manifests={},
+            initial_checkpoint=types.SimpleNamespace(prefix=prefix),
+        )
+        named = [
+            str(each) for each in checks.departures(setup) if each.parameter == "init_checkpoint"
+        ]
+        assert len(named) == is_told
+        assert all(f"this run has {prefix}, another by size or MD5" in text for text in named)
+
+
 def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     found = inspect_closely(config, measure_initial_accuracy=True)
     lines = [str(finding) for finding in found.findings]
@@ -496,8 +578,9 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     assert [error.replace(f"{tmp_path}/", "") for error in found] == [
         "part-1: record 0 at byte 0 is damaged (the checksum of the data is wrong); "
         "copy or make the file again",
-        "eval: record 0 at byte 0 holds 32 values in input_ids, but --max_seq_length=16 was given; "
-        "pass --max_seq_length=32 or make the file again with create_pretraining_data.py",
+        "eval: record 0 at byte 0 holds 32 values in input_ids, but the run has "
+        "--max_seq_length=16; give --max_seq_length=32 or make the file again with "
+        "create_pretraining_data.py",
     ]
     (tmp_path / "eval").write_bytes(good)
     for number in range(1, 9):

@@ -9,7 +9,7 @@ import pytest
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import log
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
-from mlperf_bert.training.reporting import MetricsWriter
+from mlperf_bert.training.reporting import MetricsWriter, Outcome
 
 
 def test_each_optimizer_is_logged_by_keys_of_its_own():
@@ -46,6 +46,24 @@ def test_a_full_disk_names_the_file_of_the_metrics_and_that_of_the_log(tmp_path)
     with pytest.raises(OSError) as failed:
         log._LogFile("/dev/full").emit(logging.makeLogRecord({"msg": "line"}))
     assert as_lines(failed.value).startswith("/dev/full: No space left on device; make room and ")
+
+
+@pytest.mark.parametrize(
+    ("status", "accuracy", "words"),
+    [
+        ("success", 0.73, "the run reached its target, masked-LM accuracy 0.72"),
+        (
+            "aborted",
+            0.11,
+            "without its target, masked-LM accuracy 0.72 (0.1100 at its end); MLPerf",
+        ),
+        ("aborted", None, "masked-LM accuracy 0.72 (not evaluated); MLPerf calls that aborted"),
+    ],
+)
+def test_the_end_of_a_run_is_told_in_words_beside_the_result_line(status, accuracy, words):
+    outcome = Outcome(status=status, accuracy=accuracy, samples=80)
+    assert words in outcome.in_words(0.72)
+    assert f",{status}," in outcome.line(seed=1, start_time=0.0)
 
 
 def test_a_full_disk_is_no_lack_of_memory(small_disk):
