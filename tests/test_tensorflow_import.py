@@ -54,3 +54,12 @@ def test_a_processor_that_tensorflow_cannot_use_is_named(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     with pytest.raises(ImportError, match="needs a processor with AVX"):
         tensorflow_import.tensorflow()
+
+
+@pytest.mark.parametrize("own", [None, "FASTEST_FIRST"])
+def test_gpus_are_counted_as_nvml_counts_them_if_nothing_else_is_asked_for(monkeypatch, own):
+    monkeypatch.setattr(os, "environ", {"CUDA_DEVICE_ORDER": own} if own else {})
+    monkeypatch.setattr(tensorflow_import.importlib, "import_module", lambda name: None)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    tensorflow_import.tensorflow()
+    assert os.environ["CUDA_DEVICE_ORDER"] == (own or "PCI_BUS_ID")

@@ -340,6 +340,7 @@ def meter(
     *,
     power_watts: float | None = None,
     num_gpus: int = 0,
+    visible: str | None = "",
     use_tpu: bool = False,
     num_hosts: int = 1,
     rapl: Path = RAPL,
@@ -351,6 +352,7 @@ def meter(
     Args:
       power_watts: of the whole system, all its hosts; then nothing is measured.
       num_gpus: GPUs that the run uses here; without any, none is measured.
+      visible: CUDA_VISIBLE_DEVICES; None if processes with others of their own run here too.
       use_tpu: a TPU computes.
       num_hosts: of the run.
       rapl: the folder of the kernel's power zones.
@@ -367,12 +369,8 @@ def meter(
     close: Callable[[], object] | None = None
     if num_gpus:
         try:
-            gpus, close = _gpus(nvml)
+            gpus, notes, close = _gpus(nvml or pynvml, num_gpus=num_gpus, visible=visible)
             sensors += gpus
-            if any(isinstance(gpu, Power) for gpu in gpus):
-                notes.append(f"GPUs by power readings every {INTERVAL_SECONDS:g} s")
-            if len(gpus) != num_gpus:
-                notes.append(f"all {len(gpus)} GPUs count, the run uses {num_gpus}")
         except SensorFailed as failure:
             reasons.append(str(failure))
     elif use_tpu:
@@ -390,22 +388,63 @@ def meter(
     return Meter(sensors, notes=notes, unknown=unknown, close=close, clock=clock)
 
 
-def _gpus(nvml: Any) -> tuple[list[Sensor], Callable[[], object]]:
-    """A sensor for every GPU that NVML shows, and what closes NVML."""
-    nvml = nvml or pynvml
+def _gpus(
+    nvml: Any, *, num_gpus: int, visible: str | None
+) -> tuple[list[Sensor], list[str], Callable[[], object]]:
+    """A sensor for every GPU of the run, notes, and what closes NVML."""
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
+        numbers = _used(nvml, handles, num_gpus, visible)
     except nvml.NVMLError as error:
         raise SensorFailed(f"no NVML ({error})") from error
     if not handles:
         raise SensorFailed("NVML shows no GPU")
+    counted = numbers or range(len(handles))
+    gpus = [_gpu(nvml, handles[n], name=f"GPU {n}") for n in counted]
+    notes = []
+    if any(isinstance(gpu, Power) for gpu in gpus):
+        notes.append(f"GPUs by power readings every {INTERVAL_SECONDS:g} s")
+    if not numbers and len(handles) != num_gpus:
+        notes.append(f"all {len(handles)} GPUs count, the run uses {num_gpus}: which is not known")
+    if any(_has_slices(nvml, handles[n]) for n in counted):
+        notes.append("whole GPUs count, also where the run uses a MIG device of one")
 
     def close() -> None:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
-    return [_gpu(nvml, handle, name=f"GPU {n}") for n, handle in enumerate(handles)], close
+    return gpus, notes, close
+
+
+def _used(nvml: Any, handles: Sequence[Any], num_gpus: int, visible: str | None) -> list[int]:
+    """The numbers of the run's GPUs, by NVML's count, which is CUDA's; none if they are not known.
+
+    NVML shows every GPU of the host or container, CUDA those of CUDA_VISIBLE_DEVICES: numbers, or
+    UUIDs, which may be cut short, or UUIDs of MIG devices. The run uses the first of them.
+    """
+    if visible is None or len(handles) < num_gpus:
+        return []
+    uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    used: list[int] = []
+    for name in visible.split(",")[:num_gpus] if visible else map(str, range(num_gpus)):
+        name = name.strip()
+        if name.startswith("MIG-"):
+            device = nvml.nvmlDeviceGetHandleByUUID(name)
+            name = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device))
+        numbers = [n for n, uuid in enumerate(uuids) if name == str(n) or uuid.startswith(name)]
+        if len(numbers) != 1:
+            return []
+        used += numbers
+    return list(dict.fromkeys(used)) if len(used) == num_gpus else []
+
+
+def _has_slices(nvml: Any, handle: Any) -> bool:
+    """Whether a GPU is divided into MIG devices, which have no counters."""
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError:  # it cannot be
+        return False
 
 
 def _gpu(nvml: Any, handle: Any, *, name: str) -> Sensor:

@@ -355,6 +355,8 @@ class RunConfig:
     """The processes of the run; None: only this one."""
     tf_xla_flags: str = variable("TF_XLA_FLAGS")
     """TensorFlow reads it too."""
+    cuda_visible_devices: str = variable("CUDA_VISIBLE_DEVICES")
+    """CUDA reads it too."""
     tpu_type: str = variable("TPU_ACCELERATOR_TYPE")
     """Such as v3-128; empty if the host does not say it."""
 
@@ -435,9 +437,11 @@ class RunConfig:
         addresses = self.cluster.addresses if self.cluster else ("",)
         hosts = [address.rpartition(":")[0] for address in addresses]
         here = hosts[self.cluster.index if self.cluster else 0]
+        processes = hosts.count(here)
         return energy.meter(
             power_watts=self.power_watts,
-            num_gpus=self.device.num_gpus * hosts.count(here),  # each process has its own
+            num_gpus=self.device.num_gpus * processes,  # each has its own
+            visible=self.cuda_visible_devices if processes == 1 else None,
             use_tpu=self.device.use_tpu,
             num_hosts=len(set(hosts)),
         )
@@ -508,7 +512,7 @@ class RunConfig:
 
 def _recorded(values: Mapping[str, Any]) -> dict:
     """Values of the fields of a run as run.json has them."""
-    of_log = ("submission", "cluster", "tf_xla_flags", "tpu_type")
+    of_log = ("submission", "cluster", "tf_xla_flags", "cuda_visible_devices", "tpu_type")
     kept = {name: value for name, value in values.items() if name not in of_log}
     for name, value in kept.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -69,6 +69,12 @@ class Nvml:
     def nvmlDeviceGetHandleByIndex(self, index):
         return index
 
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-{handle}{handle}{handle}-abc"
+
+    def nvmlDeviceGetMigMode(self, handle):
+        raise self.NVMLError("Not Supported")
+
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):
         if self.lost:
             raise self.NVMLError("GPU is lost")
@@ -166,12 +172,62 @@ def test_gpus_without_a_counter_are_sampled(tmp_path, clock):
     clock.pass_by(2)
     nvml.milliwatts = [300_000, 200_000]
     found = meter.stop()
-    assert found.joules == 2 * (200 + 200)
+    assert found.joules == 2 * 200  # the other GPU is not the run's
     assert found.notes == (
         "GPUs by power readings every 1 s",
-        "all 2 GPUs count, the run uses 1",
         f"without processors (no RAPL in {tmp_path})",
     )
+
+
+class EightGpus(Nvml):
+    """Number 5 is divided into MIG devices."""
+
+    def __init__(self):
+        super().__init__()
+        self.millijoules = [0] * 8
+
+    def nvmlDeviceGetCount(self):
+        return 8
+
+    def nvmlDeviceGetMigMode(self, handle):
+        return [int(handle == 5), 0]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if not uuid.startswith("MIG-"):
+            raise self.NVMLError("Invalid Argument")
+        return uuid
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle):
+        return 5
+
+
+MIG = "whole GPUs count, also where the run uses a MIG device of one"
+ALL = "all 8 GPUs count, the run uses 2: which is not known"
+
+
+@pytest.mark.parametrize(
+    ("visible", "used", "notes"),
+    [
+        ("", [0, 1], []),
+        ("2,3", [2, 3], []),
+        ("7, 3,4", [7, 3], []),
+        ("GPU-666-abc,GPU-222-abc", [6, 2], []),
+        ("GPU-6,GPU-22", [6, 2], []),
+        ("MIG-aaa,MIG-bbb", [5], [MIG]),
+        ("5,1", [5, 1], [MIG]),
+        *[(of, range(8), [ALL, MIG]) for of in (None, "3", "3,8", "GPU-,GPU-1", "3,-1", "3,")],
+    ],
+)
+def test_of_the_gpus_those_count_that_the_run_uses(tmp_path, clock, visible, used, notes):
+    nvml = EightGpus()
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(num_gpus=2, visible=visible, rapl=folder, nvml=nvml, clock=clock)
+    meter.start()
+    nvml.millijoules = [1000 * 2**number for number in range(8)]
+    clock.pass_by(1)
+    found = meter.stop()
+    assert found.parts["GPUs"] == sum(2**number for number in used)
+    assert list(found.notes) == notes
 
 
 def test_a_counter_that_begins_again_is_no_figure(tmp_path, clock):
