@@ -6,7 +6,6 @@ Everything works on arrays: a trace of a million calls takes seconds. TERMS defi
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 SEQUENTIAL, STRIDED, RANDOM, UNKNOWN = "sequential", "strided", "random", "unknown"
 TERMS = {
@@ -36,30 +35,11 @@ _ACCESSES_AT_ONCE = 4_000_000
 _FILE_SHIFT = 44  # files of up to 16 TiB side by side in one address
 
 
-def open_files(operations: pd.DataFrame) -> np.ndarray:
-    """A number for the open file of each call: the n-th opening of a descriptor of a process.
-
-    Takes rows of file_ops. Returns int64, -1 where the opening was not seen.
-    """
-    is_open = operations["kind"].isin(["open", "create"]) & operations["error"].isna()
-    # A descriptor is there when its opening returns.
-    when = operations["monotonic_ns"] + operations["latency_ns"].fillna(0).where(is_open, 0)
-    order = np.lexsort((~is_open, when))
-    places = operations.groupby(["pid", "fd", "final_path"], sort=False).ngroup().to_numpy()
-    number = is_open.iloc[order].groupby(places[order]).cumsum().to_numpy()
-    found = np.full(len(operations), -1, np.int64)
-    is_known = (places[order] >= 0) & (number > 0)
-    found[order[is_known]] = pd.factorize(
-        pd.MultiIndex.from_arrays([places[order][is_known], number[is_known]])
-    )[0]
-    return found
-
-
 def patterns(opened: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The pattern of each read: SEQUENTIAL, STRIDED, RANDOM or UNKNOWN.
 
     Args:
-      opened: what `open_files` returns, of reads in order of time.
+      opened: numbers of the openings, -1 where unknown; of reads in order of time.
       offsets: in bytes, NaN where unknown.
       sizes: bytes that were read.
     """

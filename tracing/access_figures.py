@@ -38,14 +38,12 @@ class Access:
     @functools.cached_property
     def reads(self) -> pd.DataFrame:
         """Read calls that moved bytes, in order of time, with pattern and number of their file."""
-        operations = self._trace.operations
-        opened = pd.Series(access.open_files(operations), index=operations.index)
         found = self._trace.transfers
         found = found[found["kind"] == "read"]
         return found.assign(
             file_number=pd.factorize(found["final_path"])[0],
             pattern=access.patterns(
-                opened[found.index].to_numpy(),
+                found["opening"].fillna(-1).to_numpy(np.int64),
                 found["offset_bytes"].to_numpy(float),
                 found["size_bytes"].to_numpy(float),
             ),

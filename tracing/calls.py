@@ -69,6 +69,7 @@ class CallParser:
     def _moved(file: OpenFile | None, row: dict, offset: int | None) -> int | None:
         """Where a read or write began; without an offset of its own it moves the position."""
         writes = row["kind"] == "write"
+        row["opening"] = file.number if file else None
         if offset is not None:
             # Linux appends whatever the offset says; pwrite(2), "BUGS".
             return None if writes and file and file.appends else offset

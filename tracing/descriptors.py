@@ -5,6 +5,7 @@ dup, fork, exec, or in a message) share it. So a position is known as long as ev
 have moved it was seen, and in which order. Source: open(2), dup(2), fcntl(2), clone(2), unix(7).
 """
 
+import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ class OpenFile:
     position: int | None = None
     """Bytes from the file's start; None: unknown."""
     appends: bool = False
+    number: int = field(default_factory=itertools.count().__next__)
+    """Of the opening; no two are equal."""
     _is_followed: bool = True
     _num_in_flight: int = 0
     _is_contested: bool = False

@@ -46,6 +46,10 @@ COLUMNS: Mapping[str, dict] = {
         ),
         "operation": (_WORD, "the system call, page_fault, or add_to_page_cache"),
         "fd": (pa.int64(), "file descriptor; null where the call has none, and for copies"),
+        "opening": (
+            pa.int64(),
+            "which opening the descriptor comes from, for reads and writes; null where unknown",
+        ),
         "path": (_WORD, "as the kernel knows it; in a container, the container's path"),
         "new_path": (_WORD, "of a rename"),
         "file_class": (_WORD, "tfrecords checkpoints logs libraries pseudo pipes other"),

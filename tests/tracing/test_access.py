@@ -39,18 +39,24 @@ def test_patterns_of_reads_worked_out_by_hand():
     ]
 
 
-def test_open_files_are_told_apart_by_descriptor_and_opening():
-    rows = [
-        ("open", 3, "/a", 0), ("read", 3, "/a", 10), ("close", 3, "/a", 20),
-        ("open", 3, "/a", 30), ("open", 4, "/a", 40), ("read", 3, "/a", 50),
-        ("read", 4, "/a", 60), ("read", 9, "/a", 70), ("read", None, "/a", 80),
-    ]  # fmt: skip
-    operations = pd.DataFrame(rows, columns=["kind", "fd", "final_path", "monotonic_ns"])
-    operations = operations.assign(pid=1, error=None, latency_ns=5)
-    found = access.open_files(operations)
-    first, second, other, unseen, none = found[[1, 5, 6, 7, 8]]
-    assert len({first, second, other}) == 3
-    assert (unseen, none) == (-1, -1)
+def test_open_files_are_told_apart_by_opening(tmp_path):
+    """A child's reads go on where its parent's ended; a second opening begins anew."""
+    data = tmp_path / "part-00000"
+    read = 'read({}<{}>, ""..., 10) = 10'
+    lines = [
+        by_hand.opened(1, data),
+        by_hand.line(2, read.format(3, data)),
+        by_hand.line(3, "fork() = 8"),
+        by_hand.line(4, read.format(3, data), tid=8),
+        by_hand.line(5, read.format(3, data)),
+        by_hand.line(6, f"close(3<{data}>) = 0"),
+        by_hand.opened(7, data),
+        by_hand.pread(8, data, 500, 10),
+        by_hand.line(9, read.format(9, data)),
+    ]
+    found = by_hand.make(tmp_path / "trace", lines)["access"]["file_classes"]["other"]
+    counts = {name: shares["num_calls"] for name, shares in found["patterns"].items()}
+    assert counts == {"sequential": 3, "strided": 0, "random": 1, "unknown": 1}
 
 
 def test_distinct_bytes_are_those_of_the_union():
@@ -138,24 +144,13 @@ def test_of_a_million_calls_blocks_are_sampled():
     """
     rng = np.random.default_rng(3)
     num = 1_000_000
-    operations = pd.DataFrame(
-        {
-            "kind": np.where(np.arange(num) % 1000 == 0, "open", "read"),
-            "pid": 1,
-            "fd": np.arange(num) // 1000 % 8,
-            "final_path": "/data/part",
-            "error": None,
-            "monotonic_ns": np.arange(num) * 1000,
-            "latency_ns": 900,
-        }
-    )
     files, sizes = rng.integers(0, 500, num), np.full(num, 262144)
     offsets = rng.integers(0, 1000, num) * 262144
-    opened = access.open_files(operations)
+    opened = np.arange(num) // 1000
     patterns = access.patterns(opened, offsets.astype(float), sizes.astype(float))
     found = access.reuse(files, offsets, sizes, patterns == access.SEQUENTIAL)
     access.distinct_bytes(files, offsets, sizes)
-    access.InFlight.of(operations["monotonic_ns"].to_numpy(), np.full(num, 900)).figures()
+    access.InFlight.of(np.arange(num) * 1000, np.full(num, 900)).figures()
     assert found.rate == pytest.approx(access.MOST_BLOCK_READS / 64e6, rel=0.01)
     assert 0.5e6 < len(found.distances) < 2e6
     data_bytes = 500 * 1000 * 262144

@@ -176,6 +176,21 @@ def test_a_full_disk_leaves_nothing(generated, small_disk, target):
     assert list(disk.iterdir()) == [disk / "full"]
 
 
+def test_an_offset_that_is_not_known_is_guessed_behind_the_call_before(tmp_path, capsys):
+    trace = generated_trace.write(tmp_path / "trace")
+    calls = pd.DataFrame(
+        [
+            ("a", "read", 100.0, 10), ("a", "read", None, 10), ("b", "read", 5.0, 1),
+            ("a", "write", None, 3), ("a", "read", None, 4), ("a", "sync", None, 0),
+        ],
+        columns=["path", "kind", "offset_bytes", "size_bytes"],
+    )  # fmt: skip
+    guessed = calls["offset_bytes"].isna() & (calls["kind"] != "sync")
+    assert fio._following_offsets(calls, guessed).to_dict() == {0: 100, 1: 110, 3: 0, 4: 120}
+    export.main([str(trace), "--to=fio"])
+    assert re.search(r"calls, \d+ of them at guessed offsets in", capsys.readouterr().err)
+
+
 # DFTracer
 
 

@@ -63,13 +63,16 @@ def write(trace: Finished, output: Path, *, per: str) -> str:
         (folder / "files").mkdir()
         _write_files(calls, folder)
         _write_logs(calls, folder, per, trace.begin_ns)
-    return f"{len(calls):,} calls in {num_logs:,} logs; replay: cd {output} && fio replay.fio"
+    guessed = f", {num:,} of them at guessed offsets" if (num := calls["is_guessed"].sum()) else ""
+    return (
+        f"{len(calls):,} calls{guessed} in {num_logs:,} logs; replay: cd {output} && fio replay.fio"
+    )
 
 
 def _calls(trace: Finished) -> pd.DataFrame:
     """Reads and writes that moved bytes of files, and the syncs of these, in order of time.
 
-    Adds `name`, by which the replay knows the file.
+    Adds `name`, by which the replay knows the file, and `is_guessed`, of the offset.
     """
     found = trace.calls_of((*TRANSFERS, "sync"), _COLUMNS)
     found = found[found["error"].isna()]
@@ -77,19 +80,26 @@ def _calls(trace: Finished) -> pd.DataFrame:
     moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0) & found["path"].notna()
     found = found[moved | found["operation"].isin(_ACTIONS)]
     found = found[found["path"].isin(found.loc[moved, "path"].unique())]
-    offsets = found["offset_bytes"].fillna(_following_offsets(found))
+    is_guessed = found["offset_bytes"].isna() & found["kind"].isin(TRANSFERS)
+    offsets = found["offset_bytes"].fillna(_following_offsets(found, is_guessed)).fillna(0)
     numbers, paths = pd.factorize(found["path"])
     names = pd.Series([_name(number, path) for number, path in enumerate(paths)], dtype=object)
-    return found.assign(offset_bytes=offsets.astype("int64"), name=names.to_numpy()[numbers])
+    offsets = offsets.astype("int64")
+    names = names.to_numpy()[numbers]
+    return found.assign(offset_bytes=offsets, name=names, is_guessed=is_guessed)
 
 
-def _following_offsets(calls: pd.DataFrame) -> pd.Series:
-    """Where the trace does not know the offset: behind the earlier ones of this kind."""
-    unknown = calls[calls["offset_bytes"].isna()]
-    return (
-        unknown.groupby(["path", "kind"], observed=True)["size_bytes"].cumsum()
-        - unknown["size_bytes"]
-    )
+def _following_offsets(calls: pd.DataFrame, is_guessed: pd.Series) -> pd.Series:
+    """Where the trace does not know the offset: behind the call before, on that file."""
+    paths = calls.loc[is_guessed, "path"].unique()
+    calls = calls[calls["path"].isin(paths) & calls["kind"].isin(TRANSFERS)]
+    ends: dict[tuple[str, str], int] = {}
+    offsets = []
+    columns = ("path", "kind", "offset_bytes", "size_bytes")
+    for path, kind, offset, size in zip(*(calls[column] for column in columns)):
+        offsets.append(ends.get((path, kind), 0) if pd.isna(offset) else int(offset))
+        ends[path, kind] = offsets[-1] + size
+    return pd.Series(offsets, calls.index, dtype=float)
 
 
 def _name(number: int, path: str) -> str:
