@@ -3,16 +3,17 @@
     python -m mlperf_bert.flags_page
 
 writes it again. Each script is asked in a process of its own, since absl keeps one set of flags for
-a process: `python -m mlperf_bert.flags_page SCRIPT` prints that script's flags as JSON.
+a process; these are forked by one that has imported TensorFlow, which takes most of the time.
+`python -m mlperf_bert.flags_page SCRIPT` prints that script's flags as JSON.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from unittest import mock
 from absl import flags
 
 from mlperf_bert import options
+from mlperf_bert.messages import Progress
+from mlperf_bert.tensorflow_import import tensorflow
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "flags.md"
@@ -165,12 +168,20 @@ def main(arguments: Sequence[str]) -> None:
     if arguments:
         print(json.dumps(flags_of(Path(arguments[0]))))
         return
-    sections = []
-    for script in scripts():
-        command = [sys.executable, "-m", "mlperf_bert.flags_page", str(script)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        sections.append(section(name_of(script), json.loads(done.stdout)))
-    PAGE.write_text("\n\n".join([_HEAD.rstrip(), *sections]) + "\n", encoding="utf-8")
+    print("importing TensorFlow", flush=True)
+    tensorflow()
+    sections, every = [], scripts()
+    with (
+        Progress(total=len(every), unit="scripts", description="flags") as progress,
+        multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool,
+    ):
+        for script, found in zip(every, pool.imap(flags_of, every)):
+            sections.append(section(name_of(script), found))
+            progress.advance(1)
+    text = "\n\n".join([_HEAD.rstrip(), *sections]) + "\n"
+    if changes := text != PAGE.read_text(encoding="utf-8"):
+        PAGE.write_text(text, encoding="utf-8")
+    print(f"{PAGE}: {'written again' if changes else 'as it was'}")
 
 
 if __name__ == "__main__":

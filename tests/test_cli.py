@@ -57,6 +57,12 @@ def test_the_page_of_all_flags_is_that_of_the_scripts(script):
     )
 
 
+@pytest.mark.all
+def test_the_page_is_written_in_one_process_that_says_so():
+    done = starts.run([sys.executable, "mlperf_bert/flags_page.py"], check=True)
+    assert done.stdout.endswith(f"{flags_page.PAGE}: as it was\n")
+
+
 def test_every_command_of_portable_and_convert_is_on_the_page():
     package = REPOSITORY / "mlperf_bert"
     files = [path for room in ("portable", "convert") for path in (package / room).glob("*.py")]

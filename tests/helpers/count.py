@@ -84,7 +84,9 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(_BEGIN)
     after = rest.partition(_END)[2]
-    PAGE.write_text(before + _BEGIN + table() + _END + after, encoding="utf-8")
+    new = before + _BEGIN + table() + _END + after
+    PAGE.write_text(new, encoding="utf-8")
+    print(f"{PAGE}: {'the table is as it was' if new == text else 'the table is written again'}")
 
 
 if __name__ == "__main__":

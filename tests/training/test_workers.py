@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
+from tensorflow import errors
 from tensorflow.python.eager import context
 
 from benchmarks.processes import environment_of, free_addresses
@@ -282,6 +283,7 @@ def test_an_error_of_tensorflow_names_who_is_lost(case):
 
 def test_tensorflow_has_the_private_names():
     processes.require_names()
+    assert callable(context.context().report_error_to_cluster)
 
 
 def test_a_private_name_that_an_upgrade_removes_is_told_in_one_line(monkeypatch):
@@ -292,7 +294,18 @@ def test_a_private_name_that_an_upgrade_removes_is_told_in_one_line(monkeypatch)
 
 
 def test_a_report_that_nobody_can_receive_has_no_effect():
+    with pytest.raises((ValueError, errors.OpError)):
+        context.context().report_error_to_cluster(errors.ABORTED, "disk is full")
     processes.report("disk is full")
+
+
+def test_a_report_is_told_to_tensorflow(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        context.Context, "report_error_to_cluster", lambda _, *given: told.append(given)
+    )
+    processes.report("disk is full")
+    assert told == [(errors.ABORTED, "disk is full")]
 
 
 def _wait(error_file: str) -> None:
