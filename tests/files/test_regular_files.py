@@ -153,6 +153,23 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """A power cut leaves the old file or the new one, none of it empty."""
+    order = []
+    fsync, replace = os.fsync, Path.replace
+    name_of = "/proc/self/fd/{}".format
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (order.append(os.path.realpath(name_of(file))), fsync(file))
+    )
+    monkeypatch.setattr(
+        Path, "replace", lambda old, new: (order.append((str(old), str(new))), replace(old, new))
+    )
+    write_whole(tmp_path / "file", "text")
+    beside = str(tmp_path / ".file.partial")
+    assert order == [beside, (beside, str(tmp_path / "file"))]
+    assert (tmp_path / "file").read_text() == "text"
+
+
 def test_outputs_are_apart_from_inputs_and_from_each_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()

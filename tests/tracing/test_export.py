@@ -310,7 +310,7 @@ def test_files_to_read_are_sparse_and_long_enough(replay):
 def test_a_replay_moves_the_bytes_of_the_trace_in_its_time(tmp_path, generated, file_ops, per):
     """By Debian's fio, and what it reports of its jobs."""
     if not shutil.which("fio"):
-        pytest.skip("fio is not installed: apt-get install fio")
+        lacking("fio is not installed: apt-get install fio")
     fio.write(Finished(generated), tmp_path / "replay", per=per)
     began = time.monotonic()
     words = ["fio", "replay.fio", "--output-format=json"]

@@ -51,7 +51,7 @@ def test_a_disk_is_read_no_faster_than_allowed(tmp_path):
     try:
         limits.disk_of(tmp_path)
     except OSError as error:
-        pytest.skip(f"{tmp_path}: {error.strerror}")
+        pytest.skip(f"{tmp_path} has no block device: {error.strerror}")
     data = tmp_path / "data"
     data.write_bytes(os.urandom(3 << 20))
     limits.drop_from_cache([data])

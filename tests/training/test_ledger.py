@@ -237,9 +237,9 @@ def test_reads_that_strace_delays_are_waited_for(parts, one_block, tmp_path):
             [*words, *training(parts, output, **ONE_BLOCK)], capture_output=True, text=True
         )
     except FileNotFoundError:
-        pytest.skip("needs strace, which is not installed")
+        lacking("needs strace, which is not installed")
     if "ptrace" in done.stderr and "not permitted" in done.stderr:
-        pytest.skip("strace is not allowed to trace")
+        lacking("strace is not allowed to trace")
     assert done.returncode == 0, done.stderr
     # Two reads a file: the records and the end. What is read ahead for no step does not count.
     assert calls.read_text().count("DELAYED") >= 2 * NUM_STEPS
