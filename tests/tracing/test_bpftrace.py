@@ -164,6 +164,12 @@ def test_a_child_that_shares_its_descriptors_changes_those_of_its_parent():
     assert offsets(lines) == [0, 10]
 
 
+def test_a_thread_changes_the_descriptors_of_its_process():
+    by_thread = call(30, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t")
+    lines = [*OPEN, "fork\t20\t7\t7\t8\n", by_thread, call(40, 7, "read", 10, 4, 10, -1)]
+    assert offsets(lines) == [0]
+
+
 def test_after_lost_events_no_position_is_known():
     lines = [
         *OPEN,
