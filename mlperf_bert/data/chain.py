@@ -20,6 +20,7 @@ from mlperf_bert.tensorflow_import import tensorflow
 
 _INDEX = ".index"  # of a checkpoint
 _SHOWN_CHARACTERS = 200
+_ABSENT, _OF_ITS_SIZE = "not here", "of the recorded size, but without a recorded digest"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,12 +71,12 @@ def _read_if_there(folder: str) -> list[provenance.Record]:
     return provenance.read(place)
 
 
-def verify(steps: Sequence[Step]) -> tuple[int, list[str], list[str]]:
+def verify(steps: Sequence[Step]) -> tuple[int, dict[str, list[str]], list[str]]:
     """Compares the files of a chain with its records.
 
     Returns:
-      How many files are as recorded; those that are not here, or whose digest was never taken; and
-      a line for each that differs.
+      How many files are as recorded; those of which this cannot be said, by the reason; and a line
+      for each that differs.
     """
     wanted: dict[str, set[tuple[int, str]]] = {}
     for step in steps:
@@ -83,9 +84,12 @@ def verify(steps: Sequence[Step]) -> tuple[int, list[str], list[str]]:
             name = paths.path_of(file.path, step.folder)
             wanted.setdefault(name, set()).add((file.bytes, file.digest))
     answers = paths.in_parallel(lambda name: _check(name, wanted[name]), sorted(wanted))
-    problems = [answer for answer in answers if answer not in ("", "absent")]
-    absent = [name for name, answer in zip(sorted(wanted), answers) if answer == "absent"]
-    return answers.count(""), absent, problems
+    problems = [answer for answer in answers if answer not in ("", _ABSENT, _OF_ITS_SIZE)]
+    unknown: dict[str, list[str]] = {}
+    for name, answer in zip(sorted(wanted), answers):
+        if answer in (_ABSENT, _OF_ITS_SIZE):
+            unknown.setdefault(answer, []).append(name)
+    return answers.count(""), unknown, problems
 
 
 def _check(name: str, wanted: set[tuple[int, str]]) -> str:
@@ -96,12 +100,14 @@ def _check(name: str, wanted: set[tuple[int, str]]) -> str:
     try:
         found = paths.status(name)
     except ValueError:  # of a store that this host cannot read
-        return "absent"
-    if found is None or not digests:
-        return "absent"
+        return _ABSENT
+    if found is None:
+        return _ABSENT
     ((size, _), *_) = wanted
     if found.size_bytes != size:
         return f"{name}: {found.size_bytes:,} bytes, {size:,} were recorded"
+    if not digests:
+        return _OF_ITS_SIZE
     for algorithm, _, expected in (digest.partition(":") for digest in digests):
         if whole.digest(name, algorithm) != expected:
             return f"{name}: its content has changed since it was recorded ({algorithm})"
@@ -179,9 +185,9 @@ def _add(folder: paths.Location, given: argparse.Namespace) -> int:
 def _report(folder: paths.Location) -> int:
     steps = list(chain(folder))
     print(*_lines(steps), sep="\n")
-    num_right, absent, problems = verify(steps)
+    num_right, unknown, problems = verify(steps)
     print(f"{num_right} files are as recorded")
-    if absent:
-        print(f"{len(absent)} are not here or have no digest, such as {absent[0]}")
+    for why, names in unknown.items():
+        print(f"{len(names)} {why}, such as {names[0]}")
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0

@@ -41,7 +41,7 @@ def test_a_chain_is_followed_to_its_beginning(chained, capsys):
         ("text to records", 0),
         ("raw to text", 1),
     ]
-    assert checked(chained / "records") == (6, [], [])
+    assert checked(chained / "records") == (6, {}, [])
     assert chain.main([str(chained / "records")]) == 0
     told = capsys.readouterr().out
     assert "raw to text, commit " in told and "seed=12345" in told
@@ -82,14 +82,34 @@ def test_files_that_are_gone_are_named_and_the_chain_goes_on(chained):
     for path in (chained / "text").glob("part-*"):
         path.unlink()
     (chained / "raw" / "part-0").write_text("raw 9")
-    num_right, absent, problems = checked(chained / "records")
-    assert (num_right, len(absent), len(problems)) == (3, 2, 1)
-    assert all("/text/part-" in name for name in absent)
+    num_right, unknown, problems = checked(chained / "records")
+    assert (num_right, len(problems)) == (3, 1)
+    assert unknown == {"not here": [f"{chained}/text/part-{number}" for number in range(2)]}
+
+
+def test_a_file_without_a_digest_is_told_from_one_that_is_gone(chained, capsys):
+    path = chained / "text" / provenance.NAME
+    content = json.loads(path.read_text())
+    content["records"][0]["inputs"][0]["digest"] = ""
+    path.write_text(json.dumps(content))
+    raw = chained / "raw" / "part-0"
+    assert chain.main([str(chained / "records")]) == 0
+    told = capsys.readouterr().out
+    assert told.endswith(
+        "5 files are as recorded\n"
+        f"1 of the recorded size, but without a recorded digest, such as {raw}\n"
+    )
+    raw.write_text("longer than before")
+    assert chain.main([str(chained / "records")]) == 1
+    assert capsys.readouterr().out.endswith(f"{raw}: 18 bytes, 5 were recorded\n")
+    raw.unlink()
+    assert chain.main([str(chained / "records")]) == 0
+    assert capsys.readouterr().out.endswith(f"5 files are as recorded\n1 not here, such as {raw}\n")
 
 
 def test_a_tree_that_has_moved_is_still_a_chain(chained):
     moved = chained.rename(chained.with_name("moved"))
-    assert checked(moved / "records") == (6, [], [])
+    assert checked(moved / "records") == (6, {}, [])
 
 
 def test_a_step_made_again_replaces_its_record_and_names_both_makers(chained):
@@ -132,7 +152,7 @@ def test_a_record_is_added_from_the_command_line(chained):
     (found,) = provenance.read(chained / "out")
     assert found.parameters == {"a": "b", "c": "d=e"}
     assert [file.path for file in found.inputs] == ["../records/part-0", "../records/part-1"]
-    assert checked(chained / "out") == (7, [], [])
+    assert checked(chained / "out") == (7, {}, [])
 
 
 def test_a_damaged_record_above_is_a_line(chained, refusal):
