@@ -21,6 +21,7 @@ from mlperf_bert.messages import EXIT_TRY_AGAIN
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import memory
+from mlperf_bert.training.processes import cluster_of
 from tests.conftest import REPOSITORY
 from tests.helpers import programs
 from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
@@ -848,3 +849,34 @@ def test_the_tfjob_starts_run_pretraining_on_every_worker():
     assert len(paths) == 5 and all(path.startswith("gs://BUCKET/bert/") for path in paths)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_jobset_starts_the_same_and_gives_each_pod_its_tf_config():
+    """JobSet names pod n of job 0: jobset-replicatedJob-0-n.subdomain."""
+    yaml = pytest.importorskip("yaml")
+    account, job = yaml.safe_load_all((REPOSITORY / "cloud" / "jobset.yaml").read_text())
+    account_of_tfjob, tfjob = yaml.safe_load_all((REPOSITORY / "cloud/kubernetes.yaml").read_text())
+    assert account == account_of_tfjob
+    assert (job["apiVersion"], job["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    [jobs] = job["spec"]["replicatedJobs"]
+    spec = jobs["template"]["spec"]
+    pod, replicas = spec["template"]["spec"], tfjob["spec"]["tfReplicaSpecs"]["Worker"]
+    assert jobs["replicas"] == 1 and spec["completionMode"] == "Indexed"
+    assert spec["parallelism"] == spec["completions"] == replicas["replicas"]
+    [container] = pod["containers"]
+    index, config = container.pop("env")  # a variable is known to those after it
+    [port] = container.pop("ports")
+    [of_tfjob] = replicas["template"]["spec"]["containers"]
+    del of_tfjob["ports"]
+    assert container == of_tfjob
+    assert pod["volumes"] == replicas["template"]["spec"]["volumes"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    assert index["valueFrom"] == {"fieldRef": {"fieldPath": annotation}}
+    names = f"{job['metadata']['name']}-{jobs['name']}-0-"
+    where = f".{job['spec']['network']['subdomain']}:{port['containerPort']}"
+    for number in range(spec["completions"]):
+        text = config["value"].replace(f"$({index['name']})", str(number))
+        cluster = cluster_of({config["name"]: text})
+        assert cluster.index == number
+        assert cluster.addresses == tuple(f"{names}{n}{where}" for n in range(4))
