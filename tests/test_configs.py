@@ -114,11 +114,7 @@ def checked(name, tmp_path) -> str:
 def test_check_takes_a_preset(name, tmp_path):
     printed = checked(name, tmp_path)
     assert ("judged by batch 448" in printed) == (name == "batch_24")
-    *_, expectation, errors = printed.splitlines()
-    assert expectation == (
-        "expectation: none: nobody published a run on the processors of one machine"
-    )
-    assert errors.startswith("errors: ")
+    assert printed.splitlines()[-1].startswith("errors: ")
     assert "no submission" not in printed
     assert "its reference point was made with" not in printed
 
@@ -127,4 +123,3 @@ def test_check_takes_a_preset(name, tmp_path):
 def test_check_says_that_a_phase_is_no_submission(name, tmp_path):
     printed = checked(name, tmp_path)
     assert "not a submission to the closed division: " in printed
-    assert ("expectation: " in printed) == ("512" in name)  # nobody published 128 tokens
