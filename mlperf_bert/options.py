@@ -169,6 +169,6 @@ def duration(seconds: float) -> str:
 
 def whole_number(text: str) -> int:
     """The type of a count in argparse's options: a number of 1 or more."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 to 999,999,999")
+    if not re.fullmatch(r"0*[1-9]\d{0,8}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r:.80}: give a whole number from 1 to 999,999,999")
     return int(text)

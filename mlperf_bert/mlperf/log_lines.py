@@ -45,11 +45,14 @@ def is_end(status: object) -> bool:
     return status != "running"
 
 
-def read_records(path: Path, *, may_be_cut: bool = False) -> list[Record]:
+def read_records(
+    path: Path, *, may_be_cut: bool = False, may_be_empty: bool = False
+) -> list[Record]:
     """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
 
     The log may be in wide characters, coloured, or have each line in a JSON object, as docker's.
-    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too.
+    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too. With
+    `may_be_empty` no line need be there yet.
 
     Raises:
       ValueError: no line of the file is of a log, or a line is cut or damaged.
@@ -67,7 +70,7 @@ def read_records(path: Path, *, may_be_cut: bool = False) -> list[Record]:
             records.append(_record(json_text.parse_object(text)))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} line {number}: cut or damaged; copy the log again") from error
-    if not records:
+    if not records and not may_be_empty:
         raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
     return records
 

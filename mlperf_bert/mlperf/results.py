@@ -4,11 +4,12 @@ The logs may be of any vendor.
 
 Source: how mlperf_logging's result_summarizer and rcp_checker read logs. Two conventions are in
 use: eval_accuracy's epoch_num is the number of samples, or it counts epochs, evaluations or steps
-and train_samples holds the number.
+and train_samples holds the number. A train_samples of before the training is none: the logs of
+Google and Habana have there what was planned, others the size of the data set.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,11 @@ _HYPERPARAMETERS = (
     "micro_batch_size",
 )
 """Beginnings of the keys of a run's configuration."""
+_TRAINED = ("block_stop", "epoch_stop", "eval_start", "eval_stop")
+"""After one of these keys some samples have been trained."""
+MOST_SAMPLES_TO_CONVERGE = 50_000_000
+"""Ten times what any BERT-large needs; the data set of the benchmark has three times as many."""
+SAMPLES_UNKNOWN = "samples unknown: "
 _CLOCK_TOLERANCE_MS = 1000  # between hosts
 _T = TypeVar("_T")
 
@@ -120,6 +126,10 @@ class RunResult:
     """How many weights the log names; BERT-large has NUM_WEIGHTS_OF_BERT_LARGE."""
     num_replicas: int | None = None
     """Accelerators that trained, in this project's logs."""
+    planned_samples: float | None = None
+    """A train_samples that is no number of trained samples, if the log has no other."""
+    started_ms: float | None = None
+    """When, since 1970: of runs with the same times only copies of one log began together."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -163,18 +173,19 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
     return read_run(log) if log.exists() and has_ended(output_dir) else None
 
 
-def read_run(path: Path, *, may_run: bool = False) -> RunResult:
+def read_run(path: Path, *, may_run: bool = False, may_be_empty: bool = False) -> RunResult:
     """Return what a log says of its run.
 
     Args:
       path: the log.
       may_run: the run may go on, or was killed: without run_stop its status is "running", and the
         last line counts as its end; without run_start it has no evaluation yet.
+      may_be_empty: a run that may go on need not have a line yet.
 
     Raises:
       ValueError: the file is not a log, or has not one run_start and one run_stop in this order.
     """
-    records = read_records(path, may_be_cut=may_run)
+    records = read_records(path, may_be_cut=may_run, may_be_empty=may_be_empty)
     try:
         return _result(path, records, may_run=may_run)
     except ValueError as error:
@@ -184,17 +195,16 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
 def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
     keys = {record.key for record in records}
     if may_run and "run_stop" not in keys:
+        now_ms = records[-1].time_ms if records else 0.0
         for key in ("run_start", "run_stop"):
             if key not in keys:
-                records.append(Record(records[-1].time_ms, key, None, {"status": "running"}))
+                records.append(Record(now_ms, key, None, {"status": "running"}))
     start, stop = _only(records, "run_start"), _only(records, "run_stop")
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError("run_stop lies before run_start: the clocks ran backwards")
     _require_clocks_forward(records[records.index(start) : records.index(stop)])
-    batch_size, train_samples = (
-        next(reversed(counts_of(records, key)), None)
-        for key in ("global_batch_size", "train_samples")
-    )
+    batch_size = next(reversed(counts_of(records, "global_batch_size")), None)
+    train_samples, planned_samples = _train_samples(records)
     evaluations = _evaluations(
         records[: records.index(stop)],
         start.time_ms,
@@ -233,7 +243,93 @@ def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
         max_sequence_length=_first(records, "max_sequence_length", int),
         num_weights=len(_names_of_weights(records)) or None,
         num_replicas=_first(records, "num_replicas", int),
+        planned_samples=planned_samples if samples is None else None,
+        started_ms=start.time_ms,
     )
+
+
+def _train_samples(records: Sequence[Record]) -> tuple[float | None, float | None]:
+    """Return the last train_samples that counts trained samples, and the last one that does not.
+
+    What stands before the training, or after evaluations with different results, counts none.
+    """
+    logged_after: dict[float, set[str | None]] = {}
+    result = None  # of the last evaluation, "" before the first one, None before the training
+    has_begun = False
+    for record in records:
+        has_begun |= record.key == "run_start"
+        if has_begun and record.key == "eval_accuracy":
+            result = repr(record.value)
+        elif has_begun and record.key in _TRAINED:
+            result = result or ""
+        elif record.key == "train_samples" and record.value is not None:
+            samples = require_count(record.value, record.key)
+            logged_after[samples] = logged_after.pop(samples, set()) | {result}
+    trained = [
+        samples
+        for samples, results in logged_after.items()
+        if None not in results and len(results - {""}) <= 1 and samples <= MOST_SAMPLES_TO_CONVERGE
+    ]
+    planned = [samples for samples in logged_after if samples not in trained]
+    return next(reversed(trained), None), next(reversed(planned), None)
+
+
+def copies_among(named: Sequence[tuple[str, object]]) -> dict[int, str]:
+    """Return number -> "NAME: the same run as OTHER" of every run that is an earlier one again.
+
+    Args:
+      named: what a run is called, and what is known of it, a RunResult say.
+    """
+    first: dict[str, str] = {}
+    found = {}
+    for number, (name, known) in enumerate(named):
+        # As text: accuracies may be NaN, which is not equal to itself.
+        text = repr(replace(known, path=Path()) if isinstance(known, RunResult) else known)
+        if first.setdefault(text, name) != name:
+            found[number] = f"{name}: the same run as {first[text]}"
+    return found
+
+
+def in_words(left_out: Sequence[str]) -> str:
+    """Return "NAME: REASON" of runs that do not count as one line, those of a reason together."""
+    names: dict[str, list[str]] = {}
+    for line in left_out:
+        name, _, reason = line.rpartition(": ")
+        names.setdefault(reason, []).append(name)
+    shown = [
+        f"{first}{f' and {len(others)} more' if others else ''}: {reason:.200}"
+        for reason, (first, *others) in names.items()
+    ]
+    return "; ".join(shown[:3]) + ("; ..." if len(shown) > 3 else "")
+
+
+def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
+    """Return the runs of one system; what all of them were to train is not what each has trained.
+
+    The same train_samples after different numbers of evaluations is a plan.
+    """
+    evaluations: dict[float | None, set[int]] = {}
+    for run in runs:
+        if run.counts_by_train_samples:
+            evaluations.setdefault(run.samples_to_converge, set()).add(len(run.evaluations))
+    planned = {samples for samples, numbers in evaluations.items() if len(numbers) > 1} - {None}
+    return [
+        replace(run, samples_to_converge=None, planned_samples=run.samples_to_converge)
+        if run.counts_by_train_samples and run.samples_to_converge in planned
+        else run
+        for run in runs
+    ]
+
+
+def why_samples_are_unknown(runs: Sequence[RunResult]) -> str:
+    """Return "samples unknown: " and why, of logs of runs that succeeded; "" if all say them."""
+    unknown = [run for run in runs if run.succeeded and run.samples_to_converge is None]
+    if not unknown:
+        return ""
+    planned = [run.planned_samples for run in unknown if run.planned_samples is not None]
+    if not planned:
+        return f"{SAMPLES_UNKNOWN}the logs do not say them"
+    return f"{SAMPLES_UNKNOWN}train_samples, {planned[0]:,}, is a plan or the size of the data set"
 
 
 def _first(records: list[Record], key: str, kind: type[_T]) -> _T | None:
@@ -311,7 +407,13 @@ def _evaluations(
     found = [record for record in records if record.key == "eval_accuracy"]
     samples = [record.metadata.get("epoch_num") for record in found]
     counts = [require_count(n, "epoch_num of eval_accuracy") for n in samples if n is not None]
-    counts_samples = None not in samples and _are_samples(counts, global_batch_size, train_samples)
+    results = {repr(record.value) for record in found}
+    counts_samples = (
+        None not in samples
+        and _are_samples(counts, global_batch_size, train_samples)
+        # One number beside different results is that of a plan.
+        and not (len({*counts} - {0}) == 1 and len(results) > 1 + (0 in counts))
+    )
     return tuple(
         Evaluation(
             minutes=(record.time_ms - start_ms) / 60_000,

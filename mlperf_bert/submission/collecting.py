@@ -17,7 +17,7 @@ import pyarrow
 import pyarrow.parquet
 
 from mlperf_bert.files.whole import written_beside
-from mlperf_bert.mlperf.results import RunResult, read_run
+from mlperf_bert.mlperf.results import RunResult, read_run, without_plans
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
 from mlperf_bert.submission.entry import Entry, with_twins
 from mlperf_bert.submission.folder import description_path, result_files
@@ -119,7 +119,7 @@ def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
             failures.append(str(error).replace(f"{folder}{os.sep}", ""))
     description = _object(description_path(org_dir, name))
     entry = entry_of(
-        System(name=name, runs=tuple(runs), description=description),
+        System(name=name, runs=tuple(without_plans(runs)), description=description),
         round=round,
         org=org_dir.name,
         num_failed_logs=len(failures),
@@ -127,7 +127,8 @@ def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
         scaling=_object(folder / "scaling.json").get("scaling_factor"),
         notes=failures,
     )
-    if entry.division != "closed" or entry.runs != NUM_RUNS_PER_RESULT:
+    is_judged = entry.division == "closed" and entry.runs == NUM_RUNS_PER_RESULT
+    if not is_judged or entry.samples_unknown_because:
         return entry
     by_train_samples = entry.samples_source == "train_samples"
     verdict = check_rcp(folder, f"{round}.0", by_train_samples=by_train_samples)

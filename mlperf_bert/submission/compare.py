@@ -40,6 +40,7 @@ import numpy as np
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.results import in_words
 from mlperf_bert.submission import intervals
 from mlperf_bert.submission.run_logs import require_free
 from mlperf_bert.submission.sides import (
@@ -47,7 +48,6 @@ from mlperf_bert.submission.sides import (
     Run,
     Side,
     differing,
-    in_words,
     read_alternating,
     read_baseline,
     read_side,
@@ -282,7 +282,8 @@ def _interval(
         found, method = intervals.prediction(a, b), intervals.PREDICTION
     if np.isnan(found.low):
         return None, intervals.NO_INTERVAL
-    return (math.exp(found.low), math.exp(found.high)), method
+    low, high = np.exp(np.clip([found.low, found.high], -700, 700))  # no float is greater
+    return (float(low), float(high)), method
 
 
 def _verdict(
@@ -400,6 +401,8 @@ def _about(label: str, side: Side) -> str:
     runs = f"{len(side.runs)} {'run' if len(side.runs) == 1 else 'runs'}"
     if side.left_out:
         runs += f", {len(side.left_out)} left out ({in_words(side.left_out)})"
+    if side.unknown:
+        runs += f"; {side.unknown}"
     return f"{label}: {side.name}: {runs}"
 
 

@@ -63,6 +63,8 @@ class Standing:
         """Return each figure with a note."""
         own = self.own
         runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
+        if own.copies:
+            runs += f", copies left out: {own.copies}"
         if own.rcp_scaling_factor:
             runs += f", scaled by {own.rcp_scaling_factor:.4f}"
         return [
@@ -84,6 +86,8 @@ class Standing:
         return f"{batch}; {self.bound}"
 
     def _rate(self) -> str:
+        if why := self.own.samples_unknown_because:
+            return why
         if self.own.samples_per_second_median is None:
             return "no run reached the target, or the logs do not say its samples"
         if self.own.samples_per_second_per_accelerator is None:
@@ -241,9 +245,9 @@ def chosen(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
         if name in _TEXTS:
             found = [entry for entry in found if value.lower() in _text(entry, name).lower()]
             continue
-        limits = re.fullmatch(r"(\d+)|(\d*)\.\.(\d*)", value)
+        limits = re.fullmatch(r"(\d{1,18})|(\d{0,18})\.\.(\d{0,18})", value)
         if not limits:
-            raise ValueError(f"--where={condition}: give a number, or FROM..TO")
+            raise ValueError(f"--where={condition:.80}: give a number, or FROM..TO")
         least = int(limits[1] or limits[2] or 0)
         most = int(limits[1] or limits[3]) if limits[1] or limits[3] else math.inf
         numbers = [(entry, getattr(entry, _NUMBERS[name])) for entry in found]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mlperf_bert.mlperf.results import Evaluation, RunResult
+from mlperf_bert.mlperf.results import SAMPLES_UNKNOWN, Evaluation, RunResult
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
 
 NUM_WEIGHTS_OF_BERT_LARGE = 398
@@ -46,6 +46,7 @@ _FRAMEWORKS = tuple(
     "PyTorch TensorFlow MXNet JAX PopART MindSpore PaddlePaddle Lingvo tinygrad CUDA".split()
 )
 POWER_UNKNOWN = "power unknown: "  # in front of a reason in the notes
+COPIES = "copies left out: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +170,20 @@ class Entry:
     @property
     def power_unknown_because(self) -> str | None:
         """Why there is no power, where some was measured."""
-        found = (self.notes or "").partition(POWER_UNKNOWN)[2]
+        return self._noted(POWER_UNKNOWN)
+
+    @property
+    def samples_unknown_because(self) -> str | None:
+        """Why there are no samples to converge, where runs converged."""
+        return self._noted(SAMPLES_UNKNOWN)
+
+    @property
+    def copies(self) -> str | None:
+        """Which logs are those of other runs again, and do not count."""
+        return self._noted(COPIES)
+
+    def _noted(self, beginning: str) -> str | None:
+        found = (self.notes or "").partition(beginning)[2]
         return found.partition("; ")[0] or None
 
     @property

@@ -60,8 +60,8 @@ class ToolVerdict:
 class RcpVerdict:
     """What the official RCP checker says of one result."""
 
-    passed: bool
-    """Whether the result converged as slowly as is credible, or slower."""
+    passed: bool | None
+    """Whether the result converged as slowly as is credible, or slower; None: nobody knows."""
     reason: str
     """The checker's last line, without its advice how to bypass the check."""
     mean_samples: float | None
@@ -72,8 +72,13 @@ class RcpVerdict:
     scaling: float
     """Multiplies the minutes of a result that converged faster than the reference."""
 
+    @property
+    def word(self) -> str:
+        """The verdict in a word, or two."""
+        return {True: "passed", False: "FAILED", None: "no verdict"}[self.passed]
+
     def __str__(self) -> str:
-        words = f"{'passed' if self.passed else 'FAILED'}, {self.reason}"
+        words = f"{self.word}, {self.reason}"
         if self.submission_mean_samples is None or self.min_mean_samples is None:
             return words
         return (

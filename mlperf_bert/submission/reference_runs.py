@@ -24,7 +24,7 @@ import numpy as np
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.results import RunResult, copies_among
 from mlperf_bert.mlperf.rules import INITIAL_MASKED_LM_ACCURACY, TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.entry import Entry, comparable
 from mlperf_bert.submission.run_logs import common_task, runs_so_far, work_of
@@ -129,6 +129,25 @@ class Reference:
         # Without dips, so that a band has one accuracy for each number of samples.
         self._low = np.maximum.accumulate(self._rows.min(axis=0))
         self._high = np.maximum.accumulate(self._rows.max(axis=0))
+
+    def heights(
+        self, samples: np.ndarray, *, without: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the greatest accuracy of all runs, or of all but one, without margins."""
+        low, high = self._low, self._high
+        if without is not None:
+            row, lows, highs = self._rows[without], self._two_lowest, self._two_highest
+            low = np.maximum.accumulate(np.where(row == lows[0], lows[1], lows[0]))
+            high = np.maximum.accumulate(np.where(row == highs[0], highs[1], highs[0]))
+        return np.interp(samples, self._grid, low), np.interp(samples, self._grid, high)
+
+    @functools.cached_property
+    def _two_lowest(self) -> np.ndarray:
+        return np.partition(self._rows, 1, axis=0)[:2]
+
+    @functools.cached_property
+    def _two_highest(self) -> np.ndarray:
+        return -np.partition(-self._rows, 1, axis=0)[:2]
 
     def _drawn(self, curve: Curve) -> np.ndarray:
         began = curve.best[0] if self.initial_accuracy is None else self.initial_accuracy
@@ -291,11 +310,14 @@ _Own = tuple[list[Curve], str, dict[str, float], dict[str, object]]
 
 def _read_own(name: str) -> _Own:
     runs = [run for run in runs_so_far(name) if run.succeeded]
+    copies = copies_among([(str(run.path), run) for run in runs])
+    runs = [run for number, run in enumerate(runs) if number not in copies]
+    words = f"runs of {name}" + (f" (without {len(copies)} copies of them)" if copies else "")
     known = [(run, curve) for run in runs if (curve := curve_of(run))]
     works = [work_of(run) for run, _ in known]
     task = common_task(f"--reference={name}", works, all_say=True)
     hyperparameters = _numbers(known[0][0].hyperparameters) if known else {}
-    return [curve for _, curve in known], f"runs of {name}", hyperparameters, task
+    return [curve for _, curve in known], words, hyperparameters, task
 
 
 def _numbers(values: Mapping[str, object]) -> dict[str, float]:
@@ -351,15 +373,20 @@ def outlooks(run: RunResult, reference: Reference) -> list[Outlook]:
 
 def own_margins(curves: Sequence[Curve], target: float) -> Margins:
     """Twice as much slack as makes room for each run in the band of the others."""
+    whole = Reference(curves, words="", margins=Margins(1, 1, 0), target=target)
+    firsts, ends = (np.array([c.samples[place] for c in curves]) for place in (0, -1))
     excess = 0.0
     for number, curve in enumerate(curves):
-        others = [*curves[:number], *curves[number + 1 :]]
-        band = Reference(others, words="", margins=Margins(1, 1, 0), target=target)
-        for samples, accuracy in zip(curve.samples, curve.accuracy):
-            low, high = band.band(samples)
-            # After the end of the slowest other run its band is the target itself.
-            is_over = samples > max(other.samples[-1] for other in others)
-            excess = max(excess, 0 if is_over else low - accuracy, accuracy - high)
+        first, last = np.delete(firsts, number).min(), np.delete(ends, number).max()
+        if (first, last) == (firsts.min(), ends.max()):
+            low, high = whole.heights(curve.samples, without=number)
+        else:  # the others are drawn over other samples; hundreds of runs have at most two such
+            others = [*curves[:number], *curves[number + 1 :]]
+            band = Reference(others, words="", margins=whole.margins, target=target)
+            low, high = band.heights(curve.samples)
+        # Before the first evaluation of the others, and after their last one, nobody is too low.
+        is_among = (curve.samples >= first) & (curve.samples <= last)
+        excess = max(excess, *(low - curve.accuracy)[is_among], *(curve.accuracy - high))
     return Margins(slack=max(SLACK, 2 * excess))
 
 

@@ -61,7 +61,7 @@ def as_text(system: SystemVerdict) -> str:
     for run, verdict in zip(system.runs, system.compliance, strict=True):
         lines.append(_ROW.format(*_row(run), "yes" if verdict.passed else "NO"))
     rcp = system.rcp
-    lines.append(f"  RCP: {'passed' if rcp.passed else 'FAILED'} ({rcp.reason})")
+    lines.append(f"  RCP: {rcp.word} ({rcp.reason})")
     if system.rcp_unaided:
         lines.append(f"  {UNAIDED}: {system.rcp_unaided}")
     if rcp.mean_samples and rcp.min_mean_samples and rcp.submission_mean_samples:
@@ -212,7 +212,7 @@ def _cards(system: SystemVerdict) -> list[Card]:
     return [
         Card("Time to train", "no score" if score is None else f"{score:.5g} min",
              f"olympic mean of {len(runs)} runs{scaled}", good=score is not None),
-        Card("Convergence (RCP)", "passed" if rcp.passed else "failed",
+        Card("Convergence (RCP)", rcp.word.lower(),
              f"{f'{mean:,.0f} samples; ' if mean else ''}{rcp.reason}", good=rcp.passed),
         Card("Compliance", f"{accepted} of {len(runs)} logs",
              f"accepted under {system.ruleset}",

@@ -156,10 +156,11 @@ def require_free(
             raise ValueError(f"{name}: is a file of a run; name another file")
 
 
-def runs_so_far(name: str) -> list[RunResult]:
+def runs_so_far(name: str, *, may_be_empty: bool = False) -> list[RunResult]:
     """Return what the logs of all runs say, which may go on; those of a resumed run as one.
 
-    A run without a log, which may not have begun, is left out.
+    A run without a log, which may not have begun, is left out. With `may_be_empty` a log need not
+    have a line yet.
 
     Raises:
       ValueError: there are no runs with a log, or one is damaged.
@@ -167,7 +168,10 @@ def runs_so_far(name: str) -> list[RunResult]:
     found = [files.logs for files in runs_in(name) if files.logs]
     if not found:
         raise ValueError(f"{name}: no run in it has a log of MLPerf, which has the evaluations")
-    return [_joined([read_run(log, may_run=True) for log in logs]) for logs in found]
+    return [
+        _joined([read_run(log, may_run=True, may_be_empty=may_be_empty) for log in logs])
+        for logs in found
+    ]
 
 
 def _joined(pieces: Sequence[RunResult]) -> RunResult:

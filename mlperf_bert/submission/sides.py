@@ -5,7 +5,7 @@ Runs that failed, were resumed, have not ended or cannot be read are left out, w
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
@@ -14,7 +14,16 @@ from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
-from mlperf_bert.mlperf.results import RunResult, has_ended, read_own_record, read_run
+from mlperf_bert.mlperf.results import (
+    RunResult,
+    copies_among,
+    has_ended,
+    in_words,
+    read_own_record,
+    read_run,
+    why_samples_are_unknown,
+    without_plans,
+)
 from mlperf_bert.submission import published
 from mlperf_bert.submission.entry import Entry
 from mlperf_bert.submission.power import measured_watts
@@ -42,6 +51,8 @@ _DESCRIBED = {
 """What of `Side.made_on` the description of a vendor's system says, and in which field."""
 _BASELINE_REMEDY = "write it again with --write_baseline"
 _NOT_COMPARED = {"output_dir", "seed"}
+_LEAST, _MOST = 1e-30, 1e30
+"""Of any figure: what is outside of this is no measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +76,8 @@ class Run:
     def __post_init__(self) -> None:
         for name in ("minutes", "samples_to_converge", "samples_per_second", "joules", "samples"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and _LEAST < value < _MOST):
                 raise ValueError(f"{name} is {value!r:.80}, which is not a number above 0")
 
 
@@ -81,6 +93,8 @@ class Side:
     """benchmark, tokens, weights, batch and division, as far as the logs say them."""
     made_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Host, hardware, versions and flags -> every value among the runs."""
+    unknown: str = ""
+    """What logs of runs that count do not say, and why."""
     alternates_in: str | None = None
     """The folder of the campaign in which the runs alternated with those of another side."""
 
@@ -128,6 +142,8 @@ class _Counted(NamedTuple):
     run: Run
     task: Mapping[str, object]
     made_on: Mapping[str, object]
+    result: RunResult | None = None
+    """Of a log."""
 
 
 def _side(name: str, place: paths.Location) -> Side:
@@ -143,6 +159,12 @@ def _side(name: str, place: paths.Location) -> Side:
             counted.append(_of_run(each))
         except _LeftOut as reason:
             left_out.append(f"{each.name}: {reason}")
+    copies = copies_among(
+        [(run.run.name, run.result or replace(run.run, name="")) for run in counted]
+    )
+    left_out += copies.values()
+    counted = [run for number, run in enumerate(counted) if number not in copies]
+    results = {run.path: run for run in without_plans([r.result for r in counted if r.result])}
     results_dir = files[0].results_dir
     described = read_description(paths.resolve(results_dir).parent) if results_dir else {}
     machine = {key: described[name] for key, name in _DESCRIBED.items() if described.get(name)}
@@ -154,8 +176,12 @@ def _side(name: str, place: paths.Location) -> Side:
             made_on.setdefault(key, {})[str(value)] = None
     return Side(
         name=name,
-        runs=tuple(run.run for run in counted),
+        runs=tuple(
+            _with_samples(run.run, results[run.result.path]) if run.result else run.run
+            for run in counted
+        ),
         left_out=tuple(left_out),
+        unknown=why_samples_are_unknown([*results.values()]),
         task=common_task(name, [run.task for run in counted]),
         made_on={key: tuple(made_on[key]) for key in sorted(made_on)},
         alternates_in=str(above) if alternates else None,
@@ -205,17 +231,20 @@ def _of_log(files: RunFiles) -> _Counted:
         raise _LeftOut("its log has no times, run_start and run_stop are the same")
     joules, parts = _joules(result, files.results_dir)
     run = replace(_measured(result, files.name), joules=joules, measured_parts=parts)
-    return _Counted(run, task_of(result), result.provenance)
+    return _Counted(run, task_of(result), result.provenance, result)
 
 
 def _measured(result: RunResult, name: str) -> Run:
-    return Run(
-        name=name,
-        minutes=result.minutes,
+    run = Run(name=name, minutes=result.minutes, seconds=result.seconds)
+    return _with_samples(run, result)
+
+
+def _with_samples(run: Run, result: RunResult) -> Run:
+    return replace(
+        run,
         samples_to_converge=result.samples_to_converge or None,
         samples_per_second=result.samples_per_second,
         samples=result.samples_to_converge or None,
-        seconds=result.seconds,
     )
 
 
@@ -309,11 +338,13 @@ def read_baseline(path: str) -> Side:
 
 
 def _parsed(content: dict) -> Side:
+    _require_kinds(content)
     runs = [
         Run(**{**run, "measured_parts": tuple(run["measured_parts"])}) for run in content["runs"]
     ]
     for run in runs:
-        if run.seconds and ledger.from_fields(ledger.as_fields(dict(run.seconds))) is None:
+        seconds = run.seconds
+        if seconds is not None and ledger.from_fields(ledger.as_fields(dict(seconds))) is None:
             raise ValueError("seconds are not those of the ledger")
     if not runs:
         raise ValueError("no runs")
@@ -322,17 +353,23 @@ def _parsed(content: dict) -> Side:
     return Side(**{**content, "runs": tuple(runs), "made_on": made_on, "left_out": left_out})
 
 
-def in_words(left_out: Sequence[str]) -> str:
-    """Return the lines about runs that do not count as one, those of one reason together."""
-    names: dict[str, list[str]] = {}
-    for line in left_out:
-        name, _, reason = line.rpartition(": ")
-        names.setdefault(reason, []).append(name)
-    shown = [
-        f"{first}{f' and {len(others)} more' if others else ''}: {reason:.200}"
-        for reason, (first, *others) in names.items()
-    ]
-    return "; ".join(shown[:3]) + ("; ..." if len(shown) > 3 else "")
+def _require_kinds(content: dict) -> None:
+    """Raises TypeError if a field of a baseline is of another kind than `write_baseline` wrote."""
+    for name in ("name", "unknown"):
+        if not isinstance(content.get(name, ""), str):
+            raise TypeError(f"{name} must be a text")
+    for name in ("task", "made_on"):
+        if not isinstance(content[name], dict):
+            raise TypeError(f"{name} must be an object")
+    if any(isinstance(value, dict | list) for value in content["task"].values()):
+        raise TypeError("a value of task must be a text or a number")
+    texts = [content["left_out"], *content["made_on"].values()]
+    texts += [run["measured_parts"] for run in content["runs"]]
+    if not all(isinstance(each, list) and all(isinstance(t, str) for t in each) for each in texts):
+        raise TypeError("left_out, measured_parts and each of made_on must be a list of texts")
+    for run in content["runs"]:
+        if not isinstance(run["name"], str):
+            raise TypeError("name of a run must be a text")
 
 
 def differing(a: Side, b: Side, names: Iterable[str]) -> list[str]:

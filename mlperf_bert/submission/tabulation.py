@@ -6,13 +6,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlperf_bert.mlperf.results import RunResult
-from mlperf_bert.submission.entry import POWER_UNKNOWN, Entry
+from mlperf_bert.mlperf.results import (
+    MOST_SAMPLES_TO_CONVERGE,
+    RunResult,
+    in_words,
+    why_samples_are_unknown,
+)
+from mlperf_bert.submission.entry import COPIES, POWER_UNKNOWN, Entry
 from mlperf_bert.submission.power import measured_watts
 from mlperf_bert.submission.verdict import System, olympic_mean
 
 _STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
-_MOST_SAMPLES_TO_CONVERGE = 50_000_000  # ten times what any BERT-large needs
 
 
 def entry_of(
@@ -44,6 +48,10 @@ def entry_of(
     watts, why = measured_watts(folder, runs, num_nodes=num_nodes) if folder else (None, None)
     if why:
         notes = [*notes, f"{POWER_UNKNOWN}{why}"]
+    if system.copies:
+        notes = [*notes, f"{COPIES}{in_words(system.copies)}"]
+    if why := why_samples_are_unknown(runs):
+        notes = [*notes, why]
     minutes = [run.minutes for run in converged]
     num_failed = len(runs) + num_failed_logs - len(converged)
     mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
@@ -85,7 +93,7 @@ def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[st
     """Return the fields on samples of converged runs."""
     # Two entries of Google in the open division of round 1.1 resumed larger models: they count the
     # samples before the timed run too.
-    counted = [r for r in runs if 0 < (r.samples_to_converge or 0) <= _MOST_SAMPLES_TO_CONVERGE]
+    counted = [r for r in runs if 0 < (r.samples_to_converge or 0) <= MOST_SAMPLES_TO_CONVERGE]
     samples = [run.samples_to_converge for run in counted if run.samples_to_converge]
     rates = [run.samples_per_second for run in counted if run.samples_per_second]
     rate = statistics.median(rates) if rates else None

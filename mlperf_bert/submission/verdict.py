@@ -7,7 +7,15 @@ from pathlib import Path
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.results import PHASES, RunResult, read_run
+from mlperf_bert.mlperf.results import (
+    PHASES,
+    RunResult,
+    copies_among,
+    in_words,
+    read_run,
+    why_samples_are_unknown,
+    without_plans,
+)
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
@@ -25,7 +33,9 @@ class System:
     name: str
     """The name of the system's folder."""
     runs: tuple[RunResult, ...]
-    """In the order of their numbers."""
+    """In the order of their numbers, each once."""
+    copies: tuple[str, ...] = ()
+    """A line about each log that is one of another run again."""
     description: Mapping[str, object] = field(default_factory=dict)
     """systems/SYSTEM.json; empty if there is none."""
     rcp: RcpVerdict | None = None
@@ -76,7 +86,7 @@ class SystemVerdict(System):
         """Whether everything that applies passed; one log of ten may be not compliant."""
         return (
             sum(not verdict.passed for verdict in self.compliance) <= 1
-            and self.rcp.passed
+            and self.rcp.passed is True
             and all(tool.passed is not False for tool in self.tools)
             and not self.problems
             and self.olympic_minutes is not None
@@ -88,8 +98,7 @@ class SystemVerdict(System):
         lines = [f"compliance checker: {len(self.compliance) - len(refused)} of "
                  f"{len(self.compliance)} logs accepted"]  # fmt: skip
         lines += [f"    {verdict.path.name}: {'; '.join(verdict.messages)}" for verdict in refused]
-        word = "passed" if self.rcp.passed else "FAILED"
-        lines.append(f"RCP checker ({self.rcp_source}): {word}, {self.rcp.reason}")
+        lines.append(f"RCP checker ({self.rcp_source}): {self.rcp.word}, {self.rcp.reason}")
         if self.rcp_unaided:
             lines.append(f"{UNAIDED}: {self.rcp_unaided}")
         lines += [str(tool) for tool in self.tools]
@@ -119,18 +128,30 @@ def read_system(folder: Location) -> System:
     logs = result_files(folder / "bert")
     if not logs:
         raise ValueError(f"{folder}: no bert/result_*.txt; put the logs of its runs there")
-    runs = tuple(read_run(log) for log in logs)
-    return System(name=folder.name, runs=runs, description=read_description(folder))
+    read = [read_run(log) for log in logs]
+    copies = copies_among([(run.path.name, run) for run in read])
+    runs = without_plans([run for number, run in enumerate(read) if number not in copies])
+    return System(
+        name=folder.name,
+        runs=tuple(runs),
+        copies=tuple(copies.values()),
+        description=read_description(folder),
+    )
 
 
 def with_convergence(
     system: System, ruleset: str, *, custom_rcps: Location | None = None
 ) -> System:
-    """Ask the RCP checker about the runs.
+    """Ask the RCP checker about the runs, unless it would count what nobody has trained.
 
     Raises:
       ValueError: the ruleset has no BERT.
     """
+    why = why_samples_are_unknown(system.runs)
+    if not why and system.copies:
+        why = f"it would count copies, {in_words(system.copies)}"
+    if why:
+        return replace(system, rcp=RcpVerdict(None, why, None, None, None, 1.0), rcp_unaided=None)
     folder, by_train_samples = system.runs[0].path.parent, system.counts_by_train_samples
     verdict = check_rcp(folder, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps)
     unaided = check_rcp(folder, ruleset, custom_rcps=custom_rcps) if by_train_samples else None
@@ -152,7 +173,7 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
         compliance=tuple(check_log(log, ruleset) for log in logs),
         rcp_source=custom_rcps.name if custom_rcps else f"official points of {ruleset}",
         seeds=official.check_seeds(logs, ruleset),
-        problems=tuple(problems_of_result(system.runs)),
+        problems=(*problems_of_result(system.runs), *filter(None, [in_words(system.copies)])),
         olympic_minutes=olympic_mean(minutes, num_failed=len(logs) - len(minutes)),
     )
 
@@ -197,6 +218,8 @@ def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | No
 def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     """Return why these runs are not one result; empty if they are."""
     problems = []
+    if why := why_samples_are_unknown(runs):
+        problems.append(why)
     if len(runs) != NUM_RUNS_PER_RESULT:
         logs = "log" if len(runs) == 1 else "logs"
         problems.append(f"{len(runs)} {logs}, the rules require {NUM_RUNS_PER_RESULT}")

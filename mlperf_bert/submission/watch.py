@@ -58,8 +58,8 @@ def reference_of_log(run: RunResult) -> Reference:
         raise ValueError(f"{run.path}: {error}") from error
 
 
-def lines(run: RunResult, reference: Reference) -> list[str]:
-    """What there is to say of each evaluation of a log.
+def lines(run: RunResult, reference: Reference) -> list[tuple[str, bool]]:
+    """What there is to say of each evaluation of a log, and whether it is outside.
 
     Raises:
       ValueError: the log does not say after how many samples its evaluations were.
@@ -77,7 +77,8 @@ def lines(run: RunResult, reference: Reference) -> list[str]:
         if seen.is_outside:
             why = causes(seen, reference, hyperparameters=run.hyperparameters)
             words = f"WARNING: {words}: {why}"
-        told.append(f"after {seen.samples:,.0f} samples: {seen.accuracy:.4f}; {words}")
+        line = f"after {seen.samples:,.0f} samples: {seen.accuracy:.4f}; {words}"
+        told.append((line, seen.is_outside))
     return told
 
 
@@ -88,10 +89,17 @@ def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bo
       ValueError, OSError: a log cannot be read, or there is nothing to compare it with.
     """
     told: dict[Path, int] = {}
+    awaited: set[Path] = set()
     while True:
         is_outside = False
-        runs = [run for place in places for run in runs_so_far(place)]
+        runs = [run for place in places for run in runs_so_far(place, may_be_empty=follow)]
         for run in runs:
+            # Before run_start a log does not name all weights, nor its batch perhaps.
+            if follow and run.status == "running" and not (run.minutes or run.evaluations):
+                if run.path not in awaited:
+                    print(f"{run.path}: has not begun; waiting for its run_start", flush=True)
+                    awaited.add(run.path)
+                continue
             reference = given or reference_of_log(run)
             reference.require_same_work(work_of(run), str(run.path))
             of_run = lines(run, reference)
@@ -100,10 +108,10 @@ def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bo
                 state = run.status if of_run else f"{run.status}, no evaluation yet"
                 others = f"the others are {len(reference)} {reference.words}"
                 print(f"{run.path}: {state}; {others}", flush=True)
-            for line in new:
+            for line, _ in new:
                 print(f"  {line}", flush=True)
             told[run.path] = len(of_run)
-            is_outside |= any(seen.is_outside for seen in outlooks(run, reference))
+            is_outside |= any(outside for _, outside in of_run)
         if not follow or all(run.status != "running" for run in runs):
             return is_outside
         time.sleep(SECONDS_BETWEEN_LOOKS)

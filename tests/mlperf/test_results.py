@@ -90,6 +90,99 @@ def test_an_epoch_num_that_is_no_number_of_samples_is_not_taken_for_one(
     assert [evaluation.samples for evaluation in run.evaluations] == [None] * 3
 
 
+PLAN = 156_725_653
+
+
+@pytest.mark.parametrize(
+    ("at_init", "after_start", "each_time", "at_end", "expected"),
+    [
+        ([PLAN], [], [], [], None),
+        ([3_000_256], [], [], [], None),
+        ([], [3_000_256], [], [], None),
+        ([], [], [3_000_256], [], None),  # the same beside each evaluation
+        ([3_000_256], [], [], [3_000_256], None),  # the plan, said again
+        ([], [], [], [PLAN], None),  # as many as the data set has
+        ([3_000_256], [], [], [2_700_096], 2_700_096),
+        ([PLAN] * 8, [], [], [2_700_096] * 8, 2_700_096),  # of every rank
+        ([], [], [], [2_700_096, 2_700_096], 2_700_096),
+    ],
+)
+def test_train_samples_of_before_the_training_are_a_plan(
+    tmp_path, at_init, after_start, each_time, at_end, expected
+):
+    def logged(values):
+        return [(9, "train_samples", value, {}) for value in values]
+
+    accuracies = [0.5, 0.6, 0.72]
+    evaluated = [
+        [(9, "eval_accuracy", accuracy, {"epoch_num": 1}), *logged(each_time)]
+        for accuracy in accuracies
+    ]
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (0, "global_batch_size", 448, {}),
+        (0, "eval_accuracy", 0.34, {"epoch_num": 0}),
+        *logged(at_init),
+        (0, "run_start", None, {}),
+        *logged(after_start),
+        (0, "block_start", None, {}),
+        *(line for lines in evaluated for line in lines),
+        *logged(at_end),
+        (60_000, "run_stop", None, {"status": "success"}),
+    )
+    run = results.read_run(log)
+    assert (run.samples_to_converge, run.samples_per_second is None) == (expected, not expected)
+    why = results.why_samples_are_unknown([run])
+    planned = next(iter(at_init + after_start + each_time + at_end))
+    assert why == (
+        ""
+        if expected
+        else f"samples unknown: train_samples, {planned:,}, is a plan or the size of the data set"
+    )
+
+
+def test_one_epoch_num_beside_several_results_is_a_plan(tmp_path):
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (0, "global_batch_size", 448, {}),
+        (0, "run_start", None, {}),
+        *((9, "eval_accuracy", value, {"epoch_num": 3_000_256}) for value in (0.5, 0.72)),
+        (60_000, "run_stop", None, {"status": "success"}),
+    )
+    assert results.read_run(log).samples_to_converge is None
+    log.write_text(log.read_text().replace("0.5,", "0.72,"))  # two ranks after one evaluation
+    assert results.read_run(log).samples_to_converge == 3_000_256
+
+
+def test_what_all_runs_were_to_train_is_not_what_each_has_trained(tmp_path):
+    def run(number, evaluations, samples):
+        lines = [
+            (9, "eval_accuracy", 0.7 + 0.001 * n, {"epoch_num": 1}) for n in range(evaluations)
+        ]
+        log = tmp_path / f"result_{number}.txt"
+        start, stop = (number, "run_start", None, {}), (99, "run_stop", None, {"status": "success"})
+        write_lines(log, start, *lines, (99, "train_samples", samples, {}), stop)
+        return results.read_run(log)
+
+    plans = results.without_plans([run(0, 20, 3_000_256), run(1, 19, 3_000_256)])
+    assert [each.samples_to_converge for each in plans] == [None, None]
+    assert results.why_samples_are_unknown(plans).startswith("samples unknown: train_samples, 3,0")
+    real = [run(0, 20, 3_000_256), run(1, 19, 2_850_176), run(2, 20, 3_000_256)]
+    assert results.without_plans(real) == real
+
+
+def test_of_two_starts_of_a_phase_the_first_one_counts(tmp_path):
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (0, "run_start", None, {}),
+        (60_000, "block_start", None, {}),
+        (90_000, "block_start", None, {}),
+        (180_000, "block_stop", None, {}),
+        (180_000, "run_stop", None, {"status": "success"}),
+    )
+    assert results.read_run(log).phases == (results.Phase("train", 1.0, 3.0),)
+
+
 def test_planned_train_samples_do_not_replace_an_epoch_num_of_samples(tmp_path):
     log = write_lines(
         tmp_path / "result_0.txt",

@@ -121,6 +121,14 @@ def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
     ]
 
 
+def test_a_killed_run_interrupts_the_campaign(make, monkeypatch):
+    made = make({"1": "exit -9"}, num_runs=2)
+    with pytest.raises(campaign.Interrupted, match="run 1 was stopped; the same command goes on"):
+        train(made)
+    assert len(train(made)) == 2
+    assert campaign._call(["sh", "-c", "kill -KILL $$"]) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("code", [75, 0])  # 0: the run had ended by itself
 def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number, code):

@@ -94,6 +94,48 @@ def test_small_numbers_are_treated_honestly(tmp_path, a, b, words):
     assert found.change_of("time_to_train").verdict.startswith(words)
 
 
+def test_one_run_against_three_needs_one_more_at_the_least():
+    a, b = np.array([20.0, 20.01, 20.02]), np.array([20.0])
+    assert intervals.more_runs(a, b, difference=0.03) == 1
+    assert intervals.more_runs(b, a, difference=0.03) == 1
+
+
+def test_copies_of_a_log_are_one_run_and_said(tmp_path, call):
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST[:2])
+    log = tmp_path / "b" / "result_0.txt"
+    for number in range(2, 50):
+        (tmp_path / "b" / f"result_{number}.txt").symlink_to(log)
+    (tmp_path / "b" / "result_50.txt").write_text(log.read_text().replace(":::", "0: :::"))
+    found = call("a", "b")[1]
+    assert "B: b: 2 runs, 49 left out (result_2.txt and 48 more: the same run as result_0.txt)" in (
+        found
+    )
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_samples_that_are_a_plan_are_not_compared(tmp_path, call, at_the_end):
+    """Before the training, or after it the same in runs that were not evaluated as often."""
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST, samples=1)
+    for log in (tmp_path / "b").glob("*.txt"):
+        lines = log.read_text().splitlines(keepends=True)
+        start, evaluated = (
+            next(number for number, line in enumerate(lines) if key in line)
+            for key in ("run_start", "eval_accuracy")
+        )
+        plan = lines[start].replace("run_start", "train_samples").replace("null", "3000256")
+        again = [lines[evaluated].replace("0.72", "0.7")] * (log.stem == "result_3")
+        lines[evaluated:evaluated] = again
+        lines.insert(len(lines) if at_the_end else start, plan)
+        log.write_text("".join(lines))
+    code, printed, _ = call("a", "b")
+    assert code == 0 and "time to train" in printed
+    assert "samples/s" not in printed and "samples to converge:" not in printed
+    said = "B: b: 5 runs; samples unknown: train_samples, 3,000,256, is a plan or the size of the"
+    assert said in printed
+
+
 def test_every_figure_has_its_words(tmp_path):
     scatter = np.array([1, 1.01, 0.99, 1.005])
     a, b = tmp_path / "a", tmp_path / "b"
@@ -339,6 +381,30 @@ def test_a_baseline_is_the_side_that_was_written(tmp_path, call):
         {"runs": [content["runs"][0] | {"seconds": {"compute": 1}}]},
         {"more": 1},
         {"made_on": None},
+        {"made_on": {"host": "x"}},
+        {"made_on": {"host": [1]}},
+        {"name": 3},
+        {"unknown": [3]},
+        {"left_out": "none"},
+        {"left_out": [[3]]},
+        *({"task": task} for task in (["bert"], "bert", None, {"batch": [448]}, {"batch": {}})),
+        *({"runs": runs} for runs in ({}, 3, ["run"], [None], [[1]])),
+        *(
+            {"runs": [content["runs"][0] | spoilt]}
+            for spoilt in (
+                {"name": ["x"]},
+                {"name": None},
+                {"minutes": "20"},
+                {"minutes": True},
+                {"samples": 10**400},
+                {"joules": [1]},
+                {"seconds": [1]},
+                {"seconds": {}},
+                {"seconds": content["runs"][0]["seconds"] | {"compute": "1"}},
+                {"measured_parts": "system"},
+                {"measured_parts": [["system"]]},
+            )
+        ),
     ):
         (tmp_path / "bad.json").write_text(json.dumps(content | spoil))
         code, _, error = call("a.log", "--baseline=bad.json")

@@ -153,6 +153,36 @@ def test_a_damaged_log_is_one_line(org_dir, refusal):
     assert re.search(r"result_3.txt line \d+: cut or damaged; copy the", refusal(report, org_dir))
 
 
+def test_samples_that_are_a_plan_have_no_verdict(org_dir, capsys):
+    """Nor are they a rate; the clock is as before."""
+    for log in sorted((org_dir / "results" / "box" / "bert").iterdir()):
+        text = re.sub(r'"epoch_num": \d+', '"epoch_num": 1', log.read_text())
+        moved = [line for line in text.splitlines(True) if '"train_samples"' in line]
+        lines = [line for line in text.splitlines(True) if line not in moved]
+        log.write_text("".join([*moved[:1], *lines]))
+    assert report.main([str(org_dir)]) == 0
+    printed = capsys.readouterr().out
+    [planned] = set(re.findall(r"samples unknown: train_samples, ([\d,]+), is a plan", printed))
+    assert f"RCP: no verdict (samples unknown: train_samples, {planned}, is a plan" in printed
+    assert "olympic mean of 10 runs" in printed and "samples to converge: olympic" not in printed
+    assert not re.search(r"result_0.txt   success .* [\d,]{5,} .*448", printed)
+
+
+def test_copies_of_a_log_have_no_verdict(org_dir, capsys):
+    folder = org_dir / "results" / "box" / "bert"
+    for number in range(1, 10):
+        (folder / f"result_{number}.txt").write_bytes((folder / "result_0.txt").read_bytes())
+    (folder / "result_²².txt").write_bytes((folder / "result_0.txt").read_bytes())
+    assert report.main([str(org_dir)]) == 0
+    printed = capsys.readouterr().out
+    assert "no score: too few runs converged" in printed
+    assert (
+        "RCP: no verdict (it would count copies, result_0.txt and 9 more: the same run" in printed
+    )
+    assert "problem: 1 log, the rules require 10\n" in printed
+    assert "problem: result_0.txt and 9 more: the same run as result_²².txt\n" in printed
+
+
 def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
     """The checker itself ends in a trace-back."""
     log = write_log(tmp_path / "result_0.txt", [0.73])

@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -205,6 +206,8 @@ def test_conditions_choose(shipped, conditions, number):
     [
         (["--where=speed=8"], "--where=speed=8: give NAME=VALUE; names are round, org, system, "),
         (["--where=accelerators=eight"], "accelerators=eight: give a number, or FROM..TO"),
+        ([f"--where=accelerators={'9' * 5000}"], "99: give a number, or FROM..TO"),
+        ([f"--where=batch=1..{'9' * 5000}"], "99: give a number, or FROM..TO"),
         (["--where=round=9.9"], "no published result meets round=9.9; ask for less"),
         (["--ruleset=5.1.0"], "ruleset '5.1.0' has no BERT"),
         (["nowhere"], "nowhere: no run, campaign or submission: give a folder with bert.log"),
@@ -215,6 +218,24 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, refusal, arguments, messag
     monkeypatch.chdir(tmp_path)
     assert message in refusal(standing, *arguments, "--output=page.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_copies_and_plans_are_told(org_dir, capsys):
+    folder = org_dir / "results" / "box" / "bert"
+    for number in range(1, 10):
+        (folder / f"result_{number}.txt").unlink()
+        os.link(folder / "result_0.txt", folder / f"result_{number}.txt")
+    assert standing.main([str(org_dir)]) == 0
+    told = "1 run, no result, copies left out: result_1.txt and 8 more: the same run as result_0"
+    assert told in capsys.readouterr().out
+    for number in range(1, 10):
+        (folder / f"result_{number}.txt").unlink()
+    text = re.sub(r'"epoch_num": \d+', '"epoch_num": 1', (folder / "result_0.txt").read_text())
+    text = text.replace("train_samples", "trained").replace("eval_samples", "train_samples")
+    (folder / "result_0.txt").write_text(text)
+    assert standing.main([str(org_dir)]) == 0
+    printed = capsys.readouterr().out
+    assert "Samples/s per accelerator: unknown (train_samples, 10,000, is a plan or the" in printed
 
 
 def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, refusal):

@@ -20,6 +20,7 @@ def write_log(
     seconds: dict[str, float] | None = None,
     joules: float | None = None,
     parts: str = "system",
+    seed: int | None = None,
 ) -> Path:
     """Write the log of one run; `seconds` are those of the ledger, by kind."""
     stop_ms = round(60_000 * minutes)
@@ -31,6 +32,8 @@ def write_log(
         (stop_ms, "eval_accuracy", accuracy, {"epoch_num": samples}),
         (stop_ms, "run_stop", None, {"status": status}),
     ]
+    if seed is not None:
+        lines.append((0, "seed", seed, {}))
     if tokens:
         lines.append((0, "max_sequence_length", tokens, {}))
     if seconds:
@@ -51,7 +54,7 @@ def write_log(
 def write_results(folder: Path, all_minutes, **others) -> Path:
     """Write result_0.txt, result_1.txt, ... of so many minutes, as a vendor hands them in."""
     for number, minutes in enumerate(all_minutes):
-        write_log(folder / f"result_{number}.txt", minutes, **others)
+        write_log(folder / f"result_{number}.txt", minutes, seed=number, **others)
     return folder
 
 
