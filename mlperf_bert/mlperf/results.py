@@ -129,7 +129,7 @@ class RunResult:
     planned_samples: float | None = None
     """A train_samples that is no number of trained samples, if the log has no other."""
     started_ms: float | None = None
-    """When, since 1970: of runs with the same times only copies of one log began together."""
+    """Since 1970; None before run_start."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -244,7 +244,7 @@ def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
         num_weights=len(_names_of_weights(records)) or None,
         num_replicas=_first(records, "num_replicas", int),
         planned_samples=planned_samples if samples is None else None,
-        started_ms=start.time_ms,
+        started_ms=start.time_ms if "run_start" in keys else None,
     )
 
 

@@ -51,12 +51,10 @@ class Standing:
             lines.append(f"  published as {own.same_logs_as}")
         for label, words in official_words(own):
             lines.append(f"  {label}: {words}")
-        lines.append("  most like it:")
+        lines.append("  most like it, and what is unlike as far as logs and descriptions say:")
         for other in self.neighbours:
-            lines.append(
-                f"    {other.name}: {_number(other.minutes, '.4g')} min; unlike: "
-                f"{'; '.join(unlike(own, other)) or 'nothing that logs name'}"
-            )
+            others = [f"{_number(other.minutes, '.4g')} min", *unlike(own, other)]
+            lines.append(f"    {other.name}: {'; '.join(others)}")
         return lines
 
     def figures(self) -> list[Card]:

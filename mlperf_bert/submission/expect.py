@@ -44,8 +44,9 @@ def lines_of(expected: Expectation) -> list[str]:
     """Return an expectation for a terminal."""
     energy = expected.kilowatt_hours
     return [
-        f"{expected.question}: from {expected.basis()} ({SOURCE}); in brackets {LEVEL:.0%} "
-        "intervals",
+        f"{expected.question}: from {expected.basis()} ({SOURCE}); the {LEVEL:.0%} intervals in "
+        f"brackets and the errors are those of {len(expected.errors.families)} results, each "
+        "expected from others",
         f"  minutes to 0.720: {expected.minutes}; {_errors_text(expected.errors, MINUTES)}",
         f"  samples/s: {expected.samples_per_second}; {_errors_text(expected.errors, RATE)}",
         f"  kWh of a run: {energy or 'unknown: nobody published the power of this family'}",

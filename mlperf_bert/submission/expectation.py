@@ -151,8 +151,9 @@ class Expectation:
         counts = sorted({entry.accelerators or 0 for entry in self.results})
         other = counts != [self.question.count]
         how = f" on {', '.join(map(str, counts))}: nobody published {self.question.count}"
-        count = f"{len(self.results)} results of {self.num_submitters} submitters"
-        return count + how * other
+        results, submitters = len(self.results), self.num_submitters
+        count = f"{results} result{'s' * (results > 1)} of {submitters} submitter"
+        return f"{count}{'s' * (submitters > 1)}{how * other}"
 
 
 class Published:

@@ -67,7 +67,8 @@ def _logs(folder: Location, runs: Sequence[RunResult], kind: str) -> dict[str, l
     found = {run: {path.name for path in there.glob("*.txt")} for run, there in folders.items()}
     matches = [re.fullmatch(rf"{kind}_(\d+)\.txt", name) for name in set().union(*found.values())]
     number = max((int(match[1]) for match in matches if match), default=-1) + 1
-    names = [f"{kind}_{n}.txt" for n in range(number)]
+    # One more than there are: of numbers as large as a file's name allows one is missing anyway.
+    names = [f"{kind}_{n}.txt" for n in range(min(number, len(matches) + 1))]
     for run, there in found.items():
         for name in names:
             if name not in there:

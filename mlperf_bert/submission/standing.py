@@ -173,7 +173,7 @@ def _cells(own: Entry, other: Entry) -> list[str]:
         "-" if other.minutes is None else f"{other.minutes:,.4g}",
         "-" if other.samples_mean is None else f"{other.samples_mean:,.0f}",
         "-" if rate is None else f"{rate:,.4g}",
-        "; ".join(unlike(own, other)) or "nothing that logs name",
+        "; ".join(unlike(own, other)) or "-",
     ]
 
 

@@ -95,7 +95,7 @@ def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bo
         runs = [run for place in places for run in runs_so_far(place, may_be_empty=follow)]
         for run in runs:
             # Before run_start a log does not name all weights, nor its batch perhaps.
-            if follow and run.status == "running" and not (run.minutes or run.evaluations):
+            if follow and run.started_ms is None:
                 if run.path not in awaited:
                     print(f"{run.path}: has not begun; waiting for its run_start", flush=True)
                     awaited.add(run.path)

@@ -26,6 +26,13 @@ def test_the_command_answers_in_five_lines(capsys, known):
     assert systems.endswith(f" and {number - 3} more")
 
 
+def test_one_result_is_one_and_its_interval_is_that_of_the_others(capsys, known):
+    first, *_ = answer(capsys, "--accelerator=L40S", "--count=8")
+    number = len(known.expectation(Question("L40S", 8)).errors.families)
+    assert first.startswith("8 L40S: from 1 result of 1 submitter (closed division") and number > 99
+    assert f"the errors are those of {number} results, each expected from others" in first
+
+
 def test_a_count_that_nobody_published_rests_on_the_nearest(capsys):
     first, *_, systems = answer(capsys, "--accelerator=H200", "--count=24", "--batch=768")
     assert first.startswith("24 H200, batch 768: from 17 results of 9 submitters on 8, 16, 32, 64")

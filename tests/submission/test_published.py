@@ -259,6 +259,11 @@ def test_power_agrees_with_the_official_summarizer(clone, capsys):
             "the mean of power/result_0/node_1.txt is 5 W (are its readings in kW?)",
         ),
         (
+            f"result_2/node_{'9' * 99}",
+            [(0, START, None)],
+            "power/result_0/node_2.txt is missing",
+        ),
+        (
             "result_2/sw_0",
             [(0, "conversion_eff", 1.0)],
             "power/result_2/sw_0.txt has no interconnect_power_est",

@@ -220,6 +220,14 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, refusal, arguments, messag
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_like_it_in_all_that_is_known_is_not_called_unlike(shipped):
+    own = replace(shipped[-1], round="", org="mine")
+    found = comparison.standing_of(own, shipped).lines()
+    at = found.index("  most like it, and what is unlike as far as logs and descriptions say:")
+    assert re.fullmatch(rf"    {re.escape(shipped[-1].name)}: [\d.]+ min", found[at + 1])
+    assert any("; accelerators " in line for line in found[at + 1 :])
+
+
 def test_copies_and_plans_are_told(org_dir, capsys):
     folder = org_dir / "results" / "box" / "bert"
     for number in range(1, 10):

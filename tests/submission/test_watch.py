@@ -2,7 +2,6 @@
 
 import math
 import re
-import shutil
 import sys
 import types
 from dataclasses import replace
@@ -282,41 +281,6 @@ def test_what_is_no_reference_is_one_line(tmp_path, refusal):
 def test_an_empty_log_that_is_not_followed_is_refused(tmp_path, refusal):
     (tmp_path / "bert.log").write_text("")
     assert "so this is no MLPerf log" in refusal(watch, tmp_path / "bert.log")
-
-
-def test_margins_of_many_runs_are_those_of_each_among_the_others_and_take_no_square(monkeypatch):
-    """By drawing the band of the others of each run, which takes the square of the runs."""
-    rng = np.random.default_rng(3)
-    curves = []
-    for _ in range(12):
-        samples = np.cumsum(rng.integers(90_000, 110_000, size=rng.integers(5, 9)).astype(float))
-        accuracy = np.append(rng.uniform(0.3, 0.7, len(samples) - 1), 0.72)
-        curves.append(Curve(samples, accuracy))
-    excess = 0.0
-    for number, curve in enumerate(curves):
-        others = curves[:number] + curves[number + 1 :]
-        band = Reference(others, words="", margins=Margins(1, 1, 0), target=0.72)
-        for samples, accuracy in zip(curve.samples, curve.accuracy):
-            low, high = band.band(samples)
-            is_over = samples > max(other.samples[-1] for other in others)
-            excess = max(excess, 0 if is_over else low - accuracy, accuracy - high)
-    drawn, count = Reference._drawn, []
-    monkeypatch.setattr(Reference, "_drawn", lambda self, c: count.append(c) or drawn(self, c))
-    assert reference_runs.own_margins(curves, 0.72).slack == pytest.approx(2 * excess, rel=1e-12)
-    assert len(count) <= 3 * len(curves)
-
-
-def test_copies_among_runs_of_ones_own_are_one_run(tmp_path, refusal, capsys):
-    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
-    for number in range(3, 9):
-        (folder / "runs" / str(number)).symlink_to(folder / "runs" / "0")
-    others = reference_runs.own_reference(str(folder))
-    assert len(others) == 3 and others.words == f"runs of {folder} (without 6 copies of them)"
-    for number in "12":
-        shutil.rmtree(folder / "runs" / number)
-    assert "1 of its runs have reached the target" in refusal(
-        watch, folder / "runs" / "0" / "bert.log", f"--reference={folder}"
-    )
 
 
 def test_a_log_that_counts_no_samples_cannot_be_watched(others, tmp_path):
