@@ -130,6 +130,8 @@ def _part(node: tf.Operation, product: tf.Operation, config: BertConfig) -> str:
         name = re.sub(r"^__inference_|_\d+$", "", node.get_attr("f").name)
         if name == "_keep":
             return "attention: dropout" if in_attention else "dropout"
+        if name.startswith("_sum_of_rows"):
+            return _PARTS["BiasAddGrad"]
         if in_attention:
             return "attention: gradient of the scores"
         return "gelu" if config.intermediate_size in sizes else "LayerNorm"

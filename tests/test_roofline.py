@@ -6,6 +6,7 @@ import tensorflow as tf
 from benchmarks import roofline
 from benchmarks.roofline import Operation
 from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.model import fusion
 from mlperf_bert.model.config import BertConfig
 
 SMALL = BertConfig(**BERT_LARGE | {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 300})
@@ -52,6 +53,12 @@ def test_a_product_with_its_bias():
         ),
         (lambda: tf.cast(of(10, 64), tf.float32), "casts", 0, 640 * (2 + 4)),
         (lambda: tf.nn.l2_loss(of(10, 64)), "LAMB and clipping", 0, 2 * 641),
+        (
+            lambda: tf.function(fusion._sum_of_rows, autograph=False)(of(10, 64)),
+            "gradients of biases",
+            0,
+            2 * 640 + 4 * 64,
+        ),
         (lambda: tf.nn.softmax(of(2, 4, 8, 512)), "attention: softmax and mask", 0, 4 * 2**15),
         (lambda: of(2, 4, 8, 512) + 1, "attention: softmax and mask", 0, 4 * 2**15 + 2),
         (lambda: tf.exp(of(10, 300)), "heads and losses", 0, 2 * 2 * 3000),

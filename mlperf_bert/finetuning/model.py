@@ -15,7 +15,7 @@ from mlperf_bert.finetuning import weights
 from mlperf_bert.finetuning.config import Task
 from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.weights import Source
-from mlperf_bert.model import pretrainer
+from mlperf_bert.model import pretrainer, tf_models
 
 
 # As in model/pretrainer.py: AutoGraph would rewrite Python without effect.
@@ -24,8 +24,8 @@ def build(task: Task, source: Source, *, seed: int, precision: str = "float32") 
     """Builds the model with pre-trained weights and a random head; call it in a strategy's scope.
 
     The pooler of a classifier is that of next-sentence prediction, `bert/pooler` in checkpoints.
-    Weights are float32; `precision` is that of the matrix products, as in `build_pretrainer`, by
-    Keras's own policy.
+    Weights are float32; `precision` is that of the encoder's matrix products, as in
+    `build_pretrainer`, by Keras's own policy. Pooler and head are float32 even in bfloat16.
 
     Raises:
       ValueError: as `weights.load`.
@@ -36,25 +36,27 @@ def build(task: Task, source: Source, *, seed: int, precision: str = "float32") 
         pretrained = pretrainer.build_pretrainer(
             config, seed=seed, precision="tf32" if precision == "tf32" else "float32"
         )
-        weights.load(pretrained, source, needs_pooler=not isinstance(task, SquadTask))
-        encoder = pretrained.encoder_network
-        if isinstance(task, SquadTask):
-            return models.BertSpanLabeler(encoder, initializer=initializer)
-        _set_pooler(encoder, pretrained)
-        # Our own head, because BertClassifier's applies dropout twice.
-        head = layers.ClassificationHead(
-            inner_dim=0,
-            num_classes=task.num_labels,
-            initializer=initializer,
-            dropout_rate=0.0,
-            name="task",
-        )
-        return models.BertClassifier(
-            encoder,
-            num_classes=task.num_labels,
-            dropout_rate=config.hidden_dropout_prob,
-            cls_head=head,
-        )
+    weights.load(pretrained, source, needs_pooler=not isinstance(task, SquadTask))
+    encoder = pretrained.encoder_network
+    # In bfloat16 a Dense layer of Keras would add up the gradient of its bias in bfloat16.
+    tf_models.compute_in_float32(encoder.pooler_layer)
+    if isinstance(task, SquadTask):
+        return models.BertSpanLabeler(encoder, initializer=initializer)
+    _set_pooler(encoder, pretrained)
+    # Our own head, because BertClassifier's applies dropout twice.
+    head = layers.ClassificationHead(
+        inner_dim=0,
+        num_classes=task.num_labels,
+        initializer=initializer,
+        dropout_rate=0.0,
+        name="task",
+    )
+    return models.BertClassifier(
+        encoder,
+        num_classes=task.num_labels,
+        dropout_rate=config.hidden_dropout_prob,
+        cls_head=head,
+    )
 
 
 @contextlib.contextmanager

@@ -159,9 +159,9 @@ class Encoder:
         """A dense layer over the last axis; attention's kernels have two axes: heads and sizes."""
         size = inputs.shape[-1]
         kernel = tf.cast(tf.reshape(dense.kernel, [size, -1]), self._dtype)
-        bias = tf.cast(tf.reshape(dense.bias, [-1]), self._dtype)
-        flat = tf.nn.bias_add(tf.matmul(tf.reshape(inputs, [-1, size]), kernel), bias)
-        return tf.reshape(flat, [-1, *inputs.shape[1:-1], kernel.shape[1]])
+        product = tf.matmul(tf.reshape(inputs, [-1, size]), kernel)
+        shape = [-1, *inputs.shape[1:-1], kernel.shape[1]]
+        return self._passes.add_bias(product, tf.reshape(dense.bias, [-1]), shape)
 
     def _normalise(self, hidden: tf.Tensor, update: tf.Tensor, norm) -> tf.Tensor:
         """LayerNorm of the sum, in the type of `hidden`."""

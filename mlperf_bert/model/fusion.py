@@ -51,6 +51,10 @@ class Passes:
         self.add_and_normalise = self._fused(_add_and_normalise)
         if sums_of_vectors:
             self.add_and_normalise = self._fused(_normalise_by_vectors, _gradient_by_vectors)
+        # Compiled alone, it reads the rows once, and writes no float32 copy of them.
+        self._bias_gradient = self._compiled(_sum_of_rows)
+        if sums_of_vectors:
+            self._bias_gradient = self._compiled(_sum_of_rows_by_vectors)
         self._masked = self._compiled(_keep)
         self._scores_gradient = self._compiled(_scores_gradient)
 
@@ -107,6 +111,26 @@ class Passes:
 
         return attend(query, key, value)
 
+    def add_bias(self, product: tf.Tensor, bias: tf.Tensor, shape: list[int]) -> tf.Tensor:
+        """Adds bias [H], float32, to product [R * Q, H]; returns it in `shape`, [-1, Q, H].
+
+        In bfloat16 too the gradient of the bias is a sum in float32.
+        """
+        # TensorFlow's own gradient adds up in bfloat16: on a CPU all rows, on a GPU the sums of
+        # blocks of rows (benchmarks/NOTES.md). In float32 it is kept, bit by bit.
+        if product.dtype == tf.float32:
+            return tf.reshape(tf.nn.bias_add(product, bias), shape)
+
+        @tf.custom_gradient
+        def add(product, bias):
+            def backward(up):
+                # In the shape whose sizes are known: of [R * Q] neither is, if rows are packed.
+                return up, self._bias_gradient(tf.reshape(up, shape))
+
+            return tf.nn.bias_add(product, tf.cast(bias, product.dtype)), backward
+
+        return tf.reshape(add(product, bias), shape)
+
     def dropout(self, inputs: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
         """Drops elements at `rate` (float32 scalar); `seed`: int32 [2], of step and call."""
 
@@ -159,6 +183,16 @@ def _behind_barrier(tensor: tf.Tensor) -> tf.Tensor:
 
 def _in_float32(function: Callable) -> Callable:
     return lambda x: tf.cast(function(tf.cast(x, tf.float32)), x.dtype)
+
+
+def _sum_of_rows(rows) -> tf.Tensor:
+    """Sums over all axes but the last, [..., H] -> [H], float32."""
+    # Not reduce_sum, which takes a CPU twice as long over rows of 3,072; XLA makes one of it.
+    return tf.raw_ops.BiasAddGrad(out_backprop=tf.cast(rows, tf.float32))
+
+
+def _sum_of_rows_by_vectors(rows) -> tf.Tensor:
+    return _column_sums(tf.cast(rows, tf.float32))
 
 
 def _add_and_normalise(hidden, update, gamma, beta) -> tf.Tensor:

@@ -92,6 +92,11 @@ def _norm(layer: tf_keras.layers.Layer) -> Norm:
     return Norm(layer.gamma, layer.beta)
 
 
+def compute_in_float32(layer: tf_keras.layers.Layer) -> None:
+    """Gives a layer that is built the policy float32, whatever its model has."""
+    layer._set_dtype_policy("float32")
+
+
 def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:
     """The generators of the dropout layers, in the model's order; raises as `encoder_layers`."""
     # A checkpoint has their states by number, in this order.

@@ -18,6 +18,7 @@ from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.devices import create_strategy
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH
+from tests.helpers.gradients import assert_bfloat16_is_near
 
 NUM_STEPS, NUM_WARMUP_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 4, 8, 2e-3
 
@@ -208,3 +209,37 @@ def test_losses_and_predictions_of_spans(made, source, hugging_face):
     assert_same_training(trainer, theirs, features, logits, loss)
     for variable, value in zip(pooler, before):  # it has no part in spans
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("spans", [False, True], ids=["classes", "spans"])
+def test_every_gradient_in_bfloat16_is_near_float32s(made, source, spans):
+    """Biases too, which a layer of Keras adds up in bfloat16 on a CPU."""
+    random, shape = np.random.RandomState(1), (64, MAX_SEQ_LENGTH)
+    features = {
+        "input_ids": random.randint(source.config.vocab_size, size=shape),
+        "input_mask": np.ones(shape),
+        "segment_ids": random.randint(2, size=shape),
+    }
+    if spans:  # of questions without an answer: random positions would cancel, but for rounding
+        task = SquadTask(name="squad2", data_dir="")
+        features |= {"start_positions": np.zeros(64), "end_positions": np.zeros(64)}
+    else:
+        task = glue.create("rte", str(made / "glue"))
+        features["labels"] = random.randint(2, size=64)
+    features = {name: tf.constant(values, tf.int32) for name, values in features.items()}
+
+    @tf.function(autograph=False)
+    def gradients(built):
+        with tf.GradientTape() as tape:
+            logits = model.forward(built, features, training=False)
+            loss = tf.reduce_mean(model.losses(logits, features))
+        return tape.gradient(loss, model.trained_variables(built))
+
+    found = {}
+    for precision in ("float32", "bfloat16"):
+        built = model.build(task, source, seed=5, precision=precision)
+        found[precision] = [tf.convert_to_tensor(g).numpy() for g in gradients(built)]
+    names = [variable.name for variable in model.trained_variables(built)]
+    assert spans or any("pooler_transform/bias" in name for name in names), names
+    assert_bfloat16_is_near(names, found["bfloat16"], found["float32"])

@@ -137,6 +137,29 @@ def test_the_norm_of_a_sum_and_its_gradients(way, shape):
         close(slope, expected)
 
 
+@pytest.mark.parametrize("way", [*WAYS, "vectors"])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("shape", [(-1, 512, 20), (-1, 20)])
+def test_a_bias_and_its_gradient_of_many_rows(way, dtype, shape):
+    """y = x + b, rounded once; db = the sum of u over all rows, in float32 whatever x has."""
+    passes = passes_of(way)
+    x, bias = draw(4096, 20), draw(20)
+    # All of one sign: a sum in bfloat16 would stand still at 256 times what is added.
+    upstream = tf.cast(draw(4096, 20, seed=1) + 0.5, dtype)
+
+    def added(x, bias):
+        return tf.cast(passes.add_bias(tf.cast(x, dtype), bias, list(shape)), tf.float32)
+
+    found, slopes = compute(way)(added, float32(x, bias), tf.reshape(upstream, shape))
+    assert found.shape == ((8, 512, 20) if len(shape) == 3 else (4096, 20))
+    exact = tf.cast(tf.cast(x, dtype) + tf.cast(bias, dtype), tf.float32)
+    np.testing.assert_array_equal(tf.reshape(found, [-1, 20]), exact)
+    close(slopes[1], tf.cast(upstream, tf.float64).numpy().sum(axis=0))
+    if dtype == tf.float32 and way != "one":  # TensorFlow's own sum, as ever
+        kept = tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+        np.testing.assert_array_equal(slopes[1], kept)
+
+
 FORMULAS = {
     "gelu": gelu,
     "gelu_exact": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),

@@ -39,11 +39,13 @@ def make_trainer(
     )
 
 
-def batches_of(task, *, pack_sequences: bool = False) -> tf.data.Dataset:
+def batches_of(
+    task, *, batch_size: int = BATCH_SIZE, pack_sequences: bool = False
+) -> tf.data.Dataset:
     return pipeline.training_batches(
         [str(task / "train.tfrecord")],
         generated_task.LIMITS,
-        batch_size=BATCH_SIZE,
+        batch_size=batch_size,
         seed=None,
         pack_sequences=pack_sequences,
     )

@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.model.pretrainer import trained_variables
+from mlperf_bert.training.config import NO_COMPILATION
 from tests.helpers import starts
+from tests.helpers.gradients import assert_bfloat16_is_near
 from tests.training import generated_task
 from tests.training.configurations import run_config
 from tests.training.small_runs import command
@@ -86,6 +88,27 @@ def test_bfloat16_is_near_float32_and_keeps_float32_weights(task):
     assert abs(found[0][0] - expected[0][0]) > 1e-6
     kept = [*trainer.model.variables, *trainer.optimizer.optimizer.variables()]
     assert {v.dtype for v in kept if v.dtype.is_floating} == {tf.float32}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "compiled",
+    [NO_COMPILATION, PASSES, pytest.param(STEP, marks=pytest.mark.all)],
+    ids=["nothing", "passes", "step"],
+)
+def test_every_gradient_in_bfloat16_is_near_float32s(task, compiled):
+    """Biases too, of both heads as well, which TensorFlow adds up in bfloat16 on a CPU."""
+    options = {"batch_size": 100, "config": {"initializer_range": 0.03}}
+    features = next(iter(batches_of(task, batch_size=100)))
+    exact = make_trainer(**options)
+    trainer = make_trainer(precision="bfloat16", compiled=compiled, **options)
+    if not compiled.step:  # as in a run: as a graph TensorFlow joins products and biases
+        trainer._compute = tf.function(trainer._compute, autograph=False)
+    names = [variable.name for variable in exact.variables_to_train]
+    for part in ("predictions", "next_sentence/pooler", "next_sentence/logits", "value/bias"):
+        assert any(part in name for name in names), names
+    (_, found), (_, expected) = (losses_and_gradients(t, features) for t in (trainer, exact))
+    assert_bfloat16_is_near(names, found, expected)
 
 
 def test_tf32_is_allowed_only_when_asked_for(task):
