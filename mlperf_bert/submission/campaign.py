@@ -13,14 +13,6 @@ With --run_command=./start_training.sh each run is a container. Then the flags n
 and come after those of train_model.sh; DATA_DIR, WIKI_DIR and the launcher's other settings come
 from the environment.
 
-    python -m mlperf_bert.submission.campaign --org=ORG --system=8xH200 --output_dir=ab \
-        --alternate old.flags new.flags -- (flags of one run)
-
-runs two variants in turn, to be compared: A B B A A B B A. They are campaigns in ab/old and ab/new,
-with the flags after -- and then those of their files. On a machine that slows down steadily no
-variant has the better half: of two neighbouring pairs one begins with A and one with B. No
-submission is written; at the end stands what `compare ab` says.
-
 Every path may be gs://BUCKET/FOLDER. A bucket has no rename: there a run that was cut off stays in
 runs/N, and its repetition goes to runs/N.repeat-1.
 
@@ -37,9 +29,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, locks, paths
@@ -48,20 +41,20 @@ from mlperf_bert.files.whole import matching_files
 from mlperf_bert.messages import EXIT_TRY_AGAIN, ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
-from mlperf_bert.mlperf.log_lines import LOG_NAME, RESULT_LOG, read_records
+from mlperf_bert.mlperf.log_lines import CAMPAIGN_RECORD, LOG_NAME, RESULT_LOG, read_records
 from mlperf_bert.mlperf.results import RunResult, finished_run, has_ended, read_own_record
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.signals import Interrupted
-from mlperf_bert.submission import compare, system
+from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import REPOSITORY, write_folder
-from mlperf_bert.submission.run_logs import ALTERNATING_RECORD, CAMPAIGN_RECORD
-from mlperf_bert.submission.sides import read_side
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
+
+if TYPE_CHECKING:
+    from mlperf_bert.files.buckets import ObjectLock
 
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
 _NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
-_AT_WORK = "another campaign works in it"
 MAX_FAILED_RUNS = 1
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
@@ -90,7 +83,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         for name in ("org", "system"):
-            _require_name(name, getattr(self, name))
+            require_name(name, getattr(self, name))
         if self.offline_eval_input_file and _names_of(self.flags) & {"eval_input_file"}:
             raise ValueError(
                 "--offline_eval_input_file evaluates after training: leave --eval_input_file out"
@@ -164,7 +157,7 @@ class Campaign:
         return [[*start, *flags, own] for flags in self.flags_of_commands()]
 
 
-def _require_name(flag: str, value: str) -> None:
+def require_name(flag: str, value: str) -> None:
     """Refuse a name that cannot be part of a folder, a file and an option.
 
     Raises:
@@ -193,7 +186,7 @@ def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> se
     return names
 
 
-def _recorded(folder: paths.Location, name: str, content: dict[str, object]) -> dict:
+def recorded(folder: paths.Location, name: str, content: dict[str, object]) -> dict:
     """Return what a folder's record says; an empty folder's is `content` from now on.
 
     Raises:
@@ -209,6 +202,19 @@ def _recorded(folder: paths.Location, name: str, content: dict[str, object]) -> 
     return content
 
 
+@contextlib.contextmanager
+def claimed(campaign: Campaign) -> "Iterator[locks.DirectoryLock | ObjectLock]":
+    """Hold the campaign's folder, which is new or of the same campaign.
+
+    Raises:
+      ValueError: it belongs to another campaign, another process works in it, or it holds other
+        things.
+    """
+    with locks.held(campaign.folder, by_another="another campaign works in it") as lock:
+        claim(campaign)
+        yield lock
+
+
 def claim(campaign: Campaign) -> None:
     """Make the campaign's folder, or find it to be of the same campaign.
 
@@ -222,7 +228,7 @@ def claim(campaign: Campaign) -> None:
         "flags": list(campaign.flags),
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
-    found = _recorded(campaign.folder, CAMPAIGN_RECORD, content)
+    found = recorded(campaign.folder, CAMPAIGN_RECORD, content)
     paths.make_folder(campaign.runs_dir)
     differing = [name for name in content if found.get(name) != content[name]]
     if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):
@@ -257,61 +263,6 @@ def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
                     "campaign. Fix the hyper-parameters and start a new one"
                 )
     return [*runs.values()]
-
-
-def variants_of(campaign: Campaign, flag_files: Sequence[str]) -> list[Campaign]:
-    """Return the campaigns of two variants, in folders that are called as their files of flags.
-
-    The flags are read now: a file that is changed later is not those of the runs before, and paths
-    in a container are not the host's.
-
-    Raises:
-      ValueError: a file cannot be read, or both have one name.
-    """
-    names = [Path(name).stem for name in flag_files]
-    if len({*names}) < len(names):
-        raise ValueError(f"--alternate: both files are called {names[0]}; rename one")
-    found = []
-    for name, path in zip(names, flag_files, strict=True):
-        _require_name("alternate", name)
-        try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"--alternate: {path}: no file of flags ({error})") from error
-        own = [line.strip() for line in lines if line.strip().startswith("-")]
-        others = [line for line in map(str.strip, lines) if line and line[0] not in "-#/"]
-        if others:
-            raise ValueError(f"--alternate: {path}: {others[0]!r:.80} is not a flag: --NAME=VALUE")
-        found.append(
-            replace(campaign, folder=campaign.folder / name, flags=(*campaign.flags, *own))
-        )
-    return found
-
-
-def run_alternating(campaign: Campaign, flag_files: Sequence[str]) -> compare.Comparison:
-    """Train two variants in turn, and compare them.
-
-    Raises:
-      ValueError, Interrupted: as `run_campaign`.
-    """
-    variants = variants_of(campaign, flag_files)
-    for variant in variants:
-        _require_startable(variant)
-    paths.require_no_file(campaign.folder)
-    names = [variant.folder.name for variant in variants]
-    found = _recorded(campaign.folder, ALTERNATING_RECORD, {"variants": names}).get("variants")
-    if found != names:
-        raise ValueError(
-            f"{campaign.folder} holds other variants, {found}; give the same files in the same "
-            "order, or another --output_dir"
-        )
-    with contextlib.ExitStack() as stack:
-        for variant in variants:
-            stack.enter_context(locks.held(variant.folder, by_another=_AT_WORK))
-            claim(variant)
-        train_in_turn(variants)
-    a, b = (read_side(str(variant.folder)) for variant in variants)
-    return compare.compare(a, b)
 
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
@@ -438,10 +389,9 @@ def run_campaign(
     """
     convergence.reference_points(ruleset, custom_rcps)
     system.require_fields(overrides)
-    _require_startable(campaign)
+    require_startable(campaign)
     paths.require_no_file(campaign.folder)
-    with locks.held(campaign.folder, by_another=_AT_WORK) as lock:
-        claim(campaign)
+    with claimed(campaign) as lock:
         [runs] = train_in_turn([campaign])
 
         def make_way() -> None:
@@ -465,7 +415,7 @@ def run_campaign(
     return replace(verdict, seeds=seeds, folder_tools=tuple(others))
 
 
-def _require_startable(campaign: Campaign) -> None:
+def require_startable(campaign: Campaign) -> None:
     """Checks what is used only after the first run, or by it."""
     if shutil.which(campaign.command[0]) is None:
         raise ValueError(f"--run_command: {campaign.command[0]}: no such command")
@@ -521,23 +471,13 @@ def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:
     return lines + verdict.lines()
 
 
-@ends_in_one_line("campaign")
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a campaign; return 0 if everything passed, 1 if not, 75 if interrupted."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mlperf_bert.submission.campaign",
-        usage="%(prog)s --org=ORG --system=SYSTEM --output_dir=DIR [options] "
-        "[--alternate A B] -- FLAGS_OF_ONE_RUN",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what describes the runs of a campaign."""
     parser.add_argument("--org", required=True, help="the submitting organisation")
     parser.add_argument("--system", required=True, help="name of the system, such as 8xH200")
     parser.add_argument("--output_dir", required=True)
     parser.add_argument("--runs", type=int, default=NUM_RUNS_PER_RESULT)
-    parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--status", choices=STATUSES, default=STATUSES[0])
-    parser.add_argument(
-        "--system_description", help="JSON file of fields that the machine does not show"
-    )
     parser.add_argument(
         "--offline_eval_input_file", help="evaluate after each training, on these TFRecords"
     )
@@ -547,44 +487,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="starts one run, before its flags, such as 'srun python run_pretraining.py', or "
         "./start_training.sh for containers",
     )
-    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
-    parser.add_argument(
-        "--alternate",
-        nargs=2,
-        metavar=("A", "B"),
-        help="files of flags, of two variants that run in turn and are compared",
-    )
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
-    given = parser.parse_args(paths.words_with_home(arguments))
-    folder = paths.location(given.output_dir)
-    campaign = Campaign(
+
+
+def campaign_of(given: argparse.Namespace) -> Campaign:
+    """Return the campaign that the words of `add_arguments` describe.
+
+    Raises:
+      ValueError: they do not fit together.
+    """
+    return Campaign(
         org=given.org,
         system=given.system,
         status=given.status,
-        folder=paths.resolve(folder),
+        folder=paths.resolve(paths.location(given.output_dir)),
         num_runs=given.runs,
         flags=tuple(given.flags),
         offline_eval_input_file=given.offline_eval_input_file,
         command=tuple(given.run_command or RUN_COMMAND),
     )
-    if given.alternate and (given.custom_rcps or given.system_description):
-        raise ValueError(
-            "--alternate writes no submission: leave --custom_rcps and --system_description out"
+
+
+@ends_in_one_line("campaign")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a campaign; return 0 if everything passed, 1 if not, 75 if interrupted."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mlperf_bert.submission.campaign",
+        usage="%(prog)s --org=ORG --system=SYSTEM --output_dir=DIR [options] -- FLAGS_OF_ONE_RUN",
+    )
+    add_arguments(parser)
+    parser.add_argument("--ruleset", default=RULESETS[-1])
+    parser.add_argument(
+        "--system_description", help="JSON file of fields that the machine does not show"
+    )
+    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
+    given = parser.parse_args(paths.words_with_home(arguments))
+    campaign = campaign_of(given)
+    with paths.failures_named(paths.location(given.output_dir)):
+        verdict = run_campaign(
+            campaign,
+            ruleset=given.ruleset,
+            custom_rcps=given.custom_rcps and paths.location(given.custom_rcps),
+            overrides=system.read_overrides(given.system_description),
         )
-    passed = True
-    with paths.failures_named(folder):
-        if given.alternate:
-            lines = ["", *compare.lines(run_alternating(campaign, given.alternate))]
-        else:
-            verdict = run_campaign(
-                campaign,
-                ruleset=given.ruleset,
-                custom_rcps=given.custom_rcps and paths.location(given.custom_rcps),
-                overrides=system.read_overrides(given.system_description),
-            )
-            lines, passed = _report_lines(campaign, verdict), verdict.passed
-    print("\n".join(lines))
-    return 0 if passed else 1
+    print("\n".join(_report_lines(campaign, verdict)))
+    return 0 if verdict.passed else 1
 
 
 if __name__ == "__main__":

@@ -10,29 +10,23 @@ be gs://BUCKET/FOLDER.
 import argparse
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import pages
 from mlperf_bert.files import paths
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import duration
-from mlperf_bert.submission import published, report_charts, standing, standing_charts
-from mlperf_bert.submission.comparison import recognised, standing_of
+from mlperf_bert.submission import report_charts
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.run_logs import require_free
-from mlperf_bert.submission.standing_charts import Drawn
-from mlperf_bert.submission.tabulation import entry_of
 from mlperf_bert.submission.verdict import SystemVerdict, judge, mean_energy, mean_phase_minutes
 from pages import Card
 
-_PLOTS_AMONG = ("minutes", "convergence")
 _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
 """What a report says elsewhere, or does not ask for."""
 
@@ -107,27 +101,6 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
     return json.dumps(finite, indent=1, allow_nan=False) + "\n"
 
 
-def _among_published(
-    verdicts: Sequence[SystemVerdict],
-    org: str,
-    given: argparse.Namespace,
-    custom_rcps: paths.Location | None,
-) -> dict[str, Any]:
-    """Write the page of --standing; return what a report shows of it."""
-    entries = published.load()
-    own = [recognised(entry_of(system, org=org), entries) for system in verdicts]
-    standings = [
-        standing_of(each, entries, ruleset=given.ruleset, custom_rcps=custom_rcps) for each in own
-    ]
-    text = standing.page(standings, entries, ruleset=given.ruleset, custom_rcps=custom_rcps)
-    standing.write(given.standing, text)
-    points = convergence.reference_points(given.ruleset, custom_rcps)
-    return {
-        "among": standing_charts.draw(standings, entries, points, parts=_PLOTS_AMONG),
-        "standing": os.path.relpath(given.standing, Path(given.output or "").parent),
-    }
-
-
 _HEADINGS = "run status minutes samples accuracy batch samples/s seed compliant".split()
 _ROW = "  {:<14} {:<8} {:>10} {:>11} {:>8} {:>6} {:>11} {:>11} {:>9}"
 
@@ -154,22 +127,8 @@ def _score(system: SystemVerdict) -> str:
     return text
 
 
-def page(
-    verdicts: Sequence[SystemVerdict],
-    *,
-    title: str,
-    subtitle: str,
-    among: Drawn | None = None,
-    standing: str = "",
-) -> str:
-    """Return the page on systems, each with its pictures.
-
-    Args:
-      verdicts: on the systems.
-      title, subtitle: of the page.
-      among: plots of the systems among all published results; None for a page without scripts.
-      standing: where the page is that shows more of these; linked to.
-    """
+def page(verdicts: Sequence[SystemVerdict], *, title: str, subtitle: str) -> str:
+    """Return the page on systems, each with its pictures."""
     with_energy = any(_kwh(run) for system in verdicts for run in system.runs)
     return pages.render(
         "report.html",
@@ -186,8 +145,6 @@ def page(
             for run, verdict in zip(system.runs, system.compliance, strict=True)
         ],
         facts_of=_facts,
-        among=among,
-        standing=standing,
     )
 
 
@@ -293,9 +250,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--custom_rcps", help="JSON file of other reference points")
     parser.add_argument("--output", help="HTML file; the JSON goes beside it")
-    parser.add_argument(
-        "--standing", help="HTML file: the systems among all published ones; the report links to it"
-    )
     given = parser.parse_args(paths.words_with_home(arguments))
     org_dir = paths.location(given.org_dir)
     custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
@@ -308,22 +262,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
     with paths.failures_named(org_dir), paths.reads() as inputs:
         verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
-    outputs = {"--output": given.output, "--standing": given.standing}
+    outputs = {"--output": given.output}
     if output:
         outputs["the numbers of --output"] = output.with_suffix(".json")
     require_free(outputs, [*inputs, given.custom_rcps])
     for system in verdicts:
         print(as_text(system))
     name = paths.resolve(org_dir).name
-    among = _among_published(verdicts, name, given, custom_rcps) if given.standing else {}
     if output:
         points = custom_rcps.name if custom_rcps else "the official ones"
         subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
         title = f"MLPerf Training BERT: {name}"
-        text = page(verdicts, title=title, subtitle=subtitle, **among)
+        text = page(verdicts, title=title, subtitle=subtitle)
         numbers = as_json(verdicts)  # before anything is written
-        standing.write(given.output, text)
-        standing.write(output.with_suffix(".json"), numbers)
+        write_whole(paths.with_folder_made(given.output), text)
+        write_whole(output.with_suffix(".json"), numbers)
     return 0
 
 

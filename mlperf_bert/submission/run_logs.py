@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlperf_bert.files import paths, whole
-from mlperf_bert.mlperf.log_lines import LOG_NAME, METRICS_NAME, RESULT_LOG
+from mlperf_bert.mlperf.log_lines import CAMPAIGN_RECORD, LOG_NAME, METRICS_NAME, RESULT_LOG
 from mlperf_bert.mlperf.results import Evaluation, RunResult, read_run
 from mlperf_bert.submission.folder import result_files
 
-CAMPAIGN_RECORD = "campaign.json"
 ALTERNATING_RECORD = "alternate.json"
 """In the folder of a campaign whose runs alternate; `variants` in it names two folders beside."""
 _RESUMED_LOG = re.compile(r"bert\.resumed-(\d+)\.log")

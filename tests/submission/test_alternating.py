@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.files.locks import lock_of
+from mlperf_bert.submission import alternate as alternating
 from mlperf_bert.submission import campaign, compare
 from tests.submission import stand_in
 from tests.submission.timed_log import write_log
@@ -37,7 +38,7 @@ def alternate(tmp_path, monkeypatch):
         (tmp_path / "plan.json").write_text(json.dumps(plan or {}))
         files = [str(tmp_path / f"{name}.flags") for name in ("old", "new")]
         given = ["--org=o", "--system=s", f"--runs={num_runs}", f"--output_dir={tmp_path / 'ab'}"]
-        return campaign.main([*given, "--alternate", *files, *words, "--", "--x=1"])
+        return alternating.main(["--variants", *files, *given, *words, "--", "--x=1"])
 
     alternate.order = order
     return alternate

@@ -471,7 +471,7 @@ def test_a_campaign_of_containers_goes_on(containers, tmp_path):
 def test_containers_evaluate_after_each_training(containers, tmp_path, monkeypatch):
     monkeypatch.setenv("EVAL_FILE", "/data/eval_10k")
     made = containers(num_runs=2, offline_eval_input_file="/data/eval_10k")
-    campaign._require_startable(made)  # the file is one of the container
+    campaign.require_startable(made)  # the file is one of the container
     assert [result.path.name for result in train(made)] == ["bert.offline.log"] * 2
     assert all("EVAL_FILE=" in words for words in containers.started())
     assert "--input_file=/data/eval_10k" in containers.started()[1]

@@ -17,7 +17,6 @@ from mlperf_bert.mlperf.results import read_run
 from mlperf_bert.submission import (
     comparison,
     entry,
-    report,
     standing,
     standing_charts,
     tabulation,
@@ -327,14 +326,6 @@ def test_names_of_foreign_logs_stay_text(org_dir, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert HOSTILE not in text
     assert "<script>document" not in text
-
-
-@pytest.mark.all
-def test_the_report_links_to_the_standing_and_shows_it(org_dir, tmp_path):
-    page, standings = tmp_path / "report.html", tmp_path / "standing.html"
-    assert report.main([str(org_dir), f"--output={page}", f"--standing={standings}"]) == 0
-    assert page.read_text(encoding="utf-8").count('<a href="standing.html">') == 2
-    assert "Where do I stand?" in standings.read_text(encoding="utf-8")
 
 
 def test_the_reference_points_are_drawn(shipped):
