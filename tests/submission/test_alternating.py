@@ -111,20 +111,18 @@ def test_mistakes_are_told_before_any_run(alternate, tmp_path, capsys, spoil, me
     spoil(tmp_path / "old.flags")
     assert alternate() == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("campaign: ") and message in line
+    assert line.startswith("alternate: ") and message in line
     assert not alternate.order
 
 
-def test_other_variants_and_other_options_are_refused(alternate, tmp_path, capsys):
-    assert alternate("--custom_rcps=x") == 1
-    assert "--alternate writes no submission" in capsys.readouterr().err
+def test_other_variants_are_refused(alternate, tmp_path, capsys):
     alternate()
     record = tmp_path / "ab" / "alternate.json"
     record.write_text('{"variants": ["new", "old"]}')
     assert alternate() == 1
     assert "ab holds other variants, ['new', 'old']; give the same files" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="--alternate: both files are called a; rename one"):
-        campaign.variants_of(None, ["x/a.flags", "y/a.flags"])
+    with pytest.raises(ValueError, match="both files are called a; rename one"):
+        alternating.variants_of(None, ["x/a.flags", "y/a.flags"])
 
 
 def test_a_variant_in_which_another_campaign_works_is_left_to_it(alternate, tmp_path, capsys):

@@ -43,7 +43,6 @@ REPLACING = [
     (standing, [LOG, "--csv=link.json"], HARD),
     (standing, ["--custom_rcps=rcps.json", "--output=rcps.json"], None),
     (report, [".", "--output=link.html"], HARD),  # the numbers, link.json
-    (report, [".", "--standing=link.json"], SYMBOLIC),
     (watch, ["--reference=.", "--save=link.json"], HARD),
     (published, [".", f"--output={ITSELF}"], None),
 ]
@@ -63,7 +62,6 @@ def test_nothing_that_was_read_is_replaced(org_dir, refusal, command, words, lin
     ("command", "words"),
     [
         (standing, [".", "--output=new", "--csv=./new"]),
-        (report, [".", "--output=new.html", "--standing=new.json"]),  # the numbers too
     ],
 )
 def test_no_output_replaces_another(org_dir, refusal, command, words):
