@@ -20,7 +20,7 @@ from mlperf_bert import command_line, flags_page, options
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training.config import RunConfig
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs, starts
 from tests.helpers.bad_inputs import BAD_INPUTS
 from tests.helpers.frozen_flags import FROZEN_FLAGS

@@ -22,7 +22,7 @@ from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import memory
 from mlperf_bert.training.processes import cluster_of
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs
 from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mlperf_bert.mlperf import convergence, rules
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import starts
 from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
 

@@ -15,7 +15,7 @@ import pytest
 from mlperf_bert import options
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.training.config import RunConfig
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import count, starts
 
 DOCUMENTS = sorted(

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs
 from tests.helpers.frozen_flags import FROZEN_FLAGS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from environment import uv
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs
 
 SETUP = REPOSITORY / "environment" / "setup.sh"

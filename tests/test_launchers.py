@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import lacking
+from tests.fixtures import lacking
 from tests.helpers import programs, waiting
 
 ENGINE = """#!/bin/sh

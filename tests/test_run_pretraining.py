@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.mlperf import ledger
-from tests.conftest import REPOSITORY, lacking
+from tests.fixtures import REPOSITORY, lacking
 from tests.helpers.tiny_examples import spoil, train, write_inputs
 
 

@@ -1,11 +1,11 @@
-"""In CI each skip is listed with its reason, and fails where tests/conftest.py does not list it."""
+"""In CI each skip is listed with its reason, and fails where tests/fixtures.py does not list it."""
 
 import os
 import sys
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs
 
 TESTS = """
@@ -37,7 +37,7 @@ def test_that_is_known_to_fail():
 @pytest.mark.parametrize("in_ci", [False, True])
 def test_a_skip_that_is_not_listed_fails_in_ci(tmp_path, in_ci):
     (tmp_path / "test_skipped.py").write_text(TESTS)
-    words = ["-c", "pyproject.toml", "-p", "tests.conftest", "-p", "no:cacheprovider", "-n", "0"]
+    words = ["-c", "pyproject.toml", "-p", "tests.fixtures", "-p", "no:cacheprovider", "-n", "0"]
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     environment |= {"CI": "true"} if in_ci else {}
     command = [sys.executable, "-m", "pytest", *words, str(tmp_path)]

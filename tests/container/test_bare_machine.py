@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import lacking
 from tests.container import packed_python
 from tests.container.conftest import BASE_IMAGE, debian, run
+from tests.fixtures import lacking
 
 pytestmark = pytest.mark.gate
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import open_to_all
 from tests.container.conftest import install, run
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.reference_figures import GENERATED, figures
+from tests.fixtures import open_to_all
 from tests.helpers import waiting
 from tests.training import generated_task
 

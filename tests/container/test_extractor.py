@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.data import extraction
-from tests.conftest import lacking
 from tests.container.conftest import run
 from tests.data import wiki_dump
+from tests.fixtures import lacking
 
 pytestmark = pytest.mark.soak  # three minutes
 

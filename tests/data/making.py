@@ -8,8 +8,8 @@ import sys
 import tarfile
 
 from mlperf_bert.data import manifest
-from tests.conftest import REPOSITORY
 from tests.data.reference_figures import md5
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs, starts
 
 FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}

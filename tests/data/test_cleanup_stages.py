@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.data import gathering, punkt, segmentation, stages, wiki
-from tests.conftest import lacking
 from tests.data.conftest import SMALL_TABLES
 from tests.data.generated_wiki import wiki_text
 from tests.data.making import clean_up, clean_up_sample
 from tests.data.reference_figures import md5
+from tests.fixtures import lacking
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
 GENERATED = [

@@ -20,9 +20,9 @@ from mlperf_bert.data import extraction, wiki_dump
 from mlperf_bert.data.extraction import RECORD_NAME
 from mlperf_bert.data.wiki_dump import Dump
 from mlperf_bert.files.locks import lock_of
-from tests.conftest import lacking
 from tests.data import wiki_dump as generated
 from tests.data.making import clean_up
+from tests.fixtures import lacking
 from tests.helpers import programs, waiting
 
 TODAY = datetime.date(2020, 1, 20)

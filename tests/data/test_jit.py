@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import open_to_all
+from tests.fixtures import open_to_all
 
 PROGRAM = """
 import numba

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs
 
 

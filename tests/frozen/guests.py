@@ -7,9 +7,9 @@ import sys
 
 from mlperf_bert.data import manifest
 from mlperf_bert.finetuning import sweep
-from tests.conftest import REPOSITORY
 from tests.data import generated_wiki
 from tests.finetuning import generated_glue
+from tests.fixtures import REPOSITORY
 from tests.frozen import readers
 from tests.frozen.runs import Room
 from tests.helpers import programs, starts

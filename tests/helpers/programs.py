@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 
 
 def run(*words: object, check: bool = False, **options) -> subprocess.CompletedProcess:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.processes import environment_of, free_addresses
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.helpers.imported"])

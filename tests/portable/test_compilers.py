@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.portable import compile_step
-from tests.conftest import REPOSITORY, lacking
+from tests.fixtures import REPOSITORY, lacking
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export
 from tests.training import generated_task

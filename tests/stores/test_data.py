@@ -15,9 +15,9 @@ from mlperf_bert.convert import exporting, importing, tf1_tf2
 from mlperf_bert.data import manifest
 from mlperf_bert.model.config import BertConfig
 from tests.checkpoints.conftest import generated
-from tests.conftest import REPOSITORY
 from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary, wiki_text
+from tests.fixtures import REPOSITORY
 from tests.helpers import starts, waiting
 from tests.stores.rig import Store, files_in
 

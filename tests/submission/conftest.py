@@ -6,7 +6,7 @@ import pytest
 
 from mlperf_bert.submission import published
 from mlperf_bert.submission.expectation import Published
-from tests.conftest import lacking
+from tests.fixtures import lacking
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -21,7 +21,7 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files.locks import DirectoryLock, lock_of
 from mlperf_bert.submission import campaign, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs, waiting
 from tests.submission import stand_in
 

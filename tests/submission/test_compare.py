@@ -9,7 +9,7 @@ from scipy import stats
 
 from mlperf_bert.submission import compare, intervals, published, sides
 from mlperf_bert.submission.compare import EXIT_CANNOT_TELL, EXIT_SLOWER
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.submission.timed_log import write_log, write_power_log, write_results
 
 SLOW = [20.0, 21.0, 22.0, 20.5, 21.5]

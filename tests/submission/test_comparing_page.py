@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import comparing
 from mlperf_bert.submission import compare, intervals
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "comparing.md").read_text(encoding="utf-8")
 

@@ -6,7 +6,7 @@ import pytest
 
 from mlperf_bert.submission import expect
 from mlperf_bert.submission.expectation import Question
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 
 
 def answer(capsys, *words):

@@ -11,7 +11,7 @@ import pytest
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import run_logs
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.mlperf.example_log import write_log as write_curve
 from tests.submission.timed_log import write_log, write_results
 

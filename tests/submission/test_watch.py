@@ -15,7 +15,7 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.submission import observer, reference_runs, watch, watch_table
 from mlperf_bert.submission.reference_runs import Curve, Margins, Reference
 from mlperf_bert.training.loop import FIGURES, OVER, Trained
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs
 from tests.mlperf.example_log import write_log, write_runs
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import lacking
+from tests.fixtures import lacking
 from tests.helpers import programs
 from tests.tracing import example_training, generated_trace
 from tracing import backends, limits

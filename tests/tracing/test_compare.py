@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers.programs import refusal
 from tests.tracing import generated_trace
 from tracing import backends, compare, tables

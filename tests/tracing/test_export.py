@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import lacking
+from tests.fixtures import lacking
 from tests.helpers import programs
 from tests.helpers.programs import refusal
 from tests.tracing import generated_trace

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.helpers.programs import refusal
 from tests.tracing import generated_trace
 from tests.tracing.generated_trace import BEGIN_NS, moved_in, point

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import lacking
+from tests.fixtures import lacking
 from tests.helpers import programs
 from tests.tracing import example_training as example
 from tests.tracing import generated_trace

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.conftest import REPOSITORY
+from tests.fixtures import REPOSITORY
 from tests.tracing.generated_trace import moved_in
 from tracing import export, tables
 

@@ -18,7 +18,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.training.steps import Evaluator
-from tests.conftest import lacking
+from tests.fixtures import lacking
 from tests.helpers import starts, waiting
 from tests.tracing.conftest import require_limits
 from tests.training import generated_task

@@ -88,7 +88,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
         reason = report.longrepr[2]
         if not any(part in reason for part in MAY_BE_SKIPPED_IN_CI):
             report.outcome = "failed"
-            report.longrepr = f"{reason}; in CI no test may be skipped for this (tests/conftest.py)"
+            report.longrepr = f"{reason}; in CI no test may be skipped for this (tests/fixtures.py)"
     return report
 
 

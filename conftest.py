@@ -1,0 +1,3 @@
+"""The tests of all three products have the same fixtures."""
+
+pytest_plugins = ["tests.fixtures"]
