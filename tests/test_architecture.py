@@ -53,7 +53,7 @@ LONGEST_MAIN_LINES = 20
 
 MODULES = sorted((ROOT / PACKAGE).rglob("*.py"))
 OUR_OWN = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-SCRIPTS = sorted(ROOT.glob("*.py"))
+SCRIPTS = sorted({*ROOT.glob("*.py")} - {ROOT / "conftest.py"})
 
 
 @functools.cache

@@ -13,7 +13,7 @@ FILES = {
     "run.py": "import package.high\n",
     "presets/preset.flags": "",
     "docs/page.md": "",
-    "tests/fixtures.py": "",
+    "tests/conftest.py": "",
     "tests/helpers/starts.py": "PRELOADED = ['package.high', 'run.py']\n",
     "tests/test_low.py": "from package import low\n",
     "tests/test_high.py": "from package.high import f\n",
@@ -34,7 +34,7 @@ FILES = {
         ("docs/page.md", {"docs"}),
         ("tests/test_high.py", {"high"}),
         ("tests/helpers/starts.py", {"run", "alone"}),
-        ("tests/fixtures.py", {"low", "high", "run", "docs", "presets", "alone"}),
+        ("tests/conftest.py", {"low", "high", "run", "docs", "presets", "alone"}),
         ("LICENSE", set()),
     ],
 )
