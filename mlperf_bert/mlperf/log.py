@@ -158,7 +158,7 @@ class Run:
       ledger: where the time goes since the run's start. Once anything but host work is counted, its
         seconds are logged after every block and before run_stop, with the joules of `meter`.
       meter: what the run takes of energy, logged after every checkpoint and before run_stop; None:
-        it is not measured.
+        it is not measured. It is read here only.
     """
 
     def __init__(self, log: MllogWriter, meter: Meter | None = None) -> None:
@@ -172,7 +172,7 @@ class Run:
         self._log = log
         self._block_start_samples = 0
         self._block_start_seconds = self.ledger.read()
-        self._block_start_joules: float | None = None
+        self._block_start_energy: Energy | None = None
 
     def block_start(self, samples: int, *, num_samples: int) -> None:
         """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
@@ -187,7 +187,7 @@ class Run:
             "samples_count": samples,
         }
         self._log.start(constants.BLOCK_START, metadata)
-        self._block_start_joules = self._enter(energy.TRAINING)
+        self._block_start_energy = self.meter.read() if self.meter else None
 
     def block_stop(self, samples: int) -> None:
         """Log the end of a block of training, with `samples` trained so far."""
@@ -195,10 +195,10 @@ class Run:
         self.samples = samples
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._log.end(constants.BLOCK_STOP, metadata)
-        joules, before = self._enter(energy.OTHER), self._block_start_joules
         seconds = ledger.difference(self.ledger.read(), self._block_start_seconds)
-        taken = None if joules is None or before is None else joules - before
-        self._log_ledger(seconds, {**metadata, "of": "block"}, joules=taken)
+        before = self._block_start_energy
+        joules = self.meter.read().joules_since(before) if self.meter and before else None
+        self._log_ledger(seconds, {**metadata, "of": "block"}, joules=joules)
 
     def eval_samples(self, num_samples: int) -> None:
         """Log the number of samples of every evaluation, if it was not known before the run."""
@@ -210,13 +210,11 @@ class Run:
         """Log the start of the evaluation after `samples` trained."""
         self._require_running()
         self._log.start(constants.EVAL_START, _position(samples))
-        self._enter(energy.EVALUATION)
 
     def eval_stop(self, samples: int) -> None:
         """Log the end of the evaluation after `samples` trained."""
         self._require_running()
         self._log.end(constants.EVAL_STOP, _position(samples))
-        self._enter(energy.OTHER)
 
     def eval_accuracy(
         self, value: float, samples: int, step: int, *, num_eval_samples: int | None = None
@@ -252,6 +250,7 @@ class Run:
     def checkpoint_stop(self, step: int) -> None:
         """Log that the checkpoint of `step` has been written."""
         self._log.end("checkpoint_stop", {"step_num": step})
+        # Here too: the clock of an offline evaluation stops at a checkpoint.
         if self.meter and not self.is_stopped:
             self.log_energy(self.meter.read(), of="checkpoint", step_num=step)
 
@@ -292,10 +291,6 @@ class Run:
         """Log the energy since the start of the run, up to its end or up to a checkpoint."""
         value, remarks = taken.as_event()
         self._log.event(energy.LOG_KEY, value, {"of": of, **metadata, **remarks})
-
-    def _enter(self, phase: str) -> float | None:
-        """Returns the joules until now, if they are known."""
-        return self.meter.enter(phase).joules if self.meter else None
 
     def _log_ledger(
         self, seconds: ledger.Seconds, metadata: dict[str, object], *, joules: float | None

@@ -5,7 +5,7 @@ A wide picture comes twice, drawn for a screen and for a telephone; the page sho
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import matplotlib
@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from mlperf_bert.mlperf import energy, ledger
+from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.official import RcpVerdict
@@ -32,7 +32,6 @@ _KIND_COLORS = {
     ledger.SAVING: GREEN,
     ledger.HOST: GREY,
 }
-_ENERGY_COLORS = {energy.TRAINING: BLUE, energy.EVALUATION: ORANGE, energy.OTHER: GREY}
 _OUTCOME_COLORS = {"success": BLUE, "not ended": ORANGE, "no success": RED}
 _PHASE_COLORS = {"init": GREY, "train": BLUE, "evaluation": ORANGE, "checkpoint": GREEN}
 
@@ -160,42 +159,21 @@ def ledgers(runs: Sequence[RunResult]) -> Picture | None:
         for kind, color in _KIND_COLORS.items()
         if any(found.get(kind) for found in seconds)
     }
-    xlabel = "percent of the time from run_start to run_stop"
-    return _stacked(runs, shares, colors, xlabel, "Where every second of every run went", 100)
-
-
-def energy_by_run(runs: Sequence[RunResult]) -> Picture | None:
-    """Draw the energy of every run by what it went into; None if no log says it."""
-    phases = [run.energy.phases if run.energy else {} for run in runs]
-    kilojoules = [{phase: j / 1000 for phase, j in found.items()} for found in phases]
-    xlabel = "kJ from run_start to run_stop"
-    return _stacked(runs, kilojoules, _ENERGY_COLORS, xlabel, "Energy of every run")
-
-
-def _stacked(
-    runs: Sequence[RunResult],
-    values: Sequence[Mapping[str, float]],
-    colors: Mapping[str, str],
-    xlabel: str,
-    title: str,
-    most: float | None = None,
-) -> Picture | None:
-    """Draw a bar for each run, of parts side by side; None if all are 0."""
-    if not any(value for found in values for value in found.values()):
+    if not colors:
         return None
 
     def draw(axes: Axes) -> None:
         ends = np.zeros(len(runs))
         for kind, color in colors.items():
-            parts = np.array([found.get(kind, 0.0) for found in values])
+            parts = np.array([found.get(kind, 0.0) for found in shares])
             axes.barh(range(len(runs)), parts, left=ends, height=0.72, color=color)
             ends += parts
-        axes.set_xlim(0, most)
-        _finish_rows(axes, runs, xlabel)
+        axes.set_xlim(0, 100)
+        _finish_rows(axes, runs, "percent of the time from run_start to run_stop")
         words = {kind: kind.replace("_", " ") for kind in colors}
         _legend_above(axes, [Patch(color=colors[kind], label=words[kind]) for kind in colors])
 
-    return _both_sizes(draw, title)
+    return _both_sizes(draw, "Where every second of every run went")
 
 
 def _finish_rows(axes: Axes, runs: Sequence[RunResult], xlabel: str) -> None:

@@ -260,11 +260,7 @@ def mean_energy(runs: Sequence[RunResult]) -> Energy | None:
     whole = energy.total(known)
     if len({frozenset(each.parts) for each in known}) > 1:
         return replace(whole, unknown=whole.unknown or _PARTS_DIFFER)
-    return replace(
-        whole,
-        parts={name: joules / len(runs) for name, joules in whole.parts.items()},
-        phases={name: joules / len(runs) for name, joules in whole.phases.items()},
-    )
+    return replace(whole, parts={name: joules / len(runs) for name, joules in whole.parts.items()})
 
 
 def mean_phase_minutes(runs: Sequence[RunResult]) -> dict[str, float]:

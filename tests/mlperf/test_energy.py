@@ -1,31 +1,22 @@
-"""Joules of stand-ins whose integral is exact: counters that wrap, sampled power, a given power.
+"""Joules of stand-ins that are known exactly: counters that wrap or fail, a given power.
 
 Long because every kind of counter has a stand-in of its own.
 """
 
-import threading
 from pathlib import Path
 
 import pytest
 
-from mlperf_bert.mlperf import energy, log_lines, results
-from mlperf_bert.mlperf.energy import Energy, Meter
+from mlperf_bert.mlperf import energy, ledger, log_lines, results
+from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog, close_log
 from mlperf_bert.submission import compliance
-from tests.helpers import waiting
 from tests.mlperf.example_log import Clock, initialise
-
-NEVER = 3600.0
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def by_hand(sensors, clock, **others) -> Meter:
-    """A meter that is read by the test alone."""
-    return Meter(sensors, clock=clock, interval_seconds=NEVER, **others)
 
 
 def zones(folder, *, of=(("package-0", 1_000), ("package-1", 2_000), ("dram", 300))):
@@ -41,27 +32,21 @@ def zones(folder, *, of=(("package-0", 1_000), ("package-1", 2_000), ("dram", 30
 
 
 def count(folder, zone: int, microjoules: int) -> None:
-    counter = folder / f"intel-rapl:{zone}" / "energy_uj"
-    beside = counter.with_name("beside")  # a thread reads it at any moment
-    beside.write_text(f"{microjoules}\n")
-    beside.replace(counter)
+    (folder / f"intel-rapl:{zone}" / "energy_uj").write_text(f"{microjoules}\n")
 
 
 class Nvml:
-    """Two GPUs, of which the test sets counters (mJ) and power (mW)."""
+    """Two GPUs, of which the test sets the counters (mJ)."""
 
     class NVMLError(Exception):
         """As pynvml's."""
 
     def __init__(self, *, counts: bool = True):
-        self.millijoules, self.milliwatts = [5_000, 7_000], [100_000, 200_000]
-        self.counts, self.is_open, self.lost = counts, False, False
+        self.millijoules = [5_000, 7_000]
+        self.counts, self.lost = counts, False
 
     def nvmlInit(self):
-        self.is_open = True
-
-    def nvmlShutdown(self):
-        self.is_open = False
+        pass
 
     def nvmlDeviceGetCount(self):
         return 2
@@ -82,40 +67,18 @@ class Nvml:
             raise self.NVMLError("Not Supported")
         return self.millijoules[handle]
 
-    def nvmlDeviceGetPowerUsage(self, handle):
-        if self.lost:
-            raise self.NVMLError("GPU is lost")
-        return self.milliwatts[handle]
 
-
-def test_a_linear_power_is_integrated_exactly_whatever_the_times_of_its_readings(clock):
-    """250 W and 4 W/s more each second, for 20 s: 5,000 J and 800 J."""
-    began = clock.now
-    meter = by_hand([energy.Power(energy.GPUS, lambda: 250 + 4 * (clock.now - began))], clock)
-    meter.start()
-    for seconds in (0.5, 3.25, 0.25, 16):
-        clock.pass_by(seconds)
-        meter.read()
-    assert meter.stop().joules == 250 * 20 + 4 * 20**2 / 2 == 5800
-
-
-def test_a_given_power_is_watts_times_seconds_by_phase(clock):
+def test_a_given_power_is_watts_times_seconds(clock):
     meter = energy.meter(power_watts=320, clock=clock)
     meter.start()
-    for phase, seconds in ((energy.TRAINING, 2), (energy.EVALUATION, 30), (energy.OTHER, 5)):
-        clock.pass_by(seconds)
-        meter.enter(phase)
-    clock.pass_by(0.5)
-    found = meter.stop()
-    assert found.parts == {"system": 320 * 37.5} and found.joules == 12_000
-    assert found.phases == {"training": 9600, "evaluation": 1600, "other": 640 + 160}
-    assert str(found) == (
-        "12,000.0 J = 0.003333 kWh of the system: training 9,600.0 J, evaluation 1,600.0 J, "
-        "other 800.0 J; at the given 320 W"
-    )
+    clock.pass_by(32)
+    assert meter.read().joules == pytest.approx(320 * 32)
+    clock.pass_by(5.5)
+    taken = meter.stop()
+    assert taken.parts == {"system": pytest.approx(320 * 37.5)}
+    assert str(taken) == "12,000.0 J = 0.003333 kWh of the system; at the given 320 W"
     clock.pass_by(100)
-    meter.enter(energy.TRAINING)
-    assert meter.stop() == meter.read() == found
+    assert meter.stop() == meter.read() == taken
 
 
 def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
@@ -133,7 +96,7 @@ def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
     count(folder, 0, 389_013 + 2_000_000)
     found = meter.stop()
     assert found.parts == pytest.approx({"processors": 7.0, "memory": 0.5}, abs=1e-9)
-    assert str(found).startswith("7.5 J = 2.083e-06 kWh of the processors and memory: other 7.5 J")
+    assert str(found).startswith("7.5 J = 2.083e-06 kWh of the processors and memory")
 
 
 def test_parts_of_a_package_and_the_whole_platform_are_not_counted_twice(tmp_path):
@@ -143,12 +106,44 @@ def test_parts_of_a_package_and_the_whole_platform_are_not_counted_twice(tmp_pat
 
 
 def test_a_counter_that_may_have_wrapped_twice_is_no_figure(tmp_path, clock):
-    meter = energy.meter(rapl=zones(tmp_path / "powercap"), clock=clock)
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(rapl=folder, clock=clock)
     meter.start()
     clock.pass_by(66)
     found = meter.stop()
     assert found.joules is None
-    assert "intel-rapl:0 was not read for 66 s and may have wrapped twice" in found.unknown
+    assert found.unknown == (
+        "RAPL's intel-rapl:0 was not read for 66 s and may have wrapped twice, after 66 s of the "
+        "run; give --power_watts"
+    )
+    # A whole range in 66 s would be 993 W: as often as it is read within 65 s, it is known.
+    meter = energy.meter(rapl=folder, clock=clock)
+    meter.start()
+    for _ in range(3):
+        clock.pass_by(65)
+        assert meter.read().joules == 0
+
+
+def test_beside_gpus_counters_that_fail_later_are_left_out_and_named(tmp_path, clock):
+    """An evaluation of more than a minute costs the energy of the processors, not that of GPUs."""
+    nvml, folder = Nvml(), zones(tmp_path / "powercap")
+    meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
+    meter.start()
+    nvml.millijoules = [15_000, 7_000]
+    clock.pass_by(10)
+    count(folder, 0, 1_000 + 6_000_000)
+    before = meter.read()
+    assert before.parts == pytest.approx({"GPUs": 10, "processors": 6, "memory": 0})
+    nvml.millijoules = [35_000, 7_000]
+    clock.pass_by(100)
+    taken = meter.stop()
+    assert taken.parts == {"GPUs": 30} and taken.joules == 30
+    reason = "was not read for 100 s and may have wrapped twice, after 110 s of the run"
+    assert taken.notes == (
+        f"without processors (RAPL's intel-rapl:0 {reason})",
+        f"without memory (RAPL's intel-rapl:2 {reason})",
+    )
+    assert taken.joules_since(before) is None  # 30 of the GPUs less 16 of all would be no figure
 
 
 def test_counters_of_gpus_are_read_at_both_ends(tmp_path, clock):
@@ -160,23 +155,21 @@ def test_counters_of_gpus_are_read_at_both_ends(tmp_path, clock):
     clock.pass_by(4)
     found = meter.stop()
     assert found.parts == {"GPUs": 3.25, "processors": 0, "memory": 0} and found.notes == ()
-    assert not nvml.is_open
     nvml.millijoules = [0, 0]
     assert meter.stop() == found
 
 
-def test_gpus_without_a_counter_are_sampled(tmp_path, clock):
-    nvml = Nvml(counts=False)
-    meter = energy.meter(num_gpus=1, rapl=tmp_path, nvml=nvml, clock=clock)
-    meter.start()
-    clock.pass_by(2)
-    nvml.milliwatts = [300_000, 200_000]
-    found = meter.stop()
-    assert found.joules == 2 * 200  # the other GPU is not the run's
-    assert found.notes == (
-        "GPUs by power readings every 1 s",
-        f"without processors (no RAPL in {tmp_path})",
+def test_gpus_without_a_counter_have_no_figure(tmp_path, clock):
+    """Those before Volta, whose power alone can be read: nothing reads it in between."""
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(num_gpus=1, rapl=folder, nvml=Nvml(counts=False), clock=clock)
+    assert meter.plan == (
+        "unknown (no counter of energy, which GPUs from Volta on have: GPU 0: Not Supported; "
+        "give --power_watts)"
     )
+    meter.start()
+    taken = meter.stop()
+    assert taken.joules is None and f"unknown ({taken.unknown})" == meter.plan
 
 
 class EightGpus(Nvml):
@@ -235,7 +228,9 @@ def test_a_counter_that_begins_again_is_no_figure(tmp_path, clock):
     meter = energy.meter(num_gpus=2, rapl=tmp_path, nvml=nvml, clock=clock)
     meter.start()
     nvml.millijoules[1] = 10
-    assert meter.stop().unknown == "GPU 1 began again at 0, after 0 s of the run"
+    assert meter.stop().unknown == (
+        "GPU 1 began again at 0, after 0 s of the run; give --power_watts"
+    )
 
 
 def test_what_is_not_there_is_said_and_what_would_help(tmp_path):
@@ -287,13 +282,13 @@ def test_a_sensor_that_fails_in_the_middle_makes_the_sum_unknown_and_not_the_run
     count(folder, 2, 300 + 700_000)
     path = folder / "intel-rapl:1" / "energy_uj"
     path.unlink() if content is None else path.write_text(content)
-    meter.enter(energy.TRAINING)
+    meter.read()
     clock.pass_by(1)
     count(folder, 1, 10**9)  # too late
     found = meter.stop()
     reason = "No such file or directory" if content is None else "holds no number"
     assert found.joules is None and reason in str(found) and "after 12 s of the run" in str(found)
-    assert found.parts == pytest.approx({"memory": 0.7}) and not found.phases
+    assert found.parts == pytest.approx({"memory": 0.7})
 
 
 def test_gpus_that_are_lost_leave_the_rest_known_and_the_sum_unknown(tmp_path, clock):
@@ -305,65 +300,11 @@ def test_gpus_that_are_lost_leave_the_rest_known_and_the_sum_unknown(tmp_path, c
     clock.pass_by(3)
     count(folder, 0, 1_000 + 6_000_000)
     found = meter.stop()
-    assert str(found) == "unknown (GPU 0: GPU is lost, after 3 s of the run)"
+    assert str(found) == "unknown (GPU 0: GPU is lost, after 3 s of the run; give --power_watts)"
     assert found.parts == pytest.approx({"processors": 6.0, "memory": 0.0})
     value, metadata = found.as_event()
     assert value["joules"] is None and value["processors_joules"] == 6.0
     assert Energy.from_event(value, metadata) == found
-
-
-@pytest.mark.parametrize("hangs_from", [1, 3])
-def test_a_sensor_that_hangs_makes_the_sum_unknown_and_not_the_run(clock, hangs_from):
-    class Hanging(energy.Power):
-        calls = 0
-
-        def advance(self, now):
-            self.calls += 1
-            if self.calls >= hangs_from:
-                answer.wait()
-            return super().advance(now)
-
-    answer, closed = threading.Event(), []
-    sensors = [Hanging(energy.GPUS, lambda: 1.0), energy.Power(energy.MEMORY, lambda: 10.0)]
-    meter = by_hand(
-        sensors, clock, longest_reading_seconds=0.2, close=lambda: (closed.append(1), answer.wait())
-    )
-    meter.start()
-    for _ in range(3):
-        clock.now += 2.0
-        meter.enter(energy.TRAINING)
-    taken = meter.stop()  # the close hangs too
-    answer.set()
-    assert taken.parts == {energy.MEMORY: 60.0} and closed == [1]
-    seconds = 2 * (hangs_from - 1)
-    assert taken.unknown == (
-        f"the sensor of the GPUs did not answer in 0.2 s, after {seconds} s of the run"
-    )
-
-
-def test_a_thread_reads_in_between(tmp_path):
-    """Or a counter that wraps within minutes would be wrong."""
-    folder = zones(tmp_path / "powercap")
-    meter = Meter(energy._zones(folder), interval_seconds=0.01)
-    meter.start()
-    for _ in range(5):  # each time around almost all of the counter
-        count(folder, 0, 65_000_000_000)
-        waiting.until(lambda: meter._sensors[0]._last[1] == 65_000, every_seconds=0.001)
-        count(folder, 0, 1_000)
-        waiting.until(lambda: meter._sensors[0]._last[1] == 0.001, every_seconds=0.001)
-    assert meter.stop().joules == pytest.approx(5 * 65_532.610987)
-
-
-def test_no_reading_comes_between_the_last_one_and_the_close(clock):
-    held = []
-    meter = by_hand(
-        [energy.Power(energy.GPUS, lambda: held.append(meter._lock.locked()) or 5.0)],
-        clock,
-        close=lambda: held.append(meter._lock.locked()),
-    )
-    meter.start()
-    meter.stop()
-    assert held == [True, True, True]
 
 
 def test_what_is_no_event_of_energy_is_none():
@@ -379,13 +320,10 @@ def test_what_is_no_event_of_energy_is_none():
 
 
 def test_pieces_add_up():
-    first = Energy(parts={"GPUs": 2.0, "memory": 1.0}, phases={"training": 3.0}, notes=("a",))
-    second = Energy(parts={"GPUs": 5.0}, phases={"training": 4.0, "other": 1.0}, notes=("a", "b"))
-    assert energy.total([first, second]) == Energy(
-        parts={"GPUs": 7.0, "memory": 1.0},
-        phases={"training": 7.0, "other": 1.0},
-        notes=("a", "b"),
-    )
+    first = Energy(parts={"GPUs": 2.0, "memory": 1.0}, notes=("a",))
+    second = Energy(parts={"GPUs": 5.0}, notes=("a", "b"))
+    both = Energy(parts={"GPUs": 7.0, "memory": 1.0}, notes=("a", "b"))
+    assert energy.total([first, second]) == both
     lost = Energy(unknown="GPU 0: GPU is lost")
     assert energy.total([first, lost]).joules is None
     assert energy.total([first, lost]).unknown == "GPU 0: GPU is lost"
@@ -418,7 +356,25 @@ def test_a_log_says_the_energy_of_its_run_and_up_to_each_checkpoint(tmp_path, cl
     assert [record.value["joules"] for record in found] == [1000, 2000, 2500]
     assert [record.metadata["of"] for record in found] == ["checkpoint", "checkpoint", "run"]
     read = results.read_run(path).energy
-    assert read.joules == 2500 and read.phases["training"] == 2500 and not read.at_least
+    assert read.joules == 2500 and not read.at_least
+
+
+def test_a_log_says_the_energy_of_each_block_and_of_the_run(tmp_path, clock):
+    path, watts = tmp_path / "bert.log", 100
+    with MlperfLog(path, echo=False) as log:
+        initialise(log)
+        with log.run(meter=energy.meter(power_watts=watts, clock=clock)) as run:
+            for block, (trained, evaluated) in enumerate([(10, 3), (20, 4)]):
+                run.block_start(448 * block, num_samples=448)
+                clock.pass_by(trained)
+                with run.ledger.counting(ledger.COMPUTE):  # else no figures are logged
+                    pass
+                run.block_stop(448 * (block + 1))
+                run.eval_start(448 * (block + 1))
+                clock.pass_by(evaluated)
+                run.eval_stop(448 * (block + 1))
+    figures = log_lines.values_of(log_lines.read_records(path), ledger.LOG_KEY)
+    assert [each["joules"] for each in figures] == pytest.approx([1000, 2000, 3700])
 
 
 def test_a_killed_run_took_at_least_what_its_last_checkpoint_says(tmp_path, clock):

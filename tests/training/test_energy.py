@@ -29,10 +29,7 @@ def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     # Two clocks, read one after the other; between them a busy machine may do something else.
     assert found.energy.joules == pytest.approx(WATTS * sum(found.seconds.values()), abs=25)
     assert found.energy.parts == {"system": found.energy.joules}
-    spent = WATTS * found.seconds[ledger.EVALUATION_COMPUTE]
-    assert found.energy.phases["evaluation"] >= spent > 0
-    assert found.energy.phases["training"] >= WATTS * found.seconds[ledger.COMPUTE] * 0.99 - 1
-    said = re.search(r"^energy: ([\d,]+\.\d) J = .* kWh of the system: .*$", done.stdout, re.M)
+    said = re.search(r"^energy: ([\d,]+\.\d) J = .* kWh of the system; .*$", done.stdout, re.M)
     assert float(said[1].replace(",", "")) == pytest.approx(found.energy.joules, abs=0.05)
     assert said[0].endswith("; at the given 250 W")
     lines = done.stdout.splitlines()
@@ -51,7 +48,10 @@ def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     stats = [r for r in log_lines.read_records(output / "bert.log") if r.key == ledger.LOG_KEY]
     *blocks, whole = [record.value["joules"] for record in stats]
     assert whole == pytest.approx(found.energy.joules, abs=1e-5)
-    assert sum(blocks) == pytest.approx(found.energy.phases["training"], abs=1e-5)
+    # Evaluations are between the blocks, and after the last one.
+    assert sum(blocks) >= WATTS * found.seconds[ledger.COMPUTE] * 0.99 - 1
+    evaluated = WATTS * found.seconds[ledger.EVALUATION_COMPUTE]
+    assert whole - sum(blocks) >= evaluated > 0
     log = (output / "bert.log").read_text()
     assert '"config_filename", "value": "run.json"' in log
 
