@@ -28,7 +28,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     MPLCONFIGDIR=/tmp \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
-RUN python -m compileall -q /opt/bert/mlperf_bert /opt/bert/demo /opt/bert/pages
+RUN python -m compileall -q /opt/bert/mlperf_bert /opt/bert/mlperf_results /opt/bert/demo /opt/bert/pages
 WORKDIR /opt/bert
 USER 1000:1000
 CMD ["./train_model.sh"]

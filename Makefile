@@ -100,7 +100,7 @@ test-compilers: setup .venv-compilers/.installed-gpu
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy mlperf_bert pages tracing *.py
+	$(BIN)/mypy mlperf_bert mlperf_results/*.py pages tracing *.py
 	git ls-files -z '*.sh' '*.sbatch' .ci/run | xargs -0 -r $(BIN)/shellcheck
 
 format: setup

@@ -127,7 +127,7 @@ def training_step(
     to = shlex.quote(str(folder))
     watched = ""
     if reference and lengths == LENGTHS:
-        watched = f" --observer='mlperf_bert.submission.observer:watch --reference={reference}'"
+        watched = f" --observer='mlperf_results.watch:observer --reference={reference}'"
     return (
         "train with LAMB until masked-LM accuracy 0.720 on the held-out articles",
         "python run_pretraining.py --do_train "

@@ -4,7 +4,7 @@
 
 The first call makes the task (demo/miniature.py) and FOLDER/baseline.json. Later ones, of cron or
 of a scheduler's job, make FOLDER/nights/DATE and end with the exit code of
-`python -m mlperf_bert.submission.compare`: 0 the machine is not slower by so much, 3 it is, 4 more
+`python -m mlperf_results.compare`: 0 the machine is not slower by so much, 3 it is, 4 more
 runs are needed to tell; 1 the runs failed, 75 or 130 interrupted: the same command goes on.
 Compared are samples/s, which scatter by a percent or less on a machine that does nothing else. The
 samples that a run needs scatter by several.
@@ -20,7 +20,8 @@ from demo.__main__ import local_folder
 from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.files import locks, paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.submission import campaign, compare
+from mlperf_bert.submission import campaign
+from mlperf_results import compare
 
 NUM_RUNS = 10
 _LOCK_NAME = ".nightly.lock"

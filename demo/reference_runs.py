@@ -16,7 +16,7 @@ from demo.__main__ import REPOSITORY, make_data, run_steps, training_step
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.results import has_ended
-from mlperf_bert.submission import reference_runs
+from mlperf_results import other_runs
 
 REFERENCE_RUNS = REPOSITORY / "demo" / "reference_runs.json"
 SEEDS = range(101, 106)
@@ -35,9 +35,9 @@ def main() -> int:
             make_data(one, seed, start)
             run_steps([training_step(one, seed, reference=None)], start)
         shutil.copyfile(one / "run" / "bert.log", folder / f"result_{seed}.txt")
-    others = reference_runs.own_reference(str(folder))
+    others = other_runs.own_reference(str(folder))
     others.words = f"{len(SEEDS)} other demos"
-    reference_runs.save(others, str(REFERENCE_RUNS))
+    other_runs.save(others, str(REFERENCE_RUNS))
     print(f"{len(others)} runs in {REFERENCE_RUNS}")
     return 0
 

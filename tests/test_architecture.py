@@ -30,6 +30,7 @@ LEVELS = [*HEART, GUESTS]
 MAY_IMPORT = {
     "pages": {"pages"},
     "tracing": {"pages", "tracing"},
+    "mlperf_results": {"pages", "mlperf_bert", "mlperf_results"},
 }
 # Which guest takes what stands beside the package.
 TAKES = {"submission": {"pages"}, "finetuning": {"pages"}}
@@ -67,6 +68,12 @@ def imports_of(path: Path) -> set[str]:
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT / PACKAGE).as_posix()
+
+
+def code_of(room: str) -> list[Path]:
+    """Without tests, and without what measures a product."""
+    beside = {"tests", "benchmarks"}
+    return [path for path in (ROOT / room).rglob("*.py") if not beside & set(path.parts)]
 
 
 def level_of(room: str) -> int:
@@ -151,10 +158,31 @@ def test_a_run_and_its_data_need_no_guest(script):
 
 
 @pytest.mark.parametrize("name", MAY_IMPORT)
-def test_what_stands_beside_imports_nothing_of_the_benchmark(name):
-    for path in (ROOT / name).rglob("*.py"):
+def test_a_product_imports_only_what_it_may(name):
+    """Its tests and its measurements may take helpers of the tests, and the demo."""
+    for path in code_of(name):
         imported = {module.split(".")[0] for module in imports_of(path)} & OUR_OWN
         assert imported <= MAY_IMPORT[name], path
+
+
+def test_a_product_imports_another_by_public_names():
+    for path in code_of("mlperf_results"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+                names = [*node.module.split("."), *(alias.name for alias in node.names)]
+                assert not any(name.startswith("_") for name in names), f"{path}:{node.lineno}"
+
+
+def test_results_need_no_tensorflow():
+    modules = [f"mlperf_results.{path.stem}" for path in (ROOT / "mlperf_results").glob("*.py")]
+    modules = sorted(set(modules) - {"mlperf_results.__init__", "mlperf_results.setup"})
+    program = f"import sys; sys.modules['tensorflow'] = None; import {', '.join(modules)}"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_results_are_twelve_files():
+    """Each named after the question that it answers, or the thing that it holds."""
+    assert len(list((ROOT / "mlperf_results").glob("[!_]*.py"))) - 1 <= 12  # but setup.py
 
 
 def test_only_named_guests_take_what_stands_beside_and_nothing_needs_tracing():
@@ -182,7 +210,7 @@ def test_only_root_scripts_read_flags_and_environment():
             names = imports_of(path)
             of_flags = ("absl.flags", f"{PACKAGE}.command_line")
             assert not any(name.startswith(of_flags) for name in names), (
-                f"{path}: take argparse, as submission/watch.py, or see COMMANDS_WITH_FLAGS here"
+                f"{path}: take argparse, as submission/report.py, or see COMMANDS_WITH_FLAGS here"
             )
         if name_of(path) not in READS_ENVIRONMENT and path not in ALONE:
             source = path.read_text(encoding="utf-8")
@@ -199,9 +227,9 @@ def test_the_page_names_what_reads_the_environment():
 
 COMMANDS = [
     path
-    for room in (PACKAGE, "benchmarks", "cleanup_scripts", "demo")
+    for room in (PACKAGE, "benchmarks", "cleanup_scripts", "demo", "mlperf_results")
     for path in (ROOT / room).rglob("*.py")
-    if path not in ALONE
+    if path not in ALONE and "tests" not in path.parts
 ]
 
 
@@ -301,7 +329,7 @@ def test_a_run_imports_neither_keras_3_nor_what_only_others_need():
     [
         ("create_pretraining_data", ["matplotlib", "tensorflow"]),
         ("pick_eval_samples", ["matplotlib", "tensorflow"]),
-        (f"{PACKAGE}.submission.compare", ["matplotlib", "bokeh", "scipy.stats", "tensorflow"]),
+        ("mlperf_results.compare", ["matplotlib", "bokeh", "scipy.stats", "tensorflow"]),
         (f"{PACKAGE}.data.chain", ["numpy", "numba", "tensorflow"]),
         ("tracing.__main__", ["matplotlib", "pandas", "tensorflow"]),
     ],

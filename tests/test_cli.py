@@ -246,7 +246,7 @@ def test_an_empty_name_of_a_flag_file_is_refused(words):
         ("json:watch", "module 'json' has no attribute 'watch'; give MODULE:FUNCTION of a package"),
         ("watch", "No module named 'watch'; give MODULE:FUNCTION"),
         (
-            "mlperf_bert.submission.observer:watch --reference=/none",
+            "mlperf_results.watch:observer --reference=/none",
             "/none: there is no such file or folder; give",
         ),
     ],

@@ -25,17 +25,21 @@ DOCUMENTS = sorted(
 )
 SOURCES = [
     path
-    for pattern in ("*.py", "*.sh", "*/*.py", "*/*.sh", "cloud/*", "mlperf_bert/*/*.py")
+    for pattern in ("*.py", "*.sh", "*/*.py", "*/*.sh", "cloud/*", "mlperf_*/*/*.py")
     for path in REPOSITORY.glob(pattern)
     if path.is_file() and path.parent != REPOSITORY / "tests"
 ]
 # Programs of others, and their options in sentences.
 FOREIGN = {"apptainer", "docker", "export", "kubectl", "pip", "run_glue.py", "run_qa.py"}
 FOREIGN_OPTIONS = set(
-    "bind build-arg cap-drop cpus gpus-per-node kill-on-bad-exit nodes ntasks-per-node nv pwd "
+    "no-cache-dir bind build-arg cap-drop cpus gpus-per-node kill-on-bad-exit nodes "
+    "ntasks-per-node nv pwd "
     "read-only runner tag time user xla_cpu_enable_concurrency_optimized_scheduler".split()
 )
-OWN_FOLDERS = "benchmarks cleanup_scripts cloud configs demo docs mlperf_bert pages tests tracing"
+OWN_FOLDERS = (
+    "benchmarks cleanup_scripts cloud configs demo docs mlperf_bert mlperf_results pages tests "
+    "tracing"
+)
 COMMAND = re.compile(r"(python|make|docker) |\./|(cleanup_scripts|cloud|tracing)/\w")
 
 

@@ -16,13 +16,14 @@ from mlperf_bert.data import manifest, overview, verification
 from mlperf_bert.mlperf import convergence, joining, results
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.submission import comparison, compliance, published, report, system, verdict
+from mlperf_bert.submission import compliance, report, system, verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
-from mlperf_bert.submission.tabulation import entry_of
 from mlperf_bert.submission.verdict import SystemVerdict
 from mlperf_bert.training import workers
 from mlperf_bert.training.offline import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
+from mlperf_results import nearest, published
+from mlperf_results.make_published import entry_of
 from tests.helpers.damaged_json import damaged, damaged_lines
 from tests.helpers.fuzzing import seeded
 from tests.mlperf.example_log import write_log
@@ -122,7 +123,7 @@ def read_log(path: Path) -> None:
     )
     report.as_text(found)
     report.as_json([found])
-    comparison.standing_of(entry_of(found), PUBLISHED).lines()
+    nearest.standing_of(entry_of(found), PUBLISHED).lines()
 
 
 def join_log(path: Path) -> None:

@@ -11,15 +11,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from mlperf_bert import options
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Findings, Setup
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import create_strategy
 from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.steps import Trainer
-from tests.training.configurations import run_config
 
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
@@ -28,7 +29,9 @@ def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
     """Model, optimizer and step of a run of one process, with these flags."""
     usual = {"optimizer": "lamb", "learning_rate": 1e-4}
     usual |= {"num_train_steps": 2**20, "num_warmup_steps": 0}
-    config = run_config(**usual | flags)
+    defaults = {name: about.default for name, about in options.flags_of(RunConfig).items()}
+    values = options.values_of(RunConfig, defaults | usual | flags, environment={})
+    config = RunConfig(**values, cluster=None)
     setup = Setup(
         config=config,
         findings=Findings(),

@@ -31,8 +31,8 @@ case ${OUTPUT_DIR:?a new directory} in /*|gs://*) ;; *) OUTPUT_DIR=$PWD/$OUTPUT_
 # The repository checker refuses names that start with a dot, and files of 50 MB.
 _SOURCES = "*.py *.sh *.md *.toml LICENSE Dockerfile Makefile".split()
 _SOURCE_FOLDERS = (
-    "mlperf_bert cleanup_scripts configs cloud demo docs environment pages tracing".split()
-)
+    "mlperf_bert mlperf_results cleanup_scripts configs cloud demo docs environment pages tracing"
+).split()
 
 
 def write_folder(

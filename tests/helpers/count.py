@@ -30,9 +30,7 @@ KINDS = {
     "give a wrong input, and read the line that names it": (
         r"pytest\.raises\([^)]*match|returncode == [12]\b|code == 1\b"
     ),
-    "read results that others published, or the table made of them": (
-        r"real_logs|^tests/submission/test_published"
-    ),
+    "read results that others published, or the table made of them": (r"real_logs|/test_published"),
     "run what others wrote: checkers, viewers, browsers, models": (
         r"transformers|networks\.|tf_models|compliance\.|official\.|rcp_checker|chromium|browser\b"
         r"|TraceProcessor|dftracer|dlio|\bfio\b|beam_options|systemd"
@@ -43,13 +41,15 @@ KINDS = {
     "use an object store on loopback": r"^tests/stores/",
     "export a step for jax and compilers": r"^tests/portable/|exported_program",
 }
+FOLDERS = [ROOT / "tests", *ROOT.glob("*/tests")]
+"""Of the harness, and of the other products."""
 _BEGIN, _END = "<!-- counted -->\n", "<!-- end -->\n"
 
 
 def tests() -> list[str]:
     """The path and the text of every test function, decorators included."""
     found = []
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+    for path in sorted(path for folder in FOLDERS for path in folder.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
         for node in ast.parse(text).body:

@@ -161,7 +161,7 @@ def test_nobody_who_reads_on_is_no_trace_back(place, command):
     os.close(read_end)
     with os.fdopen(write_end, "w") as nobody:
         done = subprocess.run(
-            [sys.executable, "-m", f"mlperf_bert.submission.{command}", *words[command]],
+            [sys.executable, "-m", f"mlperf_results.{command}", *words[command]],
             stdout=nobody,
             stderr=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": str(REPOSITORY)},

@@ -1,0 +1,1 @@
+"""What runs mean: compare, expect, watch, standing; usable on anybody's MLPerf BERT logs."""

@@ -1,0 +1,217 @@
+"""How far a comparison of runs can be trusted: groups of published runs, whose truth is known.
+
+    python -m mlperf_results.benchmarks.comparing
+
+prints the tables of docs/comparing.md, in some seconds:
+
+- False alarms: two groups are drawn without overlap from the ten runs of one published system, so
+  nothing differs between them. 20,000 pairs of groups, 2,000 for the bootstraps, from all
+  comparable results of ten converged runs. To draw without overlap is fair: given its runs, the
+  groups of a system are a random division of them, under which the t of equal groups has the size
+  that it claims (Fisher's permutation test). Draws from normal numbers of the same spreads stand
+  beside them: what is too few there too is Welch's t itself.
+- Power: the same groups, B's figures times 1.03, 1.05 or 1.10.
+- Published pairs whose difference is known: by hardware, because B has as many accelerators of a
+  faster kind than A's, in the same round and of the same submitter; and by the rules, because one
+  submitter's system at one batch size has the same optimizer, data and model in two rounds, so that
+  the samples which it needs do not change, unless its hyper-parameters did.
+"""
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlperf_bert.files import paths
+from mlperf_results import compare, intervals, published
+from mlperf_results.expect import submitter_of
+from mlperf_results.intervals import Estimate
+from mlperf_results.published import Entry, comparable
+from mlperf_results.sides import side_of_entry
+
+NUM_PAIRS = 20_000
+NUM_PAIRS_OF_BOOTSTRAP = 2_000
+SEED = 1
+_NUM_RUNS = 10
+_GROUPS = ((5, 5), (3, 3), (2, 3), (2, 2))
+_PLANTED = (0.03, 0.05, 0.10)
+_AT_ONCE = 100
+"""Pairs whose resamples are in memory together."""
+
+Method = Callable[[np.ndarray, np.ndarray], Estimate]
+METHODS: dict[str, Method] = {
+    "Welch": intervals.welch,
+    "paired t": intervals.paired,
+    "studentized bootstrap": intervals.bootstrap,
+    "percentile bootstrap": lambda a, b: intervals.bootstrap(a, b, studentized=False),
+}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All published systems that are drawn from: [systems, 10 runs]."""
+
+    minutes: np.ndarray
+    samples_per_second: np.ndarray
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> "Runs":
+        """Return those of ten converged runs."""
+        whole = [
+            entry
+            for entry in comparable(entries)
+            if len(entry.run_minutes) == _NUM_RUNS and all(entry.run_samples)
+        ]
+        minutes = np.array([entry.run_minutes for entry in whole])
+        samples = np.array([entry.run_samples for entry in whole], float)
+        return cls(minutes, samples / (60 * minutes))
+
+    def groups(self, figure: str, sizes: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return [NUM_PAIRS, size of A] and [NUM_PAIRS, size of B], without overlap."""
+        rng = np.random.default_rng(SEED)
+        systems = rng.integers(len(self.minutes), size=NUM_PAIRS)
+        drawn = rng.permuted(getattr(self, figure)[systems], axis=1)
+        return drawn[:, : sizes[0]], drawn[:, sizes[0] : sum(sizes)]
+
+    def normal_groups(self, sizes: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return groups as those of `minutes`, drawn from normal logarithms of the same spreads."""
+        rng = np.random.default_rng(SEED)
+        spreads = np.log(self.minutes).std(axis=1, ddof=1)
+        drawn = rng.normal(size=(NUM_PAIRS, sum(sizes)))
+        drawn = np.exp(drawn * rng.choice(spreads, size=(NUM_PAIRS, 1)))
+        return drawn[:, : sizes[0]], drawn[:, sizes[0] :]
+
+
+def share_told(method: Method, a: np.ndarray, b: np.ndarray) -> float:
+    """Return the share of pairs of groups that a method calls different."""
+    told = 0
+    for start in range(0, len(a), _AT_ONCE):
+        found = method(a[start : start + _AT_ONCE], b[start : start + _AT_ONCE])
+        told += int(((found.low > 0) | (found.high < 0)).sum())
+    return told / len(a)
+
+
+def false_alarms(runs: Runs) -> Iterator[str]:
+    """Yield the rows of the table of false alarms."""
+    yield (
+        f"| runs | {' | '.join(METHODS)} | Welch, samples/s | Welch, normal numbers |\n"
+        f"|---|{'---|' * (len(METHODS) + 2)}"
+    )
+    for sizes in _GROUPS:
+        a, b = runs.groups("minutes", sizes)
+        cells = []
+        for name, method in METHODS.items():
+            fits = sizes[0] == sizes[1] >= intervals.LEAST_PAIRS or name == "Welch"
+            count = NUM_PAIRS_OF_BOOTSTRAP if "bootstrap" in name else NUM_PAIRS
+            cells.append(f"{share_told(method, a[:count], b[:count]):.1%}" if fits else "")
+        for a, b in (runs.groups("samples_per_second", sizes), runs.normal_groups(sizes)):
+            cells.append(f"{share_told(intervals.welch, a, b):.1%}")
+        yield f"| {sizes[0]} and {sizes[1]} | {' | '.join(cells)} |"
+
+
+def power(runs: Runs) -> Iterator[str]:
+    """Yield the rows of the table of power."""
+    planted = [f"{share:.0%}" for share in _PLANTED]
+    yield (
+        f"| runs | minutes: {' | '.join(planted)} | samples/s: {' | '.join(planted)} |\n"
+        f"|---|{'---|' * (2 * len(_PLANTED))}"
+    )
+    for sizes in ((10, 10), *_GROUPS):
+        cells = []
+        for figure in ("minutes", "samples_per_second"):
+            if sizes == (10, 10):
+                # No system has twenty runs: both groups are drawn from its ten, with replacement.
+                whole, _ = runs.groups(figure, (_NUM_RUNS, 0))
+                rng = np.random.default_rng(SEED)
+                a, b = (
+                    np.take_along_axis(whole, rng.integers(_NUM_RUNS, size=whole.shape), axis=1)
+                    for _ in "AB"
+                )
+            else:
+                a, b = runs.groups(figure, sizes)
+            cells += [f"{share_told(intervals.welch, a, b * (1 + s)):.1%}" for s in _PLANTED]
+        yield f"| {sizes[0]} and {sizes[1]} | {' | '.join(cells)} |"
+
+
+_FASTER = {
+    ("A100 PCIe", "A100 SXM"),  # the same chip with more power
+    ("H100 PCIe", "H100 SXM"),
+    ("A100 SXM", "H100 SXM"),
+    ("H100 SXM", "H200"),
+    ("H200", "B200"),
+}
+"""Families of which makers sell the second as the faster one, as far as rounds have both."""
+
+
+def faster_by_hardware(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """Return the pairs of a round whose second has as many accelerators of a faster kind."""
+    return [
+        (a, b)
+        for a, b in _pairs(entries)
+        if (a.family, b.family) in _FASTER
+        and (a.accelerators, a.round) == (b.accelerators, b.round)
+    ]
+
+
+def same_by_the_rules(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """Return the pairs of one system and batch size in two rounds."""
+    return [
+        (a, b)
+        for a, b in _pairs(entries)
+        if (a.system, a.accelerators, a.global_batch_size)
+        == (b.system, b.accelerators, b.global_batch_size)
+        and a.round < b.round
+    ]
+
+
+def _pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """Return pairs of one submitter's comparable results of ten runs, each in both orders."""
+    whole = [e for e in comparable(entries) if len(e.run_minutes) == _NUM_RUNS]
+    both = itertools.permutations(whole, 2)
+    return [(a, b) for a, b in both if submitter_of(a) == submitter_of(b)]
+
+
+def known_pairs(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the rows of the table of published pairs."""
+    yield (
+        "| known of B | pairs | figure | less | not distinguishable | more |\n"
+        "|---|---|---|---|---|---|"
+    )
+    for known, pairs, figures in (
+        (
+            "as many accelerators of a faster kind, in the same round: faster",
+            faster_by_hardware(entries),
+            (compare.TIME_TO_TRAIN, compare.SAMPLES_PER_SECOND),
+        ),
+        (
+            "the same system and batch in a later round: needs as many samples",
+            same_by_the_rules(entries),
+            ("samples_to_converge",),
+        ),
+    ):
+        for figure in figures:
+            counts = [0, 0, 0]
+            for a, b in pairs:
+                change = compare.compare(side_of_entry(a), side_of_entry(b)).change_of(figure)
+                counts[1 if not change.is_told else 0 if (change.ratio or 0) < 1 else 2] += 1
+            label = compare.FIGURES[figure].label
+            yield f"| {known} | {len(pairs)} | {label} | {' | '.join(map(str, counts))} |"
+
+
+def tables(entries: Sequence[Entry]) -> list[str]:
+    """Return the tables of false alarms, of power and of known pairs, in Markdown."""
+    runs = Runs.of(entries)
+    return ["\n".join(rows) for rows in (false_alarms(runs), power(runs), known_pairs(entries))]
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m mlperf_results.benchmarks.comparing")
+    parser.parse_args(paths.words_with_home())
+    print("\n\n".join(tables(published.load())))
+
+
+if __name__ == "__main__":
+    main()

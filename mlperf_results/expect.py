@@ -1,0 +1,458 @@
+"""How long a run takes on an accelerator: from published results.
+
+    python -m mlperf_results.expect --accelerator=H100 --count=8 --batch=448 --nodes=1
+
+prints minutes to 0.720, samples/s and energy, each with an interval of 80%, the systems that they
+rest on, and with `--price_per_hour` money: `Published` has the method. Without arguments it
+prints, in Markdown, the table of all hardware that two submitters or more have published, and the
+errors of the method.
+
+What published results let expect of an accelerator: samples/s, minutes, energy, intervals.
+
+1. Rates. Results of the same family are moved to the asked count and, if they are given, to the
+   global batch and the number of nodes: log(samples/s) is linear in the logarithm of each, with
+   slopes that all published families have in common (least absolute deviations). The median of the
+   moved results counts: of those with the same count or, if nobody published it, of all.
+2. Samples to converge are moved along the reference's curve (its RCPs) from batch to batch. Their
+   median is that of the same results or, if nobody published the count, of the `_NUM_NEAR` with the
+   nearest batch on any accelerator. A batch that is not given is moved to the count as a rate is.
+   Minutes are samples over rate.
+3. Intervals are percentiles of errors. Every published result is asked for, as the question asks,
+   without the results of its submitter and, for a count that nobody published, without those of
+   its count. Errors of the family count once each, all others together as `_WEIGHT_OF_OTHERS`. Far
+   from all published counts they grow with every doubling. `Errors.level_and_coverage` finds
+   which percentiles hold 80% of the results.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import functools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
+
+import numpy as np
+
+from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.mlperf.convergence import log_reference_samples
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
+from mlperf_bert.options import whole_number
+from mlperf_results import published
+from mlperf_results.published import Entry, comparable, family_of
+
+LEVEL = 0.8
+RATE, MINUTES = 0, 1
+COUNT, BATCH, NODES = 0, 1, 2
+_NUM_NEAR = 30
+_WEIGHT_OF_OTHERS = 5
+_LEAST_DEVIATION = 0.02  # a result that is nearer to the fit weighs no more
+_SAME_SUBMITTER = {
+    "gigacomputing": "gigabyte",
+    "habana": "intel-habanalabs",
+    "nvidia_coreweave": "nvidia",
+    "qct": "quanta_cloud_technology",
+    "smc": "supermicro",
+    "smc-ac-power": "supermicro",
+    "smc-dc-power": "supermicro",
+}
+"""Names of folders, in small letters, under which a submitter published in another round."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An expected figure, and between what it lies with probability `LEVEL`."""
+
+    expected: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        expected, least, most = map(three_digits, (self.expected, self.least, self.most))
+        return f"{expected} ({least} to {most})"
+
+
+@dataclass(frozen=True)
+class Question:
+    """The hardware that is asked for."""
+
+    family: str
+    count: int
+    batch: int | None = None
+    """Global batch size."""
+    nodes: int | None = None
+
+    def __str__(self) -> str:
+        given = [f"batch {self.batch:,}"] if self.batch else []
+        given += [f"{self.nodes} node{'s' * (self.nodes > 1)}"] if self.nodes else []
+        return ", ".join([f"{self.count} {self.family}", *given])
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """What published results were, over what others let expect, for one kind of question."""
+
+    families: np.ndarray
+    submitters: np.ndarray
+    doublings: np.ndarray
+    """From the count to the nearest that the expectation rests on, at least 1."""
+    errors: np.ndarray
+    """Natural logarithms of published over expected for N results, [N, 2]: RATE, MINUTES."""
+
+    def relative(self, figure: int, quantile: float) -> float:
+        """Return a quantile of |expected / published - 1|."""
+        return float(np.quantile(np.abs(np.expm1(-self.errors[:, figure])), quantile))
+
+    def factors(self, figure: int, family: str, doublings: float) -> tuple[float, float]:
+        """Return by what an expected figure is multiplied for the ends of its interval."""
+        level, _ = self.level_and_coverage(figure)
+        values = self.errors[:, figure] / self.doublings
+        order = np.argsort(values, kind="stable")
+        shares = np.cumsum(self._weights(family, self.families != "")[order])
+        ends = np.searchsorted(shares, [(1 - level) / 2, (1 + level) / 2])
+        least, most = values[order][np.minimum(ends, len(order) - 1)] * doublings
+        return math.exp(min(least, 0)), math.exp(max(most, 0))
+
+    @functools.cache  # noqa: B019 - they live as long as the program
+    def level_and_coverage(self, figure: int) -> tuple[float, float]:
+        """Return the level of the percentiles, and the share of results that it holds.
+
+        A level is a quantile of the levels that results need. It is the least one for which
+        `LEVEL` of the results are held, each by the level and the errors of other submitters.
+        """
+        values, needed = self.errors[:, figure] / self.doublings, []
+        for family, submitter, value in zip(self.families, self.submitters, values):
+            weights = self._weights(family, self.submitters != submitter)
+            below, up_to = weights[values < value].sum(), weights[values <= value].sum()
+            needed.append(max(2 * below - 1 if value > 0 else 1 - 2 * up_to, 0))
+        levels = np.array(needed) + 1e-9
+        for quantile in np.linspace(LEVEL, 1, 41):
+            least = {
+                s: np.quantile(levels[self.submitters != s], quantile, method="higher")
+                for s in np.unique(self.submitters)
+            }
+            coverage = float(np.mean(levels <= [least[s] for s in self.submitters]))
+            if coverage >= LEVEL:
+                break
+        return float(np.quantile(levels, quantile, method="higher")), coverage
+
+    def _weights(self, family: str, among: np.ndarray) -> np.ndarray:
+        own = (self.families == family) & among
+        others = among & ~own
+        weights = own + others * (_WEIGHT_OF_OTHERS / max(others.sum(), 1))
+        return weights / weights.sum()
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The answer to a question."""
+
+    question: Question
+    results: tuple[Entry, ...]
+    """Those of the family that the rate rests on: the nearest counts first, then the latest."""
+    minutes: Interval
+    samples_per_second: Interval
+    kilowatt_hours: Interval | None
+    """Minutes times measured watts for each accelerator; None: nobody measured the family."""
+    errors: Errors
+
+    @property
+    def num_submitters(self) -> int:
+        """Whose results these are."""
+        return len(set(map(submitter_of, self.results)))
+
+    def basis(self) -> str:
+        """Return what it rests on, in short."""
+        counts = sorted({entry.accelerators or 0 for entry in self.results})
+        other = counts != [self.question.count]
+        how = f" on {', '.join(map(str, counts))}: nobody published {self.question.count}"
+        results, submitters = len(self.results), self.num_submitters
+        count = f"{results} result{'s' * (results > 1)} of {submitters} submitter"
+        return f"{count}{'s' * (submitters > 1)}{how * other}"
+
+
+class Published:
+    """Published results as arrays, and what they let expect."""
+
+    def __init__(self, entries: Sequence[Entry]):
+        """Take the comparable entries with accelerators whose batch, samples and rate are known."""
+        self.entries = [
+            e
+            for e in distinct(entries)
+            if e.accelerators and e.global_batch_size and e.samples_mean
+            if e.samples_per_second_median and e.minutes
+        ]  # fmt: skip
+        figures = [
+            (e.accelerators, e.global_batch_size, e.nodes or 1, e.samples_per_second_median,
+             e.samples_mean, e.minutes)
+            for e in self.entries
+        ]  # fmt: skip
+        known = np.array(figures, float).reshape(-1, 6)
+        self.log_rate, self.log_samples, self.log_minutes = np.log(known[:, 3:]).T
+        self.place = np.log2(known[:, :3])
+        """Of N results [N, 3]: log2 of count, batch and nodes."""
+        self.family = np.array([e.family for e in self.entries])
+        self.submitter = np.array([submitter_of(e) for e in self.entries])
+
+    def slopes(self, values: np.ndarray, columns: Sequence[int], among: np.ndarray) -> np.ndarray:
+        """Return the slopes of values over columns of `place`, the same in all families.
+
+        Least absolute deviations, by least squares that are weighted again and again.
+        """
+        family, rows = self.family[among], np.column_stack([self.place[:, columns], values])[among]
+        members = (family[:, None] == np.unique(family)).astype(float)
+        weights, slopes = np.ones(len(rows)), np.zeros(len(columns))
+        for _ in range(20):
+            means = (members.T * weights) @ rows / (members.T @ weights)[:, None]
+            centred = (rows - members @ means) * np.sqrt(weights)[:, None]
+            slopes = np.linalg.lstsq(centred[:, :-1], centred[:, -1], rcond=None)[0]
+            left = (rows - members @ means) @ [*-slopes, 1]
+            weights = 1 / np.maximum(np.abs(left), _LEAST_DEVIATION)
+        return slopes
+
+    def predictor(
+        self, columns: Sequence[int], among: np.ndarray
+    ) -> Callable[[np.ndarray, np.ndarray, bool], tuple[float, float]]:
+        """Return a function of a place, rows of its family, and whether they have its count.
+
+        It returns the logarithms of samples/s and minutes.
+        """
+        rate_slopes = self.slopes(self.log_rate, columns, among)
+        batch_slopes = self.slopes(self.place[:, BATCH], [COUNT], among)
+
+        def predict(place: np.ndarray, rows: np.ndarray, is_published: bool) -> tuple[float, float]:
+            moves = place - self.place[rows]
+            rate = np.median(self.log_rate[rows] + moves[:, columns] @ rate_slopes)
+            batch = place[BATCH]
+            if math.isnan(batch):
+                batch = np.median(self.place[rows, BATCH] + moves[:, [COUNT]] @ batch_slopes)
+            samples = self.log_samples_at(batch, rows if is_published else self.near(batch, among))
+            return rate, samples - rate - math.log(60)
+
+        return predict
+
+    def near(self, log2_batch: float, among: np.ndarray) -> np.ndarray:
+        """Return the rows with the nearest batches."""
+        known = np.flatnonzero(among)
+        far = np.abs(self.place[known, BATCH] - log2_batch)
+        return known[np.argsort(far, kind="stable")[:_NUM_NEAR]]
+
+    def log_samples_at(self, log2_batch: float, rows: np.ndarray) -> float:
+        """Return the logarithm of the samples to converge, by the results of some rows."""
+        moved = log_reference_samples(log2_batch) - log_reference_samples(self.place[rows, BATCH])
+        return float(np.median(self.log_samples[rows] + moved))
+
+    @functools.cache  # noqa: B019 - it lives as long as the program
+    def errors(self, columns: tuple[int, ...], is_published: bool) -> Errors:
+        """Return the errors of questions that give these columns of `place`.
+
+        Every result is predicted without all of its submitter and, unless its count is to be a
+        published one, without those of its count.
+        """
+        found = []
+        for submitter in np.unique(self.submitter):
+            among = self.submitter != submitter
+            predict = self.predictor(columns, among)
+            for row in np.flatnonzero(~among):
+                place = np.full(3, math.nan)
+                place[list(columns)] = self.place[row, list(columns)]
+                with_count = self.place[:, COUNT] == place[COUNT]
+                alike = among & (self.family == self.family[row]) & (with_count == is_published)
+                if alike.any():
+                    rows = np.flatnonzero(alike)
+                    rate, minutes = predict(place, rows, is_published)
+                    errors = self.log_rate[row] - rate, self.log_minutes[row] - minutes
+                    found.append((row, self.doublings(place, rows), errors))
+        of, doublings = [row for row, *_ in found], [doublings for _, doublings, *_ in found]
+        logarithms = np.array([errors for *_, errors in found])
+        return Errors(self.family[of], self.submitter[of], np.array(doublings), logarithms)
+
+    def doublings(self, place: np.ndarray, rows: np.ndarray) -> float:
+        """Return those from a count to the nearest one of results; 1 if it is less."""
+        return max(float(np.abs(self.place[rows, COUNT] - place[COUNT]).min()), 1)
+
+    def expectation(self, question: Question) -> Expectation:
+        """Return the answer.
+
+        Raises:
+          ValueError: nobody published the family; names those with the nearest names.
+        """
+        family = self.family == question.family
+        if not family.any():
+            names = {str(name).lower(): str(name) for name in self.family}
+            near = difflib.get_close_matches(question.family.lower(), names, n=5, cutoff=0)
+            raise ValueError(
+                f"--accelerator={question.family}: nobody published a comparable result on it; "
+                f"the nearest names are {', '.join(names[name] for name in near)}"
+            )
+        given = question.count, question.batch or math.nan, question.nodes or math.nan
+        place = np.log2(given)
+        same = family & (self.place[:, COUNT] == place[COUNT])
+        is_published = bool(same.any())
+        rows = np.flatnonzero(same if is_published else family)
+        columns = tuple(n for n in range(3) if not math.isnan(place[n]))
+        predict = self.predictor(columns, np.ones(len(self.entries), bool))
+        errors, doublings = self.errors(columns, is_published), self.doublings(place, rows)
+        rate, minutes = (
+            Interval(value, *(value * f for f in errors.factors(n, question.family, doublings)))
+            for n, value in enumerate(np.exp(predict(place, rows, is_published)))
+        )
+        watts = [e.watts / e.accelerators for e in self.entries
+                 if e.family == question.family and e.watts and e.accelerators]  # fmt: skip
+        energy = None
+        if watts:
+            of_minute = np.median(watts) * question.count / 60_000  # in kWh
+            energy = Interval(*(of_minute * value for value in astuple(minutes)))
+        far = np.abs(self.place[rows, COUNT] - place[COUNT])
+        order = sorted(zip(far, rows), key=lambda each: (each[0], -each[1]))
+        results = tuple(self.entries[row] for _, row in order)
+        return Expectation(question, results, minutes, rate, energy, errors)
+
+
+def submitter_of(entry: Entry) -> str:
+    """Return one name for a submitter whose folders are spelt differently."""
+    name = entry.org.lower()
+    return _SAME_SUBMITTER.get(name, name)
+
+
+def distinct(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the comparable entries, each set of timed runs once, with its power if measured.
+
+    Supermicro published the runs of one system three times: without power, and with the power of
+    its alternating and of its direct current. The first that was measured is taken.
+    """
+    watts: dict[str | None, float | None] = {}
+    for entry in entries:
+        if entry.watts is not None:
+            watts.setdefault(entry.same_logs_as or entry.name, entry.watts)
+    return [replace(entry, watts=watts.get(entry.name)) for entry in comparable(entries)]
+
+
+def three_digits(value: float) -> str:
+    """Return a number for people."""
+    if value >= 99.95:  # 100 with three digits
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:#.3g}"
+
+
+COMMAND = "python -m mlperf_results.expect"
+SOURCE = "closed division, rounds 1.0 to 5.0"
+_NUM_SUBMITTERS_IN_TABLE = 2
+_NUM_SYSTEMS_SHOWN = 3
+
+
+def lines_of(expected: Expectation) -> list[str]:
+    """Return an expectation for a terminal."""
+    energy = expected.kilowatt_hours
+    return [
+        f"{expected.question}: from {expected.basis()} ({SOURCE}); the {LEVEL:.0%} intervals in "
+        f"brackets and the errors are those of {len(expected.errors.families)} results, each "
+        "expected from others",
+        f"  minutes to 0.720: {expected.minutes}; {_errors_text(expected.errors, MINUTES)}",
+        f"  samples/s: {expected.samples_per_second}; {_errors_text(expected.errors, RATE)}",
+        f"  kWh of a run: {energy or 'unknown: nobody published the power of this family'}",
+        f"  rests on: {names_of(expected)}",
+    ]
+
+
+def names_of(expected: Expectation) -> str:
+    """Return the names of the first systems that an expectation rests on."""
+    names = ", ".join(entry.name for entry in expected.results[:_NUM_SYSTEMS_SHOWN])
+    more = len(expected.results) - _NUM_SYSTEMS_SHOWN
+    return names + (f" and {more} more" if more > 0 else "")
+
+
+def _errors_text(errors: Errors, figure: int) -> str:
+    middle, far = (errors.relative(figure, quantile) for quantile in (0.5, 0.9))
+    return f"off by {middle:.1%} in the median, {far:.0%} at the 90th percentile"
+
+
+def price_line(minutes: Sequence[float], price_per_hour: float) -> str:
+    """Return the price of a run and of a result; minutes are expected, least and most."""
+
+    def of(number: int) -> str:
+        price, least, most = (three_digits(m * price_per_hour / 60 * number) for m in minutes)
+        return f"{price} ({least} to {most})"
+
+    return (
+        f"  price: a run {of(1)}, the {NUM_RUNS_PER_RESULT} of a result {of(NUM_RUNS_PER_RESULT)}; "
+        f"of the timed minutes alone, at {price_per_hour:g} an hour for the whole system"
+    )
+
+
+def table(known: Published) -> str:
+    """Return expectations of all hardware of two submitters or more, in Markdown."""
+    lines = ["| accelerators | results | submitters | minutes to 0.720 | samples/s | kWh |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for family, count in sorted({(e.family, e.accelerators or 0) for e in known.entries}):
+        each = known.expectation(Question(family, count))
+        if each.num_submitters >= _NUM_SUBMITTERS_IN_TABLE:
+            figures = each.minutes, each.samples_per_second, each.kilowatt_hours or ""
+            cells = [each.question, len(each.results), each.num_submitters, *figures]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def table_of_errors(known: Published) -> str:
+    """Return the errors of every kind of question, in Markdown."""
+    each = "median, 90th percentile, in the interval"
+    lines = [f"| its count | also given | results | samples/s: {each} | minutes: {each} |"]
+    lines += ["|---|---|---|---|---|"]
+    names = {BATCH: "batch", NODES: "nodes"}
+    for is_published, count in ((True, "published"), (False, "hidden")):
+        for given in ((), (BATCH,), (NODES,), (BATCH, NODES)):
+            errors = known.errors((COUNT, *given), is_published)
+            cells = [count, " and ".join(names[n] for n in given), str(len(errors.families))]
+            for figure in (RATE, MINUTES):
+                middle, far = (errors.relative(figure, quantile) for quantile in (0.5, 0.9))
+                held = errors.level_and_coverage(figure)[1]
+                cells.append(f"{middle:.1%}, {far:.0%}, {held:.0%}")
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _price(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: give the price of an hour, below 1,000,000,000")
+
+
+def _answer(given: argparse.Namespace) -> list[str]:
+    known = Published(published.load())
+    family = family_of(given.accelerator, given.count)
+    expected = known.expectation(Question(family, given.count, given.batch, given.nodes))
+    lines = lines_of(expected)
+    if given.price_per_hour is not None:
+        lines.append(price_line(dataclasses.astuple(expected.minutes), given.price_per_hour))
+    return lines
+
+
+@ends_in_one_line("expect")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print an expectation, or the tables; return 1 with one line if there is none."""
+    parser = argparse.ArgumentParser(prog=COMMAND)
+    parser.add_argument("--accelerator", help="H100, A100 PCIe, or as its driver names it")
+    parser.add_argument("--count", type=whole_number, help="of accelerators in the whole system")
+    parser.add_argument("--batch", type=whole_number, help="global batch size")
+    parser.add_argument("--nodes", type=whole_number, help="that the accelerators are in")
+    parser.add_argument("--price_per_hour", type=_price, help="of the whole system")
+    given = parser.parse_args(paths.words_with_home(arguments))
+    asks = {name for name, value in vars(given).items() if value is not None}
+    if asks and not {"accelerator", "count"} <= asks:
+        parser.error("give both --accelerator and --count, or no argument at all for the tables")
+    if given.nodes and given.nodes > given.count:
+        parser.error(f"--nodes={given.nodes}: more than --count={given.count} accelerators")
+    if asks:
+        print("\n".join(_answer(given)))
+    else:
+        known = Published(published.load())
+        print(f"{table(known)}\n\n{table_of_errors(known)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,367 @@
+"""The table of published results, made from clones of the repositories in which they are.
+
+    python -m mlperf_results.make_published clones
+
+makes published.parquet again from clones of the nine repositories, clones/training_results_v1.0 to
+_v5.0. Asking the official RCP checker about every system takes some minutes. `entry_of` makes one
+row, also of a system of one's own.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pyarrow
+import pyarrow.parquet
+
+from mlperf_bert.files import paths
+from mlperf_bert.files.whole import require_writable, written_beside
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.mlperf.results import (
+    MOST_SAMPLES_TO_CONVERGE,
+    RunResult,
+    in_words,
+    read_run,
+    why_samples_are_unknown,
+    without_plans,
+)
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
+from mlperf_bert.submission.folder import description_path, result_files
+from mlperf_bert.submission.official import check_rcp
+from mlperf_bert.submission.power import measured_watts
+from mlperf_bert.submission.run_logs import require_free
+from mlperf_bert.submission.verdict import System, olympic_mean
+from mlperf_results.published import (
+    COPIES,
+    PANDAS_ATTRS,
+    POWER_UNKNOWN,
+    ROUNDS,
+    TABLE,
+    Entry,
+    with_twins,
+)
+
+_STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
+
+
+def entry_of(
+    system: System,
+    *,
+    round: str = "",
+    org: str = "",
+    num_failed_logs: int = 0,
+    num_missing_logs: int = 0,
+    scaling: float | None = None,
+    notes: Sequence[str] = (),
+) -> Entry:
+    """Return the row on a system.
+
+    Args:
+      system: with the runs whose logs can be read; beside them those of power may be too.
+      round, org: name the row, with the system's name.
+      num_failed_logs: of runs without an end.
+      num_missing_logs: of logs that are not there.
+      scaling: multiplies the score; None: as the RCP checker says, if it was asked.
+      notes: on the row.
+    """
+    runs, description, rcp = system.runs, system.description, system.rcp
+    if rcp and scaling is None and rcp.scaling != 1.0:
+        scaling = rcp.scaling
+    converged = [run for run in runs if run.succeeded]
+    num_nodes = _whole(description.get("number_of_nodes"))
+    folder = runs[0].path.parent if runs else None
+    watts, why = measured_watts(folder, runs, num_nodes=num_nodes) if folder else (None, None)
+    if why:
+        notes = [*notes, f"{POWER_UNKNOWN}{why}"]
+    if system.copies:
+        notes = [*notes, f"{COPIES}{in_words(system.copies)}"]
+    if why := why_samples_are_unknown(runs):
+        notes = [*notes, why]
+    minutes = [run.minutes for run in converged]
+    num_failed = len(runs) + num_failed_logs - len(converged)
+    mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
+    accelerators = _accelerators(description, runs)
+    name = _text(description, "accelerator_model_name")
+    rating = re.search(r"\((\d+) ?W\)", name or "")
+    return Entry(
+        round=round,
+        org=org,
+        system=system.name,
+        division=_division(description, runs),
+        status=_status(description),
+        nodes=num_nodes,
+        accelerators=accelerators,
+        accelerator_model_name=name,
+        host_processor_model_name=_text(description, "host_processor_model_name"),
+        framework=_text(description, "framework"),
+        precision=_precision(runs),
+        global_batch_size=_common([run.global_batch_size for run in runs]),
+        max_sequence_length=_common([run.max_sequence_length for run in runs]),
+        num_weights=_common([run.num_weights for run in runs]),
+        runs=len(runs) + num_failed_logs,
+        runs_missing=num_missing_logs,
+        runs_converged=len(converged),
+        minutes_olympic_mean=_rounded(mean, 4),
+        rcp_scaling_factor=scaling,
+        minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
+        watts=watts,
+        rated_watts=float(rating[1]) if rating else None,
+        rcp=str(rcp) if rcp else None,
+        rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,
+        notes="; ".join(notes) or None,
+        run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
+        **_convergence(converged, accelerators),
+    )
+
+
+def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[str, Any]:
+    """Return the fields on samples of converged runs."""
+    # Two entries of Google in the open division of round 1.1 resumed larger models: they count the
+    # samples before the timed run too.
+    counted = [r for r in runs if 0 < (r.samples_to_converge or 0) <= MOST_SAMPLES_TO_CONVERGE]
+    samples = [run.samples_to_converge for run in counted if run.samples_to_converge]
+    rates = [run.samples_per_second for run in counted if run.samples_per_second]
+    rate = statistics.median(rates) if rates else None
+    sources = {"train_samples" if run.counts_by_train_samples else "epoch_num" for run in counted}
+    evaluations = [_logged_evaluations(run) if run in counted else [] for run in runs]
+    return {
+        "samples_mean": _rounded(statistics.fmean(samples), 0) if samples else None,
+        "samples_source": " and ".join(sorted(sources)) or None,
+        "samples_per_second_median": _rounded(rate, 2),
+        "samples_per_second_per_accelerator": _rounded(
+            rate / accelerators if rate and accelerators else None, 2
+        ),
+        "run_samples": tuple(run.samples_to_converge if run in counted else None for run in runs),
+        "evaluation_samples": tuple(tuple(n for n, _ in each) for each in evaluations),
+        "evaluation_accuracy": tuple(tuple(a for _, a in each) for each in evaluations),
+    }
+
+
+def _logged_evaluations(run: RunResult) -> list[tuple[float, float]]:
+    """Return (samples, accuracy) of those with both."""
+    return [
+        (e.samples, round(e.accuracy, 4))
+        for e in run.evaluations
+        if e.samples is not None and math.isfinite(e.accuracy)
+    ]
+
+
+def _division(description: Mapping[str, object], runs: Sequence[RunResult]) -> str | None:
+    """Return closed or open; PCL and others spelt it otherwise."""
+    named = _text(description, "division") or next((run.division for run in runs), None) or ""
+    return {"c": "closed", "o": "open"}.get(named[:1].lower(), named or None)
+
+
+def _status(description: Mapping[str, object]) -> str | None:
+    filed = (_text(description, "status") or "").lower()
+    return next(
+        (name for word, name in _STATUSES.items() if word in filed), "available" if filed else None
+    )
+
+
+def _accelerators(description: Mapping[str, object], runs: Sequence[RunResult]) -> int | None:
+    nodes = _whole(description.get("number_of_nodes"))
+    each = _whole(description.get("accelerators_per_node"))
+    if nodes is not None and each is not None:
+        return nodes * each
+    return _common([run.num_replicas for run in runs])
+
+
+def _precision(runs: Sequence[RunResult]) -> str | None:
+    """Return that of linear layers, on which all logs agree; a foreign log may hold anything."""
+    named = [run.hyperparameters.get("lowest_numerical_precision_in_linear") for run in runs]
+    found = {name if isinstance(name, str) else None for name in named}
+    return found.pop() if len(found) == 1 else None
+
+
+def _text(description: Mapping[str, object], name: str) -> str | None:
+    return str(description.get(name) or "").strip() or None
+
+
+def _whole(value: object) -> int | None:
+    digits = re.fullmatch(r"\s*(\d{1,9})(\.0)?\s*", str(value), re.ASCII)
+    return int(digits[1]) if digits else None
+
+
+def _common(values: Sequence[float | None]) -> int | None:
+    """Return what all logs that say it agree on."""
+    found = {value for value in values if value is not None}
+    return int(found.pop()) if len(found) == 1 else None
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+REPOSITORY = "training_results_v{round}"
+SOURCE = "https://github.com/mlcommons/" + REPOSITORY
+ABOUT = """\
+Every entry for BERT published in MLPerf Training, closed and open division, a row for each round,
+organisation and system. Facts read from logs (ORG/results/SYSTEM/bert/result_*.txt) and system
+descriptions (ORG/systems/SYSTEM.json) of the public repositories; not official scores.
+minutes_olympic_mean: without the fastest and the slowest run; a failed run counts as the slowest;
+null if more than one failed, or logs are missing. minutes_scored: times rcp_scaling_factor, which
+is the review's (scaling.json). samples_mean: to converge, over all converged runs; by epoch_num of
+the last evaluation, or by train_samples where epoch_num counts no samples (samples_source).
+samples_per_second_median: samples to converge over run_start to run_stop, evaluation and all.
+accelerators: nodes times accelerators per node as described; 0 for processors; a TPU v4 is a chip.
+watts: measured, mean of all nodes and switches during the runs (power.py). rcp: what the
+RCP checker of mlperf-logging 4.1.68 says today under the round's ruleset, of closed results;
+rcp_unaided: what it says unless it is told to count by train_samples. same_logs_as: an earlier
+entry with the same timed runs; leave one of them out of statistics. Names are as the submitters
+typed them. In the open division model and data may differ. Fujitsu's gx_A100x4 of round 1.1 logs
+about twice the samples of its like."""
+LICENCE = (
+    "Facts, gathered from repositories of MLCommons that are under the Apache License 2.0 "
+    "(v4.1 has no licence file); the MLPerf name and logo are trademarks of MLCommons."
+)
+_LIST_OF_ONE = re.compile(rb'("value": )\[(\d+)\]')
+_LOGS = "*/results/*/bert/result_*.txt"
+_TYPES = {
+    str: pyarrow.string(),
+    str | None: pyarrow.string(),
+    int: pyarrow.int64(),
+    int | None: pyarrow.int64(),
+    float | None: pyarrow.float64(),
+    tuple[float, ...]: pyarrow.list_(pyarrow.float64()),
+    tuple[float | None, ...]: pyarrow.list_(pyarrow.float64()),
+    tuple[tuple[float, ...], ...]: pyarrow.list_(pyarrow.list_(pyarrow.float64())),
+}
+"""Type of an entry's field -> type of the column."""
+
+
+def save(entries: Sequence[Entry], commits: Mapping[str, str], path: Path) -> None:
+    """Write a table, whole or not at all."""
+    attrs = {
+        "about": ABOUT.replace("\n", " "),
+        "licence": LICENCE,
+        "sources": {SOURCE.format(round=round): commit for round, commit in commits.items()},
+    }
+    types = get_type_hints(Entry)
+    schema = pyarrow.schema([(name, _TYPES[types[name]]) for name in types])
+    table = pyarrow.Table.from_pylist([dataclasses.asdict(entry) for entry in entries], schema)
+    table = table.replace_schema_metadata({PANDAS_ATTRS: json.dumps(attrs)})
+    with written_beside(path) as file:
+        pyarrow.parquet.write_table(table, file, compression="zstd", compression_level=19)
+
+
+def collect(clones: Path) -> tuple[list[Entry], dict[str, str]]:
+    """Return the rows of all rounds, and the commit of each round's clone.
+
+    Raises:
+      ValueError: a clone is missing, or is not a clone.
+    """
+    entries: list[Entry] = []
+    commits = {}
+    for round in ROUNDS:
+        folder = clones / REPOSITORY.format(round=round)
+        commit = _git(folder, "rev-parse", "HEAD").strip() if folder.is_dir() else ""
+        if not commit:
+            source = SOURCE.format(round=round)
+            raise ValueError(f"{folder}: no clone; git clone --depth 1 {source} {folder}")
+        commits[round] = commit
+        entries += read_round(folder, round)
+        print(f"round {round}: {sum(entry.round == round for entry in entries)} systems")
+    return with_twins(entries), commits
+
+
+def read_round(folder: Path, round: str) -> list[Entry]:
+    """Return the rows of one round's repository, or of a part of it, by name."""
+    listed = map(Path, _git(folder, "ls-tree", "-rz", "--name-only", "HEAD").split("\0"))
+    logs = [path for path in listed if path.match(_LOGS)]
+    if not logs:  # no clone, but the same folders
+        logs = [path.relative_to(folder) for path in folder.glob(_LOGS)]
+    counts = collections.Counter(path.parent for path in sorted(logs))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda part: _read_system(folder / part, round, counts[part]), counts))
+
+
+def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
+    org_dir, name = folder.parents[2], folder.parent.name
+    runs, failures = [], []  # what cannot be read is a failed run
+    for log in result_files(folder):
+        try:
+            runs.append(_read_log(log))
+        except ValueError as error:
+            failures.append(str(error).replace(f"{folder}{os.sep}", ""))
+    description = _object(description_path(org_dir, name))
+    entry = entry_of(
+        System(name=name, runs=tuple(without_plans(runs)), description=description),
+        round=round,
+        org=org_dir.name,
+        num_failed_logs=len(failures),
+        num_missing_logs=num_logs - len(runs) - len(failures),
+        scaling=_object(folder / "scaling.json").get("scaling_factor"),
+        notes=failures,
+    )
+    is_judged = entry.division == "closed" and entry.runs == NUM_RUNS_PER_RESULT
+    if not is_judged or entry.samples_unknown_because:
+        return entry
+    by_train_samples = entry.samples_source == "train_samples"
+    verdict = check_rcp(folder, f"{round}.0", by_train_samples=by_train_samples)
+    unaided = str(check_rcp(folder, f"{round}.0")) if by_train_samples else None
+    return replace(entry, rcp=str(verdict), rcp_unaided=unaided)
+
+
+def _read_log(log: Path) -> RunResult:
+    """Read a log as it is, or with numbers for the lists of one number in Graphcore's of 1.1."""
+    text = log.read_bytes()
+    numbers = _LIST_OF_ONE.sub(rb"\1\2", text)
+    if numbers == text:
+        return read_run(log)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, log.name)
+        copy.write_bytes(numbers)
+        return replace(read_run(copy), path=log)
+
+
+def _object(path: Path) -> dict:
+    """Return the object of a JSON file; nothing without the file.
+
+    Some submitters' begin with a byte order mark or have a key twice, which json_text refuses.
+    """
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8-sig")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: not JSON ({error}); check it out again") from error
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Return what git prints; nothing if it fails."""
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+@ends_in_one_line("make_published")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the table from clones; return 1 with one line if something is missing."""
+    parser = argparse.ArgumentParser(prog="python -m mlperf_results.make_published")
+    parser.add_argument("clones", type=Path, help="holds training_results_v1.0 to _v5.0")
+    parser.add_argument("--output", type=Path, default=TABLE)
+    given = parser.parse_args(paths.words_with_home(arguments))
+    require_writable(given.output)
+    require_free({"--output": str(given.output)})
+
+    entries, commits = collect(given.clones)
+    save(entries, commits, given.output)
+    print(f"{len(entries)} systems in {given.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""What a system is compared with among published ones, and what is unlike.
+
+Division, hardware, model and data may differ: what is open, a miniature or of another sequence
+length is shown, and never ranked.
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
+from mlperf_bert.submission.official import UNAIDED
+from mlperf_results.published import UNKNOWN, Entry, comparable, with_twins
+from pages import Card
+
+NUM_NEIGHBOURS = 8
+_NUMBERS = {"accelerators": "accelerators", "batch": "global_batch_size"}
+"""Name in a condition -> field of an entry."""
+_TEXTS = ("round", "org", "system", "division", "accelerator", "framework")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One system and what it is compared with."""
+
+    own: Entry
+    bound: convergence.Bound | None
+    """What the reference needs at its batch size; None if the log does not say the batch size."""
+    neighbours: tuple[Entry, ...]
+    """The published results most like it, the most like first."""
+    minutes_place: tuple[int, int] | None
+    """Its place by time to train, and of how many: those with as many accelerators, and it.
+
+    None if it is not ranked.
+    """
+    rate_place: tuple[int, int] | None
+    """The same by samples/s per accelerator, among all results."""
+    family_rate: float | None
+    """Median of samples/s per accelerator over results on its accelerator."""
+
+    def lines(self) -> list[str]:
+        """Return the standing for a terminal."""
+        own = self.own
+        lines = [f"{own.name}: {own.caveat or 'comparable with closed results'}"]
+        lines += [f"  {card.label}: {card.value} ({card.note})" for card in self.figures()]
+        if own.same_logs_as:
+            lines.append(f"  published as {own.same_logs_as}")
+        for label, words in official_words(own):
+            lines.append(f"  {label}: {words}")
+        lines.append("  most like it, and what is unlike as far as logs and descriptions say:")
+        for other in self.neighbours:
+            others = [f"{_number(other.minutes, '.4g')} min", *unlike(own, other)]
+            lines.append(f"    {other.name}: {'; '.join(others)}")
+        return lines
+
+    def figures(self) -> list[Card]:
+        """Return each figure with a note."""
+        own = self.own
+        runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
+        if own.copies:
+            runs += f", copies left out: {own.copies}"
+        if own.rcp_scaling_factor:
+            runs += f", scaled by {own.rcp_scaling_factor:.4f}"
+        return [
+            Card("Time to train", _number(own.minutes, ".4g", " min"),
+             f"{runs}; {_place(self.minutes_place, f'on {own.accelerators} accelerators')}"),
+            Card("Samples to converge", _number(own.samples_mean, ",.0f"), self._convergence()),
+            Card("Samples/s per accelerator",
+             _number(own.samples_per_second_per_accelerator, ",.4g"), self._rate()),
+            Card("Samples/s per watt",
+             _number(own.samples_per_joule or own.samples_per_rated_joule, ".3g"), _watts(own)),
+        ]  # fmt: skip
+
+    def _convergence(self) -> str:
+        if self.bound is None:
+            return "batch size not logged"
+        batch = f"batch {self.own.global_batch_size:,}"
+        if self.own.departures:
+            return f"{batch}; no reference for such a run"
+        return f"{batch}; {self.bound}"
+
+    def _rate(self) -> str:
+        if why := self.own.samples_unknown_because:
+            return why
+        if self.own.samples_per_second_median is None:
+            return "no run reached the target, or the logs do not say its samples"
+        if self.own.samples_per_second_per_accelerator is None:
+            total = _number(self.own.samples_per_second_median, ",.4g", " /s in all")
+            return f"{total}; no accelerator, or their number is unknown"
+        text = _place(self.rate_place, "published results")
+        if self.family_rate and not self.own.departures:
+            text += f"; median of {self.own.family}: {self.family_rate:,.4g}"
+        return text
+
+
+def official_words(entry: Entry) -> list[tuple[str, str]]:
+    """Return the verdicts on convergence, (whose, words): one, or two where they may differ."""
+    if entry.rcp is None:
+        return []
+    if entry.rcp_unaided is None:
+        return [("official RCP checker", entry.rcp)]
+    return [
+        ("RCP, counted by train_samples", entry.rcp),
+        (UNAIDED, entry.rcp_unaided),
+    ]
+
+
+def recognised(own: Entry, entries: Sequence[Entry]) -> Entry:
+    """Return the entry, marked with the name under which its runs were published, if they were."""
+    return with_twins([*entries, own])[-1]
+
+
+def _place(place: tuple[int, int] | None, among: str) -> str:
+    return f"place {place[0]} of {place[1]} {among}" if place else "not ranked"
+
+
+def _watts(entry: Entry) -> str:
+    if entry.watts:
+        return f"{entry.watts:,.0f} W measured, the whole system"
+    why = entry.power_unknown_because
+    unknown = f"the power is unknown: {why}" if why else "no power was measured"
+    if entry.rated_watts:
+        return f"of an accelerator's rated {entry.rated_watts:.0f} W; {unknown}"
+    return unknown
+
+
+def _number(value: float | None, spec: str, unit: str = "") -> str:
+    return "unknown" if value is None else f"{value:{spec}}{unit}"
+
+
+def standing_of(
+    own: Entry,
+    entries: Sequence[Entry],
+    *,
+    ruleset: str = RULESETS[-1],
+    custom_rcps: Path | None = None,
+) -> Standing:
+    """Compare a system with published ones.
+
+    Raises:
+      ValueError: as `convergence.bound_of`.
+    """
+    others = [entry for entry in comparable(entries) if entry.name != own.same_logs_as]
+    same_size = [entry for entry in others if entry.accelerators == own.accelerators]
+    rates = [e.samples_per_second_per_accelerator for e in others]
+    family = [
+        e.samples_per_second_per_accelerator
+        for e in others
+        if e.family == own.family and e.samples_per_second_per_accelerator
+    ]
+    latest_first = others[::-1]  # sorting keeps the order of those that are equally like it
+    batch = own.global_batch_size
+    minutes = rate = None
+    if not own.departures:  # it is ranked
+        rate = own.samples_per_second_per_accelerator
+        minutes = own.minutes if own.accelerators is not None else None
+    return Standing(
+        own=own,
+        bound=convergence.bound_of(batch, ruleset, custom_rcps) if batch else None,
+        neighbours=tuple(sorted(latest_first, key=lambda e: _distance(own, e))[:NUM_NEIGHBOURS]),
+        minutes_place=_place_of(minutes, [e.minutes for e in same_size]),
+        rate_place=_place_of(rate, rates, most_is_first=True),
+        family_rate=statistics.median(family) if family else None,
+    )
+
+
+def _place_of(
+    value: float | None, others: Sequence[float | None], *, most_is_first: bool = False
+) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    known = [other for other in others if other is not None]
+    before = [other for other in known if (other > value if most_is_first else other < value)]
+    return len(before) + 1, len(known) + 1
+
+
+def _distance(own: Entry, other: Entry) -> float:
+    """Return how unlike two systems are: twice the accelerators, or others, count 1."""
+    distance = _doublings(own.accelerators, other.accelerators)
+    distance += _doublings(own.global_batch_size, other.global_batch_size) / 2
+    distance += own.family != other.family
+    return distance + _framework_differs(own, other) / 4
+
+
+def _doublings(first: float | None, second: float | None) -> float:
+    if first is None or second is None or first == second:
+        return 0
+    return abs(math.log2(first / second)) if first and second else 10  # processors alone
+
+
+def _framework_differs(own: Entry, other: Entry) -> bool:
+    return bool(own.frameworks and other.frameworks) and not (
+        set(own.frameworks) & set(other.frameworks)
+    )
+
+
+def unlike(own: Entry, other: Entry) -> list[str]:
+    """Return how a published system differs from one's own, in what is known of both."""
+    differs = own.family not in (UNKNOWN, other.family)
+    found = [f"{other.family}, not {own.family}"] if differs else []
+    tokens = other.max_sequence_length or (MAX_SEQ_LENGTH if other.division == "closed" else None)
+    for name, mine, theirs in (
+        ("accelerators", own.accelerators, other.accelerators),
+        ("batch", own.global_batch_size, other.global_batch_size),
+        ("tokens", own.max_sequence_length, tokens),
+    ):
+        if mine is not None and theirs is not None and mine != theirs:
+            found.append(f"{name} {theirs:,}, not {mine:,}")
+    if _framework_differs(own, other):
+        found.append(f"{'/'.join(other.frameworks)}, not {'/'.join(own.frameworks)}")
+    if own.division != other.division:
+        found.append(f"division {other.division}, not {own.division}")
+    if own.num_weights and "miniature" in own.departures:
+        found.append("BERT-large, not a miniature")
+    if other.rcp_scaling_factor:
+        found.append(f"its time is scaled by {other.rcp_scaling_factor:.4f}")
+    if own.runs != other.runs:
+        found.append(f"{other.runs} runs, not {own.runs}")
+    return found
+
+
+def chosen(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
+    """Return the entries that meet all conditions.
+
+    Args:
+      entries: to choose from.
+      conditions: NAME=TEXT, met by names that contain it, or NAME=N, NAME=FROM..TO for numbers.
+
+    Raises:
+      ValueError: a condition is none, or nothing meets them all.
+    """
+    found = list(entries)
+    for condition in conditions:
+        name, equals, value = condition.partition("=")
+        if not equals or name not in {*_TEXTS, *_NUMBERS}:
+            raise ValueError(
+                f"--where={condition}: give NAME=VALUE; names are {', '.join([*_TEXTS, *_NUMBERS])}"
+            )
+        if name in _TEXTS:
+            found = [entry for entry in found if value.lower() in _text(entry, name).lower()]
+            continue
+        limits = re.fullmatch(r"(\d{1,18})|(\d{0,18})\.\.(\d{0,18})", value)
+        if not limits:
+            raise ValueError(f"--where={condition:.80}: give a number, or FROM..TO")
+        least = int(limits[1] or limits[2] or 0)
+        most = int(limits[1] or limits[3]) if limits[1] or limits[3] else math.inf
+        numbers = [(entry, getattr(entry, _NUMBERS[name])) for entry in found]
+        found = [entry for entry, n in numbers if n is not None and least <= n <= most]
+    if not found:
+        raise ValueError(f"no published result meets {' and '.join(conditions)}; ask for less")
+    return found
+
+
+def _text(entry: Entry, name: str) -> str:
+    if name == "accelerator":
+        return f"{entry.family} {entry.accelerator_model_name}"
+    return getattr(entry, name) or ""

@@ -1,0 +1,409 @@
+"""Other runs with which a run is compared: their curves, the band around them, and the forecast.
+
+The others are the published runs (published.py) of the nearest batch sizes, so many that eight
+systems or more are among them; samples at another batch size are multiplied by what the reference
+points (RCP) say of the two. Or they are runs of one's own.
+
+Band: from the lowest to the highest accuracy of the others, also if these took `slow` times as many
+samples, or `fast` times fewer, and `slack` of accuracy beyond. A run that is not at the target
+after `slow` times the samples of the slowest is outside too. The margins are such that 99.5% of the
+published runs are inside from their first to their last evaluation, while their own system is left
+out of the others.
+
+Forecast: with the accuracy that a run has now, the others still needed so many samples. Their
+median, added to its own, is expected, and the 3% to 97% of theirs are the interval. It is right for
+nine runs of ten, as `python -m mlperf_results.benchmarks.watch_table` shows.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+
+import numpy as np
+
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.results import RunResult, copies_among
+from mlperf_bert.mlperf.rules import INITIAL_MASKED_LM_ACCURACY, TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.submission.run_logs import common_task, runs_so_far, work_of
+from mlperf_results.published import Entry, comparable
+
+SLACK = 0.005
+_NUM_SYSTEMS = 8
+_QUANTILES = (0.03, 0.5, 0.97)
+_USUAL = (0.05, 0.95)
+_NUM_POINTS = 1000
+_FEWEST_OWN_RUNS = 3
+_ABOUT = "runs to compare others with; written by python -m mlperf_results.watch"
+_REMEDY = "write it again with python -m mlperf_results.watch --save"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The evaluations of one run, one or more, up to the target."""
+
+    samples: np.ndarray
+    """[evaluations], float64, above 0 and rising."""
+    accuracy: np.ndarray
+    """[evaluations], float64, without NaN."""
+
+    @property
+    def best(self) -> np.ndarray:
+        """The best accuracy up to each evaluation."""
+        return np.maximum.accumulate(self.accuracy)
+
+    def until(self, target: float) -> "Curve | None":
+        """The same up to its first evaluation at a target; None if it did not reach it."""
+        [reached] = np.nonzero(self.accuracy >= target)
+        if not len(reached):
+            return None
+        return Curve(self.samples[: reached[0] + 1], self.accuracy[: reached[0] + 1])
+
+
+@dataclass(frozen=True)
+class Margins:
+    """How far outside of other runs a run may be."""
+
+    slow: float = 1.15
+    """Times the samples."""
+    fast: float = 1.35
+    """Times fewer samples."""
+    slack: float = SLACK
+    """Of accuracy."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Where a run stands at one evaluation."""
+
+    samples: float
+    accuracy: float
+    band: tuple[float, float]
+    """Accuracies beyond which it is outside."""
+    usual: tuple[float, float]
+    """Accuracies between which nine of ten other runs are."""
+    expected: tuple[float, float, float] | None = None
+    """Samples at the target: least, median, most; None: it is outside, or at the target."""
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it is below the band."""
+        return not self.accuracy >= self.band[0]  # NaN is low
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it is below or above the band."""
+        return self.is_low or self.accuracy > self.band[1]
+
+
+@dataclass(eq=False)
+class Reference:
+    """Runs with which a run is compared."""
+
+    curves: Sequence[Curve]
+    """Of runs that have reached the target."""
+    _: KW_ONLY
+    words: str
+    """Name the runs: "published runs at batch 448"."""
+    margins: Margins
+    """Of the band."""
+    target: float = TARGET_MASKED_LM_ACCURACY
+    """The accuracy at which the runs ended."""
+    initial_accuracy: float | None = None
+    """Of the weights with which they began; None: not known."""
+    hyperparameters: Mapping[str, float] = field(default_factory=dict)
+    """Of these runs, by their keys in the MLLOG."""
+    task: Mapping[str, object] = field(default_factory=dict)
+    """What a run must have in common with these, as `run_logs.work_of`."""
+
+    def __post_init__(self) -> None:
+        """Draws the band."""
+        # A flat stretch counts from its end: it is the later evaluation that got no further.
+        self._rising = [curve.best + 1e-9 * np.arange(len(curve.best)) for curve in self.curves]
+        self._ends = np.array([curve.samples[-1] for curve in self.curves])
+        self.first_samples = float(min(curve.samples[0] for curve in self.curves))
+        """Of the first evaluation of any."""
+        self._grid = np.geomspace(self.first_samples / 8, 4 * self._ends.max(), _NUM_POINTS)
+        self._rows = np.array([self._drawn(curve) for curve in self.curves])
+        # Without dips, so that a band has one accuracy for each number of samples.
+        self._low = np.maximum.accumulate(self._rows.min(axis=0))
+        self._high = np.maximum.accumulate(self._rows.max(axis=0))
+
+    def heights(
+        self, samples: np.ndarray, *, without: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the greatest accuracy of all runs, or of all but one, without margins."""
+        low, high = self._low, self._high
+        if without is not None:
+            row, lows, highs = self._rows[without], self._two_lowest, self._two_highest
+            low = np.maximum.accumulate(np.where(row == lows[0], lows[1], lows[0]))
+            high = np.maximum.accumulate(np.where(row == highs[0], highs[1], highs[0]))
+        return np.interp(samples, self._grid, low), np.interp(samples, self._grid, high)
+
+    @functools.cached_property
+    def _two_lowest(self) -> np.ndarray:
+        return np.partition(self._rows, 1, axis=0)[:2]
+
+    @functools.cached_property
+    def _two_highest(self) -> np.ndarray:
+        return -np.partition(-self._rows, 1, axis=0)[:2]
+
+    def _drawn(self, curve: Curve) -> np.ndarray:
+        began = curve.best[0] if self.initial_accuracy is None else self.initial_accuracy
+        x, y = np.append(0, curve.samples), np.append(began, curve.best)
+        return np.interp(self._grid, x, y, right=max(self.target, y[-1]))
+
+    def __len__(self) -> int:
+        return len(self.curves)
+
+    @property
+    def end_samples(self) -> float:
+        """After how many samples the slowest was at the target."""
+        return float(self._ends.max())
+
+    def require_same_work(self, task: Mapping[str, object], who: str) -> None:
+        """Raises ValueError if a run's samples cannot be compared with those of the others."""
+        for name, own in task.items():
+            others = self.task.get(name)
+            if own is not None and others is not None and own != others:
+                raise ValueError(
+                    f"{who}: has {name} {own}, the {self.words} have {others}; give runs like it "
+                    "as --reference"
+                )
+
+    def band(self, samples: float) -> tuple[float, float]:
+        """The least and the greatest accuracy inside, after so many samples."""
+        margins = self.margins
+        if not samples:
+            initial = self.initial_accuracy
+            return (0, 1) if initial is None else (initial - margins.slack, initial + margins.slack)
+        low = self._at(self._low, samples / margins.slow) - margins.slack
+        if samples < self.first_samples:
+            # Nobody was evaluated as early: how the others got to their first one is not known.
+            low = (self.initial_accuracy or 0) - margins.slack
+        elif samples > margins.slow * self._ends.max():
+            low = self.target
+        return low, self._at(self._high, samples * margins.fast) + margins.slack
+
+    def _at(self, heights: np.ndarray, samples: float) -> float:
+        return float(np.interp(samples, self._grid, heights))
+
+    def usual(self, samples: float) -> tuple[float, float]:
+        """Between which accuracies nine of ten of the runs are after so many samples."""
+        place = np.interp(samples, self._grid, np.arange(_NUM_POINTS))
+        left = min(int(place), _NUM_POINTS - 2)
+        before, after = self._rows[:, left], self._rows[:, left + 1]
+        low, high = np.quantile(before + (place - left) * (after - before), _USUAL)
+        return float(low), float(high)
+
+    def forecast(self, samples: float, best: float) -> tuple[float, float, float]:
+        """Samples at the target, least, median and most, of a run with its best accuracy so far."""
+        left = []
+        for curve, rising, end in zip(self.curves, self._rising, self._ends):
+            left.append(end - np.interp(best, rising, curve.samples, left=0))
+        least, median, most = np.quantile(left, _QUANTILES)
+        return samples + max(least, 0), samples + median, samples + most
+
+    def outlook(self, samples: float, accuracy: float, *, best: float) -> Outlook:
+        """Where a run stands; `best` is its best accuracy so far."""
+        seen = Outlook(samples, accuracy, self.band(samples), self.usual(samples))
+        if seen.is_outside or best >= self.target or not samples:
+            return seen
+        return replace(seen, expected=self.forecast(samples, best))
+
+
+def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Reference:
+    """Published runs of a batch size, or of the nearest ones.
+
+    Args:
+      global_batch_size: of an update.
+      entries: published results; those that are not comparable are left out.
+
+    Raises:
+      ValueError: it is less than half or more than twice that of all of them.
+    """
+    known = [entry for entry in comparable(entries) if entry.global_batch_size and entry.curve]
+    published = sorted(entry.global_batch_size or 0 for entry in known)
+    if not published[0] / 2 <= global_batch_size <= published[-1] * 2:
+        raise ValueError(
+            f"nobody published a batch near {global_batch_size:,}, only {published[0]:,} to "
+            f"{published[-1]:,}; give runs like this one as --reference"
+        )
+
+    def distance(other: Entry | convergence.ReferencePoint) -> float:
+        return abs(math.log((other.global_batch_size or 1) / global_batch_size))
+
+    known.sort(key=distance)
+    farthest = distance(known[min(_NUM_SYSTEMS, len(known)) - 1])
+    near = [entry for entry in known if distance(entry) <= farthest + 1e-9]
+    batches = sorted({entry.global_batch_size or 0 for entry in near})
+    needed = {
+        batch: float(convergence.log_reference_samples(math.log2(batch)))
+        for batch in {global_batch_size, *batches}
+    }
+    curves = []
+    for entry in near:
+        factor = math.exp(needed[global_batch_size] - needed[entry.global_batch_size or 0])
+        curves += [Curve(each.samples * factor, each.accuracy) for each in curves_of(entry)]
+    nearest = min(convergence.reference_points().values(), key=distance)
+    return Reference(
+        curves,
+        words=_words(global_batch_size, batches),
+        margins=Margins(),
+        initial_accuracy=INITIAL_MASKED_LM_ACCURACY,
+        hyperparameters=nearest.hyperparameters,
+    )
+
+
+@functools.cache
+def curves_of(entry: Entry) -> list[Curve]:
+    """The converged runs of a system whose evaluations are known."""
+    return [curve for run in entry.results if (curve := curve_of(run))]
+
+
+def _words(wanted: int, batches: Sequence[int]) -> str:
+    if batches == [wanted]:
+        return f"published runs at batch {wanted:,}"
+    few = "few" if wanted in batches else "nobody"
+    return f"published runs at batch {batches[0]:,} to {batches[-1]:,} ({few} published {wanted:,})"
+
+
+def own_reference(name: str, *, target: float | None = None) -> Reference:
+    """Runs of one's own that have reached their target.
+
+    Args:
+      name: what `run_logs.runs_in` takes, or a file that `save` has written.
+      target: of the run that is watched; None: the least with which one of these ended.
+
+    Raises:
+      ValueError: they are fewer than three, or of several tasks, or a file is damaged.
+    """
+    place = paths.location(name)
+    if place.suffix == ".json" and place.exists():
+        found = json_text.read_record(place, _parsed, remedy=_REMEDY)
+        assert found is not None
+    else:
+        found = _read_own(name)
+    curves, words, hyperparameters, task = found
+    if target is None and curves:
+        target = min(curve.best[-1] for curve in curves)
+    reached = [curve for each in curves if (curve := each.until(target or 0))]
+    if len(reached) < _FEWEST_OWN_RUNS:
+        raise ValueError(
+            f"--reference={name}: {len(reached)} of its runs have reached the target"
+            f"{f' {target:g}' if target else ''}; {_FEWEST_OWN_RUNS} are the fewest to compare "
+            "with, ten make a band"
+        )
+    return Reference(
+        reached,
+        words=words,
+        margins=own_margins(reached, target or 0),
+        target=target or 0,
+        hyperparameters=hyperparameters,
+        task=task,
+    )
+
+
+_Own = tuple[list[Curve], str, dict[str, float], dict[str, object]]
+
+
+def _read_own(name: str) -> _Own:
+    runs = [run for run in runs_so_far(name) if run.succeeded]
+    copies = copies_among([(str(run.path), run) for run in runs])
+    runs = [run for number, run in enumerate(runs) if number not in copies]
+    words = f"runs of {name}" + (f" (without {len(copies)} copies of them)" if copies else "")
+    known = [(run, curve) for run in runs if (curve := curve_of(run))]
+    works = [work_of(run) for run, _ in known]
+    task = common_task(f"--reference={name}", works, all_say=True)
+    hyperparameters = _numbers(known[0][0].hyperparameters) if known else {}
+    return [curve for _, curve in known], words, hyperparameters, task
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {
+        key: value
+        for key, value in values.items()
+        if isinstance(value, int | float) and abs(value) < 1e300  # finite, and fits a float
+    }
+
+
+def _parsed(content: dict) -> _Own:
+    curves = [_curve(samples, accuracy) for samples, accuracy in content["curves"]]
+    hyperparameters = _numbers(content["hyperparameters"])
+    return curves, str(content["words"]), hyperparameters, dict(content["task"])
+
+
+def _curve(samples: Sequence[float], accuracy: Sequence[float]) -> Curve:
+    try:
+        found = Curve(np.array(samples, float), np.array(accuracy, float))
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
+    is_rising = np.diff(found.samples, prepend=0) > 0
+    is_share = (found.accuracy >= 0) & (found.accuracy <= 1)
+    if found.samples.shape != (len(found.accuracy),) or not (is_rising & is_share).any():
+        raise ValueError("a curve has not as many samples as accuracies")
+    if not (is_rising & is_share & np.isfinite(found.samples)).all():
+        raise ValueError("samples of a curve do not rise, or an accuracy is not from 0 to 1")
+    return found
+
+
+def curve_of(run: RunResult) -> Curve | None:
+    """The evaluations of a run; None if its log does not say the samples of any.
+
+    Without the one before the first step, which some log, and without NaN.
+    """
+    known = [
+        (e.samples, e.accuracy)
+        for e in run.evaluations
+        if e.samples is not None and e.samples > 0 and math.isfinite(e.accuracy)
+    ]
+    return Curve(*np.array(known, dtype=float).T) if known else None
+
+
+def outlooks(run: RunResult, reference: Reference) -> list[Outlook]:
+    """Where a run stood at each evaluation of which its log says the samples."""
+    found, best = [], 0.0
+    for evaluation in run.evaluations:
+        if evaluation.samples is not None:
+            best = max(best, evaluation.accuracy)
+            found.append(reference.outlook(evaluation.samples, evaluation.accuracy, best=best))
+    return found
+
+
+def own_margins(curves: Sequence[Curve], target: float) -> Margins:
+    """Twice as much slack as makes room for each run in the band of the others."""
+    whole = Reference(curves, words="", margins=Margins(1, 1, 0), target=target)
+    firsts, ends = (np.array([c.samples[place] for c in curves]) for place in (0, -1))
+    excess = 0.0
+    for number, curve in enumerate(curves):
+        first, last = np.delete(firsts, number).min(), np.delete(ends, number).max()
+        if (first, last) == (firsts.min(), ends.max()):
+            low, high = whole.heights(curve.samples, without=number)
+        else:  # the others are drawn over other samples; hundreds of runs have at most two such
+            others = [*curves[:number], *curves[number + 1 :]]
+            band = Reference(others, words="", margins=whole.margins, target=target)
+            low, high = band.heights(curve.samples)
+        # Before the first evaluation of the others, and after their last one, nobody is too low.
+        is_among = (curve.samples >= first) & (curve.samples <= last)
+        excess = max(excess, *(low - curve.accuracy)[is_among], *(curve.accuracy - high))
+    return Margins(slack=max(SLACK, 2 * excess))
+
+
+def save(reference: Reference, name: str) -> None:
+    """Writes runs to compare others with: a JSON object with about, words, curves and so on.
+
+    Raises:
+      ValueError: the name does not end with .json.
+      OSError: it cannot be written.
+    """
+    if paths.location(name).suffix != ".json":
+        raise ValueError(f"--save={name}: give a name that ends with .json")
+    content = {
+        "about": _ABOUT,
+        "words": reference.words,
+        "hyperparameters": dict(reference.hyperparameters),
+        "task": dict(reference.task),
+        "curves": [[c.samples.tolist(), c.accuracy.tolist()] for c in reference.curves],
+    }
+    json_text.write_record(paths.with_folder_made(name), content)

@@ -1,0 +1,292 @@
+"""Every published BERT result of MLPerf Training, rounds 1.0 to 5.0, as a table of facts.
+
+    pandas.read_parquet("mlperf_results/published.parquet")
+
+is the table, whose `attrs` say where the numbers come from, and under which licence;
+make_published.py makes it. A row is an `Entry`: one system's runs, published or one's own.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from mlperf_bert.mlperf.results import SAMPLES_UNKNOWN, Evaluation, RunResult
+from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
+
+NUM_WEIGHTS_OF_BERT_LARGE = 398
+_FAMILIES = tuple(
+    (re.compile(pattern, re.IGNORECASE), name)
+    for pattern, name in (
+        (r"GB200", "GB200"),
+        (r"B200", "B200"),
+        (r"\bMIG\b|GH200|H[12]00.*NVL", ""),  # parts and kin of a family
+        (r"H200", "H200"),
+        (r"H100.*PCIe", "H100 PCIe"),
+        (r"H100", "H100 SXM"),
+        (r"A100.*PCIe", "A100 PCIe"),
+        (r"A100", "A100 SXM"),
+        (r"V100", "V100"),
+        (r"\bL40S", "L40S"),
+        (r"\bL40", "L40"),
+        (r"\bL4\b", "L4"),
+        (r"\bA30\b", "A30"),
+        (r"A5000", "RTX A5000"),
+        (r"4090", "RTX 4090"),
+        (r"7900 ?XTX", "RX 7900 XTX"),
+        (r"MI300X", "MI300X"),
+        (r"Gaudi ?2", "Gaudi2"),
+        (r"Gaudi(?! ?[3-9])", "Gaudi"),
+        (r"Bow", "Bow IPU"),
+        (r"IPU", "GC200 IPU"),
+        (r"TPU(?!.*v[235-9])", "TPU v4"),  # all that were published are
+        (r"Ascend", "Ascend 910"),
+    )
+)
+CPU, UNKNOWN = "CPU", "unknown"
+_FRAMEWORKS = tuple(
+    "PyTorch TensorFlow MXNet JAX PopART MindSpore PaddlePaddle Lingvo tinygrad CUDA".split()
+)
+POWER_UNKNOWN = "power unknown: "  # in front of a reason in the notes
+COPIES = "copies left out: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One system and its runs; None for what logs and description do not say.
+
+    The fields are the columns of the table of published results.
+    """
+
+    round: str
+    """The round of MLPerf Training, "1.0" to "5.0"; empty for one's own."""
+    org: str
+    system: str
+    division: str | None
+    """closed or open."""
+    status: str | None
+    """available, preview or research."""
+    nodes: int | None = None
+    accelerators: int | None = None
+    """In the whole system; 0 if processors train."""
+    accelerator_model_name: str | None = None
+    """As the submitter typed it, as `host_processor_model_name` and `framework`."""
+    host_processor_model_name: str | None = None
+    framework: str | None = None
+    precision: str | None = None
+    """No published log names it; our logs and run.json do."""
+    global_batch_size: int | None = None
+    max_sequence_length: int | None = None
+    num_weights: int | None = None
+    """Named by the log; fewer than BERT-large's is another model."""
+    runs: int
+    """Logs that were read."""
+    runs_missing: int = 0
+    """Logs that the source lists and does not hold."""
+    runs_converged: int
+    minutes_olympic_mean: float | None
+    rcp_scaling_factor: float | None = None
+    minutes_scored: float | None
+    """The olympic mean times the factor."""
+    samples_mean: float | None
+    """To converge, over all converged runs."""
+    samples_source: str | None
+    """epoch_num or train_samples."""
+    samples_per_second_median: float | None
+    """Samples to converge over the whole timed run, evaluation and all."""
+    samples_per_second_per_accelerator: float | None
+    watts: float | None = None
+    """Measured, the whole system's mean during the runs."""
+    rated_watts: float | None = None
+    """The maker's rating of one accelerator, where its name says so."""
+    rcp: str | None = None
+    """The official RCP checker's verdict, counted by `samples_source`."""
+    rcp_unaided: str | None = None
+    """Its verdict without being told to count by train_samples."""
+    same_logs_as: str | None = None
+    """ROUND/ORG/SYSTEM of an earlier entry with the same timed runs."""
+    notes: str | None = None
+    run_minutes: tuple[float, ...] = ()
+    """Minutes of each converged run, as `run_samples` has its samples."""
+    run_samples: tuple[float | None, ...] = ()
+    evaluation_samples: tuple[tuple[float, ...], ...] = ()
+    """Samples before each evaluation of each converged run; empty where the log does not say."""
+    evaluation_accuracy: tuple[tuple[float, ...], ...] = ()
+    """The accuracy that each of these evaluations found."""
+
+    @property
+    def name(self) -> str:
+        """ROUND/ORG/SYSTEM, or ORG/SYSTEM."""
+        return "/".join(filter(None, (self.round, self.org, self.system)))
+
+    @property
+    def minutes(self) -> float | None:
+        """The score; of runs that are too few for one, their mean."""
+        if self.minutes_scored is not None:
+            return self.minutes_scored
+        is_whole = not self.runs_missing and self.runs == self.runs_converged
+        return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
+
+    @property
+    def results(self) -> list[RunResult]:
+        """The converged runs, as far as the table has them."""
+        columns = (self.run_samples, self.evaluation_samples, self.evaluation_accuracy)
+        return [
+            RunResult(
+                path=Path(f"{self.name}, run {number}"),
+                status="success",
+                minutes=minutes,
+                init_minutes=None,
+                samples_to_converge=needed,
+                counts_by_train_samples=False,
+                global_batch_size=self.global_batch_size,
+                num_eval_samples=None,
+                seeds=(),
+                evaluations=tuple(
+                    Evaluation(minutes=minutes * at / samples[-1], samples=at, accuracy=accuracy)
+                    for at, accuracy in zip(samples, accuracies)
+                ),
+                benchmark="bert",
+                division=self.division,
+                max_sequence_length=self.max_sequence_length,
+                num_weights=self.num_weights,
+            )
+            for number, (minutes, needed, samples, accuracies) in enumerate(
+                zip(self.run_minutes, *columns, strict=True)
+            )
+        ]
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """(samples, accuracy) of the run with the median of samples; empty if not logged."""
+        known = [
+            (samples, number)
+            for number, samples in enumerate(self.run_samples)
+            if samples is not None
+        ]
+        if not known:
+            return []
+        _, number = sorted(known)[len(known) // 2]
+        return list(zip(self.evaluation_samples[number], self.evaluation_accuracy[number]))
+
+    @property
+    def power_unknown_because(self) -> str | None:
+        """Why there is no power, where some was measured."""
+        return self._noted(POWER_UNKNOWN)
+
+    @property
+    def samples_unknown_because(self) -> str | None:
+        """Why there are no samples to converge, where runs converged."""
+        return self._noted(SAMPLES_UNKNOWN)
+
+    @property
+    def copies(self) -> str | None:
+        """Which logs are those of other runs again, and do not count."""
+        return self._noted(COPIES)
+
+    def _noted(self, beginning: str) -> str | None:
+        found = (self.notes or "").partition(beginning)[2]
+        return found.partition("; ")[0] or None
+
+    @property
+    def family(self) -> str:
+        """The accelerator without memory size, power and spelling."""
+        return family_of(self.accelerator_model_name or "", self.accelerators)
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Known names in `framework`, which may list those of other benchmarks too."""
+        typed = (self.framework or "").lower()
+        return tuple(name for name in _FRAMEWORKS if name.lower() in typed)
+
+    @property
+    def samples_per_joule(self) -> float | None:
+        """Samples/s per watt, measured."""
+        if not self.watts or not self.samples_per_second_median:
+            return None
+        return self.samples_per_second_median / self.watts
+
+    @property
+    def samples_per_rated_joule(self) -> float | None:
+        """Samples/s per watt of the accelerators' rated power."""
+        if not self.rated_watts or not self.samples_per_second_per_accelerator:
+            return None
+        return self.samples_per_second_per_accelerator / self.rated_watts
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """Why it is shown and never ranked; empty if it is like closed results."""
+        found = [] if self.division == "closed" else [self.division or "no division"]
+        if self.num_weights and self.num_weights < NUM_WEIGHTS_OF_BERT_LARGE:
+            found.append("miniature")
+        elif self.max_sequence_length not in (None, MAX_SEQ_LENGTH):
+            found.append(f"sequences of {self.max_sequence_length} tokens")
+        if self.minutes is None:
+            found.append("logs missing" if self.runs_missing else "did not converge")
+        return tuple(found)
+
+    @property
+    def caveat(self) -> str:
+        """The same in words."""
+        return f"not comparable: {', '.join(self.departures)}" if self.departures else ""
+
+
+def comparable(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that are ranked: closed, with a time, and each run once."""
+    return [entry for entry in entries if not entry.departures and not entry.same_logs_as]
+
+
+def family_of(accelerator: str, number: int | None) -> str:
+    """Return the family of an accelerator by its name; the name itself if it is not known."""
+    for pattern, family in _FAMILIES:
+        if pattern.search(accelerator):
+            return family or accelerator
+    return CPU if number == 0 else accelerator or UNKNOWN
+
+
+def with_twins(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries, those with the timed runs of an earlier one marked."""
+    first: dict[tuple, str] = {}
+    found = []
+    for entry in entries:
+        earlier = first.setdefault(tuple(sorted(entry.run_minutes)) or (entry.name,), entry.name)
+        found.append(replace(entry, same_logs_as=earlier if earlier != entry.name else None))
+    return found
+
+
+TABLE = Path(__file__).with_name("published.parquet")
+ROUNDS = tuple(ruleset.removesuffix(".0") for ruleset in RULESETS)
+PANDAS_ATTRS = b"PANDAS_ATTRS"
+"""Where pandas keeps a table's `attrs`."""
+
+
+def load(path: Path = TABLE) -> list[Entry]:
+    """Return the rows of the table.
+
+    Raises:
+      ValueError: the file is not such a table; one line says how to get it again.
+    """
+    try:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+        return [Entry(**{name: _tuples(value) for name, value in row.items()}) for row in rows]
+    except (OSError, TypeError, pyarrow.ArrowException) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ValueError(
+            f"{path}: no table of published results ({reason:.200}); take it from the repository "
+            "again, or make it: python -m mlperf_results.make_published"
+        ) from error
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def provenance() -> Mapping[str, object]:
+    """Return what the table says of itself: about, licence, commits of its sources."""
+    return json.loads(pyarrow.parquet.read_schema(TABLE).metadata[PANDAS_ATTRS])

@@ -1,0 +1,227 @@
+"""Where runs stand among all published BERT results.
+
+    python -m mlperf_results.standing RUN_OR_ORG_DIR... --output standing.html
+
+takes directories of runs, of campaigns and of submissions (any vendor's), and logs; it writes one
+page that needs no server, with every published result of rounds 1.0 to 5.0 beside them.
+`--where accelerators=8 --where accelerator=H100` leaves only such results; the page filters too.
+"""
+
+import argparse
+import csv
+import dataclasses
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pages
+from mlperf_bert.files import paths
+from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME
+from mlperf_bert.mlperf.results import has_ended, read_run
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.submission.folder import result_files
+from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, require_free, runs_in
+from mlperf_bert.submission.system import recorded_devices
+from mlperf_bert.submission.verdict import System, read_system, with_convergence
+from mlperf_results import published, standing_page
+from mlperf_results.make_published import entry_of
+from mlperf_results.nearest import (
+    Standing,
+    chosen,
+    official_words,
+    recognised,
+    standing_of,
+    unlike,
+)
+from mlperf_results.published import CPU, Entry
+
+
+def read_own(
+    path: str, *, ruleset: str = RULESETS[-1], custom_rcps: Path | None = None
+) -> list[Entry]:
+    """Return the rows on a run, a log, a campaign or a submitter's folder.
+
+    Raises:
+      ValueError: it is none of these, or a log cannot be read.
+    """
+    place = paths.location(path)
+    with paths.failures_named(place):
+        if (place / CAMPAIGN_RECORD).exists():
+            found = sorted(results.parent for results in place.glob("submission/*/results"))
+            org_dirs = [path for path in found if path.name[0] != "."]  # not whole, its writer died
+            if not org_dirs:
+                raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
+            return [row for org_dir in org_dirs for row in _of_org(org_dir, ruleset, custom_rcps)]
+        if paths.is_file(place) or (place / LOG_NAME).exists():
+            return [_of_run(place)]
+        if (place / "results").is_dir():
+            return _of_org(place, ruleset, custom_rcps)
+    raise ValueError(
+        f"{place}: no run, campaign or submission: give a folder with {LOG_NAME}, "
+        f"{CAMPAIGN_RECORD} or results/SYSTEM/bert, or a log"
+    )
+
+
+def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> list[Entry]:
+    folders = sorted(path for path in (org_dir / "results").glob("*/bert"))
+    folders = [folder for folder in folders if result_files(folder)]
+    if not folders:
+        raise ValueError(
+            f"{org_dir}: no results/SYSTEM/bert/result_*.txt; put the logs of the runs there"
+        )
+    systems = [read_system(folder.parent) for folder in folders]
+    judged = [
+        with_convergence(system, ruleset, custom_rcps=custom_rcps)
+        if len(system.runs) == NUM_RUNS_PER_RESULT
+        else system
+        for system in systems
+    ]
+    return [entry_of(system, org=paths.resolve(org_dir).name) for system in judged]
+
+
+def _of_run(place: paths.Location) -> Entry:
+    """Return the row on a log or a run; of one of this project run.json knows the devices."""
+    [files] = runs_in(place)
+    folder = files.output_dir
+    is_going_on = folder and (folder / RECORD_NAME).exists() and not has_ended(folder)
+    # A log that is named may be whole, though its run was killed before run.json said so.
+    if is_going_on and not paths.is_file(place):
+        raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
+    if len(files.logs) > 1:
+        raise ValueError(f"{place}: was resumed, none of its logs has all of its time")
+    _, num_gpus = recorded_devices(folder) if folder else (None, None)
+    described = {"number_of_nodes": 1, "accelerators_per_node": 0} if num_gpus == 0 else {}
+    run = read_run(files.logs[0] if files.logs else place)
+    return entry_of(System(name=str(place), runs=(run,), description=described))
+
+
+def as_csv(entries: Sequence[Entry]) -> str:
+    """Return the rows as CSV: the fields of an entry, numbers apart by blanks, lists by "; "."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(column.name for column in dataclasses.fields(Entry))
+    for entry in entries:
+        table.writerow(map(_cell, dataclasses.astuple(entry)))
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, tuple):
+        return value
+    has_lists = any(isinstance(part, tuple) for part in value)
+    return ("; " if has_lists else " ").join(str(_cell(part)) for part in value)
+
+
+def page(
+    standings: Sequence[Standing],
+    entries: Sequence[Entry],
+    *,
+    ruleset: str,
+    custom_rcps: paths.Location | None = None,
+    conditions: Sequence[str] = (),
+) -> str:
+    """Return the page on one's systems among published ones.
+
+    Args:
+      standings: of one's own systems; may be empty.
+      entries: the published ones.
+      ruleset: whose reference convergence points are drawn, unless there are others.
+      custom_rcps: JSON file of other points.
+      conditions: by which the entries were chosen.
+    """
+    points = convergence.reference_points(ruleset, custom_rcps)
+    limits = f", only {', '.join(conditions)}" if conditions else ""
+    return pages.render(
+        "standing.html",
+        title="Where do I stand?",
+        subtitle=f"MLPerf Training BERT: {len(entries)} published results of rounds "
+        f"{published.ROUNDS[0]} to {published.ROUNDS[-1]}{limits}; reference convergence points "
+        f"of {custom_rcps.name if custom_rcps else f'ruleset {ruleset}'}",
+        columns=("system", "minutes", "samples", "samples/s each", "unlike yours"),
+        standings=standings,
+        facts_of=_facts,
+        words_of=official_words,
+        cells_of=_cells,
+        drawn=standing_page.draw(standings, entries, points),
+        about=published.provenance(),
+    )
+
+
+def _facts(own: Entry) -> str:
+    """Return what the system is, in one line."""
+    number = "unknown number of" if own.accelerators is None else f"{own.accelerators:,}"
+    accelerators = f"{number} accelerators: {own.accelerator_model_name or own.family}"
+    if own.family == CPU:
+        accelerators = own.host_processor_model_name or "processors, no accelerators"
+    found = [accelerators, own.framework, own.precision, own.division]
+    if own.max_sequence_length:
+        found.append(f"sequences of {own.max_sequence_length} tokens")
+    if own.global_batch_size:
+        found.append(f"batch {own.global_batch_size:,}")
+    return "; ".join(filter(None, found))
+
+
+def _cells(own: Entry, other: Entry) -> list[str]:
+    rate = other.samples_per_second_per_accelerator
+    return [
+        other.name,
+        "-" if other.minutes is None else f"{other.minutes:,.4g}",
+        "-" if other.samples_mean is None else f"{other.samples_mean:,.0f}",
+        "-" if rate is None else f"{rate:,.4g}",
+        "; ".join(unlike(own, other)) or "-",
+    ]
+
+
+def write(path: str | os.PathLike, text: str) -> None:
+    """Write a page or a table, whole or not at all, in a folder that is made if need be."""
+    write_whole(paths.with_folder_made(path), text)
+
+
+@ends_in_one_line("standing")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the standing, write the page; return 1 with one line if something cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m mlperf_results.standing")
+    parser.add_argument("runs", nargs="*", metavar="RUN_OR_ORG_DIR")
+    parser.add_argument("--ruleset", default=RULESETS[-1])
+    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="only such published results: accelerators=8..64, accelerator=H100, round=5.0",
+    )
+    parser.add_argument("--output", help="HTML file")
+    parser.add_argument("--csv", help="file for the rows, one's own first")
+    given = parser.parse_args(paths.words_with_home(arguments))
+    custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
+    points = {"ruleset": given.ruleset, "custom_rcps": custom_rcps}
+    convergence.reference_points(**points)  # so that bad input is refused first
+    entries = published.load()
+    shown = chosen(entries, given.where)
+    if not (given.runs or given.output or given.csv):
+        raise ValueError("nothing to do: name a run, or a page with --output, or give --csv")
+    with paths.reads() as inputs:
+        standings = [
+            standing_of(recognised(own, entries), shown, **points)
+            for path in given.runs
+            for own in read_own(path, **points)
+        ]
+    outputs = {"--output": given.output, "--csv": given.csv}
+    require_free(outputs, [*inputs, given.custom_rcps])
+    for standing in standings:
+        print("\n".join(standing.lines()))
+    if given.output:
+        write(given.output, page(standings, shown, **points, conditions=given.where))
+    if given.csv:
+        write(given.csv, as_csv([*(each.own for each in standings), *shown]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

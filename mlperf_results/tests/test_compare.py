@@ -1,0 +1,355 @@
+"""A or B: ratios, intervals and verdicts; what is refused, left out and told; exit codes."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mlperf_results import compare, intervals, published, sides
+from mlperf_results.compare import EXIT_CANNOT_TELL, EXIT_SLOWER
+from tests.fixtures import REPOSITORY
+from tests.submission.timed_log import write_log, write_power_log, write_results
+
+SLOW = [20.0, 21.0, 22.0, 20.5, 21.5]
+FAST = [18.0, 18.5, 19.5, 19.0, 18.2]
+
+
+def compared(a, b, **options):
+    return compare.compare(sides.read_side(str(a)), sides.read_side(str(b)), **options)
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Returns a function that gives the command in tmp_path, and returns code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        code = compare.main([str(word) for word in words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_an_interval_is_that_of_welchs_test_on_logarithms(tmp_path):
+    """Against scipy's own test."""
+    found = compared(
+        write_results(tmp_path / "a", SLOW), write_results(tmp_path / "b", FAST[:3])
+    ).change_of("time_to_train")
+    expected = stats.ttest_ind(np.log(FAST[:3]), np.log(SLOW), equal_var=False)
+    low, high = expected.confidence_interval(0.95)
+    assert found.interval == pytest.approx((math.exp(low), math.exp(high)))
+    ratio = stats.gmean(FAST[:3]) / stats.gmean(SLOW)
+    assert found.ratio == pytest.approx(ratio)
+    assert found.num_runs == (5, 3) and found.is_told
+    less, least, most = (100 * (1 - value) for value in (ratio, *found.interval[::-1]))
+    assert found.verdict == f"B is {less:.1f}% faster ({least:.1f} to {most:.1f})"
+
+
+def test_pairs_are_compared_as_pairs_and_one_run_with_the_scatter_of_the_others():
+    a, b = np.array(SLOW), np.array(FAST)
+    pairs = intervals.paired(a, b)
+    expected = stats.ttest_rel(np.log(b), np.log(a)).confidence_interval(0.95)
+    assert (pairs.low, pairs.high) == pytest.approx(tuple(expected))
+    # A regression on whether a run is of B has the scatter of A alone as its residuals.
+    one = intervals.prediction(a, b[:1])
+    regression = stats.linregress([0] * 5 + [1], np.log([*SLOW, FAST[0]]))
+    half = stats.t.ppf(0.975, 4) * regression.stderr
+    assert one.difference == pytest.approx(regression.slope)
+    assert one.high - one.difference == pytest.approx(half)
+
+
+def test_the_further_runs_that_are_named_tell_the_difference_in_four_of_five_cases():
+    """By drawing 4,000 times from normal logarithms of that scatter; 3 standard errors of 0.8."""
+    a, b = np.array([19.7, 20.0, 20.6]), np.array([19.6, 20.1, 20.3])
+    count = intervals.more_runs(a, b, difference=0.03)
+    rng = np.random.default_rng(1)
+    power = []
+    for num_runs in (3 + count - 1, 3 + count):
+        drawn = [np.exp(rng.normal(size=(4000, num_runs)) * np.log(x).std(ddof=1)) for x in (a, b)]
+        found = intervals.welch(drawn[0], 1.03 * drawn[1])
+        power.append(np.mean((found.low > 0) | (found.high < 0)))
+    assert power[0] < 0.8 + 0.019 and power[1] > 0.8 - 0.019
+    assert power[0] < power[1]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        ([20.0], [19.0], "one run of each: no interval, so no verdict; two of each are the least"),
+        ([20.0, 20.0], [19.0, 19.0], "no interval, so no verdict: these runs do not scatter"),
+        ([10.0, 19.0], [9.0, 20.0], "not distinguishable: not even 1,000 more runs of each would"),
+        ([20.0, 20.3, 20.4], [20.1, 20.2, 20.5], "not distinguishable: 1 more run of each would"),
+        (
+            [20.0, 20.01, 20.02], [20.0, 20.01, 20.03],
+            "not distinguishable: a difference of 3% would most likely have shown",
+        ),
+        ([20.0, 20.1], [60.0, 60.1], "B is much slower: 3 times A's minutes (2.9"),
+    ],
+)  # fmt: skip
+def test_small_numbers_are_treated_honestly(tmp_path, a, b, words):
+    found = compared(write_results(tmp_path / "a", a), write_results(tmp_path / "b", b))
+    assert found.change_of("time_to_train").verdict.startswith(words)
+
+
+def test_one_run_against_three_needs_one_more_at_the_least():
+    a, b = np.array([20.0, 20.01, 20.02]), np.array([20.0])
+    assert intervals.more_runs(a, b, difference=0.03) == 1
+    assert intervals.more_runs(b, a, difference=0.03) == 1
+
+
+def test_every_figure_has_its_words(tmp_path):
+    scatter = np.array([1, 1.01, 0.99, 1.005])
+    a, b = tmp_path / "a", tmp_path / "b"
+    for number, factor in enumerate(scatter):
+        write_log(a / f"result_{number}.txt", 20 * factor, samples=2e6, joules=3.6e6 * factor)
+        write_log(
+            b / f"result_{number}.txt", 24 * factor, samples=3e6 * factor, joules=9e6 * factor
+        )
+    words = [change.verdict.partition(" (")[0] for change in compared(a, b).changes]
+    assert words[0] == "B is 20.0% slower"
+    assert words[1].startswith("B needs 50.") and words[1].endswith("% more samples")
+    assert words[2].startswith("B is 25.") and words[2].endswith("% faster")
+    assert len(words) == 3  # a vendor's energy is that of power/, not of the log
+
+
+def test_energy_is_compared_only_of_the_same_parts(tmp_path):
+    def campaign_of(name, factor, parts):
+        for number, minutes in enumerate(SLOW):
+            log = tmp_path / name / "runs" / str(number) / "bert.log"
+            write_log(log, minutes * factor, joules=9e6 * minutes * factor, parts=parts)
+        (tmp_path / name / "campaign.json").write_text("{}")
+        return tmp_path / name
+
+    a, b = campaign_of("a", 1, "system"), campaign_of("b", 0.8, "system")
+    found = compared(a, b).change_of("energy")
+    assert found.ratio == pytest.approx(0.8, abs=0.001) and found.unit == "kWh"
+    assert found.verdict.startswith("B takes 20.0% less energy (")
+    other = compared(a, campaign_of("c", 0.8, "GPUs"))
+    assert other.not_compared == (
+        "energy: not compared, not the same parts of the system were measured in all runs",
+    )
+
+
+def test_the_energy_of_a_vendors_runs_is_that_of_their_logs_of_power(tmp_path):
+    def results(name, watts):
+        folder = write_results(tmp_path / name, SLOW)
+        for number, minutes in enumerate(SLOW):
+            lines = [(0, "power_measurement_start", 0), (60_000 * minutes, "power_reading", watts)]
+            lines.append((60_000 * minutes, "power_measurement_stop", 0))
+            write_power_log(folder / "power" / f"result_{number}" / "node_0.txt", *lines)
+        return folder
+
+    a, b = results("a", 6000), results("b", 5400)
+    write_log(b / "result_0.txt", 20.1)  # or they are the same runs
+    found = compared(a, b).change_of("energy")
+    assert found.a == pytest.approx(6 * stats.gmean(SLOW) / 60)
+    assert found.b == pytest.approx(5.4 * stats.gmean([20.1, *SLOW[1:]]) / 60)
+
+
+def test_parts_of_the_time_are_told_from_the_largest_change_on(tmp_path):
+    for name, wait in (("a", 60), ("b", 180)):
+        for number, factor in enumerate((1, 1.02, 0.98, 1.01, 0.99)):
+            seconds = {"compute": 1000 * factor, "input_wait": wait * factor}
+            seconds |= {"saving": 5.0} if name == "a" else {}
+            path = tmp_path / name / f"result_{number}.txt"
+            minutes = sum(seconds.values()) / 60
+            write_log(path, minutes, samples=2_000_000, seconds=seconds)
+    found = compared(tmp_path / "a", tmp_path / "b")
+    assert [part.figure for part in found.parts] == ["input_wait", "saving", "compute"]
+    wait, saving, computing = found.parts
+    assert wait.unit == "s per million samples" and (wait.a, wait.b) == pytest.approx((30, 90))
+    assert wait.interval[0] < 3 < wait.interval[1] and wait.verdict == "B spends 60 s more"
+    assert saving.interval is None and saving.verdict == "B spends 2.5 s less"
+    assert computing.verdict == "not distinguishable"
+    printed = "\n".join(compare.lines(found))
+    assert "where the seconds went, s per million samples, largest change first:" in printed
+    assert f"95% intervals of B/A by {intervals.BOOTSTRAP}" in printed
+
+
+def test_metrics_alone_give_the_rate_and_the_parts(tmp_path, call):
+    for name, compute in (("a", 8.0), ("b", 6.0)):
+        lines = [{"kind": "eval", "step": 1, "samples": 640, "masked_lm_accuracy": math.nan}]
+        for step in (10, 20):
+            seconds = {f"{kind}_seconds": 0.0 for kind in compare.ledger.KINDS}
+            seconds |= {"compute_seconds": compute, "input_wait_seconds": 2.0}
+            lines.append({"kind": "train", "step": step, "samples": 64 * step, **seconds})
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"cut')
+    code, printed, _ = call("a.jsonl", "b.jsonl")
+    assert code == 0
+    assert "samples/s: 64 -> 80, B/A 1.250: one run of each" in printed
+    code, _, error = call("a.jsonl", "b.jsonl", "--fail_if_slower=3%")
+    assert (code, error) == (
+        1,
+        "compare: time to train: A or B does not have it; choose --figure\n",
+    )
+    assert call("a.jsonl", "b.jsonl", "--fail_if_slower=3%", "--figure=samples_per_second")[0] == 4
+    whole = (tmp_path / "a.jsonl").read_text().splitlines()[1]
+    for damaged in (
+        '{"kind": "train"}',
+        *(whole.replace('"samples": 640', f'"samples": {n}') for n in ("Infinity", "NaN", "-1")),
+        whole.replace('"samples": 640', f'"samples": 1{"0" * 400}'),
+        whole.replace("8.0", "Infinity"),
+    ):
+        (tmp_path / "c.jsonl").write_text(f"{damaged}\n")
+        code, _, error = call("a.jsonl", "c.jsonl")
+        assert code == 1 and error.count("\n") == 1
+        assert error.startswith("compare: c.jsonl line 1: damaged (")
+
+
+def test_runs_that_do_not_count_are_left_out_and_counted(tmp_path, call):
+    write_results(tmp_path / "b", FAST)
+    folder = write_results(tmp_path / "a", SLOW)
+    write_log(folder / "result_5.txt", 60, status="aborted")
+    write_log(folder / "result_6.txt", 61, status="aborted")
+    write_log(folder / "result_7.txt", 20, accuracy=math.nan)
+    write_log(folder / "result_8.txt", 0)
+    (folder / "result_9.txt").write_text(":::MLLOG {}\n")
+    code, printed, _ = call("a", "b")
+    assert code == 0
+    assert printed.startswith(
+        "A: a: 5 runs, 5 left out (result_5.txt and 1 more: aborted, without the target; "
+        "result_7.txt: says success with accuracy nan; result_8.txt: its log has no times, "
+        "run_start and run_stop are the same; ...)\nB: b: 5 runs\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"benchmark": "gpt3"}, "A and B differ in benchmark (bert and gpt3): a sample of one"),
+        ({"tokens": 128}, "A and B differ in tokens (512 and 128): a sample of one is not"),
+    ],
+)
+def test_other_work_is_refused(tmp_path, call, others, message):
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST, **others)
+    code, _, error = call("a", "b")
+    assert code == 1 and error.startswith(f"compare: {message}") and error.count("\n") == 1
+
+
+def test_another_batch_is_told_and_another_division_compares_rates_alone(tmp_path, call):
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST, batch=256)
+    write_results(tmp_path / "c", FAST, division="open")
+    _, printed, _ = call("a", "b")
+    assert "ANOTHER TASK: batch: 448 -> 256" in printed and "time to train: 20.99 ->" in printed
+    code, printed, _ = call("a", "c", "--fail_if_slower=3%", "--figure=samples_per_second")
+    why = "not compared, the divisions differ (closed and open)"
+    assert code == 0
+    assert f"time to train: {why}" in printed and f"samples to converge: {why}" in printed
+    assert call("a", "c", "--fail_if_slower=3%")[::2] == (1, f"compare: time to train: {why}\n")
+
+
+def test_hosts_that_differ_are_told(tmp_path, call):
+    def side(name, minutes, host):
+        for number, each in enumerate(minutes):
+            folder = tmp_path / name / "runs" / str(number)
+            write_log(folder / "bert.log", each)
+            made_with = {"host": host, "python": f"3.1{len(host)}", "image": ""}
+            record = {"step": "a run", "inputs": [], "outputs": [], "parameters": {}}
+            records = {"records": [{**record, "made_with": made_with}]}
+            (folder / "provenance.json").write_text(json.dumps(records))
+            parameters = {"output_dir": str(folder), "device": {"jit_compile": name == "b"}}
+            run = {"status": "success", "parameters": parameters}
+            (folder / "run.json").write_text(json.dumps(run))
+        (tmp_path / name / "campaign.json").write_text("{}")
+
+    side("a", SLOW, "x"), side("b", FAST, "x"), side("c", FAST, "yy")
+    same = call("a", "b")[1]
+    assert "OTHER HOSTS" not in same and "not recorded" not in same
+    assert "unlike in device.jit_compile: False -> True\n" in same
+    assert "ON OTHER HOSTS, to which differences below may be due:\n  host: x -> yy\n" in (
+        other := call("a", "c")[1]
+    )
+    assert "unlike in python: 3.11 -> 3.12\n" in other
+    logs = (f"{name}/runs/0/bert.log" for name in ("a", "c"))
+    assert "  host: x -> yy\n" in call(*logs)[1]
+    write_results(tmp_path / "d", FAST)
+    assert "on which hosts they ran is not recorded of both" in call("a", "d")[1]
+
+
+def test_bad_input_is_told_in_one_line(tmp_path, call):
+    for name, minutes in (("a", SLOW), ("b", FAST)):
+        write_results(tmp_path / name, minutes)
+    (tmp_path / "empty").mkdir()
+    write_results(tmp_path / "again", SLOW)
+    write_results(tmp_path / "mixed", SLOW[:2])
+    write_log(tmp_path / "mixed" / "result_2.txt", 20, batch=256)
+    write_log(tmp_path / "running" / "bert.log", 20)
+    (tmp_path / "running" / "run.json").write_text('{"status": "running"}')
+    for name in ("A", "B"):
+        write_results(tmp_path / "org" / "results" / name / "bert", FAST)
+    for words, message in [
+        (["a", "empty"], "empty: no run in it; give a log, a folder with bert.log"),
+        (["a", "./a"], "A and B are both a; give two"),
+        (["a", "again"], "a and again are the same runs, time for time; give those of two"),
+        (["a", "mixed"], "mixed: runs of different batch: 256 and 448; give a folder of each"),
+        (["a", "running"], "running: no run in it counts; running: has not ended"),
+        (["a", "org"], "org: results of 2 systems; give one, as org/results/A/bert"),
+        (["a", "none"], "none: no such file or folder, and no published result ROUND/ORG/SYSTEM"),
+        (["a", "b", "a"], "3 given: give A and B"),
+        (["a"], "a: give B too, or --baseline=FILE or --write_baseline=FILE"),
+        (["a", "b", "--baseline=x"], "--baseline is A: give B alone"),
+        (["a", "--baseline=x"], "--baseline=x: no such file; write it again with --write_baseline"),
+        (["a", "b", "--write_baseline=x"], "--write_baseline writes A: give it alone"),
+        (["a", REPOSITORY / "tracing" / "sample"], "sample: is a trace; python -m tracing.compare"),
+    ]:
+        code, printed, error = call(*words)
+        assert (code, printed) == (1, "")
+        assert error.startswith("compare: ") and message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("share", ["3", "0%", "100%", "x%", "-3%"])
+def test_a_share_is_a_percentage(call, share, capsys):
+    with pytest.raises(SystemExit) as ended:
+        call("a", "b", f"--fail_if_slower={share}")
+    assert ended.value.code == 2
+    assert "give a percentage, such as 3%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("minutes", "code", "words"),
+    [
+        ([20.0, 20.1, 20.2], 0, "no"),  # the same but for noise
+        ([21.2, 21.3, 21.4], EXIT_SLOWER, "yes"),  # 6% slower
+        ([20.3, 20.4, 20.5], 0, "no"),  # slower for sure, and for sure by less than 3%
+        ([20.5, 20.6, 20.7], EXIT_CANNOT_TELL, "cannot tell, more runs are needed"),  # 2.5%
+        ([19.0, 22.0, 23.0], EXIT_CANNOT_TELL, "cannot tell, more runs are needed"),
+        ([15.0, 15.1, 15.2], 0, "no"),  # faster
+    ],
+)
+def test_the_exit_code_says_whether_b_is_slower(tmp_path, call, minutes, code, words):
+    write_results(tmp_path / "a", [20.0, 20.05, 20.1, 20.15])
+    assert call("a", "--write_baseline=base.json")[0] == 0
+    write_results(tmp_path / "b", minutes)
+    found, printed, _ = call("b", "--baseline=base.json", "--fail_if_slower=3%")
+    assert printed.splitlines()[-1] == (f"verdict on time to train, slower by 3% or more: {words}")
+    assert found == code
+    assert call("b", "--baseline=base.json")[0] == 0
+    # The same by the rate, of which less is slower.
+    by_rate = ["--fail_if_slower=3%", "--figure=samples_per_second"]
+    assert call("a", "b", *by_rate)[0] == code
+
+
+def test_a_published_result_is_a_side_by_its_name(call):
+    code, printed, _ = call("4.0/Supermicro/AS-8125GS-TNHR-1", "4.1/Supermicro/AS-8125GS-TNHR-1")
+    assert code == 0 and "B: 4.1/Supermicro/AS-8125GS-TNHR-1: 10 runs" in printed
+    twin = "3.0/Dell/XE8640x4H100-SXM-80GB", "3.1/Dell/XE8640x4H100-SXM-80GB"
+    assert "are the same runs, time for time" in call(*twin)[2]
+    failed = next(entry.name for entry in published.load() if not entry.run_minutes)
+    assert "no run of this published result has converged" in call(failed, twin[0])[2]
+
+
+def test_a_resumed_run_is_left_out_and_folders_of_runs_are_sides(tmp_path, call):
+    for number, minutes in enumerate(SLOW):
+        write_log(tmp_path / "mine" / f"seed-{number}" / "bert.log", minutes)
+    write_log(tmp_path / "mine" / "seed-0" / "bert.resumed-1.log", 3)
+    write_results(tmp_path / "org" / "results" / "System" / "bert", FAST)
+    printed = call("mine", "org/results/System")[1]
+    why = "was resumed, none of its logs has all of its time"
+    assert printed.startswith(
+        f"A: mine: 4 runs, 1 left out (seed-0: {why})\nB: org/results/System: 5"
+    )

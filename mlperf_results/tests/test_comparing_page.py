@@ -1,0 +1,62 @@
+"""docs/comparing.md says what the commands say, and what the published runs say."""
+
+import shlex
+
+import numpy as np
+import pytest
+
+from mlperf_results import compare, intervals
+from mlperf_results.benchmarks import comparing
+from tests.fixtures import REPOSITORY
+
+PAGE = (REPOSITORY / "mlperf_results" / "docs" / "comparing.md").read_text(encoding="utf-8")
+
+
+def test_the_example_is_what_the_command_prints(capsys):
+    blocks = [block for block in PAGE.split("\n\n") if block.startswith("    ")]
+    place = next(number for number, block in enumerate(blocks) if "SXM-141GB --fail" in block)
+    words = shlex.split(blocks[place])
+    assert words[:3] == ["python", "-m", "mlperf_results.compare"]
+    assert compare.main(words[3:]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert blocks[place + 1].splitlines() == [f"    {line}" for line in printed]
+
+
+def test_single_runs_mislead_as_much_as_the_page_says(shipped):
+    whole = [entry.run_minutes for entry in shipped if len(entry.run_minutes) == 10]
+    spans = [(max(minutes) - min(minutes)) / np.mean(minutes) for minutes in whole]
+    assert f"differ by {np.median(spans):.1%} of their mean" in PAGE
+    [shown] = [entry for entry in shipped if entry.name == "3.1/Dell/XE9680x8H100-SXM-80GB"]
+    samples = np.array(shown.run_samples, float)
+    scatter = np.log(samples).std(ddof=1)
+    assert f"because the samples to converge scatter by {scatter:.0%}. A's rate" in PAGE
+    rates = samples / shown.run_minutes
+    assert f"scatters by\n{np.log(rates).std(ddof=1):.1%}: B is 3.9% faster" in PAGE
+
+
+def test_five_percent_of_equal_groups_look_different(shipped):
+    """The aim is 5%, and 1% the tolerance; the standard error of 20,000 pairs is 0.15%."""
+    runs = comparing.Runs.of(shipped)
+    for figure in ("minutes", "samples_per_second"):
+        share = comparing.share_told(intervals.welch, *runs.groups(figure, (5, 5)))
+        assert share == pytest.approx(0.05, abs=0.01)
+    share = comparing.share_told(intervals.paired, *runs.groups("minutes", (5, 5)))
+    assert share == pytest.approx(0.05, abs=0.01)
+
+
+@pytest.mark.gate
+def test_the_tables_are_what_the_benchmark_prints(shipped):
+    false_alarms, power, known = comparing.tables(shipped)
+    for table in (false_alarms, power, known):
+        assert f"\n\n{table}\n\n" in PAGE
+    assert f"{len(comparing.Runs.of(shipped).minutes)} published results" in PAGE
+
+
+def test_the_faster_accelerators_are_told_to_be_faster(shipped):
+    """By their rate, all of them; one wrong word in a page of pairs would be too much."""
+    pairs = comparing.faster_by_hardware(shipped)
+    assert len(pairs) > 30
+    for a, b in pairs:
+        found = compare.compare(comparing.side_of_entry(a), comparing.side_of_entry(b))
+        assert " faster" in found.change_of("samples_per_second").verdict
+        assert "slower" not in found.change_of("time_to_train").verdict

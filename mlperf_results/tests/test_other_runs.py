@@ -1,0 +1,137 @@
+"""Runs of one's own, beside which others are watched: read, saved, and refused if damaged."""
+
+import json
+import math
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from mlperf_results import other_runs, watch
+from mlperf_results.other_runs import Curve, Margins, Reference
+from tests.mlperf.example_log import write_log, write_runs
+
+CURVE = [[1.0, 2.0], [0.3, 0.7]]
+
+
+def test_runs_of_ones_own_are_a_band_as_a_folder_and_as_a_file(tmp_path, capsys):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12, 12))
+    others = other_runs.own_reference(folder)
+    assert len(others) == 4 and others.target == 0.73
+    assert others.margins.slack >= other_runs.SLACK
+    log = folder / "runs" / "0" / "bert.log"
+    saved = tmp_path / "band.json"
+    assert watch.main([str(log), f"--reference={folder}", f"--save={saved}"]) == 0
+    again = other_runs.own_reference(saved)
+    samples = [curve.samples[-1] for curve in others.curves]
+    assert [curve.samples[-1] for curve in again.curves] == samples
+    assert again.band(samples[0] / 2) == others.band(samples[0] / 2)
+    assert "expected after" in capsys.readouterr().out
+
+
+def test_the_others_count_up_to_the_target_of_the_run(tmp_path):
+    """Runs to 0.73 forecast when a run will be at 0.5."""
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    others = other_runs.own_reference(str(folder), target=0.5)
+    assert others.target == 0.5
+    assert all(curve.best[-1] >= 0.5 > curve.best[-2] for curve in others.curves)
+
+
+def test_an_evaluation_that_is_nan_does_not_spoil_the_band(tmp_path):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    log = folder / "runs" / "0" / "bert.log"
+    log.write_text(re.sub(r'(eval_accuracy", "value": )0\.4\d*', r"\1NaN", log.read_text()))
+    others = other_runs.own_reference(str(folder))
+    assert np.isfinite(others.curves[0].accuracy).all()
+    assert np.isfinite(others.band(1_000_000)).all()
+
+
+@pytest.mark.parametrize(("new", "told"), [('value": 256', "256 and 512"), (None, "512 and None")])
+def test_runs_of_another_or_of_an_unknown_task_are_no_band(tmp_path, new, told):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    log = folder / "runs" / "1" / "bert.log"
+    lines = log.read_text().splitlines(keepends=True)
+    is_tokens = ["max_sequence_length" in line for line in lines]
+    changed = [
+        line.replace('value": 512', new) if of_it and new else "" if of_it else line
+        for line, of_it in zip(lines, is_tokens)
+    ]
+    assert changed != lines
+    log.write_text("".join(changed))
+    message = f"--reference={folder}: runs of different tokens: {told}; give a folder of each"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        other_runs.own_reference(str(folder))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"curves": [CURVE, CURVE, [[1], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[], []]]},
+        {"curves": [CURVE, CURVE, [["a"], [0.7]]]},
+        {"curves": [CURVE, CURVE, [[2, 1], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[0, 1], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[1, math.inf], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[1, 10**400], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[1, 2], [0.3, math.nan]]]},
+        {"curves": [CURVE, CURVE, [[1, 2], [0.3, 7]]]},
+        {"curves": [CURVE, CURVE, 3]},
+        {"hyperparameters": None},
+        {"task": 3},
+        {"task": None},
+    ],
+)
+def test_a_damaged_file_of_runs_is_one_line(tmp_path, capsys, refusal, spoil):
+    content = {"curves": [CURVE] * 3, "words": "mine", "hyperparameters": {}, "task": {}}
+    band = tmp_path / "band.json"
+    band.write_text(json.dumps(content))
+    log = write_log(tmp_path / "bert.log", [0.7])
+    assert watch.main([str(log), f"--reference={band}"]) == 0
+    band.write_text(json.dumps(content | spoil))
+    capsys.readouterr()
+    line = refusal(watch, log, f"--reference={band}")
+    assert line.startswith(f"watch: {band}: damaged (") and "--save" in line
+
+
+def test_runs_are_saved_under_a_name_by_which_they_are_read(tmp_path, capsys):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    assert watch.main([f"--reference={folder}", f"--save={tmp_path / 'band'}"]) == 1
+    assert "give a name that ends with .json" in capsys.readouterr().err
+    assert watch.main([f"--reference={folder}", f"--save={tmp_path / 'new' / 'a.json'}"]) == 0
+    assert capsys.readouterr().out.startswith(f"3 runs of {folder} are in ")
+
+
+def test_margins_of_many_runs_are_those_of_each_among_the_others_and_take_no_square(monkeypatch):
+    """By drawing the band of the others of each run, which takes the square of the runs."""
+    rng = np.random.default_rng(3)
+    curves = []
+    for _ in range(12):
+        samples = np.cumsum(rng.integers(90_000, 110_000, size=rng.integers(5, 9)).astype(float))
+        accuracy = np.append(rng.uniform(0.3, 0.7, len(samples) - 1), 0.72)
+        curves.append(Curve(samples, accuracy))
+    excess = 0.0
+    for number, curve in enumerate(curves):
+        others = curves[:number] + curves[number + 1 :]
+        band = Reference(others, words="", margins=Margins(1, 1, 0), target=0.72)
+        for samples, accuracy in zip(curve.samples, curve.accuracy):
+            low, high = band.band(samples)
+            is_over = samples > max(other.samples[-1] for other in others)
+            excess = max(excess, 0 if is_over else low - accuracy, accuracy - high)
+    drawn, count = Reference._drawn, []
+    monkeypatch.setattr(Reference, "_drawn", lambda self, c: count.append(c) or drawn(self, c))
+    assert other_runs.own_margins(curves, 0.72).slack == pytest.approx(2 * excess, rel=1e-12)
+    assert len(count) <= 3 * len(curves)
+
+
+def test_copies_among_runs_of_ones_own_are_one_run(tmp_path, refusal, capsys):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    for number in range(3, 9):
+        (folder / "runs" / str(number)).symlink_to(folder / "runs" / "0")
+    others = other_runs.own_reference(str(folder))
+    assert len(others) == 3 and others.words == f"runs of {folder} (without 6 copies of them)"
+    for number in "12":
+        shutil.rmtree(folder / "runs" / number)
+    assert "1 of its runs have reached the target" in refusal(
+        watch, folder / "runs" / "0" / "bert.log", f"--reference={folder}"
+    )

@@ -1,0 +1,342 @@
+"""The table of published results: made again from logs, and against what others read from them."""
+
+import dataclasses
+import json
+import re
+
+import pandas
+import pytest
+from mlperf_logging.result_summarizer import result_summarizer
+
+from mlperf_results import make_published, nearest, published
+from mlperf_results.published import Entry, family_of, with_twins
+from tests.mlperf.example_log import write_log
+from tests.submission.timed_log import write_power_log
+
+# Other readings of odd logs. Graphcore's and others' differ by rounding alone.
+UNLIKE_THE_FACTS = {
+    "1.1/Google/tpu-v4-2048-JAX": "its count of samples includes training before the timed run",
+    "3.1/xFusion/G5500V7x8xL40S": "evaluations stand before run_stop that are timed after it",
+}
+NUMBERS = """
+    nodes accelerators global_batch_size runs runs_missing runs_converged minutes_olympic_mean
+    minutes_scored rcp_scaling_factor samples_mean samples_per_second_median
+    samples_per_second_per_accelerator
+""".split()
+
+
+@pytest.fixture(name="by_name")
+def entries_by_name(shipped) -> dict[str, Entry]:
+    return {entry.name: entry for entry in shipped}
+
+
+def test_the_shipped_table(shipped):
+    assert len(shipped) == 337
+    assert published.TABLE.stat().st_size < 1_000_000
+    rounds = [entry.round for entry in shipped]
+    counts = [24, 36, 53, 47, 52, 35, 27, 29, 34]
+    assert [rounds.count(name) for name in published.ROUNDS] == counts
+    for entry in shipped:
+        assert len(entry.run_minutes) == len(entry.run_samples) == entry.runs_converged
+        assert len(entry.evaluation_samples) == entry.runs_converged
+        assert list(map(len, entry.evaluation_samples)) == list(map(len, entry.evaluation_accuracy))
+        # A run ends with the evaluation that reaches the target, and is counted by it.
+        for counted, samples in zip(entry.run_samples, entry.evaluation_samples):
+            assert not samples or samples[-1] == counted
+
+
+def test_pandas_reads_it_in_one_line():
+    table = pandas.read_parquet(published.TABLE)
+    assert list(table.columns) == [column.name for column in dataclasses.fields(Entry)]
+    assert len(table.attrs["sources"]) == 9
+    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in table.attrs["sources"].values())
+    assert "Apache License 2.0" in table.attrs["licence"]
+    assert "not official scores" in table.attrs["about"]
+    assert table.attrs == published.provenance()
+
+
+def test_numbers_equal_what_others_read_from_the_logs(shared, by_name):
+    facts = json.loads((shared / "facts" / "published_bert_results.json").read_text())
+    assert len(facts["results"]) == len(by_name)
+    assert list(facts["commits"].values()) == list(published.provenance()["sources"].values())
+    for row in facts["results"]:
+        entry = by_name[f"{row['round']}/{row['org']}/{row['system']}"]
+        assert entry.division == row["division"]
+        assert entry.status == row["status"]
+        assert entry.accelerator_model_name == (row["accelerator_model_name"] or None)
+        assert entry.same_logs_as == row.get("same_logs_as"), entry.name
+        if entry.name in UNLIKE_THE_FACTS:
+            continue
+        for name in NUMBERS:
+            value = getattr(entry, name)
+            assert value == pytest.approx(row[name], abs=1.01e-4), (entry.name, name)
+
+
+@pytest.mark.gate
+def test_the_real_logs_give_the_shipped_rows(shared, by_name):
+    found = make_published.read_round(shared / "real_logs", "1.0")
+    assert len(found) == 6
+    for entry in found:
+        assert entry == by_name[entry.name]
+
+
+def test_the_shipped_power_is_what_the_official_summarizer_says(shipped):
+    """As mlperf-logging 4.1.68 counts the published logs; it divides by zero on the other two."""
+    watts = {entry.name: entry.watts for entry in shipped if entry.watts is not None}
+    assert watts.pop("5.0/Lenovo/SR780aV3-8xB200_SXM_180GB") == pytest.approx(9104.3966, abs=1e-4)
+    assert {name: round(value) for name, value in watts.items()} == {
+        "4.0/smc-ac-power/1xSMC-H100-SXM-80GB": 5719,
+        "4.0/smc-dc-power/1xSMC-H100-SXM-80GB": 5560,
+    }
+
+
+def write_epochs(path, *, minutes, train_samples):
+    """Write a log that counts epochs, with ranks and a list as a number, as some vendors do."""
+    end = int(60_000 * minutes)
+    lines = [
+        (0, "submission_division", "closed", {}),
+        (0, "global_batch_size", [256], {}),
+        (0, "init_start", None, {}),
+        (1, "init_stop", None, {}),
+        (2, "run_start", None, {}),
+        (3, "eval_accuracy", 0.5, {"epoch_num": 1}),
+        (end + 1, "eval_accuracy", 0.7203, {"epoch_num": 1}),
+        (end + 2, "train_samples", train_samples, {}),
+        (end + 2, "run_stop", None, {"status": "success"}),
+    ]
+    names = ("time_ms", "key", "value", "metadata")
+    text = [f"3: :::MLLOG {json.dumps(dict(zip(names, line)))}\r\n" for line in lines]
+    path.write_text("".join(text))
+
+
+@pytest.fixture(name="clone")
+def generated_round(tmp_path):
+    """A part of a round's repository with two dialects of logs."""
+    systems = tmp_path / "here" / "systems"
+    systems.mkdir(parents=True)
+    for name in ("counts-samples", "counts-epochs"):
+        logs = tmp_path / "here" / "results" / name / "bert"
+        logs.mkdir(parents=True)
+        for number in range(3):
+            log = logs / f"result_{number}.txt"
+            if name == "counts-samples":
+                write_log(log, [*[0.4, 0.5, 0.73][: number + 1], 0.73], num_layers=24)
+            else:
+                write_epochs(log, minutes=10 + number, train_samples=3_000_000 + number)
+    (systems / "counts-epochs.json").write_text(
+        '\ufeff{"division": "close", "status": "Available on-premise", "number_of_nodes": 2.0, '
+        '"accelerators_per_node": "4", "accelerator_model_name": "NVIDIA A100-PCIe-40GB (250W)", '
+        '"framework": "NGC MXNet , NGC PyTorch", "framework": "NGC PyTorch"}',
+        encoding="utf-8",
+    )
+    (tmp_path / "here/results/counts-epochs/bert/scaling.json").write_text('{"scaling_factor": 2}')
+    (tmp_path / "here/results/counts-samples/bert/result_3.txt").write_text("cut off")
+    return tmp_path
+
+
+def test_generated_logs_of_two_dialects(clone):
+    epochs, samples = make_published.read_round(clone, "3.0")
+    assert epochs == Entry(
+        round="3.0",
+        org="here",
+        system="counts-epochs",
+        division="closed",
+        status="available",
+        nodes=2,
+        accelerators=8,
+        accelerator_model_name="NVIDIA A100-PCIe-40GB (250W)",
+        framework="NGC PyTorch",
+        global_batch_size=256,
+        runs=3,
+        runs_converged=3,
+        minutes_olympic_mean=11.0,
+        rcp_scaling_factor=2,
+        minutes_scored=22.0,
+        samples_mean=3_000_001.0,
+        samples_source="train_samples",
+        samples_per_second_median=4545.46,
+        samples_per_second_per_accelerator=568.18,
+        rated_watts=250.0,
+        run_minutes=(10.0, 11.0, 12.0),
+        run_samples=(3_000_000, 3_000_001, 3_000_002),
+        evaluation_samples=((), (), ()),
+        evaluation_accuracy=((), (), ()),
+    )
+    assert (epochs.family, epochs.frameworks) == ("A100 PCIe", ("PyTorch",))
+    assert epochs.samples_per_rated_joule == pytest.approx(568.18 / 250)
+    assert samples.samples_source == "epoch_num"
+    assert samples.run_samples == (300_160, 450_240, 450_240)
+    assert samples.curve == [(150_080, 0.4), (300_160, 0.5), (450_240, 0.73)]
+    assert [len(each) for each in samples.evaluation_accuracy] == [2, 3, 3]
+    assert (samples.runs, samples.runs_converged, samples.num_weights) == (4, 3, 398)
+    assert samples.notes == "result_3.txt: no line starts with :::MLLOG, so this is no MLPerf log"
+
+
+def write_power(clone, *lines, switch=("interconnect_power_est", 50.0), num_nodes=2):
+    """Logs of three runs on some nodes and, unless it is None, a switch; returns their folder."""
+    power = clone / "here/results/counts-epochs/bert/power"
+    for number in range(3):
+        for node in range(num_nodes):
+            write_power_log(power / f"result_{number}" / f"node_{node}.txt", *lines)
+        if switch:
+            write_power_log(power / f"result_{number}/sw_0.txt", (0, *switch))
+    return power
+
+
+def readings(*spans: tuple[int, float], start: int = 0):
+    """(until which ms, watts) of each reading."""
+    return [(start + time, "power_reading", watts) for time, watts in spans]
+
+
+START, STOP = "power_measurement_start", "power_measurement_stop"
+MINUTES_12 = 720_000
+SPANS = [(300_000, 100.0), (700_000, 400.0)]
+FIRST_ROUND = [(0, "conversion_eff", 0.5), *readings((0, 9.0), *SPANS)]
+WHOLE = [
+    *((0, START, None), *readings(*SPANS), (MINUTES_12, STOP, None)),
+    (MINUTES_12, "conversion_eff", 0.5),
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "watts"),
+    [
+        # The official rule: over the time from start to stop, each reading since the one before.
+        (WHOLE, 0.5 * (300 * 100 + 400 * 400) / 720),
+        (WHOLE[::-1], 0.5 * (300 * 100 + 400 * 400) / 720),
+        ([*WHOLE, *readings((800_000, 9e9))], 0.5 * (300 * 100 + 400 * 400) / 720),
+        (WHOLE[:3], (300 * 100 + 400 * 400) / 700),  # no stop: up to the last reading
+        (FIRST_ROUND, 0.5 * (300 * 100 + 400 * 400) / 700),
+        # As in round 4.0, where the official summarizer divides by zero.
+        ([(0, START, None), (0, STOP, None), *FIRST_ROUND], 0.5 * (300 * 100 + 400 * 400) / 700),
+    ],
+    ids=["whole", "backwards", "after the end", "no stop", "readings alone", "stop at start"],
+)
+@pytest.mark.parametrize("switch", [None, [("interconnect_power_est", 50.0)]])
+def test_measured_power(clone, lines, watts, switch):
+    power = write_power(clone, *lines, switch=None)
+    for number in range(3 if switch else 0):
+        about = [("conversion_eff", 0.9), *switch, ("conversion_eff", 7.0)]
+        for name in ("sw_0", "sw_1"):
+            write_power_log(power / f"result_{number}/{name}.txt", *((0, *line) for line in about))
+    [epochs, _] = make_published.read_round(clone, "3.0")
+    whole = 2 * watts + (2 * 0.9 * 50 if switch else 0)
+    assert epochs.watts == pytest.approx(whole)
+    assert epochs.samples_per_joule == pytest.approx(4545.46 / whole)
+    assert epochs.power_unknown_because is None
+
+
+def test_power_agrees_with_the_official_summarizer(clone, capsys):
+    """For logs that it can read."""
+    power = write_power(clone, *WHOLE)
+    [epochs, _] = make_published.read_round(clone, "3.0")
+    for log in power.glob("*/*.txt"):  # it wants whole lines
+        lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in log.open()]
+        more = {"namespace": "", "event_type": "POINT_IN_TIME", "metadata": {"lineno": 1}}
+        more["metadata"]["file"] = "x"
+        log.write_text("".join(f":::MLLOG {json.dumps(line | more)}\n" for line in lines))
+    joules = result_summarizer._compute_total_power(
+        str(power.parent), "result_0.txt", MINUTES_12, "4.0.0"
+    )
+    assert epochs.watts == pytest.approx(joules / (MINUTES_12 / 1000))
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "reason"),
+    [
+        ("result_1/node_1", None, "power/result_1/node_1.txt is missing"),
+        ("result_0/node_0", None, "power/result_0/node_0.txt is missing"),
+        ("result_2/sw_0", None, "power/result_2/sw_0.txt is missing"),
+        ("result_2/node_1", [(0, START, None)], "power/result_2/node_1.txt has no reading"),
+        (
+            "result_2/node_1",
+            [(0, START, None), *readings((10_000, 3.0)), (MINUTES_12, STOP, None)],
+            "the readings of power/result_2/node_1.txt end after 10 s",
+        ),
+        (
+            "result_0/node_1",
+            [(0, START, None), *readings((MINUTES_12, 5.0)), (MINUTES_12, STOP, None)],
+            "the mean of power/result_0/node_1.txt is 5 W (are its readings in kW?)",
+        ),
+        (
+            f"result_2/node_{'9' * 99}",
+            [(0, START, None)],
+            "power/result_0/node_2.txt is missing",
+        ),
+        (
+            "result_2/sw_0",
+            [(0, "conversion_eff", 1.0)],
+            "power/result_2/sw_0.txt has no interconnect_power_est",
+        ),
+    ],
+)
+def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
+    power = write_power(clone, *WHOLE)
+    spoiled = power / f"{name}.txt"
+    if lines is None:
+        spoiled.unlink()
+    else:
+        write_power_log(spoiled, *lines)
+    [epochs, _] = make_published.read_round(clone, "3.0")
+    assert epochs.watts is None and epochs.power_unknown_because == reason
+    [*_, card] = nearest.standing_of(epochs, []).figures()
+    assert card.note == f"of an accelerator's rated 250 W; the power is unknown: {reason}"
+
+
+def test_a_node_that_no_run_has_measured_is_missed(clone):
+    write_power(clone, *WHOLE, switch=None, num_nodes=1)
+    [epochs, _] = make_published.read_round(clone, "3.0")
+    assert epochs.power_unknown_because == "1 of 2 nodes have logs of power"
+
+
+@pytest.mark.parametrize("value", ["much", None, True, -1, [3], "nan"])
+def test_a_reading_that_is_not_a_number_is_refused(clone, value):
+    power = write_power(clone, *WHOLE, switch=None)
+    reading = (MINUTES_12, "power_reading", value)
+    write_power_log(power / "result_0/node_0.txt", (0, START, None), reading)
+    with pytest.raises(ValueError, match=r"node_0\.txt: power_reading is .* not a number; copy it"):
+        make_published.read_round(clone, "3.0")
+
+
+def test_runs_that_were_handed_in_twice_are_marked(clone):
+    twice = make_published.read_round(clone, "3.0") + make_published.read_round(clone, "3.1")
+    found = with_twins(twice)
+    assert [entry.same_logs_as for entry in found] == [
+        None,
+        None,
+        "3.0/here/counts-epochs",
+        "3.0/here/counts-samples",
+    ]
+
+
+def test_the_command_asks_for_all_clones(tmp_path, refusal):
+    asks = "training_results_v1.0: no clone; git clone --depth 1 https://github.com/"
+    assert asks in refusal(make_published, tmp_path)
+    output = f"--output={tmp_path}/none/table.parquet"  # told before the minutes of asking
+    assert f"there is no folder {tmp_path}/none; make it" in refusal(make_published, tmp_path, output)
+
+
+def test_a_damaged_table_is_one_line(tmp_path):
+    table = tmp_path / "published.parquet"
+    table.write_bytes(published.TABLE.read_bytes()[:5000])
+    with pytest.raises(ValueError, match=r"published.parquet: no table of published results \("):
+        published.load(table)
+    pandas.DataFrame({"another": [1]}).to_parquet(table)
+    with pytest.raises(ValueError, match=r"no table of published results \(.*another"):
+        published.load(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "family"),
+    [
+        ("NVIDIA H100 80GB HBM3", 8, "H100 SXM"),
+        ("NVIDIA A100 - PCIe - 80 GB", 8, "A100 PCIe"),
+        ("NVIDIA L40S", 8, "L40S"),
+        ("NVIDIA GH200 480GB", 8, "NVIDIA GH200 480GB"),  # kin of H200 is not of its family
+        ("N/A", 0, "CPU"),
+        ("Abacus 3", 2, "Abacus 3"),
+        ("", None, "unknown"),
+    ],
+)
+def test_families(name, number, family):
+    assert family_of(name, number) == family

@@ -1,0 +1,104 @@
+"""What is one run of a side: copies, plans, and baselines of every kind."""
+
+import json
+import math
+
+import pytest
+
+from mlperf_results import compare, sides
+from tests.submission.timed_log import write_log, write_results
+
+SLOW = [20.0, 21.0, 22.0, 20.5, 21.5]
+FAST = [18.0, 18.5, 19.5, 19.0, 18.2]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Returns a function that gives the command in tmp_path, and returns code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        code = compare.main([str(word) for word in words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_copies_of_a_log_are_one_run_and_said(tmp_path, call):
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST[:2])
+    log = tmp_path / "b" / "result_0.txt"
+    for number in range(2, 50):
+        (tmp_path / "b" / f"result_{number}.txt").symlink_to(log)
+    (tmp_path / "b" / "result_50.txt").write_text(log.read_text().replace(":::", "0: :::"))
+    found = call("a", "b")[1]
+    assert "B: b: 2 runs, 49 left out (result_2.txt and 48 more: the same run as result_0.txt)" in (
+        found
+    )
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_samples_that_are_a_plan_are_not_compared(tmp_path, call, at_the_end):
+    """Before the training, or after it the same in runs that were not evaluated as often."""
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST, samples=1)
+    for log in (tmp_path / "b").glob("*.txt"):
+        lines = log.read_text().splitlines(keepends=True)
+        start, evaluated = (
+            next(number for number, line in enumerate(lines) if key in line)
+            for key in ("run_start", "eval_accuracy")
+        )
+        plan = lines[start].replace("run_start", "train_samples").replace("null", "3000256")
+        again = [lines[evaluated].replace("0.72", "0.7")] * (log.stem == "result_3")
+        lines[evaluated:evaluated] = again
+        lines.insert(len(lines) if at_the_end else start, plan)
+        log.write_text("".join(lines))
+    code, printed, _ = call("a", "b")
+    assert code == 0 and "time to train" in printed
+    assert "samples/s" not in printed and "samples to converge:" not in printed
+    said = "B: b: 5 runs; samples unknown: train_samples, 3,000,256, is a plan or the size of the"
+    assert said in printed
+
+
+def test_a_baseline_is_the_side_that_was_written(tmp_path, call):
+    write_log(tmp_path / "a.log", 20, seconds={"compute": 1190.0}, joules=5e6)
+    assert call("a.log", "--write_baseline=base.json")[1] == "A: a.log: 1 run, in base.json\n"
+    assert sides.read_baseline("base.json") == sides.read_side("a.log")
+    content = json.loads((tmp_path / "base.json").read_text())
+    for spoil in (
+        {"runs": []},
+        {"runs": [content["runs"][0] | {"minutes": math.nan}]},
+        {"runs": [content["runs"][0] | {"seconds": {"compute": 1}}]},
+        {"more": 1},
+        {"made_on": None},
+        {"made_on": {"host": "x"}},
+        {"made_on": {"host": [1]}},
+        {"name": 3},
+        {"unknown": [3]},
+        {"left_out": "none"},
+        {"left_out": [[3]]},
+        *({"task": task} for task in (["bert"], "bert", None, {"batch": [448]}, {"batch": {}})),
+        *({"runs": runs} for runs in ({}, 3, ["run"], [None], [[1]])),
+        *(
+            {"runs": [content["runs"][0] | spoilt]}
+            for spoilt in (
+                {"name": ["x"]},
+                {"name": None},
+                {"minutes": "20"},
+                {"minutes": True},
+                {"samples": 10**400},
+                {"joules": [1]},
+                {"seconds": [1]},
+                {"seconds": {}},
+                {"seconds": content["runs"][0]["seconds"] | {"compute": "1"}},
+                {"measured_parts": "system"},
+                {"measured_parts": [["system"]]},
+            )
+        ),
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps(content | spoil))
+        code, _, error = call("a.log", "--baseline=bad.json")
+        assert code == 1 and error.count("\n") == 1
+        assert error.startswith("compare: bad.json: damaged (")
+        assert error.endswith("; write it again with --write_baseline\n")

@@ -1,0 +1,354 @@
+"""Where a run stands among others: the band, the forecast, the causes, and how it is told."""
+
+import math
+import re
+import sys
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.training.loop import FIGURES, OVER, Trained
+from mlperf_results import other_runs, watch
+from mlperf_results.benchmarks import watch_table
+from mlperf_results.other_runs import Curve, Margins, Reference
+from tests.fixtures import REPOSITORY
+from tests.helpers import programs
+from tests.mlperf.example_log import write_log, write_runs
+
+
+def rising(end, *, every=100_000, initial=0.3, target=0.72):
+    """A run that rises in a straight line from `initial` to the target at `end` samples."""
+    samples = np.arange(every, end + every, every, dtype=float)
+    return Curve(samples, np.minimum(initial + (target - initial) * samples / end, target))
+
+
+@pytest.fixture(name="others")
+def five_straight_runs():
+    """They need 1.0 to 1.4 million samples; margins are round numbers."""
+    return Reference(
+        [rising(end) for end in (1.0e6, 1.1e6, 1.2e6, 1.3e6, 1.4e6)],
+        words="others",
+        margins=Margins(slow=1.25, fast=1.25, slack=0.01),
+        initial_accuracy=0.3,
+        hyperparameters={"opt_base_learning_rate": 0.001},
+    )
+
+
+def test_an_observed_run_loads_nothing_that_draws_and_no_official_tool():
+    """The start of the run would take longer."""
+    program = """
+import sys
+from mlperf_results import watch
+slow = {"jinja2", "matplotlib", "scipy", "bokeh", "mlperf_bert.submission.official"}
+sys.exit(", ".join(slow & sys.modules.keys()) or 0)
+"""
+    programs.run(sys.executable, "-c", program, check=True)
+
+
+def test_the_band_is_the_others_with_more_and_fewer_samples(others):
+    low, high = others.band(500_000)
+    # The slowest after 400,000 samples, the fastest after 625,000, and 0.01 beyond.
+    assert low == pytest.approx(0.3 + 0.42 * 0.4 / 1.4 - 0.01, abs=1e-3)
+    assert high == pytest.approx(0.3 + 0.42 * 0.625 + 0.01, abs=1e-3)
+
+
+def test_before_the_first_step_a_run_has_the_accuracy_of_the_checkpoint(others):
+    assert others.band(0) == pytest.approx((0.29, 0.31))
+    assert others.outlook(0, 0.2, best=0.2).is_low
+    assert others.outlook(0, 0.3, best=0.3).expected is None
+
+
+def test_a_run_that_needs_much_more_than_the_slowest_is_outside(others):
+    assert not others.outlook(1.7e6, 0.719, best=0.719).is_outside
+    assert others.outlook(1.8e6, 0.719, best=0.719).is_low
+    assert not others.outlook(1.8e6, 0.72, best=0.72).is_outside
+
+
+@pytest.mark.parametrize("accuracy", [math.nan, 0.0, 0.31])
+def test_what_is_low_has_no_forecast(others, accuracy):
+    seen = others.outlook(500_000, accuracy, best=accuracy)
+    assert seen.is_low and seen.expected is None
+
+
+def test_the_forecast_adds_what_the_others_still_needed(others):
+    least, median, most = others.forecast(450_000, 0.51)
+    # At 0.51 half of their way was before them: 0.5 to 0.7 million samples.
+    assert median == pytest.approx(450_000 + 600_000)
+    assert 950_000 < least < 965_000 and 1_135_000 < most < 1_150_000
+
+
+def test_nine_of_ten_others_are_between_what_is_usual(others):
+    low, high = others.usual(700_000)
+    assert 0.3 + 0.42 * 0.5 < low < high < 0.3 + 0.42 * 0.7
+
+
+@pytest.mark.parametrize(
+    "batch, words",
+    [
+        (448, "published runs at batch 448"),
+        (500, "published runs at batch 440 to 560 (nobody published 500)"),
+        (8192, "published runs at batch 6,144 to 8,192 (few published 8,192)"),
+    ],
+)
+def test_a_batch_that_few_published_uses_its_neighbours_and_says_so(shipped, batch, words):
+    assert other_runs.published_reference(batch, shipped).words.startswith(words[:26])
+    assert other_runs.published_reference(batch, shipped).words.endswith(words[-20:])
+
+
+def test_samples_of_another_batch_are_as_many_as_the_reference_needs_there(shipped):
+    """Where only 6,144 is published, a run of 6,912 is expected to take its reference's share."""
+    alone = [entry for entry in shipped if entry.global_batch_size == 6144]
+    here = other_runs.published_reference(6144, alone)
+    there = other_runs.published_reference(6912, alone)
+    first, second = (reference.curves[0].samples[-1] for reference in (here, there))
+    assert second / first == pytest.approx(3_601_920 / 3_319_125, rel=1e-6)
+
+
+def test_published_runs_are_inside_while_their_own_system_is_left_out(shipped):
+    """Of one batch size; the page has the table of all."""
+    some = [entry for entry in shipped if entry.global_batch_size in (256, 240, 352)]
+    outside, total = watch_table.false_alarms(some, lambda entry: entry.name)
+    assert total == 120 and outside <= 1
+
+
+@pytest.mark.gate
+def test_the_page_has_the_table(shipped):
+    page = (REPOSITORY / "mlperf_results" / "docs" / "watching.md").read_text(encoding="utf-8")
+    made = watch_table.table(shipped)
+    assert made in page
+    outside, total = re.search(r"its system \| (\d+) \| ([\d,]+)", made).groups()
+    assert int(outside) / int(total.replace(",", "")) <= 1 / 200
+    inside = re.findall(r"([\d.]+)% \| [\d]+% \|$", made, re.MULTILINE)
+    assert 89 <= float(inside[-1]) <= 95  # "nine of ten"
+
+
+def evaluation(accuracy, loss=2.0):
+    return Evaluation(
+        masked_lm_accuracy=accuracy,
+        masked_lm_loss=loss,
+        next_sentence_accuracy=0.9,
+        next_sentence_loss=0.1,
+        loss=loss + 0.1,
+        num_examples=10_000,
+    )
+
+
+def watched(others, accuracy, *, first, rate=0.001, ends=False):
+    """What is said after 500 steps of 1,000 samples, and how the loop goes on."""
+    watcher = watch.Watch(
+        others,
+        batch_size=1000,
+        hyperparameters={"opt_base_learning_rate": rate},
+        vocab_size=30522,
+        ends_hopeless=ends,
+    )
+    watcher.begin(0)
+    figures = np.zeros((500, len(FIGURES)))
+    figures[0, FIGURES.index("masked_lm_loss")] = first
+    trained = Trained(before=0, step=500, figures=figures, seconds=1.0)
+    assert watcher.at(trained) is None
+    words = watcher.evaluated(500, evaluation(accuracy))
+    return words, watcher.at(replace(trained, before=500, step=510))
+
+
+def test_a_healthy_run_is_told_when_it_will_be_done(others):
+    words, ending = watched(others, 0.48, first=6.0, ends=True)
+    assert re.fullmatch(
+        r"others: 0\.4\d+ to 0\.5\d+; 0\.720 expected after 1\.\d\d million samples "
+        r"\(1\.\d\d to 1\.\d\d\), in \d+ s",
+        words,
+    )
+    assert ending is None
+
+
+@pytest.mark.parametrize(
+    "run, cause",
+    [
+        ({"first": 10.4}, "the weights are not loaded"),
+        ({"first": 6.0, "rate": 0.01}, "--learning_rate is 0.01, theirs 0.001"),
+        ({"first": 11.9}, "nothing that the run knows of itself says why"),
+    ],
+)
+def test_a_run_below_the_band_is_warned_with_its_cause_and_can_be_ended(others, run, cause):
+    words, ending = watched(others, 0.2, **run)
+    assert words.startswith("WARNING: others: ") and "0.2000 is below all of them" in words
+    assert f": {cause}" in words and ending is None
+    words, ending = watched(others, 0.2, **run, ends=True)
+    assert words.endswith("--stop_if_hopeless ends the run") and ending == OVER
+
+
+def test_a_run_above_the_band_is_warned_and_goes_on(others):
+    words, ending = watched(others, 0.9, first=6.0, ends=True)
+    assert "above all of them" in words and ending is None
+
+
+def test_a_run_that_goes_on_is_not_judged_by_its_first_loss(others):
+    watcher = watch.Watch(others, batch_size=1000, hyperparameters={}, vocab_size=30522)
+    watcher.begin(400)
+    figures = np.full((100, len(FIGURES)), 10.4)
+    watcher.at(Trained(before=400, step=500, figures=figures, seconds=1.0))
+    assert "not loaded" not in watcher.evaluated(500, evaluation(0.1))
+
+
+def config(tmp_path, model, **changes):
+    """What the watch asks of a configuration."""
+    path = tmp_path / "bert_config.json"
+    path.write_text(str(dict(model)).replace("'", '"'))
+    given = {
+        "bert_config_file": str(path),
+        "global_batch_size": 448,
+        "train_batch_size": 448,
+        "learning_rate": 4e-4,
+        "num_warmup_steps": 0,
+        "optimizer": types.SimpleNamespace(name="lamb", epsilon=1e-6),
+        "poly_power": 1.0,
+        "shape": types.SimpleNamespace(max_seq_length=512),
+        "target_accuracy": 0.72,
+        "emulate_step_seconds": None,
+    }
+    return types.SimpleNamespace(**given | changes)
+
+
+def test_the_benchmark_is_watched_and_others_need_runs_of_their_own(tmp_path):
+    watcher = watch.observer(config(tmp_path, BERT_LARGE), [])
+    assert "published runs at batch 448" in watcher.evaluated(335, evaluation(0.38))
+    for unlike in (
+        config(tmp_path, BERT_LARGE, optimizer=types.SimpleNamespace(name="adamw", epsilon=1e-6)),
+        config(tmp_path, BERT_LARGE, poly_power=0.5),
+        config(tmp_path, {**BERT_LARGE, "num_hidden_layers": 2}),
+    ):
+        with pytest.raises(ValueError, match=r"published runs are of .*; give runs like this"):
+            watch.observer(unlike, [])
+
+
+def test_a_run_whose_model_is_described_in_a_bucket_is_watched(tmp_path, monkeypatch):
+    given = config(tmp_path, BERT_LARGE, bert_config_file="gs://bucket/bert_config.json")
+    text = (tmp_path / "bert_config.json").read_bytes()
+    bucket = {"gs://bucket/bert_config.json": text}
+    monkeypatch.setattr(watch.json_text, "read_regular_file", lambda path: bucket[str(path)])
+    watcher = watch.observer(given, ["--stop_if_hopeless"])
+    assert "published runs at batch 448" in watcher.evaluated(335, evaluation(0.38))
+
+
+def test_a_run_is_outside_of_others_that_differ_little(tmp_path, capsys):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12, 12))
+    write_log(tmp_path / "bad.log", [0.3, 0.31, 0.31, 0.31, 0.31, 0.32])
+    code = watch.main([str(tmp_path / "bad.log"), f"--reference={folder}"])
+    assert code == watch.EXIT_OUTSIDE and "WARNING" in capsys.readouterr().out
+
+
+def test_a_log_that_grows_is_read_up_to_its_last_whole_line(tmp_path):
+    write_log(tmp_path / "whole.log", [0.38, 0.39, 0.45], num_layers=24)
+    text = (tmp_path / "whole.log").read_text()
+    growing = tmp_path / "growing.log"
+    at = text.index("eval_accuracy", text.index("eval_accuracy") + 20)
+    growing.write_text(text[: text.index("\n", at) + 30])
+    run = results.read_run(growing, may_run=True)
+    assert run.status == "running" and len(run.evaluations) == 2
+    with pytest.raises(ValueError, match="cut or damaged"):
+        results.read_run(growing)
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"global_batch_size": None}, "the log does not say its global_batch_size"),
+        ({"max_sequence_length": 128}, "not BERT-large with 512 tokens"),
+        ({"num_weights": 30}, "not BERT-large with 512 tokens"),
+    ],
+)
+def test_a_log_with_nothing_to_compare_it_with_is_refused(tmp_path, change, reason):
+    write_log(tmp_path / "bert.log", [0.38, 0.73], num_layers=24)
+    run = replace(results.read_run(tmp_path / "bert.log"), **change)
+    with pytest.raises(ValueError, match=reason):
+        watch.reference_of_log(run)
+
+
+def test_what_is_no_reference_is_one_line(tmp_path, refusal):
+    write_runs(tmp_path / "two", (10, 11))
+    log = write_log(tmp_path / "bert.log", [0.38, 0.73])
+    for name, reason in [
+        ("two", "2 of its runs have reached the target 0.73; 3 are the fewest"),
+        ("missing", "missing: there is no such file or folder; give"),
+    ]:
+        assert reason in refusal(watch, log, f"--reference={tmp_path / name}")
+
+
+def test_an_empty_log_that_is_not_followed_is_refused(tmp_path, refusal):
+    (tmp_path / "bert.log").write_text("")
+    assert "so this is no MLPerf log" in refusal(watch, tmp_path / "bert.log")
+
+
+def test_a_log_that_counts_no_samples_cannot_be_watched(others, tmp_path):
+    write_log(tmp_path / "bert.log", [0.38, 0.73])
+    run = results.read_run(tmp_path / "bert.log")
+    [first, *_] = run.evaluations
+    run = replace(run, evaluations=(replace(first, samples=None),))
+    with pytest.raises(ValueError, match="epoch_num does not count samples"):
+        watch.lines(run, others)
+
+
+def test_before_the_first_evaluation_of_the_others_nobody_is_accused(others):
+    """How they got there is not known: a straight line would accuse whoever starts slowly."""
+    assert not others.outlook(50_000, 0.3, best=0.3).is_outside
+    assert others.outlook(50_000, 0.2, best=0.2).is_low
+    unknown = Reference(others.curves, words="others", margins=others.margins)
+    assert not unknown.outlook(50_000, 0.1, best=0.1).is_outside
+    assert unknown.outlook(150_000, 0.1, best=0.1).is_low
+    assert unknown.outlook(50_000, math.nan, best=0).is_low
+
+
+@pytest.mark.parametrize("batch", [1, 32, 10**6])
+def test_a_batch_that_nobody_published_one_near_to_is_refused(shipped, tmp_path, batch):
+    reason = f"nobody published a batch near {batch:,}, only 66 to 16,384"
+    with pytest.raises(ValueError, match=reason):
+        other_runs.published_reference(batch, shipped)
+    far = config(tmp_path, BERT_LARGE, global_batch_size=batch)
+    with pytest.raises(ValueError, match=reason):
+        watch.observer(far, [])
+
+
+def test_runs_of_other_work_or_another_target_are_no_reference(tmp_path):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    like = {"shape": types.SimpleNamespace(max_seq_length=512), "target_accuracy": 0.73}
+
+    def watched_by(**changes):
+        given = config(tmp_path, BERT_LARGE, **like | changes)
+        return watch.observer(given, [f"--reference={folder}", "--stop_if_hopeless"])
+
+    watcher = watched_by()
+    assert "runs of " in watcher.evaluated(1, evaluation(0.3))
+    with pytest.raises(ValueError, match=r"this run: has batch 64, the runs of .* have 448; give"):
+        watched_by(global_batch_size=64)
+    with pytest.raises(ValueError, match=r"this run: has tokens 128, the runs of .* have 512"):
+        watched_by(shape=types.SimpleNamespace(max_seq_length=128))
+    with pytest.raises(ValueError, match=r"0 of its runs have reached the target 0\.8; 3 are"):
+        watched_by(target_accuracy=0.8)
+
+
+def test_a_log_that_grows_is_followed_to_its_end(tmp_path, capsys, monkeypatch):
+    """Each evaluation is told once; the file grows by a line while the watch sleeps."""
+    whole = write_log(tmp_path / "whole.log", [0.38, 0.40, 0.46, 0.73], num_layers=24)
+    lines = whole.read_text().splitlines(keepends=True)
+    growing = tmp_path / "growing.log"
+    start = next(number for number, line in enumerate(lines) if "run_start" in line)
+    growing.write_text("a line of the launcher, and one that is cut")
+    left = iter(["\n", "".join(lines[:40]), "".join(lines[40:start]), *lines[start:]])
+
+    def grow(seconds):
+        with growing.open("a") as file:
+            file.write(next(left))
+
+    monkeypatch.setattr(watch.time, "sleep", grow)
+    assert watch.main([str(growing), "--follow"]) == watch.EXIT_OUTSIDE
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"{growing}: has not begun; waiting for its run_start"
+    assert printed[1].startswith(f"{growing}: running, no evaluation yet; the others are 566 ")
+    told = [line for line in printed if line.startswith("  after ")]
+    assert [line.split(": ")[1][:6] for line in told] == ["0.3800", "0.4000", "0.4600", "0.7300"]
+    assert next(left, None) is None

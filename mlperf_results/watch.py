@@ -1,0 +1,362 @@
+"""Will a run converge, and when: where its accuracies stand among those of other runs.
+
+    python -m mlperf_results.watch result_0.txt [result_1.txt ...] [--follow]
+
+reads logs, of any vendor, also while they grow. run_pretraining.py says the same of its own run at
+every evaluation (observer.py). other_runs.py states the method; --table prints how often it is
+right.
+
+Exit codes: 0 all runs are inside of the band, 3 one is outside, 1 bad input.
+"""
+
+import argparse
+import functools
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.rules import (
+    FIXED_HYPERPARAMETERS,
+    MAX_SEQ_LENGTH,
+    TARGET_MASKED_LM_ACCURACY,
+    is_bert_large,
+)
+from mlperf_bert.submission.run_logs import require_free, runs_so_far, work_of
+from mlperf_bert.training.loop import LOSSES, OVER, Trained
+from mlperf_bert.training.observers import Observer
+from mlperf_results import other_runs, published
+from mlperf_results.other_runs import Outlook, Reference, outlooks
+from mlperf_results.published import NUM_WEIGHTS_OF_BERT_LARGE
+
+if TYPE_CHECKING:
+    from mlperf_bert.model.metrics import Evaluation
+    from mlperf_bert.training.config import RunConfig
+
+_RATES = {
+    "opt_base_learning_rate": "--learning_rate",
+    "opt_epsilon": "--log_epsilon: epsilon",
+    "num_warmup_steps": "--num_warmup_steps",
+}
+"""Keys of the MLLOG, and how a sentence on them begins."""
+
+
+def causes(
+    seen: Outlook,
+    reference: Reference,
+    *,
+    hyperparameters: Mapping[str, object],
+    first_loss: float | None = None,
+    vocab_size: int | None = None,
+) -> str:
+    """What a run knows of itself that can put it outside of the band; the end of a warning.
+
+    Args:
+      seen: at one evaluation.
+      reference: the other runs.
+      hyperparameters: of the run, by their keys in the MLLOG.
+      first_loss: masked LM, of the first step; None if it is not known.
+      vocab_size: of the model; None if it is not known.
+    """
+    known = []
+    initial = reference.initial_accuracy
+    if first_loss is not None and vocab_size:
+        # Without weights a model guesses; with other labels it finds the words even less likely.
+        guessed = math.log(vocab_size)
+        if 0.95 * guessed < first_loss < 1.1 * guessed:
+            known.append(
+                f"the weights are not loaded: the loss of the first step was {first_loss:.2f}, a "
+                f"guess among {vocab_size:,} words has {guessed:.2f}; check --init_checkpoint"
+            )
+    elif initial is not None and seen.accuracy < initial - 0.05:
+        known.append(
+            f"the weights are not loaded: the initial checkpoint alone has {initial}; "
+            "check --init_checkpoint"
+        )
+    for key, usual in reference.hyperparameters.items():
+        value = hyperparameters.get(key)
+        if isinstance(value, int | float) and key in _RATES and value != usual:
+            known.append(f"{_RATES[key]} is {value:g}, theirs {usual:g}")
+    return "; ".join(known) or "nothing that the run knows of itself says why"
+
+
+def in_words(
+    seen: Outlook,
+    reference: Reference,
+    *,
+    others: str | None = None,
+    samples_per_second: float | None,
+) -> str:
+    """Where a run stands, and when it will be at its target.
+
+    Args:
+      seen: at one evaluation.
+      reference: the other runs.
+      others: how these are called; None: as they are.
+      samples_per_second: of the run; None: no time is forecast.
+    """
+    low, high = seen.usual
+    words = f"{others or reference.words}: {low:.4f} to {high:.4f}"
+    if seen.is_outside:
+        side = "below" if seen.is_low else "above"
+        bound = seen.band[0] if seen.is_low else seen.band[1]
+        return f"{words}; {seen.accuracy:.4f} is {side} all of them (limit {bound:.4f})"
+    if seen.expected is None:
+        return words
+    words += f"; {reference.target:.3f} expected after {_samples(seen.expected)}"
+    if samples_per_second:
+        words += f", in {_duration((seen.expected[1] - seen.samples) / samples_per_second)}"
+    return words
+
+
+def _samples(expected: tuple[float, float, float]) -> str:
+    least, median, most = expected
+    if median < 1e6:
+        return f"{median:,.0f} samples ({least:,.0f} to {most:,.0f})"
+    return f"{median / 1e6:.2f} million samples ({least / 1e6:.2f} to {most / 1e6:.2f})"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+@dataclass(eq=False)
+class Watch(Observer):
+    """Says at every evaluation where a run stands; warns, or ends it, if it is outside."""
+
+    reference: Reference
+    """The runs to compare with."""
+    _: KW_ONLY
+    batch_size: int
+    """Samples of a step."""
+    hyperparameters: Mapping[str, object]
+    """Of the run, by their keys in the MLLOG."""
+    vocab_size: int
+    """How many words a model without weights guesses among."""
+    ends_hopeless: bool = False
+    """Ends a run that is below the band."""
+
+    def __post_init__(self) -> None:
+        """Has seen nothing yet."""
+        self._best = 0.0
+        self._is_hopeless = False
+        self._first_loss: float | None = None
+        self._began = (0, math.nan)
+
+    def begin(self, step: int) -> None:
+        """Starts to count the time; the first loss says nothing of a run that goes on."""
+        self._began = (step, time.monotonic())
+        self._first_loss = math.nan if step else None
+
+    def at(self, trained: Trained) -> str | None:
+        """Takes the first loss; ends the run if its last evaluation was hopeless."""
+        if self._first_loss is None:
+            self._first_loss = float(trained.figures[0, LOSSES.index("masked_lm_loss")])
+        return OVER if self._is_hopeless and self.ends_hopeless else None
+
+    def evaluated(self, step: int, evaluation: "Evaluation") -> str:
+        """What there is to say of an evaluation."""
+        samples, accuracy = step * self.batch_size, evaluation.masked_lm_accuracy
+        self._best = max(self._best, accuracy)
+        seen = self.reference.outlook(samples, accuracy, best=self._best)
+        self._is_hopeless = seen.is_low
+        began_step, began = self._began
+        seconds = time.monotonic() - began
+        rate = (step - began_step) * self.batch_size / seconds if seconds > 0 else None
+        words = in_words(seen, self.reference, samples_per_second=rate)
+        if not seen.is_outside:
+            return words
+        why = causes(
+            seen,
+            self.reference,
+            hyperparameters=self.hyperparameters,
+            first_loss=self._first_loss,
+            vocab_size=self.vocab_size,
+        )
+        words = f"WARNING: {words}: {why}"
+        if self._is_hopeless and self.ends_hopeless:
+            words += "; --stop_if_hopeless ends the run"
+        return words
+
+
+def observer(config: "RunConfig", words: Sequence[str]) -> Watch:
+    """The observer of a run, for `--observer=mlperf_results.watch:observer`.
+
+    Args:
+      config: of the run.
+      words: `--reference=RUNS`, runs of one's own as `other_runs.own_reference` takes them, in
+        place of the published ones; `--stop_if_hopeless` ends a run that is below the band.
+
+    Raises:
+      ValueError: no runs are there to compare with.
+    """
+    parser = argparse.ArgumentParser(prog="--observer=mlperf_results.watch:observer")
+    parser.add_argument("--reference")
+    parser.add_argument("--stop_if_hopeless", action="store_true")
+    given = parser.parse_args(paths.words_with_home(words))
+    model = json_text.read_object(config.bert_config_file)
+    batch_size = config.global_batch_size
+    if given.reference is None:
+        others = _published_like(config, model)
+    else:
+        others = other_runs.own_reference(given.reference, target=config.target_accuracy)
+        task = {"tokens": config.shape.max_seq_length, "batch": batch_size}
+        others.require_same_work(task, "this run")
+    hyperparameters = {
+        "opt_base_learning_rate": config.learning_rate,
+        "opt_epsilon": config.optimizer.epsilon,
+        "num_warmup_steps": config.num_warmup_steps,
+    }
+    return Watch(
+        others,
+        batch_size=config.train_batch_size,
+        hyperparameters=hyperparameters,
+        vocab_size=int(str(model["vocab_size"])),
+        ends_hopeless=given.stop_if_hopeless,
+    )
+
+
+def _published_like(config: "RunConfig", model: Mapping[str, object]) -> Reference:
+    is_benchmark = (
+        is_bert_large(model)
+        and config.shape.max_seq_length == MAX_SEQ_LENGTH
+        and config.target_accuracy == TARGET_MASKED_LM_ACCURACY
+        and config.optimizer.name == FIXED_HYPERPARAMETERS["optimizer"]
+        and config.poly_power == FIXED_HYPERPARAMETERS["poly_power"]
+        and config.emulate_step_seconds is None
+    )
+    if not is_benchmark:
+        raise ValueError(
+            f"published runs are of BERT-large with {MAX_SEQ_LENGTH} tokens, LAMB, a linear decay "
+            f"and target {TARGET_MASKED_LM_ACCURACY}; give runs like this one as --reference"
+        )
+    return other_runs.published_reference(config.global_batch_size, published.load())
+
+
+EXIT_OUTSIDE = 3
+SECONDS_BETWEEN_LOOKS = 10
+
+
+@functools.cache
+def _published(global_batch_size: int) -> Reference:
+    return other_runs.published_reference(global_batch_size, published.load())
+
+
+def reference_of_log(run: RunResult) -> Reference:
+    """The published runs like that of a log; the same object for all logs of a batch size.
+
+    Raises:
+      ValueError: no published run is like it, or its log does not say what is needed.
+    """
+    if not run.global_batch_size or run.global_batch_size < 1:
+        raise ValueError(
+            f"{run.path}: the log does not say its global_batch_size; give runs like it as "
+            "--reference"
+        )
+    is_other = run.max_sequence_length not in (None, MAX_SEQ_LENGTH)
+    if is_other or (run.num_weights or NUM_WEIGHTS_OF_BERT_LARGE) < NUM_WEIGHTS_OF_BERT_LARGE:
+        raise ValueError(
+            f"{run.path}: not BERT-large with {MAX_SEQ_LENGTH} tokens, as published runs are; give "
+            "runs like it as --reference"
+        )
+    try:
+        return _published(int(run.global_batch_size))
+    except ValueError as error:
+        raise ValueError(f"{run.path}: {error}") from error
+
+
+def lines(run: RunResult, reference: Reference) -> list[tuple[str, bool]]:
+    """What there is to say of each evaluation of a log, and whether it is outside.
+
+    Raises:
+      ValueError: the log does not say after how many samples its evaluations were.
+    """
+    seen_at = outlooks(run, reference)
+    if len(seen_at) < len(run.evaluations):
+        raise ValueError(
+            f"{run.path}: its epoch_num does not count samples: nothing says when an evaluation was"
+        )
+    told = []
+    for seen, evaluation in zip(seen_at, run.evaluations):
+        seconds = 60 * evaluation.minutes
+        rate = seen.samples / seconds if seconds > 0 else None
+        words = in_words(seen, reference, others="others", samples_per_second=rate)
+        if seen.is_outside:
+            why = causes(seen, reference, hyperparameters=run.hyperparameters)
+            words = f"WARNING: {words}: {why}"
+        line = f"after {seen.samples:,.0f} samples: {seen.accuracy:.4f}; {words}"
+        told.append((line, seen.is_outside))
+    return told
+
+
+def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bool:
+    """Prints what there is to say of runs; whether one was outside at any evaluation.
+
+    Raises:
+      ValueError, OSError: a log cannot be read, or there is nothing to compare it with.
+    """
+    told: dict[Path, int] = {}
+    awaited: set[Path] = set()
+    while True:
+        is_outside = False
+        runs = [run for place in places for run in runs_so_far(place, may_be_empty=follow)]
+        for run in runs:
+            # Before run_start a log does not name all weights, nor its batch perhaps.
+            if follow and run.started_ms is None:
+                if run.path not in awaited:
+                    print(f"{run.path}: has not begun; waiting for its run_start", flush=True)
+                    awaited.add(run.path)
+                continue
+            reference = given or reference_of_log(run)
+            reference.require_same_work(work_of(run), str(run.path))
+            of_run = lines(run, reference)
+            new = of_run[told.get(run.path, 0) :]
+            if new or run.path not in told:
+                state = run.status if of_run else f"{run.status}, no evaluation yet"
+                others = f"the others are {len(reference)} {reference.words}"
+                print(f"{run.path}: {state}; {others}", flush=True)
+            for line, _ in new:
+                print(f"  {line}", flush=True)
+            told[run.path] = len(of_run)
+            is_outside |= any(outside for _, outside in of_run)
+        if not follow or all(run.status != "running" for run in runs):
+            return is_outside
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+@ends_in_one_line("watch")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Watches logs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mlperf_results.watch", description="Will these runs converge?"
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a log, or a folder of runs")
+    parser.add_argument("--follow", action="store_true", help="go on until the runs have ended")
+    parser.add_argument("--reference", help="runs of one's own, in place of published")
+    parser.add_argument("--save", help="write the runs of --reference to this file, NAME.json")
+    given = parser.parse_args(paths.words_with_home(arguments))
+    if given.save and not given.reference:
+        parser.error("--save writes the runs of --reference: give it too")
+    if not given.runs and not given.save:
+        parser.error("give the log of a run")
+    with paths.reads() as inputs:
+        reference = given.reference and other_runs.own_reference(given.reference)
+    if given.save:
+        require_free({"--save": given.save}, [*inputs, *given.runs])
+        other_runs.save(reference, given.save)
+        print(f"{len(reference)} {reference.words} are in {given.save}")
+    return EXIT_OUTSIDE if watch(given.runs, reference, follow=given.follow) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

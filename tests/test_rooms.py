@@ -1,0 +1,149 @@
+"""The rooms of the house: none is above its ceiling of lines, and no files import each other."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import changed
+
+ROOT = Path(__file__).resolve().parent.parent
+BESIDE = {"tests", "benchmarks"}
+
+# Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
+# the same product; the next redesign lowers them.
+CEILINGS = {
+    "benchmarks": 3_600,
+    "cleanup_scripts": 519,
+    "cloud": 594,
+    "demo": 1_592,
+    "mlperf_bert": 1_088,
+    "mlperf_bert/checkpoints": 1_113,
+    "mlperf_bert/convert": 515,
+    "mlperf_bert/data": 5_668,
+    "mlperf_bert/files": 1_643,
+    "mlperf_bert/finetuning": 2_671,
+    "mlperf_bert/input": 859,
+    "mlperf_bert/mlperf": 2_388,
+    "mlperf_bert/model": 1_107,
+    "mlperf_bert/optimization": 404,
+    "mlperf_bert/portable": 1_991,
+    "mlperf_bert/submission": 2_434,
+    "mlperf_bert/training": 4_948,
+    "mlperf_results": 3_941,
+    "root": 813,
+    "tracing": 8_500,
+}
+
+# Files that import each other, imports inside functions and for types counted: it only shrinks.
+KNOWN_CIRCLES = [
+    {
+        f"mlperf_bert.files.{name}"
+        for name in "buckets hugging_face json_text locks paths whole".split()
+    },
+    {"mlperf_bert.input.bad_records", "mlperf_bert.input.pipeline"},
+    {"mlperf_bert.training.checks", "mlperf_bert.training.memory"},
+    {
+        f"mlperf_bert.submission.{name}"
+        for name in "campaign compliance folder official system verdict".split()
+    },
+]
+
+
+def lines_of(room: str) -> int:
+    """Of all files of a room that git knows or will know; of the root its own scripts."""
+    suffixes = (".sh", ".sbatch") if room == "cloud" else (".py",)
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    total = 0
+    for name in map(Path, listed):
+        is_test = name.name == "conftest.py" or BESIDE & set(name.parts[1:])
+        if room_of(name) == room and name.suffix in suffixes and not is_test:
+            total += len((ROOT / name).read_text(encoding="utf-8").splitlines())
+    return total
+
+
+def room_of(name: Path) -> str:
+    """`mlperf_bert/data`; the top of the package and the root are rooms too."""
+    if name.parts[0] == "mlperf_bert":
+        return "mlperf_bert" if len(name.parts) == 2 else "/".join(name.parts[:2])
+    return (
+        "root"
+        if len(name.parts) == 1 or name.parts[0] in ("pages", "environment")
+        else name.parts[0]
+    )
+
+
+@pytest.mark.parametrize("room", CEILINGS)
+def test_a_room_is_below_its_ceiling(room):
+    assert lines_of(room) <= CEILINGS[room], "subtract first: take the lines from the same product"
+
+
+def test_every_room_has_a_ceiling():
+    rooms = {f"mlperf_bert/{path.parent.name}" for path in ROOT.glob("mlperf_bert/*/__init__.py")}
+    rooms |= {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"pages", "tests"}
+    assert CEILINGS.keys() == rooms | {"root", "benchmarks", "cleanup_scripts", "cloud"}
+
+
+def imported_by(path: Path, names: set[str]) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {name for name in changed.imports_of(tree) if name in names}
+
+
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """Sets of two files or more, each of which reaches all others."""
+    reached: dict[str, set[str]] = {}
+    for start in imports:
+        found, waiting = set(), [start]
+        while waiting:
+            for other in imports[waiting.pop()] - found:
+                found.add(other)
+                waiting.append(other)
+        reached[start] = found
+    groups = {
+        frozenset(other for other in reached[name] if name in reached[other])
+        for name in imports if name in reached[name]
+    }  # fmt: skip
+    return [set(group) for group in groups if len(group) > 1]
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [
+        {"a", "b", "c"}
+    ]
+    assert not circles({"a": {"b"}, "b": set()})
+
+
+@pytest.mark.parametrize("product", ["mlperf_bert", "mlperf_results", "tracing"])
+def test_no_files_import_each_other_but_the_known(product):
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / product).rglob("*.py")
+        if not BESIDE & set(path.relative_to(ROOT).parts)
+    }
+    imports = {name: imported_by(path, files.keys() - {name}) for name, path in files.items()}
+    known = [circle for circle in KNOWN_CIRCLES if min(circle).startswith(f"{product}.")]
+    assert sorted(map(sorted, circles(imports))) == sorted(map(sorted, known))
+
+
+def test_a_benchmark_imports_no_test_and_patches_nothing():
+    """What it measures must be what runs."""
+    for path in [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("*/benchmarks/**/*.py")]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        taken = changed.imports_of(tree)
+        assert not any(name.split(".")[0] == "tests" for name in taken), path
+        assert not any(name.startswith("unittest.mock") for name in taken), path
+        modules = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for target in targets:
+                patched = isinstance(target, ast.Attribute) and ast.unparse(target.value) in modules
+                assert not patched, f"{path}:{node.lineno} patches a module"
