@@ -313,7 +313,9 @@ def test_the_command_asks_for_all_clones(tmp_path, refusal):
     asks = "training_results_v1.0: no clone; git clone --depth 1 https://github.com/"
     assert asks in refusal(make_published, tmp_path)
     output = f"--output={tmp_path}/none/table.parquet"  # told before the minutes of asking
-    assert f"there is no folder {tmp_path}/none; make it" in refusal(make_published, tmp_path, output)
+    assert f"there is no folder {tmp_path}/none; make it" in refusal(
+        make_published, tmp_path, output
+    )
 
 
 def test_a_damaged_table_is_one_line(tmp_path):

@@ -36,6 +36,8 @@ else:
 shutil.rmtree(source)
 sys.exit(int(source.name))
 """
+# Commands of the other product.
+RESULTS = ("compare", "standing", "watch")
 
 
 class Host:
@@ -48,7 +50,8 @@ class Host:
         self._environment = {**os.environ, **store.environment, "TMPDIR": str(folder)}
 
     def start(self, command: str, *words: object) -> starts.Start:
-        program = [sys.executable, f"mlperf_bert/submission/{command}.py", *words]
+        package = "mlperf_results" if command in RESULTS else "mlperf_bert/submission"
+        program = [sys.executable, f"{package}/{command}.py", *words]
         return starts.Start(program, env=self._environment)
 
     def run(self, command: str, *words: object) -> tuple[int, str, str]:
