@@ -20,7 +20,7 @@ help:
 	@echo "make test-all          40 minutes: the many ways in which a promise could break; before a change of that part"
 	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
 	@echo "make test-container    15 minutes: the image, built and run; as root on Debian; CI runs it too"
-	@echo "                       any of these with TESTS=tests/stores runs only those of a folder or file;"
+	@echo "                       any of these with TESTS=tests/stores runs only those of a folder or file, TESTS=mlperf_results of a product;"
 	@echo "                       make test CHANGED=1 those that reach what git says is changed"
 	@echo "make test-compilers    what Google's and NVIDIA's compilers say of the exported step; installs 3 GB in .venv-compilers"
 	@echo "make lint              ruff, mypy and shellcheck"

@@ -33,9 +33,9 @@ def observer_of(text: str, config: "RunConfig") -> Observer:
     Raises:
       ValueError: there is no such function, or it refuses its arguments or the run.
     """
-    name, *words = shlex.split(text) or [""]
-    module, _, function = name.partition(":")
     try:
+        name, *words = shlex.split(text) or [""]
+        module, _, function = name.partition(":")
         make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
