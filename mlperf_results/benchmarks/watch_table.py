@@ -7,6 +7,7 @@ counted while the run's own system is left out of the others, and while all syst
 are. Forecasts are made while the submitter is left out.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -92,4 +93,5 @@ def table(entries: Sequence[Entry]) -> str:
 
 
 if __name__ == "__main__":
+    print("watching every published run, half a minute", file=sys.stderr, flush=True)
     print(table(published.load()))
