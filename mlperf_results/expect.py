@@ -7,7 +7,7 @@ rest on, and with `--price_per_hour` money: `Published` has the method. Without 
 prints, in Markdown, the table of all hardware that two submitters or more have published, and the
 errors of the method.
 
-What published results let expect of an accelerator: samples/s, minutes, energy, intervals.
+The method:
 
 1. Rates. Results of the same family are moved to the asked count and, if they are given, to the
    global batch and the number of nodes: log(samples/s) is linear in the logarithm of each, with
@@ -44,9 +44,13 @@ from mlperf_bert.options import whole_number
 from mlperf_results import published
 from mlperf_results.published import Entry, comparable, family_of
 
+COMMAND = "python -m mlperf_results.expect"
+SOURCE = "closed division, rounds 1.0 to 5.0"
 LEVEL = 0.8
 RATE, MINUTES = 0, 1
 COUNT, BATCH, NODES = 0, 1, 2
+_NUM_SUBMITTERS_IN_TABLE = 2
+_NUM_SYSTEMS_SHOWN = 3
 _NUM_NEAR = 30
 _WEIGHT_OF_OTHERS = 5
 _LEAST_DEVIATION = 0.02  # a result that is nearer to the fit weighs no more
@@ -336,12 +340,6 @@ def three_digits(value: float) -> str:
     if value >= 99.95:  # 100 with three digits
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:#.3g}"
-
-
-COMMAND = "python -m mlperf_results.expect"
-SOURCE = "closed division, rounds 1.0 to 5.0"
-_NUM_SUBMITTERS_IN_TABLE = 2
-_NUM_SYSTEMS_SHOWN = 3
 
 
 def lines_of(expected: Expectation) -> list[str]:

@@ -20,6 +20,10 @@ import pyarrow.parquet
 from mlperf_bert.mlperf.results import SAMPLES_UNKNOWN, Evaluation, RunResult
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
 
+TABLE = Path(__file__).with_name("published.parquet")
+ROUNDS = tuple(ruleset.removesuffix(".0") for ruleset in RULESETS)
+PANDAS_ATTRS = b"PANDAS_ATTRS"
+"""Where pandas keeps a table's `attrs`."""
 NUM_WEIGHTS_OF_BERT_LARGE = 398
 _FAMILIES = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
@@ -258,12 +262,6 @@ def with_twins(entries: Sequence[Entry]) -> list[Entry]:
         earlier = first.setdefault(tuple(sorted(entry.run_minutes)) or (entry.name,), entry.name)
         found.append(replace(entry, same_logs_as=earlier if earlier != entry.name else None))
     return found
-
-
-TABLE = Path(__file__).with_name("published.parquet")
-ROUNDS = tuple(ruleset.removesuffix(".0") for ruleset in RULESETS)
-PANDAS_ATTRS = b"PANDAS_ATTRS"
-"""Where pandas keeps a table's `attrs`."""
 
 
 def load(path: Path = TABLE) -> list[Entry]:

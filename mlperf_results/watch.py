@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from mlperf_bert.model.metrics import Evaluation
     from mlperf_bert.training.config import RunConfig
 
+EXIT_OUTSIDE = 3
+SECONDS_BETWEEN_LOOKS = 10
 _RATES = {
     "opt_base_learning_rate": "--learning_rate",
     "opt_epsilon": "--log_epsilon: epsilon",
@@ -241,10 +243,6 @@ def _published_like(config: "RunConfig", model: Mapping[str, object]) -> Referen
             f"and target {TARGET_MASKED_LM_ACCURACY}; give runs like this one as --reference"
         )
     return other_runs.published_reference(config.global_batch_size, published.load())
-
-
-EXIT_OUTSIDE = 3
-SECONDS_BETWEEN_LOOKS = 10
 
 
 @functools.cache
