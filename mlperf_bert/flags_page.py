@@ -139,7 +139,7 @@ def section(script: str, found: Sequence[dict[str, Any]]) -> str:
             flag["values"],
             "must be given" if flag["is_required"] else _default(flag["default"]),
             " ".join(flag["meaning"].split()),
-            f"[{page.removesuffix('.md')}]({page})",
+            f"[{Path(page).stem}]({page})",
         ]
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
@@ -155,7 +155,8 @@ def _default(value: object) -> str:
 
 def scripts() -> list[Path]:
     """Returns the root scripts, and those of the package that take flags as they do."""
-    return sorted({*ROOT.glob("*.py"), *(ROOT / name for name in _EXPLAINED_IN)})
+    at_the_root = {path for path in ROOT.glob("*.py") if path.name != "conftest.py"}
+    return sorted({*at_the_root, *(ROOT / name for name in _EXPLAINED_IN)})
 
 
 def name_of(script: Path) -> str:
