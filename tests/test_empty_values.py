@@ -18,7 +18,9 @@ PROGRAMS = [
     str(path.relative_to(REPOSITORY))
     for room in ROOMS
     for path in sorted((REPOSITORY / room).rglob("*.py"))
-    if ".parse_args(" in (text := path.read_text(encoding="utf-8")) and "__main__" in text
+    if "tests" not in path.parent.parts
+    and ".parse_args(" in (text := path.read_text(encoding="utf-8"))
+    and "__main__" in text
 ]
 MAY_BE_EMPTY = {"--input_suffix"}
 """Options of argparse: without a suffix the clean-up reads the raw files."""

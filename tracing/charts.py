@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from pages import charts
-from pages.charts import BLUE, GREEN, INK, ORANGE, RED
-from tracing import files
+from tracing import files, look
 from tracing.access_figures import Access
 from tracing.loaded import Loaded
+from tracing.look import BLUE, GREEN, INK, ORANGE, RED
 
 CLASS_COLORS = {
     files.TFRECORDS: BLUE,
@@ -29,21 +28,12 @@ PHASE_COLORS = {
     "eval": "#fbe6cf",
     "checkpoint": "#cfead9",
 }
-_WIDTH_INCHES = 9.6
 _MOST_BINS = 300
 _SHORTEST_BIN_S = 0.05
 _MOST_FILES_DRAWN = 8
 _MOST_PROCESSES_DRAWN = 20
 Panel = Callable[[Axes, list[Patch]], list]
 """Draws on axes whose phases are shaded; returns the legend's entries."""
-_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-
-
-def _drawn(
-    draw: Callable[[np.ndarray], None], alt: str, *, height_inches: float, **grid: int
-) -> str:
-    size, dpi = (_WIDTH_INCHES, height_inches), 110  # of what is rasterized
-    return charts.svg(draw, size, salt="trace", alt=alt, metadata=_NO_METADATA, dpi=dpi, **grid)
 
 
 def _shade_phases(axes: Axes, trace: Loaded) -> list[Patch]:
@@ -77,7 +67,7 @@ def _over_time(
                              borderaxespad=0)  # fmt: skip
             _finish_time_axis(place, trace, has_label=panel is panels[-1])
 
-    return _drawn(draw, alt, height_inches=height_inches, rows=len(panels))
+    return look.svg(draw, height_inches, alt, rows=len(panels))
 
 
 def _bins(trace: Loaded) -> np.ndarray:
@@ -140,7 +130,7 @@ def hosts_over_time(operations: pd.DataFrame, hosts: Sequence[str], seconds: flo
         axes[0, 0].legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
         axes[1, 0].set_xlabel("seconds since the first trace began, CLOCK_REALTIME")
 
-    return _drawn(draw, "Bytes read and written by host", height_inches=4.2, rows=2)
+    return look.svg(draw, 4.2, "Bytes read and written by host", rows=2)
 
 
 def counters_over_time(trace: Loaded) -> str | None:
@@ -181,7 +171,7 @@ def histograms(trace: Loaded) -> str | None:
         axes[0, 1].set_title("latency, as the program saw it", color=INK, fontsize=9)
         axes[0, 1].figure.legend(handles=_classes(trace), ncols=5, loc="outside upper right")
 
-    return _drawn(draw, "Request sizes and latencies", height_inches=5, rows=2, columns=2)
+    return look.svg(draw, 5, "Request sizes and latencies", rows=2, columns=2)
 
 
 def _histogram(axes: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray) -> None:
@@ -201,11 +191,11 @@ def _histogram(axes: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray) -
 
 def _bytes_text(value: float, _=None) -> str:
     units = [(1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B")]
-    return charts.in_units(value, units)
+    return look.in_units(value, units)
 
 
 def _time_text(value: float, _=None) -> str:
-    return charts.in_units(value, [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1, " ns")])
+    return look.in_units(value, [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1, " ns")])
 
 
 def _tfrecord_reads(trace: Loaded) -> pd.DataFrame:
@@ -298,7 +288,7 @@ def reuse(access: Access, summary: dict) -> str | None:
         place.set_ylim(0, 101)
         place.legend(loc="upper left")
 
-    return _drawn(draw, "Reuse distances", height_inches=2.8)
+    return look.svg(draw, 2.8, "Reuse distances")
 
 
 def processors_and_memory(trace: Loaded) -> str | None:
@@ -380,7 +370,7 @@ def block_io(trace: Loaded) -> str | None:
         latencies.set_xlabel("from issue to completion")
         latencies.set_ylabel("requests")
 
-    return _drawn(draw, "Block I/O", height_inches=3, columns=2)
+    return look.svg(draw, 3, "Block I/O", columns=2)
 
 
 def processes_over_time(trace: Loaded) -> str | None:

@@ -2,7 +2,7 @@
 
     python -m tracing.export traces/20261121-080000-4711 --to=perfetto
 
-docs/tracing.md says what each format holds. Exit codes: 0; 1 bad input, or no room.
+docs/export.md says what each format holds. Exit codes: 0; 1 bad input, or no room.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(output)
         print(f"export: {content}", file=sys.stderr)
     except ImportError as error:
-        sys.exit(f"export: {error}; run make setup, or pip install perfetto pyarrow pyyaml tqdm")
+        sys.exit(f"export: {error}; run make setup, or pip install ./tracing")
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; nothing was written") from None
 

@@ -20,7 +20,7 @@ _CHECKPOINT_FILE = re.compile(r"(?P<prefix>.*ckpt-(?P<step>\d+))\.(index|data-\d
 
 
 def summary(trace: Loaded, access: Access) -> dict:
-    """Everything that summary.json holds; docs/tracing.md explains it."""
+    """Everything that summary.json holds; docs/record.md explains it."""
     recording = trace.recording
     alignment = recording.alignment()
     has_calls = recording.backend != backends.PROC

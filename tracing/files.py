@@ -17,7 +17,7 @@ IN_WORDS = {
 
 _BY_NAME = [
     (PIPES, r"^(pipe|socket|anon_inode|TCP|UDP|UNIX|NETLINK).*:|^unknown:$|^/memfd:|^$"),
-    (PSEUDO, r"^/(proc|sys|dev)(/|$)"),
+    (PSEUDO, r"^/(proc|sys|dev(?!/shm/))(/|$)"),  # data may be staged in /dev/shm
     # Whole files are written under a hidden name, with .partial, and renamed.
     (LOGS, r"/events\.out\.tfevents[^/]*$|\.log(\.partial)?$|/result_\d+\.txt$"),
     (LOGS, r"/\.?(metrics\.jsonl|eval_results\.\w+|(run|provenance)\.json)(\.partial)?$"),

@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import pages
-from pages import Card
-from tracing import charts, ends_in_one_line, files, parser_of, path_with_home, tables
+from tracing import charts, ends_in_one_line, files, look, parser_of, path_with_home, tables
 from tracing.exports.finished import readable, summary_of
+from tracing.look import Card
 
 _NEEDED = ("machine", "clocks", "seconds", "begin_realtime_ns", "file_classes")
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]
@@ -183,8 +182,7 @@ def _page(hosts: Sequence[Host], found: dict, output: Path) -> str:
              "unknown" if of_clock is None else f"± {of_clock / 1e6:.3f} ms"]
         )  # fmt: skip
     seconds = np.float64(found["seconds"])
-    return pages.render(
-        "trace.html",
+    return look.page(
         title=shlex.join(hosts[0].summary.get("command") or []) or "running programs",
         subtitle=f"{len(hosts)} hosts on one clock, {seconds:.1f} s",
         figures=[

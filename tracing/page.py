@@ -1,22 +1,19 @@
-"""A trace as an HTML page: what pages/templates/trace.html shows."""
+"""A trace as an HTML page: what templates/trace.html shows."""
 
 import shlex
 
-import pages
-from pages import Card
-from pages.charts import in_units
-from tracing import charts, files
+from tracing import charts, files, look
 from tracing.access import TERMS
 from tracing.access_figures import Access
 from tracing.loaded import Loaded
+from tracing.look import Card, in_units
 
 
 def page(trace: Loaded, access: Access, summary: dict) -> str:
     """Returns the page; `summary` is that of `figures.summary`."""
     read, drawn = charts.num_tfrecord_files(trace)
     offsets = "Read offsets over time" + (f", {drawn} of {read} files" if drawn < read else "")
-    return pages.render(
-        "trace.html",
+    return look.page(
         title=shlex.join(summary["command"]) or "a running program",
         subtitle=f"{summary['seconds']:.1f} s, traced with {summary['backend']}; "
         f"{_how_it_ended(summary)}",

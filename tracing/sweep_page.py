@@ -7,9 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
-import pages
-from pages import Card, charts
-from pages.charts import BLUE, GREEN, GREY, INK, MUTED, ORANGE, RED
+from tracing import look
+from tracing.look import BLUE, GREEN, GREY, INK, MUTED, ORANGE, RED, Card
 
 _COLORS = (BLUE, ORANGE, GREEN, RED, "#8a63b8", "#8b98a5")
 _MARKS = "os^Dv*"
@@ -26,8 +25,7 @@ def page(command: Sequence[str], rows: Sequence[dict], notes: Sequence[str]) -> 
     done = [row for row in rows if row["status"] == "done"]
     data = next((row["data_bytes"] for row in rows if row["data_bytes"]), None)
     size = "data of unknown size" if data is None else f"{data / 1e6:,.0f} MB of data"
-    return pages.render(
-        "trace.html",
+    return look.page(
         title=shlex.join(command),
         subtitle=f"a sweep of {len(rows)} points, {size}",
         figures=_cards(rows, done),
@@ -137,10 +135,6 @@ def _finish(place: Axes, rows: Sequence[dict], *, has_label: bool = True) -> Non
         place.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.3g}"))
 
 
-def _drawn(draw, alt: str, height_inches: float, **grid) -> str:
-    return charts.svg(draw, (9.6, height_inches), salt="sweep", alt=alt, **grid)
-
-
 def speed(done: Sequence[dict]) -> str | None:
     """Throughput above utilization over memory; None if no point trained."""
     if not any(row["samples_per_second"] for row in done):
@@ -166,7 +160,7 @@ def speed(done: Sequence[dict]) -> str | None:
         _finish(shares, done)
         shares.set_ylim(0, 1.05)
 
-    return _drawn(draw, "Throughput and utilization", 4.6, rows=2)
+    return look.svg(draw, 4.6, "Throughput and utilization", rows=2)
 
 
 def by_pass(done: Sequence[dict]) -> str | None:
@@ -210,8 +204,8 @@ def by_pass(done: Sequence[dict]) -> str | None:
                                  loc="outside upper left")  # fmt: skip
 
     num_rows = -(-len(series) // num_columns)
-    return _drawn(draw, "Read from storage by pass", 3.1 * num_rows, rows=num_rows,
-                  columns=num_columns)  # fmt: skip
+    return look.svg(draw, 3.1 * num_rows, "Read from storage by pass", rows=num_rows,
+                    columns=num_columns)  # fmt: skip
 
 
 def by_phase(done: Sequence[dict]) -> str | None:
@@ -246,7 +240,7 @@ def by_phase(done: Sequence[dict]) -> str | None:
             *axes[0, 0].get_legend_handles_labels(), ncols=4, loc="outside upper left"
         )
 
-    return _drawn(draw, "Bytes by phase", 1.1 + 0.24 * len(drawn), columns=3)
+    return look.svg(draw, 1.1 + 0.24 * len(drawn), "Bytes by phase", columns=3)
 
 
 def _table(rows: Sequence[dict]) -> list[list[str]]:

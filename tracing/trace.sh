@@ -5,7 +5,7 @@
 #   tracing/trace.sh -- make demo
 #   tracing/trace.sh --help
 #
-# docs/tracing.md says what is recorded and how to read it.
+# tracing/README.md says what is recorded and how to read it.
 set -euo pipefail
 unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,7 +18,7 @@ import importlib.util, sys
 sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))
 EOF
 then
-  echo "trace: $python lacks one of the packages $packages; run make setup, or pip install $packages" >&2
+  echo "trace: $python lacks one of the packages $packages; run make setup, or pip install $here/tracing" >&2
   exit 1
 fi
 # The command keeps the environment that it was given: no PYTHONPATH for our own sake.

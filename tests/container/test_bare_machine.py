@@ -44,7 +44,7 @@ COPY python /opt/python
 RUN echo /opt/python/lib > /etc/ld.so.conf.d/python.conf && ldconfig
 ENV PATH=/opt/python/bin:$PATH
 """
-TESTS = "tests/tracing/test_trace.py tests/submission/test_campaign.py tests/test_launchers.py"
+TESTS = "tracing/tests/test_trace.py tests/submission/test_campaign.py tests/test_launchers.py"
 PYTEST = ".venv/bin/python -m pytest -n 2 --dist loadfile --color=no"
 
 

@@ -13,8 +13,8 @@ from tests.fixtures import REPOSITORY
 from tests.frozen import readers
 from tests.frozen.runs import Room
 from tests.helpers import programs, starts
-from tests.tracing import example_training
 from tracing import tables
+from tracing.tests import example_training
 
 
 def data_values(room: Room, name: str) -> dict:
@@ -127,7 +127,7 @@ def trace_values(room: Room, name: str) -> dict:
     folder = room.folder / name
     folder.mkdir()
     example_training.make_data(folder)
-    words = [sys.executable, "-m", "tests.tracing.example_training", folder, "--wait_s=1.2"]
+    words = [sys.executable, "-m", "tracing.tests.example_training", folder, "--wait_s=1.2"]
     command = ["tracing/trace.sh", "--output", folder / "trace", "--backend=strace", "--", *words]
     environment = {**os.environ, "PYTHON": sys.executable}
     programs.run(*command, env=environment, check=True)

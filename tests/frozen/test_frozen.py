@@ -18,7 +18,7 @@ import pytest
 
 from tests.frozen import records
 from tests.frozen.comparison import differences
-from tests.tracing.conftest import require
+from tracing.tests.conftest import require
 
 
 @pytest.mark.soak

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PATH = re.compile(r"[\w.@*-]+(?:/[\w.@*-]+)*")
 # What a package says in its messages and documentation it does not need.
-NAMES_WHAT_IT_NEEDS = ("tests/", "demo/", "cloud/")
+NAMES_WHAT_IT_NEEDS = re.compile(r"(\w+/)?tests/|demo/|cloud/")
 # It names all that is imported in advance, for speed.
 NEEDS_NOTHING = "tests/helpers/starts.py"
 
@@ -58,7 +58,7 @@ class Graph:
             tree = ast.parse(content)
             found = {file for module in imports_of(tree) for file in self._of_module(module)}
             strings = _strings(tree)
-        if path.startswith(NAMES_WHAT_IT_NEEDS) or not path.endswith(".py"):
+        if NAMES_WHAT_IT_NEEDS.match(path) or not path.endswith(".py"):
             found |= {file for text in strings for file in self._named(text)}
         if path == NEEDS_NOTHING:
             found = set()

@@ -20,11 +20,11 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.training.steps import Evaluator
 from tests.fixtures import lacking
 from tests.helpers import starts, waiting
-from tests.tracing.conftest import require_limits
 from tests.training import generated_task
 from tests.training.small_runs import command, run_seconds
 from tests.training.small_trainer import BATCH_SIZE, CPU, make_trainer
 from tracing import limits
+from tracing.tests.conftest import require_limits
 
 TASK = {"num_examples": 64 * 40, "num_hidden_layers": 1}
 

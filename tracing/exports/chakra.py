@@ -1,6 +1,6 @@
 """A trace as a Chakra execution trace of MLCommons: storage, batches, evaluations, checkpoints.
 
-docs/chakra.md shows MAPPING, and what the dependencies mean.
+tracing/docs/chakra.md shows MAPPING, and what the dependencies mean.
 """
 
 import collections

@@ -6,8 +6,8 @@ import pytest
 
 from tests.helpers import programs
 from tests.helpers.tiny_examples import example, training_flags, write_inputs
-from tests.tracing.conftest import require, trace
 from tracing import tables
+from tracing.tests.conftest import require, trace
 
 pytestmark = pytest.mark.all
 

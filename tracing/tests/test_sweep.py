@@ -17,9 +17,9 @@ import pytest
 
 from mlperf_bert.data import tfrecord
 from tests.helpers import programs, waiting
-from tests.tracing.conftest import environment, require, require_limits
 from tracing import limits, sweep, sweep_figures, sweep_page
 from tracing.sweep import Point
+from tracing.tests.conftest import environment, require, require_limits
 
 EXAMPLE = Path(__file__).parent / "sweep_example" / "run_pretraining.py"
 NUM_FILES, FILE_BYTES = 4, 10 << 20

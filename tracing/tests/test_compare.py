@@ -7,10 +7,10 @@ import pytest
 
 from tests.fixtures import REPOSITORY
 from tests.helpers.programs import refusal
-from tests.tracing import generated_trace
 from tracing import backends, compare, tables
 from tracing.clocks import Alignment
 from tracing.exports.finished import Finished
+from tracing.tests import generated_trace
 
 SAMPLE = REPOSITORY / "tracing" / "sample"
 

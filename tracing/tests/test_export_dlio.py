@@ -14,11 +14,11 @@ import yaml
 
 from tests.fixtures import lacking
 from tests.helpers import programs
-from tests.tracing import example_training as example
-from tests.tracing import generated_trace
 from tracing import export
 from tracing.exports import dlio
 from tracing.exports.finished import Finished
+from tracing.tests import example_training as example
+from tracing.tests import generated_trace
 
 # What dlio_benchmark 2.0.0 and its repository at e1919d7 read (`LoadConfig`), of what is written
 # here, and its type.
@@ -173,7 +173,7 @@ def test_dlio_from_pypi_loads_it(packages, workload_file, tmp_path):
     assert expected_of(workload_file).items() <= found.items()
     train = yaml.safe_load(workload_file.read_text())["train"]
     assert found["computation_time"] == train["computation_time"]
-    assert found["run_dir"].startswith("./hydra_log/{'name': 'bert',")  # as docs/tracing.md says
+    assert found["run_dir"].startswith("./hydra_log/{'name': 'bert',")  # as docs/export.md says
 
 
 @pytest.mark.all

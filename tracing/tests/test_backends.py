@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from tests.tracing.conftest import require
 from tracing import backends, bpftrace, processes
+from tracing.tests.conftest import require
 
 
 def test_without_root_strace_is_taken_and_root_is_asked_for(monkeypatch):

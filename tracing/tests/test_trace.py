@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import programs, waiting
-from tests.tracing import example_training as example
-from tests.tracing.conftest import (
+from tracing import backends, clocks, processes, recorder, tables
+from tracing.tests import example_training as example
+from tracing.tests.conftest import (
     TRACE,
     command_line,
     environment,
@@ -27,7 +28,6 @@ from tests.tracing.conftest import (
     require,
     trace,
 )
-from tracing import backends, clocks, processes, recorder, tables
 
 FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
 

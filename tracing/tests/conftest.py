@@ -11,8 +11,8 @@ import pytest
 
 from tests.fixtures import lacking
 from tests.helpers import programs
-from tests.tracing import example_training, generated_trace
 from tracing import backends, limits
+from tracing.tests import example_training, generated_trace
 
 BACKENDS = [
     pytest.param(name, marks=[] if name == backends.PROC else pytest.mark.gate)
@@ -66,7 +66,7 @@ def command_line(output: Path, *words, options=()) -> list[str]:
 
 def example_command(folder: Path, *flags: str) -> list[str]:
     """Of the example training."""
-    return [sys.executable, "-m", "tests.tracing.example_training", str(folder), *flags]
+    return [sys.executable, "-m", "tracing.tests.example_training", str(folder), *flags]
 
 
 def environment(**more: str) -> dict[str, str]:

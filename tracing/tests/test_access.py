@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.tracing import by_hand
-from tests.tracing.conftest import require, trace
 from tracing import access, clocks, counters, sampling
+from tracing.tests import by_hand
+from tracing.tests.conftest import require, trace
 
 NAN = float("nan")
 
@@ -280,7 +280,7 @@ def test_the_page_shows_them_and_says_what_the_words_mean(summary):
 
 
 def test_the_document_defines_the_words_as_the_page_does(repository):
-    document = re.sub(r"\s+", " ", (repository / "docs" / "tracing.md").read_text())
+    document = re.sub(r"\s+", " ", (repository / "tracing/docs/record.md").read_text())
     for word, meaning in access.TERMS.items():
         assert f"| {word} | {meaning} |" in document, word
 

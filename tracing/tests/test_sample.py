@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.fixtures import REPOSITORY
-from tests.tracing.generated_trace import moved_in
 from tracing import export, tables
+from tracing.tests.generated_trace import moved_in
 
 SAMPLE = REPOSITORY / "tracing" / "sample"
 FOLDERS = r"/(dev|etc|lib|proc|srv|sys|tmp|usr)(/|$)|(anon_inode|pipe|socket):"

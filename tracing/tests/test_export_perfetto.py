@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-from tests.tracing import generated_trace
 from tracing import mllog, tables
 from tracing.exports import perfetto
 from tracing.exports.finished import Finished
+from tracing.tests import generated_trace
 
 
 class ReadBack:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.helpers.programs import refusal
-from tests.tracing import by_hand
 from tracing import clocks, merge, tables
+from tracing.tests import by_hand
 
 MS = 10**6
 

@@ -3,7 +3,7 @@
 It reads TFRecords, logs for MLPerf, writes a checkpoint under another name first, ends in order on
 SIGINT and SIGTERM.
 
-    python -m tests.tracing.example_training FOLDER [--epochs=2] [--wait_s=0] [--log=NAME] [--fail]
+    python -m tracing.tests.example_training FOLDER [--epochs=2] [--wait_s=0] [--log=NAME] [--fail]
 """
 
 import argparse

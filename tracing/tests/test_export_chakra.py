@@ -9,11 +9,11 @@ import pytest
 
 from tests.fixtures import REPOSITORY
 from tests.helpers.programs import refusal
-from tests.tracing import generated_trace
-from tests.tracing.generated_trace import BEGIN_NS, moved_in, point
 from tracing import bpftrace, export, tables
 from tracing.exports import chakra_format as chakra
 from tracing.exports.chakra import MAPPING
+from tracing.tests import generated_trace
+from tracing.tests.generated_trace import BEGIN_NS, moved_in, point
 
 NUM_STEPS, EXAMPLES = 10, 64
 
@@ -186,7 +186,7 @@ def test_other_flags_are_one_line(trace, seconds):
 
 
 def test_the_page_has_the_mapping():
-    page = (REPOSITORY / "docs/chakra.md").read_text()
+    page = (REPOSITORY / "tracing/docs/chakra.md").read_text()
     rows = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
             for line in page.splitlines() if line.startswith("|")]  # fmt: skip
     for ours, (kind, detail) in MAPPING.items():

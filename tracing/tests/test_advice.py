@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracing import by_hand
-from tests.tracing.by_hand import DATA_BYTES
 from tracing import advice, outputs
+from tracing.tests import by_hand
+from tracing.tests.by_hand import DATA_BYTES
 
 
 def advised(

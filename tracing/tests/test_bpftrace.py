@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracing.conftest import require, rows
 from tracing import backends, bpftrace
+from tracing.tests.conftest import require, rows
 
 RECORDED = Path(__file__).parent / "recorded_bpftrace.txt"
 NEW_KERNEL = frozenset(tracepoint for a in bpftrace.ALTERNATIVES.values() for _, tracepoint, _ in a)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracing import sharing
-from tests.tracing.conftest import require, trace
 from tracing import backends
 from tracing.tables import read_table
+from tracing.tests import sharing
+from tracing.tests.conftest import require, trace
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 
@@ -21,7 +21,7 @@ def test_offsets_are_true_or_unknown(backend, tmp_path):
     require(backend)
     output, folder = tmp_path / "trace", tmp_path / "data"
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.tracing.sharing", str(folder)]
+    command = [sys.executable, "-m", "tracing.tests.sharing", str(folder)]
     taken = trace(output, *command, options=[f"--backend={backend}"])
     assert taken.done.returncode == 0, taken.done.stderr
     assert "nothing was lost" in taken.done.stderr

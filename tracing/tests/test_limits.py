@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import programs
-from tests.tracing.conftest import require_limits
 from tracing import limits
+from tracing.tests.conftest import require_limits
 
 HOLDING = "import time; held = b'x' * ({} << 20); time.sleep(0.5)"
 

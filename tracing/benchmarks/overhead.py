@@ -1,39 +1,38 @@
 """Measures what tracing costs: the same training untraced and under every backend that works here.
 
-    python -m benchmarks.tracing_overhead --rounds=3
+    python -m tracing.benchmarks.overhead --rounds=3
 
-A tiny BERT trains on generated TFRecords (`training`: seconds from run_start to run_stop of the
-MLPerf log), and a program reads the same files as fast as it can, 4,096 bytes at a time (`reading`:
-the worst case, nothing but calls). Every round runs each variant once, untraced first. The ratio
-of each is computed within its round; the median, the least and the greatest are printed.
+A tiny BERT trains on TFRecords of random words (`training`: seconds from run_start to run_stop of
+the MLPerf log), and a program reads the same files as fast as it can, 4,096 bytes at a time
+(`reading`: the worst case, nothing but calls). Every round runs each variant once, untraced first.
+The ratio of each is computed within its round; the median, the least and the greatest are printed.
+The checkout's scripts make the data and train, in the environment of `make setup`.
 """
 
-import argparse
-import dataclasses
+import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import random_task
-from mlperf_bert.data.validity import ExampleShape
-from mlperf_bert.files import paths
-from mlperf_bert.mlperf.results import read_run
-from mlperf_bert.mlperf.rules import BERT_LARGE
-from mlperf_bert.options import whole_number
-from tracing import backends
+from tracing import backends, ends_in_one_line, mllog, parser_of
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 UNTRACED = "untraced"
-NUM_RECORDS, NUM_DIFFERENT_RECORDS = 40_000, 500
-SHAPE = ExampleShape(max_seq_length=64, max_predictions_per_seq=10)
-TINY = BERT_LARGE | {
-    "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": SHAPE.max_seq_length,
-    "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 256,
+NUM_DOCUMENTS, NUM_WORDS = 100, 250  # about 500 records, each of which both files repeat
+NUM_REPEATS = 30
+SHAPE = {"max_seq_length": 64, "max_predictions_per_seq": 10}
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TINY = {
+    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "hidden_size": 32, "initializer_range": 0.02, "intermediate_size": 64,
+    "max_position_embeddings": 64, "num_attention_heads": 2, "num_hidden_layers": 1,
+    "type_vocab_size": 2, "vocab_size": len(SPECIAL) + NUM_WORDS,
 }  # fmt: skip
 READING = """
 import os, sys, time
@@ -50,12 +49,28 @@ print(time.monotonic() - began)
 
 def make_data(folder: Path) -> list[Path]:
     """Writes a configuration and two files of records."""
-    random_task.write(folder, TINY, SHAPE, [SHAPE.max_seq_length] * NUM_DIFFERENT_RECORDS)
+    words = [f"w{number}" for number in range(NUM_WORDS)]
+    draw = random.Random(2)
+    documents = ["\n".join(_sentences(draw, words)) for _ in range(NUM_DOCUMENTS)]
+    (folder / "text").write_text("\n\n".join(documents))
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *words]))
+    (folder / "bert_config.json").write_text(json.dumps(TINY))
+    files = {"input_file": "text", "output_file": "records", "vocab_file": "vocab.txt"}
+    flags = {**{name: folder / file for name, file in files.items()}, **SHAPE}
+    run(UNTRACED, _script("create_pretraining_data.py", flags, "--dupe_factor=1"), folder)
     records = [folder / f"part-{number}" for number in range(2)]
     for path in records:
-        repeated = NUM_RECORDS // NUM_DIFFERENT_RECORDS // len(records)
-        path.write_bytes((folder / "train.tfrecord").read_bytes() * repeated)
+        path.write_bytes((folder / "records").read_bytes() * NUM_REPEATS)
     return records
+
+
+def _sentences(draw: random.Random, words: Sequence[str]) -> list[str]:
+    return [" ".join(draw.choices(words, k=15)) for _ in range(20)]
+
+
+def _script(name: str, flags: Mapping[str, object], *more: str) -> list[str]:
+    given = [f"--{flag}={value}" for flag, value in flags.items()]
+    return [sys.executable, str(REPOSITORY / name), *given, *more]
 
 
 def run(variant: str, command: list[str], trace: Path) -> str:
@@ -80,16 +95,17 @@ def seconds_of_training(folder: Path, variant: str, number: int, num_steps: int)
         "bert_config_file": folder / "bert_config.json",
         "input_file": folder / "part-*",
         "output_dir": output,
-        **dataclasses.asdict(SHAPE),
+        **SHAPE,
         "train_batch_size": 64,
         "num_train_steps": num_steps,
         "num_warmup_steps": 0,
         "save_checkpoints_steps": num_steps // 2,
     }
-    command = [sys.executable, str(REPOSITORY / "run_pretraining.py"), "--do_train"]
-    command += [f"--{name}={value}" for name, value in flags.items()]
+    command = _script("run_pretraining.py", flags, "--do_train")
     run(variant, command, folder / f"training-{variant}-{number}")
-    return 60 * read_run(output / "bert.log").minutes
+    rows = mllog.event_rows(output / "bert.log", begin_ns=0, end_ns=time.time_ns())
+    stamps = {row["key"]: row["realtime_ns"] for row in rows}
+    return (stamps["run_stop"] - stamps["run_start"]) / 1e9
 
 
 def seconds_of_reading(folder: Path, variant: str, number: int, records: list[Path]) -> float:
@@ -98,13 +114,16 @@ def seconds_of_reading(folder: Path, variant: str, number: int, records: list[Pa
     return float(run(variant, command, folder / f"reading-{variant}-{number}").split()[-1])
 
 
+@ends_in_one_line("overhead")
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=whole_number, default=3)
-    parser.add_argument("--num_steps", type=whole_number, default=600, help="of the training")
+    parser = parser_of("benchmarks.overhead", __doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--num_steps", type=int, default=600, help="of the training")
     parser.add_argument("--workload", choices=["training", "reading"], help="default: both")
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args()
+    if given.rounds < 1 or given.num_steps < 2:
+        raise ValueError("give at least one round and two steps")
     missing = backends.choose(None).reasons
     for name, reason in missing.items():
         print(f"{name}: {reason}")

@@ -16,11 +16,11 @@ import pytest
 from tests.fixtures import lacking
 from tests.helpers import programs
 from tests.helpers.programs import refusal
-from tests.tracing import generated_trace
-from tests.tracing.generated_trace import moved_in
 from tracing import calls, compare, export, tables
 from tracing.exports import dftracer, fio
 from tracing.exports.finished import Finished
+from tracing.tests import generated_trace
+from tracing.tests.generated_trace import moved_in
 
 PROGRAMS = Path(sys.executable).parent
 

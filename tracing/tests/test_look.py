@@ -1,0 +1,55 @@
+"""A trace's page: escaping, a template that misses nothing, numbers in units, the same bytes."""
+
+import jinja2
+import pytest
+
+from tracing import look
+from tracing.look import Card
+
+HOSTILE = "<script>alert(\"a\" & 'b')</script>{{ 7 * 7 }}"
+ESCAPED = "&lt;script&gt;alert(&quot;a&quot; &amp; &#x27;b&#x27;)&lt;/script&gt;{{ 7 * 7 }}"
+
+
+def trace_page(**changes):
+    given = {"title": "t", "subtitle": "s", "figures": [], "charts": []}
+    given |= {"tables": [], "notes": [], "terms": []}
+    return look.page(**given | changes)
+
+
+def test_every_value_is_escaped():
+    page = trace_page(
+        title=HOSTILE,
+        subtitle=HOSTILE,
+        figures=[Card(HOSTILE, HOSTILE, HOSTILE)],
+        charts=[(HOSTILE, None, HOSTILE)],
+        tables=[(HOSTILE, [[HOSTILE], [HOSTILE]])],
+        notes=[HOSTILE],
+        terms=[HOSTILE],
+    )
+    assert "<script" not in page
+    assert page.count(ESCAPED) == 13  # the title twice
+
+
+def test_a_value_that_is_not_given_is_an_error():
+    with pytest.raises(jinja2.UndefinedError, match="'figures' is undefined"):
+        look.page(title="t", subtitle="s")
+
+
+@pytest.mark.parametrize(("number", "shown"), [(26, 25), (25, 25)])
+def test_long_tables_are_cut_and_say_so(number, shown):
+    page = trace_page(tables=[("files", [["file"], *([f"f{n}"] for n in range(number))])])
+    assert page.count("<td>") == shown
+    assert ("and 1 more in summary.json" in page) == (number > shown)
+
+
+def test_the_same_data_give_the_same_picture():
+    first, second = (look.svg(lambda axes: None, 1, "nothing") for _ in range(2))
+    assert first == second
+    assert first.startswith('<svg role="img" aria-label="nothing" ')
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(2.5e6, "2.5M"), (12_480, "12.48k"), (-3000, "-3k"), (7, "7"), (0.5, "0.5")]
+)
+def test_numbers_are_shown_in_their_unit(value, text):
+    assert look.in_units(value, [(1e6, "M"), (1e3, "k"), (1, "")]) == text
