@@ -169,7 +169,7 @@ class RunConfig:
         8,
         "Training files that are read at once; the order of the examples depends on it.",
         at_least=1,
-        page="tracing.md",
+        page="../tracing/docs/sweep.md",
     )
 
     # How long, and how often to look. Steps are micro-batches, steps_per_update of them an update.
@@ -226,7 +226,7 @@ class RunConfig:
         "result.",
         kind=float,
         at_least=0,
-        page="tracing.md",
+        page="../tracing/docs/sweep.md",
     )
     drop_caches: bool = option(
         False, "Empty the file caches of the system before the run; needs root.", identifies=False
