@@ -45,7 +45,7 @@ _EXPLAINED_IN = {
 _ON_FLAGS = {
     "check": "submissions.md",
     "check_initial_accuracy": "submissions.md",
-    "observer": "watching.md",
+    "observer": "../mlperf_results/docs/watching.md",
 }
 """Flag of run_pretraining.py that is not an option of a run -> the page on it."""
 _HEAD = """\
