@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ def inspect(
         eval_files=eval_files,
         manifests=_manifests(files, findings),
     )
+    _check_open_files(setup)
     _check_batches(setup)
     _check_warm_up(setup)
     check_data(setup)
@@ -162,6 +164,39 @@ def require_fitting_model(
     beside = paths.location(bert_config_file).with_name(vocabulary.NAME)
     if paths.is_file(beside):
         vocabulary.read_fitting(str(beside), bert_config.vocab_size, of=bert_config_file)
+
+
+_OPENED_AHEAD = 3
+"""TensorFlow's interleave opens the files of two more turns. Measured: 24 of 8 in turn."""
+_OTHER_OPEN_FILES = 32
+"""Logs, checkpoints, and what TensorFlow opens now and then: eight at once were seen."""
+
+
+def _check_open_files(setup: Setup) -> None:
+    """Raises the limit of open files if the input needs more; finds an error if it may not.
+
+    Where a file cannot be opened within TensorFlow, the process may end without a word.
+    """
+    num_parallel = setup.config.num_parallel_files if setup.config.shuffle else 1
+    num_local = sum(not paths.is_remote(file) for file in setup.files)
+    others = _num_open_files() + _OTHER_OPEN_FILES
+    needed = min(_OPENED_AHEAD * num_parallel, num_local) + others
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or needed <= hard:
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return
+    fitting = (hard - others) // _OPENED_AHEAD
+    lower = f", or lower --num_parallel_files to {fitting}" if fitting > 0 else ""
+    setup.findings.add(
+        ERROR,
+        f"--num_parallel_files={num_parallel}: too many open files, up to {needed} at once, and "
+        f"this process may open {hard}; raise ulimit -n{lower}",
+    )
+
+
+def _num_open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def _check_batches(setup: Setup) -> None:

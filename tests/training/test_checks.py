@@ -417,6 +417,35 @@ def test_checkpoints_of_a_run_that_goes_on_need_no_further_room(config, monkeypa
     assert not any("are free" in text for text in texts(config, "error"))
 
 
+def test_more_files_at_once_than_may_be_open_are_told(config, monkeypatch, tmp_path):
+    """In TensorFlow the process may abort. 100 files, 40 in turn: the next ones are open too."""
+    for number in range(100):
+        shutil.copy(tmp_path / "part-0", tmp_path / f"many-{number}")
+    many = dataclasses.replace(config, input_file=str(tmp_path / "many-*"))
+    limits, raised = [1024, 1024], []
+    monkeypatch.setattr(checks, "_num_open_files", lambda: 8)
+    monkeypatch.setattr(checks.resource, "getrlimit", lambda kind: limits)
+    monkeypatch.setattr(checks.resource, "setrlimit", lambda kind, both: raised.append(both))
+
+    def told(num_parallel_files, soft, hard, **others):
+        limits[:] = soft, hard
+        changed = {"num_parallel_files": num_parallel_files, **others}
+        errors = texts(dataclasses.replace(many, **changed), "error")
+        return [error for error in errors if "ulimit" in error]
+
+    assert told(40, 139, 139) == [
+        "--num_parallel_files=40: too many open files, up to 140 at once, and this process may "
+        "open 139; raise ulimit -n, or lower --num_parallel_files to 33"
+    ]
+    assert told(33, 139, 139) == told(40, 140, 140) == told(150, 140, 140) == []
+    assert told(40, 43, 43, shuffle=False) == []  # one after the other
+    assert told(1, 40, 40)[0].endswith("may open 40; raise ulimit -n")
+    assert raised == []
+    unlimited = checks.resource.RLIM_INFINITY
+    assert told(40, 139, 4096) == told(40, 139, unlimited) == told(40, unlimited, unlimited) == []
+    assert raised == [(4096, 4096), (unlimited, unlimited)]
+
+
 def test_batch_without_reference_point_is_told_for_the_real_model_only(config):
     assert not any("reference point" in text for text in texts(config, "warning"))
     changed = large_model(config, train_batch_size=24)
