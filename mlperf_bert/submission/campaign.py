@@ -299,7 +299,7 @@ def _train(campaign: Campaign, number: int) -> RunResult:
             flush=True,
         )
         returncode = _call(command)
-        if returncode == EXIT_TRY_AGAIN or returncode < 0:
+        if returncode == EXIT_TRY_AGAIN or _is_of_a_kill(returncode):
             if has_ended(output_dir):
                 raise Interrupted(f"stopped after run {number}; the same command goes on")
             raise Interrupted(
@@ -315,6 +315,11 @@ def _train(campaign: Campaign, number: int) -> RunResult:
             "command again"
         )
     return run
+
+
+def _is_of_a_kill(returncode: int) -> bool:
+    """Whether a signal ended the command, or a process in its container (128 and the signal)."""
+    return returncode < 0 or returncode - 128 in signal.valid_signals()
 
 
 def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:

@@ -121,8 +121,9 @@ def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
     ]
 
 
-def test_a_killed_run_interrupts_the_campaign(make, monkeypatch):
-    made = make({"1": "exit -9"}, num_runs=2)
+@pytest.mark.parametrize("code", [-9, 128 + 9, 128 + 15])  # those above 128: in a container
+def test_a_killed_run_interrupts_the_campaign(make, code):
+    made = make({"1": f"exit {code}"}, num_runs=2)
     with pytest.raises(campaign.Interrupted, match="run 1 was stopped; the same command goes on"):
         train(made)
     assert len(train(made)) == 2

@@ -66,7 +66,7 @@ def test_the_second_start_reads_what_the_first_compiled(start, tmp_path):
         ("gs://bucket/cache", "give a local folder without quotation marks"),
         ('a"b', "give a local folder without quotation marks"),
         ("/proc/none", "No such file or directory"),
-        ("", "is empty: give a value"),
+        ("", "is empty, perhaps a variable that is not set; give a value"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, folder, message):
