@@ -33,10 +33,13 @@ def main() -> None:
         for number, names in parts.items()
     }
     gathering.require_no_other_parts(folder, named)
+    jobs = [(str(folder / part), names) for part, names in named.items()]
     if args.check:
+        # With the test set, which process_wiki.sh puts there before the parts.
+        test_set = [str(folder / name) for name in ("eval.txt", "eval.md5")]
+        stages.require_apart(jobs, also_read=files, also_written=test_set)
         return
     paths.make_folder(folder)
-    jobs = [(str(folder / part), names) for part, names in named.items()]
     run = gathering.write_part
     stages.run(run, jobs, num_workers=args.nworker, description="gather", also_read=files)
 

@@ -151,6 +151,22 @@ def _workers(number: int, files: Sequence[str | os.PathLike]) -> concurrent.futu
         return concurrent.futures.ThreadPoolExecutor(1)
 
 
+def require_apart(
+    jobs: Iterable[tuple], *, also_read: Sequence[str], also_written: Sequence[str]
+) -> None:
+    """Raises ValueError if an output would replace an input of any job, or another output.
+
+    The arguments are those of `run`.
+    """
+    read, written = list(also_read), list(also_written)
+    for first, second, *_ in (job for job in jobs if len(job) > 1):
+        is_gathered = isinstance(second, list)
+        read += second if is_gathered else [first]
+        written.append(first if is_gathered else second)
+    named = [(os.fspath(path), path) for path in written]
+    whole.require_apart(named, read, remedy="give other suffixes, or another folder")
+
+
 def run(
     function: Callable,
     jobs: Iterable[tuple],
@@ -178,13 +194,7 @@ def run(
     if num_workers < 1:
         raise ValueError(f"--nworker={num_workers}: must be a number at least 1")
     jobs = list(jobs)
-    read, written = list(also_read), list(also_written)
-    for first, second, *_ in (job for job in jobs if len(job) > 1):
-        is_gathered = isinstance(second, list)
-        read += second if is_gathered else [first]
-        written.append(first if is_gathered else second)
-    named = [(os.fspath(path), path) for path in written]
-    whole.require_apart(named, read, remedy="give other suffixes, or another folder")
+    require_apart(jobs, also_read=also_read, also_written=also_written)
     files = [
         each
         for job in jobs

@@ -329,6 +329,15 @@ def test_no_stage_replaces_what_it_reads(tmp_path, name, words):
     assert all(path.read_text() == "One.\n" for path in tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("raw", ["part-00000-of-00500", "eval.txt"])
+def test_all_stages_are_refused_before_the_first_where_the_last_replaces_a_text(tmp_path, raw):
+    (tmp_path / raw).write_text("<doc>\nA\n\nOne.\n</doc>\n")
+    done = clean_up("process_wiki.sh", raw, folder=tmp_path, RESULTS=".", NUM_TEST_ARTICLES="0")
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"{raw}: is an input too; give other suffixes, or another folder\n")
+    assert [path.name for path in tmp_path.iterdir()] == [raw]
+
+
 def test_the_empty_last_article_counts_and_can_be_picked():
     text = "one\n\ntwo\n\n"
     picks = [gathering.separate(text, 1, seed)[1][0] for seed in range(40)]
