@@ -178,7 +178,7 @@ def _check_open_files(setup: Setup) -> None:
     Where a file cannot be opened within TensorFlow, the process may end without a word.
     """
     num_parallel = setup.config.num_parallel_files if setup.config.shuffle else 1
-    num_local = sum(not paths.is_remote(file) for file in setup.files)
+    num_local = sum(paths.are_local([file]) for file in setup.files)
     others = _num_open_files() + _OTHER_OPEN_FILES
     needed = min(_OPENED_AHEAD * num_parallel, num_local) + others
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
