@@ -489,7 +489,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--baseline", help="A, from a file of --write_baseline")
     parser.add_argument("--write_baseline", metavar="FILE", help="write A there; compare nothing")
     parser.add_argument(
-        "--fail_if_slower", type=share_of, metavar="3%%", help="exit code 3 if B is, 4 if unknown"
+        "--fail_if_slower", type=share_of, metavar="3%", help="exit code 3 if B is, 4 if unknown"
     )
     parser.add_argument(
         "--figure", choices=(TIME_TO_TRAIN, SAMPLES_PER_SECOND), default=TIME_TO_TRAIN,

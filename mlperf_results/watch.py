@@ -3,8 +3,7 @@
     python -m mlperf_results.watch result_0.txt [result_1.txt ...] [--follow]
 
 reads logs, of any vendor, also while they grow. run_pretraining.py says the same of its own run at
-every evaluation (observer.py). other_runs.py states the method; --table prints how often it is
-right.
+every evaluation. other_runs.py states the method, benchmarks/watch_table.py how often it is right.
 
 Exit codes: 0 all runs are inside of the band, 3 one is outside, 1 bad input.
 """
@@ -200,12 +199,17 @@ def observer(config: "RunConfig", words: Sequence[str]) -> Watch:
         place of the published ones; `--stop_if_hopeless` ends a run that is below the band.
 
     Raises:
-      ValueError: no runs are there to compare with.
+      ValueError: a word is neither, or no runs are there to compare with.
     """
-    parser = argparse.ArgumentParser(prog="--observer=mlperf_results.watch:observer")
+    parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     parser.add_argument("--reference")
     parser.add_argument("--stop_if_hopeless", action="store_true")
-    given = parser.parse_args(paths.words_with_home(words))
+    try:
+        given, unknown = parser.parse_known_args(paths.words_with_home(words))
+    except argparse.ArgumentError as error:
+        raise ValueError(str(error)) from error
+    if unknown:
+        raise ValueError(f"{unknown[0]}: give --reference=RUNS, --stop_if_hopeless or neither")
     model = json_text.read_object(config.bert_config_file)
     batch_size = config.global_batch_size
     if given.reference is None:

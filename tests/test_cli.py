@@ -249,6 +249,8 @@ def test_an_empty_name_of_a_flag_file_is_refused(words):
             "mlperf_results.watch:observer --reference=/none",
             "/none: there is no such file or folder; give",
         ),
+        ("mlperf_results.watch:observer --nope", "--nope: give --reference=RUNS"),
+        ("mlperf_results.watch:observer --reference", "argument --reference: expected one"),
     ],
 )
 def test_the_check_names_an_observer_that_is_none(inputs, observer, reason):

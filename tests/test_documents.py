@@ -1,6 +1,7 @@
 """Every command, link, flag and path in the documents is true of this checkout."""
 
 import contextlib
+import importlib
 import itertools
 import json
 import re
@@ -15,6 +16,7 @@ import pytest
 from mlperf_bert import options
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.training.config import RunConfig
+from mlperf_results import published
 from tests.fixtures import REPOSITORY
 from tests.helpers import count, starts
 
@@ -211,6 +213,14 @@ def test_other_trackers_take_the_metrics_of_a_run(tracker, tmp_path, monkeypatch
         "eval/step",
         "eval/masked_lm_accuracy",
     }
+
+
+def test_every_observer_and_published_result_that_a_page_names_is_there():
+    text = "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    for module, function in set(re.findall(r"--observer='?([a-z][\w.]+):(\w+)", text)):
+        assert hasattr(importlib.import_module(module), function), f"{module}:{function}"
+    known = {entry.name for entry in published.load()}
+    assert set(re.findall(r"\b\d\.\d/[A-Z]\w+/[\w.-]*\w", text)) <= known
 
 
 def test_the_published_results_are_read_in_one_line(monkeypatch):
