@@ -35,6 +35,7 @@ _LISTS = ("--input_file", "--eval_input_file")
 _MAY_BE_EMPTY = {"undefok"}  # absl's own, and those of `paths`
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
 _COMPARISONS = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
+_HINT = "; give --observer='mlperf_results.watch:observer --reference=RUNS --stop_if_hopeless'"
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 
 
@@ -239,7 +240,8 @@ def parse(script: str, argv: Sequence[str]) -> list[str]:
     except UnicodeDecodeError as error:
         sys.exit(f"{script}: --flagfile names a file that is not text ({error.reason})")
     except flags.UnrecognizedFlagError as error:
-        sys.exit(f"{script}: {printable(_of_two_words(error.flagname) or str(error))}")
+        instead = _HINT if error.flagname in ("reference", "stop_if_hopeless") else ""
+        sys.exit(f"{script}: {printable(_of_two_words(error.flagname) or f'{error}{instead}')}")
     except (flags.Error, OSError) as error:
         sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")
     except ValueError as error:

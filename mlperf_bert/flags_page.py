@@ -125,12 +125,7 @@ def _described_action(action: argparse.Action) -> dict[str, Any]:
 
 def section(script: str, found: Sequence[dict[str, Any]]) -> str:
     """Returns the section of the page on a script."""
-    rows = [
-        f"## {script}",
-        "",
-        "| flag | takes | default | meaning | more |",
-        "|---|---|---|---|---|",
-    ]
+    rows = [f"## {script}", "", "| flag | takes | default | meaning | more |", "|---" * 5 + "|"]
     for flag in found:
         dashes = "" if flag.get("is_positional") else "--"
         page = flag.get("page") or _EXPLAINED_IN[script]

@@ -1,11 +1,13 @@
 """Every command, link, flag and path in the documents is true of this checkout."""
 
+import collections
 import contextlib
 import importlib
 import itertools
 import json
 import re
 import shlex
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -121,6 +123,24 @@ def test_a_command_names_what_is_there(name, words):
         for configuration in CONFIGURATIONS.get(script.name, ()):
             declared |= options.flags_of(configuration).keys()
         assert option_names(arguments) <= declared, f"{name}: {words}"
+
+
+def test_every_module_that_is_named_as_a_command_or_an_observer_exists():
+    """In documents, docstrings and messages alike."""
+    listed = ["git", "ls-files", ":!CHANGELOG.md", "*.md", "*.py", "*.sh", "Makefile", ".ci/run"]
+    output = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    modules = rf"((?:{OWN_FOLDERS.replace(' ', '|')})[.\w]*)"
+    spoken = re.compile(rf"python -m {modules}|--observer='?{modules}:(\w+)")
+    found = collections.defaultdict(set)
+    for name in output.stdout.split():
+        for command, observer, function in spoken.findall((REPOSITORY / name).read_text("utf-8")):
+            found[command or observer, function].add(name)
+    assert len(found) > 40
+    del found["mlperf_results.", ""]  # a table's head: its rows have the rest
+    for (module, function), names in found.items():
+        script, _ = script_and_arguments("python", ["-m", module.rstrip(".")])
+        assert script.is_file(), f"{module} in {names}"
+        assert f"\ndef {function}" in script.read_text("utf-8"), f"{module}:{function} in {names}"
 
 
 LEVELS = ("quick", "test", "gate", "test-all", "test-soak", "test-container")

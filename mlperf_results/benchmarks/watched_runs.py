@@ -5,7 +5,7 @@
 The task is that of the miniature campaign (demo/miniature.py). Ten runs of it are the band; thirty
 others are healthy; each kind of damage is trained with three seeds. Every run is a process of
 run_pretraining.py, a command that was stopped goes on, and an hour on two cores is what it takes.
-The table says at which evaluation the watch (mlperf_results/observer.py) warned a run
+The table says at which evaluation the watch (mlperf_results/watch.py) warned a run
 first.
 """
 

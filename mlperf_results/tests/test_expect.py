@@ -1,4 +1,4 @@
-"""How long a run takes, as the command says it; tests of the method: test_expectation.py."""
+"""How long a run takes, by published results."""
 
 import re
 
