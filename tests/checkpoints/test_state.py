@@ -1,5 +1,6 @@
 """Which checkpoint a run goes on from, whatever the directory is called. CPU, seconds."""
 
+import pathlib
 import shutil
 
 import pytest
@@ -82,6 +83,23 @@ def test_a_copy_does_not_change(tmp_path, value):
     value.assign_add(1.0)
     state.restore(state.save(10, copied))
     assert float(value) == 1.0
+
+
+def test_old_ones_go_once_the_new_one_is_listed(tmp_path, value, monkeypatch):
+    """Whenever the process is killed, what is listed is there."""
+    directory, remove, listed = str(tmp_path), tf.io.gfile.remove, {}
+
+    def stand_in(path):
+        state = tf.train.get_checkpoint_state(directory)
+        listed[path] = [pathlib.Path(path).name for path in state.all_model_checkpoint_paths]
+        remove(path)
+
+    state = state_in(directory, value, keep_checkpoint_max=1)
+    save(state, value, 10)
+    monkeypatch.setattr(tf.io.gfile, "remove", stand_in)
+    save(state, value, 20)
+    old = {path: names for path, names in listed.items() if "/model.ckpt-10." in path}
+    assert len(old) == 2 and all(names == ["model.ckpt-20"] for names in old.values()), listed
 
 
 LISTS = {
