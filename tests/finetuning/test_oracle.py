@@ -212,10 +212,17 @@ def test_losses_and_predictions_of_spans(made, source, hugging_face):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("spans", [False, True], ids=["classes", "spans"])
-def test_every_gradient_in_bfloat16_is_near_float32s(made, source, spans):
-    """Biases too, which a layer of Keras adds up in bfloat16 on a CPU."""
-    random, shape = np.random.RandomState(1), (64, MAX_SEQ_LENGTH)
+@pytest.mark.parametrize(
+    "eighths", [4, 1, None], ids=["two classes", "one class above all", "spans"]
+)
+def test_every_gradient_in_bfloat16_is_near_float32s(made, source, eighths):
+    """Biases too, which a layer of Keras adds up in bfloat16 on a CPU.
+
+    The head's error is largest where both classes nearly cancel, the pooler's where one sign
+    prevails and the sum stands still: 4.6 and 24% in bfloat16. `eighths` are of the second class.
+    """
+    spans, num = eighths is None, 512 if eighths else 64
+    random, shape = np.random.RandomState(1), (num, MAX_SEQ_LENGTH)
     features = {
         "input_ids": random.randint(source.config.vocab_size, size=shape),
         "input_mask": np.ones(shape),
@@ -223,10 +230,10 @@ def test_every_gradient_in_bfloat16_is_near_float32s(made, source, spans):
     }
     if spans:  # of questions without an answer: random positions would cancel, but for rounding
         task = SquadTask(name="squad2", data_dir="")
-        features |= {"start_positions": np.zeros(64), "end_positions": np.zeros(64)}
+        features |= {"start_positions": np.zeros(num), "end_positions": np.zeros(num)}
     else:
         task = glue.create("rte", str(made / "glue"))
-        features["labels"] = random.randint(2, size=64)
+        features["labels"] = random.randint(8, size=num) < eighths
     features = {name: tf.constant(values, tf.int32) for name, values in features.items()}
 
     @tf.function(autograph=False)
