@@ -102,3 +102,6 @@ def test_a_baseline_is_the_side_that_was_written(tmp_path, call):
         assert code == 1 and error.count("\n") == 1
         assert error.startswith("compare: bad.json: damaged (")
         assert error.endswith("; write it again with --write_baseline\n")
+    for name in ("task", "made_on"):
+        (tmp_path / "bad.json").write_text(json.dumps(content | {name: "x"}))
+        assert f"{name} must be an object" in call("a.log", "--baseline=bad.json")[2]
