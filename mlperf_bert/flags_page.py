@@ -53,7 +53,7 @@ _HEAD = """\
 
 Every flag of the scripts at the top of the repository, of `convert/` and of `portable/`: what it
 takes, its default, and the page that explains it. `python -m mlperf_bert.flags_page` writes this
-page. Every script also prints its flags with `--help`, and so do the other commands
+page. Every script also prints its flags with `--help`, and so do other commands that have some
 (`python -m ...`, `cleanup_scripts/`, `tracing/trace.sh`). `portable/export.py` takes the flags of
 `run_pretraining.py` too. A file of `mlperf_bert/` is started as a module, such as
 `python -m mlperf_bert.portable.export`; `run_step.py` and `compile_step.py` are single files.

@@ -41,7 +41,7 @@ def variants_of(both: campaign.Campaign, flag_files: Sequence[str]) -> list[camp
         raise ValueError(f"both files are called {names[0]}; rename one")
     variants = []
     for name, path in zip(names, flag_files, strict=True):
-        campaign.require_name("alternate", name)
+        campaign.require_name("variants", name)
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:

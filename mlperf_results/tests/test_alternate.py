@@ -124,6 +124,8 @@ def test_other_variants_are_refused(alternate, tmp_path, capsys):
     assert "ab holds other variants, ['new', 'old']; give the same files" in capsys.readouterr().err
     with pytest.raises(ValueError, match="both files are called a; rename one"):
         alternating.variants_of(None, ["x/a.flags", "y/a.flags"])
+    with pytest.raises(ValueError, match="--variants='a b' names folders"):
+        alternating.variants_of(None, ["a b.flags", "y/a.flags"])
 
 
 def test_a_variant_in_which_another_campaign_works_is_left_to_it(alternate, tmp_path, capsys):
