@@ -17,7 +17,7 @@ from tracing.tracers import User
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="tracing/trace.sh",
+        prog="python -m tracing",
         usage="%(prog)s [options] -- COMMAND...\n"
         "       %(prog)s [options] --container NAME | --pid PID\n"
         "       %(prog)s --convert FOLDER",
@@ -69,7 +69,7 @@ def _convert(folder: Path, *, keep_raw: bool) -> None:
         reason = str(error) or "interrupted"
         raise ValueError(
             f"{folder}: {reason}; what was recorded lies in {folder / RAW}: make room, then "
-            f"tracing/trace.sh --convert {folder}"
+            f"python -m tracing --convert {folder}"
         ) from None
     finally:
         _give_to_user(folder)

@@ -71,7 +71,7 @@ def missing(*, is_root: bool, version_text: str | None, events: frozenset[str]) 
         oldest = ".".join(str(number) for number in OLDEST_VERSION)
         return f"{version_text.strip() or 'this bpftrace'} is too old; {oldest} or later is needed"
     if not is_root:
-        return "it needs root; call tracing/trace.sh with sudo"
+        return "it needs root; take the trace with sudo"
     if not events:
         return "this kernel has no tracepoints (built without ftrace), or hides them"
     if not chosen_programs(events):

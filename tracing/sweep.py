@@ -37,7 +37,6 @@ from tracing import (
 )
 from tracing.tables import written_beside
 
-TRACE = Path(__file__).with_name("trace.sh")
 LAUNCHER = "start_training.sh"
 REAL, SLEEP = "real", "sleep"
 COLD, WARM = "cold", "warm"
@@ -259,8 +258,9 @@ def _prepare_cache(sweep: Sweep, point: Point, group: limits.MemoryGroup | None)
 def _call(sweep: Sweep, folder: Path, words: Sequence[str], environment: dict) -> int | None:
     """The exit code under the tracing; None after the time limit."""
     backend = [f"--backend={sweep.backend}"] if sweep.backend else []
-    command = [str(TRACE), f"--output={folder / 'trace'}", *backend, "--", *words]
-    # A command that joins a group needs the rights that it was given; trace.sh would drop sudo's.
+    trace = [sys.executable, "-m", "tracing", f"--output={folder / 'trace'}"]
+    command = [*trace, *backend, "--", *words]
+    # A command that joins a group needs the rights that it was given; the trace would drop sudo's.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
@@ -268,7 +268,7 @@ def _call(sweep: Sweep, folder: Path, words: Sequence[str], environment: dict) -
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env={**kept, "PYTHON": sys.executable, **environment},
+            env=kept | environment,
         )
         try:
             return process.wait(timeout=sweep.timeout_s)
@@ -402,7 +402,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of --compute=sleep; one, or one for each batch size",
     )
     parser.add_argument("--data", help="the training's files, if the command does not name them")
-    parser.add_argument("--backend", choices=backends.NAMES, help="as of tracing/trace.sh")
+    parser.add_argument("--backend", choices=backends.NAMES, help="as of python -m tracing")
     parser.add_argument("--timeout_s", type=float, help="ends a point that takes longer")
     parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
     return parser

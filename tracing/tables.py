@@ -317,28 +317,21 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def columns_of(path: Path, needed: Sequence[str]) -> list[str]:
-    """The names of the columns in a table's file.
+def require_written(path: Path) -> None:
+    """Makes sure that a table's file has all of its columns; more do no harm.
 
     Raises:
-      ValueError: it has not been written by the tracing, it is damaged, or it lacks one.
+      ValueError: the tracing has not written it, or it is damaged.
     """
     with reading(path):
         found = pq.read_schema(path)
-    expected = schema(path.stem)
-    foreign = "the tracing has not written it: copy the trace here again"
-    if not COLUMNS[path.stem].keys() & set(found.names):
-        raise ValueError(f"{path}: no column of this table; {foreign}")
-    for name in {"monotonic_ns", *found.names} & set(expected.names):
-        kind = _kind(expected.field(name))
-        if name not in found.names or _kind(found.field(name)) != kind:
-            raise ValueError(f"{path}: no column {name} of {kind}; {foreign}")
-    if missing := set(needed) - set(found.names):
-        raise ValueError(
-            f"{path} lacks {', '.join(sorted(missing))}: another version of tracing/trace.sh wrote "
-            "it; use that one's checkout"
-        )
-    return found.names
+    for column in schema(path.stem):
+        kind = _kind(column)
+        if column.name not in found.names or _kind(found.field(column.name)) != kind:
+            raise ValueError(
+                f"{path}: no column {column.name} of {kind}; this tracing has not written it: copy "
+                "the trace here again, or record it again"
+            )
 
 
 def _kind(field: pa.Field) -> str:
@@ -351,8 +344,7 @@ def _kind(field: pa.Field) -> str:
 def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
     """Reads a table; words come as plain strings.
 
-    A table that was not written is empty; without `columns` all are read, and one that the file
-    lacks, as an older trace may, is null.
+    A table that was not written is empty; without `columns` all are read.
 
     Raises:
       ValueError: the file is not such a table, or it is damaged.
@@ -361,10 +353,9 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
     names = list(columns) if columns else schema(table).names
     if not path.exists():
         return schema(table).empty_table().select(names).to_pandas()
-    stored = columns_of(path, columns or [])
+    require_written(path)
     with reading(path):
-        found = pq.read_table(path, columns=[name for name in names if name in stored]).to_pandas()
-    found = found.reindex(columns=names)
+        found = pq.read_table(path, columns=names).to_pandas()
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})
 
 

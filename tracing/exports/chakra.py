@@ -40,7 +40,7 @@ MAPPING: Mapping[str, tuple[str, str]] = {
 """Our operation or event -> type of the node, and what the node says of it."""
 
 _COLUMNS = (
-    "monotonic_ns", "latency_ns", "pid", "tid", "kind", "operation", "path", "file_class",
+    "monotonic_ns", "latency_ns", "pid", "tid", "kind", "operation", "fd", "path", "file_class",
     "offset_bytes", "size_bytes", "error",
 )  # fmt: skip
 _KINDS = ("open", "create", "close", "read", "write", "sync", "fault")
@@ -167,7 +167,7 @@ class _Nodes:
         return iter(sorted(found))
 
     def _calls(self) -> Iterator[Event]:
-        calls = self._trace.calls_of(_KINDS, _COLUMNS, maybe=["fd"])
+        calls = self._trace.calls_of(_KINDS, _COLUMNS)
         calls = calls[calls["error"].isna()]
         calls = calls[~calls["file_class"].isin([files.PIPES, files.PSEUDO])]
         calls = calls[calls["operation"].isin([*_FS_OPS, *_COPIES, ADD_TO_PAGE_CACHE])]

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from tracing import backends
 from tracing.recording import RAW
-from tracing.tables import Tables, columns_of, reading
+from tracing.tables import Tables, reading, require_written
 
 _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown
@@ -41,7 +41,7 @@ def _why_unfinished(folder: Path) -> str:
     if not folder.is_dir():
         return "there is no such folder"
     if (folder / RAW).is_dir():
-        return f"tracing/trace.sh --convert {folder} finishes it"
+        return f"python -m tracing --convert {folder} finishes it"
     return "it has no summary.json"
 
 
@@ -60,8 +60,8 @@ def readable(*folders: Path) -> Iterator[None]:
             pa.ArrowException) as error:  # fmt: skip
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ValueError(
-            f"{' or '.join(map(str, folders))}: a trace is damaged, or of another version of "
-            f"tracing/trace.sh ({reason}); copy it here again"
+            f"{' or '.join(map(str, folders))}: a trace is damaged ({reason}); "
+            "copy it here again, or record it again"
         ) from error
 
 
@@ -91,22 +91,16 @@ class Finished(Tables):
         if not self._path("file_ops").is_file():
             raise ValueError(f"{self.folder} is damaged: file_ops.parquet is missing")
 
-    def calls_of(
-        self, kinds: Sequence[str], columns: Sequence[str], *, maybe: Sequence[str] = ()
-    ) -> pd.DataFrame:
+    def calls_of(self, kinds: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
         """The calls of some kinds in order of time; words stay numbers, as in the file.
-
-        What older versions did not record, `maybe`, is null where it is missing.
 
         Raises:
           ValueError: the table cannot be read.
         """
         path, wanted = self._path("file_ops"), [("kind", "in", list(kinds))]
-        stored = columns_of(path, [*columns, "kind"])
-        present = [*columns, *(name for name in maybe if name in stored)]
+        require_written(path)
         with reading(path):
-            found = pq.read_table(path, columns=present, filters=wanted).to_pandas()
-        found = found.reindex(columns=[*columns, *maybe])
+            found = pq.read_table(path, columns=list(columns), filters=wanted).to_pandas()
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
@@ -118,7 +112,7 @@ class Finished(Tables):
         path = self._path(table)
         if not path.is_file():
             return
-        columns_of(path, columns)
+        require_written(path)
         with (
             reading(path),
             pq.ParquetFile(path) as file,

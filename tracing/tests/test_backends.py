@@ -16,11 +16,11 @@ def test_without_root_strace_is_taken_and_root_is_asked_for(monkeypatch):
     found = backends.choose(None)
     assert found.chosen == backends.STRACE
     first, second, third = found.lines()
-    assert first == "bpftrace: it needs root; call tracing/trace.sh with sudo"
+    assert first == "bpftrace: it needs root; take the trace with sudo"
     assert second.startswith("strace: used; ") and third.startswith("proc: used; ")
     assert found.line() == (
         "strace records every call on files; no block I/O, page faults only as counts "
-        "(bpftrace: it needs root; call tracing/trace.sh with sudo)"
+        "(bpftrace: it needs root; take the trace with sudo)"
     )
     with pytest.raises(ValueError, match="--backend=bpftrace: it needs root"):
         backends.choose(backends.BPFTRACE)

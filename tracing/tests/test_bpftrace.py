@@ -207,7 +207,7 @@ def test_lost_events_and_damaged_lines_are_counted():
     [
         ({"version_text": None}, "bpftrace is not installed"),
         ({"version_text": "bpftrace v0.9.4\n"}, "bpftrace v0.9.4 is too old; 0.14 or later"),
-        ({"is_root": False}, "it needs root; call tracing/trace.sh with sudo"),
+        ({"is_root": False}, "it needs root; take the trace with sudo"),
         ({"events": frozenset()}, "this kernel has no tracepoints"),
         ({"events": frozenset({"sched/sched_switch"})}, "none of the tracepoints in question"),
     ],

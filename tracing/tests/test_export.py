@@ -49,7 +49,10 @@ def test_a_target_without_output_writes_into_the_traces_folder(tmp_path, target,
     [
         (lambda folder: None, "is not a finished trace: there is no such folder"),
         (lambda folder: folder.mkdir(), "is not a finished trace: it has no summary.json"),
-        (lambda folder: (folder / "raw").mkdir(parents=True), "trace.sh --convert .* finishes it"),
+        (
+            lambda folder: (folder / "raw").mkdir(parents=True),
+            "tracing --convert .* finishes it",
+        ),
     ],
 )
 def test_what_is_no_finished_trace_is_refused(tmp_path, target, make, reason):
@@ -151,15 +154,16 @@ def test_foreign_tables_are_one_line(tmp_path, target, strange):
     for table in ("file_ops", "mllog", "files", "spans", "threads"):
         pd.DataFrame(strange).to_parquet(trace / f"{table}.parquet")
     line = refusal(export.main, trace, f"--to={target}")
-    assert line.endswith("; the tracing has not written it: copy the trace here again")
+    assert line.endswith("not written it: copy the trace here again, or record it again")
 
 
-def test_a_table_of_another_version_and_one_that_is_gone_are_refused(tmp_path):
+def test_a_table_that_lacks_a_column_and_one_that_is_gone_are_refused(tmp_path):
     trace = generated_trace.write(tmp_path / "trace")
     found = pd.read_parquet(trace / "file_ops.parquet")
-    found.drop(columns="latency_ns").to_parquet(trace / "file_ops.parquet")
-    line = refusal(export.main, trace, "--to=dftracer")
-    assert "lacks latency_ns: another version of tracing/trace.sh wrote it" in line
+    for column in ("latency_ns", "opening"):  # one that the target needs, and one that it does not
+        found.drop(columns=column).to_parquet(trace / "file_ops.parquet")
+        line = refusal(export.main, trace, "--to=dftracer")
+        assert f"file_ops.parquet: no column {column} of numbers; this tracing has not" in line
     (trace / "file_ops.parquet").unlink()
     for target in ("dftracer", "perfetto"):
         line = refusal(export.main, trace, f"--to={target}")
