@@ -53,7 +53,7 @@ flags.DEFINE_multi_string(
     "observer",
     [],
     "MODULE:FUNCTION of a package that looks on, and after a space its own arguments. It is told "
-    "of every evaluation, and may end the run. Give the flag once for each.",
+    "of every evaluation, and may end the run",
 )
 flags.DEFINE_string("master", None, "Accepted for the reference's command lines; without effect.")
 

@@ -14,26 +14,26 @@ BESIDE = {"tests", "benchmarks"}
 # Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
 # the same product; the next redesign lowers them.
 CEILINGS = {
-    "benchmarks": 3_600,
-    "cleanup_scripts": 519,
+    "benchmarks": 3_102,
+    "cleanup_scripts": 522,
     "cloud": 594,
     "demo": 1_592,
-    "mlperf_bert": 1_088,
+    "mlperf_bert": 1_086,
     "mlperf_bert/checkpoints": 1_113,
     "mlperf_bert/convert": 515,
-    "mlperf_bert/data": 5_668,
+    "mlperf_bert/data": 5_678,
     "mlperf_bert/files": 1_643,
     "mlperf_bert/finetuning": 2_671,
     "mlperf_bert/input": 859,
-    "mlperf_bert/mlperf": 2_388,
+    "mlperf_bert/mlperf": 2_260,
     "mlperf_bert/model": 1_107,
     "mlperf_bert/optimization": 404,
     "mlperf_bert/portable": 1_991,
-    "mlperf_bert/submission": 2_434,
-    "mlperf_bert/training": 4_948,
-    "mlperf_results": 3_941,
+    "mlperf_bert/submission": 2_432,
+    "mlperf_bert/training": 4_983,
+    "mlperf_results": 3_939,
     "root": 813,
-    "tracing": 8_500,
+    "tracing": 8_438,
 }
 
 # Files that import each other, imports inside functions and for types counted: it only shrinks.
