@@ -123,7 +123,7 @@ read_gpus() { # NAME: of a variable; sets gpus
 is_given() { case " ${given[*]} " in *" $1 "*) ;; *) return 1 ;; esac; }
 
 # The engine takes the host's numbers, which are those of nvidia-smi. Slurm's variables have them. CUDA_VISIBLE_DEVICES
-# has them too, but where Slurm hides the other GPUs CUDA counts anew: its 0,1 are the first two of SLURM_STEP_GPUS.
+# has them too, but where Slurm hides the other GPUs CUDA counts from 0: its 0,1 are the first two of SLURM_STEP_GPUS.
 count_within_slurm() { # sets gpus to the host's numbers
   local gpu host=() counted=()
   for gpu in "${gpus[@]}"; do

@@ -40,7 +40,7 @@ def test_patterns_of_reads_worked_out_by_hand():
 
 
 def test_open_files_are_told_apart_by_opening(tmp_path):
-    """A child's reads go on where its parent's ended; a second opening begins anew."""
+    """A child's reads go on where its parent's ended; a second opening begins at 0."""
     data = tmp_path / "part-00000"
     read = 'read({}<{}>, ""..., 10) = 10'
     lines = [
