@@ -74,7 +74,7 @@ def test_other_lengths_name_feature_and_flag(path):
     ones = {name: np.ones_like(values) for name, values in example(0).items()}
     path.write_bytes(tfrecord.frame(example_encoder.encode(ones)))
     for max_seq_length, max_predictions_per_seq, message in (
-        (9, 3, "holds 8 values in input_ids, but --max_seq_length=9"),
+        (9, 3, "holds 8 values in input_ids, but the run has --max_seq_length=9"),
         (8, 4, "holds 3 values .*, but --max_predictions_per_seq=4"),
     ):
         limits = validity.ExampleLimits(
