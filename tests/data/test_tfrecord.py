@@ -75,7 +75,7 @@ def test_other_lengths_name_feature_and_flag(path):
     path.write_bytes(tfrecord.frame(example_encoder.encode(ones)))
     for max_seq_length, max_predictions_per_seq, message in (
         (9, 3, "holds 8 values in input_ids, but the run has --max_seq_length=9"),
-        (8, 4, "holds 3 values .*, but --max_predictions_per_seq=4"),
+        (8, 4, "holds 3 values .*, but the run has --max_predictions_per_seq=4"),
     ):
         limits = validity.ExampleLimits(
             max_seq_length=max_seq_length,
