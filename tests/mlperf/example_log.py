@@ -1,6 +1,7 @@
 """A run's log through the API, as the training writes it; its clock, and its records."""
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def write_log(
                 run.eval_start(samples)
                 run.eval_stop(samples)
                 run.eval_accuracy(accuracy, samples, step=samples // 448)
+                time.sleep(0.002)  # stamps are whole milliseconds, and a run takes some
                 if accuracy >= 0.720:
                     run.succeed()
                     break
