@@ -20,19 +20,6 @@ def compared(a, b, **options):
     return compare.compare(sides.read_side(str(a)), sides.read_side(str(b)), **options)
 
 
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """Returns a function that gives the command in tmp_path, and returns code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        code = compare.main([str(word) for word in words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
-
-
 def test_an_interval_is_that_of_welchs_test_on_logarithms(tmp_path):
     """Against scipy's own test."""
     found = compared(

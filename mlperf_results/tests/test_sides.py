@@ -5,24 +5,11 @@ import math
 
 import pytest
 
-from mlperf_results import compare, sides
+from mlperf_results import sides
 from tests.submission.timed_log import write_log, write_results
 
 SLOW = [20.0, 21.0, 22.0, 20.5, 21.5]
 FAST = [18.0, 18.5, 19.5, 19.0, 18.2]
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """Returns a function that gives the command in tmp_path, and returns code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        code = compare.main([str(word) for word in words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def test_copies_of_a_log_are_one_run_and_said(tmp_path, call):
