@@ -6,8 +6,10 @@ BIN    := .venv/bin
 SEED   ?=
 TESTS  ?=
 CHANGED ?=
-ACCELERATOR ?= cpu
-$(if $(filter-out cpu gpu,$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give cpu or gpu))
+# What .venv was made for stays until another is asked for.
+ACCELERATOR ?= $(firstword $(patsubst .venv/.installed-%,%,$(wildcard .venv/.installed-*)) cpu)
+ACCELERATORS := gpu gpu-cuda13 gpu-tensorflow tpu rocm
+$(if $(filter-out cpu $(ACCELERATORS),$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give one of cpu $(ACCELERATORS)))
 
 .PHONY: help setup demo demo-finetune quick test gate test-all test-soak test-container test-compilers lint format lock clean
 
@@ -25,7 +27,8 @@ help:
 	@echo "make test-compilers    what Google's and NVIDIA's compilers say of the exported step; installs 3 GB in .venv-compilers"
 	@echo "make lint              ruff, mypy and shellcheck"
 	@echo "make format            what ruff can correct by itself"
-	@echo "make setup             only the environment, in .venv; with ACCELERATOR=gpu also the libraries of CUDA"
+	@echo "make setup             only the environment, in .venv; with ACCELERATOR=gpu also jax for CUDA 12; others are"
+	@echo "                       gpu-cuda13, gpu-tensorflow, tpu and rocm"
 	@echo "make lock              solve the pinned requirements again"
 	@echo "make clean             remove build/"
 
@@ -34,8 +37,10 @@ help:
 	environment/setup.sh .venv environment/requirements-dev.lock
 	@touch $@
 
-.venv/.installed-gpu: environment/requirements-gpu.lock .venv/.installed
-	environment/setup.sh .venv environment/requirements-gpu.lock
+# One at a time: their packages lie in the same folders.
+.venv/.installed-%: environment/requirements-%.lock .venv/.installed
+	@rm -f .venv/.installed-*
+	environment/setup.sh .venv environment/requirements-$*.lock
 	@touch $@
 
 # The compilers of accelerators have their own environment: the TPU extra pins another libtpu.
@@ -47,7 +52,7 @@ help:
 	environment/setup.sh .venv-compilers environment/compilers-gpu.lock
 	@touch $@
 
-setup: .venv/.installed $(if $(filter gpu,$(ACCELERATOR)),.venv/.installed-gpu)
+setup: .venv/.installed $(addprefix .venv/.installed-,$(filter $(ACCELERATORS),$(ACCELERATOR)))
 
 demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
@@ -115,16 +120,18 @@ define LOCK
 	@sed -i -E "s/python_full_version < '3.14'( and )?//; s/platform_machine == 'x86_64'( and )?//; \
 		s/( and )?sys_platform == 'linux'//; s/ ; +\\\\/ \\\\/" $(1)
 endef
-# What users install is what is tested: a subset of the development lock. TPUs have TensorFlow 2.20.
-ON_TPU := tensorflow-text==2.20.1 tf-keras==2.20.1
+# What users install is what is tested: a subset of the development lock, but for the build of TensorFlow.
+TESTED := --constraint environment/requirements-dev.lock --extra training
+ON_CPU := $(TESTED) --extra tensorflow-cpu --override .venv/without_tensorflow
 lock: setup
 	$(call LOCK,environment/requirements-dev.lock,--extra training --group dev)
-	$(call LOCK,environment/requirements.lock,--constraint environment/requirements-dev.lock --extra training)
-	$(call LOCK,environment/requirements-gpu.lock,--constraint environment/requirements-dev.lock --extra training --extra gpu)
-	@printf "%s\n" "tensorflow; sys_platform == 'never'" $(ON_TPU) >.venv/tpu.overrides
-	@sed -E '/^(tensorboard|tensorflow-text|tf-keras)==/,/[^\]$$/d' environment/requirements-dev.lock >.venv/tpu.constraints
-	$(call LOCK,environment/requirements-tpu.lock,--constraint .venv/tpu.constraints --extra training --extra tpu --override .venv/tpu.overrides)
-
+	@echo "tensorflow; sys_platform == 'never'" >.venv/without_tensorflow
+	$(call LOCK,environment/requirements.lock,$(ON_CPU))
+	$(call LOCK,environment/requirements-gpu.lock,$(ON_CPU) --extra gpu)
+	$(call LOCK,environment/requirements-gpu-cuda13.lock,$(ON_CPU) --extra gpu-cuda13)
+	$(call LOCK,environment/requirements-tpu.lock,$(ON_CPU) --extra tpu)
+	$(call LOCK,environment/requirements-rocm.lock,$(ON_CPU) --extra rocm)
+	$(call LOCK,environment/requirements-gpu-tensorflow.lock,$(TESTED) --extra gpu-tensorflow)
 	$(call LOCK,environment/compilers.lock,,environment/compilers.in)
 	$(call LOCK,environment/compilers-gpu.lock,,environment/compilers-gpu.in)
 

@@ -25,7 +25,8 @@
 #                                      /output, or gs://: a file in another folder is put, not linked, into one of these
 #   TF_XLA_FLAGS=--tf_xla_auto_jit=2   TF_NUM_INTRAOP_THREADS=(all cores)  TF_NUM_INTEROP_THREADS=2    read by TensorFlow
 #   ENGINE=(docker, else podman)
-#   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more arguments of the build)
+#   ACCELERATOR=(gpu; cpu without)     or gpu-cuda13, gpu-tensorflow: what the image has (docs/containers.md)
+#   IMAGE=(mlperf-bert:ACCELERATOR)    BUILD_OPTIONS=(more arguments of the build)
 #   MEMORY=(no limit)  such as 8g, without swap: a container that needs more is killed
 #   RELABEL=yes    where SELinux is enforcing, the mounted folders get the label of containers' files (:z). RELABEL=no leaves
 #                  them as they are, as a network file system needs, and starts the container without SELinux's separation
@@ -37,8 +38,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 fail() { echo "start_training.sh: ${*//[[:cntrl:]]/?}" >&2; exit 1; }
 
 # Empty is what a variable leaves that is not set: it would mean another folder, no limit, or a random seed.
-for name in DATA_DIR WIKI_DIR OUTPUT_DIR GOOGLE_APPLICATION_CREDENTIALS NUM_GPUS SEED INIT_CHECKPOINT ENGINE IMAGE \
-  MEMORY RELABEL NAME SHM_SIZE STOP_TIMEOUT; do
+for name in DATA_DIR WIKI_DIR OUTPUT_DIR GOOGLE_APPLICATION_CREDENTIALS NUM_GPUS SEED INIT_CHECKPOINT ENGINE \
+  ACCELERATOR IMAGE MEMORY RELABEL NAME SHM_SIZE STOP_TIMEOUT; do
   [[ ${!name-set} =~ [^[:space:]] ]] || fail "$name= is empty, perhaps a variable that is not set; give a value, or leave it out"
 done
 
@@ -176,7 +177,12 @@ fi
 accelerator=cpu
 if [ "$num_gpus" -gt 0 ]; then accelerator=gpu; fi
 if [ "$on_cpu" ]; then num_gpus=0; fi
-image=${IMAGE:-mlperf-bert:$accelerator}
+: "${ACCELERATOR:=$accelerator}"
+[[ $ACCELERATOR =~ ^(cpu|gpu(-cuda13|-tensorflow)?)$ ]] \
+  || fail "ACCELERATOR=$ACCELERATOR: give gpu, gpu-cuda13, gpu-tensorflow or cpu; images for TPUs and AMD's GPUs are started by hand"
+[ "$ACCELERATOR" != cpu ] || [ "$num_gpus" -eq 0 ] \
+  || fail "ACCELERATOR=cpu: this image has nothing for GPUs; give NUM_GPUS=0 too, or leave ACCELERATOR out"
+image=${IMAGE:-mlperf-bert:$ACCELERATOR}
 
 # A shell leaves ~ in quotes as it is.
 expand_home() { # NAME...: of variables
@@ -330,7 +336,7 @@ if ! id=$(image_id); then
   echo "building the image $image, once" >&2
   # BUILD_OPTIONS is a list of words.
   # shellcheck disable=SC2086
-  "$engine" build --tag "$image" --build-arg "ACCELERATOR=$accelerator" \
+  "$engine" build --tag "$image" --build-arg "ACCELERATOR=$ACCELERATOR" \
     --build-arg "COMMIT=$(git -C "$here" rev-parse HEAD 2>/dev/null || echo unknown)" \
     ${BUILD_OPTIONS:-} "$here" >&2 || fail "the image could not be built; BUILD_OPTIONS=... adds arguments to the build"
   id=$(image_id) || id=unknown

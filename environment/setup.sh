@@ -70,6 +70,23 @@ had_uv=$([ ! -x "$folder/bin/uv" ] || echo yes)
 echo "setup: installing $lock into $folder, packages: $(grep -c '^[^ ]*==' "$lock"); the first time takes minutes"
 quiet=--quiet
 if [ -t 2 ]; then quiet=''; fi # a terminal shows progress; a log would get a line for every package
+# Builds of one thing lie in the same folders, as tensorflow and tensorflow-cpu do, and jax takes every plugin that it finds.
+rivals=''
+for installed in "$folder"/lib/python3*/site-packages/*.dist-info; do
+  name=${installed##*/}
+  name=$(echo "${name%%-*}" | tr _ -)
+  case $name in
+    tensorflow|tensorflow-cpu|libtpu|jax-cuda*|jax-rocm*) ;;
+    nvidia-*) grep -q '^nvidia-cudnn' "$lock" || continue ;; # else they serve something of yours, or nothing
+    *) continue ;;
+  esac
+  grep -q "^$name==" "$lock" || rivals="$rivals $name"
+done
+if [ "$rivals" ]; then
+  echo "setup: removing what is not in $lock:$rivals"
+  # shellcheck disable=SC2086 # a list of words
+  "$python" -m pip uninstall --quiet --yes $rivals
+fi
 # --no-deps: the lock names every package.
 if "$python" "$here/uv.py" --version >/dev/null 2>&1; then
   "$python" "$here/uv.py" pip install $quiet --python "$python" --no-deps --require-hashes --compile-bytecode -r "$lock"

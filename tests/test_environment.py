@@ -16,8 +16,9 @@ from tests.helpers import programs
 
 SETUP = REPOSITORY / "environment" / "setup.sh"
 LOCK = "environment/requirements.lock"
-TOOLS = ["sh", "dirname", "mktemp", "rm", "grep", "cp", "mkdir", "ls"]
-# Answers as a Python of another version would, and so do its environments. pip finds nothing.
+TOOLS = ["sh", "dirname", "mktemp", "rm", "grep", "cp", "mkdir", "ls", "tr"]
+# Answers as a Python of another version would, and so do its environments. pip finds nothing, and
+# writes down what it uninstalls.
 PYTHON = """#!/bin/sh
 case "$*" in
   "-m venv "*)
@@ -30,6 +31,7 @@ sys.executable, sys.argv = sys.argv[1], sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")' "$0" "$script" "$@" ;;
   "-m pip config list") echo "global.extra-index-url='/mirror'"; exit ;;
   "-m pip --version") exit ;;
+  "-m pip uninstall "*) echo "$*" >> {folder}/asked; exit ;;
   "-m pip "*) echo "pip: $*" >&2; exit 1 ;;
 esac
 shift 2
@@ -162,16 +164,18 @@ def setup(tmp_path):
             text = text.replace(f"{{{name}}}", str(value))
         programs.stand_in(path, text)
 
-    def setup(pythons, fetched="", has_uv=True, folder="", **environment):
+    def setup(pythons, fetched="", has_uv=True, folder="", lock=LOCK, **environment):
         for name, (version, before) in pythons.items():
-            make(tools / name, PYTHON, real=sys.executable, version=version, before=before or 0)
+            values = {"real": sys.executable, "folder": tmp_path}
+            make(tools / name, PYTHON, version=version, before=before or 0, **values)
         if fetched:
-            make(tmp_path / "3.13", PYTHON, real=sys.executable, version=(3, 13), before=0)
+            values = {"real": sys.executable, "folder": tmp_path}
+            make(tmp_path / "3.13", PYTHON, version=(3, 13), before=0, **values)
             fetched = tmp_path / "3.13"
         if has_uv:
             make(tools / "uv", UV, folder=tmp_path, fetched=fetched)
         given = {"PATH": str(tools), "HOME": str(tmp_path), **environment}
-        done = programs.run(SETUP, folder or tmp_path / "made", LOCK, env=given)
+        done = programs.run(SETUP, folder or tmp_path / "made", lock, env=given)
         asked = tmp_path / "asked"
         return done, asked.read_text().splitlines() if asked.exists() else []
 
@@ -252,6 +256,29 @@ def test_an_environment_of_another_python_is_made_again(setup, tmp_path):
     assert setup(pythons, PYTHON="python3.13")[0].returncode == 1  # there is none
     assert setup(pythons, PYTHON="python3.11")[0].returncode == 0
     assert version_of(tmp_path) == "(3, 11)" and not kept.exists()
+
+
+@pytest.mark.parametrize(
+    "kind, leave",
+    [
+        ("", "jax_cuda12_plugin libtpu tensorflow"),
+        ("-gpu", "libtpu nvidia_cublas tensorflow"),
+        ("-gpu-tensorflow", "jax_cuda12_plugin libtpu nvidia_cublas tensorflow_cpu"),
+    ],
+)
+def test_what_would_lie_in_the_same_folders_leaves_first(setup, tmp_path, kind, leave):
+    """Such as CUDA 13 for jax, where the lock has CUDA 12."""
+    lock = f"environment/requirements{kind}.lock"
+    setup({"python3": ((3, 13), "")})
+    packages = tmp_path / "made" / "lib" / "python3.13" / "site-packages"
+    installed = "jax jax_cuda12_plugin jaxlib libtpu nvidia_cublas nvidia_cudnn_cu12 nvidia_ml_py "
+    for name in (installed + "tensorflow tensorflow_cpu tensorflow_text torch").split():
+        (packages / f"{name}-1.2.3.dist-info").mkdir(parents=True)
+    (tmp_path / "asked").unlink()
+    done, asked = setup({}, lock=lock)
+    names = leave.replace("_", "-")
+    assert asked[0] == f"-m pip uninstall --quiet --yes {names}" and len(asked) == 3, asked
+    assert f"setup: removing what is not in {lock}: {names}\n" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["mine", "mine/", "linked", "file", "nowhere"])

@@ -156,6 +156,22 @@ def test_an_evaluation_leaves_the_gpus_to_the_training(host):
     assert {"NUM_GPUS=0", "mlperf-bert:gpu"} <= set(evaluation) and "--gpus" not in evaluation
 
 
+def test_the_image_has_what_accelerator_names(host):
+    for kind in ("gpu-cuda13", "gpu-tensorflow", "gpu"):
+        words = shlex.split(host("--dry-run", ACCELERATOR=kind, NUM_GPUS="2").stdout)
+        assert f"mlperf-bert:{kind}" in words and "--gpus" in words
+    assert "mlperf-bert:cpu" in host("--dry-run", ACCELERATOR="cpu", NUM_GPUS="0").stdout
+    assert "mine" in host("--dry-run", ACCELERATOR="gpu-cuda13", IMAGE="mine").stdout
+    for kind in ("tpu", "rocm", "gpu2"):
+        line = refusal(host, "--dry-run", ACCELERATOR=kind)
+        assert f"ACCELERATOR={kind}: give gpu, gpu-cuda13, gpu-tensorflow or cpu" in line
+    line = refusal(host, "--dry-run", ACCELERATOR="cpu", NUM_GPUS="1")
+    assert "ACCELERATOR=cpu: this image has nothing for GPUs; give NUM_GPUS=0 too" in line
+    host(NO_IMAGE="1", ACCELERATOR="gpu-cuda13")
+    build = next(call for call in host.calls() if call.startswith("<build>"))
+    assert "<mlperf-bert:gpu-cuda13><--build-arg><ACCELERATOR=gpu-cuda13>" in build
+
+
 def gpus_of(host, *arguments, **environment) -> tuple[str, str, str]:
     """Docker's --gpus, podman's devices, and NUM_GPUS, which is the same with both."""
     docker, podman = (
@@ -272,7 +288,7 @@ def test_the_help_names_every_setting_that_is_passed_on(host, repository):
     """Whatever name in capitals the script has may be a variable that it passes on."""
     names = set(re.findall(r"[A-Z][A-Z_]{3,}", (repository / "start_training.sh").read_text()))
     environment = dict.fromkeys(names - {"PATH", "GOOGLE_APPLICATION_CREDENTIALS"}, "1")
-    environment |= {"ENGINE": "docker", "RELABEL": "yes"}
+    environment |= {"ENGINE": "docker", "RELABEL": "yes", "ACCELERATOR": "gpu"}
     environment |= {f"{kind}_DIR": "gs://b/folder" for kind in ("DATA", "WIKI", "OUTPUT")}
     words = shlex.split(host("--dry-run", **environment).stdout)
     given = [value.split("=")[0] for name, value in itertools.pairwise(words) if name == "--env"]

@@ -1,9 +1,9 @@
 """Every lock installs as it stands on each Python, and the training can be imported from it.
 
 requirements-dev.lock is what runs these tests; requirements.lock is what the container's image is
-made of, in which tests/container trains. requirements-gpu.lock has 3 GB to download and 7 GB
-installed: it is not installed here. It must be requirements.lock, which is, and NVIDIA's packages,
-and the index must still offer each of its files.
+made of, in which tests/container trains. Those for GPUs have 3 GB to download and 7 GB installed:
+they are not installed here. Each must be requirements.lock and the packages of a maker, but for the
+build of TensorFlow, and the index must still offer each file.
 """
 
 import os
@@ -19,7 +19,15 @@ from tests.helpers import programs
 
 ENVIRONMENT = REPOSITORY / "environment"
 UV = Path(sys.executable).with_name("uv")  # installs in a sixth of pip's time
-LOCKS = [f"requirements{kind}.lock" for kind in ("", "-dev", "-gpu", "-tpu")]
+# What each has beside requirements.lock; patterns of names.
+KINDS = {
+    "gpu": r"jax-cuda12-(pjrt|plugin)|nvidia-\w+(-\w+)?-cu12",
+    "gpu-cuda13": r"jax-cuda13-(pjrt|plugin)|nvidia-\w+(-\w+)?(-cu13)?",
+    "gpu-tensorflow": r"tensorflow|nvidia-\w+(-\w+)?-cu12",
+    "tpu": "libtpu",
+    "rocm": r"jax-rocm7-(pjrt|plugin)",
+}
+LOCKS = ["requirements.lock", *(f"requirements-{kind}.lock" for kind in ("dev", *KINDS))]
 # What training imports, TensorFlow included.
 TRAINING = "import mlperf_bert.training.run"
 
@@ -46,7 +54,7 @@ def python(tmp_path_factory):
     install += ["--no-cache", "--no-deps", "--require-hashes"]
     subprocess.run([*install, "-r", ENVIRONMENT / "requirements-tpu.lock"], check=True)
     yield python
-    subprocess.run(["rm", "-rf", environment], check=True)  # two gigabytes
+    subprocess.run(["rm", "-rf", environment], check=True)  # four gigabytes
 
 
 def run(python: Path, code: str, **environment: str) -> subprocess.CompletedProcess:
@@ -56,27 +64,21 @@ def run(python: Path, code: str, **environment: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.all
-def test_the_training_is_imported_with_the_lock_for_tpus(python):
-    run(python, TRAINING, TPU_LOAD_LIBRARY="0")  # as cloud/gcp_tpu.sh sets it on a pod
-
-
-@pytest.mark.all
-def test_the_library_of_the_tpu_is_loaded(python):
-    """A libtpu that does not fit aborts here; one that does finds no TPU, and says so."""
+def test_the_lock_for_tpus_imports_the_training_and_its_jax_looks_for_a_tpu(python):
+    """TensorFlow is that for CPUs, and jax loads the libtpu, which finds no TPU here."""
     # else libtpu asks the metadata server of a TPU VM for minutes
-    done = run(python, TRAINING, TPU_SKIP_MDS_QUERY="1", TF_CPP_MIN_LOG_LEVEL="0")
-    assert "libtpu.so" in done.stderr
+    code = f"{TRAINING}, jax, tensorflow as tf\nprint(jax.devices(), tf.test.is_built_with_cuda())"
+    done = run(python, code, TPU_SKIP_MDS_QUERY="1")
+    assert done.stdout == "[CpuDevice(id=0)] False\n"
+    assert "libtpu_init_utils.cc" in done.stderr  # a file of the library names what it lacks
 
 
 @pytest.mark.parametrize("lock", [lock for lock in LOCKS if "dev" not in lock])
 def test_every_package_is_there_in_the_lock_of_the_tests(lock):
     ours, theirs = pins("requirements-dev.lock"), pins(lock)
-    others = {package for package in ours.keys() & theirs if ours[package] != theirs[package]}
-    # TensorFlow for TPUs is one version behind, and what belongs to it.
-    behind = (
-        {"tensorboard", "tensorflow-text", "tf-keras"} if lock == "requirements-tpu.lock" else {}
-    )
-    assert others == set(behind)
+    assert {package: theirs[package] for package in ours.keys() & theirs} == {
+        package: ours[package] for package in ours.keys() & theirs
+    }
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -99,17 +101,33 @@ def test_every_lock_has_a_wheel_of_each_package_for_every_python(version, tmp_pa
         subprocess.run([*look, "-r", ENVIRONMENT / lock], check=True)
 
 
-def test_the_gpu_lock_is_the_tested_one_and_packages_of_nvidia():
-    cpu, gpu = pins("requirements.lock"), pins("requirements-gpu.lock")
-    nvidia = {package for package in gpu.keys() - cpu.keys() if package.startswith("nvidia-")}
-    assert {package: gpu[package] for package in gpu.keys() - nvidia} == cpu
-    assert nvidia >= {"nvidia-cudnn-cu12", "nvidia-nccl-cu12", "nvidia-cublas-cu12"}
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lock_for_accelerators_is_the_tested_one_and_packages_of_their_makers(kind):
+    cpu, other = pins("requirements.lock"), pins(f"requirements-{kind}.lock")
+    if kind == "gpu-tensorflow":
+        del cpu["tensorflow-cpu"]
+    theirs = other.keys() - cpu.keys()
+    assert {package: other[package] for package in other.keys() - theirs} == cpu
+    assert theirs and not [name for name in theirs if not re.fullmatch(KINDS[kind], name)]
+
+
+def test_jax_and_its_plugin_have_one_version_and_beside_them_tensorflow_is_the_cpus():
+    """jax takes no plugin of another version; the GPUs are jax's."""
+    for lock in LOCKS:
+        locked = pins(lock)
+        jax = {name: version for name, (version, _) in locked.items() if re.match("jax", name)}
+        assert len(jax) >= 2 and len({*jax.values()}) == 1, (lock, jax)
+        builds = {"tensorflow", "tensorflow-cpu"} & locked.keys()
+        by_tensorflow = lock in ("requirements-dev.lock", "requirements-gpu-tensorflow.lock")
+        assert builds == {"tensorflow" if by_tensorflow else "tensorflow-cpu"}, lock
+        assert locked[builds.pop()][0] == pins("requirements-dev.lock")["tensorflow"][0]
 
 
 @pytest.mark.all
-def test_the_index_still_offers_every_file_of_the_gpu_lock(tmp_path):
+@pytest.mark.parametrize("kind", ["gpu", "gpu-cuda13", "gpu-tensorflow", "rocm"])
+def test_the_index_still_offers_every_file_of_a_lock_for_gpus(kind, tmp_path):
     """By the index's own list of files and hashes: nothing is downloaded."""
-    locked = pins("requirements-gpu.lock")
+    locked = pins(f"requirements-{kind}.lock")
     (tmp_path / "pins.in").write_text("".join(f"{p}=={v}\n" for p, (v, _) in locked.items()))
     command = [UV, "pip", "compile", "--quiet", "--no-deps", "--no-header", "--no-annotate"]
     command += ["--generate-hashes", "--python-version", "3.11"]

@@ -24,8 +24,8 @@ from mlperf_bert.files.json_text import read_record, write_record
 NAME = "provenance.json"
 _ALGORITHMS = ("", "sha256", "md5")
 _REPOSITORY = Path(__file__).resolve().parents[2]
-# Name -> the packages that may hold it: TensorFlow for TPUs has another one.
-_PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "tensorflow": ["tensorflow", "tensorflow-tpu"]}
+# Name -> the packages that may hold it: TensorFlow without kernels for GPUs has another one.
+_PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "tensorflow": ["tensorflow", "tensorflow-cpu"]}
 _NVIDIA = Path("/proc/driver/nvidia")
 
 

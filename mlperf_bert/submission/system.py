@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from mlperf_bert.data.provenance import printed_by
+from mlperf_bert.data.provenance import made_with, printed_by
 from mlperf_bert.files import json_text
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
@@ -160,7 +160,7 @@ def _software() -> dict[str, str]:
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
     versions = [f"{name} {_version(name)}" for name in _TENSORFLOW_PACKAGES]
     return {
-        "framework": f"TensorFlow {_version('tensorflow')}",
+        "framework": f"TensorFlow {made_with()['tensorflow']}",
         "other_software_stack": ", ".join([f"Python {platform.python_version()}", *versions]),
         "operating_system": release.get("PRETTY_NAME", platform.system()),
         "sw_notes": f"kernel {platform.release()}",

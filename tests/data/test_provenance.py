@@ -168,8 +168,8 @@ def test_a_folder_without_a_record_is_a_line(tmp_path, refusal):
     assert "--inputs: no file matches" in line
 
 
-def test_tensorflow_for_tpus_is_known_and_what_is_missing_is_unknown(monkeypatch):
-    installed = {"numpy": "1.26.4", "tensorflow-tpu": "2.20.0"}
+def test_tensorflow_for_cpus_is_known_and_what_is_missing_is_unknown(monkeypatch):
+    installed = {"numpy": "1.26.4", "tensorflow-cpu": "2.21.0"}
 
     def version(package):
         if package not in installed:
@@ -179,7 +179,7 @@ def test_tensorflow_for_tpus_is_known_and_what_is_missing_is_unknown(monkeypatch
     monkeypatch.setattr(provenance.metadata, "version", version)
     found = provenance.made_with()
     names = ("numpy", "tensorflow", "numba")
-    assert [found[name] for name in names] == ["1.26.4", "2.20.0", "unknown"]
+    assert [found[name] for name in names] == ["1.26.4", "2.21.0", "unknown"]
 
 
 def test_a_machine_is_described_by_what_the_kernel_and_the_driver_tell(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ Long because the stand-in for a training serves all of its tests.
 """
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import shlex
@@ -494,6 +495,19 @@ def test_the_folder_of_a_campaign_in_containers_starts_containers(containers, tm
     assert first == again
     # Whatever the Dockerfile compiles is there.
     assert (benchmark / "implementations" / "mlperf_bert" / "demo").is_dir()
+
+
+def test_tensorflow_for_cpus_is_described_too(monkeypatch):
+    """The package of every image but gpu-tensorflow."""
+    known = importlib.metadata.version
+
+    def version(package):
+        if package == "tensorflow":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "2.21.0" if package == "tensorflow-cpu" else known(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert system._software()["framework"] == "TensorFlow 2.21.0"
 
 
 def test_software_in_the_image_is_described(containers, tmp_path, monkeypatch):
