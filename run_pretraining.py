@@ -25,7 +25,7 @@ from absl import flags, logging
 from mlperf_bert import command_line
 from mlperf_bert.training import run, workers
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.devices import compilation_cache_flags
+from mlperf_bert.training.devices import compilation_cache_flags, with_runtime
 from mlperf_bert.training.observers import Observer, observer_of
 from mlperf_bert.training.reporting import StartUp
 
@@ -59,7 +59,7 @@ flags.DEFINE_string("master", None, "Accepted for the reference's command lines;
 
 
 def _config() -> RunConfig:
-    return command_line.read(RunConfig, cluster=workers.read_cluster())
+    return with_runtime(command_line.read(RunConfig, cluster=workers.read_cluster()))
 
 
 def _check() -> None:

@@ -95,7 +95,7 @@ def member(watch: str, flags: dict, folder: Path) -> None:
         processes.Meeting(cluster, folder).hold(compared, None, dict)
         team = workers.Team(
             cluster=cluster,
-            strategy=None,
+            devices=None,
             output=output.OutputDirectory(str(folder), {}),
             release=lambda: None,
             seed=0,

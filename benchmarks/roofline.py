@@ -51,7 +51,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.options import whole_number
 from mlperf_bert.portable import flop
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.programs.steps import Trainer
 
 HEADS = "heads and losses"
 OUTSIDE = "between operations"

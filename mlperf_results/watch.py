@@ -27,8 +27,9 @@ from mlperf_bert.mlperf.rules import (
     TARGET_MASKED_LM_ACCURACY,
     is_bert_large,
 )
+from mlperf_bert.programs.config import LOSSES
 from mlperf_bert.submission.run_logs import require_free, runs_so_far, work_of
-from mlperf_bert.training.loop import LOSSES, OVER, Trained
+from mlperf_bert.training.loop import OVER, Trained
 from mlperf_bert.training.observers import Observer
 from mlperf_results import other_runs, published
 from mlperf_results.other_runs import Outlook, Reference, outlooks

@@ -15,12 +15,12 @@ from mlperf_bert import options
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.steps import Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Findings, Setup
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.devices import create_strategy
-from mlperf_bert.training.loop import FIGURES
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.training.devices import Devices, create_strategy
 
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
@@ -36,7 +36,7 @@ def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
         config=config,
         findings=Findings(),
         bert_config=model,
-        strategy=create_strategy(config.device),
+        devices=Devices(create_strategy(config.device)),
         files=[],
         eval_files=[],
         manifests={},

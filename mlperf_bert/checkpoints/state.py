@@ -30,18 +30,21 @@ class RunState:
         parts: dict[str, object],
         keep_checkpoint_max: int,
         disposable: Callable[[Collection[int]], Collection[int]] = lambda steps: steps,
+        fetch: Callable[[], None] = lambda: None,
     ):
         """Wraps the trackable `parts`.
 
         Args:
           keep_checkpoint_max: how many checkpoints stay; 0 = all.
           disposable: those of some steps whose checkpoints may go; others stay, however many.
+          fetch: brings the state to the variables of `parts`, if it is elsewhere.
         """
         self._parts = parts
         self._checkpoint = _checkpoint_of(parts)
         self._directory = directory
         self._keep = keep_checkpoint_max
         self._disposable = disposable
+        self._fetch = fetch
         self._restored: str | None = None
 
     def restore(self, path: str) -> None:
@@ -104,6 +107,7 @@ class RunState:
         the variable while the tensor is held makes a copy first, as TensorFlow promises of values
         that were read. TensorFlow has no public way to ask for a checkpoint's tensors.
         """
+        self._fetch()
         tensors_of_parts, *_ = self._checkpoint._saver._gather_serialized_tensors()
         copied = {}
         with tf.device("CPU:0"):
@@ -129,6 +133,7 @@ class RunState:
             if tf.io.gfile.isdir(f"{path}_temp"):
                 tf.io.gfile.rmtree(f"{path}_temp")
             if copied is None:
+                self._fetch()
                 self._checkpoint.write(path)
             else:
                 _write(path, copied)

@@ -7,7 +7,8 @@ runs. They do not say that it runs, how fast, or that its numbers are right. Eve
 bound: what the products need at the device's peak, or what the kernels read and write at the full
 speed of its memory, whichever is longer. A real step takes longer.
 
-Needs run_step.py beside it, jax and numpy; for TPUs libtpu, for NVIDIA's GPUs jax[cuda12].
+Needs run_step.py and jax_step.py (of mlperf_bert/programs) beside it, jax and numpy; for TPUs
+libtpu, for NVIDIA's GPUs jax[cuda12].
 Exit code: 0 all fit; 3 a program does not fit; 1 one does not compile, or an error; 2 wrong usage.
 """
 
@@ -36,10 +37,15 @@ try:
 
     if __package__:  # of the project; a copy stands alone beside run_step.py
         from mlperf_bert.portable import run_step
+        from mlperf_bert.portable.run_step import jax_step
     else:
         import run_step  # type: ignore[no-redef]
+        from run_step import jax_step  # type: ignore[no-redef]
 except ImportError as error:
-    sys.exit(f"compile_step.py: {error}: pip install jax numpy; run_step.py must be beside it")
+    sys.exit(
+        f"compile_step.py: {error}: pip install jax numpy; run_step.py and jax_step.py must be "
+        "beside it"
+    )
 
 GIB = 2**30
 DOES_NOT_FIT = 3
@@ -406,20 +412,8 @@ def product_flop(program: bytes) -> int:
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, program)
         # From the last to the first, so that what only an unused operation uses goes too.
-        every = reversed(operations(module))
+        every = reversed(jax_step.operations(module))
         return sum(_product_flop(each) for each in every if not _erased(each))
-
-
-def operations(module: Any) -> list[Any]:
-    """All operations of a module in StableHLO, before each those that hold or precede it."""
-    found: list[Any] = []
-
-    def note(operation: Any) -> Any:
-        found.append(operation.operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(note, ir.WalkOrder.PRE_ORDER)
-    return found
 
 
 def _erased(operation: Any) -> bool:
@@ -494,7 +488,7 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
     try:
         text = program.as_text()
         assert text  # both compilers give it
-        return row | run_step.xla_cost(program) | counted(text, folder, entry, name, count)
+        return row | jax_step.xla_cost(program) | counted(text, folder, entry, name, count)
     except jax.errors.JaxRuntimeError as error:
         # A compiler may be newer than the jaxlib that reads its program.
         return row | {"reason": f"this jax cannot read the compiled program: {first_line(error)}"}

@@ -29,13 +29,13 @@ from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Finding, Progress
 from mlperf_bert.model import pretrainer
-from mlperf_bert.portable import flop, program, stablehlo
-from mlperf_bert.portable.program import Program, Value
+from mlperf_bert.portable import flop
+from mlperf_bert.programs import program, stablehlo
+from mlperf_bert.programs.config import LOSSES, Compilation
+from mlperf_bert.programs.program import Program
+from mlperf_bert.programs.steps import Evaluator, Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Setup
-from mlperf_bert.training.config import Compilation
-from mlperf_bert.training.loop import LOSSES
-from mlperf_bert.training.steps import Evaluator, Trainer
 
 SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
 TRAINING, EVALUATION = "training", "evaluation"
@@ -98,7 +98,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     with contextlib.nullcontext() if holds_weights else _weights_not_set():
         compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
         _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=compiled)
-    evaluator = Evaluator(model=trainer.model, strategy=setup.strategy)
+    evaluator = Evaluator(model=trainer.model, strategy=setup.devices.strategy)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
     with folders.written_beside(output) as folder:
@@ -109,7 +109,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         )
         if stored := setup.initial_checkpoint:
             reading.load_initial_weights(trainer.variables_to_train, stored)
-            weights = program.weights(trainer)
+            weights = program.weights_of(trainer.variables_to_train)
             _write_arrays(folder / WEIGHTS, ((value.name, v.numpy()) for v, value in weights))
         elif wanted.num_recorded_steps:
             _draw_weights(setup, trainer, wanted.seed)
@@ -128,7 +128,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
 def _require_exportable(setup: Setup) -> None:
     """A program is the step of one device, and computes its learning rate from the step alone."""
     config = setup.config
-    if (replicas := setup.strategy.num_replicas_in_sync) > 1:
+    if (replicas := setup.devices.num_replicas) > 1:
         raise ValueError(
             f"a program is the step of one device, and this run has {replicas}; give "
             f"--num_gpus=0 --train_batch_size={config.train_batch_size // replicas}"
@@ -203,15 +203,16 @@ def _write_programs(
         steps.append((UPDATE, UPDATE, partial(program.of_update, trainer)))
     if wanted.evaluation:
         batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
-        step = partial(program.of_evaluation, evaluator, trainer, batch)
+        step = partial(program.of_evaluation, evaluator, batch)
         steps.append((EVALUATION, EVALUATION, step))
     from mlperf_bert.portable import run_step  # imports jax
+    from mlperf_bert.programs import jax_step
 
     with Progress(total=len(steps), unit="programs", description="export") as progress:
         for kind, name, make in steps:
             entry = _write_program(setup, folder, kind, name, make())
             if kind in (TRAINING, EVALUATION):  # as XLA counts before it optimizes the program
-                entry |= run_step.xla_cost(run_step.lowered(folder, entry))
+                entry |= jax_step.xla_cost(run_step.lowered(folder, entry))
             yield entry
             progress.advance(1)
 
@@ -230,15 +231,8 @@ def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: Progr
         entry["num_examples"] = config.eval_batch_size if evaluates else config.train_batch_size
         entry |= sizes | {"flop": of_products(setup.bert_config, **sizes)}
     state = [value for value in made.inputs if value.role not in _GIVEN]
-    return entry | {
-        "state_bytes": sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in state),
-        "inputs": [_entry(value) for value in made.inputs],
-        "outputs": [_entry(value) for value in made.outputs],
-    }
-
-
-def _entry(value: Value) -> dict:
-    return {key: item for key, item in dataclasses.asdict(value).items() if item is not None}
+    state_bytes = sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in state)
+    return entry | {"state_bytes": state_bytes} | made.entry()
 
 
 def _numbered(kind: str, batches: Sequence[Batch]) -> Iterator[tuple[str, np.ndarray]]:
@@ -249,7 +243,7 @@ def _numbered(kind: str, batches: Sequence[Batch]) -> Iterator[tuple[str, np.nda
 
 def _draw_weights(setup: Setup, trainer: Trainer, seed: int) -> None:
     """As run_step.py draws them; numpy keeps the numbers of RandomState the same for ever."""
-    for variable, value in program.weights(trainer):
+    for variable, value in program.weights_of(trainer.variables_to_train):
         if value.initial == "normal":
             random = np.random.RandomState([seed, zlib.crc32(value.name.encode())])
             normal = random.standard_normal(value.shape)

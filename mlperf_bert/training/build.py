@@ -17,10 +17,11 @@ from mlperf_bert.optimization.optimizers import (
     WarmupPolynomialDecay,
     create_optimizer,
 )
+from mlperf_bert.programs.config import Compilation
+from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer, one_cpu
 from mlperf_bert.tensorflow_import import lines_left_out
+from mlperf_bert.training import devices
 from mlperf_bert.training.checks import Setup
-from mlperf_bert.training.config import Compilation
-from mlperf_bert.training.steps import Asleep, Evaluator, Trainer, one_cpu
 from mlperf_bert.training.workers import Team
 
 
@@ -41,7 +42,13 @@ def build(setup: Setup, team: Team) -> Parts:
     """
     config = setup.config
     rates, trainer = build_trainer(setup, seed=team.seed, compiled=config.compilation)
-    evaluator = Evaluator(model=trainer.model, strategy=setup.strategy)
+    on_devices = None
+    if setup.devices.mesh:
+        from mlperf_bert.programs.jax_trainer import JaxTrainer  # no other runtime loads jax
+
+        jax_trainer = JaxTrainer(trainer, setup.devices.mesh)
+        trainer, on_devices = cast(Trainer, jax_trainer), jax_trainer.on_devices
+    evaluator = devices.evaluator_of(trainer.model, setup.devices, on_devices)
     steps_are = f"computing in {config.precision}; {config.compilation}"
     if config.emulate_step_seconds is not None:
         trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
@@ -66,6 +73,7 @@ def build(setup: Setup, team: Team) -> Parts:
         parts=trainer.state,
         keep_checkpoint_max=config.keep_checkpoint_max,
         disposable=evaluated,
+        fetch=trainer.fetch_state,
     )
     return Parts(rates=rates, trainer=trainer, evaluator=evaluator, state=state)
 
@@ -76,7 +84,7 @@ def build_trainer(
     """Builds the learning rate, and the trainer with its model and its optimizer."""
     config = setup.config
     # Variables made in the scope are mirrored on all replicas.
-    with setup.strategy.scope():
+    with setup.devices.strategy.scope():
         model = pretrainer.build_pretrainer(
             setup.bert_config,
             seed=seed,
@@ -107,7 +115,7 @@ def build_trainer(
     trainer = Trainer(
         model=model,
         optimizer=optimizer,
-        strategy=setup.strategy,
+        strategy=setup.devices.strategy,
         batch_size=config.train_batch_size,
         normalization=config.normalization,
         compiled=compiled,
@@ -174,6 +182,7 @@ def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
         parts.state.restore(path)
     elif setup.initial_checkpoint:
         reading.load_initial_weights(parts.trainer.variables_to_train, setup.initial_checkpoint)
+    parts.trainer.put_state()
 
 
 def evaluation_batches(setup: Setup) -> tf.data.Dataset:
@@ -218,7 +227,8 @@ def all_batches(parts: Parts, setup: Setup, team: Team) -> tuple[Iterator, tf.da
         return parts.trainer.batches(own_batches)
 
     # An iterator that is distributed has no position that could be saved.
-    iterator = iterator_from(0) if one_cpu(setup.strategy) else None
+    has_position = not team.cluster and one_cpu(setup.devices.strategy)
+    iterator = iterator_from(0) if has_position else None
     # A new run has nothing to restore: it begins with this one.
     if iterator is None or not parts.state.restore_input(iterator):
         iterator = iterator_from(int(parts.trainer.step.numpy()))

@@ -26,6 +26,7 @@ from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import devices, memory
 from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.memory import in_words
 
 
@@ -65,7 +66,7 @@ class Setup:
     config: RunConfig
     findings: Findings
     bert_config: BertConfig
-    strategy: tf.distribute.Strategy
+    devices: Devices
     files: list[str]
     """To train on."""
     eval_files: list[str]
@@ -78,7 +79,7 @@ class Setup:
     @property
     def replica_batch_size(self) -> int:
         """Examples of a step on one replica."""
-        return self.config.train_batch_size // self.strategy.num_replicas_in_sync
+        return self.config.train_batch_size // self.devices.num_replicas
 
     @property
     def limits(self) -> ExampleLimits:
@@ -86,15 +87,13 @@ class Setup:
         return self.config.shape.for_model(self.bert_config)
 
 
-def inspect(
-    config: RunConfig, *, goes_on: bool = False, strategy: tf.distribute.Strategy | None = None
-) -> Setup:
+def inspect(config: RunConfig, *, goes_on: bool = False, connected: Devices | None = None) -> Setup:
     """Runs the checks that every run makes before its clock starts, in about a second.
 
     Args:
       config: of the run, whose output directory has been checked.
       goes_on: whether the run has a checkpoint of its own, so that it loads no initial one.
-      strategy: of the processes that are connected; None: of this one.
+      connected: devices of several processes; None: of this one.
     """
     # Every check runs, whatever another has found: a user fixes all problems at once.
     findings = Findings()
@@ -113,12 +112,12 @@ def inspect(
             f"--eval_input_file: {both} is a file of --input_file too; the accuracy says nothing "
             "of text that the model has not seen",
         )
-    strategy = strategy or findings.attempt(devices.create_strategy, config.device)
+    chosen = connected or findings.attempt(devices.create, config)
     setup = Setup(
         config=config,
         findings=findings,
         bert_config=bert_config,
-        strategy=strategy,
+        devices=chosen,
         files=files,
         eval_files=eval_files,
         manifests=_manifests(files, findings),
@@ -200,8 +199,8 @@ def _num_open_files() -> int:
 
 
 def _check_batches(setup: Setup) -> None:
-    if setup.strategy:
-        replicas = setup.strategy.num_replicas_in_sync
+    if setup.devices:
+        replicas = setup.devices.num_replicas
         for flag in ("train_batch_size", "eval_batch_size"):
             size = getattr(setup.config, flag)
             setup.findings.attempt(devices.replica_batch_size, size, replicas, flag=flag)
@@ -301,14 +300,9 @@ def is_bert_large(bert_config: BertConfig) -> bool:
 
 def _check_speed_options(setup: Setup) -> None:
     config = setup.config
-    gpus = tf.config.list_physical_devices("GPU")
-    if config.precision == "tf32" and not (config.device.num_gpus and gpus):
+    if config.precision == "tf32" and not config.device.num_gpus:
         setup.findings.add(
             WARNING, "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
-        )
-    if config.pack_sequences and config.device.use_tpu:
-        setup.findings.add(
-            ERROR, "--pack_sequences makes batches of several shapes, a TPU needs one; leave it out"
         )
 
 

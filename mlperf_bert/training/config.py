@@ -21,6 +21,7 @@ from mlperf_bert.options import (
     parse_duration,
     variable,
 )
+from mlperf_bert.programs.config import NO_COMPILATION, Compilation
 
 _NAMES_OF_A_TPU = frozenset({"tpu_name", "tpu_zone", "gcp_project"})
 
@@ -342,6 +343,12 @@ class RunConfig:
     )
 
     # Devices and processes
+    runtime: str = option(
+        "auto",
+        "What computes the steps; auto is jax on TPUs, and on GPUs that jax sees.",
+        choices=("auto", "tensorflow", "jax"),
+        page="clusters.md",
+    )
     device: DeviceConfig = options(
         DeviceConfig,
         num_gpus=Option(0, "GPUs of this host; 0 = CPU.", at_least=0, page="clusters.md"),
@@ -406,7 +413,7 @@ class RunConfig:
         return self.async_checkpoint
 
     @property
-    def compilation(self) -> "Compilation":
+    def compilation(self) -> Compilation:
         """What XLA compiles; with --jit_compile=auto what is faster on the device.
 
         With --jit_compile=false, TF_XLA_FLAGS=--tf_xla_auto_jit=2, which train_model.sh sets as the
@@ -415,9 +422,9 @@ class RunConfig:
         The measurements are in benchmarks/NOTES.md.
         """
         on_gpus = self.device.kind == "GPU"
-        if self.device.use_tpu:
-            reason = "everything for a TPU is compiled anyway"
-            return Compilation(False, False, reason, by_others=True)
+        if self.runtime == "jax":
+            reason = "jax runs nothing else"
+            return Compilation(True, False, reason, by_others=True, barriers=on_gpus)
         if self.jit_compile == "false":
             # Levels of 0 and below turn it off.
             if on_gpus and re.search(r"tf_xla_auto_jit=(?![0-])", self.tf_xla_flags):
@@ -520,39 +527,3 @@ def _recorded(values: Mapping[str, Any]) -> dict:
     # A TPU that was made again may have another name.
     kept["device"] = {n: v for n, v in kept["device"].items() if n not in _NAMES_OF_A_TPU}
     return kept
-
-
-@dataclasses.dataclass(frozen=True)
-class Compilation:
-    """What XLA compiles, and why."""
-
-    passes: bool
-    """Each element-wise pass of the model (model/fusion.py), and LAMB for each shape."""
-    step: bool
-    """Forward and backward pass as one program, clipping and LAMB as another."""
-    reason: str
-    clusters: bool = False
-    """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
-    by_others: bool = False
-    """Somebody else compiles the whole step anyway, as for a TPU."""
-    barriers: bool = False
-    """One program tells XLA what to keep, which GPUs gain by; XLA for TPUs decides better."""
-
-    @property
-    def whole_step(self) -> bool:
-        """Whether the step is one program, or two."""
-        return self.step or self.by_others
-
-    @property
-    def each_pass(self) -> bool:
-        """Whether every pass of a step is a program of its own."""
-        return self.passes and not self.whole_step
-
-    def __str__(self) -> str:
-        what = "clusters of operations" if self.clusters else "nothing"
-        if self.step or self.passes:
-            what = "the whole step" if self.step else "the passes between the matrix products"
-        return f"XLA compiles {what}: {self.reason}"
-
-
-NO_COMPILATION = Compilation(passes=False, step=False, reason="--jit_compile=false")

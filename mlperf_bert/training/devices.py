@@ -1,40 +1,189 @@
-"""Where a process computes, and the folder that keeps what XLA compiles there.
+"""Where a process computes and by which runtime, and the folder that keeps what is compiled there.
 
-No other module chooses devices, but that of several processes (processes.py).
+No other module chooses devices, but those of several processes (processes.py, jax_processes.py).
 """
 
+import dataclasses
 import hashlib
+import importlib.metadata
 import re
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import tensorflow as tf
 
-from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.programs.steps import Evaluator
+from mlperf_bert.training.config import DeviceConfig, RunConfig
+
+if TYPE_CHECKING:  # only jax's runtime loads it
+    from jax.sharding import Mesh
+
+
+class Devices(NamedTuple):
+    """What computes, over all processes of a run."""
+
+    strategy: tf.distribute.Strategy
+    """Of TensorFlow; with jax one CPU, for variables and input."""
+    mesh: "Mesh | None" = None
+    """Of jax, if it computes."""
+
+    @property
+    def num_replicas(self) -> int:
+        """Devices that share a batch."""
+        return self.mesh.size if self.mesh else self.strategy.num_replicas_in_sync
+
+    def __str__(self) -> str:
+        """Kind and number, runtime and its version: 8 x NVIDIA H100 by jax 0.10.2."""
+        if self.mesh:
+            import jax
+
+            kinds = {device.device_kind for device in self.mesh.devices.flat}
+            return f"{self.mesh.size} x {', '.join(sorted(kinds))} by jax {jax.__version__}"
+        gpus = tf.config.get_visible_devices("GPU")
+        if "CPU" in self.strategy.extended.worker_devices[0]:
+            gpus = []
+        details = map(tf.config.experimental.get_device_details, gpus)
+        kind = ", ".join(sorted({each.get("device_name", "GPU") for each in details})) or "cpu"
+        return f"{self.num_replicas} x {kind} by TensorFlow {tf.__version__}"
+
+
+def with_runtime(config: RunConfig) -> RunConfig:
+    """The same run, with the runtime that `auto` means here.
+
+    Raises:
+      ValueError: jax is asked for and not installed, or TensorFlow is asked to use a TPU.
+    """
+    if config.device.use_tpu and config.runtime == "tensorflow":
+        raise ValueError("--use_tpu needs --runtime=jax: TensorFlow has no TPUs here any more")
+    runtime = config.runtime
+    if runtime == "auto":
+        on_jax = config.device.use_tpu or (config.device.num_gpus and _jax_sees_gpus(config))
+        runtime = "jax" if on_jax else "tensorflow"
+    if runtime == "jax" and not find_spec("jax"):
+        raise ValueError(
+            "--runtime=jax: jax is not installed; install an environment that has it "
+            "(docs/containers.md), or give --runtime=tensorflow"
+        )
+    return dataclasses.replace(config, runtime=runtime)
+
+
+def _jax_sees_gpus(config: RunConfig) -> bool:
+    # GPUs are plugins of jax. Their packages say it, without a look that would start jax's devices:
+    # several processes are connected before.
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    if not any(re.search("cuda|rocm", plugin.name) for plugin in plugins) or not find_spec("jax"):
+        return False
+    if config.cluster:
+        return True
+    import jax
+
+    try:
+        return bool(jax.devices("gpu"))
+    except RuntimeError:
+        return False
+
+
+def create(config: RunConfig) -> Devices:
+    """Those of one process.
+
+    Raises:
+      ValueError: as `create_strategy` and `jax_devices`.
+    """
+    if config.runtime == "jax":
+        return jax_devices(config.device)
+    return Devices(create_strategy(config.device))
+
+
+def jax_devices(config: DeviceConfig) -> Devices:
+    """Jax's devices of all processes, which are connected; TensorFlow leaves them alone.
+
+    Raises:
+      ValueError: there are not as many; the line says why.
+    """
+    require_one_kind(config)
+    import jax
+
+    from mlperf_bert.programs import jax_step
+
+    # Before TensorFlow's first operation: it would take the memory of every GPU that it sees.
+    tf.config.set_visible_devices([], "GPU")
+    if config.kind == "CPU":
+        # Else jax starts GPUs too, and takes their memory.
+        jax.config.update("jax_platforms", "cpu")
+    asked = f"--num_gpus={config.num_gpus}" if config.num_gpus else "--use_tpu"
+    try:
+        every = jax.devices(config.kind.lower())
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        if config.tpu_name:
+            raise ValueError(
+                f"--tpu_name={config.tpu_name}: this machine has no TPU, and jax uses that of its "
+                "own machine; run the command there, on every host of the TPU (cloud/gcp_tpu.sh)"
+            ) from error
+        raise ValueError(
+            f"{asked}: jax finds none ({reason}); check the driver, that the container was given "
+            "the devices, and that jax's plugin for them is installed"
+        ) from error
+    of_process: dict[int, list] = {}
+    for device in every:
+        of_process.setdefault(device.process_index, []).append(device)
+    if config.use_tpu and len(every) != config.num_tpu_cores:
+        raise ValueError(
+            f"--num_tpu_cores={config.num_tpu_cores}, but jax sees {len(every)}; give that number"
+        )
+    fewest = min(map(len, of_process.values()))
+    if config.num_gpus > fewest:
+        raise ValueError(
+            f"--num_gpus={config.num_gpus}, but jax sees {fewest} GPUs; lower it, or check the "
+            "driver and that the container was given the GPUs"
+        )
+    number = config.num_gpus or None
+    chosen = [device for devices in of_process.values() for device in devices[:number]]
+    return Devices(tf.distribute.OneDeviceStrategy("CPU:0"), jax_step.mesh_of(chosen))
+
+
+def evaluator_of(
+    model: tf.Module, devices: Devices, on_devices: Callable[[], dict] | None = None
+) -> Evaluator:
+    """What evaluates a model; `on_devices` returns the state of a training, if jax has it."""
+    evaluator = Evaluator(model=model, strategy=devices.strategy)
+    if devices.mesh is None:
+        return evaluator
+    from mlperf_bert.programs.jax_trainer import JaxEvaluator
+
+    return cast(Evaluator, JaxEvaluator(evaluator, devices.mesh, on_devices))
 
 
 def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
-    """Picks the strategy of one process: TPU, several GPUs of its host, one device.
+    """Picks TensorFlow's strategy of one process: several GPUs of its host, or one device.
 
     Raises:
-      ValueError: a TPU does not answer, or as `require_devices`.
+      ValueError: as `require_devices`.
     """
     require_devices(config)
-    if config.use_tpu:
-        return _tpu_strategy(config)
     if config.num_gpus > 1:
         return tf.distribute.MirroredStrategy([f"GPU:{n}" for n in range(config.num_gpus)])
     return tf.distribute.OneDeviceStrategy("GPU:0" if config.num_gpus else "CPU:0")
 
 
-def require_devices(config: DeviceConfig) -> None:
-    """Checks that this host has the devices.
-
-    Raises:
-      ValueError: more GPUs are requested than there are, or both GPUs and a TPU.
-    """
+def require_one_kind(config: DeviceConfig) -> None:
+    """Raises ValueError if both GPUs and a TPU are requested."""
     if config.use_tpu and config.num_gpus:
         raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
-    gpus = [] if config.use_tpu else tf.config.list_physical_devices("GPU")
+
+
+def require_devices(config: DeviceConfig) -> None:
+    """Checks that this host has the devices of TensorFlow.
+
+    Raises:
+      ValueError: more GPUs are requested than there are, or a TPU, which TensorFlow has not.
+    """
+    require_one_kind(config)
+    if config.use_tpu:
+        raise ValueError("--use_tpu: this command runs on CPUs and GPUs only; leave it out")
+    gpus = tf.config.list_physical_devices("GPU")
     if config.num_gpus > len(gpus):
         raise ValueError(
             f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
@@ -57,31 +206,6 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
             f"--{flag}={batch_size} cannot be shared by {num_replicas} replicas; try {fitting}"
         )
     return batch_size // num_replicas
-
-
-def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            # "local" is the TPU of the host itself, as on a TPU VM.
-            config.tpu_name or "local",
-            zone=config.tpu_zone,
-            project=config.gcp_project,
-        )
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-    except tf.errors.OpError as error:
-        where = f"--tpu_name={config.tpu_name}" if config.tpu_name else "this host"
-        raise ValueError(
-            f"--use_tpu: no TPU answers on {where} ({error.message.splitlines()[0][:80]}); check "
-            "its name, or leave --use_tpu out"
-        ) from error
-    strategy = tf.distribute.TPUStrategy(resolver)
-    if strategy.num_replicas_in_sync != config.num_tpu_cores:
-        raise ValueError(
-            f"--num_tpu_cores={config.num_tpu_cores}, but the TPU has "
-            f"{strategy.num_replicas_in_sync}; give that number"
-        )
-    return strategy
 
 
 def compilation_cache_flags(directory: str) -> str:

@@ -4,6 +4,7 @@ Nothing here needs TensorFlow until a profile is made, so that tests drive the e
 and a stand-in trainer.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -15,12 +16,10 @@ import numpy as np
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.log import Run
+from mlperf_bert.programs.config import FIGURES, LOSSES
 from mlperf_bert.signals import Interrupted, StopRequest
-from mlperf_bert.tensorflow_import import tensorflow
 from mlperf_bert.training.config import ProfileWindow
 from mlperf_bert.training.loop import (
-    FIGURES,
-    LOSSES,
     OVER,
     REACHED,
     STOPPED,
@@ -310,16 +309,25 @@ class StopOnSignal(Event):
 
 
 class Profile(Event):
-    """Runs TensorFlow's profiler during a window of steps; writes to `output_dir`/plugins/profile.
+    """Runs the runtime's profiler during a window of steps; writes to `output_dir`/plugins/profile.
 
     TensorBoard's profile plugin reads this. A run that is resumed within the window profiles the
     rest of it, one that is resumed after it nothing.
     """
 
-    def __init__(self, window: ProfileWindow | None, output_dir: Path | None):
-        """Without a directory it only makes the device calls as short as on the chief."""
-        self._window, self._output_dir = window, output_dir
+    def __init__(
+        self,
+        window: ProfileWindow | None,
+        output_dir: Path | None,
+        profiled: Callable[[str], contextlib.AbstractContextManager],
+    ):
+        """Without a directory it only makes the device calls as short as on the chief.
+
+        `profiled` profiles what happens within its context, into the directory that it is given.
+        """
+        self._window, self._output_dir, self._profiled = window, output_dir, profiled
         self._step = 0
+        self._running = contextlib.ExitStack()
         self._is_running = False
 
     def begin(self, step: int) -> None:
@@ -342,7 +350,7 @@ class Profile(Event):
             # Steps count from 1: after `first` - 1 of them the next one is `first`.
             begins = window and self._output_dir and window.first - 1 <= self._step < window.last
             if begins and not self._is_running:
-                tensorflow().profiler.experimental.start(str(self._output_dir))
+                self._running.enter_context(self._profiled(str(self._output_dir)))
                 self._is_running = True
             trained = train_steps(num_steps)
             self._step += num_steps
@@ -354,9 +362,8 @@ class Profile(Event):
 
     def close(self) -> None:
         """Writes the profile so far, if the window has begun."""
-        if self._is_running:
-            self._is_running = False
-            tensorflow().profiler.experimental.stop()
+        self._is_running = False
+        self._running.close()
 
 
 @dataclasses.dataclass(frozen=True)

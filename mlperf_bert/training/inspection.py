@@ -5,8 +5,6 @@ It begins with the checks of every run, and ends with notes on what is active.
 
 import math
 
-import tensorflow as tf
-
 from mlperf_bert.checkpoints import reading, state
 from mlperf_bert.checkpoints.names import checkpoint_bytes
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
@@ -17,12 +15,11 @@ from mlperf_bert.messages import ERROR, NOTE, WARNING
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import build, checks
+from mlperf_bert.training import build, checks, devices
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.memory import in_words
 from mlperf_bert.training.output import Origin, OutputDirectory
-from mlperf_bert.training.steps import Evaluator
 
 _INITIAL_ACCURACY_TOLERANCE = 0.001
 _MOST_BAD_FILES = 5
@@ -173,14 +170,12 @@ def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
 
 
 def _active_devices(setup: Setup) -> str:
-    """What TensorFlow will use: replicas, devices, precision, XLA."""
+    """What the run will use: devices, runtime, precision, XLA."""
     config = setup.config
-    kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
-    replicas = setup.strategy.num_replicas_in_sync if setup.strategy else 0
-    compiled = config.compilation if setup.strategy else f"--jit_compile={config.jit_compile}"
+    compiled = config.compilation if setup.devices else f"--jit_compile={config.jit_compile}"
     return (
-        f"active: replicas: {replicas}, on {', '.join(kinds)}; "
-        f"computing in {config.precision}, weights in float32; {compiled}"
+        f"active: {setup.devices or 'no devices'}; computing in {config.precision}, weights in "
+        f"float32; {compiled}"
     )
 
 
@@ -188,13 +183,13 @@ def _measure_initial_accuracy(setup: Setup) -> None:
     config = setup.config
     if not (config.init_checkpoint and setup.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
-    with setup.strategy.scope():
+    with setup.devices.strategy.scope():
         model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
     # A run that resumes has not opened it.
     stored = setup.initial_checkpoint or StoredCheckpoint(config.init_checkpoint)
     reading.refuse_output_of_a_run(stored)
     reading.load_initial_weights(pretrainer.trained_variables(model), stored)
-    evaluator = Evaluator(model=model, strategy=setup.strategy)
+    evaluator = devices.evaluator_of(model, setup.devices)
     with pipeline.checked_input(setup.eval_files, setup.limits):
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY

@@ -13,10 +13,6 @@ import numpy as np
 # asked for it.
 REACHED, OVER, STOPPED = "reached", "over", "stopped"
 
-LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
-FIGURES = (*LOSSES, "num_real_tokens", "num_rows", "input_wait_seconds")
-"""What a step of pre-training reports, in this order."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:

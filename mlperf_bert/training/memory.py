@@ -187,7 +187,7 @@ def shortfall(setup: "Setup") -> Finding | None:
     config = setup.config
     # After an error there may be no such step: a batch that the replicas cannot share, say.
     asleep = config.emulate_step_seconds is not None
-    if not setup.strategy or setup.findings.errors or asleep:
+    if not setup.devices or setup.findings.errors or asleep:
         return None
     available, where = _memory_of(config)
     step = _step_of(setup)

@@ -30,7 +30,6 @@ from mlperf_bert.training import checks, devices
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import read_record, run_logs
-from mlperf_bert.training.steps import Evaluator
 
 RESULTS_TEXT = "eval_results.txt"
 RESULTS_LINES = "eval_results.jsonl"
@@ -161,17 +160,15 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
             "--do_eval without --do_train runs in one process; unset TF_CONFIG, or start it "
             "without srun"
         )
-    strategy = devices.create_strategy(config.device)
-    devices.replica_batch_size(
-        config.eval_batch_size, strategy.num_replicas_in_sync, flag="eval_batch_size"
-    )
+    chosen = devices.create(config)
+    devices.replica_batch_size(config.eval_batch_size, chosen.num_replicas, flag="eval_batch_size")
     limits = config.shape.for_model(bert_config)
     with pipeline.checked_input(files, limits):
         # Any seed, for every weight is loaded. Precision and compilation are the defaults, whatever
         # the training has: each checkpoint is evaluated as the reference computes.
-        with strategy.scope():
+        with chosen.strategy.scope():
             model = pretrainer.build_pretrainer(bert_config, seed=0)
-        evaluator = Evaluator(model=model, strategy=strategy)
+        evaluator = devices.evaluator_of(model, chosen)
         dataset = pipeline.evaluation_batches(
             files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
         )

@@ -437,8 +437,6 @@ def create_strategy(device: DeviceConfig, cluster: Cluster) -> tf.distribute.Str
     Raises:
       ValueError: as `devices.create_strategy`.
     """
-    if device.use_tpu:  # TensorFlow finds the hosts of a TPU by itself
-        return devices.create_strategy(device)
     devices.require_devices(device)
     num_gpus = device.num_gpus
     # TensorFlow would reserve memory on every GPU that it sees, also on those of other processes.

@@ -186,7 +186,8 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
         config_filename=RECORD_NAME,
     )
     log.event("gradient_normalization", config.normalization)
-    log.event("num_replicas", setup.strategy.num_replicas_in_sync)
+    log.event("num_replicas", setup.devices.num_replicas)
+    log.event("devices", str(setup.devices))
     if config.emulate_step_seconds is not None:
         log.event("emulated_step_seconds", config.emulate_step_seconds)
     if config.time_budget is not None:

@@ -17,6 +17,7 @@ from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog, Run
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.programs.steps import counted_steps
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import build, checks, events, loop, reporting
 from mlperf_bert.training.build import Parts
@@ -26,7 +27,6 @@ from mlperf_bert.training.loop import Event
 from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import MetricsWriter, Outcome, StartUp
-from mlperf_bert.training.steps import counted_steps
 from mlperf_bert.training.workers import Team
 
 if TYPE_CHECKING:  # a run without a budget does not load it
@@ -54,7 +54,7 @@ def train(
     """
     # From now on the others wait for this process: without a report they would not end.
     with team.failures_reported():
-        setup = checks.inspect(config, goes_on=team.goes_on, strategy=team.strategy)
+        setup = checks.inspect(config, goes_on=team.goes_on, connected=team.devices)
         checks.check_disk(setup)
         setup.findings.require_none()
         origin = None
@@ -176,7 +176,9 @@ def _opened(setup: Setup, team: Team, parts: Parts, *, step: int) -> Iterator[Ou
             description="training",
             silent=not team.is_chief,
         ) as progress,
-        contextlib.closing(events.Profile(config.profile_steps, output_dir)) as profile,
+        contextlib.closing(
+            events.Profile(config.profile_steps, output_dir, parts.trainer.profiled)
+        ) as profile,
         Saves(
             parts.state if team.is_chief else None,
             flush=metrics.flush,

@@ -12,11 +12,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import tensorflow as tf
-
 from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training.config import Cluster, RunConfig
+from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.output import OutputDirectory
 
 _RESUME = "run the same command on all processes, to go on from the last checkpoint if there is one"
@@ -30,8 +29,8 @@ class Team:
 
     cluster: Cluster | None
     """None: only this one."""
-    strategy: tf.distribute.Strategy | None
-    """It has connected the processes, if there are several; None: the checks make that of one."""
+    devices: Devices | None
+    """Of all processes, connected, if there are several; None: the checks choose those of one."""
     output: OutputDirectory
     """Locked by the chief until the end."""
     release: Callable[[], None]
@@ -100,7 +99,7 @@ def agree(config: RunConfig) -> Team:
         and the reason), or the output directory cannot be used.
       OSError: a process is missing.
     """
-    cluster, strategy = config.cluster, None
+    cluster, connected = config.cluster, None
     output = OutputDirectory.of(config)
     release = output.release
     try:
@@ -115,10 +114,10 @@ def agree(config: RunConfig) -> Team:
                 lambda: _claim(output, config.seed),
             )
             # Only now: TensorFlow waits for all of them, and could not name one that is missing.
-            strategy = processes.create_strategy(config.device, cluster)
+            connected = Devices(processes.create_strategy(config.device, cluster))
         else:
             decision = _claim(output, config.seed)
-        return Team(cluster=cluster, strategy=strategy, output=output, release=release, **decision)
+        return Team(cluster=cluster, devices=connected, output=output, release=release, **decision)
     except BaseException:
         release()
         raise

@@ -12,7 +12,8 @@ import pytest
 from mlperf_bert.mlperf import results
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training.loop import FIGURES, OVER, Trained
+from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.training.loop import OVER, Trained
 from mlperf_results import other_runs, watch
 from mlperf_results.benchmarks import watch_table
 from mlperf_results.other_runs import Curve, Margins, Reference

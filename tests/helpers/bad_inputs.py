@@ -82,7 +82,10 @@ BAD_INPUTS = {
         lambda work: {"train_batch_size": 10**9, "num_train_steps": 1},
         r"out of memory .*; lower --train_batch_size .*, give --recompute=blocks, or lower --eval",
     ),
-    "no TPU": (lambda work: {"use_tpu": True}, r"--use_tpu: no TPU answers on this host"),
+    "no TPU": (
+        lambda work: {"use_tpu": True},
+        r"--use_tpu: jax finds none \(.*\); check the driver",
+    ),
     "more GPUs than there are": (lambda work: {"num_gpus": 64}, r"--num_gpus=64, but TensorFlow"),
 }
 """Case -> what spoils a folder of inputs, or the flags that do, and the message as a pattern."""

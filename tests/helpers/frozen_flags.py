@@ -21,6 +21,7 @@ RUN_PRETRAINING_FLAGS = {
     "save_checkpoints_steps": 1000,
     "iterations_per_loop": 1000,
     "max_eval_steps": None,  # the reference: 100, which leaves examples out
+    "runtime": "auto",
     "use_tpu": False,
     "tpu_name": None,
     "tpu_zone": None,

@@ -17,7 +17,8 @@ import pytest
 from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
-from mlperf_bert.portable import compile_step, program, program_folder, run_step, stablehlo
+from mlperf_bert.portable import program_folder, run_step
+from mlperf_bert.programs import jax_step, program, stablehlo
 from tests.helpers import starts
 from tests.portable.programs_by_hand import export as export_step
 from tests.portable.programs_by_hand import serialized
@@ -292,7 +293,7 @@ def dialects(path: Path) -> set[str]:
     module = jaxlib_stablehlo.deserialize_portable_artifact(
         mlir.make_ir_context(), path.read_bytes()
     )
-    return {operation.name.split(".")[0] for operation in compile_step.operations(module)}
+    return {operation.name.split(".")[0] for operation in jax_step.operations(module)}
 
 
 def assert_stablehlo_alone(folder: Path) -> None:
@@ -318,7 +319,7 @@ def first_operands(unrecorded_step) -> dict[str, list]:
         mlir.make_ir_context(), (unrecorded_step / "step.stablehlo").read_bytes()
     )
     found: dict[str, list] = {"stablehlo.reduce": [], "stablehlo.optimization_barrier": []}
-    for op in compile_step.operations(module):
+    for op in jax_step.operations(module):
         if op.name in found:
             axes = list(op.attributes["dimensions"]) if op.name == "stablehlo.reduce" else None
             found[op.name].append((list(op.operands[0].type.shape), axes))

@@ -9,10 +9,12 @@ import tensorflow as tf
 from mlperf_bert import options
 from mlperf_bert.mlperf import rules
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.programs.config import Compilation
+from mlperf_bert.programs.steps import Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Findings, Setup
-from mlperf_bert.training.config import Compilation, RunConfig
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.devices import Devices
 
 
 def run_config(**flags) -> RunConfig:
@@ -39,7 +41,7 @@ def trainer_of(
         config=config,
         findings=Findings(),
         bert_config=model,
-        strategy=strategy,
+        devices=Devices(strategy),
         files=[],
         eval_files=[],
         manifests={},

@@ -26,8 +26,8 @@ from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.optimization.optimizers import CLIP_NORM, GradientAggregationOptimizer
+from mlperf_bert.programs.steps import Evaluator, Trainer
 from mlperf_bert.training import config, processes, workers
-from mlperf_bert.training.steps import Evaluator, Trainer
 from tests.training.configurations import run_config, trainer_of
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.programs.steps import Trainer
 from tests.training import distributed_losses, generated_task
 
 

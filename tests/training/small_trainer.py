@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training.config import NO_COMPILATION, Compilation
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.programs.config import NO_COMPILATION, Compilation
+from mlperf_bert.programs.steps import Trainer
 from tests.training import generated_task
 from tests.training.configurations import run_config, trainer_of
 

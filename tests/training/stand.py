@@ -1,15 +1,16 @@
 """All that is around the events of a run: a trainer that only moves a clock, a log, outputs."""
 
 import types
+from contextlib import nullcontext
 
 import numpy as np
 
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.training import run
 from mlperf_bert.training.events import Profile
-from mlperf_bert.training.loop import FIGURES
 from tests.mlperf.example_log import Clock, initialise
 from tests.training.configurations import run_config
 
@@ -118,7 +119,10 @@ class Stand:
                     team=self,
                     parts=parts,
                     outputs=run.Outputs(
-                        metrics=self, progress=self, saves=self, profile=Profile(None, None)
+                        metrics=self,
+                        progress=self,
+                        saves=self,
+                        profile=Profile(None, None, nullcontext),
                     ),
                     evaluate=self.evaluate,
                     stop_request=self,

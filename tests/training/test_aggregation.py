@@ -18,7 +18,7 @@ from mlperf_bert.optimization.optimizers import (
     GradientAggregationOptimizer,
     WarmupPolynomialDecay,
 )
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.programs.steps import Trainer
 from tests.helpers import starts
 from tests.training.generated_task import CONFIG, SHAPE
 from tests.training.small_trainer import make_trainer

@@ -17,7 +17,7 @@ from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
-from mlperf_bert.training.steps import Evaluator
+from mlperf_bert.programs.steps import Evaluator
 from tests.fixtures import lacking
 from tests.helpers import starts, waiting
 from tests.training import generated_task

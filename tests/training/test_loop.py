@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
+from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training.events import LastStep, RequireFinite
 from mlperf_bert.training.loop import (
-    FIGURES,
     OVER,
     REACHED,
     STOPPED,

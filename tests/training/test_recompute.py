@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.training.config import NO_COMPILATION
+from mlperf_bert.programs.config import NO_COMPILATION
 from tests.training.small_trainer import (
     PASSES,
     STEP,

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from mlperf_bert.checkpoints.state import Saves
-from mlperf_bert.training.config import NO_COMPILATION
+from mlperf_bert.programs.config import NO_COMPILATION
 from tests.helpers import waiting
 from tests.training import saved_states, small_trainer
 

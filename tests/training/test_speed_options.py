@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.model.pretrainer import trained_variables
-from mlperf_bert.training.config import NO_COMPILATION
+from mlperf_bert.programs.config import NO_COMPILATION
 from tests.helpers import starts
 from tests.helpers.gradients import assert_bfloat16_is_near
 from tests.training import generated_task
@@ -146,8 +146,10 @@ def test_what_is_compiled_where():
     assert on_gpu.compilation.step and "a GPU starts fewer kernels" in str(on_gpu.compilation)
     packed = dataclasses.replace(on_gpu, pack_sequences=True).compilation
     assert packed.each_pass and "packed batches" in str(packed)
-    on_tpu = run_config(jit_compile="true", use_tpu=True).compilation
-    assert on_tpu.whole_step and not on_tpu.passes and "compiled anyway" in str(on_tpu)
+    by_jax = run_config(runtime="jax").compilation
+    assert by_jax.whole_step and not by_jax.barriers
+    assert str(by_jax) == "XLA compiles the whole step: jax runs nothing else"
+    assert run_config(runtime="jax", num_gpus=1).compilation.barriers
 
 
 @pytest.mark.parametrize(

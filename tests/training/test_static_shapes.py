@@ -4,7 +4,8 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.input import pipeline
-from mlperf_bert.training.steps import FIGURES, Trainer
+from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.steps import Trainer
 from tests.training import generated_task
 from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer
 

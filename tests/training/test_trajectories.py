@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert import saving
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.programs.steps import Trainer
 from tests.checkpoints.stored_weights import read_weights
 from tests.helpers import starts
 from tests.training import distributed_losses

@@ -5,6 +5,7 @@ E=examples of a row, V=vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from time import monotonic, sleep
 from typing import Any
 
@@ -15,8 +16,7 @@ from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.optimization.optimizers import GradientAggregationOptimizer
-from mlperf_bert.training.config import NO_COMPILATION, Compilation
-from mlperf_bert.training.loop import FIGURES
+from mlperf_bert.programs.config import FIGURES, NO_COMPILATION, Compilation
 
 
 def one_cpu(strategy: tf.distribute.Strategy) -> bool:
@@ -240,6 +240,16 @@ class Trainer(tf.Module):
             return flag
         return float(self._sum_over_replicas(tf.constant(float(flag)))) > 0
 
+    def profiled(self, directory: str) -> AbstractContextManager:
+        """Profiles what happens within, for TensorBoard."""
+        return tf.profiler.experimental.Profile(directory)
+
+    def put_state(self) -> None:
+        """Nothing: the state is where the variables are."""
+
+    def fetch_state(self) -> None:
+        """Nothing: the state is where the variables are."""
+
     def of_chief(self, values: Sequence[float]) -> Sequence[float]:
         """The chief's values; all processes must call it at the same step, with as many values."""
         if one_cpu(self.strategy):
@@ -349,7 +359,7 @@ def counted_steps(
         with time.counting(ledger.COMPUTE):
             # A tensor: a Python number would be traced again for each value. numpy() waits for the
             # device, whose time this is.
-            figures = trainer.train(batches, tf.constant(num_steps)).numpy()
+            figures = np.asarray(trainer.train(batches, tf.constant(num_steps)))
             # The device has measured this: from here a call is one stretch of computing.
             waited = figures[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)
             time.move(waited, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)

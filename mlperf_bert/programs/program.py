@@ -9,15 +9,16 @@ gradients between the two.
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names, reading
-from mlperf_bert.portable import stablehlo
-from mlperf_bert.training.loop import LOSSES
-from mlperf_bert.training.steps import Evaluator, Trainer
+from mlperf_bert.model import pretrainer
+from mlperf_bert.programs import stablehlo
+from mlperf_bert.programs.config import LOSSES
+from mlperf_bert.programs.steps import Evaluator, Trainer
 
 WEIGHT, SLOT, ACCUMULATOR = "weight", "slot", "accumulator"
 COUNTER, CONSTANT = "counter", "constant"
@@ -41,6 +42,10 @@ class Value:
     feeds: int | None = None
     """Of an output: the index of the input that it replaces in the next step."""
 
+    def entry(self) -> dict[str, Any]:
+        """What signature.json says of it."""
+        return {name: each for name, each in vars(self).items() if each is not None}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Program:
@@ -51,6 +56,13 @@ class Program:
     """The oldest that has all its operations."""
     inputs: list[Value]
     outputs: list[Value]
+
+    def entry(self) -> dict[str, Any]:
+        """What signature.json says of its inputs and outputs."""
+        return {
+            "inputs": [value.entry() for value in self.inputs],
+            "outputs": [value.entry() for value in self.outputs],
+        }
 
 
 def require_compiler() -> None:
@@ -88,8 +100,8 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
         return found
 
     seed = tf.zeros([2], tf.int32)
-    given = [*_inputs_of_batch(batch, trainer), _given("seed", seed, SEED)]
-    return _export(step, (batch, seed), given, [_LOSSES], trainer)
+    given = [*_inputs_of_batch(batch, trainer.model), _given("seed", seed, SEED)]
+    return _export(step, (batch, seed), given, [_LOSSES], state_of(trainer))
 
 
 def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
@@ -109,9 +121,9 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
 
     seed, one = tf.zeros([2], tf.int32), tf.ones([])
     counts = [_given(name, one, COUNT) for name in ("num_predictions", "num_examples")]
-    given = [*_inputs_of_batch(batch, trainer), _given("seed", seed, SEED), *counts]
+    given = [*_inputs_of_batch(batch, trainer.model), _given("seed", seed, SEED), *counts]
     results = [_LOSSES, *_gradients(trainer)]
-    return _export(half, (batch, seed, one, one), given, results, trainer)
+    return _export(half, (batch, seed, one, one), given, results, state_of(trainer))
 
 
 def of_update(trainer: Trainer) -> Program:
@@ -123,10 +135,10 @@ def of_update(trainer: Trainer) -> Program:
         _count(trainer)
 
     shapes = [tf.TensorSpec(each.shape, each.dtype) for each in trainer.variables_to_train]
-    return _export(half, tuple(shapes), _gradients(trainer), [], trainer)
+    return _export(half, tuple(shapes), _gradients(trainer), [], state_of(trainer))
 
 
-def of_evaluation(evaluator: Evaluator, trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
+def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Program:
     """The evaluation step for batches of the shapes of `batch`; it changes nothing.
 
     Results: the totals of the batch [6], in the order of `metrics.Totals`.
@@ -138,9 +150,10 @@ def of_evaluation(evaluator: Evaluator, trainer: Trainer, batch: dict[str, tf.Te
 
     weights = tf.ones([batch["input_ids"].shape[0]])
     result = Value(name="totals", shape=[6], dtype="float32", role=RESULT)
-    given = _inputs_of_batch(batch, trainer)
+    given = _inputs_of_batch(batch, evaluator.model)
     given.append(_given(EXAMPLE_WEIGHTS, weights, BATCH, initial=1.0))
-    return _export(step, (batch, weights), given, [result], trainer)
+    known = weights_of(pretrainer.trained_variables(evaluator.model))
+    return _export(step, (batch, weights), given, [result], known)
 
 
 _LOSSES = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT)
@@ -160,10 +173,14 @@ def _count(trainer: Trainer) -> None:
 
 
 def _export(
-    step: Any, arguments: tuple, given: list[Value], results: list[Value], trainer: Trainer
+    step: Any,
+    arguments: tuple,
+    given: list[Value],
+    results: list[Value],
+    state: Iterable[tuple[tf.Variable, Value]],
 ) -> Program:
     concrete = step.get_concrete_function(*arguments)
-    known = {id(variable.handle): value for variable, value in _state(trainer)}
+    known = {id(variable.handle): value for variable, value in state}
     captured = [
         known.get(id(handle)) or _constant(concrete, handle) for handle in concrete.captured_inputs
     ]
@@ -192,9 +209,9 @@ def _replaced_inputs(hlo: str, num_results: int) -> list[int]:
     return [pairs[index] for index in after]
 
 
-def _inputs_of_batch(batch: dict[str, tf.Tensor], trainer: Trainer) -> list[Value]:
+def _inputs_of_batch(batch: dict[str, tf.Tensor], model: tf.Module) -> list[Value]:
     """With what a synthetic batch holds: full rows of random tokens, each row one example."""
-    vocab_size = trainer.model.encoder_network.get_config()["vocab_size"]
+    vocab_size = model.encoder_network.get_config()["vocab_size"]
     below = {
         "input_ids": vocab_size,
         "masked_lm_ids": vocab_size,
@@ -219,36 +236,38 @@ def _given(name: str, tensor: tf.Tensor | tf.Variable, role: str, **more: Any) -
     return Value(name=name, shape=shape, dtype=dtype, role=role, **more)
 
 
-def _state(trainer: Trainer) -> Iterable[tuple[tf.Variable, Value]]:
+def state_of(trainer: Trainer) -> Iterator[tuple[tf.Variable, Value]]:
     """Every variable that a step may change, with its name in TF1 checkpoints and its role."""
-
-    def of(variable: tf.Variable, name: str, role: str, initial: str | float = 0.0):
-        return variable, _given(name, variable, role, initial=initial)
-
     variables, optimizer = trainer.variables_to_train, trainer.optimizer
-    tf1_names = {weight.our_name: weight.tf1_name for weight in reading.weights_of(variables)}
-    for index, variable in enumerate(variables):
-        name = tf1_names[names.our_name(variable.name)]
-        yield of(variable, name, WEIGHT, _initial(name))
+    for index, (variable, value) in enumerate(weights_of(variables)):
+        yield variable, value
         for slot in optimizer.optimizer.get_slot_names():
-            yield of(optimizer.optimizer.get_slot(variable, slot), f"{name}/adam_{slot}", SLOT)
+            moment = optimizer.optimizer.get_slot(variable, slot)
+            yield moment, _given(f"{value.name}/adam_{slot}", moment, SLOT, initial=0.0)
         if optimizer.accumulators:
-            yield of(optimizer.accumulators[index], f"{name}/grad_accum", ACCUMULATOR)
-    yield of(trainer.step, "global_step", COUNTER)
-    yield of(optimizer.optimizer.iterations, "num_updates", COUNTER)
+            total = optimizer.accumulators[index]
+            yield total, _given(f"{value.name}/grad_accum", total, ACCUMULATOR, initial=0.0)
+    for name, counter in (
+        ("global_step", trainer.step),
+        ("num_updates", optimizer.optimizer.iterations),
+    ):
+        yield counter, _given(name, counter, COUNTER, initial=0.0)
+
+
+def weights_of(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Variable, Value]]:
+    """The trained variables, with their names in TF1 checkpoints."""
+    tf1_names = {weight.our_name: weight.tf1_name for weight in reading.weights_of(variables)}
+    for variable in variables:
+        name = tf1_names[names.our_name(variable.name)]
+        yield variable, _given(name, variable, WEIGHT, initial=_initial(name))
 
 
 def _gradients(trainer: Trainer) -> list[Value]:
     """The gradient of every weight, in the order in which they are trained."""
     return [
         dataclasses.replace(value, name=f"{value.name}/gradient", role=GRADIENT, initial=None)
-        for _, value in weights(trainer)
+        for _, value in weights_of(trainer.variables_to_train)
     ]
-
-
-def weights(trainer: Trainer) -> list[tuple[tf.Variable, Value]]:
-    """The weights alone."""
-    return [pair for pair in _state(trainer) if pair[1].role == WEIGHT]
 
 
 def _initial(tf1_name: str) -> str | float:

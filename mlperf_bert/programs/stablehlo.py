@@ -29,7 +29,7 @@ def portable(exported: bytes) -> tuple[bytes, str]:
     from jax.interpreters import mlir
     from jaxlib.mlir.dialects import stablehlo
 
-    from mlperf_bert.portable.compile_step import operations
+    from mlperf_bert.programs.jax_step import operations
 
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, exported)

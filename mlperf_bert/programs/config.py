@@ -1,0 +1,45 @@
+"""What a step is compiled of and what it reports; without TensorFlow, as a run's configuration."""
+
+import dataclasses
+
+LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
+FIGURES = (*LOSSES, "num_real_tokens", "num_rows", "input_wait_seconds")
+"""What a step of pre-training reports, in this order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """What XLA compiles, and why."""
+
+    passes: bool
+    """Each element-wise pass of the model (model/fusion.py), and LAMB for each shape."""
+    step: bool
+    """Forward and backward pass as one program, clipping and LAMB as another."""
+    reason: str
+    clusters: bool = False
+    """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
+    by_others: bool = False
+    """Somebody else compiles the whole step, as jax."""
+    barriers: bool = False
+    """One program tells XLA what to keep, which GPUs gain by; XLA for TPUs decides better."""
+
+    @property
+    def whole_step(self) -> bool:
+        """Whether the step is one program, or two."""
+        return self.step or self.by_others
+
+    @property
+    def each_pass(self) -> bool:
+        """Whether every pass of a step is a program of its own."""
+        return self.passes and not self.whole_step
+
+    def __str__(self) -> str:
+        what = "clusters of operations" if self.clusters else "nothing"
+        if self.whole_step:
+            what = "the whole step"
+        elif self.passes:
+            what = "the passes between the matrix products"
+        return f"XLA compiles {what}: {self.reason}"
+
+
+NO_COMPILATION = Compilation(passes=False, step=False, reason="--jit_compile=false")

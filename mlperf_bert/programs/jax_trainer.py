@@ -1,0 +1,306 @@
+"""The step and the evaluation run by jax, on whatever devices it knows.
+
+TensorFlow defines both, once: its `Trainer` is exported as a program (program.py), which jax
+compiles. TensorFlow also reads the input, draws the seeds of dropout, and holds the variables from
+which the first state comes and by which checkpoints are written. Between the two the state stays on
+the devices.
+
+Shapes: D=devices of all processes, B=batch of one of them, S=sequence.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from time import monotonic
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from mlperf_bert.messages import Progress
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.model import metrics, pretrainer
+from mlperf_bert.programs import jax_step, program
+from mlperf_bert.programs.jax_step import Part
+from mlperf_bert.programs.program import EXAMPLE_WEIGHTS, Program
+from mlperf_bert.programs.steps import Evaluator, Trainer
+
+_Arrays = dict[str, jax.Array]
+
+
+class JaxTrainer:
+    """Trains as `Trainer` does, whose contract it keeps; the devices are those of a mesh.
+
+    Each of several devices has a share of the batch and the whole state; gradients are added up.
+    """
+
+    def __init__(self, trainer: Trainer, mesh: Mesh):
+        """Wraps a trainer on one CPU; compiles nothing yet."""
+        self._trainer, self._mesh = trainer, mesh
+        self._num_local = len(mesh.local_devices)
+        self._compiled: dict[int, jax.stages.Compiled] = {}
+        self._variables = {value.name: each for each, value in program.state_of(trainer)}
+        self._initial: dict[str, tf.Variable | np.ndarray] = {}
+        self._state: _Arrays | None = None
+        self._draw = tf.function(self._draw_seeds, autograph=False)
+        self._count = jax.jit(_counts, out_shardings=jax_step.replicated(mesh))
+        # What the contract of a trainer has beside methods.
+        self.model, self.optimizer, self.step = trainer.model, trainer.optimizer, trainer.step
+        self.variables_to_train, self.state = trainer.variables_to_train, trainer.state
+
+    def profiled(self, directory: str) -> AbstractContextManager:
+        """Profiles what happens within, for TensorBoard."""
+        return jax.profiler.trace(directory)
+
+    def put_state(self) -> None:
+        """Takes weights, slots, accumulators and counters from TensorFlow's variables."""
+        self._state = {
+            name: _put(each.numpy() if isinstance(each, tf.Variable) else each, self._mesh)
+            for name, each in self._initial.items()
+        }
+
+    def fetch_state(self) -> None:
+        """Brings them back to TensorFlow's variables; waits for the devices."""
+        for name, array in (self._state or {}).items():
+            if isinstance(variable := self._initial[name], tf.Variable):
+                # A copy: the next step is donated the array, whose memory this may be on a CPU.
+                variable.assign(np.array(array.addressable_data(0)))
+
+    def on_devices(self) -> _Arrays:
+        """The state as it is on the devices; taken from TensorFlow's variables if it is nowhere."""
+        if self._state is None:
+            self.put_state()
+        return self._state or {}
+
+    def train(self, iterator, num_steps: tf.Tensor) -> np.ndarray:
+        """Trains `num_steps` (int32 scalar) micro-batches, in the order of the iterator.
+
+        Returns: as `Trainer.train`.
+
+        Nothing here waits for the devices before the end: they compute while the next batch is
+        drawn and sent. A step has waited for its batch if the one before came to its end meanwhile;
+        the wait is the longest that the devices can have had.
+        """
+        results: list[tuple[Any, jax.Array]] = []
+        waits = []
+        for _ in range(int(num_steps)):
+            called = monotonic()
+            batch = {name: value.numpy() for name, value in next(iterator).items()}
+            is_idle = not results or results[-1][0].is_ready()
+            waits.append(monotonic() - called if is_idle else 0.0)
+            compiled = self._compiled_for(batch)
+            given = _share(batch | {"seed": self._own_seeds()}, self._mesh)
+            # At once: the state before is donated, and no longer there.
+            losses, self._state = compiled(self.on_devices(), given)
+            results.append((losses, self._count(given["input_mask"])))
+            self.step.assign_add(1)
+        # Together: one after the other they would each wait for a transfer.
+        fetched = jax.device_get(results)
+        figures = [[*losses, *counts, wait] for (losses, counts), wait in zip(fetched, waits)]
+        return np.array(figures, np.float32)
+
+    def _own_seeds(self) -> np.ndarray:
+        # All processes draw those of all devices, so that their generators stay equal.
+        number = 2 * self._num_local
+        first = number * jax.process_index()
+        return self._draw().numpy()[first : first + number]
+
+    def _draw_seeds(self) -> tf.Tensor:
+        """The seeds of dropout of one step, int32 [2 D]; that of one device is TensorFlow's."""
+
+        def draw() -> tf.Tensor:
+            generator = self.model.dropout_generator
+            return generator.uniform_full_int([2 * self._mesh.size], tf.int32)
+
+        # Within a strategy a generator draws other numbers than outside.
+        return self._trainer.strategy.run(draw)
+
+    def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
+        """Compiles the step for batches of all these shapes, of one device, and tries each once.
+
+        The first execution takes seconds that are not the training's: it connects the devices and
+        loads kernels. TensorFlow's variables are kept in any case.
+        """
+        self._compile(list(batches))
+        kept = [
+            (each.state, each.state.numpy()) for each in pretrainer.random_generators(self.model)
+        ]
+        together = [
+            {name: tf.repeat(value, self._num_local, axis=0) for name, value in batch.items()}
+            for batch in batches
+        ]
+        self.train(iter(together), tf.constant(len(together)))
+        for variable, value in kept:
+            variable.assign(value)
+        self.step.assign(0)
+        self._state = None  # it is that of these steps
+
+    def _compiled_for(self, batch: Mapping[str, np.ndarray]) -> jax.stages.Compiled:
+        rows = len(batch["input_ids"]) // self._num_local
+        if rows not in self._compiled:
+            self._compile([{name: tf.constant(v[:rows]) for name, v in batch.items()}])
+        return self._compiled[rows]
+
+    def _compile(self, batches: Sequence[dict[str, tf.Tensor]]) -> None:
+        """For batches of one device: exported one by one, compiled several at once."""
+        num_examples = self._trainer.batch_size / self._mesh.size
+        with (
+            ThreadPoolExecutor(os.cpu_count()) as pool,
+            Progress(total=len(batches), unit="programs", description="compiling") as progress,
+        ):
+            compiling: dict[int, Future] = {}
+            for batch, programs in zip(batches, self._exported(batches)):
+                parts = [_part(each, num_examples) for each in programs]
+                step = jax_step.lowered(
+                    parts, [*self._mesh.devices.flat], self._trainer.normalization
+                )
+                compiling[len(batch["input_ids"])] = pool.submit(step.compile)
+                self._initial = _state_of(programs, self._variables)
+            for rows, future in compiling.items():
+                self._compiled[rows] = future.result()
+                progress.advance(1)
+
+    def _exported(self, batches: Iterable[dict[str, tf.Tensor]]) -> Iterator[list[Program]]:
+        if self._mesh.size == 1:
+            yield from ([program.of_training(self._trainer, batch)] for batch in batches)
+            return
+        update = program.of_update(self._trainer)
+        yield from ([program.of_gradients(self._trainer, batch), update] for batch in batches)
+
+    def batches(self, make_dataset: Callable[[tf.distribute.InputContext], tf.data.Dataset]):
+        """An iterator over this process's share of the global batches.
+
+        `make_dataset` makes the batches of one device, in the order of its examples.
+        """
+        context = tf.distribute.InputContext(
+            num_input_pipelines=jax.process_count(),
+            input_pipeline_id=jax.process_index(),
+            num_replicas_in_sync=self._mesh.size,
+        )
+        dataset = make_dataset(context)
+        if self._num_local > 1:
+            # Packed batches may have other numbers of rows: rows without examples are added.
+            dataset = dataset.padded_batch(self._num_local, drop_remainder=True).map(_merged)
+        return iter(dataset)
+
+    def any_process(self, flag: bool) -> bool:
+        """Whether the flag is set on any process; all of them must call it at the same step."""
+        if jax.process_count() == 1:
+            return flag
+        return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+    def of_chief(self, values: Sequence[float]) -> Sequence[float]:
+        """The chief's values; all processes must call it at the same step, with as many values."""
+        if jax.process_count() == 1:
+            return values
+        return multihost_utils.broadcast_one_to_all(np.array(values)).tolist()
+
+
+class JaxEvaluator:
+    """Evaluates as `Evaluator` does, on the devices of a mesh."""
+
+    def __init__(
+        self, evaluator: Evaluator, mesh: Mesh, on_devices: Callable[[], _Arrays] | None = None
+    ):
+        """Wraps an evaluator on one CPU.
+
+        Args:
+          evaluator: its model's variables have the weights, if nothing else has.
+          mesh: of the devices.
+          on_devices: returns a state that is there, weights included.
+        """
+        self._evaluator, self._mesh = evaluator, mesh
+        self._on_devices = on_devices or self._put_weights
+        self._compiled: jax.stages.Compiled | None = None
+        self._names: list[str] = []
+
+    def _put_weights(self) -> _Arrays:
+        variables = pretrainer.trained_variables(self._evaluator.model)
+        weights = program.weights_of(variables)
+        return {value.name: _put(each.numpy(), self._mesh) for each, value in weights}
+
+    def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> metrics.Evaluation:
+        """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
+        time = time or Ledger()
+        with time.counting(ledger.EVALUATION_COMPUTE):
+            compiled = self._compiled = self._compiled or self._compile(dataset.element_spec)
+            state = self._on_devices()
+            weights = {name: state[name] for name in self._names}
+            totals = [
+                compiled(weights, _share(self._own(*batch), self._mesh))[0]
+                for batch in time.waiting(dataset)
+            ]
+            # Reading a total waits for the devices: that comes after all batches, once.
+            return metrics.Evaluation.from_totals(
+                [total.tolist() for total in jax.device_get(totals)]
+            )
+
+    def _compile(self, spec: tuple) -> jax.stages.Compiled:
+        """For batches as a data set's `element_spec` describes them."""
+        features = {
+            name: tf.zeros([each.shape[0] // self._mesh.size, *each.shape[1:]], each.dtype)
+            for name, each in spec[0].items()
+        }
+        exported = program.of_evaluation(self._evaluator, features)
+        part = _part(exported)
+        self._names = [each.name for each in exported.inputs if each.role == program.WEIGHT]
+        return jax_step.lowered([part], [*self._mesh.devices.flat]).compile()
+
+    def _own(self, features: dict[str, tf.Tensor], weights: tf.Tensor) -> dict[str, np.ndarray]:
+        """This process's share of a global batch."""
+        batch = {name: value.numpy() for name, value in features.items()}
+        batch[EXAMPLE_WEIGHTS] = weights.numpy()
+        size = len(batch[EXAMPLE_WEIGHTS]) // jax.process_count()
+        first = size * jax.process_index()
+        return {name: value[first : first + size] for name, value in batch.items()}
+
+
+def _counts(input_mask: jax.Array) -> jax.Array:
+    """Real tokens and rows of a global batch, float32 [2]."""
+    return jax.numpy.array([input_mask.sum(), input_mask.shape[0]], "float32")
+
+
+def _part(exported: Program, num_examples: float | None = None) -> Part:
+    return Part(exported.content, exported.entry() | {"num_examples": num_examples})
+
+
+def _state_of(
+    programs: Sequence[Program], variables: Mapping[str, tf.Variable]
+) -> dict[str, tf.Variable | np.ndarray]:
+    """What a step is given beside a batch: variables, and the constants of the optimizer."""
+    return {
+        value.name: np.full(value.shape, value.initial, value.dtype)
+        if value.role == program.CONSTANT
+        else variables[value.name]
+        for each in programs
+        for value in each.inputs
+        if value.role not in jax_step.GIVEN
+    }
+
+
+def _put(array: np.ndarray, mesh: Mesh) -> jax.Array:
+    """On every device; a copy, so that TensorFlow's memory is not donated to a step."""
+    kept = np.array(array)
+    return jax.make_array_from_callback(kept.shape, jax_step.replicated(mesh), kept.__getitem__)
+
+
+def _share(batch: Mapping[str, np.ndarray], mesh: Mesh) -> _Arrays:
+    """This process's share of a global batch, on its devices."""
+    of_device = jax_step.divided(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(of_device, value)
+        for name, value in batch.items()
+    }
+
+
+def _merged(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """The batches of several devices, [D, B, ...], as one, [D * B, ...]."""
+    return {
+        name: tf.reshape(value, tf.concat([[-1], tf.shape(value)[2:]], 0))
+        for name, value in features.items()
+    }
