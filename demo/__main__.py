@@ -39,6 +39,7 @@ NUM_EVAL_ARTICLES = 600
 NUM_EVAL_SAMPLES = 1000
 DUPE_FACTOR = 4
 NUM_TRAIN_STEPS = 1500
+RUNTIMES = ("auto", "tensorflow", "jax")
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def training_step(
     seed: int,
     lengths: Lengths = LENGTHS,
     reference: str | None = "demo/reference_runs.json",
+    runtime: str = "auto",
 ) -> Step:
     """Return the training to the target; `reference` has the runs that it is watched beside."""
     to = shlex.quote(str(folder))
@@ -138,7 +140,8 @@ def training_step(
         "--eval_batch_size=100 --optimizer=lamb --learning_rate=0.01 --num_warmup_steps=100 "
         f"--num_train_steps={NUM_TRAIN_STEPS} --eval_interval_samples=6400 "
         f"--iterations_per_loop=100 --save_checkpoints_steps={NUM_TRAIN_STEPS} "
-        f"--seed={seed} --submission_org=demo --submission_platform=this-machine{watched}",
+        f"--seed={seed} --submission_org=demo --submission_platform=this-machine"
+        f"{'' if runtime == 'auto' else f' --runtime={runtime}'}{watched}",
     )
 
 
@@ -162,8 +165,8 @@ def verdict_steps(folder: Path) -> list[Step]:
     ]
 
 
-def run_demo(folder: Path, seed: int) -> None:
-    """Run all steps in order.
+def run_demo(folder: Path, seed: int, runtime: str = "auto") -> None:
+    """Run all steps in order; `runtime` is a flag of the training.
 
     Raises:
       ValueError: the folder is not the demo's to remove, a step failed, or the target was not
@@ -171,7 +174,7 @@ def run_demo(folder: Path, seed: int) -> None:
     """
     start = time.monotonic()
     make_data(folder, seed, start)
-    run_steps([training_step(folder, seed)], start)
+    run_steps([training_step(folder, seed, runtime=runtime)], start)
     results = folder / "results"
     results.mkdir()
     shutil.copyfile(folder / "run" / "bert.log", results / "result_0.txt")
@@ -243,6 +246,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description="MLPerf BERT, in miniature")
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/demo"))
+    parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help="of the training")
     given = parser.parse_args(paths.words_with_home())
     signals.raise_on_ctrl_c()
     seed = secrets.randbits(31) if given.seed is None else given.seed
@@ -253,7 +257,7 @@ def main() -> int:
         with contextlib.suppress(PermissionError):  # beside the folder: then there is no lock
             if not lock.acquire():
                 raise ValueError(f"{folder}: another demo works in it; name another --output_dir")
-        run_demo(given.output_dir, seed)
+        run_demo(given.output_dir, seed, given.runtime)
     finally:
         lock.release()
     return 0

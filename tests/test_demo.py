@@ -275,11 +275,30 @@ def test_a_run_that_misses_the_target_fails_the_demo(tmp_path, status, monkeypat
     assert f"{tmp_path}/report.png" in capsys.readouterr().out  # drawn all the same
 
 
+@pytest.mark.parametrize("flags", [[], ["--runtime=jax"]], ids=["default", "jax"])
+def test_the_runtime_is_passed_on_to_the_training_alone(tmp_path, monkeypatch, flags):
+    folder, words = tmp_path / "demo", []
+
+    def ran(steps, start):
+        words.extend(word for _, command in steps for word in shlex.split(command))
+        (folder / "run").mkdir(exist_ok=True)
+        (folder / "run" / "bert.log").touch()
+        (folder / "run" / "run.json").write_text('{"status": "success"}')
+
+    monkeypatch.setattr(the_demo, "run_steps", ran)
+    monkeypatch.setattr(sys, "argv", ["demo", f"--output_dir={folder}", *flags])
+    monkeypatch.chdir(tmp_path)  # the demo leaves it
+    assert the_demo.main() == 0
+    assert [word for word in words if word.startswith("--runtime")] == flags
+
+
 @pytest.mark.soak
-def test_demo_reaches_the_target(tmp_path):
+@pytest.mark.parametrize("runtime", ["tensorflow", "jax"])
+def test_demo_reaches_the_target(tmp_path, runtime):
     folder = tmp_path / "demo"
     words = [sys.executable, "-m", "demo", "--seed=1", f"--output_dir={folder}"]
-    finished = programs.run(*words, check=True)
+    finished = programs.run(*words, f"--runtime={runtime}", check=True)
+    assert f" by {runtime} " in (folder / "run" / "bert.log").read_text().lower()
     assert (folder / the_demo.MARK_FILE).exists()
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
     [result] = re.findall(r"^RESULT,bert,1,.*$", finished.stdout, re.M)
