@@ -1,13 +1,18 @@
-r"""BERT-large's training step on one accelerator: this project's program against PyTorch's.
+r"""BERT-large on one accelerator: a whole training, and its step beside PyTorch's.
 
-With TensorFlow, on any machine, export the programs (2 MB each; no weights):
+    python -m benchmarks.accelerator run --output=build/on_a_card
 
-    python -m benchmarks.accelerator export --output=build/steps
+on_a_card.py says what it does; it takes at most eight minutes, and a tiny model on a CPU.
+
+`compare` measures this project's program of the step against PyTorch's. With TensorFlow, on any
+machine, export the programs (2 MB each; no weights):
+
+    python -m benchmarks.accelerator compare export --output=build/steps
 
 Copy this repository and that folder to the machine with the accelerator, which needs jax, and for
 the comparison PyTorch and transformers, but no TensorFlow, and measure:
 
-    python -m benchmarks.accelerator measure --steps=build/steps --output=build/accelerator
+    python -m benchmarks.accelerator compare measure --steps=build/steps --output=build/accelerator
 
 bfloat16, 512 tokens, examples of published lengths (random_task.py has the source), LAMB, dropout
 0.1; PyTorch computes BertForPreTraining under autocast with scaled_dot_product_attention,
@@ -34,7 +39,6 @@ from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import whole_number
-from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 # What differs from BERT-large; the tiny model is for a try without an accelerator.
@@ -47,24 +51,38 @@ MODELS: dict[str, dict[str, int]] = {
 NUM_EXAMPLES = 2000
 
 
-def export(given: argparse.Namespace) -> None:
-    """Exports a program for each batch, packed and not, and the examples as arrays for PyTorch."""
+def write_task(folder: Path, model: str) -> None:
+    """Writes a model's configuration and records, in a new folder."""
     from benchmarks import random_task  # needs this project's packages, which `measure` does not
     from mlperf_bert.data.validity import ExampleShape
     from mlperf_bert.mlperf.rules import BERT_LARGE
 
-    given.output.mkdir(parents=True)
+    folder.mkdir(parents=True)
     shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
     lengths = random_task.published_lengths(NUM_EXAMPLES)
+    random_task.write(folder, BERT_LARGE | MODELS[model], shape, lengths)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Runs a whole training in stages."""
+    from benchmarks import on_a_card  # needs this project's packages too
+
+    on_a_card.run(given)
+
+
+def export(given: argparse.Namespace) -> None:
+    """Exports a program for each batch, packed and not, and the examples as arrays for PyTorch."""
+    given.output.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as work:
-        random_task.write(Path(work), BERT_LARGE | MODELS[given.model], shape, lengths)
+        task = Path(work, "task")
+        write_task(task, given.model)
         for packs in (False, True):
             for size in given.batch_sizes:
                 folder = given.output / f"{given.model}_{size}{'_packed' if packs else ''}"
                 command = [
                     sys.executable, "-m", "mlperf_bert.portable.export", "--optimizer=lamb",
-                    f"--bert_config_file={work}/bert_config.json", f"--output_dir={folder}",
-                    f"--input_file={work}/train.tfrecord", f"--train_batch_size={size}", "--seed=1",
+                    f"--bert_config_file={task}/bert_config.json", f"--output_dir={folder}",
+                    f"--input_file={task}/train.tfrecord", f"--train_batch_size={size}", "--seed=1",
                     f"--precision={given.precision}", f"--pack_sequences={packs}",
                     "--max_seq_length=512", "--max_predictions_per_seq=76",
                     "--num_recorded_steps=0", "--num_batches=8", "--nodata_parallel",
@@ -108,7 +126,9 @@ def measure(given: argparse.Namespace) -> None:
     """Runs every contestant, and writes raw figures, table and picture."""
     folders = sorted(file.parent for file in given.steps.glob("*/signature.json"))
     if not folders:
-        sys.exit(f"{given.steps}: no programs; run `python -m benchmarks.accelerator export`")
+        sys.exit(
+            f"{given.steps}: no programs; run `python -m benchmarks.accelerator compare export`"
+        )
     # In a process that then leaves the device to the contestants.
     device, peak = in_a_process(peak_flop_per_second, given.peak_size)
     rows = [{"name": "a product of matrices", "model_tflop_per_second": peak / 1e12}]
@@ -142,6 +162,8 @@ def show(raws: Sequence[Path], output: Path) -> None:
 
 def draw(rows: Sequence[dict], picture: Path) -> None:
     """Bars of each device, the fastest on top; no picture if nothing was measured."""
+    from pages import charts  # needs matplotlib, which a machine that only measures may lack
+
     steps = [row for row in rows if "samples_per_second" in row]
     if not steps:
         return
@@ -197,9 +219,20 @@ def table(rows: list[dict]) -> str:
 
 @ends_in_one_line("accelerator")
 def main() -> None:
-    """Exports or measures."""
+    """Runs or compares."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    commands = parser.add_subparsers(required=True)
+    verbs = parser.add_subparsers(required=True)
+    runs = verbs.add_parser("run", help="a whole training, in stages")
+    folder = {"type": lambda path: Path(path).absolute()}
+    runs.add_argument("--output", **folder, default="build/on_a_card", help="a new folder")
+    runs.add_argument("--data", **folder, default="build/card/data", help="made if missing")
+    runs.add_argument("--minutes", type=whole_number, default=8, help="for all stages together")
+    runs.add_argument("--only", nargs="+", default=[], help="stages by name, such as demo large_56")
+    runs.add_argument("--runtime", default="jax", help="of run_pretraining.py")
+    runs.add_argument("--tiny", action="store_true", help="a tiny model, as without accelerator")
+    runs.set_defaults(run=run)
+    compares = verbs.add_parser("compare", help="the step alone, beside PyTorch's")
+    commands = compares.add_subparsers(required=True)
     sizes = {"nargs": "+", "type": int, "default": [8, 16, 32, 64]}
     exports = commands.add_parser("export", help="with TensorFlow: make the programs")
     exports.add_argument("--output", type=lambda path: Path(path).absolute(), required=True)

@@ -104,8 +104,6 @@ CONTESTANTS: dict[str, tuple[str, str | None, dict]] = {
     "ours, bfloat16, whole step compiled": ("ours", None, _BFLOAT16 | _WHOLE),
     "ours, bfloat16, compiled": ("ours", None, _BFLOAT16 | _AUTO),
     "ours, bfloat16, compiled, packed": ("ours", None, _BFLOAT16 | _AUTO | _PACKED),
-    "ours, float32, exported program under jax": ("program", None, _FLOAT32),
-    "ours, bfloat16, exported program under jax": ("program", None, _BFLOAT16),
 }
 
 

@@ -86,7 +86,7 @@ def test_a_contestant_that_fails_says_why(said, row, tmp_path):
 
 
 def test_a_folder_of_programs_that_is_there_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["accelerator", "export", f"--output={tmp_path}"])
+    monkeypatch.setattr("sys.argv", ["accelerator", "compare", "export", f"--output={tmp_path}"])
     assert accelerator.main() == 1
     assert capsys.readouterr().err == f"accelerator: {tmp_path}: File exists\n"
 

@@ -1,0 +1,149 @@
+"""Packs what a training imports for a machine that has jax, but neither TensorFlow nor a network.
+
+    python -m benchmarks.pack_run build/card
+
+OUTPUT gets pieces of at most 60 MB and `unpack.py`, which needs Python's library alone. Copy them
+beside this repository to the machine, in the same folder, and there:
+
+    python3 build/card/unpack.py
+    PYTHONPATH=build/card/site python3 -m benchmarks.accelerator run --data=build/card/data
+
+The packages are those of the lock file that a small training here has imported or mapped. Left to
+the machine are jax and what it requires, because numpy and the types of ml_dtypes can be in a
+process only once; and what is imported only where it is.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks import accelerator, on_a_card
+from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "environment" / "requirements.lock"
+OF_JAX = set("jax jaxlib ml-dtypes numpy opt-einsum scipy".split())
+# tf_keras, tf-models, TensorFlow and urllib3 look for these, and do without.
+USED_IF_THERE = set(
+    "pandas pillow pyarrow pygments python-dateutil tensorflow-text zstandard".split()
+)
+# tqdm is imported by what lasts; the lock has TensorFlow for the CPU alone.
+ALSO = {"tqdm", "tensorflow-cpu"}
+NEVER_READ = ["tensorflow/include", "tensorflow/xla_aot_runtime_src", "numba/tests", "bin"]
+PIECE_BYTES = 50_000_000  # a machine that takes 64 MiB at once takes the repository too
+
+_LOOK = """
+import atexit, json, runpy, sys
+def write(to):
+    files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    files += [line.split(maxsplit=5)[-1].strip() for line in open("/proc/self/maps")]
+    json.dump(files, open(to, "w"))
+atexit.register(write, sys.argv.pop(1))
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+_UNPACK = """
+import hashlib, io, sys, tarfile
+from pathlib import Path
+
+here = Path(__file__).resolve().parent
+if sys.version_info[:2] != {python}:
+    sys.exit(f"unpack.py: packed for Python {python}, this is {{sys.version_info[:2]}}")
+whole = b""
+for name, digest in {pieces}.items():
+    piece = (here / name).read_bytes() if (here / name).is_file() else b""
+    if hashlib.sha256(piece).hexdigest() != digest:
+        sys.exit(f"unpack.py: {{here / name}} is missing, or not what was packed; copy it again")
+    whole += piece
+with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
+    tar.extractall(here, filter="data")
+print(f"in the repository: PYTHONPATH={{here}}/site python3 -m benchmarks.accelerator run")
+"""
+
+
+def normal(name: str) -> str:
+    """A distribution's name as the lock file spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imported() -> set[str]:
+    """The distributions of which a small training has imported or mapped a file."""
+    with tempfile.TemporaryDirectory() as work:
+        seen = Path(work, "files.json")
+        size = on_a_card.TINY
+        accelerator.write_task(size.task(Path(work)), size.model)
+        command = on_a_card.training(Path(work), Path(work, "run"), True, size)
+        subprocess.run(
+            [sys.executable, "-c", _LOOK, str(seen), *command[1:], "--runtime=jax"],
+            check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        files = {file.rpartition("/site-packages/")[2] for file in json.loads(seen.read_text())}
+    return {
+        normal(found.metadata["Name"])
+        for found in metadata.distributions()
+        if any(str(file) in files for file in found.files or ())
+    }
+
+
+def install(site: Path, wanted: set[str], python: str) -> None:
+    """Installs the locked distributions for a Python."""
+    shutil.rmtree(site, ignore_errors=True)
+    lines = re.finditer(r"^([\w.-]+)==(?:.*\\\n)*.*\n", LOCK.read_text(), re.MULTILINE)
+    lock = site.with_name("packed.lock")
+    lock.write_text("".join(line[0] for line in lines if line[1] in wanted))
+    uv = [sys.executable, "environment/uv.py", "pip", "install", "--quiet", f"--target={site}"]
+    uv += [f"--python-version={python}", "--only-binary=:all:", "--no-deps", "--link-mode=copy"]
+    subprocess.run([*uv, "--require-hashes", "-r", str(lock)], check=True, cwd=ROOT)
+
+
+def shrink(site: Path) -> None:
+    """Removes what nothing reads, and the symbols that are for debuggers."""
+    for name in NEVER_READ:
+        shutil.rmtree(site / name, ignore_errors=True)
+    for file in site.glob("tensorflow/*.so.2"):
+        subprocess.run(["strip", "--strip-unneeded", str(file)], check=True)
+
+
+def pack(output: Path, python: str) -> None:
+    """Writes pieces of the folder's `site` and `data` beside them, and `unpack.py`."""
+    with tempfile.NamedTemporaryFile() as archive:
+        tar = ["tar", "--use-compress-program=xz -9 -T0", f"--directory={output}", "--create"]
+        subprocess.run([*tar, f"--file={archive.name}", "site", "data"], check=True)
+        pieces: dict[str, str] = {}
+        while piece := archive.read(PIECE_BYTES):
+            name = f"piece_{len(pieces)}"
+            (output / name).write_bytes(piece)
+            pieces[name] = hashlib.sha256(piece).hexdigest()
+    version = tuple(map(int, python.split(".")))
+    (output / "unpack.py").write_text(_UNPACK.format(pieces=pieces, python=version))
+    print(f"{output}: {', '.join(pieces)} and unpack.py")
+
+
+@ends_in_one_line("pack_run")
+def main() -> None:
+    """Packs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("output", type=lambda path: Path(path).absolute(), help="a folder")
+    parser.add_argument("--python_version", default="3.12", help="of the machine")
+    parser.add_argument("--has", nargs="*", default=[], help="packages that the machine has, too")
+    given = parser.parse_args(paths.words_with_home())
+    wanted = imported() | ALSO
+    wanted -= OF_JAX | USED_IF_THERE | set(map(normal, given.has))
+    on_a_card.prepare(given.output / "data")
+    install(given.output / "site", wanted, given.python_version)
+    shrink(given.output / "site")
+    pack(given.output, given.python_version)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
