@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import re
+import warnings
 from collections.abc import Collection, Iterator
 from typing import cast
 
@@ -149,19 +150,21 @@ def _reading_compilation_cache(directory: str | None) -> Iterator[None]:
     """While programs are compiled or read: hides TensorFlow's noise, and names a damaged folder.
 
     Raises:
-      ValueError: TensorFlow cannot read what is in the folder.
+      ValueError: TensorFlow or jax cannot read what is in the folder.
     """
     if directory is None:
         yield
         return
     try:
-        with lines_left_out(_NOISE):
+        with lines_left_out(_NOISE), warnings.catch_warnings():
+            # jax only warns of it, at every start, and never writes the file again.
+            warnings.filterwarnings("error", "Error reading persistent compilation cache")
             yield
-    except (tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError) as error:
-        reason = error.message.split(" [Op:")[0]
+    except (tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError, UserWarning) as error:
+        reason = str(getattr(error, "message", error)).split(" [Op:")[0]
         raise ValueError(
             f"--compilation_cache_dir={directory}: if one of its files is damaged, remove the "
-            f"folder; TensorFlow says: {reason}"
+            f"folder; its reader says: {reason}"
         ) from error
 
 

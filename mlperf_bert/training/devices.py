@@ -92,16 +92,20 @@ def create(config: RunConfig) -> Devices:
       ValueError: as `create_strategy` and `jax_devices`.
     """
     if config.runtime == "jax":
-        return jax_devices(config.device)
+        return jax_devices(config)
     return Devices(create_strategy(config.device))
 
 
-def jax_devices(config: DeviceConfig) -> Devices:
+def jax_devices(run: RunConfig) -> Devices:
     """Jax's devices of all processes, which are connected; TensorFlow leaves them alone.
 
+    What jax compiles for them is kept, if the run says where.
+
     Raises:
-      ValueError: there are not as many; the line says why.
+      ValueError: there are not as many, and the line says why; or as `_cache_folder`.
+      OSError: the folder of what is kept cannot be made.
     """
+    config = run.device
     require_one_kind(config)
     import jax
 
@@ -112,6 +116,11 @@ def jax_devices(config: DeviceConfig) -> Devices:
     if config.kind == "CPU":
         # Else jax starts GPUs too, and takes their memory.
         jax.config.update("jax_platforms", "cpu")
+    if run.compilation_cache_dir:
+        kept = _cache_folder(run.compilation_cache_dir, f"jax {jax.__version__}")
+        jax.config.update("jax_compilation_cache_dir", str(kept))
+        # By default jax keeps only what took a second or more.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     asked = f"--num_gpus={config.num_gpus}" if config.num_gpus else "--use_tpu"
     try:
         every = jax.devices(config.kind.lower())
@@ -209,10 +218,20 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
 
 
 def compilation_cache_flags(directory: str) -> str:
-    """What TF_XLA_FLAGS needs to hold so that compiled programs are kept in a folder and reused.
+    """What TF_XLA_FLAGS needs to hold so that TensorFlow keeps compiled programs in a folder.
 
-    Each processor and each version of TensorFlow has a folder of its own in it: what was compiled
-    for one may crash on another. TensorFlow reads the variable once, when it looks for its devices.
+    TensorFlow reads the variable once, when it looks for its devices.
+
+    Raises:
+      ValueError, OSError: as `_cache_folder`.
+    """
+    return f'--tf_xla_persistent_cache_directory="{_cache_folder(directory, tf.__version__)}"'
+
+
+def _cache_folder(directory: str, compiler: str) -> Path:
+    """Each processor and each version of a compiler has a folder of its own, which is made.
+
+    What was compiled for one may crash on another.
 
     Raises:
       ValueError: the path is not a local one, or has a quotation mark.
@@ -227,7 +246,7 @@ def compilation_cache_flags(directory: str) -> str:
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.exists() else []
     processor = [line for line in lines if re.match(r"(model name|flags|Features)\s*:", line)]
-    key = "\n".join([tf.__version__, *sorted(set(processor))])
+    key = "\n".join([compiler, *sorted(set(processor))])
     folder = Path(directory, hashlib.sha256(key.encode()).hexdigest()[:16]).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    return f'--tf_xla_persistent_cache_directory="{folder}"'
+    return folder
