@@ -185,28 +185,18 @@ def _export(
         known.get(id(handle)) or _constant(concrete, handle) for handle in concrete.captured_inputs
     ]
     inputs = [*given, *captured]
-    compiler_ir = step.experimental_get_compiler_ir(*arguments)
+    exported = step.experimental_get_compiler_ir(*arguments)(stage="stablehlo_serialized")
+    content, version, replaced = stablehlo.portable(exported)
+    assert sorted(replaced) == [*range(len(results), len(results) + len(replaced))], (
+        "TensorFlow orders outputs differently"
+    )
     changed = [
         dataclasses.replace(inputs[index], initial=None, feeds=index)
-        for index in _replaced_inputs(compiler_ir(stage="hlo"), len(results))
+        for _, index in sorted(replaced.items())
     ]
-    content, version = stablehlo.portable(compiler_ir(stage="stablehlo_serialized"))
     return Program(
         content=content, stablehlo_version=version, inputs=inputs, outputs=[*results, *changed]
     )
-
-
-def _replaced_inputs(hlo: str, num_results: int) -> list[int]:
-    """The index of the input that each output after the results replaces.
-
-    The first line of the text pairs each variable that changes with its new value: output 1 with
-    input 8 is `{1}: (8, {}, may-alias)`.
-    """
-    header = hlo.split("\n", 1)[0]
-    pairs = {int(a): int(b) for a, b in re.findall(r"\{(\d+)\}: \((\d+), \{\}", header)}
-    after = range(num_results, num_results + len(pairs))
-    assert sorted(pairs) == list(after), "TensorFlow orders outputs differently"
-    return [pairs[index] for index in after]
 
 
 def _inputs_of_batch(batch: dict[str, tf.Tensor], model: tf.Module) -> list[Value]:

@@ -4,8 +4,10 @@ This needs jax: TensorFlow registers no pass that writes an older version.
 """
 
 import itertools
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 _DIALECTS = {"builtin", "func", "stablehlo"}
 _NEWEST_MINOR_OF_0 = 20  # 1.0.0 followed
@@ -17,11 +19,12 @@ def require_jax() -> None:
         raise ValueError("the export needs jax, which writes the StableHLO: pip install jax")
 
 
-def portable(exported: bytes) -> tuple[bytes, str]:
+def portable(exported: bytes) -> tuple[bytes, str, dict[int, int]]:
     """Takes what TensorFlow's compiler returns for the stage `stablehlo_serialized`.
 
-    Returns: StableHLO's portable form, and the oldest version of StableHLO that has all its
-    operations; later ones read it too.
+    Returns: StableHLO's portable form; the oldest version of StableHLO that has all its operations,
+    later ones read it too; and for each output that replaces an input, variables that change, the
+    index of both.
 
     Raises:
       ValueError: it has operations of another dialect than StableHLO, which are named.
@@ -39,6 +42,7 @@ def portable(exported: bytes) -> tuple[bytes, str]:
             copy.result.replace_all_uses_with(copy.operands[0])
             copy.erase()
         attributes = module.operation.attributes
+        replaced = _replaced_inputs(attributes)
         for name in [name for name in attributes if name.startswith("mhlo.")]:
             del attributes[name]
         names = {op.name for op in operations(module)}
@@ -52,8 +56,19 @@ def portable(exported: bytes) -> tuple[bytes, str]:
                 content = stablehlo.serialize_portable_artifact(module, version)
             except ValueError:  # an operation is younger
                 continue
-            return content, version
+            return content, version, replaced
     raise AssertionError("the newest version holds every program")
+
+
+def _replaced_inputs(attributes: Any) -> dict[int, int]:
+    """By the alias that TensorFlow's compiler gives to every variable that changes.
+
+    One is `{alias = {..., parameter_number = 8 : i64}, output_index = array<i64: 1>}`.
+    """
+    name = "mhlo.input_output_alias"
+    text = str(attributes[name]) if name in attributes else ""
+    pattern = r"parameter_number = (\d+) : i64}, output_index = array<i64(?:: (\d+))?>"
+    return {int(output or 0): int(parameter) for parameter, output in re.findall(pattern, text)}
 
 
 def _versions(oldest: str, newest: str) -> Iterator[str]:
