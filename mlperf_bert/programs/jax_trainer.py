@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -39,9 +41,12 @@ class JaxTrainer:
     Each of several devices has a share of the batch and the whole state; gradients are added up.
     """
 
-    def __init__(self, trainer: Trainer, mesh: Mesh):
-        """Wraps a trainer on one CPU; compiles nothing yet."""
-        self._trainer, self._mesh = trainer, mesh
+    def __init__(self, trainer: Trainer, mesh: Mesh, *, described: str = ""):
+        """Wraps a trainer on one CPU; compiles nothing yet.
+
+        `described` says all that decides its step, but for the shapes of batches.
+        """
+        self._trainer, self._mesh, self._described = trainer, mesh, described
         self._num_local = len(mesh.local_devices)
         self._compiled: dict[int, jax.stages.Compiled] = {}
         self._variables = {value.name: each for each, value in program.state_of(trainer)}
@@ -166,11 +171,14 @@ class JaxTrainer:
                 progress.advance(1)
 
     def _exported(self, batches: Iterable[dict[str, tf.Tensor]]) -> Iterator[list[Program]]:
+        def kept(kind: Callable[..., Program], *of: dict[str, tf.Tensor]) -> Program:
+            return _kept(self._described, partial(kind, self._trainer, *of), *of)
+
         if self._mesh.size == 1:
-            yield from ([program.of_training(self._trainer, batch)] for batch in batches)
+            yield from ([kept(program.of_training, batch)] for batch in batches)
             return
-        update = program.of_update(self._trainer)
-        yield from ([program.of_gradients(self._trainer, batch), update] for batch in batches)
+        update = kept(program.of_update)
+        yield from ([kept(program.of_gradients, batch), update] for batch in batches)
 
     def batches(self, make_dataset: Callable[[tf.distribute.InputContext], tf.data.Dataset]):
         """An iterator over this process's share of the global batches.
@@ -205,7 +213,12 @@ class JaxEvaluator:
     """Evaluates as `Evaluator` does, on the devices of a mesh."""
 
     def __init__(
-        self, evaluator: Evaluator, mesh: Mesh, on_devices: Callable[[], _Arrays] | None = None
+        self,
+        evaluator: Evaluator,
+        mesh: Mesh,
+        on_devices: Callable[[], _Arrays] | None = None,
+        *,
+        described: str = "",
     ):
         """Wraps an evaluator on one CPU.
 
@@ -213,8 +226,9 @@ class JaxEvaluator:
           evaluator: its model's variables have the weights, if nothing else has.
           mesh: of the devices.
           on_devices: returns a state that is there, weights included.
+          described: says all that decides its step, but for the shapes of batches.
         """
-        self._evaluator, self._mesh = evaluator, mesh
+        self._evaluator, self._mesh, self._described = evaluator, mesh, described
         self._on_devices = on_devices or self._put_weights
         self._compiled: jax.stages.Compiled | None = None
         self._names: list[str] = []
@@ -246,7 +260,8 @@ class JaxEvaluator:
             name: tf.zeros([each.shape[0] // self._mesh.size, *each.shape[1:]], each.dtype)
             for name, each in spec[0].items()
         }
-        exported = program.of_evaluation(self._evaluator, features)
+        make = partial(program.of_evaluation, self._evaluator, features)
+        exported = _kept(self._described, make, features)
         part = _part(exported)
         self._names = [each.name for each in exported.inputs if each.role == program.WEIGHT]
         return jax_step.lowered([part], [*self._mesh.devices.flat]).compile()
@@ -263,6 +278,14 @@ class JaxEvaluator:
 def _counts(input_mask: jax.Array) -> jax.Array:
     """Real tokens and rows of a global batch, float32 [2]."""
     return jax.numpy.array([input_mask.sum(), input_mask.shape[0]], "float32")
+
+
+def _kept(described: str, make: partial, *batch: dict[str, tf.Tensor]) -> Program:
+    """An exported program; beside what jax compiles for one processor, as it is for all."""
+    folder = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - mypy knows none
+    shapes = {name: (each.shape, each.dtype) for of in batch for name, each in sorted(of.items())}
+    depends_on = f"{make.func.__name__} {described} {shapes}"
+    return program.kept(Path(folder).parent if folder and described else None, depends_on, make)
 
 
 def _part(exported: Program, num_examples: float | None = None) -> Part:

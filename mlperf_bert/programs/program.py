@@ -8,13 +8,19 @@ gradients between the two.
 """
 
 import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names, reading
+from mlperf_bert.files.whole import written_beside
 from mlperf_bert.model import pretrainer
 from mlperf_bert.programs import stablehlo
 from mlperf_bert.programs.config import LOSSES
@@ -63,6 +69,56 @@ class Program:
             "inputs": [value.entry() for value in self.inputs],
             "outputs": [value.entry() for value in self.outputs],
         }
+
+
+def kept(folder: Path | None, depends_on: str, make: Callable[[], Program]) -> Program:
+    """An exported program: read if an earlier run has left it in a folder, else made and left.
+
+    Args:
+      folder: where programs are kept; None: nowhere.
+      depends_on: all that decides what the program is, beside code and libraries.
+      make: exports it.
+
+    Raises:
+      ValueError: its file is damaged.
+      OSError: it cannot be written.
+    """
+    if folder is None:
+        return make()
+    key = hashlib.sha256(f"{_digest_of_code()} {depends_on}".encode()).hexdigest()
+    file = folder / f"{key}.stablehlo"
+    if not file.exists():
+        made = make()
+        about = made.entry() | {"stablehlo_version": made.stablehlo_version}
+        digest = hashlib.sha256(made.content).hexdigest()
+        with written_beside(file) as whole:
+            whole.write(json.dumps(about | {"digest": digest}).encode() + b"\n" + made.content)
+        return made
+    first_line, _, content = file.read_bytes().partition(b"\n")
+    try:
+        about = json.loads(first_line)
+        if about["digest"] != hashlib.sha256(content).hexdigest():
+            raise ValueError("its digest is another")
+        inputs, outputs = ([Value(**each) for each in about[key]] for key in ("inputs", "outputs"))
+        version = about["stablehlo_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: is damaged ({error!r:.100}); remove it") from error
+    return Program(content=content, stablehlo_version=version, inputs=inputs, outputs=outputs)
+
+
+@functools.cache
+def _digest_of_code() -> str:
+    """Of what decides how a step is exported: our files, and the versions of the libraries."""
+    package = Path(__file__).parents[1]
+    rooms = ("model", "optimization", "programs")
+    files = [file for room in rooms for file in sorted((package / room).glob("*.py"))]
+    versions = [
+        tf.__version__,
+        *map(importlib.metadata.version, ("tf-keras", "tf-models-official")),
+    ]
+    return hashlib.sha256(
+        b"".join(map(Path.read_bytes, files)) + str(versions).encode()
+    ).hexdigest()
 
 
 def require_compiler() -> None:

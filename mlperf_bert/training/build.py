@@ -47,9 +47,9 @@ def build(setup: Setup, team: Team) -> Parts:
     if setup.devices.mesh:
         from mlperf_bert.programs.jax_trainer import JaxTrainer  # no other runtime loads jax
 
-        jax_trainer = JaxTrainer(trainer, setup.devices.mesh)
+        jax_trainer = JaxTrainer(trainer, setup.devices.mesh, described=setup.step)
         trainer, on_devices = cast(Trainer, jax_trainer), jax_trainer.on_devices
-    evaluator = devices.evaluator_of(trainer.model, setup.devices, on_devices)
+    evaluator = devices.evaluator_of(trainer.model, setup.devices, on_devices, described=setup.step)
     steps_are = f"computing in {config.precision}; {config.compilation}"
     if config.emulate_step_seconds is not None:
         trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))

@@ -82,6 +82,14 @@ class Setup:
         return self.config.train_batch_size // self.devices.num_replicas
 
     @property
+    def step(self) -> str:
+        """All that decides what a step computes of a batch, in words that do not change."""
+        config = self.config
+        others = config.may_change | {"seed", "device", "num_workers"}
+        decides = {name: each for name, each in config.parameters().items() if name not in others}
+        return f"{decides} {config.compilation} {config.compilation.barriers} {self.bert_config}"
+
+    @property
     def limits(self) -> ExampleLimits:
         """What an example must keep to."""
         return self.config.shape.for_model(self.bert_config)

@@ -154,15 +154,26 @@ def jax_devices(run: RunConfig) -> Devices:
 
 
 def evaluator_of(
-    model: tf.Module, devices: Devices, on_devices: Callable[[], dict] | None = None
+    model: tf.Module,
+    devices: Devices,
+    on_devices: Callable[[], dict] | None = None,
+    *,
+    described: str = "",
 ) -> Evaluator:
-    """What evaluates a model; `on_devices` returns the state of a training, if jax has it."""
+    """What evaluates a model.
+
+    Args:
+      model: its variables have the weights, if nothing else has.
+      devices: compute.
+      on_devices: returns the state of a training, if jax has it.
+      described: says what decides its step, so that jax's can be kept.
+    """
     evaluator = Evaluator(model=model, strategy=devices.strategy)
     if devices.mesh is None:
         return evaluator
     from mlperf_bert.programs.jax_trainer import JaxEvaluator
 
-    return cast(Evaluator, JaxEvaluator(evaluator, devices.mesh, on_devices))
+    return cast(Evaluator, JaxEvaluator(evaluator, devices.mesh, on_devices, described=described))
 
 
 def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:

@@ -1,11 +1,13 @@
 """What XLA compiled is kept in a folder and used by the next start. CPU, a minute."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 
 import pytest
 
+from mlperf_bert.programs.program import Program, Value, kept
 from tests.helpers import starts
 from tests.training import generated_task
 
@@ -76,3 +78,25 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, folder, message):
     done = starts.run([*command, f"--compilation_cache_dir={folder}"])
     assert done.returncode == 1 and message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_exported_program_is_kept_for_what_it_depends_on(tmp_path):
+    weight = Value(name="w", shape=[2], dtype="float32", role="weight", initial="normal")
+    made = Program(
+        content=b"ML\n\nR", stablehlo_version="1.0.0", inputs=[weight],
+        outputs=[dataclasses.replace(weight, initial=None, feeds=0)],
+    )  # fmt: skip
+    calls = []
+
+    def make() -> Program:
+        calls.append(1)
+        return made
+
+    assert kept(None, "a", make) == kept(None, "a", make) == made and len(calls) == 2
+    for depends_on, num_calls in (("a", 3), ("a", 3), ("b", 4), ("a", 4)):
+        assert kept(tmp_path, depends_on, make) == made
+        assert len(calls) == num_calls
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"\.stablehlo: is damaged .*digest.*; remove it$"):
+        kept(tmp_path, "a", make)
