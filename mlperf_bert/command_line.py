@@ -159,7 +159,7 @@ def resumable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
-    """TensorFlow's failures become ValueErrors; what may pass becomes Interrupted.
+    """TensorFlow's failures, and jax's, become ValueErrors; what may pass becomes Interrupted.
 
     Args:
       out_of_memory: what to do when there is too little.
@@ -185,6 +185,21 @@ def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
         if isinstance(error, errors.ResourceExhaustedError):
             raise ValueError(f"out of memory ({reason(error)}); {out_of_memory}") from error
         raise ValueError(f"TensorFlow failed: {reason(error)}") from error
+    except RuntimeError as error:
+        jax = sys.modules.get("jax")  # a run without it does not load it
+        if not jax or not isinstance(error, jax.errors.JaxRuntimeError):
+            raise
+        raise _explained(reason(error)[:300], out_of_memory) from error
+
+
+def _explained(text: str, out_of_memory: str) -> Exception:
+    """What an error of jax becomes."""
+    if text.startswith("UNAVAILABLE"):  # a device is gone
+        return Interrupted(f"jax failed: {text}; repeat the command later")
+    if "RESOURCE_EXHAUSTED" in text:
+        others = "end other processes that hold memory of the device (nvidia-smi names them)"
+        return ValueError(f"out of memory ({text}); {others}, or {out_of_memory}")
+    return ValueError(f"jax failed: {text}")
 
 
 def run(

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from jax.errors import JaxRuntimeError
 from tensorflow import errors
 
 from mlperf_bert import command_line, flags_page, options
@@ -463,6 +464,14 @@ Hint: If you want to see a list of allocated tensors, add report_tensor_allocati
         ),
         (errors.InternalError(None, None, "{{node a}} bad [Op:A]\nb"), 1, "TensorFlow failed: bad"),
         (errors.AbortedError(None, None, "HTTP request: code 0"), 75, "HTTP request: code 0"),
+        (
+            JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.\nbuffers:\n"),
+            1,
+            "out of memory (RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.); end other "
+            "processes that hold memory of the device (nvidia-smi names them), or lower it",
+        ),
+        (JaxRuntimeError("UNAVAILABLE: gone"), 75, "jax failed: UNAVAILABLE: gone; repeat the"),
+        (JaxRuntimeError("INTERNAL: ptxas\nb"), 1, "jax failed: INTERNAL: ptxas"),
         (
             errors.OpError(None, None, "HTTP request: HTTP response code 403", 7),
             1,

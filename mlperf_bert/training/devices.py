@@ -131,6 +131,11 @@ def jax_devices(run: RunConfig) -> Devices:
                 f"--tpu_name={config.tpu_name}: this machine has no TPU, and jax uses that of its "
                 "own machine; run the command there, on every host of the TPU (cloud/gcp_tpu.sh)"
             ) from error
+        if re.search("RESOURCE_EXHAUSTED|out of memory", reason, re.IGNORECASE):
+            raise ValueError(
+                f"{asked}: out of memory ({reason}); end other processes that hold memory of the "
+                "devices (nvidia-smi names them)"
+            ) from error
         raise ValueError(
             f"{asked}: jax finds none ({reason}); check the driver, that the container was given "
             "the devices, and that jax's plugin for them is installed"

@@ -2,12 +2,14 @@
 
 import json
 
+import jax
 import pytest
 
 from mlperf_bert.training import config, devices
 from mlperf_bert.training.config import Cluster
 from mlperf_bert.training.processes import expand_hosts
 from mlperf_bert.training.workers import read_cluster
+from tests.training.configurations import run_config
 
 
 def tf_config(cluster, kind="worker", index=0) -> dict[str, str]:
@@ -119,3 +121,17 @@ def test_hosts_of_slurm(short, hosts):
 def test_gpus_and_a_tpu_exclude_each_other():
     with pytest.raises(ValueError, match="--use_tpu and --num_gpus exclude each other"):
         devices.create_strategy(config.DeviceConfig(use_tpu=True, num_gpus=1))
+
+
+def test_gpus_whose_memory_others_hold_are_told_in_one_line(monkeypatch):
+    def devices_of_jax(platform):
+        raise RuntimeError(
+            f"Unable to initialize {platform}: CUDA_ERROR_OUT_OF_MEMORY:\n out of memory"
+        )
+
+    monkeypatch.setattr(jax, "devices", devices_of_jax)
+    with pytest.raises(
+        ValueError, match=r"^--num_gpus=2: out of memory \(.*\); end other .*smi"
+    ) as told:
+        devices.create(run_config(runtime="jax", num_gpus=2))
+    assert "\n" not in str(told.value)
