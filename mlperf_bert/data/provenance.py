@@ -25,7 +25,9 @@ NAME = "provenance.json"
 _ALGORITHMS = ("", "sha256", "md5")
 _REPOSITORY = Path(__file__).resolve().parents[2]
 # Name -> the packages that may hold it: TensorFlow without kernels for GPUs has another one.
-_PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "tensorflow": ["tensorflow", "tensorflow-cpu"]}
+_PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "jax": ["jax"]} | {
+    "tensorflow": ["tensorflow", "tensorflow-cpu"]
+}
 _NVIDIA = Path("/proc/driver/nvidia")
 
 

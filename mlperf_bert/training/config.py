@@ -322,7 +322,7 @@ class RunConfig:
     )
     profile_steps: ProfileWindow | None = option(
         None,
-        "First-last: TensorFlow's profiler runs during these steps.",
+        "First-last: the profiler of the runtime runs during these steps.",
         parse=ProfileWindow.parse,
         identifies=False,
         page="speed.md",
@@ -353,10 +353,14 @@ class RunConfig:
         DeviceConfig,
         num_gpus=Option(0, "GPUs of this host; 0 = CPU.", at_least=0, page="clusters.md"),
         use_tpu=Option(False, "Use a TPU.", page="clusters.md"),
-        tpu_name=Option(None, "Name or grpc:// address of the TPU.", page="clusters.md"),
+        tpu_name=Option(
+            None, "Name of the TPU, which is that of this machine.", page="clusters.md"
+        ),
         tpu_zone=Option(None, "Zone of the TPU.", page="clusters.md"),
         gcp_project=Option(None, "Project of the TPU.", page="clusters.md"),
-        num_tpu_cores=Option(8, "Cores of the TPU.", at_least=1, page="clusters.md"),
+        num_tpu_cores=Option(
+            8, "Devices of the TPU, as jax counts them.", at_least=1, page="clusters.md"
+        ),
     )
     cluster: Cluster | None
     """The processes of the run; None: only this one."""

@@ -5,10 +5,11 @@ import dataclasses
 import getpass
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import tensorflow as tf
 
@@ -22,6 +23,9 @@ from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.output import METRICS_NAME
 from mlperf_bert.training.workers import Team
+
+if TYPE_CHECKING:  # only jax's runtime loads it
+    from jax.sharding import Mesh
 
 
 class MetricsWriter:
@@ -173,7 +177,7 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
     `provenance` is what the run is known by, as `Origin.summary`.
     """
     config = setup.config
-    precision = precision_of_products(config.precision, config.device)
+    precision = precision_of_products(config.precision, config.device, setup.devices.mesh)
     submission = _submission(setup, team, provenance)
     log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
     log.submission(submission)
@@ -195,16 +199,20 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
     log.event("provenance", provenance)
 
 
-def precision_of_products(precision: str, device: DeviceConfig) -> str:
+def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | None" = None) -> str:
     """The precision that matrix products really have, as MLPerf spells it.
 
     TensorFlow's TensorFloat-32 is bfloat16 on a TPU, and float32 on processors and on GPUs older
-    than Ampere. Source: tf.config.experimental.enable_tensor_float_32_execution.
+    than Ampere or of another maker. Source:
+    tf.config.experimental.enable_tensor_float_32_execution; XLA's programs say it too.
     """
     if precision != "tf32":
         return {"float32": "fp32", "bfloat16": "bfloat16"}[precision]
     if device.use_tpu:
         return "bfloat16"
+    if mesh:  # of jax: 9.0 of an H100, gfx942 of an MI300X
+        named = [getattr(each, "compute_capability", "") for each in mesh.devices.flat]
+        return "tf32" if any(re.match(r"([89]|\d\d)\.\d", name) for name in named) else "fp32"
     gpus = tf.config.list_physical_devices("GPU")[: device.num_gpus]
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     # A GPU that does not say its capability counts as a new one: the lower precision.

@@ -4,7 +4,9 @@ import dataclasses
 import json
 import re
 import signal
+import types
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -102,6 +104,16 @@ def test_the_precision_that_a_device_computes_in(
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [object()])
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
     assert precision_of_products(precision, DeviceConfig(**device)) == expected
+
+
+@pytest.mark.parametrize(
+    "capability, expected",
+    [("9.0", "tf32"), ("8.0", "tf32"), ("10.0", "tf32"), ("7.0", "fp32"), ("gfx942", "fp32")],
+)
+def test_the_precision_that_a_gpu_of_jax_computes_in(capability, expected):
+    gpu = types.SimpleNamespace(compute_capability=capability)
+    mesh = types.SimpleNamespace(devices=np.array([gpu]))
+    assert precision_of_products("tf32", DeviceConfig(num_gpus=1), mesh) == expected
 
 
 def test_gpus_of_all_processes_on_the_chiefs_host_are_used(config, monkeypatch):
