@@ -87,17 +87,18 @@ class JaxTrainer:
 
         Returns: as `Trainer.train`.
 
-        Nothing here waits for the devices before the end: they compute while the next batch is
-        drawn and sent. A step has waited for its batch if the one before came to its end meanwhile;
-        the wait is the longest that the devices can have had.
+        Nothing here waits for the devices before the end, but see `_filled`: they compute while the
+        next batch is drawn and sent. A step has waited for its batch if the one before came to its
+        end meanwhile; the wait is the longest that the devices can have had.
         """
         results: list[tuple[Any, jax.Array]] = []
         waits = []
         for _ in range(int(num_steps)):
             called = monotonic()
-            batch = {name: value.numpy() for name, value in next(iterator).items()}
+            drawn = {name: each.numpy() for name, each in next(iterator).items()}
             is_idle = not results or results[-1][0].is_ready()
             waits.append(monotonic() - called if is_idle else 0.0)
+            batch = self._filled(drawn)
             compiled = self._compiled_for(batch)
             given = _share(batch | {"seed": self._own_seeds()}, self._mesh)
             # At once: the state before is donated, and no longer there.
@@ -108,6 +109,18 @@ class JaxTrainer:
         fetched = jax.device_get(results)
         figures = [[*losses, *counts, wait] for (losses, counts), wait in zip(fetched, waits)]
         return np.array(figures, np.float32)
+
+    def _filled(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """With rows without examples, so that each process has as many: of packed batches alone."""
+        if jax.process_count() == 1 or len(self._compiled) < 2:
+            return batch
+        rows = len(batch["input_ids"])
+        # The one place within a call that waits for the devices: they say what the others have.
+        missing = int(np.max(multihost_utils.process_allgather(np.array(rows)))) - rows
+        return {
+            name: np.pad(each, [(0, missing), *[(0, 0)] * (each.ndim - 1)])
+            for name, each in batch.items()
+        }
 
     def _own_seeds(self) -> np.ndarray:
         # All processes draw those of all devices, so that their generators stay equal.
