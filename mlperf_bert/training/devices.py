@@ -77,7 +77,8 @@ def _jax_sees_gpus(config: RunConfig) -> bool:
         return False
     if config.cluster:
         return True
-    import jax
+    # First jax_step, which says how much of their memory jax may take: this look starts them.
+    from mlperf_bert.programs.jax_step import jax
 
     try:
         return bool(jax.devices("gpu"))

@@ -1,6 +1,8 @@
 """Cluster environments: TF_CONFIG of all kinds, and what srun sets, as its manual describes it."""
 
+import dataclasses
 import json
+import types
 
 import jax
 import pytest
@@ -135,3 +137,73 @@ def test_gpus_whose_memory_others_hold_are_told_in_one_line(monkeypatch):
     ) as told:
         devices.create(run_config(runtime="jax", num_gpus=2))
     assert "\n" not in str(told.value)
+
+
+@pytest.fixture
+def jax_with(monkeypatch):
+    """Makes jax find so many devices by platform; others raise, as jax's do."""
+
+    def jax_with(plugins: list[str], /, **found: int) -> None:
+        def devices_of(platform):
+            if platform not in found:
+                raise RuntimeError(f"Unknown backend {platform}")
+            return [types.SimpleNamespace(process_index=0) for _ in range(found[platform])]
+
+        each = [types.SimpleNamespace(name=name) for name in plugins]
+        monkeypatch.setattr(devices.importlib.metadata, "entry_points", lambda group: each)
+        monkeypatch.setattr(jax, "devices", devices_of)
+
+    return jax_with
+
+
+@pytest.mark.parametrize(
+    "flags, plugins, gpus, expected",
+    [
+        ({}, ["xla_cuda12"], 2, "tensorflow"),
+        ({"num_gpus": 2}, ["xla_cuda12"], 2, "jax"),
+        ({"num_gpus": 2}, ["rocm7"], 2, "jax"),
+        ({"num_gpus": 2}, ["xla_cuda12"], 0, "tensorflow"),  # the driver is too old, say
+        ({"num_gpus": 2}, ["other"], 2, "tensorflow"),
+        ({"num_gpus": 2, "runtime": "tensorflow"}, ["xla_cuda12"], 2, "tensorflow"),
+        ({"use_tpu": True}, [], 0, "jax"),
+        ({"runtime": "jax"}, [], 0, "jax"),
+    ],
+)
+def test_the_runtime_that_auto_means(jax_with, flags, plugins, gpus, expected):
+    jax_with(plugins, **({"gpu": gpus} if gpus else {}))
+    assert devices.with_runtime(run_config(**flags)).runtime == expected
+    # Several processes are connected before jax may look.
+    several = dataclasses.replace(run_config(**flags), cluster=Cluster(("a:1", "b:1"), 0))
+    jax_with(plugins)
+    is_gpu = flags.get("num_gpus") and flags.get("runtime") is None and "other" not in plugins
+    assert devices.with_runtime(several).runtime == ("jax" if is_gpu else expected)
+
+
+@pytest.mark.parametrize(
+    "flags, found, message",
+    [
+        ({"num_gpus": 3}, {"gpu": 2}, r"^--num_gpus=3, but jax sees 2 GPUs; lower it"),
+        ({"num_gpus": 1}, {}, r"^--num_gpus=1: jax finds none \(Unknown .*\); check the driver"),
+        ({"use_tpu": True}, {"tpu": 4}, r"^--num_tpu_cores=8, but jax sees 4; give that number$"),
+        ({"use_tpu": True, "tpu_name": "t"}, {}, r"^--tpu_name=t: this machine has no TPU.* there"),
+        ({"use_tpu": True, "num_gpus": 1}, {}, "^--use_tpu and --num_gpus exclude each other"),
+    ],
+)
+def test_devices_that_jax_has_not_are_told_in_one_line(jax_with, flags, found, message):
+    jax_with([], **found)
+    with pytest.raises(ValueError, match=message):
+        devices.create(devices.with_runtime(run_config(**{"runtime": "jax"} | flags)))
+
+
+def test_a_runtime_that_cannot_be_had_is_told(monkeypatch):
+    with pytest.raises(ValueError, match=r"^--use_tpu needs --runtime=jax"):
+        devices.with_runtime(run_config(use_tpu=True, runtime="tensorflow"))
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    for flags in ({"runtime": "jax"}, {"use_tpu": True}):
+        with pytest.raises(ValueError, match=r"^--runtime=jax: jax is not installed; install"):
+            devices.with_runtime(run_config(**flags))
+
+
+def test_a_cpu_of_jax_is_named():
+    chosen = devices.create(run_config(runtime="jax"))
+    assert chosen.num_replicas == 1 and str(chosen) == f"1 x cpu by jax {jax.__version__}"
