@@ -10,7 +10,7 @@ Shapes: D=devices of all processes, B=batch of one of them, S=sequence.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -166,22 +166,26 @@ class JaxTrainer:
 
     def _compile(self, batches: Sequence[dict[str, tf.Tensor]]) -> None:
         """For batches of one device: exported one by one, compiled several at once."""
-        num_examples = self._trainer.batch_size / self._mesh.size
         with (
             ThreadPoolExecutor(os.cpu_count()) as pool,
             Progress(total=len(batches), unit="programs", description="compiling") as progress,
         ):
-            compiling: dict[int, Future] = {}
-            for batch, programs in zip(batches, self._exported(batches)):
-                parts = [_part(each, num_examples) for each in programs]
-                step = jax_step.lowered(
-                    parts, [*self._mesh.devices.flat], self._trainer.normalization
-                )
-                compiling[len(batch["input_ids"])] = pool.submit(step.compile)
-                self._initial = _state_of(programs, self._variables)
+            compiling = {rows: pool.submit(step.compile) for rows, step in self.lowered(batches)}
             for rows, future in compiling.items():
                 self._compiled[rows] = future.result()
                 progress.advance(1)
+
+    def lowered(
+        self, batches: Sequence[dict[str, tf.Tensor]]
+    ) -> Iterator[tuple[int, jax.stages.Lowered]]:
+        """The steps that are compiled for batches of one device, each with its number of rows."""
+        num_examples = self._trainer.batch_size / self._mesh.size
+        devices = [*self._mesh.devices.flat]
+        for batch, programs in zip(batches, self._exported(batches)):
+            self._initial = _state_of(programs, self._variables)
+            parts = [_part(each, num_examples) for each in programs]
+            step = jax_step.lowered(parts, devices, self._trainer.normalization)
+            yield len(batch["input_ids"]), step
 
     def _exported(self, batches: Iterable[dict[str, tf.Tensor]]) -> Iterator[list[Program]]:
         def kept(kind: Callable[..., Program], *of: dict[str, tf.Tensor]) -> Program:

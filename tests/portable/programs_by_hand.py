@@ -78,6 +78,11 @@ def export(
     task: Path, folder: Path, *flags: str, check: bool = True
 ) -> subprocess.CompletedProcess:
     """Exports the step of a run on a generated task; a later flag replaces an earlier one."""
-    given = [f"--bert_config_file={task}/bert_config.json", f"--output_dir={folder}"]
-    given += [f"--input_file={task}/train.tfrecord", *TRAIN, *flags]
+    given = [f"--output_dir={folder}", *flags_of(task), *flags]
     return starts.run([sys.executable, "mlperf_bert/portable/export.py", *given], check=check)
+
+
+def flags_of(task: Path) -> list[str]:
+    """Of a run on a generated task."""
+    files = [f"--bert_config_file={task}/bert_config.json", f"--input_file={task}/train.tfrecord"]
+    return [*files, *TRAIN]
