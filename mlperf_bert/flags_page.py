@@ -56,7 +56,7 @@ takes, its default, and the page that explains it. `python -m mlperf_bert.flags_
 page. Every script also prints its flags with `--help`, and so do other commands that have some
 (`python -m ...`, `cleanup_scripts/`, `tracing/trace.sh`). `portable/export.py` takes the flags of
 `run_pretraining.py` too. A file of `mlperf_bert/` is started as a module, such as
-`python -m mlperf_bert.portable.export`; `run_step.py` and `compile_step.py` are single files.
+`python -m mlperf_bert.portable.export`; exported folders have `run_step.py` and `compile_step.py`.
 `--flagfile=FILE` reads flags from a file; flags after it override it. A flag that takes true or
 false is turned on by its name, and off by `no` before it: `--noshuffle`.
 """

@@ -49,7 +49,7 @@ READS_ENVIRONMENT = {
     "tensorflow_import.py",
     "data/provenance.py",
 }
-# These are copied to machines without the rest of the project, so that each is one file.
+# Exported folders have copies, which run on machines without the rest of the project.
 _COPIED = ("programs/jax_step.py", "portable/run_step.py", "portable/compile_step.py")
 ALONE = {ROOT / PACKAGE / name for name in _COPIED}
 LONGEST_MAIN_LINES = 20

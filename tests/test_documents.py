@@ -90,7 +90,9 @@ def script_and_arguments(program: str, arguments: list[str]) -> tuple[Path, list
     if program != "python":
         return REPOSITORY / program, arguments
     if arguments[0] != "-m":
-        return REPOSITORY / arguments[0], arguments[1:]
+        # The folder of an export has copies.
+        name = re.sub("^step/", "mlperf_bert/portable/", arguments[0])
+        return REPOSITORY / name, arguments[1:]
     module = REPOSITORY / arguments[1].replace(".", "/")
     script = module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
     return script, arguments[2:]

@@ -1,14 +1,14 @@
 """Compiles steps of mlperf_bert.portable.export for accelerators that are not there.
 
-    python compile_step.py step/ --devices=tpu-v3,tpu-v3:128,h100,h100:8 --output=table.md
+    python step/compile_step.py step --devices=tpu-v3,tpu-v3:128,h100,h100:8 --output=table.md
 
 The makers' own compilers say whether a program compiles, how much memory it takes, and what it
 runs. They do not say that it runs, how fast, or that its numbers are right. Every time here is a
 bound: what the products need at the device's peak, or what the kernels read and write at the full
 speed of its memory, whichever is longer. A real step takes longer.
 
-Needs run_step.py and jax_step.py (of mlperf_bert/programs) beside it, jax and numpy; for TPUs
-libtpu, for NVIDIA's GPUs jax[cuda12].
+The exporter puts a copy of this file into the folder, with run_step.py and jax_step.py, which it
+needs. It also needs jax and numpy; for TPUs libtpu, for NVIDIA's GPUs jax[cuda12].
 Exit code: 0 all fit; 3 a program does not fit; 1 one does not compile, or an error; 2 wrong usage.
 """
 
@@ -39,6 +39,7 @@ try:
         from mlperf_bert.portable import run_step
         from mlperf_bert.portable.run_step import jax_step
     else:
+        sys.path.append(str(Path(__file__).resolve().parent))  # as in run_step.py
         import run_step  # type: ignore[no-redef]
         from run_step import jax_step  # type: ignore[no-redef]
 except ImportError as error:

@@ -1,4 +1,4 @@
-"""Writes a folder that holds a training step as a program, and all that run_step.py needs for it.
+"""Writes a folder that holds a training step as a program, and what runs it without the project.
 
 signature.json         inputs, outputs and cost of every program, flags, provenance
 step.stablehlo         one program for each number of rows: step-12.stablehlo, ... if packed
@@ -6,6 +6,7 @@ gradients.stablehlo    the same, and update.stablehlo: the halves of a step of s
 evaluation.stablehlo   with --evaluation
 batches.npz            real batches: "training/0/input_ids", "evaluation/0/input_ids", ...
 weights.npz            the initial checkpoint; without one the weights are drawn from the seed
+run_step.py            and compile_step.py, with jax_step.py, which both need: copies
 """
 
 import contextlib
@@ -48,6 +49,8 @@ _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
 _EXPORT = Compilation(passes=True, step=False, by_others=True, reason="its user compiles it")
 
 _RECORDED_STEPS = 3
+
+_COPIES = ("portable/run_step.py", "portable/compile_step.py", "programs/jax_step.py")
 
 Batch = dict[str, tf.Tensor]
 
@@ -119,9 +122,11 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         }
         signature = _signature(setup, wanted, programs, recorded)
         write_record(folder / SIGNATURE, signature)
+        for file in map(Path(__file__).parents[1].joinpath, _COPIES):
+            (folder / file.name).write_bytes(file.read_bytes())
     return (
         f"{output}: {len(programs)} program{'s' * (len(programs) != 1)}, {len(batches)} batches, "
-        f"losses of {wanted.num_recorded_steps} steps recorded; run it with run_step.py"
+        f"losses of {wanted.num_recorded_steps} steps recorded; run it with its run_step.py"
     )
 
 

@@ -1,6 +1,6 @@
 """Makes what jax compiles of exported programs: a step of one device, or of several.
 
-Needs jax and numpy alone, so that run_step.py and compile_step.py can be copied with it.
+Needs jax and numpy alone: an exported folder has a copy, beside run_step.py and compile_step.py.
 """
 
 import dataclasses

@@ -19,7 +19,7 @@ from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
 from mlperf_bert.portable import program_folder, run_step
 from mlperf_bert.programs import jax_step, program, stablehlo
-from tests.helpers import starts
+from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export as export_step
 from tests.portable.programs_by_hand import serialized
 from tests.training import generated_task
@@ -108,6 +108,18 @@ def test_six_steps_with_dropout_equal_tensorflows(export, flags):
     export(*flags, "--num_recorded_steps=6")
     assert_six_steps_equal_tensorflows(export.folder)
     assert_stablehlo_alone(export.folder)
+
+
+@pytest.mark.gate
+def test_the_folder_alone_runs_elsewhere(lamb_step, tmp_path):
+    """Isolated, Python sees no folder but those of installed packages: the project is not one."""
+    python, folder = [sys.executable, "-I"], shutil.copytree(lamb_step, tmp_path / "copied")
+    assert programs.run(*python, "-c", "import mlperf_bert", cwd=tmp_path).returncode
+    done = programs.run(*python, "copied/run_step.py", folder, "--num_steps=2", cwd=tmp_path)
+    assert done.stdout.endswith("agrees                  True\n"), done.stderr
+    words = ["copied/compile_step.py", folder, "--devices=tpu-v3"]
+    done = programs.run(*python, *words, cwd=tmp_path)  # also where libtpu is not installed
+    assert done.stdout.startswith("step copied; device tpu-v3; examples 8; "), done.stderr
 
 
 @pytest.mark.all

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import shutil
 import sys
 import types
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 
 from mlperf_bert.portable import compile_step, program_folder, run_step
+from tests.helpers import programs
 from tests.helpers.damaged_json import damaged
 from tests.helpers.fuzzing import seeded
 from tests.portable.programs_by_hand import serialized
@@ -186,6 +188,15 @@ def test_several_devices_need_a_known_normalization(folder):
         (folder / "signature.json").write_text(json.dumps(made))
         with pytest.raises(ValueError, match=f"normalization is {normalization!r}"):
             run_step.Exported(folder, "training", num_devices=2)
+
+
+def test_a_script_without_what_it_needs_is_one_line(tmp_path):
+    shutil.copy(run_step.__file__, tmp_path)
+    done = programs.run(sys.executable, "run_step.py", "step", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "run_step.py: No module named 'jax_step': run the copy in the exported folder\n"
+    )
 
 
 def test_compile_step_refuses_the_same(folder):
