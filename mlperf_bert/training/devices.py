@@ -34,6 +34,11 @@ class Devices(NamedTuple):
         """Devices that share a batch."""
         return self.mesh.size if self.mesh else self.strategy.num_replicas_in_sync
 
+    @property
+    def by_jax(self) -> bool:
+        """Whether jax computes, and so a fused model: tf-models' needs weights of no use too."""
+        return self.mesh is not None
+
     def __str__(self) -> str:
         """Kind and number, runtime and its version: 8 x NVIDIA H100 by jax 0.10.2."""
         if self.mesh:

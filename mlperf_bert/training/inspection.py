@@ -184,7 +184,8 @@ def _measure_initial_accuracy(setup: Setup) -> None:
     if not (config.init_checkpoint and setup.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
     with setup.devices.strategy.scope():
-        model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
+        on_jax = setup.devices.by_jax
+        model = pretrainer.build_pretrainer(setup.bert_config, seed=0, compile_passes=on_jax)
     # A run that resumes has not opened it.
     stored = setup.initial_checkpoint or StoredCheckpoint(config.init_checkpoint)
     reading.refuse_output_of_a_run(stored)

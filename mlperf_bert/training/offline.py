@@ -167,7 +167,7 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
         # Any seed, for every weight is loaded. Precision and compilation are the defaults, whatever
         # the training has: each checkpoint is evaluated as the reference computes.
         with chosen.strategy.scope():
-            model = pretrainer.build_pretrainer(bert_config, seed=0)
+            model = pretrainer.build_pretrainer(bert_config, seed=0, compile_passes=chosen.by_jax)
         evaluator = devices.evaluator_of(model, chosen)
         dataset = pipeline.evaluation_batches(
             files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
