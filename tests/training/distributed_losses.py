@@ -52,6 +52,7 @@ def make_strategy(num_devices: int) -> tf.distribute.Strategy:
 def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Trainer:
     """A trainer as the case's flags describe it, at the task's initial checkpoint."""
     config = run_config(
+        runtime=case.get("runtime", "tensorflow"),
         **case["flags"],
         normalization=case["normalization"],
         jit_compile="auto" if case["compiled"] else "false",
@@ -64,16 +65,19 @@ def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Tra
     return trainer
 
 
-def batches_of(task: dict, trainer: Trainer):
-    """The task's examples in file order."""
+def batches_of(
+    task: dict, trainer: Trainer, *, batch_size: int | None = None, pack_sequences: bool = False
+):
+    """The task's examples in file order; the trainer of jax knows no size of a batch."""
     return trainer.batches(
         lambda context: pipeline.training_batches(
             [task["input_file"]],
             limits_of(task),
-            batch_size=context.get_per_replica_batch_size(trainer.batch_size),
+            batch_size=context.get_per_replica_batch_size(batch_size or trainer.batch_size),
             seed=None,
             num_workers=context.num_input_pipelines,
             worker=context.input_pipeline_id,
+            pack_sequences=pack_sequences,
         )
     )
 
@@ -86,10 +90,17 @@ def train(task: dict, trainer: Trainer) -> list[float]:
 def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
     """The reference's replicas one after the other on one device, written down from its formulas.
 
-    Replica r takes what process r reads, every n-th example; it divides its losses by its own
-    counts and clips its own gradient. Gradients are then summed (GPUs) or averaged (TPUs).
+    Replica r takes what process r reads, every n-th example, or, as a device of one process, the
+    r-th part of a batch; it divides its losses by its own counts and clips its own gradient.
+    Gradients are then summed (GPUs) or averaged (TPUs).
     """
     replicas, optimizer = case["imitated_replicas"], trainer.optimizer
+    own = case["flags"]["train_batch_size"] // replicas
+    in_parts = case.get("of_one_process", False)
+    shares = [
+        slice(r * own, (r + 1) * own) if in_parts else slice(r, None, replicas)
+        for r in range(replicas)
+    ]
     variables = trainer.variables_to_train
     clips_late = optimizer.clip_after_allreduce
     scale = 1.0 if case["normalization"] == "replica_sum" else 1.0 / replicas
@@ -110,8 +121,8 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
     @tf.function
     def step(features):
         pieces = [
-            gradient_of({name: value[r::replicas] for name, value in features.items()})
-            for r in range(replicas)
+            gradient_of({name: value[share] for name, value in features.items()})
+            for share in shares
         ]
         summed = [scale * tf.add_n(parts) for parts in zip(*(found for _, found in pieces))]
         optimizer.step(summed)
@@ -179,14 +190,15 @@ def reduced(normalization: str, devices: tf.distribute.Strategy) -> list[float]:
     return [float(figures[0]), float(model.weight.numpy())]
 
 
-def evaluation(task: dict, trainer: Trainer) -> Evaluation:
-    """Of the task's examples, by the weights as they are."""
+def evaluation(task: dict, trainer: Trainer, evaluator: Evaluator | None = None) -> Evaluation:
+    """Of the task's examples, by the weights as they are; `evaluator` is another than the usual."""
     batches = pipeline.evaluation_batches(
         [task["eval_input_file"]],
         limits_of(task),
         batch_size=task["eval_batch_size"],
     )
-    return Evaluator(model=trainer.model, strategy=trainer.strategy).evaluate(batches)
+    evaluator = evaluator or Evaluator(model=trainer.model, strategy=trainer.strategy)
+    return evaluator.evaluate(batches)
 
 
 def main() -> None:

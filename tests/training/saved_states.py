@@ -34,7 +34,9 @@ def assert_copies_are_the_checkpoints(trainer: Trainer, batches, folder: Path) -
 
 
 def _state_of(trainer: Trainer, folder: Path) -> RunState:
-    return RunState(str(folder), parts=trainer.state, keep_checkpoint_max=0)
+    return RunState(
+        str(folder), parts=trainer.state, keep_checkpoint_max=0, fetch=trainer.fetch_state
+    )
 
 
 def _files(folder: Path) -> dict[str, bytes]:

@@ -1,5 +1,7 @@
 """A trainer on the generated task, with the options for speed; its batches, losses, gradients."""
 
+import time
+
 import numpy as np
 import tensorflow as tf
 
@@ -49,6 +51,19 @@ def batches_of(
         seed=None,
         pack_sequences=pack_sequences,
     )
+
+
+def slowed(batches: tf.data.Dataset, seconds: float, slept: list[float]) -> tf.data.Dataset:
+    """A data set that sleeps after each of its elements; `slept` takes how long it really did."""
+
+    def sleep(_):
+        began = time.monotonic()
+        time.sleep(seconds)
+        slept.append(time.monotonic() - began)
+        return 0
+
+    slow = tf.data.Dataset.range(10**6).map(lambda n: tf.numpy_function(sleep, [n], tf.int64))
+    return tf.data.Dataset.zip(batches, slow).map(lambda batch, _: batch)
 
 
 def losses_and_gradients(trainer: Trainer, features, seed=None):

@@ -22,7 +22,7 @@ from tests.fixtures import lacking
 from tests.helpers import starts, waiting
 from tests.training import generated_task
 from tests.training.small_runs import command, run_seconds
-from tests.training.small_trainer import BATCH_SIZE, CPU, make_trainer
+from tests.training.small_trainer import BATCH_SIZE, CPU, make_trainer, slowed
 from tracing import limits
 from tracing.tests.conftest import require_limits
 
@@ -32,19 +32,6 @@ TASK = {"num_examples": 64 * 40, "num_hidden_layers": 1}
 def pause_seconds(step_seconds: float) -> float:
     """A sleep beside which a step takes little."""
     return max(0.5, 30 * step_seconds)
-
-
-def slowed(batches: tf.data.Dataset, seconds: float, slept: list[float]) -> tf.data.Dataset:
-    """A data set that sleeps after each of its elements; `slept` takes how long it really did."""
-
-    def sleep(_):
-        began = time.monotonic()
-        time.sleep(seconds)
-        slept.append(time.monotonic() - began)
-        return 0
-
-    slow = tf.data.Dataset.range(10**6).map(lambda n: tf.numpy_function(sleep, [n], tf.int64))
-    return tf.data.Dataset.zip(batches, slow).map(lambda batch, _: batch)
 
 
 def waits(trainer, batches, num_steps: int) -> tuple[list[float], float]:

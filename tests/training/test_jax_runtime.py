@@ -1,0 +1,230 @@
+"""Steps run by jax are TensorFlow's: options, devices, dropout, waits. CPU, two minutes.
+
+The recorded recipes are in test_trajectories.py, whole runs in test_jax_runs.py.
+"""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.input import pipeline
+from mlperf_bert.programs import jax_trainer
+from mlperf_bert.programs.config import FIGURES, NO_COMPILATION
+from tests.helpers import starts
+from tests.training import by_jax, generated_task, saved_states, small_trainer
+from tests.training.small_trainer import STEP, batches_of, make_trainer, slowed
+
+TASK = {"num_hidden_layers": 1}
+ONE_LAYER = {"config": {"num_hidden_layers": 1}}
+WAIT = FIGURES.index("input_wait_seconds")
+
+
+@pytest.fixture(scope="module")
+def with_dropout():
+    """Of LAMB, compiled once for what follows; whoever trains with it puts its own state."""
+    return by_jax.of_devices(make_trainer(compiled=by_jax.COMPILED, dropout=0.1, **ONE_LAYER))
+
+
+@pytest.mark.gate
+def test_one_device_drops_what_tensorflow_drops(task, with_dropout):
+    expected = make_trainer(compiled=STEP, dropout=0.1, **ONE_LAYER)
+    assert_six_steps_equal(task, with_dropout, expected, tolerance=1e-5)
+
+
+VARIANTS = {
+    "bfloat16": {
+        "optimizer": "adamw",
+        "precision": "bfloat16",
+        "learning_rate": 0.001,
+        # That of a model: larger weights make more of bfloat16's roundings.
+        "config": {"num_hidden_layers": 1, "initializer_range": 0.02},
+    },
+    "packed": {"batch_size": 2, "pack_sequences": True, "recompute": "blocks"},  # 1 or 2 rows
+    "aggregated": {
+        "steps_per_update": 2,
+        "clip_by_global_norm_after_gradient_allreduce": True,
+        "dropout": 0.0,  # that of tf-models' layers is another
+    },
+}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", VARIANTS)
+def test_six_steps_with_options_are_tensorflows(task, name):
+    flags = {"dropout": 0.1, **ONE_LAYER, **VARIANTS[name]}
+    found = by_jax.of_devices(make_trainer(compiled=by_jax.COMPILED, **flags))
+    tolerance = 1e-2 if name == "bfloat16" else 1e-5  # of an exported program too
+    expected = make_trainer(compiled=NO_COMPILATION, **flags)
+    given = {key: flags[key] for key in ("batch_size", "pack_sequences") if key in flags}
+    assert_six_steps_equal(task, found, expected, tolerance=tolerance, **given)
+
+
+def assert_six_steps_equal(task, found, expected, *, tolerance: float, **given) -> None:
+    """Losses and counts of every step, and the weights after them, in two calls."""
+    every = []
+    for trainer in (found, expected):
+        batches = iter(batches_of(task, **given))
+        figures = [np.asarray(trainer.train(batches, tf.constant(n))) for n in (4, 2)]
+        every.append(np.concatenate(figures)[:, :WAIT])
+    np.testing.assert_allclose(*every, rtol=0, atol=tolerance)
+    assert len(set(every[0][:, 0])) == 6
+    found.fetch_state()
+    assert int(found.step) == int(expected.step) == 6
+    if tolerance > 1e-5:  # Adam divides by the gradient: its roundings are as large as the update
+        return
+    for one, other in zip(found.variables_to_train, expected.variables_to_train, strict=True):
+        if "key/bias" not in one.name:  # their gradient is zero up to rounding
+            np.testing.assert_allclose(one, other, rtol=0, atol=10 * tolerance, err_msg=one.name)
+
+
+@pytest.mark.gate
+def test_training_on_does_not_change_the_copy(task, with_dropout, tmp_path):
+    batches = iter(batches_of(task))
+    saved_states.assert_copies_are_the_checkpoints(with_dropout, batches, tmp_path)
+
+
+# Of jax's devices. Each device has its own number of predictions, 4 to 24 a step.
+
+LAMB = {"optimizer": "lamb", "learning_rate": 0.001, "train_batch_size": 8}
+LAMB |= {"num_train_steps": 40, "num_warmup_steps": 4, "start_warmup_step": 0}
+AGGREGATED = {**LAMB, "steps_per_update": 2}
+
+
+def case(name: str, flags: dict, devices: int, normalization: str = "global", **more) -> dict:
+    given = {"name": name, "flags": flags, "devices": devices, "normalization": normalization}
+    return {**given, "compiled": False, **more}
+
+
+def imitated(of: dict) -> dict:
+    """The case on one device of TensorFlow, its replicas in turn."""
+    replicas = {"imitated_replicas": of["devices"], "of_one_process": True}
+    return {**of, "name": f"{of['name']} in turn", **replicas}
+
+
+SUM = case("replica_sum", AGGREGATED, 2, "replica_sum")
+MEAN = case("replica_mean", LAMB, 4, "replica_mean")
+CASES = [
+    *(case(f"{number} devices", AGGREGATED, number) for number in (1, 2, 4)),
+    case("packed", {**AGGREGATED, "pack_sequences": True}, 2),
+    case("unpacked", AGGREGATED, 1, unpacked="packed"),
+    SUM, imitated(SUM), MEAN, imitated(MEAN),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found(task, tmp_path_factory) -> dict:
+    """What one process with four virtual devices made of all cases."""
+    folder = tmp_path_factory.mktemp("devices")
+    plan, output = folder / "plan.json", folder / "found.json"
+    plan.write_text(json.dumps(CASES))
+    command = [sys.executable, "tests/training/by_jax.py", task, plan, output]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    starts.run(command, env=environment, check=True)
+    return json.loads(output.read_text())
+
+
+def assert_same(found: dict, name: str, expected: str, tolerance: float) -> None:
+    losses = [found[each]["losses"] for each in (name, expected)]
+    assert len(losses[0]) == 20
+    np.testing.assert_allclose(*losses, rtol=tolerance, atol=0, err_msg=name)
+    evaluations = [found[each]["evaluation"] for each in (name, expected)]
+    assert evaluations[0] == pytest.approx(evaluations[1], rel=tolerance)
+    assert evaluations[0][0] == 45  # which no number of devices divides
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("number", [2, 4])
+def test_several_devices_compute_what_one_does(found, number):
+    assert_same(found, f"{number} devices", "1 devices", 1e-6)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["replica_sum", "replica_mean"])
+def test_the_references_modes_are_what_its_replicas_would_do_in_turn(found, name):
+    assert_same(found, name, f"{name} in turn", 1e-6)
+    difference = np.subtract(found[name]["losses"], found["1 devices"]["losses"])
+    assert np.abs(difference).max() > 1e-3  # another computation than the global one
+
+
+@pytest.mark.gate
+def test_packed_batches_of_several_devices_are_those_of_their_examples(found):
+    assert found["empty rows"] > 5  # one device has fewer rows than the other
+    assert_same(found, "packed", "unpacked", 1e-6)
+
+
+@pytest.mark.gate
+def test_every_device_drops_others(found):
+    (one, other), (third, fourth) = found["dropout"]["drawn"]
+    assert len({*map(tuple, (one, other, third, fourth))}) == 4
+    first, second, mixed, turned = found["dropout"]["losses"]
+    assert abs(first - second) > 0.01
+    # On the same examples each device has the loss of its own seed.
+    assert mixed == turned == pytest.approx((first + second) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "input_seconds", "waits"),
+    [
+        (1.0, 0.25, [0.25, 0.0, 0.0, 0.0]),  # dispatched ahead
+        (1.0, 3.0, [3.0, 3.0, 3.0, 3.0]),  # at the longest
+        (0.0, 0.5, [0.5] * 4),
+    ],
+)
+def test_a_step_waits_if_the_one_before_has_ended(
+    monkeypatch, with_dropout, step_seconds, input_seconds, waits
+):
+    """By a clock that the input moves; steps are computed one after the other."""
+    now, ends = [0.0], [0.0]
+
+    class Result:
+        def __init__(self):
+            self.at = ends[0]
+
+        def is_ready(self):
+            return now[0] >= self.at
+
+        def __array__(self, *_, **__):
+            return np.zeros(3, np.float32)
+
+    def batches():
+        while True:
+            now[0] += input_seconds
+            yield {"input_mask": tf.ones([8, 4], tf.int32), "input_ids": tf.ones([8, 4], tf.int32)}
+
+    def compiled(state, given):
+        ends[0] = max(ends[0], now[0]) + step_seconds
+        return Result(), state
+
+    monkeypatch.setattr(jax_trainer, "monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        jax_trainer.jax,
+        "device_get",
+        lambda pairs: [(np.asarray(losses), np.asarray(counts)) for losses, counts in pairs],
+    )
+    monkeypatch.setattr(with_dropout, "_compiled_for", lambda batch: compiled)
+    figures = with_dropout.train(batches(), tf.constant(4))
+    assert figures[:, WAIT].tolist() == waits
+    assert figures[:, WAIT].sum() <= now[0]
+    assert figures[:, FIGURES.index("num_real_tokens")].tolist() == [32] * 4
+
+
+@pytest.mark.gate
+def test_a_slow_input_is_waited_for_and_a_fast_one_is_not(task, with_dropout):
+    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=small_trainer.BATCH_SIZE)
+    fast = tf.data.Dataset.from_tensors(batch).repeat()
+
+    def waits(batches, num_steps: int) -> np.ndarray:
+        return with_dropout.train(iter(batches), tf.constant(num_steps))[:, WAIT]
+
+    with_dropout.put_state()
+    waits(fast, 2)
+    shares = []
+    for _ in range(3):  # a busy machine: the best turn counts
+        slept: list[float] = []
+        shares.append(waits(slowed(fast, 0.3, slept), 4).sum() / sum(slept[:4]))
+    assert max(shares) == pytest.approx(1, abs=0.1)
+    assert min(waits(fast, 40).mean() for _ in range(3)) < 0.01
