@@ -45,7 +45,12 @@ flags.DEFINE_bool(
     False,
     "Without --do_train: evaluate the checkpoints of a run; without a run, --init_checkpoint.",
 )
-flags.DEFINE_bool("check", False, "Check the input, report all problems at once, and do not train.")
+flags.DEFINE_bool(
+    "check",
+    False,
+    "Report all problems at once, and do not train. By jax it compiles, which takes as long as the "
+    "start of the run; --compilation_cache_dir keeps that for it.",
+)
 flags.DEFINE_bool(
     "check_initial_accuracy", False, "With --check: also evaluate the initial checkpoint."
 )

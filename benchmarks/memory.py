@@ -27,12 +27,13 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.contestants import ours
 from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, BertConfig
-from mlperf_bert.training.memory import Step
+from mlperf_bert.training.memory import step_bytes
 from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,12 +55,9 @@ class Case:
 def measure(case: Case, num_steps: int) -> dict:
     """Trains in this process; returns peak bytes and median seconds of a step."""
     tf = tensorflow()  # in the child alone
-    from benchmarks.contestants import ours
     from mlperf_bert.input import pipeline
 
-    flags = dataclasses.asdict(case)
-    flags["train_batch_size"] = flags.pop("batch_size")
-    trainer = ours.trainer_of(BertConfig(**BERT_LARGE), **flags)
+    trainer = ours.trainer_of(BertConfig(**BERT_LARGE), **flags_of(case))
     batch = pipeline.synthetic_batch(ours.SHAPE, batch_size=case.batch_size)
     batches = trainer.batches(lambda _: tf.data.Dataset.from_tensors(batch).repeat())
     stamps = [time.perf_counter()]
@@ -75,18 +73,15 @@ def measure(case: Case, num_steps: int) -> dict:
 
 def estimated_bytes(case: Case) -> int:
     """By the model of memory."""
-    return Step(
-        model=BertConfig(**BERT_LARGE),
-        num_rows=case.batch_size,
-        sequence_length=512,
-        predictions_per_row=76,
-        precision=case.precision,
-        fused=case.precision == "bfloat16"
-        or case.jit_compile != "false"
-        or case.recompute != "none",
-        recompute=case.recompute,
-        steps_per_update=case.steps_per_update,
-    ).total_bytes()
+    config = ours.config_of(**flags_of(case), **vars(ours.SHAPE), async_checkpoint=False)
+    return step_bytes(config, BertConfig(**BERT_LARGE), num_rows=case.batch_size)
+
+
+def flags_of(case: Case) -> dict:
+    """Of a run."""
+    flags = dataclasses.asdict(case)
+    flags["train_batch_size"] = flags.pop("batch_size")
+    return flags
 
 
 def report(results: list[dict], output: Path | None) -> None:

@@ -29,11 +29,11 @@ CEILINGS = {
     "mlperf_bert/model": 1_107,
     "mlperf_bert/optimization": 404,
     "mlperf_bert/portable": 1_671,
-    "mlperf_bert/programs": 1_369,
+    "mlperf_bert/programs": 1_414,
     "mlperf_bert/submission": 2_432,
-    "mlperf_bert/training": 4_784,
+    "mlperf_bert/training": 4_822,
     "mlperf_results": 3_940,
-    "root": 813,
+    "root": 818,
     "tracing": 8_438,
 }
 
@@ -44,7 +44,6 @@ KNOWN_CIRCLES = [
         for name in "buckets hugging_face json_text locks paths whole".split()
     },
     {"mlperf_bert.input.bad_records", "mlperf_bert.input.pipeline"},
-    {"mlperf_bert.training.checks", "mlperf_bert.training.memory"},
     {
         f"mlperf_bert.submission.{name}"
         for name in "campaign compliance folder official system verdict".split()

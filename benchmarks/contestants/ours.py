@@ -25,13 +25,18 @@ from mlperf_bert.training.devices import Devices, create_strategy
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
 
-def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
-    """Model, optimizer and step of a run of one process, with these flags."""
+def config_of(**flags: Any) -> RunConfig:
+    """A run of one process, with these flags."""
     usual = {"optimizer": "lamb", "learning_rate": 1e-4}
     usual |= {"num_train_steps": 2**20, "num_warmup_steps": 0}
     defaults = {name: about.default for name, about in options.flags_of(RunConfig).items()}
     values = options.values_of(RunConfig, defaults | usual | flags, environment={})
-    config = RunConfig(**values, cluster=None)
+    return RunConfig(**values, cluster=None)
+
+
+def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
+    """Its model, optimizer and step."""
+    config = config_of(**flags)
     setup = Setup(
         config=config,
         findings=Findings(),

@@ -462,11 +462,10 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
         return row | {"result": "no compiler", "reason": str(error)}
     except Exception as error:
         reason = first_line(error)
-        needed = re.search(r"\(([\d.]+)G\) exceeds available", reason)
-        if not needed and "RESOURCE_EXHAUSTED" not in reason:
+        temporary = jax_step.refused_bytes(reason)
+        if not temporary and "RESOURCE_EXHAUSTED" not in reason:
             return row | {"result": "does not compile", "reason": reason}
         state_bytes = sum(map(bytes_of, entry["inputs"]))
-        temporary = float(needed[1]) * GIB if needed else None
         return row | {
             "result": "does not fit",
             "reason": reason,

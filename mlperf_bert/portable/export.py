@@ -61,7 +61,7 @@ def main():
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         setup = checks.inspect(config)
         setup.findings.require_none()
-        given, shortfall = FLAGS.num_recorded_steps, memory.shortfall(setup)
+        given, shortfall = FLAGS.num_recorded_steps, memory.shortfall(config, setup.bert_config)
         wanted = program_folder.Wanted(
             num_batches=FLAGS.num_batches,
             num_recorded_steps=program_folder.num_recorded_steps(given, shortfall=shortfall),

@@ -5,6 +5,7 @@ Needs jax and numpy alone: an exported folder has a copy, beside run_step.py and
 
 import dataclasses
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -193,6 +194,12 @@ def needed_bytes(compiled: jax.stages.Compiled) -> int:
     memory: Any = compiled.memory_analysis()
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes  # donated ones take nothing
     return memory.argument_size_in_bytes + memory.temp_size_in_bytes + results
+
+
+def refused_bytes(text: str) -> float | None:
+    """What a program would take beside its inputs, by the refusal of a TPU's compiler."""
+    needed = re.search(r"\(([\d.]+)G\) exceeds available", text)
+    return float(needed[1]) * 2**30 if needed else None
 
 
 def xla_cost(program: jax.stages.Lowered | jax.stages.Compiled) -> dict:

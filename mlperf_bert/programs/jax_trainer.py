@@ -8,6 +8,7 @@ the devices.
 Shapes: D=devices of all processes, B=batch of one of them, S=sequence.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -144,7 +145,7 @@ class JaxTrainer:
         The first execution takes seconds that are not the training's: it connects the devices and
         loads kernels. TensorFlow's variables are kept in any case.
         """
-        self._compile(list(batches))
+        self.compile(list(batches))
         kept = [
             (each.state, each.state.numpy()) for each in pretrainer.random_generators(self.model)
         ]
@@ -161,11 +162,17 @@ class JaxTrainer:
     def _compiled_for(self, batch: Mapping[str, np.ndarray]) -> jax.stages.Compiled:
         rows = len(batch["input_ids"]) // self._num_local
         if rows not in self._compiled:
-            self._compile([{name: tf.constant(v[:rows]) for name, v in batch.items()}])
+            self.compile([{name: tf.constant(v[:rows]) for name, v in batch.items()}])
         return self._compiled[rows]
 
-    def _compile(self, batches: Sequence[dict[str, tf.Tensor]]) -> None:
-        """For batches of one device: exported one by one, compiled several at once."""
+    def compile(self, batches: Sequence[dict[str, tf.Tensor]]) -> int:
+        """Compiles the step for batches of one device, those that it is not compiled for yet.
+
+        Exports them one by one, and compiles several at once. Executes nothing.
+
+        Returns: bytes that a step takes on each device, the largest of all that are compiled.
+        """
+        batches = [each for each in batches if len(each["input_ids"]) not in self._compiled]
         with (
             ThreadPoolExecutor(os.cpu_count()) as pool,
             Progress(total=len(batches), unit="programs", description="compiling") as progress,
@@ -174,6 +181,25 @@ class JaxTrainer:
             for rows, future in compiling.items():
                 self._compiled[rows] = future.result()
                 progress.advance(1)
+        return max(map(jax_step.needed_bytes, self._compiled.values()))
+
+    @property
+    def state_bytes(self) -> int:
+        """What the state takes on each device; known once a step is compiled."""
+        return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in self._initial.values())
+
+    def usable_bytes(self) -> int | None:
+        """What programs may use of the smallest device of all processes; None if no device says it.
+
+        All processes must call it.
+        """
+        stats = [device.memory_stats() or {} for device in self._mesh.local_devices]
+        if not all("bytes_limit" in each for each in stats):  # a CPU has none
+            return None
+        least = np.array(min(each["bytes_limit"] for each in stats))
+        if jax.process_count() > 1:
+            least = multihost_utils.process_allgather(least)
+        return int(least.min())
 
     def lowered(
         self, batches: Sequence[dict[str, tf.Tensor]]
@@ -249,6 +275,7 @@ class JaxEvaluator:
         self._on_devices = on_devices or self._put_weights
         self._compiled: jax.stages.Compiled | None = None
         self._names: list[str] = []
+        self._weights_bytes = 0
 
     def _put_weights(self) -> _Arrays:
         variables = pretrainer.trained_variables(self._evaluator.model)
@@ -259,7 +286,7 @@ class JaxEvaluator:
         """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
         time = time or Ledger()
         with time.counting(ledger.EVALUATION_COMPUTE):
-            compiled = self._compiled = self._compiled or self._compile(dataset.element_spec)
+            compiled = self._compiled_for(dataset.element_spec)
             state = self._on_devices()
             weights = {name: state[name] for name in self._names}
             totals = [
@@ -271,8 +298,16 @@ class JaxEvaluator:
                 [total.tolist() for total in jax.device_get(totals)]
             )
 
-    def _compile(self, spec: tuple) -> jax.stages.Compiled:
-        """For batches as a data set's `element_spec` describes them."""
+    def compile(self, spec: tuple) -> int:
+        """Compiles it, if it is not yet, for batches as a data set's `element_spec` describes them.
+
+        Returns: bytes that an evaluation takes on each device beside the weights.
+        """
+        return jax_step.needed_bytes(self._compiled_for(spec)) - self._weights_bytes
+
+    def _compiled_for(self, spec: tuple) -> jax.stages.Compiled:
+        if self._compiled:
+            return self._compiled
         features = {
             name: tf.zeros([each.shape[0] // self._mesh.size, *each.shape[1:]], each.dtype)
             for name, each in spec[0].items()
@@ -280,8 +315,11 @@ class JaxEvaluator:
         make = partial(program.of_evaluation, self._evaluator, features)
         exported = _kept(self._described, make, features)
         part = _part(exported)
-        self._names = [each.name for each in exported.inputs if each.role == program.WEIGHT]
-        return jax_step.lowered([part], [*self._mesh.devices.flat]).compile()
+        weights = [each for each in exported.inputs if each.role == program.WEIGHT]
+        self._names = [each.name for each in weights]
+        self._weights_bytes = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in weights)
+        self._compiled = jax_step.lowered([part], [*self._mesh.devices.flat]).compile()
+        return self._compiled
 
     def _own(self, features: dict[str, tf.Tensor], weights: tf.Tensor) -> dict[str, np.ndarray]:
         """This process's share of a global batch."""

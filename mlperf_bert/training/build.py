@@ -42,14 +42,7 @@ def build(setup: Setup, team: Team) -> Parts:
     Says how steps are computed.
     """
     config = setup.config
-    rates, trainer = build_trainer(setup, seed=team.seed, compiled=config.compilation)
-    on_devices = None
-    if setup.devices.mesh:
-        from mlperf_bert.programs.jax_trainer import JaxTrainer  # no other runtime loads jax
-
-        jax_trainer = JaxTrainer(trainer, setup.devices.mesh, described=setup.step)
-        trainer, on_devices = cast(Trainer, jax_trainer), jax_trainer.on_devices
-    evaluator = devices.evaluator_of(trainer.model, setup.devices, on_devices, described=setup.step)
+    rates, trainer, evaluator = build_programs(setup, seed=team.seed)
     steps_are = f"computing in {config.precision}; {config.compilation}"
     if config.emulate_step_seconds is not None:
         trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
@@ -77,6 +70,19 @@ def build(setup: Setup, team: Team) -> Parts:
         fetch=trainer.fetch_state,
     )
     return Parts(rates=rates, trainer=trainer, evaluator=evaluator, state=state)
+
+
+def build_programs(setup: Setup, *, seed: int) -> tuple[WarmupPolynomialDecay, Trainer, Evaluator]:
+    """Builds the learning rate, and what trains and evaluates by the runtime of the run."""
+    rates, trainer = build_trainer(setup, seed=seed, compiled=setup.config.compilation)
+    on_devices = None
+    if setup.devices.mesh:
+        from mlperf_bert.programs.jax_trainer import JaxTrainer  # no other runtime loads jax
+
+        jax_trainer = JaxTrainer(trainer, setup.devices.mesh, described=setup.step)
+        trainer, on_devices = cast(Trainer, jax_trainer), jax_trainer.on_devices
+    evaluator = devices.evaluator_of(trainer.model, setup.devices, on_devices, described=setup.step)
+    return rates, trainer, evaluator
 
 
 def build_trainer(
@@ -126,19 +132,26 @@ def build_trainer(
 
 def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
-    config = setup.config
-    # All batches of an evaluation have this shape, also the last, which is filled up.
-    batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
-    batches = pipeline.synthetic_batches(
-        config.shape,
-        batch_size=setup.replica_batch_size,
-        pack_sequences=config.pack_sequences,
-    )
-    with _reading_compilation_cache(config.compilation_cache_dir):
-        parts.trainer.warm_up(batches, keeps_weights=keeps_weights)
+    with reading_compilation_cache(setup.config.compilation_cache_dir):
+        parts.trainer.warm_up(synthetic_batches(setup), keeps_weights=keeps_weights)
         if setup.eval_files:
-            weights = tf.ones([config.eval_batch_size])
-            parts.evaluator.evaluate(tf.data.Dataset.from_tensors((batch, weights)))
+            parts.evaluator.evaluate(synthetic_evaluation(setup))
+
+
+def synthetic_batches(setup: Setup) -> tf.data.Dataset:
+    """A batch of one replica of every shape that the training will use."""
+    return pipeline.synthetic_batches(
+        setup.config.shape,
+        batch_size=setup.replica_batch_size,
+        pack_sequences=setup.config.pack_sequences,
+    )
+
+
+def synthetic_evaluation(setup: Setup) -> tf.data.Dataset:
+    """One batch; all of an evaluation have its shape, also the last, which is filled up."""
+    size = setup.config.eval_batch_size
+    batch = pipeline.synthetic_batch(setup.config.shape, batch_size=size)
+    return tf.data.Dataset.from_tensors((batch, tf.ones([size])))
 
 
 # TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
@@ -146,7 +159,7 @@ _NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEn
 
 
 @contextlib.contextmanager
-def _reading_compilation_cache(directory: str | None) -> Iterator[None]:
+def reading_compilation_cache(directory: str | None) -> Iterator[None]:
     """While programs are compiled or read: hides TensorFlow's noise, and names a damaged folder.
 
     Raises:

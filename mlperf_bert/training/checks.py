@@ -9,7 +9,7 @@ import functools
 import hashlib
 import math
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def inspect(config: RunConfig, *, goes_on: bool = False, connected: Devices | No
         if config.init_checkpoint and not goes_on:
             setup = dataclasses.replace(setup, initial_checkpoint=_initial_checkpoint(setup))
         # After the other checks: it estimates no step of a run in which they have found an error.
-        findings += filter(None, [memory.shortfall_of_copy(setup), memory.shortfall(setup)])
+        findings += _shortfalls(setup)
         if is_bert_large(setup.bert_config):
             _check_reference_points(setup)
     if config.drop_caches and (obstacle := caches.obstacle()):
@@ -304,6 +304,17 @@ def _check_reference_points(setup: Setup) -> None:
 def is_bert_large(bert_config: BertConfig) -> bool:
     """Only this model has reference points."""
     return rules.is_bert_large(dataclasses.asdict(bert_config))
+
+
+def _shortfalls(setup: Setup) -> Iterator[Finding]:
+    """What does not fit into the memory of this host; what jax runs its compiler is asked of."""
+    config, model = setup.config, setup.bert_config
+    of_tensorflow = config.device.kind == "CPU" and setup.devices and not setup.devices.mesh
+    computes = config.emulate_step_seconds is None and not setup.findings.errors
+    found = [memory.shortfall_of_copy(config, model)]
+    if of_tensorflow and computes:
+        found.append(memory.shortfall(config, model, num_replicas=setup.devices.num_replicas))
+    yield from filter(None, found)
 
 
 def _check_speed_options(setup: Setup) -> None:

@@ -368,8 +368,6 @@ class RunConfig:
     """TensorFlow reads it too."""
     cuda_visible_devices: str = variable("CUDA_VISIBLE_DEVICES")
     """CUDA reads it too."""
-    tpu_type: str = variable("TPU_ACCELERATOR_TYPE")
-    """Such as v3-128; empty if the host does not say it."""
 
     def __post_init__(self):
         if self.num_train_steps % self.steps_per_update:
@@ -523,7 +521,7 @@ class RunConfig:
 
 def _recorded(values: Mapping[str, Any]) -> dict:
     """Values of the fields of a run as run.json has them."""
-    of_log = ("submission", "cluster", "tf_xla_flags", "cuda_visible_devices", "tpu_type")
+    of_log = ("submission", "cluster", "tf_xla_flags", "cuda_visible_devices")
     kept = {name: value for name, value in values.items() if name not in of_log}
     for name, value in kept.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -53,6 +53,12 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
         setup.findings.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
     setup.findings.add(NOTE, _active_devices(setup))
     setup.findings.add(NOTE, f"energy: {config.energy_meter().plan}")
+    asleep = config.emulate_step_seconds is not None
+    if not setup.findings.errors and setup.devices.mesh and not asleep:
+        from mlperf_bert.training import fit  # no other runtime loads jax
+
+        _, trainer, evaluator = build.build_programs(setup, seed=0)
+        setup.findings.append(fit.finding_of(setup, trainer, evaluator))
     if measure_initial_accuracy and not setup.findings.errors:
         setup.findings.attempt(_measure_initial_accuracy, setup)
     return setup

@@ -13,7 +13,7 @@ import numpy as np
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.state import Saves
 from mlperf_bert.input import pipeline
-from mlperf_bert.messages import Progress
+from mlperf_bert.messages import ERROR, WARNING, Progress
 from mlperf_bert.mlperf import ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog, Run
 from mlperf_bert.model.metrics import Evaluation
@@ -91,10 +91,7 @@ def _train(
         # record be read before run_start.
         parts = build.build(setup, team)
         start_up.done("model")
-        # Compiled before the weights are there: its steps then change random ones, and no copy of
-        # weights has to be kept meanwhile.
-        loads_weights = team.goes_on or config.init_checkpoint
-        build.warm_up(parts, setup, keeps_weights=not loads_weights)
+        _compile(setup, team, parts)
         start_up.done("compilation")
         build.load_weights(parts, setup, team)
         start_up.done("weights")
@@ -148,6 +145,25 @@ def _train(
     if origin:
         origin.end(outcome.status, team.seed)
     return outcome
+
+
+def _compile(setup: Setup, team: Team, parts: Parts) -> None:
+    """Says what jax's programs take of the devices; raises ValueError if they do not fit.
+
+    Then executes all programs once.
+    """
+    config = setup.config
+    if setup.devices.mesh and config.emulate_step_seconds is None:
+        from mlperf_bert.training import fit  # no other runtime loads jax
+
+        finding = fit.finding_of(setup, parts.trainer, parts.evaluator)
+        if finding.level == ERROR:
+            raise ValueError(finding.text)
+        team.say(finding if finding.level == WARNING else finding.text)
+    # Compiled before the weights are there: its steps then change random ones, and no copy of
+    # weights has to be kept meanwhile.
+    loads_weights = team.goes_on or config.init_checkpoint
+    build.warm_up(parts, setup, keeps_weights=not loads_weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 
 import pytest
@@ -17,6 +18,19 @@ def test_the_table_of_the_page_is_that_of_the_rows():
     assert compiled.table(ROWS) in compiled.PAGE.read_text(), (
         "python -m benchmarks.compiled writes it again"
     )
+
+
+def test_the_figures_of_what_fits_are_those_of_compilers():
+    """The table of docs/training.md, "Does it fit?"."""
+    text = (compiled.ROOT / "docs" / "training.md").read_text()
+    table = text.partition("GiB a GPU by its compiler |")[2].partition("\n\n")[0]
+    shown = set(re.findall(r"([\d.]+) of ([\d.]+)", table))
+    of_gpus = [row for row in ROWS if row["kind"] == "training"]
+    said = {
+        tuple(f"{row[name] / compiled.GIB:.1f}" for name in ("peak_bytes", "usable_bytes"))
+        for row in of_gpus
+    }
+    assert len(shown) == 6 and shown <= said
 
 
 def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):

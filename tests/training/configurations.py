@@ -4,9 +4,12 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from mlperf_bert import options
+from mlperf_bert.data import example_encoder, tfrecord, validity
+from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs.config import Compilation
@@ -69,3 +72,18 @@ def large_model(config, **changed):
     """The run with the weights of BERT-large."""
     Path(config.bert_config_file).write_text(json.dumps(dict(rules.BERT_LARGE)))
     return dataclasses.replace(config, **changed)
+
+
+def record(shape: ExampleShape, **changed) -> bytes:
+    """A framed example of zeros."""
+    values = {
+        name: np.zeros(length, validity.FEATURE_DTYPES[name])
+        for name, length in shape.lengths().items()
+    }
+    return tfrecord.frame(example_encoder.encode(values | changed))
+
+
+def write_records(folder: Path, config: RunConfig) -> None:
+    """A good example into each file of the run."""
+    for name in ("part-0", "part-1", "eval"):
+        (folder / name).write_bytes(record(config.shape))

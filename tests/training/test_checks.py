@@ -19,7 +19,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.convert.tf1_tf2 import convert
-from mlperf_bert.data import example_encoder, published, tfrecord, validity
+from mlperf_bert.data import published
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
@@ -28,11 +28,11 @@ from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training import checks, memory
 from mlperf_bert.training.checks import Setup
-from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
+from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.inspection import inspect_closely
 from mlperf_bert.training.output import Origin, OutputDirectory, read_record
-from tests.training.configurations import TINY, large_model
+from tests.training.configurations import TINY, large_model, record, write_records
 
 
 def texts(config, level):
@@ -578,21 +578,6 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     assert "energy: of the system; at the given 300 W" in [f.text for f in found.findings]
     (tmp_path / "eval").write_bytes(b"")
     assert any("is empty" in text for text in checks.inspect(config).findings.errors)
-
-
-def record(shape: ExampleShape, **changed) -> bytes:
-    """A framed example of zeros."""
-    values = {
-        name: np.zeros(length, validity.FEATURE_DTYPES[name])
-        for name, length in shape.lengths().items()
-    }
-    return tfrecord.frame(example_encoder.encode(values | changed))
-
-
-def write_records(folder: Path, config: RunConfig) -> None:
-    """A good example into each file of the run."""
-    for name in ("part-0", "part-1", "eval"):
-        (folder / name).write_bytes(record(config.shape))
 
 
 def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
