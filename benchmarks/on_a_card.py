@@ -191,8 +191,8 @@ def run(given: argparse.Namespace) -> None:
     """Runs all stages; those of the large model first, each beside its step alone."""
     about = in_a_process(device)
     size = TINY if given.tiny or about["platform"] == "cpu" else LARGE
-    print(f"{about}\n{size}\nAt most {given.minutes} minutes; before them what is missing in "
-          f"{given.data} is made, which takes minutes on a CPU", flush=True)  # fmt: skip
+    print(about, size, f"at most {given.minutes} minutes", sep="\n")
+    print(f"before: what {given.data} lacks, which takes minutes", flush=True)
     prepare(given.data, size)
     given.output.mkdir(parents=True, exist_ok=bool(given.only))
     cache = given.output / "compiled"
@@ -218,8 +218,8 @@ def run(given: argparse.Namespace) -> None:
             output = given.output / "demo"
             stages.run("demo", 120, train, [*demo, f"--output_dir={output}"], output)
     for name, *both in rates:
-        ours, alone = (each.get("samples_per_second", float("nan")) for each in both)
-        print(f"{name}: {ours:.1f} samples/s in a training, {alone:.1f} alone: {ours / alone:.1%}")
+        if all(found := [each.get("samples_per_second", 0.0) for each in both]):
+            print("{}: {:.1f} samples/s in a training, {:.1f} alone".format(name, *found))
     if stages.failed:
         raise ValueError(
             f"failed: {'; '.join(stages.failed)}; {given.output}/figures.jsonl says why"

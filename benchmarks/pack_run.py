@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -116,9 +117,11 @@ def shrink(site: Path) -> None:
 
 def pack(output: Path, python: str) -> None:
     """Writes pieces of the folder's `site` and `data` beside them, and `unpack.py`."""
-    with tempfile.NamedTemporaryFile() as archive:
-        tar = ["tar", "--use-compress-program=xz -9 -T0", f"--directory={output}", "--create"]
-        subprocess.run([*tar, f"--file={archive.name}", "site", "data"], check=True)
+    with tempfile.TemporaryFile() as archive:
+        with tarfile.open(fileobj=archive, mode="w:xz", preset=6) as tar:  # minutes
+            for name in ("site", "data"):
+                tar.add(output / name, name)
+        archive.seek(0)
         pieces: dict[str, str] = {}
         while piece := archive.read(PIECE_BYTES):
             name = f"piece_{len(pieces)}"
