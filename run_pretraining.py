@@ -64,7 +64,9 @@ flags.DEFINE_string("master", None, "Accepted for the reference's command lines;
 
 
 def _config() -> RunConfig:
-    return with_runtime(command_line.read(RunConfig, cluster=workers.read_cluster()))
+    return with_runtime(
+        command_line.read(RunConfig, cluster=workers.read_cluster(use_tpu=FLAGS.use_tpu))
+    )
 
 
 def _check() -> None:

@@ -1,25 +1,25 @@
 """What a process of a run reports, and after how long, when the other one is lost.
 
-    python -m benchmarks.lost_processes --case=killed --watch=workers
+    python -m benchmarks.lost_processes --case=killed --watch=tensorflow --watch=jax
     python -m benchmarks.lost_processes
 
 Starts two processes on loopback that add up a tensor again and again, like the gradients of a
 training. One of them is killed, is stopped (SIGSTOP), is not started, or is started with other
 flags. Prints when and how the other one ended, in seconds since the loss (or since the start of
 both, if none is lost). The loss is noticed by TensorFlow's coordination service (with its default
-settings), by its older check_health, or by training/workers.py together with TensorFlow. The whole
-table takes about an hour on an idle machine, nearly all of it waiting.
+settings), by its older check_health, or as in a run by TensorFlow or jax. The whole table takes
+about an hour on an idle machine, nearly all of it waiting.
 
 Seconds until the remaining process has ended, on a busy machine of two cores with TensorFlow 2.21
-(the first two columns on an idle one, with 2.20). "Sockets" were connections of the project's own,
-which training/workers.py had in place of files until November 2026:
+and jax 0.10.2 (the first two columns on an idle one, with 2.20); in brackets its line. "Sockets"
+were connections of the project's own, which a run had in place of files until November 2026:
 
-    the other process            coordination    check_health    sockets    workers.py (its line)
-    is killed                    1.2             1.3             0.3        8 (0.4)
-    is stopped (SIGSTOP)         9               58              14         11 (8)
-    fails ("disk is full")                                                  0.1 (0.1)
-    never starts                 not in 150      not in 150      325        311 (307)
-    has another learning rate    trains on       trains on       52         35 (28), since the start
+    the other process            coordination    check_health    sockets    tensorflow    jax
+    is killed                    1.2             1.3             0.3        8 (0.4)       JK
+    is stopped (SIGSTOP)         9               58              14         11 (8)        JS
+    fails ("disk is full")                                                  0.1 (0.1)     JF
+    never starts                 not in 150      not in 150      325        311 (307)     JM
+    has another learning rate    trains on       trains on       52         35 (28)       JL
 
 A process that trains is told of a loss as early as by sockets; it ends seconds later.
 What is slower or less precise: a process in no collective operation, such as a chief that saves,
@@ -36,7 +36,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.processes import environment_of, free_addresses
 from mlperf_bert.files import paths
@@ -44,7 +47,7 @@ from mlperf_bert.tensorflow_import import tensorflow
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-m", "benchmarks.lost_processes"]
-WATCHES = ("coordination", "check_health", "workers")
+WATCHES = ("coordination", "check_health", "tensorflow", "jax")
 SECONDS_TO_START = 200.0
 FAILS = "fails_at_step"
 
@@ -63,21 +66,10 @@ REASON = re.compile(r"aborted by|heartbeat|seems down|is down|unavailable|worker
 SIGNALS = {"killed": signal.SIGKILL, "silent": signal.SIGSTOP}
 
 
-def train(flags: dict) -> None:
+def train(flags: dict, step: Callable[[], object]) -> None:
     """Adds up a tensor over the processes again and again."""
-    tf = tensorflow()
-    from mlperf_bert.training import config, processes, workers
-
-    devices = processes.create_strategy(config.DeviceConfig(), workers.read_cluster())
-
-    @tf.function
-    def step():
-        context = tf.distribute.get_replica_context()
-        gradient = tf.ones([flags["size"]]) * flags["learning_rate"]
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
-
     for number in range(flags["num_steps"]):
-        devices.run(step)
+        step()
         if number == 0:
             print("trains", flush=True)
         if number == flags.get(FAILS):
@@ -85,31 +77,73 @@ def train(flags: dict) -> None:
         time.sleep(0.02)
 
 
+def by_tensorflow(strategy: Any, flags: dict) -> Callable[[], Any]:
+    """A step that adds up a tensor of every process."""
+    tf = tensorflow()
+
+    @tf.function
+    def step():
+        context = tf.distribute.get_replica_context()
+        gradient = tf.ones([flags["size"]]) * flags["learning_rate"]
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
+
+    return lambda: strategy.run(step)
+
+
+def by_jax(mesh: Any, flags: dict) -> Callable[[], Any]:
+    """A step that adds up a tensor of every device, and returns the sum."""
+    import jax
+    import numpy as np
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    every = PartitionSpec(mesh.axis_names)
+    own = np.full([mesh.size, flags["size"]], flags["learning_rate"], np.float32)
+    rows = jax.make_array_from_callback(own.shape, NamedSharding(mesh, every), own.__getitem__)
+    add = jax.shard_map(
+        lambda row: jax.lax.psum(row, mesh.axis_names),
+        mesh=mesh,
+        in_specs=every,
+        out_specs=PartitionSpec(),
+    )
+    step = jax.jit(add)
+    return lambda: np.array(step(rows).addressable_data(0))
+
+
 def member(watch: str, flags: dict, folder: Path) -> None:
     """One of the two processes; they share the folder."""
-    if watch == "workers":
-        from mlperf_bert.training import output, processes, workers
+    tensorflow()
+    from mlperf_bert.training import connections, output, processes, tensorflow_processes, workers
+    from mlperf_bert.training.config import DeviceConfig
 
-        cluster = workers.read_cluster()
-        compared = {name: value for name, value in flags.items() if name != FAILS}
-        processes.Meeting(cluster, folder).hold(compared, None, dict)
-        team = workers.Team(
-            cluster=cluster,
-            devices=None,
-            output=output.OutputDirectory(str(folder), {}),
-            release=lambda: None,
-            seed=0,
-            resumes=False,
-            latest_step=None,
-        )
-        with team.failures_reported():
-            train(flags)
+    cluster = workers.read_cluster()
+    if watch in ("coordination", "check_health"):
+        if watch == "check_health":
+            from tensorflow.python.eager import context
+
+            context.context().configure_coordination_service(service_type="")
+        strategy = tensorflow_processes.create_strategy(DeviceConfig(), cluster)
+        train(flags, by_tensorflow(strategy, flags))
         return
-    if watch == "check_health":
-        from tensorflow.python.eager import context
-
-        context.context().configure_coordination_service(service_type="")
-    train(flags)
+    compared = {name: value for name, value in flags.items() if name != FAILS}
+    processes.Meeting(cluster, folder).hold(compared, None, dict)
+    config = types.SimpleNamespace(runtime=watch, device=DeviceConfig(), compilation_cache_dir=None)
+    connection = connections.connect(config, cluster)
+    team = workers.Team(
+        cluster=cluster,
+        connection=connection,
+        output=output.OutputDirectory(str(folder), {}),
+        release=lambda: None,
+        seed=0,
+        resumes=False,
+        latest_step=None,
+    )
+    with team.failures_reported():
+        if watch == "jax":
+            step = by_jax(connection.devices.mesh, flags)
+            connection.call(step)
+            train(flags, lambda: connection.train(step))
+        else:
+            train(flags, by_tensorflow(connection.devices.strategy, flags))
 
 
 def wait_until(condition, seconds: float) -> float | None:

@@ -15,6 +15,7 @@ from mlperf_bert.signals import Interrupted
 
 EXIT_TRY_AGAIN = 75
 """Nothing is wrong: the same command goes on."""
+exit_code = 1  # once the command has ended, its own; 1 for an error that nobody expects
 SECONDS_BETWEEN_LINES = 10
 _Arguments = ParamSpec("_Arguments")
 
@@ -95,6 +96,11 @@ def ends_in_one_line(
     def decorated(main: Callable[_Arguments, int | None]) -> Callable[_Arguments, int]:
         @functools.wraps(main)
         def guarded(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> int:
+            global exit_code
+            exit_code = ended(*arguments, **options)
+            return exit_code
+
+        def ended(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> int:
             try:
                 code = main(*arguments, **options)
                 sys.stdout.flush()

@@ -50,12 +50,13 @@ def _require_instructions() -> None:
 
 
 @contextlib.contextmanager
-def lines_left_out(noise: re.Pattern[bytes]) -> Iterator[None]:
-    """Leaves the lines that match out of standard error, also those that C++ writes."""
-    sys.stderr.flush()
+def lines_left_out(noise: re.Pattern[bytes], *, of: int = 2) -> Iterator[None]:
+    """Leaves the lines that match out of standard error, or output (1); also those of C++."""
+    stream = sys.stdout if of == 1 else sys.stderr
+    stream.flush()
     reader, writer = os.pipe()
-    terminal = os.dup(2)
-    os.dup2(writer, 2)
+    terminal = os.dup(of)
+    os.dup2(writer, of)
     os.close(writer)
 
     def copy() -> None:
@@ -69,7 +70,7 @@ def lines_left_out(noise: re.Pattern[bytes]) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stderr.flush()
-        os.dup2(terminal, 2)  # closes the pipe, which ends the thread
+        stream.flush()
+        os.dup2(terminal, of)  # closes the pipe, which ends the thread
         thread.join(timeout=5)
         os.close(terminal)

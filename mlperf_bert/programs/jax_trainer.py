@@ -154,6 +154,8 @@ class JaxTrainer:
             for batch in batches
         ]
         self.train(iter(together), tf.constant(len(together)))
+        self.any_process(False)
+        self.of_chief([0.0])
         for variable, value in kept:
             variable.assign(value)
         self.step.assign(0)

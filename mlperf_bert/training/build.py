@@ -43,6 +43,9 @@ def build(setup: Setup, team: Team) -> Parts:
     """
     config = setup.config
     rates, trainer, evaluator = build_programs(setup, seed=team.seed)
+    if team.connection:
+        trainer = team.connection.watched(trainer)
+        evaluator = team.connection.watched(evaluator)
     steps_are = f"computing in {config.precision}; {config.compilation}"
     if config.emulate_step_seconds is not None:
         trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))

@@ -1,29 +1,23 @@
-"""A run of several processes: how they are named, how they meet, and what watches over them.
+"""A run of several processes: how they are named, and how they meet.
 
 The environment names them: by TF_CONFIG, which is TensorFlow's own format and Kubernetes' TFJob
 sets too, or by Slurm's variables, which srun sets.
 
-Before TensorFlow connects them they see that they are equal, by files in the --output_dir that they
-share: flags, sizes of data and the chief's decision go through these, not through TensorFlow's
-key-value store. While TensorFlow waits for a process it keeps Python's lock, so nothing could name
-one that does not start, and no signal would be heard.
+Before they are connected they see that they are equal, by files in the --output_dir that they
+share: flags, sizes of data and the chief's decision go through these. TensorFlow and jax connect
+processes too, and have a table of keys and values for them, but once connected only: neither names
+a process that does not start.
 
-Then TensorFlow's coordination service watches: `MultiWorkerMirroredStrategy` starts it, in the
-chief. A process whose heartbeats stop for ten seconds (TensorFlow's own setting: a shorter one
-would take a busy host for a lost one), whose connections close, or that reports a failure ends the
-collective operations of all others with an error, also those that wait in one. The error comes out
-where a process trains, at its next step or evaluation. This is the only module that uses
-TensorFlow's private names of it.
+What connects them then, and watches over them, is in tensorflow_processes.py and jax_processes.py.
 """
 
 import contextlib
 import dataclasses
-import faulthandler
+import importlib.metadata
 import json
 import os
 import re
 import secrets
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,12 +25,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert import signals
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, write_whole
 from mlperf_bert.input import pipeline
-from mlperf_bert.training import devices
-from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
+from mlperf_bert.training.config import Cluster, RunConfig
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
@@ -163,9 +155,12 @@ def compared(config: RunConfig) -> dict:
     flags = dataclasses.asdict(config)
     del flags["cluster"]  # it has the index of the process
     # Not only the flags: the same path may lead to other files on another host.
+    versions = {"TensorFlow": tf.__version__}
+    if config.runtime == "jax":
+        versions["jax"] = importlib.metadata.version("jax")
     return {
         **flags,
-        "TensorFlow": tf.__version__,
+        **versions,
         "data of --input_file": _sizes(config.input_file, "input_file"),
         "data of --eval_input_file": _sizes(config.eval_input_file, "eval_input_file"),
         "content of --bert_config_file": _content(config.bert_config_file),
@@ -189,18 +184,12 @@ def _content(path: str) -> str:
         return str(error)
 
 
-def obstacle(device: DeviceConfig, cluster: Cluster) -> str | None:
-    """Why TensorFlow cannot start here: the others would wait for this process without an end."""
-    try:
-        require_names()
-        devices.require_devices(device)
-        _require_free_port(cluster)
-    except ValueError as error:
-        return str(error)
-    return None
+def require_free_port(cluster: Cluster) -> None:
+    """Checks that this process can listen at its address.
 
-
-def _require_free_port(cluster: Cluster) -> None:
+    Raises:
+      ValueError: it cannot.
+    """
     port = int(cluster.addresses[cluster.index].rpartition(":")[2])
     # Only a look: another program can still take the port before TensorFlow does.
     try:
@@ -210,6 +199,13 @@ def _require_free_port(cluster: Cluster) -> None:
             f"cannot listen on port {port} ({os.strerror(error.errno or 0)}); end the program that "
             "uses it, or give this process another port"
         ) from error
+
+
+def end_of(cluster: Cluster, error: BaseException) -> str:
+    """What the other processes are told of the error that ends this one."""
+    silent = "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+    reason = next(iter(str(error).splitlines()), "") or silent
+    return f"{cluster.name(cluster.index)} has ended: {reason}"
 
 
 class Meeting:
@@ -376,120 +372,3 @@ def _short(value, other) -> str:
         shown = ", ".join(f"{name}={value[name]}" for name in names[:3])
         return (shown + (", ..." if len(names) > 3 else "")) or "nothing more"
     return str(value)
-
-
-CONNECTING_SECONDS = 300.0
-_STANDARD_ERROR = 2
-# TensorFlow's errors name a process that is lost as its "remote target"; the first is the cause,
-# others have only passed it on. Where they name none, the chief with the service itself is lost.
-_ABORTED = re.compile(r"(?:Collective ops is aborted by: )+(.*)")
-_TASK = re.compile(r"/job:worker/(?:replica:0/)?task:(\d+)")
-# As `Cluster.name` begins what a process has reported, whichever way it comes.
-_REPORTED = re.compile(r"(?:Error reported from \S+: )?(worker \d+ \(.*)")
-
-
-def require_names() -> None:
-    """Checks that this TensorFlow has the private names that several processes need.
-
-    Raises:
-      ValueError: an upgrade has removed one.
-    """
-    try:
-        _context().report_error_to_cluster  # noqa: B018 - only whether it is there
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"TensorFlow {tf.__version__} cannot tell the other processes of a run why one has "
-            f"failed ({error}); install the version of pyproject.toml"
-        ) from error
-
-
-def _context():
-    from tensorflow.python.eager import context
-
-    return context.context()
-
-
-@contextlib.contextmanager
-def connecting() -> Iterator[None]:
-    """While TensorFlow connects the processes: a signal ends this one at once, five minutes too.
-
-    TensorFlow keeps Python's lock until all are connected. So no thread of Python runs, and no
-    handler of a signal; after the time, Python's own watchdog prints where this process has waited.
-    """
-    # The default action of a signal needs no lock of Python, as a handler would. Process 1 of a
-    # container has no default action: there only the watchdog ends the wait.
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    signals.ends_at_once()
-    faulthandler.dump_traceback_later(CONNECTING_SECONDS, exit=True, file=_STANDARD_ERROR)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def create_strategy(device: DeviceConfig, cluster: Cluster) -> tf.distribute.Strategy:
-    """One replica for each GPU of each process, or one on each process's CPU.
-
-    This waits for all of them; `Meeting` names a missing one before.
-
-    Raises:
-      ValueError: as `devices.create_strategy`.
-    """
-    devices.require_devices(device)
-    num_gpus = device.num_gpus
-    # TensorFlow would reserve memory on every GPU that it sees, also on those of other processes.
-    tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
-    kinds = tf.distribute.experimental.CommunicationImplementation
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        # To TensorFlow the chief is a worker too, the first one; `loss` reads these names in its
-        # errors.
-        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
-        task_type="worker",
-        task_id=cluster.index,
-        num_accelerators={"GPU": num_gpus},
-        rpc_layer="grpc",
-    )
-    options = tf.distribute.experimental.CommunicationOptions(
-        # NCCL needs GPUs; between processors TensorFlow sends by its own ring.
-        implementation=kinds.NCCL if num_gpus else kinds.RING
-    )
-    # TensorFlow connects processes only before its first operation: whatever a run does before this
-    # line reads names, sizes and records, and computes nothing.
-    with connecting():
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-
-
-def report(failure: str) -> None:
-    """Ends the other processes; without effect if none is connected any more.
-
-    Args:
-      failure: a line that begins with `Cluster.name` of the process that has failed, or is lost.
-    """
-    with contextlib.suppress(ValueError, tf.errors.OpError):
-        _context().report_error_to_cluster(tf.errors.ABORTED, failure)
-
-
-def pass_on(cluster: Cluster, error: BaseException) -> str | None:
-    """Reports to the other processes why this one ends; returns which other is lost, if one is."""
-    # The failure of another process comes out here as an error of TensorFlow: that process is the
-    # cause, and is named to the others too.
-    lost = loss(cluster, str(error)) if isinstance(error, tf.errors.OpError) else None
-    silent = "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
-    reason = next(iter(str(error).splitlines()), "") or silent
-    report(lost or f"{cluster.name(cluster.index)} has ended: {reason}")
-    return lost
-
-
-def loss(cluster: Cluster, error: str) -> str | None:
-    """Which process an error of TensorFlow reports as lost, and why; None if it reports none."""
-    aborted = _ABORTED.search(error)
-    # Any other error is this process's own, such as a device without memory.
-    if not aborted:
-        return None
-    reason = aborted[1].rstrip(":")
-    if reported := _REPORTED.match(reason):
-        return reported[1]
-    task = _TASK.search(error, aborted.start())
-    return f"{cluster.name(int(task[1]) if task else 0)} does not answer ({reason})"

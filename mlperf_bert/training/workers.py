@@ -1,8 +1,8 @@
 """The processes of a run: which there are, that they agree before it starts, and that one ends all.
 
 The environment names them; run_pretraining.py reads it once, and no other module of the package
-does. How several find each other, agree and notice a loss is in processes.py, which a run of one
-process does not load.
+does. How several find each other and agree is in processes.py, how they notice a loss in a module
+for each runtime; a run of one process loads none of these.
 """
 
 import contextlib
@@ -10,13 +10,18 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training.config import Cluster, RunConfig
 from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.output import OutputDirectory
+
+if TYPE_CHECKING:  # a run of one process does not load it
+    from mlperf_bert.training.connections import Connection
 
 _RESUME = "run the same command on all processes, to go on from the last checkpoint if there is one"
 # All processes raise these at the same step.
@@ -29,8 +34,8 @@ class Team:
 
     cluster: Cluster | None
     """None: only this one."""
-    devices: Devices | None
-    """Of all processes, connected, if there are several; None: the checks choose those of one."""
+    connection: "Connection | None"
+    """With the others, if there are any."""
     output: OutputDirectory
     """Locked by the chief until the end."""
     release: Callable[[], None]
@@ -44,6 +49,11 @@ class Team:
     """The seconds of its time budget that the run has used before."""
     samples_at_success: float | None = None
     """After how many samples the run has reached its target before; it has only to end then."""
+
+    @property
+    def devices(self) -> Devices | None:
+        """Of all processes, if there are several; None: the checks choose those of one."""
+        return self.connection.devices if self.connection else None
 
     @property
     def is_chief(self) -> bool:
@@ -80,15 +90,16 @@ class Team:
             yield
         except _AGREED_ENDS:
             self.release()
+            if self.connection:
+                self.connection.leave()
             raise
         except BaseException as error:
             self.release()
-            if self.cluster:
-                from mlperf_bert.training import processes
-
-                if loss := processes.pass_on(self.cluster, error):
-                    raise OSError(f"{loss}; {_RESUME}") from error
+            if self.connection and (loss := self.connection.pass_on(error)):
+                raise OSError(f"{loss}; {_RESUME}") from error
             raise
+        if self.connection:
+            self.connection.leave()
 
 
 def agree(config: RunConfig) -> Team:
@@ -99,25 +110,24 @@ def agree(config: RunConfig) -> Team:
         and the reason), or the output directory cannot be used.
       OSError: a process is missing.
     """
-    cluster, connected = config.cluster, None
+    cluster, joined = config.cluster, None
     output = OutputDirectory.of(config)
     release = output.release
     try:
         if cluster:
-            from mlperf_bert.training import processes
+            from mlperf_bert.training import connections, processes
 
             held = processes.Meeting(cluster, output.location)
             release = functools.partial(_release, output, held.made)
             decision = held.hold(
                 processes.compared(config),
-                processes.obstacle(config.device, cluster),
+                connections.obstacle(config, cluster),
                 lambda: _claim(output, config.seed),
             )
-            # Only now: TensorFlow waits for all of them, and could not name one that is missing.
-            connected = Devices(processes.create_strategy(config.device, cluster))
+            joined = connections.connect(config, cluster)
         else:
             decision = _claim(output, config.seed)
-        return Team(cluster=cluster, devices=connected, output=output, release=release, **decision)
+        return Team(cluster=cluster, connection=joined, output=output, release=release, **decision)
     except BaseException:
         release()
         raise
@@ -138,16 +148,22 @@ def _claim(output: OutputDirectory, seed: int | None) -> dict:
     return output.beginning(seed, latest_step=latest_step)
 
 
-def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """The cluster that the environment describes; None for a single process.
+def read_cluster(
+    environment: Mapping[str, str] = os.environ, *, use_tpu: bool = False
+) -> Cluster | None:
+    """The cluster that the environment describes, or that a TPU has; None for a single process.
 
     Raises:
-      ValueError: as `processes.cluster_of`.
+      ValueError: as `processes.cluster_of` and `jax_processes.cluster_of_tpu`.
     """
+    cluster: Cluster | None = None
     # Set by srun only: in a batch script the other variables of Slurm are there too.
-    if not environment.keys() & {"TF_CONFIG", "SLURM_STEP_NUM_TASKS"}:
-        return None
-    from mlperf_bert.training import processes
+    if environment.keys() & {"TF_CONFIG", "SLURM_STEP_NUM_TASKS"}:
+        from mlperf_bert.training import processes
 
-    cluster = processes.cluster_of(environment)
-    return cluster if len(cluster.addresses) > 1 else None
+        cluster = processes.cluster_of(environment)
+    elif use_tpu and find_spec("jax"):  # without it, a line says so later
+        from mlperf_bert.training import jax_processes
+
+        cluster = jax_processes.cluster_of_tpu()
+    return cluster if cluster and len(cluster.addresses) > 1 else None

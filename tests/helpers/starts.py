@@ -99,11 +99,11 @@ def run(
     return done
 
 
-def workers(commands: Sequence[Sequence[object]]) -> list[Start]:
+def workers(commands: Sequence[Sequence[object]], **environment: str) -> list[Start]:
     """Starts the processes of a run on loopback, one for each command; a single one is alone."""
     addresses = free_addresses(len(commands)) if len(commands) > 1 else []
     return [
-        Start(command, env=environment_of(addresses, index))
+        Start(command, env=environment_of(addresses, index) | environment)
         for index, command in enumerate(commands)
     ]
 

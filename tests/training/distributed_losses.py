@@ -27,7 +27,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.optimization.optimizers import CLIP_NORM, GradientAggregationOptimizer
 from mlperf_bert.programs.steps import Evaluator, Trainer
-from mlperf_bert.training import config, processes, workers
+from mlperf_bert.training import config, tensorflow_processes, workers
 from tests.training.configurations import run_config, trainer_of
 
 
@@ -40,7 +40,7 @@ def limits_of(task: dict) -> ExampleLimits:
 def make_strategy(num_devices: int) -> tf.distribute.Strategy:
     """Workers if TF_CONFIG says so, else logical CPU devices."""
     if several := workers.read_cluster():
-        return processes.create_strategy(config.DeviceConfig(), several)
+        return tensorflow_processes.create_strategy(config.DeviceConfig(), several)
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
     tf.config.set_logical_device_configuration(cpu, devices)

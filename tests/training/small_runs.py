@@ -87,6 +87,13 @@ def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) 
     assert lines[0] == lines[1]
 
 
+def run_stops(output: Path) -> list[list[str]]:
+    """Of every log of the run: the statuses of its run_stops."""
+    logs = [output / "bert.log", *sorted(output.glob("bert.resumed-*.log"))]
+    pattern = re.compile(r'"run_stop".*"status": "(\w+)"')
+    return [pattern.findall(log.read_text()) for log in logs]
+
+
 def run_seconds(log: Path) -> tuple[float, float]:
     """How long the run took at the least and at the most, by the stamps of its log.
 

@@ -8,13 +8,18 @@ import re
 import resource
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.helpers import starts, waiting
 from tests.training.generated_task import SMALL
-from tests.training.small_runs import assert_same_end, command, last_logged_step, wait_for_step
+from tests.training.small_runs import (
+    assert_same_end,
+    command,
+    last_logged_step,
+    run_stops,
+    wait_for_step,
+)
 
 pytestmark = pytest.mark.gate
 
@@ -30,13 +35,6 @@ def both(task, output, **changed) -> list:
     """Starts the two processes of a run."""
     flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
     return starts.workers([command(task, output, **flags | changed)] * 2)
-
-
-def run_stops(output: Path) -> list[list[str]]:
-    """Of every log of the run: the statuses of its run_stops."""
-    logs = [output / "bert.log", *sorted(output.glob("bert.resumed-*.log"))]
-    pattern = re.compile(r'"run_stop".*"status": "(\w+)"')
-    return [pattern.findall(log.read_text()) for log in logs]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tensorflow import errors
 from tensorflow.python.eager import context
 
 from benchmarks.processes import environment_of, free_addresses
-from mlperf_bert.training import processes
+from mlperf_bert.training import jax_processes, processes, tensorflow_processes
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.processes import Meeting
 from tests.helpers import starts, waiting
@@ -213,17 +213,19 @@ def test_what_others_put_into_the_folder_stays(folder):
     assert theirs.exists()
 
 
-def test_a_port_in_use_is_named():
+@pytest.mark.parametrize("runtime", [jax_processes, tensorflow_processes])
+def test_a_port_in_use_is_named(runtime):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        obstacle = processes.obstacle(DeviceConfig(), Cluster((f"localhost:{port}", "b:2"), 0))
+        obstacle = runtime.obstacle(DeviceConfig(), Cluster((f"localhost:{port}", "b:2"), 0))
     assert obstacle.startswith(f"cannot listen on port {port} (Address already in use); end the")
-    assert processes.obstacle(DeviceConfig(), Cluster((f"[::1]:{port}", "b:2"), 0)) is None
+    assert runtime.obstacle(DeviceConfig(), Cluster((f"[::1]:{port}", "b:2"), 0)) is None
 
 
 def test_devices_that_are_not_there_are_named_before_others_wait():
     cluster = Cluster((*free_addresses(1), "b:2"), 0)
-    assert "--num_gpus=99, but Tensor" in processes.obstacle(DeviceConfig(num_gpus=99), cluster)
+    obstacle = tensorflow_processes.obstacle(DeviceConfig(num_gpus=99), cluster)
+    assert "--num_gpus=99, but TensorFlow sees" in obstacle
 
 
 # Of TensorFlow 2.21, as benchmarks/lost_processes.py and three processes saw them.
@@ -278,25 +280,25 @@ ERRORS = {
 @pytest.mark.parametrize("case", ERRORS)
 def test_an_error_of_tensorflow_names_who_is_lost(case):
     error, expected = ERRORS[case]
-    assert processes.loss(Cluster(ADDRESSES, 1), error) == expected
+    assert tensorflow_processes.loss(Cluster(ADDRESSES, 1), error) == expected
 
 
 def test_tensorflow_has_the_private_names():
-    processes.require_names()
+    tensorflow_processes.require_names()
     assert callable(context.context().report_error_to_cluster)
 
 
 def test_a_private_name_that_an_upgrade_removes_is_told_in_one_line(monkeypatch):
     monkeypatch.delattr(context.Context, "report_error_to_cluster")
     cluster = Cluster((*free_addresses(1), "b:2"), 0)
-    line = processes.obstacle(DeviceConfig(), cluster)
+    line = tensorflow_processes.obstacle(DeviceConfig(), cluster)
     assert "no attribute 'report_error_to_cluster'); install" in line and "\n" not in line
 
 
 def test_a_report_that_nobody_can_receive_has_no_effect():
     with pytest.raises((ValueError, errors.OpError)):
         context.context().report_error_to_cluster(errors.ABORTED, "disk is full")
-    processes.report("disk is full")
+    tensorflow_processes.report("disk is full")
 
 
 def test_a_report_is_told_to_tensorflow(monkeypatch):
@@ -304,14 +306,14 @@ def test_a_report_is_told_to_tensorflow(monkeypatch):
     monkeypatch.setattr(
         context.Context, "report_error_to_cluster", lambda _, *given: told.append(given)
     )
-    processes.report("disk is full")
+    tensorflow_processes.report("disk is full")
     assert told == [(errors.ABORTED, "disk is full")]
 
 
 def _wait(error_file: str) -> None:
     os.dup2(os.open(error_file, os.O_WRONLY | os.O_CREAT), 2)
-    processes.CONNECTING_SECONDS = 0.2
-    with processes.connecting():
+    tensorflow_processes.CONNECTING_SECONDS = 0.2
+    with tensorflow_processes.connecting():
         time.sleep(60)
 
 
