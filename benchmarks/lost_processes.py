@@ -15,16 +15,16 @@ and jax 0.10.2 (the first two columns on an idle one, with 2.20); in brackets it
 were connections of the project's own, which a run had in place of files until November 2026:
 
     the other process            coordination    check_health    sockets    tensorflow    jax
-    is killed                    1.2             1.3             0.3        8 (0.4)       JK
-    is stopped (SIGSTOP)         9               58              14         11 (8)        JS
-    fails ("disk is full")                                                  0.1 (0.1)     JF
-    never starts                 not in 150      not in 150      325        311 (307)     JM
-    has another learning rate    trains on       trains on       52         35 (28)       JL
+    is killed                    1.2             1.3             0.3        8 (0.4)       6; the chief 0.3
+    is stopped (SIGSTOP)         9               58              14         11 (8)        23 (23); the chief 21
+    fails ("disk is full")                                                  0.1 (0.1)     0.5 (0.4)
+    never starts                 not in 150      not in 150      325        311 (307)     316 (310)
+    has another learning rate    trains on       trains on       52         35 (28)       12 (10)
 
-A process that trains is told of a loss as early as by sockets; it ends seconds later.
+A process that trains is told of a loss as early as by sockets; by TensorFlow it ends seconds later.
 What is slower or less precise: a process in no collective operation, such as a chief that saves,
-notices a loss at its next step only; of a killed process the reason is the text of its connection;
-and one with another --output_dir is not told apart from one that never starts.
+notices a loss at its next step only; one with another --output_dir is not told apart from one that
+never starts. By jax who is silent for 20 s is lost, or for 3 s once a collective operation failed.
 """
 
 import argparse
