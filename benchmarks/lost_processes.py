@@ -15,8 +15,8 @@ and jax 0.10.2 (the first two columns on an idle one, with 2.20); in brackets it
 were connections of the project's own, which a run had in place of files until November 2026:
 
     the other process            coordination    check_health    sockets    tensorflow    jax
-    is killed                    1.2             1.3             0.3        8 (0.4)       6; the chief 0.3
-    is stopped (SIGSTOP)         9               58              14         11 (8)        23 (23); the chief 21
+    is killed                    1.2             1.3             0.3        8 (0.4)       6 (6)
+    is stopped (SIGSTOP)         9               58              14         11 (8)        23 (23)
     fails ("disk is full")                                                  0.1 (0.1)     0.5 (0.4)
     never starts                 not in 150      not in 150      325        311 (307)     316 (310)
     has another learning rate    trains on       trains on       52         35 (28)       12 (10)
