@@ -139,6 +139,8 @@ class Connection:
             raise
 
     def _connect(self, address: str) -> None:
+        # Proxies are left out (`processes.leave_out_proxies`), of which jax would warn.
+        jax.config.update("jax_check_proxy_envs", False)
         try:
             self.call(
                 jax.distributed.initialize,

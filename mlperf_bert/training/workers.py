@@ -1,8 +1,7 @@
 """The processes of a run: which there are, that they agree before it starts, and that one ends all.
 
-The environment names them; run_pretraining.py reads it once, and no other module of the package
-does. How several find each other and agree is in processes.py, how they notice a loss in a module
-for each runtime; a run of one process loads none of these.
+The environment names them, and no other module of the package reads it. How several find each other
+is in processes.py, how they notice a loss in a module for each runtime: one process loads none.
 """
 
 import contextlib
@@ -117,6 +116,7 @@ def agree(config: RunConfig) -> Team:
         if cluster:
             from mlperf_bert.training import connections, processes
 
+            processes.leave_out_proxies(os.environ, cluster)
             held = processes.Meeting(cluster, output.location)
             release = functools.partial(_release, output, held.made)
             decision = held.hold(

@@ -99,6 +99,10 @@ def run(
     return done
 
 
+# A proxy for the web that does not answer: the processes of a run do without it.
+NO_WEB = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+
+
 def workers(commands: Sequence[Sequence[object]], **environment: str) -> list[Start]:
     """Starts the processes of a run on loopback, one for each command; a single one is alone."""
     addresses = free_addresses(len(commands)) if len(commands) > 1 else []

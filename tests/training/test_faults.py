@@ -34,7 +34,7 @@ TASK = SMALL
 def both(task, output, **changed) -> list:
     """Starts the two processes of a run."""
     flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
-    return starts.workers([command(task, output, **flags | changed)] * 2)
+    return starts.workers([command(task, output, **flags | changed)] * 2, **starts.NO_WEB)
 
 
 @pytest.mark.parametrize(

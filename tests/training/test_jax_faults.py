@@ -42,7 +42,7 @@ def start(task, output, *, processes=2, devices=2, **changed) -> list[starts.Sta
     }
     commands = [command(task, output, **flags | changed)] * processes
     xla = f"--xla_force_host_platform_device_count={devices}"
-    return starts.workers(commands, XLA_FLAGS=xla, CUDA_VISIBLE_DEVICES="")
+    return starts.workers(commands, XLA_FLAGS=xla, CUDA_VISIBLE_DEVICES="", **starts.NO_WEB)
 
 
 def line_of(errors: str) -> str:

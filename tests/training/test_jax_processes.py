@@ -86,14 +86,18 @@ def test_a_failure_is_told_to_the_others(tmp_path, victim):
 
 
 @gate
-def test_a_run_that_is_suspended_as_a_whole_goes_on(tmp_path):
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_run_that_is_suspended_as_a_whole_goes_on(tmp_path, first):
+    """The first one is alone again for a moment."""
     started = start(tmp_path, 2, steps=150)
     wait_until_all_train(started)
-    for number in (signal.SIGSTOP, signal.SIGCONT):
-        for each in started:
-            each.send_signal(number)
-        if number == signal.SIGSTOP:
-            time.sleep(SOON["SILENT_SECONDS"] + 2)
+    time.sleep(1.5)
+    for each in started:
+        each.send_signal(signal.SIGSTOP)
+    time.sleep(SOON["SILENT_SECONDS"] + 2)
+    for each in (started[first], started[1 - first]):
+        each.send_signal(signal.SIGCONT)
+        time.sleep(1)
     assert [code for code, _, _ in starts.ends(started)] == [0, 0]
 
 
