@@ -86,7 +86,7 @@ def test_a_failure_is_told_to_the_others(tmp_path, victim):
 
 
 @gate
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.all)])
 def test_a_run_that_is_suspended_as_a_whole_goes_on(tmp_path, first):
     """The first one is alone again for a moment."""
     started = start(tmp_path, 2, steps=150)
@@ -121,7 +121,7 @@ def test_a_process_that_is_alone_does_not_wait_for_ever(tmp_path, index, reason)
 
 
 @gate
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [1, pytest.param(0, marks=pytest.mark.all)])
 def test_ctrl_c_ends_a_process_that_waits_for_the_others(tmp_path, index):
     started, _ = start_alone(tmp_path, index)
     try:

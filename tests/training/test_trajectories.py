@@ -71,6 +71,9 @@ def test_losses_weights_and_evaluation(oracle, name, recompute):
 
 
 @pytest.mark.gate
+@pytest.mark.parametrize(
+    "oracle", ["generated", pytest.param("golden", marks=pytest.mark.all)], indirect=True
+)
 @pytest.mark.parametrize("name", CASES)
 def test_losses_weights_and_evaluation_by_jax(oracle, name):
     trainer = by_jax.trainer_of_case(oracle.plan(), {"flags": oracle.trajectories[name]["flags"]})
