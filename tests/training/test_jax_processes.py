@@ -88,14 +88,15 @@ def test_a_failure_is_told_to_the_others(tmp_path, victim):
 @gate
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.all)])
 def test_a_run_that_is_suspended_as_a_whole_goes_on(tmp_path, first):
-    """The first one is alone again for a moment."""
+    """The one that goes on first is alone for a moment, as it was before."""
     started = start(tmp_path, 2, steps=150)
     wait_until_all_train(started)
-    time.sleep(1.5)
-    for each in started:
+    in_order = (started[first], started[1 - first])
+    for each in reversed(in_order):
+        time.sleep(1.5)
         each.send_signal(signal.SIGSTOP)
     time.sleep(SOON["SILENT_SECONDS"] + 2)
-    for each in (started[first], started[1 - first]):
+    for each in in_order:
         each.send_signal(signal.SIGCONT)
         time.sleep(1)
     assert [code for code, _, _ in starts.ends(started)] == [0, 0]
