@@ -8,7 +8,6 @@ number of programs, and ends with 1 if one differs; then both are beside the fol
 
 import re
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def pairs(folder: Path, name: str) -> Iterator[tuple[jax.stages.Lowered, jax.sta
     batches = pipeline.synthetic_batches(
         config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
     )
-    trainer = build.build(setup, types.SimpleNamespace(seed=1, say=print)).trainer
+    _, trainer, _ = build.build_programs(setup, seed=1)
     for rows, step in trainer.lowered(list(batches)):
         entry = exported.entries[rows]
         yield step, run_step.lowered(folder, entry, devices, exported.signature)
