@@ -163,8 +163,8 @@ def exported(step: Step, folder: Path) -> Path:
 
 def compiled(step: Step, device: str, folder: Path, compilers: str) -> dict:
     """A row of compile_step.py."""
-    output = folder / "row.json"
-    command = [compilers, str(COMPILE_STEP), str(exported(step, folder))]
+    output, program = folder / "row.json", exported(step, folder)
+    command = [compilers, str(COMPILE_STEP), str(program)]
     command += [f"--devices={device}", f"--kind={step.kind}", f"--output={output}"]
     began = time.perf_counter()
     _run(command, codes=[0, 1, 3], output=output)
@@ -179,6 +179,7 @@ def compiled(step: Step, device: str, folder: Path, compilers: str) -> dict:
         **{key: value for key, value in step.about.items() if key != "num_examples"},
         "compile_seconds": round(time.perf_counter() - began),
         "versions": made["versions"],
+        "commit": json.loads((program / "signature.json").read_text())["made_with"]["commit"],
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 

@@ -14,7 +14,7 @@ BESIDE = {"tests", "benchmarks"}
 # Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
 # the same product; the next redesign lowers them.
 CEILINGS = {
-    "benchmarks": 3_512,
+    "benchmarks": 3_513,
     "cleanup_scripts": 522,
     "cloud": 594,
     "demo": 1_596,

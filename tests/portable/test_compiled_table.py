@@ -75,14 +75,16 @@ def test_the_measured_picture_has_each_device_once_and_the_fastest_on_top(tmp_pa
     assert not (tmp_path / "none.png").exists()
 
 
-def test_the_page_says_of_which_day_each_row_is():
+def test_the_page_says_of_which_program_each_row_is():
     page = " ".join(compiled.PAGE.read_text().split())
-    days = {(row["device"], row["num_examples"]): row["date"] for row in ROWS}
-    older = {step for step, day in days.items() if day != "2026-11-27"}
-    assert older == {("v100", 8), ("l4", 8), ("l4", 14), ("a100-40", 28), ("h100", 32)}
-    assert {days[step] for step in older} == {"2026-11-26"}
-    named = "a V100, an L4, an A100 of 40 GB and 32 examples on an H100"
-    assert f"The rows of {named} are of the program of 2026-11-26" in page
+    older = {(row["device"], row["num_examples"]) for row in ROWS if "commit" not in row}
+    [commit] = {row["commit"][:7] for row in ROWS if "commit" in row}
+    assert {row["date"] for row in ROWS} == {"2026-11-27"}
+    assert f"Rows are of the program of commit {commit}, on 2026-11-27. Six are of that" in page
+    chips = {("tpu-v5e", 64), ("tpu-v5e", 64 * 64), ("tpu-v5p", 64), ("tpu-v6e", 64)}
+    assert older == {("tpu-v4", 64 * 64), *chips, ("tpu-v3", 192)}
+    named = "on 64 chips of v4, on one and 64 of v5e, on a v5p and on a v6e, and 192 on a v3"
+    assert f"(../benchmarks/NOTES.md#sums-in-bfloat16): 64 examples {named}" in page
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,24 @@ def test_a_folder_of_programs_that_is_there_is_one_line(tmp_path, monkeypatch, c
     assert capsys.readouterr().err == f"accelerator: {tmp_path}: File exists\n"
 
 
+def test_a_row_names_the_commit_of_its_program(tmp_path, monkeypatch):
+    """What compile_step.py says of it, without what the table has no use for, and when."""
+    step = compiled.Step(num_examples=8, devices="h100")
+    made = {"made_with": {"commit": "5bd5990-dirty"}}
+    (tmp_path / "signature.json").write_text(json.dumps(made))
+    said = {"rows": [{"result": "fits", "file": "step.stablehlo"}], "versions": {"jax": "0.10.2"}}
+
+    def compile_step_runs(command, *, codes, output):
+        assert command[2] == str(tmp_path)
+        output.write_text(json.dumps(said))
+
+    monkeypatch.setattr(compiled, "exported", lambda *_: tmp_path)
+    monkeypatch.setattr(compiled, "_run", compile_step_runs)
+    row = compiled.compiled(step, "h100", tmp_path, "python")
+    assert row["result"] == "fits" and row["commit"] == "5bd5990-dirty" and "file" not in row
+    assert row["versions"] == {"jax": "0.10.2"} and not (tmp_path / "row.json").exists()
+
+
 def test_every_row_is_asked_for_once_and_every_device_is_known():
     asked = [(step, device) for step in compiled.STEPS for device in step.devices.split(",")]
     for step, device in asked:
@@ -115,7 +135,7 @@ def test_every_row_is_asked_for_once_and_every_device_is_known():
 
 def test_a_row_without_figures_says_so():
     [row] = [row for row in ROWS if row["device"] == "h100" and row["num_devices"] == 8]
-    assert compiled.cells(row)[:4] == ["56", "h100 x 8", "fits", "49.8 of 76.9"]
+    assert compiled.cells(row)[:4] == ["56", "h100 x 8", "fits", "49.9 of 76.9"]
     refused = {key: row[key] for key in row if "bound" not in key and key != "num_kernels"}
     refused |= {"result": "does not fit", "peak_bytes": None, "recompute": "blocks"}
     shown = ["56, `--recompute=blocks`", "h100 x 8", "does not fit", "more of 76.9", *[""] * 4]
