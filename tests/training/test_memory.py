@@ -29,7 +29,7 @@ NUM_STEPS = 3
     ],
 )
 def test_bert_large_at_batch_2_stays_within_12_gib(repository, tmp_path, options):
-    (tmp_path / "bert_config.json").write_text(json.dumps(BERT_LARGE))
+    (tmp_path / "bert_config.json").write_text(json.dumps(dict(BERT_LARGE)))
     generated_task.write_initial_checkpoint(
         tmp_path / "model.ckpt-0", BERT_LARGE, np.random.RandomState(1)
     )
