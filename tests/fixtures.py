@@ -165,3 +165,13 @@ def browser():
     if found is None:
         lacking("no Chromium here: apt-get install chromium")
     return found
+
+
+@pytest.fixture(scope="module")
+def task(request, tmp_path_factory) -> Path:
+    """The generated task, made as the module's TASK says."""
+    from tests.training import generated_task  # it imports TensorFlow
+
+    folder = tmp_path_factory.mktemp("task") / "task"
+    generated_task.write_task(folder, **getattr(request.module, "TASK", {}))
+    return folder

@@ -169,9 +169,10 @@ def forward(
     return outputs["mlm_logits"], outputs["next_sentence"]
 
 
-def dropout_seed(model: models.BertPretrainerV2) -> tf.Tensor | None:
-    """Draws the seed of one step's dropout, int32 [2]; None if the layers draw their own."""
-    return model.dropout_generator.uniform_full_int([2], tf.int32) if model.fused else None
+def dropout_seed(model: models.BertPretrainerV2, num_replicas: int = 1) -> tf.Tensor | None:
+    """Draws one step's seeds of dropout, int32 [2 replicas]; None if the layers draw their own."""
+    shape = [2 * num_replicas]
+    return model.dropout_generator.uniform_full_int(shape, tf.int32) if model.fused else None
 
 
 def trained_variables(model: models.BertPretrainerV2) -> list[tf.Variable]:

@@ -12,7 +12,6 @@ run_step.py            and compile_step.py, with jax_step.py, which both need: c
 import contextlib
 import dataclasses
 import itertools
-import math
 import sys
 import zipfile
 import zlib
@@ -29,7 +28,6 @@ from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Finding, Progress
-from mlperf_bert.model import pretrainer
 from mlperf_bert.portable import flop
 from mlperf_bert.programs import program, stablehlo
 from mlperf_bert.programs.config import LOSSES, Compilation
@@ -235,8 +233,7 @@ def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: Progr
         of_products = flop.of_forward_pass if evaluates else flop.of_training_step
         entry["num_examples"] = config.eval_batch_size if evaluates else config.train_batch_size
         entry |= sizes | {"flop": of_products(setup.bert_config, **sizes)}
-    state = [value for value in made.inputs if value.role not in _GIVEN]
-    state_bytes = sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in state)
+    state_bytes = sum(value.num_bytes for value in made.inputs if value.role not in _GIVEN)
     return entry | {"state_bytes": state_bytes} | made.entry()
 
 
@@ -275,11 +272,10 @@ def _evaluate(evaluator: Evaluator, batches: Sequence[Batch]) -> list[dict[str, 
 
 def _train(trainer: Trainer, batches: Sequence[Batch]) -> list[dict[str, list]]:
     """Trains on each batch, as run_pretraining.py does; the seed and the losses of each step."""
-    model, state = trainer.model, trainer.model.dropout_generator.state.numpy()
-    # Within a strategy a generator draws other numbers than outside.
-    draw = tf.function(lambda: trainer.strategy.run(pretrainer.dropout_seed, args=(model,)))
-    seeds = [draw().numpy().tolist() for _ in batches]
-    model.dropout_generator.reset(state)
+    generator = trainer.model.dropout_generator
+    state = generator.state.numpy()
+    seeds = [trainer.dropout_seeds(1).numpy().tolist() for _ in batches]
+    generator.reset(state)
     steps = []
     for seed, batch in zip(seeds, batches):
         figures = trainer.train(iter(tf.data.Dataset.from_tensors(batch)), tf.constant(1))

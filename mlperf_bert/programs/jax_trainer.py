@@ -8,7 +8,6 @@ the devices.
 Shapes: D=devices of all processes, B=batch of one of them, S=sequence.
 """
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,7 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.programs import jax_step, program
 from mlperf_bert.programs.jax_step import Part
-from mlperf_bert.programs.program import EXAMPLE_WEIGHTS, Program
+from mlperf_bert.programs.program import EXAMPLE_WEIGHTS, Program, Value
 from mlperf_bert.programs.steps import Evaluator, Trainer
 
 _Arrays = dict[str, jax.Array]
@@ -52,8 +51,9 @@ class JaxTrainer:
         self._compiled: dict[int, jax.stages.Compiled] = {}
         self._variables = {value.name: each for each, value in program.state_of(trainer)}
         self._initial: dict[str, tf.Variable | np.ndarray] = {}
+        self.state_bytes = 0
+        """What the state takes on each device; known once a step is lowered."""
         self._state: _Arrays | None = None
-        self._draw = tf.function(self._draw_seeds, autograph=False)
         self._count = jax.jit(_counts, out_shardings=jax_step.replicated(mesh))
         # What the contract of a trainer has beside methods.
         self.model, self.optimizer, self.step = trainer.model, trainer.optimizer, trainer.step
@@ -79,7 +79,7 @@ class JaxTrainer:
 
     def on_devices(self) -> _Arrays:
         """The state as it is on the devices; taken from TensorFlow's variables if it is nowhere."""
-        if self._state is None:
+        if not self._state:  # also if it was put before anything was compiled
             self.put_state()
         return self._state or {}
 
@@ -127,17 +127,8 @@ class JaxTrainer:
         # All processes draw those of all devices, so that their generators stay equal.
         number = 2 * self._num_local
         first = number * jax.process_index()
-        return self._draw().numpy()[first : first + number]
-
-    def _draw_seeds(self) -> tf.Tensor:
-        """The seeds of dropout of one step, int32 [2 D]; that of one device is TensorFlow's."""
-
-        def draw() -> tf.Tensor:
-            generator = self.model.dropout_generator
-            return generator.uniform_full_int([2 * self._mesh.size], tf.int32)
-
-        # Within a strategy a generator draws other numbers than outside.
-        return self._trainer.strategy.run(draw)
+        seeds = self._trainer.dropout_seeds(self._mesh.size).numpy()
+        return seeds[first : first + number]
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
         """Compiles the step for batches of all these shapes, of one device, and tries each once.
@@ -145,13 +136,14 @@ class JaxTrainer:
         The first execution takes seconds that are not the training's: it connects the devices and
         loads kernels. TensorFlow's variables are kept in any case.
         """
-        self.compile(list(batches))
+        each_shape = list(batches)
+        self.compile(each_shape)
         kept = [
             (each.state, each.state.numpy()) for each in pretrainer.random_generators(self.model)
         ]
         together = [
             {name: tf.repeat(value, self._num_local, axis=0) for name, value in batch.items()}
-            for batch in batches
+            for batch in each_shape
         ]
         self.train(iter(together), tf.constant(len(together)))
         self.any_process(False)
@@ -185,11 +177,6 @@ class JaxTrainer:
                 progress.advance(1)
         return max(map(jax_step.needed_bytes, self._compiled.values()))
 
-    @property
-    def state_bytes(self) -> int:
-        """What the state takes on each device; known once a step is compiled."""
-        return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in self._initial.values())
-
     def usable_bytes(self) -> int | None:
         """What programs may use of the smallest device of all processes; None if no device says it.
 
@@ -210,7 +197,15 @@ class JaxTrainer:
         num_examples = self._trainer.batch_size / self._mesh.size
         devices = [*self._mesh.devices.flat]
         for batch, programs in zip(batches, self._exported(batches)):
-            self._initial = _state_of(programs, self._variables)
+            state = _state_of(programs)
+            self.state_bytes = sum(value.num_bytes for value in state)
+            # Variables, and the constants of the optimizer.
+            self._initial = {
+                value.name: np.full(value.shape, value.initial, value.dtype)
+                if value.role == program.CONSTANT
+                else self._variables[value.name]
+                for value in state
+            }
             parts = [_part(each, num_examples) for each in programs]
             step = jax_step.lowered(parts, devices, self._trainer.normalization)
             yield len(batch["input_ids"]), step
@@ -319,7 +314,7 @@ class JaxEvaluator:
         part = _part(exported)
         weights = [each for each in exported.inputs if each.role == program.WEIGHT]
         self._names = [each.name for each in weights]
-        self._weights_bytes = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in weights)
+        self._weights_bytes = sum(each.num_bytes for each in weights)
         self._compiled = jax_step.lowered([part], [*self._mesh.devices.flat]).compile()
         return self._compiled
 
@@ -349,18 +344,10 @@ def _part(exported: Program, num_examples: float | None = None) -> Part:
     return Part(exported.content, exported.entry() | {"num_examples": num_examples})
 
 
-def _state_of(
-    programs: Sequence[Program], variables: Mapping[str, tf.Variable]
-) -> dict[str, tf.Variable | np.ndarray]:
-    """What a step is given beside a batch: variables, and the constants of the optimizer."""
-    return {
-        value.name: np.full(value.shape, value.initial, value.dtype)
-        if value.role == program.CONSTANT
-        else variables[value.name]
-        for each in programs
-        for value in each.inputs
-        if value.role not in jax_step.GIVEN
-    }
+def _state_of(programs: Sequence[Program]) -> Iterable[Value]:
+    """What a step is given beside a batch; the halves of one have some of it in common."""
+    inputs = (value for each in programs for value in each.inputs)
+    return {value.name: value for value in inputs if value.role not in jax_step.GIVEN}.values()
 
 
 def _put(array: np.ndarray, mesh: Mesh) -> jax.Array:

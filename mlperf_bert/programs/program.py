@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -47,6 +48,11 @@ class Value:
     """Of an input of a batch: in a synthetic one it is drawn from 0 up to this."""
     feeds: int | None = None
     """Of an output: the index of the input that it replaces in the next step."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+        return math.prod(self.shape) * tf.as_dtype(self.dtype).size
 
     def entry(self) -> dict[str, Any]:
         """What signature.json says of it."""

@@ -151,6 +151,12 @@ class Trainer(tf.Module):
         # Shares of a global mean add up to it; the means of replicas are averaged.
         return tf.concat([loss_values if is_global else loss_values / num_replicas, counts], 0)
 
+    @tf.function(autograph=False)
+    def dropout_seeds(self, num_replicas: int) -> tf.Tensor:
+        """Draws the seeds of one step for so many replicas, as `train` draws that of one."""
+        # Within a strategy a generator draws other numbers than outside.
+        return self.strategy.run(lambda: pretrainer.dropout_seed(self.model, num_replicas))
+
     def losses_and_gradients(
         self, features: dict[str, tf.Tensor], dropout_seed, num_predictions, num_examples
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:

@@ -34,11 +34,6 @@ class Devices(NamedTuple):
         """Devices that share a batch."""
         return self.mesh.size if self.mesh else self.strategy.num_replicas_in_sync
 
-    @property
-    def by_jax(self) -> bool:
-        """Whether jax computes, and so a fused model: tf-models' needs weights of no use too."""
-        return self.mesh is not None
-
     def __str__(self) -> str:
         """Kind and number, runtime and its version: 8 x NVIDIA H100 by jax 0.10.2."""
         if self.mesh:
@@ -46,9 +41,8 @@ class Devices(NamedTuple):
 
             kinds = {device.device_kind for device in self.mesh.devices.flat}
             return f"{self.mesh.size} x {', '.join(sorted(kinds))} by jax {jax.__version__}"
-        gpus = tf.config.get_visible_devices("GPU")
-        if "CPU" in self.strategy.extended.worker_devices[0]:
-            gpus = []
+        on_cpu = "CPU" in self.strategy.extended.worker_devices[0]
+        gpus = [] if on_cpu else tf.config.get_visible_devices("GPU")
         details = map(tf.config.experimental.get_device_details, gpus)
         kind = ", ".join(sorted({each.get("device_name", "GPU") for each in details})) or "cpu"
         return f"{self.num_replicas} x {kind} by TensorFlow {tf.__version__}"
@@ -159,8 +153,7 @@ def jax_devices(run: RunConfig) -> Devices:
             f"--num_gpus={config.num_gpus}, but jax sees {fewest} GPUs; lower it, or check the "
             "driver and that the container was given the GPUs"
         )
-    number = config.num_gpus or None
-    chosen = [device for devices in of_process.values() for device in devices[:number]]
+    chosen = [device for own in of_process.values() for device in own[: config.num_gpus or None]]
     return Devices(tf.distribute.OneDeviceStrategy("CPU:0"), jax_step.mesh_of(chosen))
 
 

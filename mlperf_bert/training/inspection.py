@@ -15,7 +15,7 @@ from mlperf_bert.messages import ERROR, NOTE, WARNING
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import build, checks, devices
+from mlperf_bert.training import build, checks, offline
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.memory import in_words
@@ -189,14 +189,11 @@ def _measure_initial_accuracy(setup: Setup) -> None:
     config = setup.config
     if not (config.init_checkpoint and setup.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
-    with setup.devices.strategy.scope():
-        on_jax = setup.devices.by_jax
-        model = pretrainer.build_pretrainer(setup.bert_config, seed=0, compile_passes=on_jax)
+    model, evaluator = offline.model_to_evaluate(setup.bert_config, setup.devices)
     # A run that resumes has not opened it.
     stored = setup.initial_checkpoint or StoredCheckpoint(config.init_checkpoint)
     reading.refuse_output_of_a_run(stored)
     reading.load_initial_weights(pretrainer.trained_variables(model), stored)
-    evaluator = devices.evaluator_of(model, setup.devices)
     with pipeline.checked_input(setup.eval_files, setup.limits):
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY

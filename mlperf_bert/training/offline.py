@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import tensorflow as tf
+
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
@@ -26,8 +28,10 @@ from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME, RESULT_LOG, is_e
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.programs.steps import Evaluator
 from mlperf_bert.training import checks, devices
 from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import read_record, run_logs
 
@@ -164,11 +168,8 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
     devices.replica_batch_size(config.eval_batch_size, chosen.num_replicas, flag="eval_batch_size")
     limits = config.shape.for_model(bert_config)
     with pipeline.checked_input(files, limits):
-        # Any seed, for every weight is loaded. Precision and compilation are the defaults, whatever
-        # the training has: each checkpoint is evaluated as the reference computes.
-        with chosen.strategy.scope():
-            model = pretrainer.build_pretrainer(bert_config, seed=0, compile_passes=chosen.by_jax)
-        evaluator = devices.evaluator_of(model, chosen)
+        # Whatever precision the training has: a checkpoint is evaluated as the reference computes.
+        model, evaluator = model_to_evaluate(bert_config, chosen)
         dataset = pipeline.evaluation_batches(
             files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
         )
@@ -178,6 +179,15 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
             return evaluator.evaluate(dataset)
 
         yield evaluate_one
+
+
+def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Module, Evaluator]:
+    """A model, every weight of which is to be loaded, and what evaluates it in float32."""
+    with chosen.strategy.scope():
+        # By jax the fused model: tf-models' layers need weights of no use too.
+        fused = chosen.mesh is not None
+        model = pretrainer.build_pretrainer(bert_config, seed=0, compile_passes=fused)
+    return model, devices.evaluator_of(model, chosen)
 
 
 def write_result(output_dir: str, *, target_accuracy: float) -> str:

@@ -16,17 +16,10 @@ from mlperf_bert.portable import compile_step
 from tests.fixtures import REPOSITORY, lacking
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export
-from tests.training import generated_task
 
 PYTHON = REPOSITORY / ".venv-compilers/bin/python"
+TASK = {"dropout": 0.1, "num_hidden_layers": 2}
 UNRECORDED = ["--train_batch_size=4", "--num_recorded_steps=0"]
-
-
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("task") / "task"
-    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=2)
-    return folder
 
 
 def compiled(folder: Path, *flags: str, package: str = "libtpu", code: int = 0) -> list[dict]:

@@ -15,18 +15,12 @@ from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import flags_of
 from tests.training import generated_task
 
+TASK = generated_task.SMALL
 OF_ONE_DEVICE = 2  # examples
 PRESET = ["--flagfile=configs/tpu_v3_128_bs8192.flags"]  # LAMB, bfloat16, blocks recomputed
 OTHER = ["--optimizer=adamw", "--pack_sequences", "--normalization=replica_sum"]
 OTHER += ["--steps_per_update=2"]
 TPU = "tpu-v3:128"
-
-
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("task") / "task"
-    generated_task.write_task(folder, **generated_task.SMALL)
-    return folder
 
 
 def exported(task: Path, folder: Path, *flags: str) -> Path:

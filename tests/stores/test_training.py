@@ -21,13 +21,7 @@ from tests.training import generated_task, small_runs
 from tests.training.small_runs import NUM_STEPS, assert_same_end, command
 
 BUCKET = "gs://bucket"
-
-
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("stores") / "task"
-    generated_task.write_task(folder, **generated_task.SMALL)
-    return folder
+TASK = generated_task.SMALL
 
 
 @pytest.fixture(scope="module")

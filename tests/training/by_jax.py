@@ -70,8 +70,7 @@ def trained(task: dict, case: dict, trainers: dict[str, JaxTrainer]) -> dict[str
                 )
         trainer = trainers[of_same]
         trainer.step.assign(0)
-        if trainer._initial:
-            trainer.put_state()
+        trainer.put_state()
         batches = distributed_losses.batches_of(
             task, trainer, batch_size=size, pack_sequences=packs
         )

@@ -1,4 +1,4 @@
-"""The generated task; a configuration that can be inspected, and no file of which may be read."""
+"""A configuration that can be inspected, and no file of which may be read."""
 
 import dataclasses
 import json
@@ -9,16 +9,7 @@ from mlperf_bert.tensorflow_import import tensorflow
 
 tensorflow()  # quietly, before other modules import it
 
-from tests.training import generated_task
 from tests.training.configurations import TINY, run_config
-
-
-@pytest.fixture(scope="module")
-def task(request, tmp_path_factory):
-    """The generated task, made as the module's TASK says."""
-    folder = tmp_path_factory.mktemp("task") / "task"
-    generated_task.write_task(folder, **getattr(request.module, "TASK", {}))
-    return folder
 
 
 @pytest.fixture

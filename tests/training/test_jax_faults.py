@@ -4,10 +4,7 @@ Undisturbed, they do what one device does. The twin of a disturbed run is the sa
 """
 
 import json
-import random
 import re
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +12,13 @@ import pytest
 import tensorflow as tf
 
 from tests.helpers import starts
-from tests.training.small_runs import (
-    assert_same_end,
-    command,
-    last_logged_step,
-    run_stops,
-    wait_for_step,
-)
+from tests.training.lost_processes import AGAIN, kill_and_tell, line_after_stop, line_of
+from tests.training.small_runs import assert_same_end, command, run_stops, wait_for_step
 
 pytestmark = pytest.mark.gate
 
 TASK = {"num_hidden_layers": 1}
 NUM_STEPS = 90
-AGAIN = "run the same command on all processes, to go on from the last checkpoint if there is one"
 SECONDS_TO_END = 60
 
 
@@ -43,12 +34,6 @@ def start(task, output, *, processes=2, devices=2, **changed) -> list[starts.Sta
     commands = [command(task, output, **flags | changed)] * processes
     xla = f"--xla_force_host_platform_device_count={devices}"
     return starts.workers(commands, XLA_FLAGS=xla, CUDA_VISIBLE_DEVICES="", **starts.NO_WEB)
-
-
-def line_of(errors: str) -> str:
-    assert not re.search(r"Traceback|^F\d{4} ", errors, re.M), errors
-    [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py: ")]
-    return line.removeprefix("run_pretraining.py: ")
 
 
 @pytest.fixture(scope="module")
@@ -90,34 +75,9 @@ def test_two_processes_of_two_devices_equal_one_device(task, undisturbed, tmp_pa
 
 
 def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, undisturbed, tmp_path):
-    output, rng = tmp_path / "out", random.Random(3)
-    for victim in (1, 0):
-        started = start(task, output)
-        wait_for_step(started[0], output, last_logged_step(output) + rng.randint(1, 12))
-        time.sleep(rng.random() * 0.1)
-        assert [each.poll() for each in started] == [None, None]
-        started[victim].kill()
-        code, _, errors = starts.ends(started, seconds=SECONDS_TO_END)[1 - victim]
-        assert code == 1, errors
-        assert re.fullmatch(
-            rf"worker {victim} \(localhost:.*\) does not answer \(.*\); {AGAIN}", line_of(errors)
-        )
-        if victim == 1:
-            assert run_stops(output)[-1] == ["aborted"]
-
-    started = start(task, output)
-    wait_for_step(started[0], output, last_logged_step(output) + 3)
-    started[1].send_signal(signal.SIGTERM)
-    ends = starts.ends(started, seconds=SECONDS_TO_END)
-    assert [code for code, _, _ in ends] == [75, 75], ends
-    assert "another process got a signal after step" in ends[0][2]
-    [step] = set(re.findall(r"after step (\d+): the checkpoint is saved", ends[0][2] + ends[1][2]))
-    assert (output / f"model.ckpt-{step}.index").exists()
-
-    for code, _, errors in starts.ends(start(task, output)):
-        assert code == 0, errors
+    output = tmp_path / "out"
+    kill_and_tell(lambda: start(task, output), output, (1, 0), seconds=SECONDS_TO_END)
     assert_same_end(output, undisturbed, num_steps=NUM_STEPS)
-    assert set(map(tuple, run_stops(output))) == {("aborted",)}  # one each, kills included
 
 
 @pytest.mark.all
@@ -127,14 +87,7 @@ def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
     output = tmp_path / "out"
     started = start(task, output, num_train_steps=10**6)
     wait_for_step(started[0], output, 30)
-    started[victim].send_signal(signal.SIGSTOP)
-    try:
-        [(code, _, errors)] = starts.ends([started[1 - victim]], seconds=SECONDS_TO_END)
-    finally:
-        started[victim].kill()
-        started[victim].communicate()
-    assert code == 1
-    line = line_of(errors)
+    line = line_after_stop(started, victim, seconds=SECONDS_TO_END)
     assert line.startswith(f"worker {victim} (localhost:")
     assert line.endswith(f" does not answer (silent for 20 s); {AGAIN}")
     if victim == 1:
