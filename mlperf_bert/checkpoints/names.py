@@ -1,8 +1,7 @@
 """The weights of a model: their names in a TF1 checkpoint and in ours, their shapes, their bytes.
 
 TF1 checkpoints name weights by scope ("bert/encoder/layer_0/attention/self/query/kernel"). Ours
-have the names of tf-models' layers and, in attention, one axis per head. hub.py has those of
-Hugging Face.
+have the names of tf-models' layers and, in attention, one axis per head.
 """
 
 import dataclasses
@@ -45,23 +44,14 @@ _EMBEDDINGS = [
     ("bert/embeddings/LayerNorm/gamma", "embeddings/layer_norm/gamma", "H", ""),
     ("bert/embeddings/LayerNorm/beta", "embeddings/layer_norm/beta", "H", ""),
 ]
+_TRANSFORM = "cls/predictions/transform"
 _HEADS = [
     ("bert/pooler/dense/kernel", "next_sentence/pooler_dense/kernel", "HH", ""),
     ("bert/pooler/dense/bias", "next_sentence/pooler_dense/bias", "H", ""),
-    ("cls/predictions/transform/dense/kernel", "cls/predictions/transform/dense/kernel", "HH", ""),
-    ("cls/predictions/transform/dense/bias", "cls/predictions/transform/dense/bias", "H", ""),
-    (
-        "cls/predictions/transform/LayerNorm/gamma",
-        "cls/predictions/transform/LayerNorm/gamma",
-        "H",
-        "",
-    ),
-    (
-        "cls/predictions/transform/LayerNorm/beta",
-        "cls/predictions/transform/LayerNorm/beta",
-        "H",
-        "",
-    ),
+    (f"{_TRANSFORM}/dense/kernel", f"{_TRANSFORM}/dense/kernel", "HH", ""),
+    (f"{_TRANSFORM}/dense/bias", f"{_TRANSFORM}/dense/bias", "H", ""),
+    (f"{_TRANSFORM}/LayerNorm/gamma", f"{_TRANSFORM}/LayerNorm/gamma", "H", ""),
+    (f"{_TRANSFORM}/LayerNorm/beta", f"{_TRANSFORM}/LayerNorm/beta", "H", ""),
     ("cls/predictions/output_bias", "cls/predictions/output_bias/bias", "V", ""),
     ("cls/seq_relationship/output_weights", "next_sentence/logits/kernel", "H2", "transpose"),
     ("cls/seq_relationship/output_bias", "next_sentence/logits/bias", "2", ""),
@@ -151,10 +141,7 @@ def weights(num_hidden_layers: int) -> list[Weight]:
 
 def num_weights(config: BertConfig) -> int:
     """Returns the number of trained weights of a BERT with both heads."""
-    without_layers, with_one = (
-        sum(math.prod(weight.our_shape(config)) for weight in weights(number)) for number in (0, 1)
-    )
-    return without_layers + config.num_hidden_layers * (with_one - without_layers)
+    return sum(math.prod(each.our_shape(config)) for each in weights(config.num_hidden_layers))
 
 
 def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:

@@ -2,8 +2,9 @@
 
 import contextlib
 import glob
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +17,8 @@ from mlperf_bert.files import paths, whole
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # where a TF2 checkpoint keeps its graph of objects
 _LAYER = re.compile(r"/layer_(\d+)/")
 _MOST_PROBLEMS = 8
+# What TensorFlow raises for a file that is cut short or that is not of a checkpoint.
+_DAMAGE = (tf.errors.OpError, AssertionError, RuntimeError, ValueError, IndexError)
 
 
 class StoredCheckpoint:
@@ -33,15 +36,13 @@ class StoredCheckpoint:
           OSError: a bucket refuses it.
         """
         self.prefix = prefix
-        with paths.failures_named(prefix):
-            is_there = tf.io.gfile.exists(f"{prefix}.index")
-        if not is_there:
+        if not paths.is_file(f"{prefix}.index"):
             whole.require_unpacked(prefix)
             raise ValueError(
                 f"{prefix}: no such checkpoint (no {prefix}.index); give the path up to and "
                 "including the step, such as .../model.ckpt-28252"
             )
-        with self._damage_named():
+        with damage_named(prefix):
             self._reader = tf.train.load_checkpoint(prefix)
             self.shapes = self._reader.get_variable_to_shape_map()
             self._dtypes = self._reader.get_variable_to_dtype_map()
@@ -59,6 +60,17 @@ class StoredCheckpoint:
     def root_objects(self) -> set[str]:
         """TF2: the names under which tf.train.Checkpoint was given its objects."""
         return {child.local_name for root in self._graph.nodes[:1] for child in root.children}
+
+    @property
+    def listed_bytes(self) -> int:
+        """Bytes of all tensors that the index lists; strings, such as the graph, count none."""
+        return sum(math.prod(shape) * self._dtypes[key].size for key, shape in self.shapes.items())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the data files; fewer than `listed_bytes` if one is cut or missing."""
+        data_files = whole.matching_files(f"{glob.escape(self.prefix)}.data-*")
+        return sum(map(paths.size_bytes, data_files))
 
     @property
     def num_hidden_layers(self) -> int:
@@ -103,15 +115,14 @@ class StoredCheckpoint:
 
     def tensor(self, key: str) -> np.ndarray:
         """Any tensor, by the key of `shapes`; raises ValueError if the data file is damaged."""
-        with self._damage_named():
+        with damage_named(self.prefix):
             return self._reader.get_tensor(key)
 
     def _keys_by_name(self) -> dict[str, str]:
         """Weight's name -> key of its tensor, without optimizer slots."""
         if not self.is_object_based:
-            return {
-                name: name for name in self.shapes if name.rpartition("/")[0] not in self.shapes
-            }
+            # A slot or accumulator is called NAME/SLOT after its weight.
+            return {key: key for key in self.shapes if key.rpartition("/")[0] not in self.shapes}
         slots = {slot.slot_variable_node_id for n in self._graph.nodes for slot in n.slot_variables}
         return {
             names.our_name(attribute.full_name): attribute.checkpoint_key
@@ -121,19 +132,27 @@ class StoredCheckpoint:
             if attribute.full_name
         }
 
-    @contextlib.contextmanager
-    def _damage_named(self):
-        try:
-            yield
-        except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
-            reason = paths.reason(error)
-            if paths.is_answer_of_a_store(error):
-                raise paths.kind_of(error)(f"{self.prefix}: cannot be read: {reason}") from error
-            for file in whole.matching_files(f"{glob.escape(self.prefix)}.*"):
-                whole.require_unpacked(file)
-            raise ValueError(
-                f"{self.prefix}: cannot be read ({reason}); copy it here again"
-            ) from error
+
+@contextlib.contextmanager
+def damage_named(
+    prefix: str, *, failed: str = "read", remedy: str = "copy it here again"
+) -> Iterator[None]:
+    """Names the checkpoint that cannot be read inside, and says what to do.
+
+    Raises:
+      ValueError: it is damaged, or one of its files is an archive or a Git LFS pointer.
+      OSError: a store refuses it; StoreUnavailable if that may pass.
+    """
+    try:
+        yield
+    except _DAMAGE as error:
+        reason = paths.reason(error)
+        # Asked first: the files of a checkpoint that a store refuses may be whole.
+        if paths.is_answer_of_a_store(error):
+            raise paths.kind_of(error)(f"{prefix}: cannot be read: {reason}") from error
+        for file in whole.matching_files(f"{glob.escape(prefix)}.*"):
+            whole.require_unpacked(file)
+        raise ValueError(f"{prefix}: cannot be {failed} ({reason}); {remedy}") from error
 
 
 def num_layers(weight_names: Iterable[str]) -> int:
@@ -150,15 +169,9 @@ def weights_of(variables: Iterable[tf.Variable]) -> dict[Weight, tf.Variable]:
 
 
 def load_initial_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
-    """Sets every given variable from an initial checkpoint, TF1 or TF2; says so in one line.
+    """As `load_weights`, from an initial checkpoint, TF1 or TF2; says so in one line.
 
-    Optimizer slots, accumulators and the step stay as they are: training starts again from these
-    weights. Variables that are not in the table of names are left alone.
-
-    Returns: the TF1 names of the weights.
-
-    Raises:
-      ValueError: as `load_weights`.
+    Optimizer slots, accumulators and the step stay as they are: training begins at step 0.
     """
     loaded = load_weights(model_variables, stored)
     layout = "TF2, by object" if stored.is_object_based else "TF1, by name"
@@ -167,9 +180,7 @@ def load_initial_weights(model_variables: list[tf.Variable], stored: StoredCheck
 
 
 def load_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
-    """Sets every given variable from a checkpoint; returns the TF1 names.
-
-    One weight after the other, so that memory never holds all of them twice.
+    """Sets every given variable that the table of names has; returns the TF1 names.
 
     Raises:
       ValueError: a weight is missing or has another shape; the message lists every one, and none is
@@ -178,17 +189,14 @@ def load_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -
     variables = weights_of(model_variables)
     shapes = {weight: tuple(variable.shape) for weight, variable in variables.items()}
     require_fitting(stored, shapes)
+    # One after the other, so that memory never holds all of them twice.
     for weight, variable in variables.items():
         variable.assign(stored.read(weight, shapes[weight]))
     return [weight.tf1_name for weight in variables]
 
 
 def require_fitting(stored: StoredCheckpoint, shapes: Mapping[Weight, tuple[int, ...]]) -> None:
-    """Checks names, shapes and types against those of a model; reads no weight.
-
-    Args:
-      stored: the checkpoint.
-      shapes: those of our variables.
+    """Checks names, shapes and types against `shapes`, those of our variables; reads no weight.
 
     Raises:
       ValueError: some do not fit, or there are more layers.
@@ -221,9 +229,7 @@ def refuse_output_of_a_run(stored: StoredCheckpoint) -> None:
     initial checkpoint has both.
     """
     beside = stored.prefix.rpartition("/")[0] or "."
-    with paths.failures_named(stored.prefix):
-        has_graph = tf.io.gfile.exists(f"{beside}/graph.pbtxt")
-    if has_graph or "optimizer" in stored.root_objects:
+    if "optimizer" in stored.root_objects or paths.is_file(f"{beside}/graph.pbtxt"):
         raise ValueError(
             f"--init_checkpoint={stored.prefix} is an output of a training run, not an initial "
             "checkpoint; to continue one of our runs, repeat its command with the same "

@@ -5,46 +5,37 @@ generators of dropout, and the position in the input (with its shuffle buffer).
 """
 
 import contextlib
-import math
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import tensorflow as tf
 
+from mlperf_bert.checkpoints.reading import StoredCheckpoint, damage_named
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.log import Run
 
 CHECKPOINT_NAME = "model.ckpt"
-# What TensorFlow raises for a truncated data file.
-_DAMAGE = (tf.errors.OpError, IndexError, RuntimeError)
+_REMEDY = "remove its files to go on from the one before, or choose another --output_dir"
 
 
+@dataclasses.dataclass
 class RunState:
-    """Saves to `directory` as model.ckpt-STEP, and restores."""
+    """Saves the trackable `parts` to `directory` as model.ckpt-STEP, and restores them."""
 
-    def __init__(
-        self,
-        directory: str,
-        *,
-        parts: dict[str, object],
-        keep_checkpoint_max: int,
-        disposable: Callable[[Collection[int]], Collection[int]] = lambda steps: steps,
-        fetch: Callable[[], None] = lambda: None,
-    ):
-        """Wraps the trackable `parts`.
+    directory: str
+    _: dataclasses.KW_ONLY
+    parts: dict[str, object]
+    keep_checkpoint_max: int
+    """How many checkpoints stay; 0 = all."""
+    disposable: Callable[[Collection[int]], Collection[int]] = lambda steps: steps
+    """Those of some steps whose checkpoints may go; others stay, however many."""
+    fetch: Callable[[], None] = lambda: None
+    """Brings the state to the variables of `parts`, if it is elsewhere."""
 
-        Args:
-          keep_checkpoint_max: how many checkpoints stay; 0 = all.
-          disposable: those of some steps whose checkpoints may go; others stay, however many.
-          fetch: brings the state to the variables of `parts`, if it is elsewhere.
-        """
-        self._parts = parts
-        self._checkpoint = _checkpoint_of(parts)
-        self._directory = directory
-        self._keep = keep_checkpoint_max
-        self._disposable = disposable
-        self._fetch = fetch
+    def __post_init__(self) -> None:
+        self._checkpoint = _checkpoint_of(self.parts)
         self._restored: str | None = None
 
     def restore(self, path: str) -> None:
@@ -55,13 +46,11 @@ class RunState:
           OSError: the store refuses it; StoreUnavailable if that may pass.
         """
         self._restored = path
-        try:
+        with damage_named(path, failed="restored", remedy=_REMEDY):
             status = self._checkpoint.restore(path)
             # Not assert_consumed: the position in the input is there too, and restored later.
             status.assert_existing_objects_matched()
             self._require_finite()
-        except (AssertionError, ValueError, *_DAMAGE) as error:
-            raise self._cannot_restore(error) from error
         print(f"Going on from {path}", flush=True)
 
     def _require_finite(self) -> None:
@@ -82,14 +71,14 @@ class RunState:
         """
         if not self._restored:
             return True
-        try:
-            tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
-        except tf.errors.NotFoundError as error:
-            if paths.is_answer_of_a_store(error):
-                raise self._cannot_restore(error) from error
-            return False
-        except (ValueError, *_DAMAGE) as error:
-            raise self._cannot_restore(error) from error
+        with damage_named(self._restored, failed="restored", remedy=_REMEDY):
+            try:
+                tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
+            except tf.errors.NotFoundError as error:
+                # The names of the files are part of the position: under others it has no key.
+                if paths.is_answer_of_a_store(error):
+                    raise
+                return False
         return True
 
     def attach_input(self, iterator) -> None:
@@ -98,42 +87,42 @@ class RunState:
         A new checkpoint has it: the one before would restore the position once more.
         """
         if isinstance(iterator, tf.data.Iterator):
-            self._checkpoint = _checkpoint_of({**self._parts, "iterator": iterator})
+            self._checkpoint = _checkpoint_of({**self.parts, "iterator": iterator})
 
     def copy(self) -> dict[str, tf.Tensor]:
         """What `save` would write now, by key, in this host's memory; training does not change it.
 
         On a CPU nothing is copied here: a tensor shares its variable's memory, and whatever changes
         the variable while the tensor is held makes a copy first, as TensorFlow promises of values
-        that were read. TensorFlow has no public way to ask for a checkpoint's tensors.
+        that were read.
         """
-        self._fetch()
+        self.fetch()
+        # Private: TensorFlow has no public way to ask for a checkpoint's tensors.
         tensors_of_parts, *_ = self._checkpoint._saver._gather_serialized_tensors()
         copied = {}
         with tf.device("CPU:0"):
             for tensors in tensors_of_parts.values():
                 for key, value in tensors.items():
+                    # A part gives tensors, or specifications with one in them.
                     copied[key] = tf.identity(getattr(value, "tensor", value))
         return copied
 
     def save(self, step: int, copied: dict[str, tf.Tensor] | None = None) -> str:
-        """Writes model.ckpt-`step`, complete or not at all; returns its path.
+        """Writes the state as it is now, or as `copy` returned it, complete or not at all.
 
-        Args:
-          step: of which it is.
-          copied: what to write, as `copy` returned it; None: the state as it is now.
+        Returns: the path, model.ckpt-`step`.
 
         Raises:
           OSError: it cannot be written, as on a full disk; the checkpoints before it are intact.
         """
-        path = f"{self._directory.rstrip('/')}/{CHECKPOINT_NAME}-{step}"
-        saved = saved_checkpoints(self._directory)
+        path = f"{self.directory.rstrip('/')}/{CHECKPOINT_NAME}-{step}"
+        saved = saved_checkpoints(self.directory)
         try:
             # A killed process leaves it. TensorFlow would remove it only if it were empty.
             if tf.io.gfile.isdir(f"{path}_temp"):
                 tf.io.gfile.rmtree(f"{path}_temp")
             if copied is None:
-                self._fetch()
+                self.fetch()
                 self._checkpoint.write(path)
             else:
                 _write(path, copied)
@@ -156,53 +145,38 @@ class RunState:
         """Writes the file `checkpoint`, with names that stay right when the directory moves."""
         listed = [newest, *kept]
         # From a relative path or gs://... TensorFlow removes the directory itself.
-        if self._directory.startswith("/"):
+        if self.directory.startswith("/"):
             listed = [name.rpartition("/")[2] for name in listed]
-        tf.compat.v1.train.update_checkpoint_state(self._directory, listed[0], listed[1:])
+        # Of TF1: tf.train.CheckpointManager would choose by its own rules which ones stay.
+        tf.compat.v1.train.update_checkpoint_state(self.directory, listed[0], listed[1:])
 
     def _kept(self, saved: dict[int, str]) -> list[str]:
         steps = sorted(saved)
-        old = steps[: -self._keep] if self._keep else []
-        dropped = self._disposable(old) if old else ()
+        old = steps[: -self.keep_checkpoint_max] if self.keep_checkpoint_max else []
+        dropped = self.disposable(old) if old else ()
         return [saved[step] for step in steps if step not in dropped]
 
-    def _cannot_restore(self, error: Exception) -> Exception:
-        if paths.is_answer_of_a_store(error):
-            return paths.kind_of(error)(f"{self._restored}: cannot be read: {paths.reason(error)}")
-        return ValueError(
-            f"{self._restored}: cannot be restored ({paths.reason(error)}); remove its files to go "
-            "on from the one before, or choose another --output_dir"
-        )
 
-
+@dataclasses.dataclass
 class Saves:
     """The checkpoints of a run, written one at a time, also while the training goes on.
 
-    At the end of the context the last one is complete, or its failure is raised. TensorFlow's own
-    tf.train.CheckpointOptions(enable_async=True) is not used: what its thread raises comes out at
-    the next save only, and it does not report when a checkpoint is complete.
+    At the end of the context the last one is complete, or its failure is raised.
     """
 
-    def __init__(
-        self,
-        state: RunState | None,
-        *,
-        flush: Callable[[], None],
-        publish: Callable[[], None],
-        asynchronous: bool,
-    ):
-        """Writes nothing yet.
+    state: RunState | None
+    """What is saved; None: another process of the run saves it."""
+    _: dataclasses.KW_ONLY
+    flush: Callable[[], None]
+    """Called before a checkpoint, by the thread of the training."""
+    publish: Callable[[], None]
+    """Called before and after a checkpoint, by the thread that writes it."""
+    asynchronous: bool
+    """Whether the training goes on while a checkpoint is written."""
 
-        Args:
-          state: what is saved; None: another process of the run saves it.
-          flush: called before a checkpoint, by the thread of the training.
-          publish: called before and after a checkpoint, by the thread that writes it.
-          asynchronous: whether the training goes on while a checkpoint is written.
-        """
-        self._state = state
-        self._flush = flush
-        self._publish = publish
-        self._asynchronous = asynchronous
+    def __post_init__(self) -> None:
+        # Not by tf.train.CheckpointOptions(enable_async=True): what its thread raises comes out at
+        # the next save only, and it does not report when a checkpoint is complete.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saves")
         self._writing: Future | None = None
 
@@ -225,9 +199,10 @@ class Saves:
         self.wait()
         if run:
             run.checkpoint_start(step)
-        self._flush()
-        if self._asynchronous and self._state:
-            self._writing = self._thread.submit(self._write, step, run, self._state.copy())
+        self.flush()
+        if self.asynchronous and self.state:
+            # Copied here, by the thread of the training: the next step changes the state.
+            self._writing = self._thread.submit(self._write, step, run, self.state.copy())
         else:
             self._write(step, run)
 
@@ -248,12 +223,12 @@ class Saves:
     def _write(self, step: int, run: Run | None, copied: dict | None = None) -> None:
         """What a resumed run needs beside a checkpoint is there before the checkpoint is."""
         # A checkpoint whose log or metrics are missing in the bucket could not be resumed from.
-        self._publish()
-        if self._state:
-            self._state.save(step, copied)
+        self.publish()
+        if self.state:
+            self.state.save(step, copied)
         if run:
             run.checkpoint_stop(step)
-        self._publish()
+        self.publish()
 
 
 def _checkpoint_of(parts: dict[str, object]) -> tf.train.Checkpoint:
@@ -318,23 +293,11 @@ def _listed_steps(directory: str) -> set[int]:
 def _is_whole(path: str) -> bool:
     """Whether the index can be read and the data file holds all that it lists."""
     try:
-        reader = tf.train.load_checkpoint(path)
-        num_bytes = sum(
-            math.prod(shape) * reader.get_variable_to_dtype_map()[name].size
-            for name, shape in reader.get_variable_to_shape_map().items()
-        )
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        _raise_refusal(path, error)
+        stored = StoredCheckpoint(path)
+        return stored.held_bytes >= stored.listed_bytes
+    # Another refusal of a store goes on: what it does not let be read may be whole.
+    except (ValueError, FileNotFoundError):
         return False
-    stored = sum(tf.io.gfile.stat(data).length for data in tf.io.gfile.glob(f"{path}.data-*"))
-    return stored >= num_bytes
-
-
-def _raise_refusal(path: str, error: Exception) -> None:
-    """Raises an OSError if a store did not let a file be read, but not for one that is absent."""
-    kind = paths.kind_of(error)
-    if paths.is_answer_of_a_store(error) and kind is not FileNotFoundError:
-        raise kind(f"{path}: cannot be read: {paths.reason(error)}") from error
 
 
 def _write(path: str, tensors: dict[str, tf.Tensor]) -> None:

@@ -3,26 +3,21 @@
 The files are written here, without torch or transformers.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 
-from mlperf_bert.checkpoints import hub, reading
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.convert import saving
+from mlperf_bert.convert import hub, saving
 from mlperf_bert.data import casing, provenance, vocabulary
 from mlperf_bert.files import folders, paths
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.mlperf.results import read_own_record
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-
-# Their "gelu" is the exact one; ours, as the reference's, is the tanh approximation.
-_ACTIVATIONS = {"gelu": "gelu_new", "gelu_exact": "gelu"}
-_LAYER_NORM_EPSILON = 1e-12  # of the reference and of tf-models
 
 
 def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str) -> int:
@@ -49,16 +44,15 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     variables = trained_variables(build_pretrainer(config, seed=0))
     reading.load_weights(variables, StoredCheckpoint(prefix))
     weights = saving.weights_by_tf1_name(variables)
-    # A kernel is [out, in] there, [in, out] here. The matrix of the masked-LM decoder is absent: it
-    # is tied to the word embeddings.
+    # Without the matrix of the masked-LM decoder: it is tied to the word embeddings.
     tensors = {
-        hub.name_of_weight(name): value.T if name.endswith("/kernel") else value
+        hub.name_of_weight(name): value.T if hub.is_transposed(name) else value
         for name, value in weights.items()
     }
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}
     tokenizer["model_max_length"] = config.max_position_embeddings
     with folders.written_beside(target) as folder:
-        saving.write_json(folder / "config.json", hugging_face_config(config))
+        saving.write_json(folder / hub.CONFIG, hub.their_config(config))
         saving.write_json(folder / "tokenizer_config.json", tokenizer)
         (folder / "vocab.txt").write_bytes(vocabulary.as_text(words))
         write_safetensors(folder / "model.safetensors", tensors)
@@ -96,18 +90,6 @@ def _card(config: BertConfig, made_from: dict[str, str], *, do_lower_case: bool)
             *(["| | |", "|---|---|", *known, ""] if known else []),
         ]
     )  # fmt: skip
-
-
-def hugging_face_config(config: BertConfig) -> dict:
-    """The keys of their BertConfig: ours, and what they need to compute the same."""
-    values = dataclasses.asdict(config)
-    values["hidden_act"] = _ACTIVATIONS.get(config.hidden_act, config.hidden_act)
-    return values | {
-        "architectures": ["BertForPreTraining"],
-        "model_type": "bert",
-        "layer_norm_eps": _LAYER_NORM_EPSILON,
-        "pad_token_id": 0,
-    }
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:

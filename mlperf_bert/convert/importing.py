@@ -9,9 +9,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import hub, stored_model
-from mlperf_bert.checkpoints.stored_model import StoredModel
-from mlperf_bert.convert import saving
+from mlperf_bert.convert import hub, saving, stored_model
+from mlperf_bert.convert.stored_model import StoredModel
 from mlperf_bert.data import casing, provenance, vocabulary
 from mlperf_bert.files import folders, paths, whole
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables

@@ -7,9 +7,9 @@ from pathlib import Path
 import tensorflow as tf
 from official.nlp.modeling import models
 
-from mlperf_bert.checkpoints import hub, names, reading, state, stored_model
+from mlperf_bert.checkpoints import names, reading, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.checkpoints.stored_model import StoredModel
+from mlperf_bert.convert import hub, stored_model
 from mlperf_bert.files import paths, whole
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import trained_variables
@@ -86,7 +86,7 @@ def check(source: Source, *, needs_pooler: bool) -> None:
     """
     pooler = [w for w in names.weights(0) if w.tf1_name.startswith(_POOLER)]
     if source.is_hugging_face:
-        there = StoredModel(Path(source.name), source.name).names
+        there = stored_model.StoredModel(Path(source.name), source.name).names
         found = any(hub.name_of_weight(weight.tf1_name) in there for weight in pooler)
     else:
         stored = StoredCheckpoint(source.name)
@@ -121,7 +121,7 @@ def load(model: models.BertPretrainerV2, source: Source, *, needs_pooler: bool) 
     check(source, needs_pooler=needs_pooler)
     variables = trained_variables(model)
     if source.is_hugging_face:
-        stored = StoredModel(Path(source.name), source.name)
+        stored = stored_model.StoredModel(Path(source.name), source.name)
         stored_model.load(variables, stored)
         return
     wanted = [

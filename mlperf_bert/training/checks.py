@@ -7,13 +7,10 @@ is one line that says what, where and how to fix it.
 import dataclasses
 import functools
 import hashlib
-import math
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import tensorflow as tf
 
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
@@ -237,15 +234,11 @@ def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
         return None
     setup.findings.attempt(reading.refuse_output_of_a_run, stored)
     require_fitting(setup, stored)
-    listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * names.FLOAT_BYTES
-    data_files = tf.io.gfile.glob(f"{prefix}.data-*")
-    stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
-    # A loose bound: not all numbers have four bytes (steps have eight). A cut file is far shorter.
-    if stored_bytes < 0.9 * listed_bytes:
+    if stored.held_bytes < stored.listed_bytes:
         setup.findings.add(
             ERROR,
-            f"{prefix}: its data files hold {stored_bytes:,} bytes, its index lists about "
-            f"{listed_bytes:,}; copy it here again",
+            f"{prefix}: its data files hold {stored.held_bytes:,} bytes, its index lists about "
+            f"{stored.listed_bytes:,}; copy it here again",
         )
     return stored
 

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.convert import saving
+from mlperf_bert.convert.stored_model import StoredModel
 from mlperf_bert.data import sentences, stages, tfrecord, unpacking, vocabulary, wiki
 from mlperf_bert.data.documents import read_texts
 from mlperf_bert.data.wiki_dump import Dump

@@ -13,8 +13,8 @@ import numpy as np
 import safetensors
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import hub, reading
-from mlperf_bert.checkpoints.names import Weight
+from mlperf_bert.checkpoints import reading
+from mlperf_bert.convert import hub
 from mlperf_bert.files import whole
 
 # Copies that some versions store: here they are one weight with the original.
@@ -179,8 +179,9 @@ def load(variables: list[tf.Variable], stored: StoredModel) -> list[str]:
     }
     problems = [f"{name} is not a weight of it" for name in sorted(stored.names - wanted.keys())]
     for name, weight in wanted.items():
+        shape = weight.tf1_shape(tuple(table[weight].shape))
         try:
-            stored.check(name, _their_shape(weight, table[weight]))
+            stored.check(name, shape[::-1] if hub.is_transposed(weight.tf1_name) else shape)
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -192,16 +193,6 @@ def load(variables: list[tf.Variable], stored: StoredModel) -> list[str]:
         )
     for name, weight in wanted.items():
         variable, value = table[weight], stored.read(name)
-        value = value.T if _is_transposed(weight) else value
+        value = value.T if hub.is_transposed(weight.tf1_name) else value
         variable.assign(weight.from_tf1(value, tuple(variable.shape)))
     return list(lacking)
-
-
-def _is_transposed(weight: Weight) -> bool:
-    """A kernel is [out, in] there, [in, out] in TF1."""
-    return weight.tf1_name.endswith("/kernel")
-
-
-def _their_shape(weight: Weight, variable: tf.Variable) -> tuple[int, ...]:
-    shape = weight.tf1_shape(tuple(variable.shape))
-    return shape[::-1] if _is_transposed(weight) else shape

@@ -29,7 +29,8 @@ WANTED = (
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 _LONGEST_REASON = 300
 
-# Their activation -> ours. Our "gelu", as the reference's, is the tanh approximation.
+# Their activation -> ours. Our "gelu", as the reference's, is the tanh approximation. Of two names
+# for one of ours the first is written.
 _ACTIVATIONS = {
     "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
@@ -114,11 +115,28 @@ def bert_config(values: dict, path: str) -> BertConfig:
         raise ValueError(f"{path}: {error}") from error
 
 
+def their_config(config: BertConfig) -> dict:
+    """The keys of their BertConfig: ours, and what they need to compute the same."""
+    theirs = {ours: name for name, ours in reversed(_ACTIVATIONS.items())}
+    return dataclasses.asdict(config) | {
+        "hidden_act": theirs[config.hidden_act],
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "layer_norm_eps": _REQUIRED["layer_norm_eps"],
+        "pad_token_id": 0,
+    }
+
+
 def name_of_weight(tf1_name: str) -> str:
     """The name in BertForPreTraining: "bert/pooler/dense/kernel" -> "bert.pooler.dense.weight"."""
     for pattern, replacement in _WEIGHT_NAMES:
         tf1_name = re.sub(pattern, replacement, tf1_name)
     return tf1_name
+
+
+def is_transposed(tf1_name: str) -> bool:
+    """Whether it is a kernel: [out, in] there, [in, out] in TF1."""
+    return tf1_name.endswith("/kernel")
 
 
 def _from_hub(model: str) -> Path:
