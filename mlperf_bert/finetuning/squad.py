@@ -13,8 +13,8 @@ import numpy as np
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
-from mlperf_bert.finetuning import squad_features, squad_metrics, squad_predictions
-from mlperf_bert.finetuning.squad_predictions import Prediction, Rules
+from mlperf_bert.finetuning import squad_answers, squad_features
+from mlperf_bert.finetuning.squad_answers import Prediction, Rules
 from mlperf_bert.finetuning.squad_reading import SquadExample, read_examples
 from mlperf_bert.finetuning.squad_tokens import words_of_answer
 
@@ -52,7 +52,23 @@ class SquadTask:
         examples = read_examples(
             path, has_impossible=self.name == _WITH_IMPOSSIBLE, is_training=is_training
         )
-        return _with_found_answers(examples, path) if is_training else examples
+        if not is_training:
+            return examples
+        # As in the field: an answer that is not at its offset cannot be trained on.
+        kept = [
+            example
+            for example in examples
+            if not example.answers or words_of_answer(example.context, example.answers[0])
+        ]
+        if not kept:
+            raise ValueError(f"{path}: no answer is at its answer_start; correct the offsets")
+        if num_skipped := len(examples) - len(kept):
+            print(
+                f"{path}: {num_skipped:,} of {len(examples):,} questions left out: their answer is "
+                "not at its answer_start",
+                file=sys.stderr,
+            )
+        return kept
 
     def encode(
         self,
@@ -78,16 +94,12 @@ class SquadTask:
         features: Mapping[str, np.ndarray],
         outputs: np.ndarray,
     ) -> dict[str, float]:
-        """Exact match and F1 in percent; see `squad_metrics.evaluate`.
-
-        Args:
-          outputs: [F, S, 2] float32, the logits of a start and of an end; finite.
-        """
-        found = self._predict(examples, features, outputs)
-        return squad_metrics.evaluate(
+        """Exact match and F1 in percent, of logits as in `squad_answers.predict`."""
+        predicted = self._predict(examples, features, outputs)
+        return squad_answers.scores(
             {e.question_id: [answer.text for answer in e.answers] for e in examples},
-            {name: prediction.text for name, prediction in found.items()},
-            null_odds=_null_odds(found) or None,
+            {name: prediction.text for name, prediction in predicted.items()},
+            null_odds=_null_odds(predicted) or None,
         )
 
     def write_predictions(
@@ -104,21 +116,18 @@ class SquadTask:
         SQuAD's script takes the first and the last; it has one split to score, so that `split` is
         in no name. Returns their paths; raises OSError if one cannot be written.
         """
-        del split
-        found = self._predict(examples, features, outputs)
+        predicted = self._predict(examples, features, outputs)
         contents: dict[str, Mapping] = {
-            "predictions": {name: prediction.text for name, prediction in found.items()},
-            "nbest_predictions": {name: _n_best(one) for name, one in found.items()},
+            "predictions": {name: one.text for name, one in predicted.items()},
+            "nbest_predictions": {name: one.n_best() for name, one in predicted.items()},
         }
-        if odds := _null_odds(found):
+        if odds := _null_odds(predicted):
             contents["null_odds"] = odds
         target = paths.location(folder)
         paths.make_folder(target)
-        written = []
         for name, content in contents.items():
-            written.append(target / f"{name}.json")
-            write_whole(written[-1], json.dumps(content, indent=4) + "\n")
-        return written
+            write_whole(target / f"{name}.json", json.dumps(content, indent=4) + "\n")
+        return [target / f"{name}.json" for name in contents]
 
     def _predict(
         self,
@@ -129,40 +138,8 @@ class SquadTask:
         rules = self.rules
         if self.name != _WITH_IMPOSSIBLE:
             rules = dataclasses.replace(rules, null_score_diff_threshold=None)
-        return squad_predictions.predict(examples, features, outputs, rules=rules)
+        return squad_answers.predict(examples, features, outputs, rules=rules)
 
 
-def _with_found_answers(
-    examples: Sequence[SquadExample], path: paths.Location
-) -> list[SquadExample]:
-    """Leaves out questions whose answer is not at its offset, as the field does, and says so."""
-    found = [
-        example
-        for example in examples
-        if not example.answers or words_of_answer(example.context, example.answers[0])
-    ]
-    if not found:
-        raise ValueError(f"{path}: no answer is at its answer_start; correct the offsets")
-    if num_skipped := len(examples) - len(found):
-        print(
-            f"{path}: {num_skipped:,} of {len(examples):,} questions left out: their answer is not "
-            "at its answer_start",
-            file=sys.stderr,
-        )
-    return found
-
-
-def _null_odds(found: Mapping[str, Prediction]) -> dict[str, float]:
-    return {name: one.null_odds for name, one in found.items() if one.null_odds is not None}
-
-
-def _n_best(prediction: Prediction) -> list[dict[str, str | float]]:
-    return [
-        {
-            "text": candidate.text,
-            "probability": probability,
-            "start_logit": candidate.start_logit,
-            "end_logit": candidate.end_logit,
-        }
-        for candidate, probability in zip(prediction.candidates, prediction.probabilities())
-    ]
+def _null_odds(predicted: Mapping[str, Prediction]) -> dict[str, float]:
+    return {name: one.null_odds for name, one in predicted.items() if one.null_odds is not None}

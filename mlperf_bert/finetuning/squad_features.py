@@ -1,6 +1,6 @@
 """Questions and their contexts as rows of tokens; long contexts become several windows.
 
-Legend: F=windows, S=sequence length, T=tokens of a context, W=windows of a context.
+Legend: F=windows, S=sequence length, T=tokens of a context.
 Source: Devlin et al., arXiv 1810.04805, section 4.2, and the code published with it.
 """
 
@@ -24,26 +24,26 @@ class Window:
     example_index: int
     question_ids: list[int]
     tokens: Tokens
-    start: int
-    """The first token of the context in this window."""
-    end: int
-    """The token after the last."""
     answer: tuple[int, int] | None
     """The first and the last token of the answer in the context."""
+    shown: slice
+    """The tokens of the context in this window."""
     is_max_context: np.ndarray
-    """[end - start] bool: this window shows more around the token than others that have it."""
+    """[shown] bool: this window shows more around the token than others that have it."""
 
     @property
-    def offset(self) -> int:
-        """The position of the context in the row."""
-        return len(self.question_ids) + 2
+    def places(self) -> slice:
+        """Where the context stands in the row: after [CLS], the question and [SEP]."""
+        offset = len(self.question_ids) + 2
+        return slice(offset, offset + self.shown.stop - self.shown.start)
 
     def positions_of_answer(self) -> tuple[int, int]:
         """The positions of the answer in the row; those of [CLS] if it is not in this window."""
-        if not self.answer or self.answer[0] < self.start or self.answer[1] >= self.end:
+        first, last = self.answer or (-1, -1)
+        if first < self.shown.start or last >= self.shown.stop:
             return _NO_ANSWER, _NO_ANSWER
-        first, last = self.answer
-        return first - self.start + self.offset, last - self.start + self.offset
+        shift = self.places.start - self.shown.start
+        return first + shift, last + shift
 
 
 def encode(
@@ -87,14 +87,13 @@ def encode(
                 example_index=index,
                 question_ids=question_ids,
                 tokens=tokens,
-                start=start,
-                end=end,
                 answer=answer,
+                shown=shown,
                 is_max_context=is_max_context,
             )
-            for (start, end), is_max_context in zip(spans, _max_context(spans))
+            for shown, is_max_context in zip(spans, _max_context(spans))
         ]
-    features = _rows(windows, max_seq_length, tokenizer)
+    features = _inputs(windows, max_seq_length, tokenizer)
     if not is_training:
         return features | _map_to_context(windows, max_seq_length)
     positions = np.array([window.positions_of_answer() for window in windows], np.int32)
@@ -102,28 +101,26 @@ def encode(
     return features | {"start_positions": starts, "end_positions": ends}
 
 
-def _spans(num_tokens: int, *, room: int, stride: int) -> list[tuple[int, int]]:
-    """First and last + 1 token of each window; together they hold all tokens."""
+def _spans(num_tokens: int, *, room: int, stride: int) -> list[slice]:
+    """The tokens of each window; together they hold all."""
     step = min(room, stride)
     last = max(num_tokens - room, 0)
     starts = range(0, last + step, step) if num_tokens else ()
-    return [(start, min(start + room, num_tokens)) for start in starts]
+    return [slice(start, min(start + room, num_tokens)) for start in starts]
 
 
-def _max_context(spans: list[tuple[int, int]]) -> list[np.ndarray]:
+def _max_context(spans: list[slice]) -> list[np.ndarray]:
     """For each window, which of its tokens have more context there than in any other window.
 
     The lesser of the numbers of tokens on both sides decides, then the window's length, then the
     order.
     """
-    if len(spans) <= 1:
-        return [np.ones(end, bool) for _, end in spans]
-    scores = np.full((len(spans), spans[-1][1]), -1.0)
-    for row, (start, end) in zip(scores, spans):
-        left = np.arange(end - start)
-        row[start:end] = np.minimum(left, left[::-1]) + 0.01 * (end - start)
-    best = scores.argmax(axis=0)
-    return [best[start:end] == number for number, (start, end) in enumerate(spans)]
+    scores = np.full((len(spans), spans[-1].stop if spans else 0), -1.0)
+    for row, shown in zip(scores, spans):
+        left = np.arange(shown.stop - shown.start)
+        row[shown] = np.minimum(left, left[::-1]) + 0.01 * len(left)
+    best = scores.argmax(axis=0) if spans else scores
+    return [best[shown] == number for number, shown in enumerate(spans)]
 
 
 def _tokens_of_answer(
@@ -148,19 +145,19 @@ def _tokens_of_answer(
     return (first, end - 1) if within else None
 
 
-def _rows(
+def _inputs(
     windows: Sequence[Window], max_seq_length: int, tokenizer: Tokenizer
 ) -> dict[str, np.ndarray]:
     shape = len(windows), max_seq_length
     ids, mask, segments = (np.zeros(shape, np.int32) for _ in range(3))
     classify, separate = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
     for row, window in enumerate(windows):
-        offset, end = window.offset, window.offset + window.end - window.start
-        ids[row, :offset] = [classify, *window.question_ids, separate]
-        ids[row, offset:end] = window.tokens.ids[window.start : window.end]
-        ids[row, end] = separate
-        mask[row, : end + 1] = 1
-        segments[row, offset : end + 1] = 1
+        at = window.places
+        ids[row, : at.start] = [classify, *window.question_ids, separate]
+        ids[row, at] = window.tokens.ids[window.shown]
+        ids[row, at.stop] = separate
+        mask[row, : at.stop + 1] = 1
+        segments[row, at.start : at.stop + 1] = 1
     indices = np.array([window.example_index for window in windows], np.int32)
     features = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
     return features | {"example_index": indices}
@@ -171,8 +168,7 @@ def _map_to_context(windows: Sequence[Window], max_seq_length: int) -> dict[str,
     starts, ends = np.full(shape, -1, np.int32), np.full(shape, -1, np.int32)
     is_max_context = np.zeros(shape, bool)
     for row, window in enumerate(windows):
-        at = slice(window.offset, window.offset + window.end - window.start)
-        starts[row, at] = window.tokens.starts[window.start : window.end]
-        ends[row, at] = window.tokens.ends[window.start : window.end]
-        is_max_context[row, at] = window.is_max_context
+        starts[row, window.places] = window.tokens.starts[window.shown]
+        ends[row, window.places] = window.tokens.ends[window.shown]
+        is_max_context[row, window.places] = window.is_max_context
     return {"char_starts": starts, "char_ends": ends, "is_max_context": is_max_context}

@@ -24,20 +24,10 @@ _WORD = re.compile(f"[^{_SPACES}]+")
 _GAP = re.compile(f"[{_SPACES}]+")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Words:
-    """The words of a context."""
-
-    texts: tuple[str, ...]
-    starts: tuple[int, ...]
-    """The first character of each."""
-
-
 @functools.lru_cache(maxsize=1)  # the questions of a context follow each other
-def words_of(context: str) -> Words:
-    """Splits a context at white space."""
-    found = list(_WORD.finditer(context))
-    return Words(texts=tuple(m[0] for m in found), starts=tuple(m.start() for m in found))
+def words_of(context: str) -> list[re.Match[str]]:
+    """The words of a context, split at white space."""
+    return list(_WORD.finditer(context))
 
 
 def piece_of(context: str, start: int, end: int) -> str:
@@ -51,14 +41,14 @@ def words_of_answer(context: str, answer: Answer) -> tuple[int, int] | None:
     As in the field, an offset that is wrong by some characters is right if the answer is within
     the words that it leads to.
     """
-    words = words_of(context)
     if answer.start >= len(context):
         return None
+    words = words_of(context)
     last_character = min(answer.start + len(answer.text), len(context)) - 1
-    first = bisect_right(words.starts, answer.start) - 1
-    last = bisect_right(words.starts, last_character) - 1
+    first = bisect_right(words, answer.start, key=re.Match.start) - 1
+    last = bisect_right(words, last_character, key=re.Match.start) - 1
     text = " ".join(answer.text.split())
-    if first < 0 or not text or text not in " ".join(words.texts[first : last + 1]):
+    if first < 0 or not text or text not in " ".join(word[0] for word in words[first : last + 1]):
         return None
     return first, last
 
@@ -75,13 +65,6 @@ class Tokens:
     """[T] int32: the character after the last."""
     firsts_of_words: list[int]
     """The first token of each word, and T."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _TokensOfWord:
-    ids: list[int]
-    starts: list[int]
-    ends: list[int]
 
 
 class _Normalizer(Tokenizer):
@@ -115,23 +98,19 @@ class OffsetTokenizer:
         self.tokenize = functools.cache(self._tokenize)
 
     def _tokenize(self, context: str) -> Tokens:
-        words = words_of(context)
-        found = [self._tokens_of_word(text) for text in words.texts]
-        counts = [len(word.ids) for word in found]
-        starts = np.repeat(np.array(words.starts, np.int32), counts)
+        words = [(word.start(), self._tokens_of_word(word[0])) for word in words_of(context)]
+        rows = [
+            (token, first + start, first + end)
+            for first, tokens in words
+            for token, start, end in tokens
+        ]
+        ids, starts, ends = np.array(rows, np.int32).reshape(-1, 3).T.copy()
+        counts = [len(tokens) for _, tokens in words]
+        firsts = [0, *itertools.accumulate(counts)]
+        return Tokens(ids=ids, starts=starts, ends=ends, firsts_of_words=firsts)
 
-        def joined(lists) -> np.ndarray:
-            return np.fromiter(itertools.chain.from_iterable(lists), np.int32, len(starts))
-
-        return Tokens(
-            ids=joined(word.ids for word in found),
-            starts=starts + joined(word.starts for word in found),
-            ends=starts + joined(word.ends for word in found),
-            firsts_of_words=[0, *itertools.accumulate(counts)],
-        )
-
-    def _cut(self, word: str) -> _TokensOfWord:
-        """Offsets count from the word's first character.
+    def _cut(self, word: str) -> list[tuple[int, int, int]]:
+        """The tokens of a word, each with its start and its end in the word.
 
         A character becomes the same number of characters alone and within its word: only the
         form of a sigma and the order of marks depend on the neighbours.
@@ -140,18 +119,16 @@ class OffsetTokenizer:
             number for number, char in enumerate(word) for _ in "".join(self._normalized(char))
         ]
         kept = set(origins)
-        found = _TokensOfWord([], [], [])
+        found = []
         begin = 0
         for piece in self._normalized(word):
             for token in self._normalizer.look_up(piece):
                 length = len(piece) if token == self._unknown else self._lengths[token]
-                found.ids.append(token)
-                found.starts.append(origins[begin])
                 end = origins[begin + length - 1] + 1
                 # Accents that are characters of their own and were dropped go with their letter.
                 while end < len(word) and end not in kept and word[end] in NONSPACING_MARKS:
                     end += 1
-                found.ends.append(end)
+                found.append((token, origins[begin], end))
                 begin += length
         return found
 

@@ -17,7 +17,7 @@ from transformers.data.processors import squad as theirs
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.squad_predictions import Rules
+from mlperf_bert.finetuning.squad_answers import Rules
 from mlperf_bert.finetuning.squad_tokens import OffsetTokenizer, piece_of
 from tests.data import generated_words
 from tests.finetuning import generated_squad

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from transformers.data.metrics.squad_metrics import squad_evaluate
 
-from mlperf_bert.finetuning import squad_metrics
+from mlperf_bert.finetuning import squad_answers
 
 WORDS = "the The a An cat Cat. dog dog's — ... Ähre x\u00a0y İ theater a-the U.S.".split(" ")
 WORDS += ["\u2019s", "東京", "(1990)", "\n", "cat"]
@@ -45,10 +45,10 @@ def test_equal_to_the_official_script(has_impossible):
         expected = squad_evaluate(
             questions, predictions, odds, no_answer_probability_threshold=math.inf
         )
-        found = squad_metrics.evaluate(answers, predictions, null_odds=odds)
+        found = squad_answers.scores(answers, predictions, null_odds=odds)
         assert found == pytest.approx(dict(expected))
         assert list(found) == list(expected)
-        without_odds = squad_metrics.evaluate(answers, predictions, null_odds=None)
+        without_odds = squad_answers.scores(answers, predictions, null_odds=None)
         assert without_odds == {key: found[key] for key in ("exact", "f1", "total")}
 
 
@@ -66,7 +66,7 @@ def test_equal_to_the_official_script(has_impossible):
     ],
 )
 def test_scores_by_hand(answers, predicted, exact, f1):
-    found = squad_metrics.evaluate({"q": answers}, {"q": predicted}, null_odds=None)
+    found = squad_answers.scores({"q": answers}, {"q": predicted}, null_odds=None)
     assert found == pytest.approx({"exact": exact, "f1": f1, "total": 1})
 
 
@@ -75,7 +75,7 @@ def test_the_best_threshold_by_hand():
     answers = {"a": ["x"], "b": ["y"], "c": [], "d": ["z"]}
     predictions = {"a": "x", "b": "y", "c": "w", "d": "v"}
     odds = {"a": -2.0, "b": 1.0, "c": 1.5, "d": 3.0}
-    found = squad_metrics.evaluate(answers, predictions, null_odds=odds)
+    found = squad_answers.scores(answers, predictions, null_odds=odds)
     assert found["exact"] == 50 and found["best_exact"] == found["best_f1"] == 75
     assert found["best_exact_thresh"] == found["best_f1_thresh"] == 1.0
     assert (found["HasAns_total"], found["NoAns_total"]) == (3, 1)

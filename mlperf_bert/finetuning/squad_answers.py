@@ -1,8 +1,11 @@
-"""From the logits of windows to one answer for each question, with the n best ones.
+"""From the logits of windows to one answer for each question, with the n best ones, and its score.
 
 Legend: F=windows, S=sequence length.
 Source: Devlin et al., arXiv 1810.04805, sections 4.2 and 4.3, and the code published with it. Where
 nothing can be predicted, that code predicts the word "empty"; here the prediction is an empty text.
+The scores are those of SQuAD's script for 2.0, which tf-models has. Questions of SQuAD 1.1 are
+scored by it too: the older script differs only where nothing is left of an answer after
+normalization, such as of "The".
 """
 
 import dataclasses
@@ -10,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from official.nlp.tools import squad_evaluate_v2_0
 
 from mlperf_bert.finetuning.squad_reading import SquadExample
 from mlperf_bert.finetuning.squad_tokens import piece_of
@@ -34,16 +38,24 @@ class Prediction:
     """What is predicted for a question."""
 
     text: str
-    candidates: tuple[Candidate, ...]
+    candidates: Sequence[Candidate]
     """The best first."""
     null_odds: float | None
     """The score of no answer less that of the best answer; None if a question always has one."""
 
-    def probabilities(self) -> list[float]:
-        """The softmax over the candidates."""
+    def n_best(self) -> list[dict[str, str | float]]:
+        """The candidates for nbest_predictions.json; the softmax makes their probabilities."""
         largest = max(candidate.score for candidate in self.candidates)
         powers = [math.exp(candidate.score - largest) for candidate in self.candidates]
-        return [power / sum(powers) for power in powers]
+        return [
+            {
+                "text": candidate.text,
+                "probability": power / sum(powers),
+                "start_logit": candidate.start_logit,
+                "end_logit": candidate.end_logit,
+            }
+            for candidate, power in zip(self.candidates, powers)
+        ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,37 +98,25 @@ def _predict_one(
     context: str, features: Mapping[str, np.ndarray], outputs: np.ndarray, rules: Rules
 ) -> Prediction:
     answers = list(_best_answers(context, features, outputs, rules))
+    # [CLS] as the answer, of the window that is least sure that there is none.
+    start_logit, end_logit = min(outputs[:, 0].tolist(), key=sum, default=(0.0, 0.0))
+    null = Candidate(text="", start_logit=start_logit, end_logit=end_logit)
     if rules.null_score_diff_threshold is None:
-        candidates = answers or [Candidate(text="", start_logit=0.0, end_logit=0.0)]
-        return Prediction(text=candidates[0].text, candidates=tuple(candidates), null_odds=None)
-    null = _no_answer(outputs)
+        nothing = Candidate(text="", start_logit=0.0, end_logit=0.0)
+        candidates = answers or [nothing]
+        return Prediction(text=candidates[0].text, candidates=candidates, null_odds=None)
     odds = null.score
     if answers:
         odds = null.score - answers[0].start_logit - answers[0].end_logit
     is_answered = bool(answers) and odds <= rules.null_score_diff_threshold
+    # Stable: of equal scores, an answer comes before none.
+    ranked = sorted([*answers, null], key=lambda one: -one.score)
+    kept = ranked[: rules.n_best_size]
     return Prediction(
         text=answers[0].text if is_answered else "",
-        candidates=_with_null(answers, null, rules.n_best_size),
+        candidates=kept if null in kept else [*kept, null],
         null_odds=odds,
     )
-
-
-def _no_answer(outputs: np.ndarray) -> Candidate:
-    """[CLS] as the answer, of the window that is least sure that there is none."""
-    if not len(outputs):
-        return Candidate(text="", start_logit=0.0, end_logit=0.0)
-    start_logit, end_logit = outputs[outputs[:, 0].sum(axis=1).argmin(), 0].tolist()
-    return Candidate(text="", start_logit=start_logit, end_logit=end_logit)
-
-
-def _with_null(
-    answers: Sequence[Candidate], null: Candidate, n_best_size: int
-) -> tuple[Candidate, ...]:
-    """The n best, and no answer even where it is not among them."""
-    place = sum(answer.score >= null.score for answer in answers)
-    if place < n_best_size:
-        return (*answers[:place], null, *answers[place : n_best_size - 1])
-    return (*answers, null)
 
 
 def _best_answers(
@@ -157,3 +157,38 @@ def _valid_spans(
     is_valid &= (starts <= ends) & (ends - starts < rules.max_answer_length)
     windows, rows, columns = np.nonzero(is_valid)
     return windows, best[windows, rows, 0], best[windows, columns, 1]
+
+
+def scores(
+    answers: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    *,
+    null_odds: Mapping[str, float] | None,
+) -> dict[str, float]:
+    """Percentages: "exact", "f1" and "total", the number of questions.
+
+    With null odds also those of the questions that have an answer (HasAns_) and of those that have
+    none (NoAns_), and the best that could be reached by predicting no answer above a threshold
+    (best_exact, best_f1) with these thresholds. As in the official script, a prediction that is
+    empty already stays so: to look at all thresholds, give predictions that always answer.
+
+    Args:
+      answers: question id -> annotated answers; none if the question is impossible.
+      predictions: question id -> answer, or an empty text.
+      null_odds: question id -> score of no answer, less that of the best answer; SQuAD 2.0.
+    """
+    asked = [
+        {"id": question_id, "answers": [{"text": text} for text in texts]}
+        for question_id, texts in answers.items()
+    ]
+    dataset = [{"paragraphs": [{"qas": asked}]}]
+    # Without the odds: from 1 on, it would take them for "no answer".
+    found = squad_evaluate_v2_0.evaluate(dataset, predictions)
+    if null_odds is None:
+        return {name: found[name] for name in ("exact", "f1", "total")}
+    of_thresholds = squad_evaluate_v2_0.evaluate(dataset, predictions, null_odds)
+    best = ("final_exact", "final_exact_thresh", "final_f1", "final_f1_thresh")
+    return {
+        **{name: value for name, value in found.items() if not name.startswith(("final_", "pr_"))},
+        **{name.replace("final", "best"): of_thresholds[name] for name in best},
+    }
