@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from mlperf_bert.data import documents, segmentation, stages
 from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
 from mlperf_bert.files import paths
+from mlperf_bert.files.hugging_face import HUGGING_FACE
 from mlperf_bert.files.paths import Location
-from mlperf_bert.files.whole import HUGGING_FACE
 from mlperf_bert.messages import ends_in_one_line
 
 

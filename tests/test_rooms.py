@@ -22,7 +22,7 @@ CEILINGS = {
     "mlperf_bert/checkpoints": 720,
     "mlperf_bert/convert": 860,
     "mlperf_bert/data": 5_680,
-    "mlperf_bert/files": 1_643,
+    "mlperf_bert/files": 1_627,
     "mlperf_bert/finetuning": 2_517,
     "mlperf_bert/input": 859,
     "mlperf_bert/mlperf": 2_260,
@@ -39,10 +39,6 @@ CEILINGS = {
 
 # Files that import each other, imports inside functions and for types counted: it only shrinks.
 KNOWN_CIRCLES = [
-    {
-        f"mlperf_bert.files.{name}"
-        for name in "buckets hugging_face json_text locks paths whole".split()
-    },
     {"mlperf_bert.input.bad_records", "mlperf_bert.input.pipeline"},
     {
         f"mlperf_bert.submission.{name}"

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import hugging_face, paths, whole
 from mlperf_bert.files.json_text import read_record, write_record
 
 NAME = "provenance.json"
@@ -114,9 +114,7 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
     Raises:
       OSError: it cannot be read.
     """
-    if os.fspath(path).startswith(whole.HUGGING_FACE):  # a revision is in its name
-        from mlperf_bert.files import hugging_face
-
+    if os.fspath(path).startswith(hugging_face.HUGGING_FACE):  # a revision is in its name
         return File(path=os.fspath(path), bytes=hugging_face.size_bytes(os.fspath(path)), digest="")
     found = paths.location(path)
     return File(

@@ -1,4 +1,4 @@
-"""What a bucket needs: a lock that is an object, a local copy to work in, objects as files.
+"""A lock of a bucket, which has none: an object that its owner rewrites.
 
 The owner of the lock rewrites it every few seconds. Whoever finds one watches it: if it does not
 change for as long as four rewrites take, its owner is gone, whatever the clocks of the two hosts
@@ -11,40 +11,28 @@ notices before its next checkpoint or upload (`require_held`) and stops, so what
 never mixed from then on; what both wrote within these seconds may be.
 """
 
-import io
 import json
 import os
 import secrets
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.json_text import read_record, write_record
-from mlperf_bert.files.locks import LOCK_NAME
-from mlperf_bert.files.whole import matching_files, written_beside
 
 REWRITE_SECONDS = 10.0
 GONE_AFTER_SECONDS = 4 * REWRITE_SECONDS
 SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 _MOST_BYTES = 4096
-_UPLOADED_NAME = ".uploaded.json"
-# One request each: a small buffer would make a request for every few records.
-_BUFFER_BYTES = 8 * 2**20
-_BYTES_UPLOADED_AT_ONCE = 64 * 2**20
 
 
 class ObjectLock:
     """A lock on a folder of a bucket; as `locks.DirectoryLock`."""
 
-    def __init__(self, folder: paths.Location, *, file_name: str = LOCK_NAME):
+    def __init__(self, folder: paths.Location, *, file_name: str):
         """Only names the folder."""
         self._path = folder / file_name
         self._token = secrets.token_hex(8)
@@ -198,151 +186,3 @@ def _start_ticks(pid: object) -> int | None:
 
 def _owner(owner: dict) -> str:
     return f"process {owner.get('pid', '?')} on {owner.get('host', 'an unknown host')}"
-
-
-class Mirror:
-    """The local copy of a folder in a bucket; hidden files, such as locks, stay local."""
-
-    def __init__(self, remote: paths.Location, *, record: str, needed: Sequence[str]):
-        """As `working.WorkingFolder`; makes no folder."""
-        self._remote = remote
-        self._record = record
-        self._needed = needed
-        self.local = _local_folder(str(remote))
-        self._uploaded: dict[str, list[int]] = {}
-        self._objects: dict[str, list[int]] = {}
-
-    def pull(self) -> None:
-        """Brings the local folder up to date.
-
-        Files stay that this host's last run has written, if no other host has written since: they
-        may hold more than the bucket.
-
-        Raises:
-          OSError: the bucket cannot be read, or the local folder not be written.
-        """
-        self._objects = self._list()
-        known = self._known()
-        if self._record not in known or known[self._record] != self._objects.get(self._record):
-            self.discard()
-            known = {}
-        for name, state in self._objects.items():
-            if state != known.get(name) or not (self.local / name).exists():
-                self.local.mkdir(parents=True, exist_ok=True)
-                with written_beside(self.local / name) as file:
-                    file.write(paths.read_bytes(self._remote / name))
-        if self._objects:
-            self._note()
-
-    def push(self) -> None:
-        """Uploads every file that has changed, the record last; nothing before it is there.
-
-        Raises:
-          OSError: the bucket refuses it.
-        """
-        if not (self.local / self._record).exists():
-            return
-        states = {name: _state(self.local / name) for name in self._names()}
-        changed = [name for name, state in states.items() if self._uploaded.get(name) != state]
-        for name in changed:
-            upload(self.local / name, self._remote / name)
-            # As it was before the upload: what was written meanwhile is uploaded the next time.
-            self._uploaded[name] = states[name]
-            if any(Path(name).match(pattern) for pattern in self._needed):
-                self._objects[name] = _state(self._remote / name)
-        if changed:
-            self._note()
-
-    def discard(self) -> None:
-        """Removes the local files, but for locks."""
-        for path in self.local.glob("*"):
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif not path.name.startswith("."):
-                path.unlink()
-        (self.local / _UPLOADED_NAME).unlink(missing_ok=True)
-
-    def _names(self) -> list[str]:
-        files = (path for path in self.local.rglob("[!.]*") if path.is_file())
-        names = (path.relative_to(self.local).as_posix() for path in files)
-        return sorted(names, key=lambda name: (name == self._record, name))
-
-    def _list(self) -> dict[str, list[int]]:
-        files = [file for name in self._needed for file in matching_files(f"{self._remote}/{name}")]
-        states = paths.in_parallel(_state, files)
-        return {Path(path).name: state for path, state in zip(files, states)}
-
-    def _known(self) -> dict:
-        try:
-            return read_record(self.local / _UPLOADED_NAME, dict, remedy="") or {}
-        except (OSError, ValueError):
-            return {}
-
-    def _note(self) -> None:
-        write_record(self.local / _UPLOADED_NAME, self._objects)
-
-
-def _state(path: paths.Location | str) -> list[int]:
-    """Bytes, and time of writing in ns, of a file or an object; nothing if there is none."""
-    found = paths.status(path)
-    return [found.size_bytes, found.modified_ns] if found else []
-
-
-def _local_folder(remote: str) -> Path:
-    """The same for the same user, host and run.
-
-    Raises:
-      ValueError: it belongs to somebody else.
-    """
-    root = Path(tempfile.gettempdir(), f"mlperf-bert-{os.getuid()}")
-    if root.is_symlink() or (root.exists() and root.stat().st_uid != os.getuid()):
-        raise ValueError(f"{root}: belongs to somebody else; set TMPDIR to another folder")
-    return root / "runs" / remote.replace("://", "/")
-
-
-def upload(source: Path, target: paths.Location) -> None:
-    """Copies a local file to an object, which is replaced as a whole or not at all.
-
-    Raises:
-      OSError: the store refuses it.
-    """
-    from etils import epath
-
-    with paths.failures_named(target):
-        if source.stat().st_size > _BYTES_UPLOADED_AT_ONCE:
-            epath.Path(source).copy(target, overwrite=True)
-        else:  # half as many requests
-            target.write_bytes(source.read_bytes())
-
-
-def buffered(file: BinaryIO, size_bytes: int) -> io.BufferedReader:
-    """An object of so many bytes, which epath has opened, as a file of Python; 8 MiB at a time."""
-    return io.BufferedReader(_Object(file, size_bytes), _BUFFER_BYTES)
-
-
-class _Object(io.RawIOBase):
-    """An object of a bucket as a raw file of Python, for its BufferedReader."""
-
-    def __init__(self, file: BinaryIO, size: int):
-        super().__init__()
-        self._file = file
-        self._size = size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        content = self._file.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: self._size}[whence]
-        self._file.seek(base + offset)
-        return base + offset
-
-    def tell(self) -> int:
-        return self._file.tell()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import no_room_named, partial
+from mlperf_bert.files.whole import no_room_named, partial, upload
 from mlperf_bert.tensorflow_import import tensorflow
 
 
@@ -24,12 +24,10 @@ def on_disk(
         return
     with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as name:
         yield Path(name)
-        from mlperf_bert.files import buckets  # what is local needs none of it
-
         before_upload()
         for file in sorted(Path(name).rglob("*")):
             if file.is_file():
-                buckets.upload(file, folder / file.relative_to(name).as_posix())
+                upload(file, folder / file.relative_to(name).as_posix())
 
 
 @contextlib.contextmanager

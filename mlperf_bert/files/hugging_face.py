@@ -5,11 +5,12 @@ It has a file of its own because no run reads there; only a corpus may lie there
 
 import contextlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from fsspec import AbstractFileSystem, filesystem
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
-from mlperf_bert.files.whole import HUGGING_FACE
+HUGGING_FACE = "hf://"
 
 
 def matching_files(pattern: str) -> list[str]:
@@ -31,7 +32,9 @@ def size_bytes(path: str) -> int:
         return _file_system(path).size(path)
 
 
-def _file_system(path: str) -> AbstractFileSystem:
+def _file_system(path: str) -> "AbstractFileSystem":
+    from fsspec import filesystem  # what lies elsewhere needs none of it
+
     try:
         return filesystem(HUGGING_FACE.removesuffix("://"))
     except ImportError as error:

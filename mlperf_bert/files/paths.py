@@ -37,6 +37,8 @@ _HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
 _FLAG = re.compile(r"-[^=]*=")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _REQUESTS_AT_ONCE = 16
+# One request each: a small buffer would make a request for every few records.
+_BUFFER_BYTES = 8 * 2**20
 _WITHOUT_A_SLASH = re.compile(r"(gs|s3|az):(?!//)")
 _OF_A_BUCKET = re.compile(r"(gs|s3|az):/")
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
@@ -356,6 +358,34 @@ class _Named(io.FileIO):
             raise OSError(error.errno, error.strerror, os.fspath(self.name)) from error
 
 
+class _Object(io.RawIOBase):
+    """An object of a bucket as a raw file of Python, for its BufferedReader."""
+
+    def __init__(self, file: BinaryIO, size: int):
+        super().__init__()
+        self._file = file
+        self._size = size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: self._size}[whence]
+        self._file.seek(base + offset)
+        return base + offset
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
 _READ: list[set[str]] = []
 
 
@@ -388,10 +418,8 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
         with _Named(target) as raw:
             yield raw if skips else io.BufferedReader(raw)
         return
-    from mlperf_bert.files import buckets  # what is local needs none of it
-
     with failures_named(target), target.open("rb") as remote:
-        yield buckets.buffered(remote, size_bytes)
+        yield io.BufferedReader(_Object(remote, size_bytes), _BUFFER_BYTES)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import hugging_face, paths
+from mlperf_bert.files.hugging_face import HUGGING_FACE
+from mlperf_bert.tensorflow_import import tensorflow
 
 
 def replaceable(path: str | os.PathLike) -> Path:
@@ -117,6 +119,7 @@ def _keys(path: str | os.PathLike) -> list[object]:
     return [whole, (status.st_dev, status.st_ino)]
 
 
+_BYTES_UPLOADED_AT_ONCE = 64 * 2**20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # or the disk fails
 
 
@@ -148,9 +151,7 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
             local = Path(folder, target.name)
             with local.open("wb") as file:
                 yield file
-            from mlperf_bert.files import buckets  # what is local needs none of it
-
-            buckets.upload(local, target)
+            upload(local, target)
         return
     path = replaceable(path)
     beside = replaceable(partial(path))
@@ -165,13 +166,23 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         raise
 
 
+def upload(source: Path, target: paths.Location) -> None:
+    """Copies a local file to an object, which is replaced as a whole or not at all.
+
+    Raises:
+      OSError: the store refuses it.
+    """
+    with paths.failures_named(target):
+        if source.stat().st_size > _BYTES_UPLOADED_AT_ONCE:
+            tensorflow().io.gfile.copy(str(source), str(target), overwrite=True)
+        else:  # half as many requests
+            target.write_bytes(source.read_bytes())
+
+
 def write_whole(path: str | os.PathLike, text: str) -> None:
     """Replaces the content of `path` by a text, with `written_beside`."""
     with written_beside(path) as file:
         file.write(text.encode())
-
-
-HUGGING_FACE = "hf://"
 
 
 def matching_files(pattern: str) -> list[str]:
@@ -182,8 +193,6 @@ def matching_files(pattern: str) -> list[str]:
       ValueError: huggingface_hub is needed and not installed.
     """
     if pattern.startswith(HUGGING_FACE):
-        from mlperf_bert.files import hugging_face  # what lies elsewhere needs none of it
-
         return hugging_face.matching_files(pattern)
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
@@ -231,8 +240,6 @@ def opened_input(path: str | os.PathLike) -> Iterator[BinaryIO]:
       ValueError: as well, or huggingface_hub is needed and not installed.
     """
     if (name := os.fspath(path)).startswith(HUGGING_FACE):
-        from mlperf_bert.files import hugging_face
-
         with hugging_face.opened(name) as file:
             yield file
     else:

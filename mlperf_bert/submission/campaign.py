@@ -32,7 +32,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, locks, paths
@@ -48,9 +47,6 @@ from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import REPOSITORY, write_folder
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
-
-if TYPE_CHECKING:
-    from mlperf_bert.files.buckets import ObjectLock
 
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
@@ -203,7 +199,7 @@ def recorded(folder: paths.Location, name: str, content: dict[str, object]) -> d
 
 
 @contextlib.contextmanager
-def claimed(campaign: Campaign) -> "Iterator[locks.DirectoryLock | ObjectLock]":
+def claimed(campaign: Campaign) -> Iterator[locks.Lock]:
     """Hold the campaign's folder, which is new or of the same campaign.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.locks import WorkingFolder
+from mlperf_bert.files.working import WorkingFolder
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import close_log
 from mlperf_bert.mlperf.log_lines import (

@@ -17,7 +17,7 @@ LOCK = "run/.lock"
 def quick_lock() -> buckets.ObjectLock:
     buckets.REWRITE_SECONDS, buckets.SETTLE_SECONDS = 0.1, 0.3
     buckets.GONE_AFTER_SECONDS, buckets._LOOK_SECONDS = 1.0, 0.1
-    return buckets.ObjectLock(paths.location(FOLDER))
+    return buckets.ObjectLock(paths.location(FOLDER), file_name=".lock")
 
 
 def owner(**changed) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.buckets import Mirror
+from mlperf_bert.files.working import Mirror
 
 FOLDER = "gs://bucket/a/run"
 
