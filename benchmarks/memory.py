@@ -4,9 +4,9 @@
 
 BERT-large with LAMB, 512 tokens, dropout 0.1, on synthetic batches. Each measurement is a process
 of its own, one after the other: it builds the model, and trains one step that is traced and
-compiled, then `--steps` timed ones. The peak is that of the process on a CPU (its high-water mark,
-libraries included), and TensorFlow's own figure on a GPU. A measurement that the model of memory
-(mlperf_bert/training/memory.py) expects to exceed what is available is left out, with a line.
+compiled, then `--steps` timed ones, on a CPU. The peak is the process's high-water mark, libraries
+included. A measurement that the model of memory (mlperf_bert/training/memory.py) expects to exceed
+what is available is left out, with a line. Of accelerators their compilers say what a step takes.
 Measurements are added to OUTPUT.json; those that are in it are not repeated. OUTPUT.png shows all.
 """
 
@@ -49,7 +49,6 @@ class Case:
     batch_size: int
     recompute: str
     steps_per_update: int = 1
-    num_gpus: int = 0
 
 
 def measure(case: Case, num_steps: int) -> dict:
@@ -66,8 +65,6 @@ def measure(case: Case, num_steps: int) -> dict:
         stamps.append(time.perf_counter())
     seconds = [after - before for before, after in itertools.pairwise(stamps[1:])]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if case.num_gpus:
-        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
     return {"peak_bytes": peak, "seconds": statistics.median(seconds) if seconds else None}
 
 
@@ -145,12 +142,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="without suffix; OUTPUT.json is added to")
     parser.add_argument("--batch_sizes", type=sizes, default="2,4,8", help="with commas")
-    known = some_of("float32", "bfloat16", "tf32")
+    known = some_of("float32", "bfloat16")
     parser.add_argument("--precisions", type=known, default="float32,bfloat16", help="too")
     known = some_of(*RECOMPUTE_CHOICES)
     parser.add_argument("--recompute", type=known, default="none,attention,blocks", help="too")
     parser.add_argument("--jit_compile", default="auto", choices=["auto", "true", "false"])
-    parser.add_argument("--num_gpus", type=int, default=0, choices=[0, 1], help="0: the CPU")
     parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
     given = parser.parse_args(paths.words_with_home())
     stored = given.output.with_suffix(".json") if given.output else None
@@ -165,7 +161,6 @@ def main() -> None:
             jit_compile=given.jit_compile,
             batch_size=size,
             recompute=recompute,
-            num_gpus=given.num_gpus,
         )
         stored_of_case = [
             found for found in results if dataclasses.asdict(case).items() <= found.items()
@@ -173,7 +168,7 @@ def main() -> None:
         if any(found["seconds"] is not None or not given.steps for found in stored_of_case):
             continue
         available = psutil.virtual_memory().available
-        if not case.num_gpus and estimated_bytes(case) > available:
+        if estimated_bytes(case) > available:
             print(f"left out: {case}: {available / 2**30:.1f} GiB are available", flush=True)
             continue
         results = [found for found in results if found not in stored_of_case]

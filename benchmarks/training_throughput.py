@@ -2,7 +2,7 @@ r"""How fast a training step is, against tf-models', Hugging Face's and the refe
 
     python -m benchmarks.training_throughput --input_file=part-00000.tfrecord \
         --tf_models_python=venv_tfm/bin/python --hugging_face_python=venv_hf/bin/python \
-        --jax_python=venv_jax/bin/python --ipex_python=venv_ipex/bin/python \
+        --ipex_python=venv_ipex/bin/python \
         --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \
         --output=benchmarks/training_throughput
 
@@ -73,7 +73,6 @@ INTERPRETERS = {
     "ipex": ("torch", "transformers", "intel_extension_for_pytorch"),
     "tpp": ("torch", "transformers", "tpp_pytorch_extension"),
     "zentorch": ("torch", "transformers", "zentorch"),
-    "jax": ("jax", "numpy"),
     "reference": ("tensorflow",),
 }
 _FLOAT32, _BFLOAT16 = {"precision": "float32"}, {"precision": "bfloat16"}
@@ -96,8 +95,6 @@ CONTESTANTS: dict[str, tuple[str, str | None, dict]] = {
     "zentorch, bfloat16, torch.compile, AdamW": ("pytorch", "zentorch", _BFLOAT16),
     "IPEX, bfloat16": ("pytorch", "ipex", _BFLOAT16),
     "TPP, bfloat16, no padding": ("pytorch", "tpp", _BFLOAT16 | {"has_padding": False}),
-    "JAX, float32": ("plain_jax", "jax", _FLOAT32),
-    "JAX, bfloat16": ("plain_jax", "jax", _BFLOAT16),
     "ours, float32": ("ours", None, _FLOAT32 | {"jit_compile": "false"} | _PADDED),
     "ours, float32, compiled": ("ours", None, _FLOAT32 | _AUTO),
     "ours, float32, whole step compiled": ("ours", None, _FLOAT32 | _WHOLE),

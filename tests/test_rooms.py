@@ -14,7 +14,7 @@ BESIDE = {"tests", "benchmarks"}
 # Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
 # the same product; the next redesign lowers them.
 CEILINGS = {
-    "benchmarks": 3_513,
+    "benchmarks": 3_572,
     "cleanup_scripts": 522,
     "cloud": 372,
     "demo": 1_596,

@@ -5,84 +5,11 @@ import json
 import sys
 from pathlib import Path
 
-import jax.numpy as jnp
-import numpy as np
 import psutil
 import pytest
 
 from benchmarks import training_throughput
-from benchmarks.contestants import plain_jax
-from mlperf_bert.model import tf_models
 from tests.helpers import starts, waiting
-from tests.training import generated_task
-from tests.training.small_trainer import batches_of, losses_and_gradients, make_trainer
-
-
-def weights_for_jax(model) -> dict:
-    """Those of a model of tf-models, as plain_jax.initial_weights names them."""
-
-    def dense(layer) -> dict:
-        bias = layer.bias.numpy().ravel()
-        return {"kernel": layer.kernel.numpy().reshape(-1, bias.size), "bias": bias}
-
-    def norm(layer) -> dict:
-        return {"scale": layer.gamma.numpy(), "bias": layer.beta.numpy()}
-
-    encoder = tf_models.encoder_layers(model)
-    head, next_sentence = model.masked_lm, model.classification_heads[0]
-    return {
-        "words": encoder.words.numpy(),
-        "positions": encoder.positions.numpy(),
-        "types": encoder.types.numpy(),
-        "embedding_norm": norm(encoder.embedding_norm),
-        "blocks": [
-            {
-                name: norm(part) if name.endswith("norm") else dense(part)
-                for name, part in block._asdict().items()
-            }
-            for block in encoder.blocks
-        ],
-        "transform": {**dense(head.dense), "norm": norm(head.layer_norm)},
-        "logits_bias": head.bias.numpy(),
-        "pooler": dense(next_sentence.dense),
-        "next_sentence": dense(next_sentence.out_proj),
-    }
-
-
-@pytest.mark.gate
-def test_plain_jax_computes_our_loss(task, monkeypatch):
-    monkeypatch.setattr(plain_jax, "RATE", 0.0)
-    trainer, features = make_trainer(), next(iter(batches_of(task)))
-    [expected, *_], _ = losses_and_gradients(trainer, features)
-    weights = weights_for_jax(trainer.model)
-    batch = {name: jnp.asarray(values.numpy()) for name, values in features.items()}
-    heads = generated_task.CONFIG["num_attention_heads"]
-
-    def loss(batch: dict) -> float:
-        key = plain_jax.jax.random.key(1)
-        return plain_jax.loss_of(weights, batch, key, num_heads=heads, dtype=jnp.float32)
-
-    assert loss(batch) == pytest.approx(float(expected), abs=1e-5)
-    # Padding is not attended to, and the test would find it if it were.
-    padded = 1 - batch["input_mask"]
-    assert padded.sum() > 0
-    other = batch | {"input_ids": batch["input_ids"] + padded}
-    assert loss(other) == pytest.approx(float(expected), abs=1e-5)
-    seen = other | {"input_mask": jnp.ones_like(padded)}
-    assert abs(loss(seen) - float(expected)) > 1e-4
-
-
-def test_lamb_of_plain_jax():
-    """One update by hand: of a matrix with its decay and its ratio, of a vector without."""
-    matrix, vector = np.full((2, 2), 3.0, np.float32), np.ones(2, np.float32)
-    weights, gradients = {"m": matrix, "v": vector}, {"m": matrix / 100, "v": vector / 100}
-    zeros = {"m": 0 * matrix, "v": 0 * vector}
-    changed, first, second = plain_jax.lamb(weights, gradients, zeros, zeros, 1.0)
-    # Adam's first step is 1 but for epsilon; the norm of the matrix is 6, that of its step 2.06.
-    np.testing.assert_allclose(changed["m"], 3 - 1e-4 * 3, rtol=1e-6)
-    np.testing.assert_allclose(changed["v"], 1 - 1e-4, rtol=1e-6)
-    np.testing.assert_allclose(first["m"], 0.003, rtol=1e-5)
-    np.testing.assert_allclose(second["v"], 1e-7, rtol=1e-5)
 
 
 def test_packages_that_an_interpreter_lacks():
@@ -93,7 +20,7 @@ def test_packages_that_an_interpreter_lacks():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([f"--jax_python={sys.executable}", "--ipex_python=/bin/false"], "is not an interpreter"),
+        (["--ipex_python=/bin/false"], "is not an interpreter"),
         ([f"--tpp_python={sys.executable}"], "tpp_pytorch_extension there"),
         (["--reference_python=python3.7"], "--reference and --reference_python go together"),
         (["--only=("], "is not a regular expression"),

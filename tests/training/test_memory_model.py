@@ -136,7 +136,7 @@ def test_the_smallest_change_comes_first(config):
 
 
 def test_a_measurement_is_kept_in_a_new_folder_and_not_repeated(tmp_path, monkeypatch):
-    words = ["--batch_sizes=1", "--precisions=bfloat16", "--recompute=none", "--num_gpus=1"]
+    words = ["--batch_sizes=1", "--precisions=bfloat16", "--recompute=none"]
     monkeypatch.setattr("sys.argv", ["memory", f"--output={tmp_path}/new/memory", *words])
     asked, answer = [], {"peak_bytes": 2**30, "seconds": 1.0}
     monkeypatch.setattr(measuring, "in_a_process", lambda *given: asked.append(given) or answer)
