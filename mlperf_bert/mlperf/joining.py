@@ -53,7 +53,9 @@ def join(
     batch_size = _micro_batch_size(records, logs[0])
     with tempfile.TemporaryDirectory() as folder:  # a log refuses a file that is there already
         path = Path(folder) / output.name
-        log = MlperfLog.continuing(path, _header(logs))
+        log = MlperfLog(path)
+        for line in _header(logs):
+            log.copy_line(line)
         if rules.departure_of_evaluation(num_eval_samples):
             log.declare_open()
         log.time_ms = start.time_ms

@@ -24,17 +24,16 @@ training_6.1.0/common.yaml for `computation`.
 
 import contextlib
 import inspect
-import io
 import logging
-import logging.handlers
 import math
 import os
 import re
-import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 from mlperf_logging.mllog import constants
@@ -51,14 +50,6 @@ _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 inspect.modulesbyfile[__file__] = __name__
 
 STATUSES = (constants.ONPREM, constants.CLOUD, "preview", constants.RESEARCH)
-
-PRECISIONS = (
-    *("fp64", "fp32", "tf32", "fp16", "bfloat16", "fp8", "mxfp6", "nvfp4", "mxfp4"),
-    *("Graphcore FLOAT 16.16", "int8", "uint8", "int4", "uint4"),
-)
-"""As ruleset 6.1.0 spells them."""
-
-_BEFORE_RUN = {"init_start", "submission", "hyperparameters", "init_stop"}
 
 
 @dataclass(frozen=True)
@@ -83,52 +74,6 @@ class SubmissionInfo:
                 raise ValueError(f"submission {name} is empty: the official checker needs a name")
         if self.status not in STATUSES:
             raise ValueError(f"submission status={self.status!r}: use one of {', '.join(STATUSES)}")
-
-
-class MllogWriter:
-    """Writes lines to logging handlers, such as a file and stdout.
-
-    Attributes:
-      time_ms: the time of the lines to come, in milliseconds since 1970; None: that of the call.
-    """
-
-    def __init__(self, handlers: list[logging.Handler]) -> None:
-        self.time_ms: float | None = None
-        # mllog's default logger is global and gets another handler at each call: two runs in one
-        # process would write into each other's files, and every line twice.
-        logger = logging.Logger(constants.DEFAULT_LOGGER_NAME, level=logging.INFO)
-        # MLLogger uses root_dir as a regular expression.
-        self._mllog = MLLogger(logger, root_dir=re.escape(str(_PROJECT_ROOT)))
-        for handler in handlers:
-            self._add_handler(handler)
-
-    def event(self, key: str, value: object = None, metadata: Metadata = None) -> None:
-        """Log a point in time. NumPy values and non-finite numbers become plain JSON.
-
-        Raises:
-          TypeError: a value that JSON cannot hold.
-        """
-        self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=self.time_ms)
-
-    def start(self, key: str, metadata: Metadata = None) -> None:
-        """Log the start of an interval."""
-        self._mllog.start(key, None, json_safe(metadata or {}), time_ms=self.time_ms)
-
-    def end(self, key: str, metadata: Metadata = None) -> None:
-        """Log the end of an interval."""
-        self._mllog.end(key, None, json_safe(metadata or {}), time_ms=self.time_ms)
-
-    def copy_line(self, line: str) -> None:
-        """Write a line of another log unchanged."""
-        self._mllog.logger.info(line)
-
-    def _add_handler(self, handler: logging.Handler) -> None:
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        self._mllog.logger.addHandler(handler)
-
-    def _remove_handler(self, handler: logging.Handler) -> None:
-        self._mllog.logger.removeHandler(handler)
-        handler.close()
 
 
 def json_safe(value: object) -> object:
@@ -161,7 +106,7 @@ class Run:
         it is not measured. It is read here only.
     """
 
-    def __init__(self, log: MllogWriter, meter: Meter | None = None) -> None:
+    def __init__(self, log: "MlperfLog", meter: Meter | None = None) -> None:
         self.samples = 0
         self.is_stopped = False
         self.ledger = Ledger()
@@ -171,50 +116,48 @@ class Run:
         self._num_eval_samples: int | None = None
         self._log = log
         self._block_start_samples = 0
-        self._block_start_seconds = self.ledger.read()
-        self._block_start_energy: Energy | None = None
+        self._spent_before_block = self._spent()
+
+    @property
+    def _running(self) -> "MlperfLog":
+        """The log, for what may only stand before run_stop."""
+        if self.is_stopped:
+            raise RuntimeError("run_stop has been logged: the run is over")
+        return self._log
+
+    def _spent(self) -> tuple[ledger.Seconds, Energy | None]:
+        return self.ledger.read(), self.meter.read() if self.meter else None
 
     def block_start(self, samples: int, *, num_samples: int) -> None:
         """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
-        self._require_running()
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: a block trains 1 sample or more")
-        self._block_start_samples = samples
-        self._block_start_seconds = self.ledger.read()
-        metadata = {
-            "first_epoch_num": samples,
-            "epoch_count": num_samples,
-            "samples_count": samples,
-        }
-        self._log.start(constants.BLOCK_START, metadata)
-        self._block_start_energy = self.meter.read() if self.meter else None
+        self._block_start_samples, self._spent_before_block = samples, self._spent()
+        position = {"first_epoch_num": samples, "epoch_count": num_samples}
+        self._running.start(constants.BLOCK_START, position | {"samples_count": samples})
 
     def block_stop(self, samples: int) -> None:
         """Log the end of a block of training, with `samples` trained so far."""
-        self._require_running()
-        self.samples = samples
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
-        self._log.end(constants.BLOCK_STOP, metadata)
-        seconds = ledger.difference(self.ledger.read(), self._block_start_seconds)
-        before = self._block_start_energy
-        joules = self.meter.read().joules_since(before) if self.meter and before else None
-        self._log_ledger(seconds, {**metadata, "of": "block"}, joules=joules)
+        self._running.end(constants.BLOCK_STOP, metadata)
+        self.samples = samples
+        (seconds, taken), (seconds_before, taken_before) = self._spent(), self._spent_before_block
+        joules = taken.joules_since(taken_before) if taken and taken_before else None
+        difference = ledger.difference(seconds, seconds_before)
+        self._log_ledger(difference, metadata | {"of": "block"}, joules=joules)
 
     def eval_samples(self, num_samples: int) -> None:
         """Log the number of samples of every evaluation, if it was not known before the run."""
-        self._require_running()
+        self._running.event(constants.EVAL_SAMPLES, num_samples)
         self._num_eval_samples = num_samples
-        self._log.event(constants.EVAL_SAMPLES, num_samples)
 
     def eval_start(self, samples: int) -> None:
         """Log the start of the evaluation after `samples` trained."""
-        self._require_running()
-        self._log.start(constants.EVAL_START, _position(samples))
+        self._running.start(constants.EVAL_START, _position(samples))
 
     def eval_stop(self, samples: int) -> None:
         """Log the end of the evaluation after `samples` trained."""
-        self._require_running()
-        self._log.end(constants.EVAL_STOP, _position(samples))
+        self._running.end(constants.EVAL_STOP, _position(samples))
 
     def eval_accuracy(
         self, value: float, samples: int, step: int, *, num_eval_samples: int | None = None
@@ -226,7 +169,6 @@ class Run:
             crash. Or `num_eval_samples`, on which it was computed, is not the number that was
             logged for every evaluation.
         """
-        self._require_running()
         expected = self._num_eval_samples
         if None not in (num_eval_samples, expected) and num_eval_samples != expected:
             raise ValueError(
@@ -239,9 +181,9 @@ class Run:
                 f"masked-LM accuracy {value} after {samples} samples: must be from 0 to 1; "
                 "look for NaN weights or an evaluation without masked tokens"
             )
-        self.samples = samples
         metadata = {**_position(samples), "step_num": step}
-        self._log.event(constants.EVAL_ACCURACY, value, metadata)
+        self._running.event(constants.EVAL_ACCURACY, value, metadata)
+        self.samples = samples
 
     def checkpoint_start(self, step: int) -> None:
         """Log that the checkpoint of `step` is being written."""
@@ -256,9 +198,8 @@ class Run:
 
     def time_budget_spent(self, step: int, *, seconds: float) -> None:
         """Log how much of its time budget the run has used."""
-        self._require_running()
         metadata = {**_position(self.samples), "step_num": step}
-        self._log.event("time_budget_spent", round(seconds, 3), metadata)
+        self._running.event("time_budget_spent", round(seconds, 3), metadata)
 
     def succeed(self) -> None:
         """Stop the clock: the target is reached. Logs train_samples and run_stop at once."""
@@ -274,18 +215,20 @@ class Run:
             self.abort()
 
     def _stop(self, status: str, **metadata: object) -> None:
-        self._require_running()
+        log = self._running
+        # First: if a line cannot be written, nothing tries to log another end.
         self.is_stopped = True
         self.ledger.stop()
-        taken = self.meter.stop() if self.meter else None
-        joules = taken.joules if taken else None
-        metadata_of_run = {**_position(self.samples), "of": "run"}
-        self._log_ledger(self.ledger.read(), metadata_of_run, joules=joules)
+        if self.meter:
+            self.meter.stop()
+        seconds, taken = self._spent()
+        of_run = {**_position(self.samples), "of": "run"}
+        self._log_ledger(seconds, of_run, joules=taken.joules if taken else None)
         if taken:
             self.log_energy(taken, of="run")
         # The checkers read train_samples only before run_stop.
-        self._log.event(constants.TRAIN_SAMPLES, self.samples)
-        self._log.end(constants.RUN_STOP, {"status": status, **metadata})
+        log.event(constants.TRAIN_SAMPLES, self.samples)
+        log.end(constants.RUN_STOP, {"status": status, **metadata})
 
     def log_energy(self, taken: Energy, *, of: str, **metadata: object) -> None:
         """Log the energy since the start of the run, up to its end or up to a checkpoint."""
@@ -305,17 +248,25 @@ class Run:
         rounded = {name: round(number, 6) for name, number in value.items()}
         self._log.event(ledger.LOG_KEY, rounded, metadata)
 
-    def _require_running(self) -> None:
-        if self.is_stopped:
-            raise RuntimeError("run_stop has been logged: the run is over")
-
 
 def _position(samples: int) -> dict[str, int]:
     return {"epoch_num": samples, "samples_count": samples}
 
 
-class MlperfLog(MllogWriter):
-    """The log of one run: lines go to a file and, with `echo`, to stdout.
+class _Lines(logging.Logger):
+    """What mllog writes its lines to; a failure is raised, which logging's handlers would print."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__(constants.DEFAULT_LOGGER_NAME)
+        self._write = write
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        """Writes a line."""
+        self._write(str(msg))
+
+
+class MlperfLog:
+    """The log of one run.
 
     Until `commit` lines are held in memory: a run refused for bad input leaves no file, and the
     division can still be changed. Closing commits.
@@ -323,19 +274,28 @@ class MlperfLog(MllogWriter):
     Args:
       path: the log to write, usually result_N.txt; None writes no file, for processes other than
         the chief.
-      echo: also print every line.
+
+    Attributes:
+      time_ms: the time of the lines to come, in milliseconds since 1970; None: that of the call.
+      held: the lines before `commit`.
 
     Raises:
       ValueError: the file exists; logs of several runs in one file fail every checker.
     """
 
-    def __init__(self, path: str | os.PathLike | None, *, echo: bool = True) -> None:
-        self._steps_done: set[str] = set()
+    def __init__(self, path: str | os.PathLike | None) -> None:
         self.path = None if path is None else Path(path)
         self._require_absent()
-        self._early = logging.handlers.MemoryHandler(capacity=sys.maxsize, flushOnClose=False)
-        echoing = [logging.StreamHandler(sys.stdout)] if echo else []
-        super().__init__([self._early, *echoing])
+        self.time_ms: float | None = None
+        self.held: list[str] = []
+        self._file: TextIO | None = None
+        self._is_open = True
+        self._lock = threading.Lock()
+        self._has_run = False
+        # mllog's default logger is global and gets another handler at each call: two runs in one
+        # process would write into each other's files, and every line twice. It uses root_dir as a
+        # regular expression.
+        self._mllog = MLLogger(_Lines(self.copy_line), root_dir=re.escape(str(_PROJECT_ROOT)))
 
     def _require_absent(self) -> None:
         if self.path and self.path.exists():
@@ -343,26 +303,44 @@ class MlperfLog(MllogWriter):
                 f"{self.path} already holds the log of a run: name another file or move it away"
             )
 
-    @classmethod
-    def continuing(cls, path: str | os.PathLike, header: Iterable[str]) -> "MlperfLog":
-        """A log that begins with the lines of another log before its run_start, unchanged."""
-        log = cls(path, echo=False)
-        for line in header:
-            log.copy_line(line)
-        log._steps_done |= _BEFORE_RUN
-        return log
-
     def __enter__(self) -> "MlperfLog":
         return self
 
     def __exit__(self, *exc_info) -> None:
         self.close()
 
+    def event(self, key: str, value: object = None, metadata: Metadata = None) -> None:
+        """Log a point in time. NumPy values and non-finite numbers become plain JSON.
+
+        Raises:
+          TypeError: a value that JSON cannot hold.
+        """
+        self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=self.time_ms)
+
+    def start(self, key: str, metadata: Metadata = None) -> None:
+        """Log the start of an interval."""
+        self._mllog.start(key, None, json_safe(metadata or {}), time_ms=self.time_ms)
+
+    def end(self, key: str, metadata: Metadata = None) -> None:
+        """Log the end of an interval."""
+        self._mllog.end(key, None, json_safe(metadata or {}), time_ms=self.time_ms)
+
+    def copy_line(self, line: str) -> None:
+        """Write a line, such as one of another log, as it is."""
+        # The thread that writes a checkpoint logs too.
+        with self._lock:
+            if self._file:
+                with no_room_named(self._file.name):
+                    self._file.write(f"{line}\n")
+                    # At once: a killed run leaves what it has logged.
+                    self._file.flush()
+            elif self._is_open:
+                self.held.append(f"{line}\n")
+
     def declare_open(self) -> None:
         """Change the division to open; only before `commit`."""
         division = r'("key": "submission_division", "value": )"\w+"'
-        for record in self._early.buffer:
-            record.msg = re.sub(division, r'\1"open"', record.msg)
+        self.held = [re.sub(division, r'\1"open"', line) for line in self.held]
 
     def commit(self) -> None:
         """Write all lines so far to the file, and later lines at once. Further calls do nothing.
@@ -370,14 +348,12 @@ class MlperfLog(MllogWriter):
         Raises:
           OSError: it cannot be written; nothing is left of it.
         """
-        if self.path is None or self._early not in self._mllog.logger.handlers:
+        if self.path is None or self._file or not self._is_open:
             return
         self._require_absent()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [f"{record.getMessage()}\n" for record in self._early.buffer]
-        write_whole(self.path, "".join(lines))
-        self._remove_handler(self._early)
-        self._add_handler(_LogFile(self.path, mode="a", encoding="utf-8"))
+        write_whole(self.path, "".join(self.held))
+        self._file = self.path.open("a", encoding="utf-8")
 
     def close(self) -> None:
         """Commit the file and stop writing. Further calls do nothing."""
@@ -386,8 +362,11 @@ class MlperfLog(MllogWriter):
 
     def discard(self) -> None:
         """Stop writing; without `commit` no file is left."""
-        for handler in self._mllog.logger.handlers[:]:
-            self._remove_handler(handler)
+        self._is_open = False
+        if self._file:
+            with contextlib.suppress(OSError):  # a line that failed has raised its error
+                self._file.close()
+            self._file = None
 
     def init_start(self, cache_cleared: bool | None) -> None:
         """Log the start of the untimed initialisation.
@@ -396,7 +375,6 @@ class MlperfLog(MllogWriter):
         """
         self.event(constants.CACHE_CLEAR, cache_cleared)
         self.start(constants.INIT_START)
-        self._steps_done.add("init_start")
 
     def submission(self, info: SubmissionInfo) -> None:
         """Log who submits; the checker requires it before init_stop."""
@@ -405,13 +383,11 @@ class MlperfLog(MllogWriter):
         self.event(constants.SUBMISSION_PLATFORM, info.platform)
         self.event(constants.SUBMISSION_DIVISION, info.division)
         self.event(constants.SUBMISSION_STATUS, info.status)
-        self._steps_done.add("submission")
 
     def hyperparameters(self, values: Mapping[str, object]) -> None:
         """Log sizes, seed, schedule and optimizer, MLLOG key -> value."""
         for key, value in values.items():
             self.event(key, value)
-        self._steps_done.add("hyperparameters")
 
     def computation(
         self,
@@ -424,36 +400,21 @@ class MlperfLog(MllogWriter):
     ) -> None:
         """Log what rulesets from 6.1.0 on require of every benchmark, and older ones ignore.
 
-        The replicas share nothing but the data: no tensor, pipeline, context or expert parallelism.
-
         Args:
-          precision_in_linear: the lowest one; one of PRECISIONS, as the next two.
+          precision_in_linear: the lowest one, as ruleset 6.1.0 spells it ("fp32", "bfloat16").
           precision_in_attention: as well.
           precision_in_communication: of what the replicas send each other.
           micro_batch_size: samples of a step on one replica.
           config_filename: of the file that names every parameter of the run.
-
-        Raises:
-          ValueError: a precision that the rules do not know.
         """
-        precisions = {
-            constants.LOWEST_NUMERICAL_PRECISION_IN_LINEAR: precision_in_linear,
-            constants.LOWEST_NUMERICAL_PRECISION_IN_ATTN: precision_in_attention,
-            constants.LOWEST_NUMERICAL_PRECISION_IN_COMM: precision_in_communication,
-        }
-        for precision in precisions.values():
-            if precision not in PRECISIONS:
-                raise ValueError(f"precision {precision!r}: use one of {', '.join(PRECISIONS)}")
-        for key, value in {
-            **precisions,
-            constants.TENSOR_PARALLELISM: 1,
-            constants.PIPELINE_PARALLELISM: 1,
-            constants.CONTEXT_PARALLELISM: 1,
-            constants.EXPERT_PARALLELISM: 1,
-            constants.MICRO_BATCH_SIZE: micro_batch_size,
-            constants.CONFIG_FILENAME: config_filename,
-        }.items():
-            self.event(key, value)
+        self.event(constants.LOWEST_NUMERICAL_PRECISION_IN_LINEAR, precision_in_linear)
+        self.event(constants.LOWEST_NUMERICAL_PRECISION_IN_ATTN, precision_in_attention)
+        self.event(constants.LOWEST_NUMERICAL_PRECISION_IN_COMM, precision_in_communication)
+        # The replicas share nothing but the data.
+        for kind in ("tensor", "pipeline", "context", "expert"):
+            self.event(f"{kind}_parallelism", 1)
+        self.event(constants.MICRO_BATCH_SIZE, micro_batch_size)
+        self.event(constants.CONFIG_FILENAME, config_filename)
 
     def weights_initialization(self, tf1_names: Iterable[str]) -> None:
         """Log one line per initialised weight, under its TensorFlow 1 name without ":0".
@@ -466,7 +427,6 @@ class MlperfLog(MllogWriter):
     def init_stop(self) -> None:
         """Log the end of the initialisation."""
         self.end(constants.INIT_STOP)
-        self._steps_done.add("init_stop")
 
     @contextlib.contextmanager
     def run(self, *, meter: Meter | None = None) -> Iterator[Run]:
@@ -478,15 +438,11 @@ class MlperfLog(MllogWriter):
         KeyboardInterrupt and SystemExit, are raised again.
 
         Raises:
-          RuntimeError: a step that the checkers require before run_start is missing, or this
-            log already has a run.
+          RuntimeError: this log already has a run.
         """
-        missing = sorted(_BEFORE_RUN - self._steps_done)
-        if missing:
-            raise RuntimeError(f"call MlperfLog.{', '.join(missing)} before MlperfLog.run")
-        if "run" in self._steps_done:
+        if self._has_run:
             raise RuntimeError("this log already has a run: one log, one run")
-        self._steps_done.add("run")
+        self._has_run = True
         self.start(constants.RUN_START)
         run = Run(self, meter)
         try:
@@ -511,31 +467,15 @@ def close_log(path: Path) -> bool:
     whole = text[: text.rfind("\n") + 1]
     if '"key": "run_start"' not in whole or '"key": "run_stop"' in whole:
         return False
-    end = io.StringIO()
-    writer = MllogWriter([logging.StreamHandler(end)])
-    writer.time_ms = _last_number(whole, "time_ms")
-    run = Run(writer)
+    log = MlperfLog(None)
+    log.time_ms = _last_number(whole, "time_ms")
+    run = Run(log)
     run.samples = _last_number(whole, "samples_count")
     run.abort(written_ms=round(time.time() * 1000))
-    write_whole(path, whole + end.getvalue())
+    write_whole(path, "".join([whole, *log.held]))
     return True
 
 
 def _last_number(text: str, name: str) -> int:
     numbers = re.findall(rf'"{name}": (\d+)', text)
     return int(numbers[-1]) if numbers else 0
-
-
-class _LogFile(logging.FileHandler):
-    """A file whose errors end the run; logging's own handlers print a traceback and continue."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with no_room_named(self.baseFilename):
-            super().emit(record)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        raise
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # a line that failed has raised its error
-            super().close()

@@ -83,7 +83,7 @@ def _train(
     stop_request: StopRequest,
     observers: Sequence[Observer],
 ) -> Outcome:
-    config, log = setup.config, MlperfLog(team.log_path(), echo=False)
+    config, log = setup.config, MlperfLog(team.log_path())
     try:
         # In memory until `commit` below: a run that is refused before it leaves no log.
         reporting.log_header(log, setup, team, origin.summary if origin else {})

@@ -50,7 +50,7 @@ def write_log(
     path: Path, accuracies: list[float], *, num_layers: int = 1, **changes: object
 ) -> Path:
     """Write the log of a run with one evaluation per accuracy; it succeeds from 0.720 on."""
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         initialise(log, num_layers=num_layers, **changes)
         with log.run() as run:
             for number, accuracy in enumerate(accuracies):
@@ -92,7 +92,7 @@ class Clock:
 
 def write_log_of_minutes(path, *, minutes: float, noted=()) -> None:
     """The log of a process that ran so long, from the time 0 on; `noted` are steps."""
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         initialise(log)
         log.time_ms = 0
         with log.run() as run:

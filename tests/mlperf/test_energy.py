@@ -331,7 +331,7 @@ def test_pieces_add_up():
 
 def write_piece(path, clock, *, ends: bool = True, resumed_at: int = 0) -> None:
     """A log of two checkpoints, 10 s apart at 100 W; 5 s more if it comes to its end."""
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         initialise(log)
         meter = energy.meter(power_watts=100, clock=clock)
         with log.run(meter=meter) as run:
@@ -361,7 +361,7 @@ def test_a_log_says_the_energy_of_its_run_and_up_to_each_checkpoint(tmp_path, cl
 
 def test_a_log_says_the_energy_of_each_block_and_of_the_run(tmp_path, clock):
     path, watts = tmp_path / "bert.log", 100
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         initialise(log)
         with log.run(meter=energy.meter(power_watts=watts, clock=clock)) as run:
             for block, (trained, evaluated) in enumerate([(10, 3), (20, 4)]):
@@ -391,7 +391,7 @@ def test_the_pieces_of_a_resumed_run_add_up(tmp_path, clock):
     write_piece(logs[1], clock, resumed_at=20)
     assert log_lines.energy_of_pieces(logs).joules == 5000
     silent = tmp_path / "bert.resumed-2.log"
-    with MlperfLog(silent, echo=False) as log:
+    with MlperfLog(silent) as log:
         initialise(log)
         with log.run():
             pass
@@ -403,7 +403,7 @@ def test_the_pieces_of_a_resumed_run_add_up(tmp_path, clock):
 @pytest.mark.parametrize("ruleset", compliance.RULESETS)
 def test_the_checkers_leave_energy_alone(tmp_path, ruleset):
     path = tmp_path / "result_0.txt"
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         initialise(log, num_layers=24)
         with log.run(meter=energy.meter(rapl=tmp_path / "none")) as run:
             run.block_start(0, num_samples=448)

@@ -16,7 +16,7 @@ STEPS = [INTERVAL_STEPS * number for number in range(1, 6)]
 
 def training_log(path, *, steps=STEPS, start_ms=1_000_000, division="closed"):
     """The log of a training by steps of 224, two for an update, that saves once in ten minutes."""
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         log.time_ms = start_ms - MINUTE_MS
         log.init_start(cache_cleared=True)
         log.submission(dataclasses.replace(SUBMISSION, division=division))
@@ -106,7 +106,7 @@ def test_the_energy_is_that_up_to_the_checkpoint_that_stops_the_clock(tmp_path):
         logs, [[(STEPS[0], 20), (None, 30)], [(STEPS[1], 30), (STEPS[2], 30)]]
     ):
         clock = Clock()
-        with MlperfLog(path, echo=False) as log:
+        with MlperfLog(path) as log:
             initialise(log)
             with log.run(meter=energy.meter(power_watts=100, clock=clock)) as run:
                 run.block_start(0, num_samples=448)

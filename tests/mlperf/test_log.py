@@ -5,9 +5,6 @@ import pytest
 
 from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
 from tests.mlperf.example_log import (
-    COMPUTATION,
-    HYPERPARAMETERS,
-    SUBMISSION,
     initialise,
     metadata,
     read_log,
@@ -24,7 +21,7 @@ def path(tmp_path):
 @pytest.fixture
 def log(path):
     """A log that is ready for its run."""
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         initialise(log)
         yield log
 
@@ -158,33 +155,20 @@ def test_every_evaluation_covers_the_number_of_samples_that_is_logged(log):
             run.eval_accuracy(0.9, 896, step=2, num_eval_samples=49)
 
 
-def test_a_precision_that_no_ruleset_knows_is_refused(log):
-    with pytest.raises(ValueError, match="precision 'float32': use one of fp64, fp32"):
-        log.computation(**COMPUTATION | {"precision_in_attention": "float32"})
-
-
 def test_block_without_samples_is_refused(log):
     with log.run() as run, pytest.raises(ValueError, match="num_samples=0: a block trains 1"):
         run.block_start(0, num_samples=0)
 
 
-def test_run_needs_its_preparation(path):
-    with MlperfLog(path, echo=False) as log:
-        log.submission(SUBMISSION)
-        message = "hyperparameters, init_start, init_stop before"
-        with pytest.raises(RuntimeError, match=message), log.run():
-            pass
-        log.init_start(cache_cleared=None)
-        log.hyperparameters(HYPERPARAMETERS)
-        log.init_stop()
-        with log.run():
-            pass
-        with pytest.raises(RuntimeError, match="one log, one run"), log.run():
-            pass
-    assert [record["key"] for record in read_log(path)].count("run_start") == 1
+def test_a_log_has_one_run(log, path):
+    with log.run():
+        pass
+    with pytest.raises(RuntimeError, match="one log, one run"), log.run():
+        pass
+    assert [record["key"] for record in read_log(_closed(log, path))].count("run_start") == 1
 
 
-def test_two_runs_in_one_process_do_not_mix(tmp_path, capsys):
+def test_two_runs_in_one_process_do_not_mix(tmp_path):
     first = MlperfLog(tmp_path / "first.txt")
     second = MlperfLog(tmp_path / "second.txt")
     initialise(first, seed=1)
@@ -201,12 +185,10 @@ def test_two_runs_in_one_process_do_not_mix(tmp_path, capsys):
     assert len(first_records) == len(second_records)
     assert values(first_records, "seed") == values(first_records, "train_samples") == [1]
     assert values(second_records, "seed") == values(second_records, "train_samples") == [2]
-    echoed = capsys.readouterr().out.splitlines()
-    assert len(echoed) == 2 * len(first_records)
 
 
 def test_file_gets_its_name_at_commit_and_writing_goes_on(path):
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         log.init_start(cache_cleared=False)
         assert not path.exists()
         log.commit()
@@ -219,7 +201,7 @@ def test_file_gets_its_name_at_commit_and_writing_goes_on(path):
 
 def test_discard_leaves_nothing(tmp_path):
     path = tmp_path / "new" / "folders" / "result_0.txt"
-    with pytest.raises(ValueError, match="bad data"), MlperfLog(path, echo=False) as log:
+    with pytest.raises(ValueError, match="bad data"), MlperfLog(path) as log:
         initialise(log)
         with log.run():
             log.discard()
@@ -236,7 +218,7 @@ def test_a_committed_log_survives_discard(log, path):
 
 def test_a_log_that_cannot_be_written_ends_the_run(small_disk):
     path = small_disk(64) / "bert.log"
-    with MlperfLog(path, echo=False) as log:
+    with MlperfLog(path) as log:
         initialise(log)
         with pytest.raises(OSError, match="No space left"), log.run() as run:
             log.commit()

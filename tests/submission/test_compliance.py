@@ -6,7 +6,6 @@ from pathlib import Path
 import mlperf_logging
 import pytest
 
-from mlperf_bert.mlperf.log import PRECISIONS
 from mlperf_bert.submission import compliance
 from tests.helpers import programs
 from tests.mlperf.example_log import write_log
@@ -87,11 +86,11 @@ def test_precision_parallelism_and_configuration_are_required_from_6_1_on(
     assert missing == (len(keys) if ruleset == "6.1.0" else 0)
 
 
-def test_precisions_are_those_of_the_checker():
+def test_the_checker_knows_the_precisions_of_our_runs():
     rules = (RULES / "training_6.1.0" / "common.yaml").read_text()
     start = rules.index("lowest_numerical_precision_in_linear")
     listed = rules[rules.index("[", rules.index("in [", start)) :].partition("]")[0] + "]"
-    assert sorted(PRECISIONS) == sorted(name.strip(" '[]") for name in listed.split(","))
+    assert {"fp32", "tf32", "bfloat16"} <= {name.strip(" '[]") for name in listed.split(",")}
 
 
 def test_target_not_reached_fails(tmp_path):

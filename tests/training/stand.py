@@ -109,7 +109,7 @@ class Stand:
     def run(self, path, observers=()):
         """The outcome; `events` and the log's blocks are there even if it fails."""
         parts = types.SimpleNamespace(trainer=self, rates=self)
-        with MlperfLog(path, echo=False) as log:
+        with MlperfLog(path) as log:
             initialise(log)
             with log.run() as timed:
                 timed.ledger = Ledger(clock=lambda: self.clock.now)

@@ -62,7 +62,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: stopped.set())
     folder = given.folder
-    log = MlperfLog(folder / given.log, echo=False)
+    log = MlperfLog(folder / given.log)
     log.init_start(cache_cleared=False)
     log.submission(SUBMISSION)
     log.hyperparameters(HYPERPARAMETERS)
