@@ -22,11 +22,8 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.finetuning import tables
+from mlperf_bert.finetuning.splits import Features, Split
 from mlperf_bert.finetuning.tables import Row
-
-Features = dict[str, np.ndarray]
-"""int32 input_ids, input_mask, segment_ids [F, S] and, where labelled, labels [F] (int32 classes or
-float32 scores), or start_positions and end_positions [F]."""
 
 TRAIN = "train"
 _TEST = "test"
@@ -54,6 +51,7 @@ class GlueTask:
     data_dir: str
     name: str
     """As in --task."""
+    max_seq_length: int = 128
     folder: str
     """In `data_dir`."""
     sentences: tuple[str, ...]
@@ -122,43 +120,30 @@ class GlueTask:
         raise row.problem(f"{self.label_column} is {found!r}, expected {expected}")
 
     def encode(
-        self,
-        examples: Sequence[Example],
-        *,
-        tokenizer: Tokenizer,
-        max_seq_length: int,
-        is_training: bool,
+        self, examples: Sequence[Example], tokenizer: Tokenizer, *, is_training: bool
     ) -> Features:
         """One feature for each example; `labels` where all have one."""
         sentences = ((example.text_a, example.text_b) for example in examples)
-        features = encode(sentences, tokenizer=tokenizer, max_seq_length=max_seq_length)
+        features = encode(sentences, tokenizer, max_seq_length=self.max_seq_length)
         labels = [example.label for example in examples]
         if None not in labels:
             features["labels"] = np.array(labels, np.int32 if self.labels else np.float32)
         return features
 
-    def metrics(
-        self, examples: Sequence[Example], features: Features, outputs: np.ndarray
-    ) -> dict[str, float]:
+    def metrics(self, split: Split, outputs: np.ndarray) -> dict[str, float]:
         """The metrics that GLUE reports, in percent, of float32 logits [F, num_labels]."""
-        return compute(self.metric_names, features["labels"], self._predictions(outputs))
+        return compute(self.metric_names, split.features["labels"], self._predictions(outputs))
 
     def _predictions(self, outputs: np.ndarray) -> np.ndarray:
         return outputs.argmax(axis=-1) if self.labels else outputs[:, 0]
 
     def write_predictions(
-        self,
-        examples: Sequence[Example],
-        features: Features,
-        outputs: np.ndarray,
-        *,
-        split: str,
-        folder: Path,
+        self, split: Split, outputs: np.ndarray, *, name: str, folder: Path
     ) -> list[paths.Location]:
-        """Writes the answers of a test split as GLUE's server takes them."""
-        path: paths.Location = folder / self.answer_files[self.test_splits.index(split)]
+        """Writes the answers to the test split of this name as GLUE's server takes them."""
+        path: paths.Location = folder / self.answer_files[self.test_splits.index(name)]
         answers = [self._answer(found) for found in self._predictions(outputs)]
-        lines = [f"{example.index}\t{answer}" for example, answer in zip(examples, answers)]
+        lines = [f"{one.index}\t{answer}" for one, answer in zip(split.examples, answers)]
         write_whole(path, "".join(f"{line}\n" for line in ["index\tprediction", *lines]))
         return [path]
 
@@ -257,9 +242,9 @@ _TASKS = {
 NAMES = tuple(_TASKS)
 
 
-def create(name: str, data_dir: str) -> GlueTask:
-    """A task of GLUE, over the folder that holds those of all tasks."""
-    return _TASKS[name](name=name, data_dir=data_dir)
+def create(name: str, data_dir: str, **options: int) -> GlueTask:
+    """A task of GLUE, over the folder that holds those of all tasks; `options` are fields of it."""
+    return _TASKS[name](name=name, data_dir=data_dir, **options)
 
 
 def _correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]:
@@ -294,36 +279,29 @@ def compute(
 
 
 def encode(
-    pairs: Iterable[tuple[str, str | None]], *, tokenizer: Tokenizer, max_seq_length: int
+    pairs: Iterable[tuple[str, str | None]], tokenizer: Tokenizer, *, max_seq_length: int
 ) -> Features:
     """Input_ids, input_mask and segment_ids, int32 [F, S].
 
     The longer of two sentences is cut first, by a token at a time, from its end. The second
     sentence and its [SEP] are segment 1; no second sentence (None) has no second [SEP].
     """
-    rows = [_tokens(a, b, tokenizer, max_seq_length) for a, b in pairs]
-    shape = len(rows), max_seq_length
-    names = ("input_ids", "input_mask", "segment_ids")
-    features = {name: np.zeros(shape, np.int32) for name in names}
-    for number, (ids, num_first) in enumerate(rows):
-        features["input_ids"][number, : len(ids)] = ids
-        features["input_mask"][number, : len(ids)] = 1
-        features["segment_ids"][number, num_first : len(ids)] = 1
-    return features
-
-
-def _tokens(
-    a: str, b: str | None, tokenizer: Tokenizer, max_seq_length: int
-) -> tuple[list[int], int]:
-    """Token ids, and how many of them are in segment 0."""
     begin, end = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
-    first = tokenizer.tokenize(a)
-    if b is None:
-        ids = [begin, *first[: max_seq_length - 2], end]
-        return ids, len(ids)
-    second = tokenizer.tokenize(b)
-    first, second = cut(first, second, at_most=max_seq_length - 3)
-    return [begin, *first, end, *second, end], len(first) + 2
+    rows = []
+    for a, b in pairs:
+        num_special = 2 if b is None else 3
+        first, second = cut(
+            tokenizer.tokenize(a), tokenizer.tokenize(b or ""), at_most=max_seq_length - num_special
+        )
+        rows.append(([begin, *first, end], [] if b is None else [*second, end]))
+    names = ("input_ids", "input_mask", "segment_ids")
+    features = {name: np.zeros((len(rows), max_seq_length), np.int32) for name in names}
+    for number, (first, second) in enumerate(rows):
+        length = len(first) + len(second)
+        features["input_ids"][number, :length] = first + second
+        features["input_mask"][number, :length] = 1
+        features["segment_ids"][number, len(first) : length] = 1
+    return features
 
 
 def cut(first: list[int], second: list[int], *, at_most: int) -> tuple[list[int], list[int]]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,31 +10,9 @@ from mlperf_bert.data import casing, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import weights
 from mlperf_bert.finetuning.config import FinetuningConfig, Task
-from mlperf_bert.finetuning.glue import TRAIN, Features
+from mlperf_bert.finetuning.glue import TRAIN
+from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.weights import Source
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Split:
-    """Examples and their features."""
-
-    examples: Sequence[Any]
-    features: Features
-
-    @property
-    def num_features(self) -> int:
-        """The number of features; in GLUE that of the examples."""
-        return len(self.features["input_ids"])
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        """The digest of the features, and of the examples with their answers."""
-        digest = hashlib.sha256()
-        for feature, values in sorted(self.features.items()):
-            digest.update(feature.encode() + values.tobytes())
-        for example in self.examples:
-            digest.update(repr(example).encode())
-        return digest.hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +21,6 @@ class Start:
 
     source: Source
     tokenizer: Tokenizer
-    max_seq_length: int
 
     @functools.cached_property
     def weights_sha256(self) -> str:
@@ -76,7 +52,7 @@ def start(config: FinetuningConfig) -> Start:
     ):
         print(f"warning: {doubt}", file=sys.stderr)
     tokenizer = Tokenizer(source.vocab_file, do_lower_case=do_lower_case)
-    return Start(source, tokenizer, config.max_seq_length)
+    return Start(source, tokenizer)
 
 
 def splits_needed(task: Task, config: FinetuningConfig) -> tuple[str, ...]:
@@ -104,12 +80,7 @@ class Prepared:
         """
         if name not in self._splits:
             examples: Sequence[Any] = self.task.read(name)
-            features = self.task.encode(
-                examples,
-                tokenizer=self.start.tokenizer,
-                max_seq_length=self.start.max_seq_length,
-                is_training=name == TRAIN,
-            )
+            features = self.task.encode(examples, self.start.tokenizer, is_training=name == TRAIN)
             if not len(features["input_ids"]):
                 raise ValueError(
                     f"{self.task.name}: no examples of {name}: its file holds no text; copy it "

@@ -283,9 +283,8 @@ class Run:
         epoch = step // self._steps_per_epoch
         found: dict[str, float] = {}
         for name in self._task.eval_splits:
-            split = self._prepared.split(name)
             outputs = self._outputs(trainer, name)
-            scores = self._task.metrics(split.examples, split.features, outputs)
+            scores = self._task.metrics(self._prepared.split(name), outputs)
             found |= {f"{name}/{metric}": value for metric, value in scores.items()}
         metrics.write("eval", step=step, samples=self._examples(step), epoch=epoch, **found)
         listed = ", ".join(f"{name} {value:.2f}" for name, value in found.items())

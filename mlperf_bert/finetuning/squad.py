@@ -14,7 +14,9 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.finetuning import squad_answers, squad_features
+from mlperf_bert.finetuning.splits import Features, Split
 from mlperf_bert.finetuning.squad_answers import Prediction, Rules
+from mlperf_bert.finetuning.squad_features import Sizes
 from mlperf_bert.finetuning.squad_reading import SquadExample, read_examples
 from mlperf_bert.finetuning.squad_tokens import words_of_answer
 
@@ -31,10 +33,7 @@ class SquadTask:
     """squad1 or squad2."""
     data_dir: str
     """The folder of train-v1.1.json and dev-v1.1.json, or of those of v2.0."""
-    doc_stride: int = 128
-    """Tokens from the start of a window to that of the next."""
-    max_query_length: int = 64
-    """Tokens of a question; the rest is cut off."""
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
     rules: Rules = dataclasses.field(default_factory=Rules)
     """The threshold is squad2's."""
     main_metric = "f1"
@@ -71,74 +70,46 @@ class SquadTask:
         return kept
 
     def encode(
-        self,
-        examples: Sequence[SquadExample],
-        *,
-        tokenizer: Tokenizer,
-        max_seq_length: int,
-        is_training: bool,
-    ) -> dict[str, np.ndarray]:
+        self, examples: Sequence[SquadExample], tokenizer: Tokenizer, *, is_training: bool
+    ) -> Features:
         """Rows of windows; see `squad_features.encode`, also for what it raises."""
-        return squad_features.encode(
-            examples,
-            tokenizer=tokenizer,
-            max_seq_length=max_seq_length,
-            doc_stride=self.doc_stride,
-            max_query_length=self.max_query_length,
-            is_training=is_training,
-        )
+        return squad_features.encode(examples, tokenizer, sizes=self.sizes, is_training=is_training)
 
-    def metrics(
-        self,
-        examples: Sequence[SquadExample],
-        features: Mapping[str, np.ndarray],
-        outputs: np.ndarray,
-    ) -> dict[str, float]:
+    def metrics(self, split: Split, outputs: np.ndarray) -> dict[str, float]:
         """Exact match and F1 in percent, of logits as in `squad_answers.predict`."""
-        predicted = self._predict(examples, features, outputs)
+        predicted = self._predict(split, outputs)
         return squad_answers.scores(
-            {e.question_id: [answer.text for answer in e.answers] for e in examples},
+            {e.question_id: [answer.text for answer in e.answers] for e in split.examples},
             {name: prediction.text for name, prediction in predicted.items()},
             null_odds=_null_odds(predicted) or None,
         )
 
     def write_predictions(
-        self,
-        examples: Sequence[SquadExample],
-        features: Mapping[str, np.ndarray],
-        outputs: np.ndarray,
-        *,
-        split: str,
-        folder: paths.Location,
+        self, split: Split, outputs: np.ndarray, *, name: str, folder: paths.Location
     ) -> list[paths.Location]:
         """Writes predictions.json, nbest_predictions.json and, for 2.0, null_odds.json.
 
-        SQuAD's script takes the first and the last; it has one split to score, so that `split` is
-        in no name. Returns their paths; raises OSError if one cannot be written.
+        SQuAD's script takes the first and the last; it has one split to score, so that its `name`
+        is in none of theirs. Returns their paths; raises OSError if one cannot be written.
         """
-        predicted = self._predict(examples, features, outputs)
+        predicted = self._predict(split, outputs)
         contents: dict[str, Mapping] = {
-            "predictions": {name: one.text for name, one in predicted.items()},
-            "nbest_predictions": {name: one.n_best() for name, one in predicted.items()},
+            "predictions": {key: one.text for key, one in predicted.items()},
+            "nbest_predictions": {key: one.n_best() for key, one in predicted.items()},
         }
         if odds := _null_odds(predicted):
             contents["null_odds"] = odds
         target = paths.location(folder)
         paths.make_folder(target)
-        for name, content in contents.items():
-            write_whole(target / f"{name}.json", json.dumps(content, indent=4) + "\n")
-        return [target / f"{name}.json" for name in contents]
+        for kind, content in contents.items():
+            write_whole(target / f"{kind}.json", json.dumps(content, indent=4) + "\n")
+        return [target / f"{kind}.json" for kind in contents]
 
-    def _predict(
-        self,
-        examples: Sequence[SquadExample],
-        features: Mapping[str, np.ndarray],
-        outputs: np.ndarray,
-    ) -> dict[str, Prediction]:
+    def _predict(self, split: Split, outputs: np.ndarray) -> dict[str, Prediction]:
         rules = self.rules
         if self.name != _WITH_IMPOSSIBLE:
             rules = dataclasses.replace(rules, null_score_diff_threshold=None)
-        return squad_answers.predict(examples, features, outputs, rules=rules)
+        return squad_answers.predict(split, outputs, rules=rules)
 
 
 def _null_odds(predicted: Mapping[str, Prediction]) -> dict[str, float]:

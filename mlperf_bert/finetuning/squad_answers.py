@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from official.nlp.tools import squad_evaluate_v2_0
 
-from mlperf_bert.finetuning.squad_reading import SquadExample
+from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.squad_tokens import piece_of
 
 
@@ -69,19 +69,14 @@ class Rules:
     """An answer is predicted unless the null odds are above; None: there is always an answer."""
 
 
-def predict(
-    examples: Sequence[SquadExample],
-    features: Mapping[str, np.ndarray],
-    outputs: np.ndarray,
-    *,
-    rules: Rules,
-) -> dict[str, Prediction]:
+def predict(split: Split, outputs: np.ndarray, *, rules: Rules) -> dict[str, Prediction]:
     """Question id -> prediction.
 
     Args:
-      features: as `squad_features.encode` returns them, not for training.
+      split: its features as `squad_features.encode` returns them, not for training.
       outputs: [F, S, 2] float32, the logits of a start and of an end at each position; finite.
     """
+    examples, features = split.examples, split.features
     bounds = np.searchsorted(features["example_index"], np.arange(len(examples) + 1))
     return {
         example.question_id: _predict_one(

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import locks, paths
@@ -151,12 +151,7 @@ def run(config: FinetuningConfig) -> Results:
     tasks = [config.create(name) for name in names]
     weights.check(begun.source, needs_pooler=any(name in glue.NAMES for name in names))
     _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
-    if len(tasks) > 1:  # read, and not kept
-        _require_each(
-            tasks, lambda t: [t.read(split) for split in prepared.splits_needed(t, config)]
-        )
-    if config.do_predict:
-        _require_each(tasks, lambda t: _require_checkpoint(t, config))
+    _check_all(tasks, config)
     found, files = [], []
     for task in tasks:
         ready = Prepared(task, begun)
@@ -176,12 +171,16 @@ def run(config: FinetuningConfig) -> Results:
     return Results(tasks=found, prediction_files=files)
 
 
-def _require_each(tasks: Sequence[Task], check: Callable[[Task], object]) -> None:
-    """Checks each task; raises ValueError with a line for each in which `check` raises it."""
+def _check_all(tasks: Sequence[Task], config: FinetuningConfig) -> None:
+    """Raises ValueError with a line for each task whose files, or best run, cannot be used."""
     problems = []
     for task in tasks:
         try:
-            check(task)
+            if len(tasks) > 1:  # read, and not kept
+                for split in prepared.splits_needed(task, config):
+                    task.read(split)
+            if config.do_predict:
+                _require_checkpoint(task, config)
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -233,9 +232,8 @@ def _predict(
     [best] = [one for one in runs if one.folder == result.best.folder]
     files: list[paths.Location] = []
     for split, outputs in best.predictions(prepared.predicted_splits(ready.task)):
-        data = ready.split(split)
         files += ready.task.write_predictions(
-            data.examples, data.features, outputs, split=split, folder=folder
+            ready.split(split), outputs, name=split, folder=folder
         )
     return files
 

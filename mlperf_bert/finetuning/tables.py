@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from mlperf_bert.files.whole import read_regular_file
+from mlperf_bert.files import whole
 
 _MOST_NAMES = 20
 LONGEST_VALUE = 60
@@ -21,14 +21,13 @@ LONGEST_VALUE = 60
 class Row:
     """One line of a file, column by column."""
 
-    path: str
-    line: int
-    """Counted from 1."""
+    where: str
+    """File and line, counted from 1."""
     values: Mapping[str, str]
 
     def problem(self, text: str) -> ValueError:
         """An error that names file and line."""
-        return ValueError(f"{self.path} line {self.line}: {text}; correct or remove the line")
+        return ValueError(f"{self.where}: {text}; correct or remove the line")
 
 
 def read_table(
@@ -51,16 +50,16 @@ def read_table(
       ValueError: no such file, not UTF-8, a column or a value is missing or too much, or there is
         no row.
     """
-    lines = _text(str(path)).split("\n")
+    lines = _text(path).split("\n")
     first = 1
     if names is None:
         names, first = lines[0].rstrip("\r").split("\t"), 2
         lines = lines[1:]
     for column in columns:
         if column not in names:
-            found = ", ".join(repr(name[:LONGEST_VALUE]) for name in names[:_MOST_NAMES])
+            listed = ", ".join(repr(name[:LONGEST_VALUE]) for name in names[:_MOST_NAMES])
             raise ValueError(
-                f"{path} line 1: no column {column!r}, there are {found}; give the file as GLUE "
+                f"{path} line 1: no column {column!r}, there are {listed}; give the file as GLUE "
                 "publishes it"
             )
     rows, num_incomplete = [], 0
@@ -68,7 +67,7 @@ def read_table(
         if not text.strip("\r\n \t"):
             continue
         values = text.removesuffix("\r").split("\t")
-        row = Row(str(path), line, dict(zip(names, values)))
+        row = Row(f"{path} line {line}", dict(zip(names, values)))
         if any(values[len(names) :]):
             raise row.problem(f"{len(values)} columns, expected {len(names)}")
         if missing := [column for column in columns if column not in row.values]:
@@ -89,9 +88,9 @@ def _report_skipped(path: str, number: int) -> None:
         print(f"{path}: skipped {number} lines without all columns", file=sys.stderr)
 
 
-def _text(path: str) -> str:
+def _text(path: str | PurePath) -> str:
     try:
-        content = read_regular_file(path)
+        content = whole.read_regular_file(path)
     except FileNotFoundError as error:
         raise ValueError(
             f"{path}: no such file; --data_dir takes the folder of the unpacked GLUE, which holds "
@@ -99,11 +98,5 @@ def _text(path: str) -> str:
         ) from error
     if not content.strip():
         raise ValueError(f"{path}: is empty; copy the file here again")
-    try:
-        return content.decode("utf-8-sig")  # MRPC's files begin with a byte order mark
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path} line {line}: byte {error.start} is not UTF-8; copy the file here again, or "
-            "convert it with iconv"
-        ) from error
+    # MRPC's files begin with a byte order mark.
+    return whole.decode(content, str(path)).removeprefix(whole.BYTE_ORDER_MARK)

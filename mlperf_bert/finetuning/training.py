@@ -11,7 +11,7 @@ import tf_keras
 from official.modeling.optimization.legacy_adamw import AdamWeightDecay
 
 from mlperf_bert.finetuning import model as task_model
-from mlperf_bert.finetuning.glue import Features
+from mlperf_bert.finetuning.splits import Features
 from mlperf_bert.model import tf_models
 from mlperf_bert.optimization.optimizers import (
     NOT_DECAYED,

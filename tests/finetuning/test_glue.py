@@ -7,13 +7,17 @@ import pytest
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue
-from tests.finetuning.generated_glue import MAX_SEQ_LENGTH
+from mlperf_bert.finetuning.splits import Split
 
 LOGITS = np.array([[0.1, 2.0], [3.0, -1.0], [0.0, 0.5]], np.float32)
 
 
 def create(name, folder):
     return glue.create(name, str(folder))
+
+
+def split_of(examples, **features):
+    return Split(examples=examples, features=features)
 
 
 def write(path: Path, *lines: str) -> None:
@@ -129,7 +133,7 @@ def test_bad_files_are_one_line_each(tmp_path):
     unknown = "train.tsv line 2: label is 'yes\\x1b', expected one of 0, 1; correct or remove"
     assert unknown in found(header, "a\tyes\x1b")
     path.write_bytes(b"sentence\tlabel\nfine\t1\ncaf\xe9\t0\n")
-    assert "train.tsv line 3: byte 25 is not UTF-8; copy the file" in refusal("sst2", tmp_path)
+    assert "train.tsv: byte 25 is not UTF-8; make the file again" in refusal("sst2", tmp_path)
 
 
 @pytest.mark.parametrize("score", ["high", "nan", "5.1", "-1", "inf", ""])
@@ -160,7 +164,7 @@ def test_features_by_hand(made):
     tokenizer = Tokenizer(str(made / "model" / "vocab.txt"))
     ids = tokenizer.vocabulary
     examples = [("red ship", "a"), ("ship", ""), ("town of", None)]
-    features = glue.encode(examples, tokenizer=tokenizer, max_seq_length=7)
+    features = glue.encode(examples, tokenizer, max_seq_length=7)
     names = ["[CLS] red ship [SEP] a [SEP]", "[CLS] ship [SEP] [SEP]", "[CLS] town of [SEP]"]
     expected = np.zeros((3, 7), np.int32)
     for row, name in zip(expected, names):
@@ -189,7 +193,7 @@ def test_answers_are_what_the_server_takes(made, tmp_path, name):
     task = create(name, made / "glue")
     examples = task.read("test")[:3]
     outputs = LOGITS if task.labels else LOGITS[:, :1]
-    [path] = task.write_predictions(examples, {}, outputs, split="test", folder=tmp_path)
+    [path] = task.write_predictions(split_of(examples), outputs, name="test", folder=tmp_path)
     file_name, answers = ANSWERS[name]
     lines = [f"{number}\t{answer}" for number, answer in enumerate(answers.split())]
     assert path == tmp_path / file_name
@@ -201,13 +205,13 @@ def test_answers_of_mnli_are_two_files_and_scores_stay_in_their_range(made, tmp_
     outputs = np.eye(3, dtype=np.float32)
     for split, name in (("test_matched", "MNLI-m.tsv"), ("test_mismatched", "MNLI-mm.tsv")):
         examples = task.read(split)[:3]
-        [path] = task.write_predictions(examples, {}, outputs, split=split, folder=tmp_path)
+        [path] = task.write_predictions(split_of(examples), outputs, name=split, folder=tmp_path)
         assert path.name == name
         assert path.read_text().split()[2:] == "0 contradiction 1 entailment 2 neutral".split()
     stsb = create("stsb", made / "glue")
     outputs = np.array([[-0.2], [7.0]], np.float32)
     examples = stsb.read("test")[:2]
-    [path] = stsb.write_predictions(examples, {}, outputs, split="test", folder=tmp_path)
+    [path] = stsb.write_predictions(split_of(examples), outputs, name="test", folder=tmp_path)
     assert path.read_text().split()[2:] == ["0", "0.000", "1", "5.000"]
 
 
@@ -222,7 +226,7 @@ def test_answers_of_mnli_are_two_files_and_scores_stay_in_their_range(made, tmp_
 def test_metrics_of_the_tasks(made, name, expected):
     task = create(name, made / "glue")
     labels = np.array([1, 0, 0] if name == "cola" else [1, 1, 1])
-    found = task.metrics([], {"labels": labels}, LOGITS)
+    found = task.metrics(split_of([], labels=labels), LOGITS)
     assert found == pytest.approx(expected) and task.main_metric in found
 
 
@@ -230,9 +234,10 @@ def test_labels_are_encoded_where_all_examples_have_one(made):
     tokenizer = Tokenizer(str(made / "model" / "vocab.txt"))
     for name, dtype in (("mnli", np.int32), ("stsb", np.float32)):
         task = create(name, made / "glue")
-        options = {"tokenizer": tokenizer, "max_seq_length": MAX_SEQ_LENGTH, "is_training": True}
         examples = task.read("train")
-        features = task.encode(examples, **options)
+        features = task.encode(examples, tokenizer, is_training=True)
         assert features["labels"].dtype == dtype
         np.testing.assert_array_equal(features["labels"], [e.label for e in examples])
-        assert "labels" not in task.encode(task.read(task.test_splits[0]), **options)
+        assert "labels" not in task.encode(
+            task.read(task.test_splits[0]), tokenizer, is_training=False
+        )

@@ -38,12 +38,10 @@ def test_features_are_those_of_transformers(made, hugging_face, name):
     theirs = transformers.BertTokenizer.from_pretrained(hugging_face)
     theirs.wordpiece_tokenizer.max_input_chars_per_word = 200  # as in the reference
     tokenizer = Tokenizer(str(hugging_face / "vocab.txt"))
-    task = glue.create(name, str(made / "glue"))
+    task = glue.create(name, str(made / "glue"), max_seq_length=MAX_SEQ_LENGTH)
     for split in ("train", *task.eval_splits, *task.test_splits):
         examples = task.read(split)
-        ours = task.encode(
-            examples, tokenizer=tokenizer, max_seq_length=MAX_SEQ_LENGTH, is_training=False
-        )
+        ours = task.encode(examples, tokenizer, is_training=False)
         second = [e.text_b for e in examples] if examples[0].text_b is not None else None
         found = theirs(
             [e.text_a for e in examples],
@@ -142,13 +140,8 @@ def assert_same_training(trainer, theirs, features, their_logits, their_loss) ->
 
 
 def task_and_features(name, made, source):
-    task = glue.create(name, str(made / "glue"))
-    features = task.encode(
-        task.read("train"),
-        tokenizer=Tokenizer(source.vocab_file),
-        max_seq_length=MAX_SEQ_LENGTH,
-        is_training=True,
-    )
+    task = glue.create(name, str(made / "glue"), max_seq_length=MAX_SEQ_LENGTH)
+    features = task.encode(task.read("train"), Tokenizer(source.vocab_file), is_training=True)
     return task, features
 
 

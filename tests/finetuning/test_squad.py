@@ -16,8 +16,10 @@ from transformers.data.metrics import squad_metrics as their_metrics
 from transformers.data.processors import squad as theirs
 
 from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.squad_answers import Rules
+from mlperf_bert.finetuning.squad_features import Sizes
 from mlperf_bert.finetuning.squad_tokens import OffsetTokenizer, piece_of
 from tests.data import generated_words
 from tests.finetuning import generated_squad
@@ -26,6 +28,7 @@ PROCESSORS = {"squad1": theirs.SquadV1Processor, "squad2": theirs.SquadV2Process
 VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
 # max_seq_length, doc_stride, max_query_length
 SIZES = [(64, 16, 20), (64, 41, 20), (384, 128, 64), (48, 10, 30)]
+SHORT = Sizes(max_seq_length=64)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +60,11 @@ def tokenizer(vocab_file):
     return Tokenizer(vocab_file)
 
 
-def of_sizes(max_seq_length, doc_stride, max_query_length) -> dict[str, int]:
-    return {
-        "max_seq_length": max_seq_length,
-        "doc_stride": doc_stride,
-        "max_query_length": max_query_length,
-    }
+def of_sizes(max_seq_length, doc_stride, max_query_length) -> dict[str, Sizes]:
+    sizes = Sizes(
+        max_seq_length=max_seq_length, doc_stride=doc_stride, max_query_length=max_query_length
+    )
+    return {"sizes": sizes}
 
 
 def file_of(context, *questions):
@@ -74,17 +76,12 @@ def file_of(context, *questions):
     return {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
 
 
-def encoded(name, split, content, folder, tokenizer, *, max_seq_length=64, **fields):
+def encoded(name, split, content, folder, tokenizer, *, sizes=SHORT, **fields):
     """The task of a file, its examples and their features."""
     (folder / f"{split}-v{VERSIONS[name]}.json").write_text(json.dumps(content))
-    task = SquadTask(name=name, data_dir=str(folder), **fields)
+    task = SquadTask(name=name, data_dir=str(folder), sizes=sizes, **fields)
     examples = task.read(split)
-    features = task.encode(
-        examples,
-        tokenizer=tokenizer,
-        max_seq_length=max_seq_length,
-        is_training=split == "train",
-    )
+    features = task.encode(examples, tokenizer, is_training=split == "train")
     return task, examples, features
 
 
@@ -216,14 +213,13 @@ def predicted_both(name, content, folder, tokenizer, their_tokenizer, sizes, see
     expected = their_predictions(
         expected_examples, their_rows, logits, their_tokenizer, folder, task
     )
-    written = task.write_predictions(
-        examples, features, logits, split="dev", folder=str(folder / "ours")
-    )
+    data = Split(examples=examples, features=features)
+    written = task.write_predictions(data, logits, name="dev", folder=str(folder / "ours"))
     found = {path.stem: json.loads(path.read_text()) for path in written}
     return SimpleNamespace(
         task=task,
         examples=examples,
-        features=features,
+        split=data,
         logits=logits,
         predictions=found["predictions"],
         n_best=found["nbest_predictions"],
@@ -273,7 +269,7 @@ def test_predictions_and_metrics_equal_theirs(
         for key in ("probability", "start_logit", "end_logit"):
             assert [one[key] for one in found] == pytest.approx([one[key] for one in expected])
     assert both.null_odds == both.expected_null_odds
-    scores = both.task.metrics(both.examples, both.features, both.logits)
+    scores = both.task.metrics(both.split, both.logits)
     expected_scores = their_metrics.squad_evaluate(
         both.expected_examples,
         expected_predictions,
@@ -416,11 +412,11 @@ def test_a_context_without_tokens_has_no_window_and_no_answer(name, context, tok
     task, examples, features = encoded(name, "dev", content, tmp_path, tokenizer)
     assert features["example_index"].tolist() == [1]
     logits = np.ones((*features["input_ids"].shape, 2), np.float32)
-    paths = task.write_predictions(
-        examples, features, logits, split="dev", folder=str(tmp_path / "new" / "folder")
-    )
+    split = Split(examples=examples, features=features)
+    folder = str(tmp_path / "new" / "folder")
+    paths = task.write_predictions(split, logits, name="dev", folder=folder)
     assert json.loads(paths[0].read_text()) == {"empty": "", "q0": "bu"}
-    assert task.metrics(examples, features, logits)["exact"] == 50
+    assert task.metrics(split, logits)["exact"] == 50
 
 
 def test_an_empty_question_is_taken(tokenizer, tmp_path):
@@ -433,18 +429,20 @@ def test_an_empty_question_is_taken(tokenizer, tmp_path):
 def test_windows_shorter_than_the_stride_hold_all_tokens(tokenizer, tmp_path):
     """Theirs leaves some out; the published code does not."""
     content = file_of("bu da " * 100, {})
-    _, _, features = encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=20)
+    _, _, features = encoded(
+        "squad2", "dev", content, tmp_path, tokenizer, sizes=Sizes(max_seq_length=20)
+    )
     starts = features["char_starts"]
     assert set(starts[starts >= 0]) == {3 * number for number in range(200)}
 
 
 def test_no_room_for_the_context(tokenizer, tmp_path):
     content = file_of("bu da", {"question": "bu " * 70})
-    encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=68)
+    encoded("squad2", "dev", content, tmp_path, tokenizer, sizes=Sizes(max_seq_length=68))
     with pytest.raises(
         ValueError, match=r"^--max_seq_length=67 leaves no room .*; give at least 68"
     ):
-        encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=67)
+        encoded("squad2", "dev", content, tmp_path, tokenizer, sizes=Sizes(max_seq_length=67))
 
 
 def test_no_threshold_but_the_given_one(tokenizer, tmp_path):
@@ -457,13 +455,12 @@ def test_no_threshold_but_the_given_one(tokenizer, tmp_path):
         )
         logits = np.zeros((*features["input_ids"].shape, 2), np.float32)
         logits[:, 3] = 1
-        paths = task.write_predictions(
-            examples, features, logits, split="dev", folder=str(tmp_path)
-        )
+        split = Split(examples=examples, features=features)
+        paths = task.write_predictions(split, logits, name="dev", folder=str(tmp_path))
         assert [path.name for path in paths] == [
             "predictions.json",
             "nbest_predictions.json",
             "null_odds.json",
         ]
         assert json.loads(paths[0].read_text()) == {"q0": expected, "q1": expected}
-        assert task.metrics(examples, features, logits)["f1"] == 50
+        assert task.metrics(split, logits)["f1"] == 50

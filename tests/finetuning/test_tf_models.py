@@ -14,7 +14,9 @@ import pytest
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue
+from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.squad import SquadTask
+from mlperf_bert.finetuning.squad_features import Sizes
 from tests.finetuning import generated_glue, generated_squad
 
 SIZES = 64, 16, 20  # max_seq_length, doc_stride, max_query_length
@@ -55,13 +57,10 @@ def both(theirs, tokenizer, folder, content, *, name, split):
     path = folder / f"{split}-v{'1.1' if name == 'squad1' else '2.0'}.json"
     path.write_text(json.dumps(content))
     length, stride, query_length = SIZES
-    task = SquadTask(
-        name=name, data_dir=str(folder), doc_stride=stride, max_query_length=query_length
-    )
+    sizes = Sizes(max_seq_length=length, doc_stride=stride, max_query_length=query_length)
+    task = SquadTask(name=name, data_dir=str(folder), sizes=sizes)
     ours, is_training = task.read(split), split == "train"
-    features = task.encode(
-        ours, tokenizer=tokenizer, max_seq_length=length, is_training=is_training
-    )
+    features = task.encode(ours, tokenizer, is_training=is_training)
     others = theirs.squad.read_squad_examples(str(path), is_training, name == "squad2")
     rows = []
 
@@ -132,7 +131,8 @@ def test_answers_are_the_same_on_plain_words_only(theirs, tokenizer, tmp_path, n
     _, expected, _ = theirs.squad.postprocess_output(
         others, rows, results, 20, 30, True, version_2_with_negative=name == "squad2"
     )
-    written = task.write_predictions(ours, features, logits, split="dev", folder=tmp_path)
+    data = Split(examples=ours, features=features)
+    written = task.write_predictions(data, logits, name="dev", folder=tmp_path)
     found = json.loads(written[1].read_text())
     texts = [
         (one["text"], other["text"])
@@ -159,11 +159,10 @@ def test_their_reader_fails_at_an_offset_after_the_context(theirs, tokenizer, tm
 def test_sentences_are_the_same_but_for_blank_ones(theirs, made, name):
     """transformers, as we, puts a [SEP] after a second sentence without a word."""
     tokenizer = Tokenizer(str(made / "model" / "vocab.txt"))
-    task = glue.create(name, str(made / "glue"))
-    examples = task.read("train")
     length = generated_glue.MAX_SEQ_LENGTH
-    options = {"tokenizer": tokenizer, "max_seq_length": length, "is_training": True}
-    features = task.encode(examples, **options)
+    task = glue.create(name, str(made / "glue"), max_seq_length=length)
+    examples = task.read("train")
+    features = task.encode(examples, tokenizer, is_training=True)
     others = []
     for example in examples:
         given = theirs.glue.InputExample("", example.text_a, example.text_b, label=0)

@@ -1,0 +1,39 @@
+"""A part of a task's data, as both kinds of task make it; a file of its own, because both know it.
+
+Shapes: F=features (of GLUE one for each example, of SQuAD one for each window), S=sequence.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Features = dict[str, np.ndarray]
+"""int32 input_ids, input_mask, segment_ids [F, S] and, where labelled, labels [F] (int32 classes or
+float32 scores), or start_positions and end_positions [F]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+    """Examples and their features."""
+
+    examples: Sequence[Any]
+    features: Features
+
+    @property
+    def num_features(self) -> int:
+        """The number of features; in GLUE that of the examples."""
+        return len(self.features["input_ids"])
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """The digest of the features, and of the examples with their answers."""
+        digest = hashlib.sha256()
+        for feature, values in sorted(self.features.items()):
+            digest.update(feature.encode() + values.tobytes())
+        for example in self.examples:
+            digest.update(repr(example).encode())
+        return digest.hexdigest()
