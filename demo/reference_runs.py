@@ -15,7 +15,7 @@ from pathlib import Path
 from demo.__main__ import REPOSITORY, make_data, run_steps, training_step
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.results import has_ended
+from mlperf_bert.mlperf.logs import has_ended
 from mlperf_results import other_runs
 
 REFERENCE_RUNS = REPOSITORY / "demo" / "reference_runs.json"

@@ -40,7 +40,7 @@ import numpy as np
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.results import in_words
+from mlperf_bert.mlperf.logs import in_words
 from mlperf_bert.submission.run_logs import require_free
 from mlperf_results import intervals
 from mlperf_results.sides import (

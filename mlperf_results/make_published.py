@@ -30,7 +30,7 @@ import pyarrow.parquet
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import require_writable, written_beside
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.results import (
+from mlperf_bert.mlperf.logs import (
     MOST_SAMPLES_TO_CONVERGE,
     RunResult,
     in_words,

@@ -24,7 +24,7 @@ import numpy as np
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.results import RunResult, copies_among
+from mlperf_bert.mlperf.logs import RunResult, copies_among
 from mlperf_bert.mlperf.rules import INITIAL_MASKED_LM_ACCURACY, TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.run_logs import common_task, runs_so_far, work_of
 from mlperf_results.published import Entry, comparable

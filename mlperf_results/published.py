@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from mlperf_bert.mlperf.results import SAMPLES_UNKNOWN, Evaluation, RunResult
+from mlperf_bert.mlperf.logs import SAMPLES_UNKNOWN, Evaluation, RunResult
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
 
 TABLE = Path(__file__).with_name("published.parquet")

@@ -13,8 +13,8 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.log_lines import RECORD_NAME
-from mlperf_bert.mlperf.results import (
+from mlperf_bert.mlperf.logs import (
+    RECORD_NAME,
     RunResult,
     copies_among,
     has_ended,

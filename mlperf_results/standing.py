@@ -21,8 +21,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME
-from mlperf_bert.mlperf.results import has_ended, read_run
+from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, has_ended, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission.folder import result_files
 from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, require_free, runs_in

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import (
     FIXED_HYPERPARAMETERS,
     MAX_SEQ_LENGTH,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlperf_bert.data import manifest, overview, verification
-from mlperf_bert.mlperf import convergence, joining, results
+from mlperf_bert.mlperf import convergence, joining, logs
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.submission import compliance, report, system, verdict
@@ -108,7 +108,7 @@ def read_manifest(path: Path) -> None:
 
 def read_log(path: Path) -> None:
     """As for a report; the verdicts of the official tools are made up."""
-    run = results.read_run(path)
+    run = logs.read_run(path)
     rcp = RcpVerdict(True, "made up", None, None, None, 1.0)
     found = SystemVerdict(
         name="box",

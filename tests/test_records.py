@@ -9,7 +9,7 @@ from mlperf_bert.data import extraction, manifest, provenance, unpacking
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import run, sweep
 from mlperf_bert.finetuning.config import Setting
-from mlperf_bert.mlperf import log_lines, results
+from mlperf_bert.mlperf import logs
 from mlperf_bert.submission import campaign
 from mlperf_bert.training import output
 
@@ -24,8 +24,8 @@ def difference(folder: Path) -> None:
 
 
 def finished_run(folder: Path) -> None:
-    (folder / log_lines.LOG_NAME).touch()
-    results.finished_run(folder)
+    (folder / logs.LOG_NAME).touch()
+    logs.finished_run(folder)
 
 
 def claim(folder: Path) -> None:
@@ -37,8 +37,8 @@ def claim(folder: Path) -> None:
 READERS = {
     manifest.load: (manifest.NAME, ['{"parts": []}'], "remove it and its parts"),
     provenance.read: (provenance.NAME, ['{"records": [{"inputs": [{}]}]}'], AGAIN),
-    output.read_record: (log_lines.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
-    finished_run: (log_lines.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
+    output.read_record: (logs.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
+    finished_run: (logs.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
     claim: (campaign.CAMPAIGN_RECORD, [], f"{AGAIN}, or choose another --output_dir"),
     difference: (unpacking.RECORD_NAME, ['{"archive": 1, "files": {}}'], ""),
     extraction._read: (extraction.RECORD_NAME, ['{"dump": 1}'], "remove .* and extract again"),

@@ -14,8 +14,7 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import hub, saving
 from mlperf_bert.data import casing, provenance, vocabulary
 from mlperf_bert.files import folders, paths
-from mlperf_bert.mlperf.log_lines import RECORD_NAME
-from mlperf_bert.mlperf.results import read_own_record
+from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 

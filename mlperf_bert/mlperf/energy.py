@@ -4,8 +4,6 @@ Each is a counter of joules, and the energy between two readings is what it has 
 reads them at run_start, at both ends of a block, after a checkpoint and at run_stop: there is no
 reading in between, so that a power alone cannot be summed up.
 
-RAPL's files are read here, as no library that is kept up to date does only this.
-
 Source: NVML's API reference, nvmlDeviceGetTotalEnergyConsumption; the kernel's documentation of
 the power capping framework.
 """
@@ -15,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,43 +25,11 @@ SYSTEM, GPUS, PROCESSORS, MEMORY = "system", "GPUs", "processors", "memory"
 PARTS = (SYSTEM, GPUS, PROCESSORS, MEMORY)
 RAPL = Path("/sys/class/powercap")
 _MOST_WATTS_OF_A_ZONE = 1000.0
+_A_PIECE_IS_SILENT = "the log of a part of the run does not say its energy"
 
 
 class SensorFailed(Exception):
     """A sensor cannot be read; the message says which one and why."""
-
-
-class Counter:
-    """A counter of joules, which may begin again at 0 after `range_joules`."""
-
-    def __init__(
-        self, part: str, joules: Callable[[], float], *, name: str, range_joules: float = math.inf
-    ):
-        """`joules` reads the counter called `name` of one of PARTS; it may raise SensorFailed."""
-        self.part = part
-        self._joules = joules
-        self._name = name
-        self._range_joules = range_joules
-        self._last: tuple[float, float] | None = None
-
-    def advance(self, now: float) -> float:
-        """The joules since the last call, at `now` seconds; 0 at the first call.
-
-        Raises:
-          SensorFailed: it cannot be read, or nobody can tell how often it has wrapped.
-        """
-        joules, before = self._joules(), self._last
-        self._last = (now, joules)
-        if before is None:
-            return 0.0
-        if (now - before[0]) * _MOST_WATTS_OF_A_ZONE > self._range_joules:
-            raise SensorFailed(
-                f"{self._name} was not read for {now - before[0]:.0f} s and may have wrapped twice"
-            )
-        risen = joules - before[1]
-        if risen < 0 and self._range_joules == math.inf:
-            raise SensorFailed(f"{self._name} began again at 0")
-        return risen if risen >= 0 else risen + self._range_joules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +58,16 @@ class Energy:
 
     def as_event(self) -> tuple[dict[str, object], dict[str, object]]:
         """Value and metadata of the event in a log."""
-        value: dict[str, object] = {"joules": _rounded(self.joules)}
-        value |= {f"{name.lower()}_joules": _rounded(joules) for name, joules in self.parts.items()}
+        joules = {f"{name.lower()}_joules": round(each, 6) for name, each in self.parts.items()}
+        whole = None if self.joules is None else round(self.joules, 6)
         remarks = {"notes": self.notes, "unknown": self.unknown, "at_least": self.at_least}
-        return value, {name: remark for name, remark in remarks.items() if remark}
+        return {"joules": whole, **joules}, {name: text for name, text in remarks.items() if text}
 
     @classmethod
     def from_event(cls, value: object, metadata: Mapping[str, object]) -> "Energy | None":
         """What `as_event` made; None if it is something else."""
-        if not isinstance(value, Mapping) or "joules" not in value:
-            return None
         notes = metadata.get("notes", ())
-        if not isinstance(notes, list | tuple):
+        if not isinstance(value, Mapping) or not isinstance(notes, list | tuple):
             return None
         joules = {name: value.get(f"{name.lower()}_joules") for name in PARTS}
         found = cls(
@@ -116,7 +80,7 @@ class Energy:
             unknown=str(metadata.get("unknown", "")),
             at_least=str(metadata.get("at_least", "")),
         )
-        return found if found.unknown or found.parts else None
+        return found if "joules" in value and (found.unknown or found.parts) else None
 
     def __str__(self) -> str:
         """One line: the sum, what is in it, and what is not."""
@@ -128,98 +92,113 @@ class Energy:
         return "; ".join([text, *self.notes])
 
 
-def _rounded(joules: float | None) -> float | None:
-    return None if joules is None else round(joules, 6)
+def total(pieces: Sequence[Energy | None]) -> Energy | None:
+    """What the pieces of a run took together; None if no piece says anything.
 
-
-def total(pieces: Sequence[Energy]) -> Energy:
-    """What the pieces of a run took together; unknown if that of one piece is."""
-    return Energy(
+    Unknown if that of one piece is; too little if one piece is silent.
+    """
+    known = [piece for piece in pieces if piece]
+    silent = _A_PIECE_IS_SILENT if len(known) < len(pieces) else ""
+    whole = Energy(
         parts={
-            name: sum(piece.parts.get(name, 0.0) for piece in pieces)
+            name: sum(piece.parts.get(name, 0.0) for piece in known)
             for name in PARTS
-            if any(name in piece.parts for piece in pieces)
+            if any(name in piece.parts for piece in known)
         },
-        notes=tuple(dict.fromkeys(note for piece in pieces for note in piece.notes)),
-        unknown=next((piece.unknown for piece in pieces if piece.unknown), ""),
-        at_least=next((piece.at_least for piece in pieces if piece.at_least), ""),
+        notes=tuple(dict.fromkeys(note for piece in known for note in piece.notes)),
+        unknown=next((piece.unknown for piece in known if piece.unknown), ""),
+        at_least=silent or next((piece.at_least for piece in known if piece.at_least), ""),
     )
+    return whole if known else None
 
 
+@dataclass
+class Counter:
+    """A counter of joules."""
+
+    part: str
+    """One of PARTS."""
+    name: str
+    joules: Callable[[], float]
+    """Reads it; may raise SensorFailed."""
+    range_joules: float = math.inf
+    """Where it begins again at 0."""
+    last: tuple[float, float] | None = None
+    """Seconds and joules of the last reading."""
+
+    def advance(self, now: float) -> float:
+        """The joules since the last call, at `now` seconds; 0 at the first call.
+
+        Raises:
+          SensorFailed: it cannot be read, or nobody can tell how often it has wrapped.
+        """
+        (then, before), joules = self.last or (now, None), self.joules()
+        self.last = (now, joules)
+        if before is None:
+            return 0.0
+        if (now - then) * _MOST_WATTS_OF_A_ZONE > self.range_joules:
+            raise SensorFailed(
+                f"{self.name} was not read for {now - then:.0f} s and may have wrapped twice"
+            )
+        # A GPU's has no end: it begins again when the driver is loaded again.
+        if joules < before and self.range_joules == math.inf:
+            raise SensorFailed(f"{self.name} began again at 0")
+        return joules - before if joules >= before else joules - before + self.range_joules
+
+
+@dataclass
 class Meter:
     """Measures from `start` to `stop`; a counter that fails makes the sum unknown; the run goes on.
 
     Beside GPUs, processors and memory are left out if theirs fail, and the notes say so.
     """
 
-    def __init__(
-        self,
-        counters: Sequence[Counter],
-        *,
-        notes: Sequence[str] = (),
-        unknown: str = "",
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        """Reads nothing yet.
+    counters: Sequence[Counter]
+    _: KW_ONLY
+    notes: list[str] = field(default_factory=list)
+    """What these counters leave out, or measure too much."""
+    unknown: str = ""
+    """Why these counters do not measure the run."""
+    clock: Callable[[], float] = time.monotonic
+    """Returns seconds."""
 
-        Args:
-          counters: may be empty.
-          notes: what these counters leave out, or measure too much.
-          unknown: why these counters do not measure the run.
-          clock: returns seconds.
-        """
-        self._counters = list(counters)
-        self._notes = list(notes)
-        self._unknown = unknown
-        self._clock = clock
-        self._parts = dict.fromkeys((counter.part for counter in counters), 0.0)
-        self._began = 0.0
+    def __post_init__(self) -> None:
+        self._parts = dict.fromkeys((counter.part for counter in self.counters), 0.0)
+        self._began: float | None = None
         self._is_stopped = False
         self._lock = threading.Lock()
 
     @property
     def plan(self) -> str:
         """What will be measured, or why nothing will."""
-        if self._unknown:
-            return f"unknown ({self._unknown})"
-        return "; ".join([f"of the {' and '.join(self._parts)}", *self._notes])
-
-    def start(self) -> None:
-        """Takes the first reading."""
-        self._began = self._clock()
-        self.read()
+        if self.unknown:
+            return f"unknown ({self.unknown})"
+        return "; ".join([f"of the {' and '.join(self._parts)}", *self.notes])
 
     def read(self, *, is_last: bool = False) -> Energy:
-        """The energy so far, or until `stop`."""
-        with self._lock:  # the thread that writes a checkpoint reads too
+        """The energy since the first reading, or between that and the last one."""
+        # The thread that writes a checkpoint reads too.
+        with self._lock:
             if not self._is_stopped:
-                self._advance()
+                self._advance(self.clock())
             self._is_stopped |= is_last
-            return Energy(parts=dict(self._parts), notes=tuple(self._notes), unknown=self._unknown)
+            return Energy(parts=dict(self._parts), notes=tuple(self.notes), unknown=self.unknown)
 
-    def stop(self) -> Energy:
-        """Takes the last reading. Further calls return the same."""
-        return self.read(is_last=True)
-
-    def _advance(self) -> None:
-        """Adds what was used since the last reading."""
-        now = self._clock()
-        for counter in self._counters[:]:
-            if counter.part not in self._parts:  # another one of its part has failed
+    def _advance(self, now: float) -> None:
+        self._began = now if self._began is None else self._began
+        for counter in self.counters:
+            # A part of which one counter has failed is left out: the others' sum would be too low.
+            if counter.part not in self._parts:
                 continue
             try:
                 self._parts[counter.part] += counter.advance(now)
             except SensorFailed as failure:
-                self._leave_out(
-                    counter.part, f"{failure}, after {now - self._began:.0f} s of the run"
-                )
-
-    def _leave_out(self, part: str, reason: str) -> None:
-        self._parts.pop(part)
-        if GPUS in self._parts:
-            self._notes.append(f"without {part} ({reason})")
-        else:
-            self._unknown = self._unknown or f"{reason}; give --power_watts"
+                reason = f"{failure}, after {now - self._began:.0f} s of the run"
+                self._parts.pop(counter.part)
+                if GPUS in self._parts:
+                    self.notes.append(f"without {counter.part} ({reason})")
+                else:
+                    self.unknown = self.unknown or f"{reason}; give --power_watts"
 
 
 def meter(
@@ -230,7 +209,7 @@ def meter(
     use_tpu: bool = False,
     num_hosts: int = 1,
     rapl: Path = RAPL,
-    nvml: Any = None,
+    nvml: Any = pynvml,
     clock: Callable[[], float] = time.monotonic,
 ) -> Meter:
     """Returns what measures a run of this process's host.
@@ -247,23 +226,21 @@ def meter(
     """
     if power_watts is not None:
         given = float(power_watts)
-        counter = Counter(SYSTEM, lambda: given * clock(), name="the given power")
+        counter = Counter(SYSTEM, "the given power", lambda: given * clock())
         return Meter([counter], notes=[f"at the given {given:g} W"], clock=clock)
     counters: list[Counter] = []
     notes: list[str] = []
-    reasons: list[str] = []
+    reasons = ["a TPU does not report its energy"] if use_tpu and not num_gpus else []
     if num_gpus:
         try:
-            gpus, notes = _gpus(nvml or pynvml, num_gpus=num_gpus, visible=visible)
-            counters += gpus
+            counters, notes = _gpus(nvml, num_gpus=num_gpus, visible=visible)
         except SensorFailed as failure:
             reasons.append(str(failure))
-    elif use_tpu:
-        reasons.append("a TPU does not report its energy")
     try:
         counters += _zones(rapl)
     except SensorFailed as failure:
-        if num_gpus and not reasons:
+        # What GPUs take is most of it, and is told alone.
+        if counters:
             notes.append(f"without processors ({failure})")
         else:
             reasons.append(str(failure))
@@ -277,91 +254,82 @@ def _gpus(nvml: Any, *, num_gpus: int, visible: str | None) -> tuple[list[Counte
     """A counter for every GPU of the run, and notes."""
     try:
         nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
-        numbers = _used(nvml, handles, num_gpus, visible)
+        num_there = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         raise SensorFailed(f"no NVML ({error})") from error
-    if not handles:
+    if not num_there:
         raise SensorFailed("NVML shows no GPU")
-    counted = numbers or range(len(handles))
     notes = []
-    if not numbers and len(handles) != num_gpus:
-        notes.append(f"all {len(handles)} GPUs count, the run uses {num_gpus}: which is not known")
-    if any(_has_slices(nvml, handles[n]) for n in counted):
+    numbers = _used(nvml, num_gpus, visible)
+    if not numbers and num_there != num_gpus:
+        notes.append(f"all {num_there} GPUs count, the run uses {num_gpus}: which is not known")
+    counters = []
+    for number in numbers or range(num_there):
+        read = functools.partial(_joules_of_gpu, nvml, number)
+        counters.append(Counter(GPUS, f"GPU {number}", read))
+        try:
+            read()
+        except SensorFailed as error:
+            reason = f"no counter of energy, which GPUs from Volta on have: {error}"
+            raise SensorFailed(reason) from error
+    if any(_has_slices(nvml, number) for number in numbers or range(num_there)):
         notes.append("whole GPUs count, also where the run uses a MIG device of one")
-    return [_gpu(nvml, handles[n], name=f"GPU {n}") for n in counted], notes
+    return counters, notes
 
 
-def _used(nvml: Any, handles: Sequence[Any], num_gpus: int, visible: str | None) -> list[int]:
+def _used(nvml: Any, num_gpus: int, visible: str | None) -> list[int]:
     """The numbers of the run's GPUs, by NVML's count, which is CUDA's; none if they are not known.
 
-    NVML shows every GPU of the host or container, CUDA those of CUDA_VISIBLE_DEVICES: numbers, or
-    UUIDs, which may be cut short, or UUIDs of MIG devices. The run uses the first of them.
+    NVML shows every GPU of the host or container, CUDA those of CUDA_VISIBLE_DEVICES: numbers,
+    UUIDs, or UUIDs of MIG devices. The run uses the first of them.
     """
-    if visible is None or len(handles) < num_gpus:
+    if visible is None:
         return []
-    uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
-    used: list[int] = []
-    for name in visible.split(",")[:num_gpus] if visible else map(str, range(num_gpus)):
-        name = name.strip()
-        if name.startswith("MIG-"):
-            device = nvml.nvmlDeviceGetHandleByUUID(name)
-            name = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device))
-        numbers = [n for n, uuid in enumerate(uuids) if name == str(n) or uuid.startswith(name)]
-        if len(numbers) != 1:
-            return []
-        used += numbers
+    names = visible.split(",") if visible else map(str, range(num_gpus))
+    used = []
+    try:
+        for name in [name.strip() for name in names][:num_gpus]:
+            if name.isdecimal():
+                handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
+            else:
+                handle = nvml.nvmlDeviceGetHandleByUUID(name)
+            if name.startswith("MIG-"):
+                handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            used.append(nvml.nvmlDeviceGetIndex(handle))
+    except nvml.NVMLError:
+        return []
+    # Two MIG devices may be of one GPU, which counts once.
     return list(dict.fromkeys(used)) if len(used) == num_gpus else []
 
 
-def _has_slices(nvml: Any, handle: Any) -> bool:
+def _has_slices(nvml: Any, number: int) -> bool:
     """Whether a GPU is divided into MIG devices, which have no counters."""
     try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+        return bool(nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByIndex(number))[0])
     except nvml.NVMLError:  # it cannot be
         return False
 
 
-def _gpu(nvml: Any, handle: Any, *, name: str) -> Counter:
-    """Its counter, which GPUs from Volta on have.
-
-    Raises:
-      SensorFailed: it has none.
-    """
-
-    def joules() -> float:
-        try:
-            return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000  # of millijoules
-        except nvml.NVMLError as error:
-            raise SensorFailed(f"{name}: {error}") from error
-
+def _joules_of_gpu(nvml: Any, number: int) -> float:
     try:
-        joules()
-    except SensorFailed as error:
-        raise SensorFailed(
-            f"no counter of energy, which GPUs from Volta on have: {error}"
-        ) from error
-    return Counter(GPUS, joules, name=name)
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000  # of millijoules
+    except nvml.NVMLError as error:
+        raise SensorFailed(f"GPU {number}: {error}") from error
 
 
 def _zones(folder: Path) -> list[Counter]:
-    """The packages of processors, and their memory where it counts apart.
-
-    Left out: core and uncore, which are parts of a package, and psys, which contains packages.
-    """
+    """The packages of processors, and their memory where it counts apart."""
     counters = []
     for zone in sorted(folder.glob("intel-rapl:*")):  # AMD's too
-        name = _text(zone / "name")
-        if name.startswith("package") or name == "dram":
-            joules = functools.partial(_microjoules, zone / "energy_uj")
-            joules()  # or fail here, where a run is only planned
-            counter = Counter(
-                MEMORY if name == "dram" else PROCESSORS,
-                joules,
-                name=f"RAPL's {zone.name}",
-                range_joules=_microjoules(zone / "max_energy_range_uj"),
-            )
-            counters.append(counter)
+        kind = _text(zone / "name")
+        # Not core and uncore, which are parts of a package, nor psys, which contains packages.
+        if kind == "dram" or kind.startswith("package"):
+            read = functools.partial(_microjoules, zone / "energy_uj")
+            read()  # or fail here, where a run is only planned
+            part = MEMORY if kind == "dram" else PROCESSORS
+            most = _microjoules(zone / "max_energy_range_uj")
+            counters.append(Counter(part, f"RAPL's {zone.name}", read, range_joules=most))
     if not counters:
         raise SensorFailed(f"no RAPL in {folder}")
     return counters
@@ -369,9 +337,8 @@ def _zones(folder: Path) -> list[Counter]:
 
 def _microjoules(path: Path) -> float:
     """The content of a file, in joules."""
-    text = _text(path)
     try:
-        return int(text) / 1e6
+        return int(_text(path)) / 1e6
     except ValueError as error:
         raise SensorFailed(f"{path} holds no number") from error
 

@@ -13,7 +13,7 @@ from mlperf_bert.files.whole import written_beside
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.log_lines import Record, energy_of_run, joined_energy, read_records
+from mlperf_bert.mlperf.logs import Record, energy_of_run, read_records
 
 
 def join(
@@ -94,7 +94,7 @@ def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | Non
 
     last = max(number for number, piece in enumerate(pieces) if saved(piece))
     whole = [energy_of_run(piece) for piece in pieces[:last]]
-    return joined_energy([*whole, at_checkpoint(pieces[last])])
+    return energy.total([*whole, at_checkpoint(pieces[last])])
 
 
 def _saved_ms(records: Sequence[Record], log: paths.Location) -> dict[int, float]:

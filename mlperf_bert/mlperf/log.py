@@ -111,12 +111,10 @@ class Run:
         self.is_stopped = False
         self.ledger = Ledger()
         self.meter = meter
-        if meter:
-            meter.start()
         self._num_eval_samples: int | None = None
         self._log = log
         self._block_start_samples = 0
-        self._spent_before_block = self._spent()
+        self._spent_before_block = self._spent()  # the first reading of the meter
 
     @property
     def _running(self) -> "MlperfLog":
@@ -125,8 +123,8 @@ class Run:
             raise RuntimeError("run_stop has been logged: the run is over")
         return self._log
 
-    def _spent(self) -> tuple[ledger.Seconds, Energy | None]:
-        return self.ledger.read(), self.meter.read() if self.meter else None
+    def _spent(self, *, is_last: bool = False) -> tuple[ledger.Seconds, Energy | None]:
+        return self.ledger.read(), self.meter.read(is_last=is_last) if self.meter else None
 
     def block_start(self, samples: int, *, num_samples: int) -> None:
         """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
@@ -219,9 +217,7 @@ class Run:
         # First: if a line cannot be written, nothing tries to log another end.
         self.is_stopped = True
         self.ledger.stop()
-        if self.meter:
-            self.meter.stop()
-        seconds, taken = self._spent()
+        seconds, taken = self._spent(is_last=True)
         of_run = {**_position(self.samples), "of": "run"}
         self._log_ledger(seconds, of_run, joules=taken.joules if taken else None)
         if taken:

@@ -40,8 +40,16 @@ from mlperf_bert.files.whole import matching_files
 from mlperf_bert.messages import EXIT_TRY_AGAIN, ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
-from mlperf_bert.mlperf.log_lines import CAMPAIGN_RECORD, LOG_NAME, RESULT_LOG, read_records
-from mlperf_bert.mlperf.results import RunResult, finished_run, has_ended, read_own_record
+from mlperf_bert.mlperf.logs import (
+    CAMPAIGN_RECORD,
+    LOG_NAME,
+    RESULT_LOG,
+    RunResult,
+    finished_run,
+    has_ended,
+    read_own_record,
+    read_records,
+)
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import system

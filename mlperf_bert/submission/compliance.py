@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.log_lines import require_plain
+from mlperf_bert.mlperf.logs import require_plain
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import official
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from mlperf_logging.package_checker.seed_checker import SeedChecker
 
 from mlperf_bert.files import folders, paths
-from mlperf_bert.mlperf.log_lines import require_plain
+from mlperf_bert.mlperf.logs import require_plain
 from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission.folder import result_files
 from mlperf_bert.submission.system import read_overrides

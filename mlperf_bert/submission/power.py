@@ -13,8 +13,7 @@ import re
 from collections.abc import Sequence
 
 from mlperf_bert.files.paths import Location
-from mlperf_bert.mlperf.log_lines import Record, read_records
-from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.logs import Record, RunResult, read_records
 
 _LEAST_SHARE_READ = 0.5
 _LEAST_WATTS_OF_A_NODE = 20

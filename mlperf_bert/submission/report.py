@@ -18,7 +18,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import duration
 from mlperf_bert.submission import report_charts

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.official import RcpVerdict
 from pages import charts

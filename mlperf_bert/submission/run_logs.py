@@ -12,8 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlperf_bert.files import paths, whole
-from mlperf_bert.mlperf.log_lines import CAMPAIGN_RECORD, LOG_NAME, METRICS_NAME, RESULT_LOG
-from mlperf_bert.mlperf.results import Evaluation, RunResult, read_run
+from mlperf_bert.mlperf.logs import (
+    CAMPAIGN_RECORD,
+    LOG_NAME,
+    METRICS_NAME,
+    RESULT_LOG,
+    Evaluation,
+    RunResult,
+    read_run,
+)
 from mlperf_bert.submission.folder import result_files
 
 ALTERNATING_RECORD = "alternate.json"

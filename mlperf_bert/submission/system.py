@@ -17,8 +17,7 @@ import psutil
 from mlperf_bert.data.provenance import made_with, printed_by
 from mlperf_bert.files import json_text
 from mlperf_bert.files.paths import Location
-from mlperf_bert.mlperf.log_lines import RECORD_NAME
-from mlperf_bert.mlperf.results import read_own_record
+from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.submission.folder import description_path
 
 if TYPE_CHECKING:  # it imports this module

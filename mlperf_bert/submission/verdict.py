@@ -7,7 +7,7 @@ from pathlib import Path
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.results import (
+from mlperf_bert.mlperf.logs import (
     PHASES,
     RunResult,
     copies_among,
@@ -255,9 +255,9 @@ def mean_energy(runs: Sequence[RunResult]) -> Energy | None:
     Unknown if not the same parts were measured in all.
     """
     known = [run.energy for run in runs if run.energy]
-    if not runs or len(known) < len(runs):
-        return None
     whole = energy.total(known)
+    if whole is None or len(known) < len(runs):
+        return None
     if len({frozenset(each.parts) for each in known}) > 1:
         return replace(whole, unknown=whole.unknown or _PARTS_DIFFER)
     return replace(whole, parts={name: joules / len(runs) for name, joules in whole.parts.items()})

@@ -24,7 +24,7 @@ from mlperf_bert.files.whole import read_regular_file, write_whole, written_besi
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import joining, rules
-from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
+from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation

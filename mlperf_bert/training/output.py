@@ -16,7 +16,7 @@ from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.working import WorkingFolder
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import close_log
-from mlperf_bert.mlperf.log_lines import (
+from mlperf_bert.mlperf.logs import (
     LOG_NAME,
     METRICS_NAME,
     RECORD_NAME,

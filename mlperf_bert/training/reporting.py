@@ -17,7 +17,7 @@ from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import no_room_named, write_whole
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
-from mlperf_bert.mlperf.log_lines import RECORD_NAME
+from mlperf_bert.mlperf.logs import RECORD_NAME
 from mlperf_bert.training import checks
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import DeviceConfig

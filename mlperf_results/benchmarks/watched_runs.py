@@ -25,7 +25,7 @@ from mlperf_bert.data import example_encoder, tfrecord, validity
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.results import has_ended
+from mlperf_bert.mlperf.logs import has_ended
 
 Example = dict[str, np.ndarray]
 NUM_REPEATED = 64

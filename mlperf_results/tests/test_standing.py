@@ -13,7 +13,7 @@ from bokeh.document import Document
 
 from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.mlperf.convergence import reference_points
-from mlperf_bert.mlperf.results import read_run
+from mlperf_bert.mlperf.logs import read_run
 from mlperf_bert.submission import verdict
 from mlperf_results import make_published, nearest, published, standing, standing_page
 from tests.mlperf.example_log import write_log

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.programs.config import FIGURES
@@ -249,10 +249,10 @@ def test_a_log_that_grows_is_read_up_to_its_last_whole_line(tmp_path):
     growing = tmp_path / "growing.log"
     at = text.index("eval_accuracy", text.index("eval_accuracy") + 20)
     growing.write_text(text[: text.index("\n", at) + 30])
-    run = results.read_run(growing, may_run=True)
+    run = logs.read_run(growing, may_run=True)
     assert run.status == "running" and len(run.evaluations) == 2
     with pytest.raises(ValueError, match="cut or damaged"):
-        results.read_run(growing)
+        logs.read_run(growing)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_log_that_grows_is_read_up_to_its_last_whole_line(tmp_path):
 )
 def test_a_log_with_nothing_to_compare_it_with_is_refused(tmp_path, change, reason):
     write_log(tmp_path / "bert.log", [0.38, 0.73], num_layers=24)
-    run = replace(results.read_run(tmp_path / "bert.log"), **change)
+    run = replace(logs.read_run(tmp_path / "bert.log"), **change)
     with pytest.raises(ValueError, match=reason):
         watch.reference_of_log(run)
 
@@ -287,7 +287,7 @@ def test_an_empty_log_that_is_not_followed_is_refused(tmp_path, refusal):
 
 def test_a_log_that_counts_no_samples_cannot_be_watched(others, tmp_path):
     write_log(tmp_path / "bert.log", [0.38, 0.73])
-    run = results.read_run(tmp_path / "bert.log")
+    run = logs.read_run(tmp_path / "bert.log")
     [first, *_] = run.evaluations
     run = replace(run, evaluations=(replace(first, samples=None),))
     with pytest.raises(ValueError, match="epoch_num does not count samples"):

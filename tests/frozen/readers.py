@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import state
-from mlperf_bert.mlperf import energy, ledger, log_lines
+from mlperf_bert.mlperf import energy, ledger, logs
 from mlperf_bert.training import offline, output
 
-OFFLINE_LOG = log_lines.RESULT_LOG
+OFFLINE_LOG = logs.RESULT_LOG
 _OF_A_SAVING_THREAD = ("checkpoint_stop", energy.LOG_KEY)
 """Lines that a thread writes when a checkpoint is complete: anywhere before the next one."""
 
@@ -42,7 +42,7 @@ def run_values(folder: Path, *, root: Path) -> dict:
 
 def log_values(path: Path) -> dict:
     """An MLPerf log: its header, the events after it in order, and what a thread adds to these."""
-    records = [r for r in log_lines.read_records(path, may_be_cut=True) if _is_kept(r)]
+    records = [r for r in logs.read_records(path, may_be_cut=True) if _is_kept(r)]
     names = [r.metadata["tensor"] for r in records if r.key == "weights_initialization"]
     lines = [_line(r) for r in records if r.key != "weights_initialization"]
     is_in_header = [line["key"] for line in lines].index("init_stop") + 1
@@ -62,7 +62,7 @@ def _logs(folder: Path) -> list[Path]:
     return [Path(log) for log in logs if log.exists()]
 
 
-def _is_kept(record: log_lines.Record) -> bool:
+def _is_kept(record: logs.Record) -> bool:
     """How often the spent time is noted depends on the machine; see runs over time."""
     return record.key != "time_budget_spent"
 
@@ -71,7 +71,7 @@ def _is_of_saving(line: dict) -> bool:
     return line["key"] in _OF_A_SAVING_THREAD and line.get("of", "checkpoint") == "checkpoint"
 
 
-def _line(record: log_lines.Record) -> dict:
+def _line(record: logs.Record) -> dict:
     """A line without its time, and without what the machine measures."""
     value, metadata = (
         record.value,

@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME
+from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME
 from tests.mlperf.example_log import write_log
 
 _BEGAN_MS = 1_700_000_000_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlperf_bert.mlperf.log_lines import seconds_spent
+from mlperf_bert.mlperf.logs import seconds_spent
 from mlperf_bert.options import duration, parse_duration
 from tests.mlperf.example_log import write_log_of_minutes
 

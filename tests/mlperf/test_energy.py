@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.mlperf import energy, ledger, log_lines, results
+from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog, close_log
+from mlperf_bert.mlperf.logs import energy_of_pieces, read_records, read_run, values_of
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import Clock, initialise
 
@@ -52,10 +53,12 @@ class Nvml:
         return 2
 
     def nvmlDeviceGetHandleByIndex(self, index):
+        if index >= self.nvmlDeviceGetCount():
+            raise self.NVMLError("Invalid Argument")
         return index
 
-    def nvmlDeviceGetUUID(self, handle):
-        return f"GPU-{handle}{handle}{handle}-abc"
+    def nvmlDeviceGetIndex(self, handle):
+        return handle
 
     def nvmlDeviceGetMigMode(self, handle):
         raise self.NVMLError("Not Supported")
@@ -70,15 +73,15 @@ class Nvml:
 
 def test_a_given_power_is_watts_times_seconds(clock):
     meter = energy.meter(power_watts=320, clock=clock)
-    meter.start()
+    meter.read()
     clock.pass_by(32)
     assert meter.read().joules == pytest.approx(320 * 32)
     clock.pass_by(5.5)
-    taken = meter.stop()
+    taken = meter.read(is_last=True)
     assert taken.parts == {"system": pytest.approx(320 * 37.5)}
     assert str(taken) == "12,000.0 J = 0.003333 kWh of the system; at the given 320 W"
     clock.pass_by(100)
-    assert meter.stop() == meter.read() == taken
+    assert meter.read(is_last=True) == meter.read() == taken
 
 
 def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
@@ -86,7 +89,7 @@ def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
     count(folder, 0, 65_532_000_000)
     meter = energy.meter(rapl=folder, clock=clock)
     assert meter.plan == "of the processors and memory"
-    meter.start()
+    meter.read()
     clock.pass_by(10)
     count(folder, 0, 389_013)  # 610,987 to its end, and 389,013 more: 1 J
     count(folder, 1, 2_000 + 4_000_000)
@@ -94,7 +97,7 @@ def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
     meter.read()
     clock.pass_by(10)
     count(folder, 0, 389_013 + 2_000_000)
-    found = meter.stop()
+    found = meter.read(is_last=True)
     assert found.parts == pytest.approx({"processors": 7.0, "memory": 0.5}, abs=1e-9)
     assert str(found).startswith("7.5 J = 2.083e-06 kWh of the processors and memory")
 
@@ -108,9 +111,9 @@ def test_parts_of_a_package_and_the_whole_platform_are_not_counted_twice(tmp_pat
 def test_a_counter_that_may_have_wrapped_twice_is_no_figure(tmp_path, clock):
     folder = zones(tmp_path / "powercap")
     meter = energy.meter(rapl=folder, clock=clock)
-    meter.start()
+    meter.read()
     clock.pass_by(66)
-    found = meter.stop()
+    found = meter.read(is_last=True)
     assert found.joules is None
     assert found.unknown == (
         "RAPL's intel-rapl:0 was not read for 66 s and may have wrapped twice, after 66 s of the "
@@ -118,7 +121,7 @@ def test_a_counter_that_may_have_wrapped_twice_is_no_figure(tmp_path, clock):
     )
     # A whole range in 66 s would be 993 W: as often as it is read within 65 s, it is known.
     meter = energy.meter(rapl=folder, clock=clock)
-    meter.start()
+    meter.read()
     for _ in range(3):
         clock.pass_by(65)
         assert meter.read().joules == 0
@@ -128,7 +131,7 @@ def test_beside_gpus_counters_that_fail_later_are_left_out_and_named(tmp_path, c
     """An evaluation of more than a minute costs the energy of the processors, not that of GPUs."""
     nvml, folder = Nvml(), zones(tmp_path / "powercap")
     meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
-    meter.start()
+    meter.read()
     nvml.millijoules = [15_000, 7_000]
     clock.pass_by(10)
     count(folder, 0, 1_000 + 6_000_000)
@@ -136,7 +139,7 @@ def test_beside_gpus_counters_that_fail_later_are_left_out_and_named(tmp_path, c
     assert before.parts == pytest.approx({"GPUs": 10, "processors": 6, "memory": 0})
     nvml.millijoules = [35_000, 7_000]
     clock.pass_by(100)
-    taken = meter.stop()
+    taken = meter.read(is_last=True)
     assert taken.parts == {"GPUs": 30} and taken.joules == 30
     reason = "was not read for 100 s and may have wrapped twice, after 110 s of the run"
     assert taken.notes == (
@@ -150,13 +153,13 @@ def test_counters_of_gpus_are_read_at_both_ends(tmp_path, clock):
     nvml = Nvml()
     folder = zones(tmp_path / "powercap")
     meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
-    meter.start()
+    meter.read()
     nvml.millijoules = [5_000 + 1_250, 7_000 + 2_000]
     clock.pass_by(4)
-    found = meter.stop()
+    found = meter.read(is_last=True)
     assert found.parts == {"GPUs": 3.25, "processors": 0, "memory": 0} and found.notes == ()
     nvml.millijoules = [0, 0]
-    assert meter.stop() == found
+    assert meter.read(is_last=True) == found
 
 
 def test_gpus_without_a_counter_have_no_figure(tmp_path, clock):
@@ -167,8 +170,8 @@ def test_gpus_without_a_counter_have_no_figure(tmp_path, clock):
         "unknown (no counter of energy, which GPUs from Volta on have: GPU 0: Not Supported; "
         "give --power_watts)"
     )
-    meter.start()
-    taken = meter.stop()
+    meter.read()
+    taken = meter.read(is_last=True)
     assert taken.joules is None and f"unknown ({taken.unknown})" == meter.plan
 
 
@@ -186,9 +189,12 @@ class EightGpus(Nvml):
         return [int(handle == 5), 0]
 
     def nvmlDeviceGetHandleByUUID(self, uuid):
-        if not uuid.startswith("MIG-"):
-            raise self.NVMLError("Invalid Argument")
-        return uuid
+        kind, _, name = uuid.partition("-")
+        if kind == "MIG":
+            return uuid
+        if name not in [f"{number}" * 3 for number in range(8)]:
+            raise self.NVMLError("Not Found")
+        return int(name[0])
 
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle):
         return 5
@@ -204,8 +210,7 @@ ALL = "all 8 GPUs count, the run uses 2: which is not known"
         ("", [0, 1], []),
         ("2,3", [2, 3], []),
         ("7, 3,4", [7, 3], []),
-        ("GPU-666-abc,GPU-222-abc", [6, 2], []),
-        ("GPU-6,GPU-22", [6, 2], []),
+        ("GPU-666,GPU-222", [6, 2], []),
         ("MIG-aaa,MIG-bbb", [5], [MIG]),
         ("5,1", [5, 1], [MIG]),
         *[(of, range(8), [ALL, MIG]) for of in (None, "3", "3,8", "GPU-,GPU-1", "3,-1", "3,")],
@@ -215,10 +220,10 @@ def test_of_the_gpus_those_count_that_the_run_uses(tmp_path, clock, visible, use
     nvml = EightGpus()
     folder = zones(tmp_path / "powercap")
     meter = energy.meter(num_gpus=2, visible=visible, rapl=folder, nvml=nvml, clock=clock)
-    meter.start()
+    meter.read()
     nvml.millijoules = [1000 * 2**number for number in range(8)]
     clock.pass_by(1)
-    found = meter.stop()
+    found = meter.read(is_last=True)
     assert found.parts["GPUs"] == sum(2**number for number in used)
     assert list(found.notes) == notes
 
@@ -226,9 +231,9 @@ def test_of_the_gpus_those_count_that_the_run_uses(tmp_path, clock, visible, use
 def test_a_counter_that_begins_again_is_no_figure(tmp_path, clock):
     nvml = Nvml()
     meter = energy.meter(num_gpus=2, rapl=tmp_path, nvml=nvml, clock=clock)
-    meter.start()
+    meter.read()
     nvml.millijoules[1] = 10
-    assert meter.stop().unknown == (
+    assert meter.read(is_last=True).unknown == (
         "GPU 1 began again at 0, after 0 s of the run; give --power_watts"
     )
 
@@ -277,7 +282,7 @@ def test_a_sensor_that_fails_in_the_middle_makes_the_sum_unknown_and_not_the_run
 ):
     folder = zones(tmp_path / "powercap")
     meter = energy.meter(rapl=folder, clock=clock)
-    meter.start()
+    meter.read()
     clock.pass_by(12)
     count(folder, 2, 300 + 700_000)
     path = folder / "intel-rapl:1" / "energy_uj"
@@ -285,7 +290,7 @@ def test_a_sensor_that_fails_in_the_middle_makes_the_sum_unknown_and_not_the_run
     meter.read()
     clock.pass_by(1)
     count(folder, 1, 10**9)  # too late
-    found = meter.stop()
+    found = meter.read(is_last=True)
     reason = "No such file or directory" if content is None else "holds no number"
     assert found.joules is None and reason in str(found) and "after 12 s of the run" in str(found)
     assert found.parts == pytest.approx({"memory": 0.7})
@@ -295,11 +300,11 @@ def test_gpus_that_are_lost_leave_the_rest_known_and_the_sum_unknown(tmp_path, c
     nvml = Nvml()
     folder = zones(tmp_path / "powercap")
     meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
-    meter.start()
+    meter.read()
     nvml.lost = True
     clock.pass_by(3)
     count(folder, 0, 1_000 + 6_000_000)
-    found = meter.stop()
+    found = meter.read(is_last=True)
     assert str(found) == "unknown (GPU 0: GPU is lost, after 3 s of the run; give --power_watts)"
     assert found.parts == pytest.approx({"processors": 6.0, "memory": 0.0})
     value, metadata = found.as_event()
@@ -352,10 +357,10 @@ def write_piece(path, clock, *, ends: bool = True, resumed_at: int = 0) -> None:
 def test_a_log_says_the_energy_of_its_run_and_up_to_each_checkpoint(tmp_path, clock):
     path = tmp_path / "bert.log"
     write_piece(path, clock)
-    found = [record for record in log_lines.read_records(path) if record.key == "energy"]
+    found = [record for record in read_records(path) if record.key == "energy"]
     assert [record.value["joules"] for record in found] == [1000, 2000, 2500]
     assert [record.metadata["of"] for record in found] == ["checkpoint", "checkpoint", "run"]
-    read = results.read_run(path).energy
+    read = read_run(path).energy
     assert read.joules == 2500 and not read.at_least
 
 
@@ -373,14 +378,14 @@ def test_a_log_says_the_energy_of_each_block_and_of_the_run(tmp_path, clock):
                 run.eval_start(448 * (block + 1))
                 clock.pass_by(evaluated)
                 run.eval_stop(448 * (block + 1))
-    figures = log_lines.values_of(log_lines.read_records(path), ledger.LOG_KEY)
+    figures = values_of(read_records(path), ledger.LOG_KEY)
     assert [each["joules"] for each in figures] == pytest.approx([1000, 2000, 3700])
 
 
 def test_a_killed_run_took_at_least_what_its_last_checkpoint_says(tmp_path, clock):
     path = tmp_path / "bert.log"
     write_piece(path, clock, ends=False)
-    found = results.read_run(path).energy
+    found = read_run(path).energy
     assert found.joules == 2000
     assert str(found).startswith("at least 2,000.0 J") and "a killed run" in str(found)
 
@@ -389,14 +394,14 @@ def test_the_pieces_of_a_resumed_run_add_up(tmp_path, clock):
     logs = [tmp_path / "bert.log", tmp_path / "bert.resumed-1.log"]
     write_piece(logs[0], clock)
     write_piece(logs[1], clock, resumed_at=20)
-    assert log_lines.energy_of_pieces(logs).joules == 5000
+    assert energy_of_pieces(logs).joules == 5000
     silent = tmp_path / "bert.resumed-2.log"
     with MlperfLog(silent) as log:
         initialise(log)
         with log.run():
             pass
-    assert log_lines.energy_of_pieces([silent]) is None
-    both = log_lines.energy_of_pieces([*logs, silent])
+    assert energy_of_pieces([silent]) is None
+    both = energy_of_pieces([*logs, silent])
     assert both.joules == 5000 and "does not say its energy" in both.at_least
 
 
@@ -412,6 +417,6 @@ def test_the_checkers_leave_energy_alone(tmp_path, ruleset):
             run.eval_stop(448)
             run.eval_accuracy(0.73, 448, step=1)
             run.succeed()
-    assert results.read_run(path).energy.unknown.startswith("no RAPL")
+    assert read_run(path).energy.unknown.startswith("no RAPL")
     verdict = compliance.check_log(path, ruleset)
     assert verdict.passed and not verdict.messages

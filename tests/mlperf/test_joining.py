@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from mlperf_bert.checkpoints import names
-from mlperf_bert.mlperf import energy, joining, results
+from mlperf_bert.mlperf import energy, joining
 from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.mlperf.logs import read_run
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, Clock, initialise
 
@@ -58,13 +59,13 @@ def test_the_result_passes_the_official_checker(tmp_path, ruleset):
 def test_another_number_of_evaluation_examples_is_division_open(tmp_path, num_examples, division):
     training_log(tmp_path / "bert.log")
     join(tmp_path, [0.5, 0.6, 0.7201], num_eval_samples=num_examples)
-    assert results.read_run(tmp_path / "result.txt").division == division
+    assert read_run(tmp_path / "result.txt").division == division
 
 
 def test_the_clock_stops_at_the_first_checkpoint_that_passes(tmp_path):
     training_log(tmp_path / "bert.log")
     join(tmp_path, [0.5, 0.6, 0.7201, 0.7195, 0.73])
-    run = results.read_run(tmp_path / "result.txt")
+    run = read_run(tmp_path / "result.txt")
     assert (run.status, run.minutes, run.init_minutes) == ("success", 30.0, 1.0)
     assert run.samples_to_converge == 3 * 150_080
     found = [(e.minutes, e.samples, e.accuracy) for e in run.evaluations]
@@ -78,7 +79,7 @@ def test_the_clock_stops_at_the_first_checkpoint_that_passes(tmp_path):
 def test_no_checkpoint_that_passes_is_an_aborted_run(tmp_path):
     training_log(tmp_path / "bert.log")
     assert join(tmp_path, [0.5, 0.6, 0.61, 0.62, 0.719]) == ("aborted", 5 * 150_080)
-    run = results.read_run(tmp_path / "result.txt")
+    run = read_run(tmp_path / "result.txt")
     assert (run.status, run.minutes) == ("aborted", 50.0)
 
 
@@ -94,7 +95,7 @@ def test_a_resumed_training_runs_on_the_first_clock_and_is_no_submission(tmp_pat
     ]
     # Step 3 was saved again after the interruption, 90 minutes after the start.
     assert join(tmp_path, [0.5, 0.6, 0.73], logs) == ("success", 3 * 150_080)
-    assert results.read_run(tmp_path / "result.txt").minutes == 90.0
+    assert read_run(tmp_path / "result.txt").minutes == 90.0
     text = (tmp_path / "result.txt").read_text()
     assert text.count('"submission_division"') == text.count('"value": "open"') == 1
 
@@ -121,12 +122,12 @@ def test_the_energy_is_that_up_to_the_checkpoint_that_stops_the_clock(tmp_path):
         ([0.5, 0.6, 0.7], 5_000 + 6_000),
     ):
         join(tmp_path, accuracies, logs=logs)
-        found = results.read_run(tmp_path / "result.txt").energy
+        found = read_run(tmp_path / "result.txt").energy
         assert found.joules == joules and not found.at_least
     lines = logs[0].read_text().splitlines(keepends=True)
     logs[0].write_text("".join(line for line in lines if '"of": "run"' not in line))
     join(tmp_path, [0.5, 0.73], logs=logs)
-    found = results.read_run(tmp_path / "result.txt").energy
+    found = read_run(tmp_path / "result.txt").energy
     assert found.joules == 2_000 + 3_000 and found.at_least
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf.log import close_log
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import metadata, read_log, values, write_log
@@ -35,7 +35,7 @@ def test_a_killed_run_gets_its_run_stop(tmp_path, after, mid_line, samples):
     assert [record["time_ms"] for record in records[-2:]] == [last_ms] * 2
     [stop] = metadata(records, "run_stop")
     assert stop["status"] == "aborted" and stop["written_ms"] > last_ms
-    run = results.read_run(path)
+    run = logs.read_run(path)
     assert (run.status, run.samples_to_converge) == ("aborted", None)
     before = path.read_bytes()
     assert not close_log(path) and path.read_bytes() == before

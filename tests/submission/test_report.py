@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.submission import official, report, report_charts, verdict
 from mlperf_results import published
@@ -315,7 +315,7 @@ def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(org_dir, failed, h
     for number in failed:
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
-    runs = [results.read_run(path) for path in sorted(folder.iterdir())]
+    runs = [logs.read_run(path) for path in sorted(folder.iterdir())]
     picture = report_charts.minutes_by_run(runs, verdict.olympic_mean([1.0] * 10))
     assert picture.wide.count("fill: #ffffff") == hollow
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.submission import verdict
 from tests.mlperf.example_log import write_log
@@ -21,8 +21,8 @@ def test_olympic_mean():
 
 def test_problems_of_a_result(tmp_path):
     paths = [tmp_path / f"result_{number}.txt" for number in range(9)]
-    runs = [results.read_run(write_log(path, [0.5])) for path in paths[:2]]
-    runs += [results.read_run(write_log(path, [0.73])) for path in paths[2:]]
+    runs = [logs.read_run(write_log(path, [0.5])) for path in paths[:2]]
+    runs += [logs.read_run(write_log(path, [0.73])) for path in paths[2:]]
     assert verdict.problems_of_result(runs) == [
         "9 logs, the rules require 10",
         "the same seed in several runs",
@@ -33,22 +33,22 @@ def test_problems_of_a_result(tmp_path):
 def test_another_number_of_evaluation_samples_is_a_problem_of_the_closed_division(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73], eval_samples=9_999)
     problem = "evaluated on 9999 samples, the rules require 10,000"
-    assert problem in verdict.problems_of_result([results.read_run(log)])
+    assert problem in verdict.problems_of_result([logs.read_run(log)])
     log.write_text(log.read_text().replace('"closed"', '"open"'))
-    assert problem not in verdict.problems_of_result([results.read_run(log)])
+    assert problem not in verdict.problems_of_result([logs.read_run(log)])
 
 
 def test_mixed_batch_sizes_and_missing_seeds_are_problems(tmp_path):
     sized = write_log(tmp_path / "result_0.txt", [0.73], global_batch_size=256)
     sized.write_text(re.sub(r'.*"key": "seed".*\n', "", sized.read_text()))
-    runs = [results.read_run(sized), results.read_run(write_log(tmp_path / "result_1.txt", [0.73]))]
+    runs = [logs.read_run(sized), logs.read_run(write_log(tmp_path / "result_1.txt", [0.73]))]
     problems = verdict.problems_of_result(runs)
     assert "different global batch sizes: ['256', '448']" in problems
     assert "no seed in result_0.txt" in problems
 
 
 def test_a_mean_energy_needs_the_same_parts_in_all_runs(tmp_path):
-    run = results.read_run(write_log(tmp_path / "bert.log", [0.73]))
+    run = logs.read_run(write_log(tmp_path / "bert.log", [0.73]))
     one, other, third = (
         dataclasses.replace(run, energy=Energy(parts=parts))
         for parts in ({"GPUs": 4.0}, {"GPUs": 6.0}, {"GPUs": 5.0, "processors": 1.0})

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.mlperf import log_lines
 from mlperf_bert.mlperf.ledger import LOG_KEY
+from mlperf_bert.mlperf.logs import read_records
 from mlperf_bert.training.observers import Observer
 from tests.helpers import starts
 
@@ -99,7 +99,7 @@ def run_seconds(log: Path) -> tuple[float, float]:
 
     Clocks start just after the stamp of run_start, and stop before the statistics are written.
     """
-    records = log_lines.read_records(log)
+    records = read_records(log)
     [first] = [number for number, record in enumerate(records) if record.key == "run_start"]
     [last] = [number for number, record in enumerate(records) if record.key == "run_stop"]
     inner = [r.time_ms for r in records[first + 1 : last] if r.key not in ("energy", LOG_KEY)]

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from mlperf_bert.mlperf import log_lines
+from mlperf_bert.mlperf import logs
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import workers
 from mlperf_bert.training.inspection import inspect_closely
@@ -21,7 +21,7 @@ from tests.training.stand import EVALUATION, Stand
 
 def keys(path):
     wanted = ("block_start", "block_stop", "eval_start", "eval_accuracy")
-    return [record.key for record in log_lines.read_records(path) if record.key in wanted]
+    return [record.key for record in logs.read_records(path) if record.key in wanted]
 
 
 BLOCK, EVAL = ["block_start", "block_stop"], ["eval_start", "eval_accuracy"]
@@ -73,7 +73,7 @@ def test_the_evaluation_after_a_spent_budget_may_reach_the_target(tmp_path):
 def test_a_resumed_run_has_spent_what_its_killed_process_has(tmp_path):
     stand = Stand(step=60, used=50.0, time_budget="1h")
     stand.run(tmp_path / "bert.log")
-    records = log_lines.read_records(tmp_path / "bert.log")
+    records = logs.read_records(tmp_path / "bert.log")
     spent = [record.value for record in records if record.key == "time_budget_spent"]
     assert spent[0] > 50 and spent[-1] == 50 + 40 + 2 * EVALUATION
 
@@ -107,7 +107,7 @@ def test_a_run_that_was_killed_at_its_end_is_evaluated_and_ends(tmp_path, at_the
     assert stand.events == ["saved"] + ["evaluate"] * evaluates
     assert keys(tmp_path / "bert.log") == EVAL * evaluates
     *_, samples = [
-        r.value for r in log_lines.read_records(tmp_path / "bert.log") if r.key == "train_samples"
+        r.value for r in logs.read_records(tmp_path / "bert.log") if r.key == "train_samples"
     ]
     assert samples == 8 * at_the_end["step"]
 
@@ -147,7 +147,7 @@ def test_the_step_that_reaches_the_target_is_saved_once_after_the_clock_has_stop
     stand = Stand(target_accuracy=0.5, save_checkpoints_steps=20)
     assert stand.run(tmp_path / "bert.log").status == "success"
     assert stand.events == ["evaluate", "save 20", "saved"]
-    log = [record.key for record in log_lines.read_records(tmp_path / "bert.log")]
+    log = [record.key for record in logs.read_records(tmp_path / "bert.log")]
     assert log.index("run_stop") > log.index("eval_accuracy")
 
 
@@ -183,7 +183,7 @@ def test_an_observer_sees_evaluations_and_may_end_the_run(tmp_path):
 
 def test_positions_in_the_log_are_samples(tmp_path):
     Stand(num_train_steps=30).run(tmp_path / "bert.log")
-    records = log_lines.read_records(tmp_path / "bert.log")
+    records = logs.read_records(tmp_path / "bert.log")
     assert [
         (record.key, record.metadata["first_epoch_num"], record.metadata["samples_count"])
         for record in records
@@ -220,7 +220,7 @@ def test_whatever_ends_a_run_its_last_step_is_saved_once_and_evaluated_at_most_o
     assert after in (["saved"], ["saved", "evaluate"])
     # An interrupted run evaluates its last step only if that was due.
     assert stand.evaluated.count(step) == (ending != "interrupted" or step % 20 == 0)
-    keys_of_log = [record.key for record in log_lines.read_records(tmp_path / "bert.log")]
+    keys_of_log = [record.key for record in logs.read_records(tmp_path / "bert.log")]
     assert keys_of_log.count("run_stop") == 1
     if budget is None and signal_step is None:
         assert step == 100 and ending == "aborted"

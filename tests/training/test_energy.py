@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.mlperf import energy, ledger, log_lines, results
-from mlperf_bert.mlperf.log_lines import energy_of_pieces
+from mlperf_bert.mlperf import energy, ledger, logs
+from mlperf_bert.mlperf.logs import energy_of_pieces
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.reporting import precision_of_products
 from tests.helpers import starts
@@ -25,7 +25,7 @@ def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     output = tmp_path / "out"
     flags = {"num_train_steps": 40, "power_watts": WATTS, "precision": "bfloat16"}
     done = starts.run(command(task, output, **flags), check=True)
-    found = results.read_run(output / "bert.log")
+    found = logs.read_run(output / "bert.log")
     least, most = run_seconds(output / "bert.log")
     assert WATTS * least <= found.energy.joules <= WATTS * most
     # Two clocks, read one after the other; between them a busy machine may do something else.
@@ -47,7 +47,7 @@ def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     assert logged["lowest_numerical_precision_in_attn"] == "bfloat16"
     assert logged["lowest_numerical_precision_in_comm"] == "fp32"
     assert logged["micro_batch_size"] == 8
-    stats = [r for r in log_lines.read_records(output / "bert.log") if r.key == ledger.LOG_KEY]
+    stats = [r for r in logs.read_records(output / "bert.log") if r.key == ledger.LOG_KEY]
     *blocks, whole = [record.value["joules"] for record in stats]
     assert whole == pytest.approx(found.energy.joules, abs=1e-5)
     # Evaluations are between the blocks, and after the last one.

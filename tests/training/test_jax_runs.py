@@ -18,7 +18,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert.tf1_tf2 import convert
-from mlperf_bert.mlperf import ledger, results
+from mlperf_bert.mlperf import ledger, logs
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training.offline import RESULTS_LINES
 from tests.helpers import starts
@@ -116,7 +116,7 @@ def test_checkpoints_have_the_keys_of_tensorflows(undisturbed, by_tensorflow):
 
 
 def test_its_log_has_the_runtime_the_energy_and_where_the_time_went(undisturbed):
-    found = results.read_run(undisturbed / "bert.log")
+    found = logs.read_run(undisturbed / "bert.log")
     log = (undisturbed / "bert.log").read_text()
     assert re.search(r'"devices", "value": "1 x cpu by jax \d+\.\d+\.\d+"', log)
     least, most = run_seconds(undisturbed / "bert.log")

@@ -13,8 +13,8 @@ import pytest
 
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.input.pipeline import ExampleShape
-from mlperf_bert.mlperf import results
-from mlperf_bert.mlperf.log_lines import RESULT_LOG
+from mlperf_bert.mlperf import logs
+from mlperf_bert.mlperf.logs import RESULT_LOG
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import offline
 from mlperf_bert.training.config import RunConfig
@@ -77,7 +77,7 @@ def test_every_checkpoint_once_and_all_examples(task, run):
     assert (run / "checkpoint").read_bytes() == state
     # The result is that of a run that evaluated at each checkpoint's time.
     assert "bert.offline.log: aborted after 240 samples; division open (eval" in again.stdout
-    result = results.read_run(run / "bert.offline.log")
+    result = logs.read_run(run / "bert.offline.log")
     assert result.status == "aborted"
     assert [found.samples for found in result.evaluations] == [80, 160, 240]
 

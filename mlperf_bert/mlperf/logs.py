@@ -1,6 +1,4 @@
-"""What one log says: whether its run has ended, times, samples, accuracies, seeds, phases.
-
-The logs may be of any vendor.
+"""How logs are read: their lines, whoever wrote them, and what a log says of its run.
 
 Source: how mlperf_logging's result_summarizer and rcp_checker read logs. Two conventions are in
 use: eval_accuracy's epoch_num is the number of samples, or it counts epochs, evaluations or steps
@@ -8,28 +6,28 @@ and train_samples holds the number. A train_samples of before the training is no
 Google and Habana have there what was planned, others the size of the data set.
 """
 
+import codecs
+import io
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mlperf_bert.files import paths
-from mlperf_bert.files.json_text import read_record
-from mlperf_bert.mlperf import ledger
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.whole import read_regular_file
+from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.log_lines import (
-    LOG_NAME,
-    RECORD_NAME,
-    RECORD_REMEDY,
-    Record,
-    counts_of,
-    energy_of_run,
-    is_end,
-    read_records,
-    require_count,
-    values_of,
-)
 
+LOG_NAME = "bert.log"
+RESULT_LOG = "bert.offline.log"
+"""Written by evaluations that were made after the training."""
+METRICS_NAME = "metrics.jsonl"
+RECORD_NAME = "run.json"
+CAMPAIGN_RECORD = "campaign.json"
+"""In the folder of several runs of the same kind."""
+RECORD_REMEDY = "copy it here again, or choose another --output_dir"
 PHASES = {
     "init_start": ("init", "init_stop"),
     "block_start": ("train", "block_stop"),
@@ -37,28 +35,40 @@ PHASES = {
     "checkpoint_start": ("checkpoint", "checkpoint_stop"),
 }
 """Key that begins a phase -> its kind, and the key that ends it."""
-_HYPERPARAMETERS = (
-    "global_batch_size",
-    "gradient_accumulation_steps",
-    "num_warmup_steps",
-    "start_warmup_step",
-    "time_budget_seconds",
-    "opt_",
-    "lowest_numerical_precision_in_",
-    "tensor_parallelism",
-    "pipeline_parallelism",
-    "context_parallelism",
-    "expert_parallelism",
-    "micro_batch_size",
-)
-"""Beginnings of the keys of a run's configuration."""
-_TRAINED = ("block_stop", "epoch_stop", "eval_start", "eval_stop")
-"""After one of these keys some samples have been trained."""
 MOST_SAMPLES_TO_CONVERGE = 50_000_000
 """Ten times what any BERT-large needs; the data set of the benchmark has three times as many."""
 SAMPLES_UNKNOWN = "samples unknown: "
+_KILLED = "what a killed run took after its last checkpoint is not known"
+_TOKEN = ":::MLLOG "
+# As a terminal, `cat -v` and syslog have it; inside of JSON the byte is written otherwise.
+_COLOUR = re.compile(r"(?:\x1b|\^\[|#033)\[[0-?]*[ -/]*[@-~]|\x1b[()][0-9A-B]")
+_WRAPPED = "is {}, which the official tools do not read; convert it: {}"
+_COLOURED = _WRAPPED.format("coloured", r"sed 's/\x1b\[[0-9;]*m//g' FILE > OTHER")
+_IN_JSON = (
+    "has JSON around each line, which the official tools do not read; take docker logs CONTAINER "
+    "> OTHER, or jq -rj .log FILE > OTHER"
+)
+# Beginnings of the keys of a run's configuration.
+_HYPERPARAMETERS = re.compile(
+    "global_batch_size|gradient_accumulation_steps|micro_batch_size|num_warmup_steps|"
+    "start_warmup_step|time_budget_seconds|opt_|lowest_numerical_precision_in_|"
+    "(tensor|pipeline|context|expert)_parallelism"
+)
+# After one of these keys some samples have been trained.
+_TRAINED = ("block_stop", "epoch_stop", "eval_start", "eval_stop")
 _CLOCK_TOLERANCE_MS = 1000  # between hosts
+_END_OF_TIME_MS = 2**63
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of a log."""
+
+    time_ms: float
+    key: str
+    value: object
+    metadata: dict
 
 
 @dataclass(frozen=True)
@@ -144,33 +154,113 @@ class RunResult:
         return self.status == "success"
 
 
-def read_own_record(path: paths.Location) -> dict:
-    """Return what a run or a campaign recorded of itself; nothing if it has no record.
+def read_records(
+    path: Path, *, may_be_cut: bool = False, may_be_empty: bool = False
+) -> list[Record]:
+    """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
+
+    The log may be in wide characters, coloured, or have each line in a JSON object, as docker's.
+    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too. With
+    `may_be_empty` no line need be there yet.
 
     Raises:
-      ValueError: it is damaged.
+      ValueError: no line of the file is of a log, or a line is cut or damaged.
     """
-    return read_record(path, dict, remedy=RECORD_REMEDY) or {}
+    text, _ = _plain(read_regular_file(path))
+    records = []
+    if may_be_cut:
+        text = text[: text.rfind("\n") + 1]
+    # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
+    for number, line in enumerate(text.split("\n"), start=1):
+        _, token, text = line.partition(_TOKEN)
+        if not token:
+            continue
+        try:
+            records.append(_record(json_text.parse_object(text)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} line {number}: cut or damaged; copy the log again") from error
+    if not records and not may_be_empty:
+        raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
+    return records
 
 
-def has_ended(output_dir: Path) -> bool:
-    """Return whether a run began in a directory and came to its end.
+def require_plain(path: paths.Location) -> None:
+    """Refuse a log that `read_records` takes out of its wrapping, and the official tools do not.
 
     Raises:
-      ValueError: its run.json is damaged.
+      ValueError: it is in wide characters, in JSON or coloured; says how to convert it.
     """
-    record = output_dir / RECORD_NAME
-    return record.exists() and is_end(read_own_record(record).get("status"))
+    _, wrapping = _plain(read_regular_file(path))
+    if wrapping:
+        raise ValueError(f"{path}: {wrapping}")
 
 
-def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
-    """Return what the log of a run that has ended says; None if there is none.
+def _plain(content: bytes) -> tuple[str, str]:
+    """Return a log's text with plain ends of lines, and what hid its events; "" if nothing did."""
+    wrapping = ""
+    # By a mark, or by the zeros in the first characters.
+    encoding = json.detect_encoding(content)
+    if not encoding.startswith("utf-8"):
+        content = content.decode(encoding, errors="replace").encode()
+        name = encoding.upper().replace("-BE", "BE").replace("-LE", "LE")
+        wrapping = _WRAPPED.format(f"text in {name}", f"iconv -f {name} -t UTF-8 FILE > OTHER")
+    # Latin-1, as the official tools read: no byte of a foreign log is refused.
+    text = content.removeprefix(codecs.BOM_UTF8).decode("latin-1")
+    for unwrap, wrapped in ((_without_json, _IN_JSON), (_without_colours, _COLOURED)):
+        plain = unwrap(text)
+        if _events(plain) != _events(text):
+            wrapping = wrapping or wrapped
+        text = plain
+    return text.replace("\r\n", "\n").replace("\r", "\n"), wrapping
 
-    Raises:
-      ValueError: there is a log, and it or run.json is damaged.
-    """
-    log = output_dir / log_name
-    return read_run(log) if log.exists() and has_ended(output_dir) else None
+
+def _events(text: str) -> list[str]:
+    return [line.partition(_TOKEN)[2] for line in text.split("\n") if _TOKEN in line]
+
+
+def _without_colours(text: str) -> str:
+    return _COLOUR.sub("", text)
+
+
+def _without_json(text: str) -> str:
+    """Return the lines of which each is in a JSON object, as docker and journald keep them."""
+    found = []
+    for line in io.StringIO(text):
+        try:
+            fields = json_text.parse_object(line) if line.startswith("{") else {}
+        except ValueError:
+            fields = {}
+        values = [value for value in fields.values() if isinstance(value, str)]
+        inner = next((f"{value}\n" for value in values if _TOKEN in value), line)
+        # Docker's own newline stays: it cuts a long line into pieces, of which the last one has it.
+        found.append(fields["log"] if isinstance(fields.get("log"), str) else inner)
+    return "".join(found)
+
+
+def _record(fields: Mapping) -> Record:
+    metadata, time_ms, key = fields["metadata"] or {}, fields["time_ms"], fields["key"]
+    if not isinstance(metadata, dict) or not isinstance(key, str):
+        raise TypeError("metadata is an object, key a text")
+    if not isinstance(time_ms, int | float) or not abs(time_ms) < _END_OF_TIME_MS:
+        raise TypeError("time_ms is a number")
+    return Record(time_ms, key, fields["value"], metadata)
+
+
+def values_of(records: list[Record], key: str) -> list:
+    """Every value that a log has for a key."""
+    return [record.value for record in records if record.key == key]
+
+
+def counts_of(records: list[Record], key: str) -> list[float]:
+    """Numbers of samples, of which a log may also say that it does not know them."""
+    return [require_count(value, key) for value in values_of(records, key) if value is not None]
+
+
+def require_count(value: object, key: str) -> float:
+    """Return a number of samples; raises ValueError if the value of the key is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+        raise ValueError(f"{key} is {value!r:.80}, which is not a number of samples")
+    return value
 
 
 def read_run(path: Path, *, may_run: bool = False, may_be_empty: bool = False) -> RunResult:
@@ -230,9 +320,7 @@ def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
         division=_first(records, "submission_division", str),
         cache_cleared=any(value is True for value in values_of(records, "cache_clear")),
         hyperparameters={
-            record.key: record.value
-            for record in records
-            if record.key.startswith(_HYPERPARAMETERS)
+            record.key: record.value for record in records if _HYPERPARAMETERS.match(record.key)
         },
         provenance={
             str(name): str(value)
@@ -272,64 +360,6 @@ def _train_samples(records: Sequence[Record]) -> tuple[float | None, float | Non
     ]
     planned = [samples for samples in logged_after if samples not in trained]
     return next(reversed(trained), None), next(reversed(planned), None)
-
-
-def copies_among(named: Sequence[tuple[str, object]]) -> dict[int, str]:
-    """Return number -> "NAME: the same run as OTHER" of every run that is an earlier one again.
-
-    Args:
-      named: what a run is called, and what is known of it, a RunResult say.
-    """
-    first: dict[str, str] = {}
-    found = {}
-    for number, (name, known) in enumerate(named):
-        # As text: accuracies may be NaN, which is not equal to itself.
-        text = repr(replace(known, path=Path()) if isinstance(known, RunResult) else known)
-        if first.setdefault(text, name) != name:
-            found[number] = f"{name}: the same run as {first[text]}"
-    return found
-
-
-def in_words(left_out: Sequence[str]) -> str:
-    """Return "NAME: REASON" of runs that do not count as one line, those of a reason together."""
-    names: dict[str, list[str]] = {}
-    for line in left_out:
-        name, _, reason = line.rpartition(": ")
-        names.setdefault(reason, []).append(name)
-    shown = [
-        f"{first}{f' and {len(others)} more' if others else ''}: {reason:.200}"
-        for reason, (first, *others) in names.items()
-    ]
-    return "; ".join(shown[:3]) + ("; ..." if len(shown) > 3 else "")
-
-
-def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Return the runs of one system; what all of them were to train is not what each has trained.
-
-    The same train_samples after different numbers of evaluations is a plan.
-    """
-    evaluations: dict[float | None, set[int]] = {}
-    for run in runs:
-        if run.counts_by_train_samples:
-            evaluations.setdefault(run.samples_to_converge, set()).add(len(run.evaluations))
-    planned = {samples for samples, numbers in evaluations.items() if len(numbers) > 1} - {None}
-    return [
-        replace(run, samples_to_converge=None, planned_samples=run.samples_to_converge)
-        if run.counts_by_train_samples and run.samples_to_converge in planned
-        else run
-        for run in runs
-    ]
-
-
-def why_samples_are_unknown(runs: Sequence[RunResult]) -> str:
-    """Return "samples unknown: " and why, of logs of runs that succeeded; "" if all say them."""
-    unknown = [run for run in runs if run.succeeded and run.samples_to_converge is None]
-    if not unknown:
-        return ""
-    planned = [run.planned_samples for run in unknown if run.planned_samples is not None]
-    if not planned:
-        return f"{SAMPLES_UNKNOWN}the logs do not say them"
-    return f"{SAMPLES_UNKNOWN}train_samples, {planned[0]:,}, is a plan or the size of the data set"
 
 
 def _first(records: list[Record], key: str, kind: type[_T]) -> _T | None:
@@ -452,3 +482,153 @@ def _init_minutes(records: list[Record]) -> float | None:
     starts = [record.time_ms for record in records if record.key == "init_start"]
     stops = [record.time_ms for record in records if record.key == "init_stop"]
     return (stops[-1] - min(starts)) / 60_000 if starts and stops else None
+
+
+def copies_among(named: Sequence[tuple[str, object]]) -> dict[int, str]:
+    """Return number -> "NAME: the same run as OTHER" of every run that is an earlier one again.
+
+    Args:
+      named: what a run is called, and what is known of it, a RunResult say.
+    """
+    first: dict[str, str] = {}
+    found = {}
+    for number, (name, known) in enumerate(named):
+        # As text: accuracies may be NaN, which is not equal to itself.
+        text = repr(replace(known, path=Path()) if isinstance(known, RunResult) else known)
+        if first.setdefault(text, name) != name:
+            found[number] = f"{name}: the same run as {first[text]}"
+    return found
+
+
+def in_words(left_out: Sequence[str]) -> str:
+    """Return "NAME: REASON" of runs that do not count as one line, those of a reason together."""
+    names: dict[str, list[str]] = {}
+    for line in left_out:
+        name, _, reason = line.rpartition(": ")
+        names.setdefault(reason, []).append(name)
+    shown = [
+        f"{first}{f' and {len(others)} more' if others else ''}: {reason:.200}"
+        for reason, (first, *others) in names.items()
+    ]
+    return "; ".join(shown[:3]) + ("; ..." if len(shown) > 3 else "")
+
+
+def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
+    """Return the runs of one system; what all of them were to train is not what each has trained.
+
+    The same train_samples after different numbers of evaluations is a plan.
+    """
+    evaluations: dict[float | None, set[int]] = {}
+    for run in runs:
+        if run.counts_by_train_samples:
+            evaluations.setdefault(run.samples_to_converge, set()).add(len(run.evaluations))
+    planned = {samples for samples, numbers in evaluations.items() if len(numbers) > 1} - {None}
+    return [
+        replace(run, samples_to_converge=None, planned_samples=run.samples_to_converge)
+        if run.counts_by_train_samples and run.samples_to_converge in planned
+        else run
+        for run in runs
+    ]
+
+
+def why_samples_are_unknown(runs: Sequence[RunResult]) -> str:
+    """Return "samples unknown: " and why, of logs of runs that succeeded; "" if all say them."""
+    unknown = [run for run in runs if run.succeeded and run.samples_to_converge is None]
+    if not unknown:
+        return ""
+    planned = [run.planned_samples for run in unknown if run.planned_samples is not None]
+    if not planned:
+        return f"{SAMPLES_UNKNOWN}the logs do not say them"
+    return f"{SAMPLES_UNKNOWN}train_samples, {planned[0]:,}, is a plan or the size of the data set"
+
+
+def is_end(status: object) -> bool:
+    """Return whether a status of run.json is that of a run which has ended."""
+    return status != "running"
+
+
+def read_own_record(path: paths.Location) -> dict:
+    """Return what a run or a campaign recorded of itself; nothing if it has no record.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    return json_text.read_record(path, dict, remedy=RECORD_REMEDY) or {}
+
+
+def has_ended(output_dir: Path) -> bool:
+    """Return whether a run began in a directory and came to its end.
+
+    Raises:
+      ValueError: its run.json is damaged.
+    """
+    record = output_dir / RECORD_NAME
+    return record.exists() and is_end(read_own_record(record).get("status"))
+
+
+def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
+    """Return what the log of a run that has ended says; None if there is none.
+
+    Raises:
+      ValueError: there is a log, and it or run.json is damaged.
+    """
+    log = output_dir / log_name
+    return read_run(log) if log.exists() and has_ended(output_dir) else None
+
+
+def energy_of_run(records: Sequence[Record]) -> Energy | None:
+    """Return what a log says of the energy up to its end; None if it says nothing.
+
+    The log of a killed run ends without: then up to its last checkpoint, marked as too little.
+    """
+    found = [record for record in records if record.key == energy.LOG_KEY]
+    for record in found:
+        if record.metadata.get("of") == "run":
+            return Energy.from_event(record.value, record.metadata)
+    last = Energy.from_event(found[-1].value, found[-1].metadata) if found else None
+    return last and replace(last, at_least=_KILLED)
+
+
+def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
+    """Return after how many samples the logs of one run say that it has reached its target.
+
+    None if none says so; what cannot be read says nothing.
+    """
+    for path in logs:
+        try:
+            records = read_records(path, may_be_cut=True)
+            samples = counts_of(records, "train_samples")
+        except (ValueError, OSError):
+            continue
+        ends = [record.metadata.get("status") for record in records if record.key == "run_stop"]
+        if samples and ends[-1:] == ["success"]:
+            return samples[-1]
+    return None
+
+
+def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
+    """Return the energy of all pieces of a run that was resumed; None if no log says anything.
+
+    A log that is damaged makes the energy unknown.
+    """
+    try:
+        return energy.total([energy_of_run(read_records(log)) for log in logs])
+    except (ValueError, OSError) as error:
+        return Energy(unknown=str(error))
+
+
+def seconds_spent(logs: Sequence[paths.Location]) -> float:
+    """Return the used seconds of a time budget: from run_start to the last line, in all its logs.
+
+    A killed run with a budget wrote its last line about a hundredth of it before its end, or later.
+
+    Raises:
+      ValueError: a log is damaged.
+    """
+    seconds = 0.0
+    for path in logs:
+        records = read_records(path, may_be_cut=True)
+        start = next((record for record in records if record.key == "run_start"), None)
+        if start:
+            seconds += max(0.0, records[-1].time_ms - start.time_ms) / 1000
+    return seconds

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlperf_bert.mlperf import ledger, log_lines, results
+from mlperf_bert.mlperf import ledger, logs
 from tests.mlperf.example_log import INTERVAL_SAMPLES, write_log
 
 
@@ -17,7 +17,7 @@ def write_lines(path, *lines):
 
 
 def test_own_log(tmp_path):
-    run = results.read_run(write_log(tmp_path / "result_0.txt", [0.5, 0.73]))
+    run = logs.read_run(write_log(tmp_path / "result_0.txt", [0.5, 0.73]))
     assert (run.status, run.succeeded) == ("success", True)
     assert run.samples_to_converge == 300_160
     assert run.global_batch_size == 448
@@ -28,18 +28,18 @@ def test_own_log(tmp_path):
 
 def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73])
-    seconds = results.read_run(log).seconds
+    seconds = logs.read_run(log).seconds
     assert seconds["compute"] > 0 and set(seconds) == set(ledger.KINDS)
-    at = {record.key: record.time_ms for record in log_lines.read_records(log)}
+    at = {record.key: record.time_ms for record in logs.read_records(log)}
     least, most = at["block_stop"] - at["block_start"], at["run_stop"] - at["run_start"]
     assert least - 1 <= 1000 * sum(seconds.values()) <= most + 1  # stamps are whole milliseconds
     others = log.read_text().replace('{"input_wait_seconds"', '{"throughput"')
     log.write_text(others)
-    assert results.read_run(log).seconds is None
+    assert logs.read_run(log).seconds is None
 
 
 def test_precision_and_parallelism_belong_to_the_configuration(tmp_path):
-    found = results.read_run(write_log(tmp_path / "log.txt", [0.73])).hyperparameters
+    found = logs.read_run(write_log(tmp_path / "log.txt", [0.73])).hyperparameters
     assert found["lowest_numerical_precision_in_linear"] == "bfloat16"
     assert found["lowest_numerical_precision_in_comm"] == "fp32"
     assert found["tensor_parallelism"] == found["expert_parallelism"] == 1
@@ -60,7 +60,7 @@ def test_log_that_counts_epochs_takes_train_samples(tmp_path):
     )
     with log.open("a") as lines:
         lines.write("not of the log\n")
-    run = results.read_run(log)
+    run = logs.read_run(log)
     assert (run.minutes, run.init_minutes, run.samples_to_converge) == (1.5, 0.5, 3_000_256)
     assert run.counts_by_train_samples
     assert [evaluation.minutes for evaluation in run.evaluations] == [0.5, 1.0]
@@ -84,7 +84,7 @@ def test_an_epoch_num_that_is_no_number_of_samples_is_not_taken_for_one(
         *((9, "train_samples", number, {}) for number in train_samples),
         (60_000, "run_stop", None, {"status": "success"}),
     )
-    run = results.read_run(log)
+    run = logs.read_run(log)
     assert run.samples_to_converge == (train_samples[0] if train_samples else None)
     assert run.counts_by_train_samples
     assert [evaluation.samples for evaluation in run.evaluations] == [None] * 3
@@ -130,9 +130,9 @@ def test_train_samples_of_before_the_training_are_a_plan(
         *logged(at_end),
         (60_000, "run_stop", None, {"status": "success"}),
     )
-    run = results.read_run(log)
+    run = logs.read_run(log)
     assert (run.samples_to_converge, run.samples_per_second is None) == (expected, not expected)
-    why = results.why_samples_are_unknown([run])
+    why = logs.why_samples_are_unknown([run])
     planned = next(iter(at_init + after_start + each_time + at_end))
     assert why == (
         ""
@@ -149,9 +149,9 @@ def test_one_epoch_num_beside_several_results_is_a_plan(tmp_path):
         *((9, "eval_accuracy", value, {"epoch_num": 3_000_256}) for value in (0.5, 0.72)),
         (60_000, "run_stop", None, {"status": "success"}),
     )
-    assert results.read_run(log).samples_to_converge is None
+    assert logs.read_run(log).samples_to_converge is None
     log.write_text(log.read_text().replace("0.5,", "0.72,"))  # two ranks after one evaluation
-    assert results.read_run(log).samples_to_converge == 3_000_256
+    assert logs.read_run(log).samples_to_converge == 3_000_256
 
 
 def test_what_all_runs_were_to_train_is_not_what_each_has_trained(tmp_path):
@@ -162,13 +162,13 @@ def test_what_all_runs_were_to_train_is_not_what_each_has_trained(tmp_path):
         log = tmp_path / f"result_{number}.txt"
         start, stop = (number, "run_start", None, {}), (99, "run_stop", None, {"status": "success"})
         write_lines(log, start, *lines, (99, "train_samples", samples, {}), stop)
-        return results.read_run(log)
+        return logs.read_run(log)
 
-    plans = results.without_plans([run(0, 20, 3_000_256), run(1, 19, 3_000_256)])
+    plans = logs.without_plans([run(0, 20, 3_000_256), run(1, 19, 3_000_256)])
     assert [each.samples_to_converge for each in plans] == [None, None]
-    assert results.why_samples_are_unknown(plans).startswith("samples unknown: train_samples, 3,0")
+    assert logs.why_samples_are_unknown(plans).startswith("samples unknown: train_samples, 3,0")
     real = [run(0, 20, 3_000_256), run(1, 19, 2_850_176), run(2, 20, 3_000_256)]
-    assert results.without_plans(real) == real
+    assert logs.without_plans(real) == real
 
 
 def test_of_two_starts_of_a_phase_the_first_one_counts(tmp_path):
@@ -180,7 +180,7 @@ def test_of_two_starts_of_a_phase_the_first_one_counts(tmp_path):
         (180_000, "block_stop", None, {}),
         (180_000, "run_stop", None, {"status": "success"}),
     )
-    assert results.read_run(log).phases == (results.Phase("train", 1.0, 3.0),)
+    assert logs.read_run(log).phases == (logs.Phase("train", 1.0, 3.0),)
 
 
 def test_planned_train_samples_do_not_replace_an_epoch_num_of_samples(tmp_path):
@@ -193,7 +193,7 @@ def test_planned_train_samples_do_not_replace_an_epoch_num_of_samples(tmp_path):
         (9, "train_samples", 3_000_256, {}),
         (60_000, "run_stop", None, {"status": "success"}),
     )
-    run = results.read_run(log)
+    run = logs.read_run(log)
     assert (run.samples_to_converge, run.counts_by_train_samples) == (896, False)
 
 
@@ -207,7 +207,7 @@ def test_evaluations_outside_the_clock(tmp_path):
         (65_000, "run_stop", None, {"status": "success"}),
         (90_000, "eval_accuracy", 0.73, {"epoch_num": 896}),
     )
-    run = results.read_run(log)
+    run = logs.read_run(log)
     assert [evaluation.samples for evaluation in run.evaluations] == [0, 448]
     assert (run.samples_to_converge, run.minutes) == (448, 1.0)
 
@@ -215,7 +215,7 @@ def test_evaluations_outside_the_clock(tmp_path):
 def test_letters_beyond_ascii_do_not_end_a_line(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73])
     log.write_text(log.read_text().replace('"1xExample"', '"Å\u2028box"'), encoding="utf-8")
-    assert results.read_run(log).succeeded
+    assert logs.read_run(log).succeeded
 
 
 def in_json(key):
@@ -255,25 +255,25 @@ def test_a_log_is_read_as_people_keep_it_and_the_official_tools_are_spared_it(tm
     wrap, words = WRAPPED[form]
     wrapped = tmp_path / "kept.txt"
     wrapped.write_bytes(wrap(plain.read_text()))
-    assert log_lines.read_records(wrapped) == log_lines.read_records(plain)
-    log_lines.require_plain(plain)
+    assert logs.read_records(wrapped) == logs.read_records(plain)
+    logs.require_plain(plain)
     with pytest.raises(
         ValueError, match=f"kept.txt: {words.rstrip(';')}.*which the official tools"
     ):
-        log_lines.require_plain(wrapped)
+        logs.require_plain(wrapped)
 
 
 def test_the_official_tools_read_what_has_colours_beside_its_lines(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73])
-    expected = log_lines.read_records(log)
+    expected = logs.read_records(log)
     beside = '\x1b[32mepoch 1\x1b[0m\n{"log": 3}\n{"loss": "2"}\n\x1b[36mrank 0 |\x1b[0m '
     log.write_text(beside + log.read_text() + "\ufeff")
-    log_lines.require_plain(log)
-    assert log_lines.read_records(log) == expected
+    logs.require_plain(log)
+    assert logs.read_records(log) == expected
 
 
 def test_aborted_run_has_no_samples_to_converge(tmp_path):
-    run = results.read_run(write_log(tmp_path / "result_0.txt", [0.5]))
+    run = logs.read_run(write_log(tmp_path / "result_0.txt", [0.5]))
     assert (run.status, run.samples_to_converge) == ("aborted", None)
 
 
@@ -329,20 +329,20 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
 )
 def test_impossible_logs_are_refused(tmp_path, lines, message):
     with pytest.raises(ValueError, match=message):
-        results.read_run(write_lines(tmp_path / "result_0.txt", *lines))
+        logs.read_run(write_lines(tmp_path / "result_0.txt", *lines))
 
 
 def test_cut_log_is_refused(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73])
     log.write_text(log.read_text()[:-20])
     with pytest.raises(ValueError, match=r"result_0.txt line \d+: cut or damaged"):
-        results.read_run(log)
+        logs.read_run(log)
 
 
 def test_file_that_is_no_log_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing\n")
     with pytest.raises(ValueError, match=r"notes.txt: no line starts with :::MLLOG, so this is no"):
-        results.read_run(tmp_path / "notes.txt")
+        logs.read_run(tmp_path / "notes.txt")
 
 
 def test_the_samples_at_which_a_run_has_succeeded(tmp_path):
@@ -350,6 +350,6 @@ def test_the_samples_at_which_a_run_has_succeeded(tmp_path):
     success = write_log(tmp_path / "success.log", [0.5, 0.73])
     (tmp_path / "damaged.log").write_text(":::MLLOG {\n")
     damaged, missing = tmp_path / "damaged.log", tmp_path / "missing.log"
-    assert log_lines.samples_at_success([]) is None
-    assert log_lines.samples_at_success([aborted, damaged, missing]) is None
-    assert log_lines.samples_at_success([damaged, aborted, success]) == 2 * INTERVAL_SAMPLES
+    assert logs.samples_at_success([]) is None
+    assert logs.samples_at_success([aborted, damaged, missing]) is None
+    assert logs.samples_at_success([damaged, aborted, success]) == 2 * INTERVAL_SAMPLES
