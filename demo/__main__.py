@@ -85,14 +85,9 @@ def data_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> Iterator[
         f"PUNKT={to}/punkt cleanup_scripts/process_wiki.sh {to}/text/'wiki_??'",
     )
     yield (
-        "learn a WordPiece vocabulary from the training articles",
-        f"python -m demo.vocabulary --input_file={to}/cleaned/'part-*' "
-        f"--output_file={to}/vocab.txt",
-    )
-    yield (
-        "write a tiny BERT's configuration and initial checkpoint",
-        f"python -m demo.checkpoint --seed={seed} --vocab_file={to}/vocab.txt "
-        f"--max_seq_length={lengths.max_seq_length} --output_dir={to}/checkpoint",
+        "learn a WordPiece vocabulary; write a tiny BERT's configuration and initial checkpoint",
+        f"python -m demo.model --seed={seed} --input_file={to}/cleaned/'part-*' "
+        f"--max_seq_length={lengths.max_seq_length} --output_dir={to}",
     )
     options = (
         f"--vocab_file={to}/vocab.txt --do_lower_case=True {lengths.flags} --masked_lm_prob=0.15 "
@@ -125,7 +120,11 @@ def training_step(
     reference: str | None = "demo/reference_runs.json",
     runtime: str = "auto",
 ) -> Step:
-    """Return the training to the target; `reference` has the runs that it is watched beside."""
+    """Return the training to the target; `reference` has the runs that it is watched beside.
+
+    Those of demo/reference_runs.json are five demos, with the seeds 101 to 105;
+    `python -m mlperf_results.watch --reference=FOLDER --save=FILE` writes such a file.
+    """
     to = shlex.quote(str(folder))
     watched = ""
     if reference and lengths == LENGTHS:

@@ -23,23 +23,19 @@ def read_metrics(path: Path) -> tuple[list[dict], list[dict]]:
       ValueError: there is no evaluation in it, or a line is none of a run.
       OSError: it cannot be read.
     """
-    texts = enumerate(read_regular_file(path).splitlines(), start=1)
-    lines = [_parsed(text, where=f"{path}: line {number}") for number, text in texts]
-    evaluations = [line for line in lines if line.get("kind") == "eval"]
-    if not evaluations:
+    lines: dict[str, list[dict]] = {kind: [] for kind in _DRAWN}
+    for number, text in enumerate(read_regular_file(path).splitlines(), start=1):
+        try:
+            line = json_text.parse_object(text)
+            if (kind := line["kind"]) in lines:
+                lines[kind].append({name: float(line[name]) for name in _DRAWN[kind]})
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{path}: line {number}: {error!s:.300}; give the metrics.jsonl of a run"
+            ) from error
+    if not lines["eval"]:
         raise ValueError(f"{path} holds no evaluation: the run ended before its first one")
-    return [line for line in lines if line.get("kind") == "train"], evaluations
-
-
-def _parsed(text: bytes, where: str) -> dict:
-    try:
-        line = json_text.parse_object(text)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}; give the metrics.jsonl of a run") from error
-    for name in _DRAWN.get(line.get("kind"), ()):
-        if not isinstance(line.get(name), int | float):
-            raise ValueError(f"{where}: no number {name}; give the metrics.jsonl of a run")
-    return line
+    return lines["train"], lines["eval"]
 
 
 def draw(metrics_file: Path, output_file: Path) -> None:

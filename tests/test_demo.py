@@ -18,13 +18,12 @@ import demo.__main__ as the_demo
 from benchmarks import convergence
 from demo import (
     campaign,
-    checkpoint,
     encyclopedia,
     facts,
     finetuning,
+    model,
     nightly,
     picture,
-    vocabulary,
 )
 from mlperf_bert.checkpoints.reading import StoredCheckpoint, load_initial_weights
 from mlperf_bert.convert.saving import write_name_based
@@ -97,19 +96,20 @@ def test_too_few_articles_are_refused(tmp_path):
 def test_vocabulary_covers_the_text(tmp_path, monkeypatch):
     text = "\n".join(text for _, text in encyclopedia.articles(seed=1, num_articles=200))
     (tmp_path / "text").write_text(text, encoding="utf-8")
-    flags = {"input_file": tmp_path / "te*", "output_file": tmp_path / "vocab.txt"}
+    flags = {"input_file": tmp_path / "te*", "output_dir": tmp_path, "vocab_size": 800, "seed": 1}
     given = [f"--{name}={value}" for name, value in flags.items()]
-    monkeypatch.setattr(sys, "argv", ["vocabulary", *given, "--vocab_size=800"])
-    vocabulary.main()
+    monkeypatch.setattr(sys, "argv", ["model", *given])
+    assert model.main() == 0
+    config = json.loads((tmp_path / "checkpoint" / "bert_config.json").read_text())
     tokens = (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines()
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert len(set(tokens)) == len(tokens) <= 1000
+    assert len(set(tokens)) == len(tokens) == config["vocab_size"] <= 1000
     assert {"the", "capital", "a", "z", "##a", "##z"} <= set(tokens)
 
 
 def test_initial_checkpoint_fits_the_model(tmp_path):
-    config = checkpoint.tiny_config(vocab_size=100, max_seq_length=16)
-    tensors = checkpoint.initial_tensors(config, seed=1)
+    config = model.tiny_config(vocab_size=100, max_seq_length=16)
+    tensors = model.initial_tensors(config, seed=1)
     prefix = str(tmp_path / "model.ckpt-0")
     write_name_based(prefix, tensors)
     variables = trained_variables(build_pretrainer(config, seed=2))
@@ -140,7 +140,7 @@ def test_picture_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'{"kind": "eval", "samples": 3}', "line 1: no number loss"),
+        (b'{"kind": "eval", "samples": 3}', "line 1: 'loss'"),
         (b'{"kind": "train", "samples": 3, "loss": 1}\n\xff', "line 2: not JSON"),
         (b"[1]", "line 1: expected a JSON object, got list"),
         (
@@ -159,18 +159,17 @@ def test_picture_of_another_file_or_of_no_evaluation_is_refused(tmp_path, conten
 @pytest.mark.parametrize("content", [b"", b" \n\n", b"caf\xe9"])
 def test_vocabulary_of_what_is_no_text_is_refused(tmp_path, content):
     (tmp_path / "text").write_bytes(content)
-    with pytest.raises(ValueError, match=f"{tmp_path}/text(: no UTF-8 at byte 3;| has no word)"):
-        vocabulary.learn_vocabulary([str(tmp_path / "text")], vocab_size=800)
+    with pytest.raises(ValueError, match=f"{tmp_path}/text(: byte 3 is not UTF-8;| has no word)"):
+        model.learn_vocabulary([str(tmp_path / "text")], vocab_size=800)
     with pytest.raises(ValueError, match="no text to learn a vocabulary from"):
-        vocabulary.learn_vocabulary([], vocab_size=800)
+        model.learn_vocabulary([], vocab_size=800)
 
 
 @pytest.mark.parametrize(
     ("module", "flags"),
     [
         (picture, "--metrics_file={}/none --output_file={}/x"),
-        (vocabulary, "--input_file={}/none --output_file={}/x"),
-        (checkpoint, "--seed=1 --vocab_file={}/none --output_dir={}/x"),
+        (model, "--seed=1 --input_file={}/none --output_dir={}/x"),
         (encyclopedia, "--seed=1 --num_articles=3 --output_dir={}/x"),
     ],
 )

@@ -43,15 +43,13 @@ def work(tmp_path_factory) -> Path:
     articles = [article for text in texts for article in doors.articles_of(text)]
     doors.write(folder / "articles.parquet", articles)
     (folder / "lines.txt").write_text("\n".join(article["text"] for article in articles))
-    vocabulary = folder / "vocab.txt"
-    run("-m", "demo.vocabulary", f"--input_file={folder}/lines.txt", f"--output_file={vocabulary}")
     run(
-        *["-m", "demo.checkpoint", "--seed=2", f"--vocab_file={vocabulary}"],
-        *["--max_seq_length=64", f"--output_dir={folder}/checkpoint"],
+        *["-m", "demo.model", "--seed=2", f"--input_file={folder}/lines.txt"],
+        f"--output_dir={folder}",
     )
     run(
         *["-m", "mlperf_bert.convert.to_hugging_face", f"--output_dir={folder}/public"],
-        *[f"--checkpoint={folder}/checkpoint/model.ckpt-0", f"--vocab_file={vocabulary}"],
+        *[f"--checkpoint={folder}/checkpoint/model.ckpt-0", f"--vocab_file={folder}/vocab.txt"],
         *[f"--bert_config_file={folder}/checkpoint/bert_config.json"],
     )
     for made in ("text", "checkpoint", "lines.txt", "public/README.md", "public/provenance.json"):
