@@ -89,13 +89,11 @@ def seed_of(demo_dir: Path) -> int:
     Raises:
       ValueError: there is no finished demo in the folder.
     """
-    try:
-        record = json_text.read_object(demo_dir / "run" / "run.json")
-        if record["status"] == "success":
-            return int(record["seed"])
-    except (FileNotFoundError, NotADirectoryError, KeyError):
-        pass  # as one that did not succeed
-    raise ValueError(f"{demo_dir}: no finished demo; run `make demo` first")
+    remedy = "run `make demo` again"
+    record = json_text.read_record(demo_dir / "run" / "run.json", dict, remedy=remedy) or {}
+    if record.get("status") != "success":
+        raise ValueError(f"{demo_dir}: no finished demo; run `make demo` first")
+    return int(record["seed"])
 
 
 def require_apart(demo_dir: Path, output_dir: Path) -> None:
