@@ -1,6 +1,6 @@
 """Exact match, F1 and thresholds equal those of SQuAD's script for 2.0. CPU, seconds.
 
-Oracle: transformers' copy of that script; and scores worked out by hand.
+Oracle: transformers' copy of that script, and one case worked out by hand.
 """
 
 import math
@@ -50,24 +50,6 @@ def test_equal_to_the_official_script(has_impossible):
         assert list(found) == list(expected)
         without_odds = squad_answers.scores(answers, predictions, null_odds=None)
         assert without_odds == {key: found[key] for key in ("exact", "f1", "total")}
-
-
-@pytest.mark.parametrize(
-    ("answers", "predicted", "exact", "f1"),
-    [
-        (["Denver Broncos"], "the denver  broncos!", 100, 100),
-        (["Denver Broncos"], "Broncos", 0, 200 / 3),
-        (["Denver Broncos", "Broncos"], "Broncos", 100, 100),
-        (["Denver Broncos"], "Carolina", 0, 0),
-        (["Denver Broncos"], "", 0, 0),
-        (["the"], "a", 100, 100),
-        (["theater"], "ater", 0, 0),
-        (["b b c"], "b c c", 0, 200 / 3),
-    ],
-)
-def test_scores_by_hand(answers, predicted, exact, f1):
-    found = squad_answers.scores({"q": answers}, {"q": predicted}, null_odds=None)
-    assert found == pytest.approx({"exact": exact, "f1": f1, "total": 1})
 
 
 def test_the_best_threshold_by_hand():
