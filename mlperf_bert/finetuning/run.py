@@ -65,21 +65,6 @@ def read_result(folder: Path, setting: Setting, task: Task) -> RunResult | None:
     return read_record(folder / RESULT_NAME, parsed, remedy=remedy)
 
 
-def require_checkpoint(folder: Path) -> str:
-    """The path of a run's checkpoint.
-
-    Raises:
-      ValueError: a sweep has removed it, because another run was better.
-    """
-    _, path = newest_checkpoint(str(folder))
-    if not path:
-        raise ValueError(
-            f"{folder}: its checkpoint is gone, as that of a run that was not the best of its "
-            "sweep; repeat the sweep's command, or remove the folder to train again"
-        )
-    return path
-
-
 @dataclasses.dataclass(frozen=True)
 class _Steps(Event):
     """What a run does with each step, and what with the last one if a signal stops it."""
@@ -185,10 +170,14 @@ class Run:
         """Split and logits, by the weights after the last epoch.
 
         Raises:
-          ValueError: as `require_checkpoint`.
+          ValueError: a sweep has removed the checkpoint, because another run was better.
           FloatingPointError: a logit is not finite.
         """
-        path = require_checkpoint(self.folder)
+        if not (path := newest_checkpoint(str(self.folder))[1]):
+            raise ValueError(
+                f"{self.folder}: its checkpoint is gone, as that of a run that was not the best of "
+                "its sweep; repeat the sweep's command, or remove the folder to train again"
+            )
         trainer, state = self._build()
         with contextlib.redirect_stdout(None):  # "Going on from": no training does
             state.restore(path)

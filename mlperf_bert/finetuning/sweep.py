@@ -13,7 +13,7 @@ from mlperf_bert.files.whole import written_beside
 from mlperf_bert.finetuning import glue, prepared, weights
 from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Setting, Task
 from mlperf_bert.finetuning.prepared import Prepared
-from mlperf_bert.finetuning.run import Run, RunResult, read_result, require_checkpoint
+from mlperf_bert.finetuning.run import Run, RunResult
 from mlperf_bert.messages import Problems
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy, replica_batch_size
@@ -151,7 +151,8 @@ def run(config: FinetuningConfig) -> Results:
     tasks = [config.create(name) for name in names]
     weights.check(begun.source, needs_pooler=any(name in glue.NAMES for name in names))
     _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
-    _check_all(tasks, config)
+    if len(tasks) > 1:  # a single one is read below, before its first run
+        _require_files(tasks, config)
     found, files = [], []
     for task in tasks:
         ready = Prepared(task, begun)
@@ -171,29 +172,17 @@ def run(config: FinetuningConfig) -> Results:
     return Results(tasks=found, prediction_files=files)
 
 
-def _check_all(tasks: Sequence[Task], config: FinetuningConfig) -> None:
-    """Raises ValueError with a line for each task whose files, or best run, cannot be used."""
+def _require_files(tasks: Sequence[Task], config: FinetuningConfig) -> None:
+    """Reads all tasks, and keeps none; raises ValueError with a line for each that is bad."""
     problems = []
     for task in tasks:
         try:
-            if len(tasks) > 1:  # read, and not kept
-                for split in prepared.splits_needed(task, config):
-                    task.read(split)
-            if config.do_predict:
-                _require_checkpoint(task, config)
+            for split in prepared.splits_needed(task, config):
+                task.read(split)
         except ValueError as error:
             problems.append(str(error))
     if problems:
         raise Problems(problems)
-
-
-def _require_checkpoint(task: Task, config: FinetuningConfig) -> None:
-    """Checks that the best run of a task whose runs have all ended can still answer."""
-    folder = Path(config.output_dir) / task.name
-    ended = [read_result(folder / each.folder, each, task) for each in config.settings]
-    runs = [result for result in ended if result]
-    if len(runs) == len(ended):
-        require_checkpoint(TaskResult(task=task, runs=runs).best.folder)
 
 
 def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[Run]]:
