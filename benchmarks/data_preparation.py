@@ -38,7 +38,7 @@ from mlperf_bert.data.sentences import read_documents
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import digest
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import flags_of, whole_number
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
@@ -133,10 +133,10 @@ def _draw(state, count):
 
 def measure_parts(text: Path, vocab_file: str) -> None:
     """Prints the processor time of our parts, each alone in this process, and of the floors."""
-    config = instances.InstanceConfig(max_seq_length=512, max_predictions_per_seq=76)
-    tokenizer = Tokenizer(vocab_file)
-    vocabulary = tokenizer.vocabulary
-    state = mersenne.state_from_seed(12345)
+    flags = {name: each.default for name, each in flags_of(instances.InstanceConfig).items()}
+    lengths = {"max_seq_length": 512, "max_predictions_per_seq": 76}
+    config = instances.InstanceConfig(**flags | lengths)
+    state, tokenizer = mersenne.state_from_seed(12345), Tokenizer(vocab_file)
     dataset.warm_up(tokenizer, config)
     _draw(state, 1)
     taken: dict[str, float] = {}
@@ -148,8 +148,8 @@ def measure_parts(text: Path, vocab_file: str) -> None:
         return result
 
     documents = part("read and tokenize", read_documents, [str(text)], tokenizer)
-    made = part("cut and mask", instances.make_instances, documents, vocabulary, config)
-    made_batches = instances.batches(made, vocabulary, config)
+    made = part("cut and mask", instances.make_instances, documents, tokenizer.vocabulary, config)
+    made_batches = instances.batches(made, tokenizer.vocabulary, config)
     while (batch := part("fill arrays", next, made_batches, None)) is not None:
         encoded = part("encode", example_encoder.encode_records, batch)
         part("floor: a copy of the bytes", bytes, encoded)

@@ -7,4 +7,4 @@ if [ $# -ne 2 ]; then
   exit 2
 fi
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-exec "$("$here/interpreter.sh")" "$here/clean.py" "$1" "$2"
+exec "$("$here/interpreter.sh")" "$here/clean_up.py" clean.py "$1" "$2"

@@ -3,4 +3,4 @@
 set -euo pipefail
 unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-exec "$("$here/interpreter.sh")" "$here/extract_wiki.py" "$@"
+exec "$("$here/interpreter.sh")" "$here/clean_up.py" extract_wiki.sh "$@"

@@ -31,7 +31,7 @@ scripts_and_flags=()
 add() { scripts_and_flags+=(-- "$@"); }
 stage() { add "$1" --data="$glob" "${@:2}"; }
 # Records what was made from what, in provenance.json.
-record() { add chain "$@"; }
+record() { add provenance "$@"; }
 gather() { stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results" "$@"; }
 glob=$1
 
@@ -57,4 +57,4 @@ record "$results" --add=clean-up --inputs "$glob" --outputs "$results/part-*" "$
 # Otherwise glibc gives the memory of every text back, and the kernel clears it for the next one: a tenth of the time. Each process
 # may keep 100 MB for that; set the variables lower where memory is short.
 export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-100000000} MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-100000000}
-exec "$python" "$scripts/in_one_process.py" "${scripts_and_flags[@]}"
+exec "$python" "$scripts/clean_up.py" "${scripts_and_flags[@]}"

@@ -154,7 +154,7 @@ def verdict_steps(folder: Path) -> list[Step]:
         ),
         (
             "follow the result back to the text, and compare every file with its record",
-            f"python -m mlperf_bert.data.provenance {to}/run",
+            f"python -m mlperf_bert.data.chain {to}/run",
         ),
         (
             "draw the run",

@@ -16,6 +16,8 @@ import pandas
 import pytest
 
 from mlperf_bert import options
+from mlperf_bert.data.dataset import DatasetConfig, Request
+from mlperf_bert.data.evaluation_shard import PickConfig
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.training.config import RunConfig
 from mlperf_results import published
@@ -64,13 +66,20 @@ def commands_in(path) -> list[list[str]]:
 
 
 # Script -> the configurations that its flags are made of.
-CONFIGURATIONS = {"export.py": (RunConfig,), "run_finetuning.py": (FinetuningConfig, Setting)}
+CONFIGURATIONS = {
+    "create_pretraining_data.py": (Request, DatasetConfig),
+    "export.py": (RunConfig,),
+    "pick_eval_samples.py": (PickConfig,),
+    "run_finetuning.py": (FinetuningConfig, Setting),
+}
 
 
 def options_of(source: str) -> set[str]:
     """Names of the options that a script or module takes, by what its source declares."""
     named = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
     named += re.findall(r'add_argument\(\s*"--([\w-]+)"', source)
+    named += re.findall(r"^    (\w+): .* = option\(", source, re.MULTILINE)
+    named += re.findall(r"\b(\w+)=\(.+, .+\)", source)  # of the clean-up's stages
     return {*named, *re.findall(r"--([a-z][\w-]*)(?=[)|= ])", source)}
 
 
@@ -118,7 +127,7 @@ def test_a_command_names_what_is_there(name, words):
     if script.name not in {"run_pretraining.py", "start_training.sh", "trace.sh"}:
         declared = options_of(script.read_text(encoding="utf-8"))
         if script.name in {"download_and_uncompress.sh", "extract_wiki.sh"}:
-            declared = options_of(script.with_suffix(".py").read_text(encoding="utf-8"))
+            declared = options_of(script.with_name("clean_up.py").read_text(encoding="utf-8"))
         if script.name == "alternate.py":  # it takes a campaign's too
             campaign = REPOSITORY / "mlperf_bert" / "submission" / "campaign.py"
             declared |= options_of(campaign.read_text(encoding="utf-8"))

@@ -22,6 +22,8 @@ PROGRAMS = [
     and ".parse_args(" in (text := path.read_text(encoding="utf-8"))
     and "__main__" in text
 ]
+CLEAN_UP = "cleanup_scripts/clean_up.py"
+STAGES = runpy.run_path(str(REPOSITORY / CLEAN_UP))["STAGES"]
 MAY_BE_EMPTY = {"--input_suffix"}
 """Options of argparse: without a suffix the clean-up reads the raw files."""
 
@@ -45,15 +47,17 @@ def asked(monkeypatch, parsers: list):
         yield
 
 
-@pytest.mark.parametrize("program", sorted(set(PROGRAMS) - set(FROZEN_FLAGS)))
+@pytest.mark.parametrize("program", sorted({*PROGRAMS, *STAGES} - {CLEAN_UP, *FROZEN_FLAGS}))
 def test_no_option_of_a_program_may_be_empty(program, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(REPOSITORY))
-    main = runpy.run_path(str(REPOSITORY / program), run_name=program)["main"]
+    path = REPOSITORY / (CLEAN_UP if program in STAGES else program)
+    main = runpy.run_path(str(path), run_name=program)["main"]
     parsers: list[argparse.ArgumentParser] = []
 
     def answer(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", [program, *words])
+        start = ["clean_up.py", program] if program in STAGES else [program]
+        monkeypatch.setattr(sys, "argv", [*start, *words])
         with asked(monkeypatch, parsers):
             try:
                 assert main() == 1

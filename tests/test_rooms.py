@@ -15,7 +15,7 @@ BESIDE = {"tests", "benchmarks"}
 # the same product; the next redesign lowers them.
 CEILINGS = {
     "benchmarks": 3_572,
-    "cleanup_scripts": 522,
+    "cleanup_scripts": 418,
     "cloud": 372,
     "demo": 1_502,
     "mlperf_bert": 1_108,
@@ -33,7 +33,7 @@ CEILINGS = {
     "mlperf_bert/submission": 2_441,
     "mlperf_bert/training": 5_328,
     "mlperf_results": 3_940,
-    "root": 820,
+    "root": 760,
     "tracing": 8_438,
 }
 

@@ -155,7 +155,7 @@ def test_ctrl_c_during_the_imports_ends_a_script_without_a_traceback(script, tmp
         ["run_pretraining.py"],
         ["run_finetuning.py"],
         ["create_pretraining_data.py"],
-        ["cleanup_scripts/extract_wiki.py"],
+        ["cleanup_scripts/clean_up.py"],
         ["-m", "demo"],
     ],
     ids=lambda command: command[-1],

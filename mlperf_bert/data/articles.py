@@ -13,6 +13,7 @@ from mlperf_bert.files.whole import written_beside
 
 FILE_BYTES = 1 << 20
 """As WikiExtractor's default. A file is a unit of work of every stage."""
+_NAME = "wiki_{:06d}"  # process_wiki.sh goes on with */wiki_??????
 # Of a document's own "<doc" and "</doc" stage .1 would make tags. A NUL, which no dump can hold,
 # keeps them apart until stage .2 has applied its rules for these tags too.
 _LIKE_A_TAG = re.compile(r"(</?\0*)(?=doc)")
@@ -67,11 +68,11 @@ def write_articles(input_path: str, folder: paths.Location, text_column: str) ->
     documents = read_documents(input_path, text_column=text_column)
     number = -1
     for number, content in enumerate(in_files(map(_article, documents))):
-        with written_beside(folder / _name(number)) as output:
+        with written_beside(folder / _NAME.format(number)) as output:
             output.writelines(content)
     if number < 0:
         raise ValueError(f"{input_path}: holds no document; leave it out, or fetch it again")
-    if paths.status(following := folder / _name(number + 1)):
+    if paths.status(following := folder / _NAME.format(number + 1)):
         raise ValueError(f"{following}: this run does not make it; remove {folder} and run again")
 
 
@@ -99,14 +100,12 @@ def from_json(text: str, path: str) -> str:
     return b"".join(map(_article, documents_of_lines(lines, path))).decode()
 
 
-def _name(number: int) -> str:
-    return f"wiki_{number:06d}"  # process_wiki.sh goes on with */wiki_??????
-
-
 def _article(document: Document) -> bytes:
     """The tag, the title and the text, with the blank lines of WikiExtractor."""
-    title = _in_a_line(document.title)
-    tag = f'<doc id="{_in_a_line(document.id)}" url="{_in_a_line(document.url)}" title="{title}">'
+    # Each in a line: stage .1 drops the line behind <doc>, and only that.
+    names = (document.id, document.url, document.title)
+    number, url, title = (re.sub(r"[\r\n]+", " ", name) for name in names)
+    tag = f'<doc id="{number}" url="{url}" title="{title}">'
     text = _LIKE_A_TAG.sub("\\1\0", document.text)
     return f"{tag}\n{title}\n\n{text}\n\n</doc>\n".encode()
 
@@ -114,8 +113,3 @@ def _article(document: Document) -> bytes:
 def with_own_tags(text: str) -> str:
     """The text with what documents have of "<doc" and "</doc" as they wrote it."""
     return _KEPT_APART.sub(r"\1", text) if "\0" in text else text
-
-
-def _in_a_line(name: str) -> str:
-    """The line behind <doc> is dropped, and only that."""
-    return re.sub(r"[\r\n]+", " ", name)

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from mlperf_bert.data.dataset import DatasetConfig, make_part
+from mlperf_bert.data.dataset import DatasetConfig, Results, make_part
 from mlperf_bert.data.manifest import Part
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
@@ -29,7 +29,7 @@ def make_parts(
     config: DatasetConfig,
     *,
     options: Sequence[str],
-) -> Generator[dict[str, Part | str], None, None]:
+) -> Generator[Results, None, None]:
     """A `dataset.Make`: all parts at the end of a pipeline.
 
     Args:

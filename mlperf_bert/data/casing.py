@@ -7,6 +7,12 @@ from mlperf_bert.data import unicode11, vocabulary
 from mlperf_bert.files import json_text, paths
 
 _MARK = re.compile(r"\[.*\]|<.*>")  # [CLS], [unused7], <S>: no words of a text
+# Key of tokenizer_config.json -> that of tokenizer.json.
+_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 _CASED_NAME = re.compile(r"(?<![a-z])(un)?cased(?![a-z])")
 
 
@@ -24,13 +30,12 @@ def _stated(path: str) -> dict[str, tuple[bool, paths.Location]]:
 
     It is tokenizer_config.json, or tokenizer.json's normalizer if that does not say all.
     """
-    config = paths.location(path).with_name(vocabulary.TOKENIZER_CONFIG)
+    folder = paths.location(path).parent
     stated = {}
-    if paths.is_file(config):
-        stated = _truths(
-            json_text.read_object(config), {name: name for name in _NORMALIZER}, config
-        )
-    tokenizer = paths.location(path).with_name(vocabulary.TOKENIZER)
+    if paths.is_file(config := folder / vocabulary.TOKENIZER_CONFIG):
+        names = {name: name for name in _NORMALIZER}
+        stated = _truths(json_text.read_object(config), names, config)
+    tokenizer = folder / vocabulary.TOKENIZER
     if "do_lower_case" not in stated and paths.is_file(tokenizer):
         normalizer = json_text.read_object(tokenizer).get("normalizer")
         if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
@@ -42,19 +47,14 @@ def _truths(
     values: Mapping, keys: Mapping[str, str], path: paths.Location
 ) -> dict[str, tuple[bool, paths.Location]]:
     """The value of each name, by its key in `values`, and the file; ValueError if it is no bool."""
-    found = {name: values[key] for name, key in keys.items() if values.get(key) is not None}
-    for name, value in found.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{path}: {keys[name]} must be true or false; correct it")
-    return {name: (value, path) for name, value in found.items()}
-
-
-_NORMALIZER = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
-"""Key of tokenizer_config.json -> that of tokenizer.json."""
+    truths = {}
+    for name, key in keys.items():
+        if values.get(key) is None:
+            continue
+        if not isinstance(values[key], bool):
+            raise ValueError(f"{path}: {key} must be true or false; correct it")
+        truths[name] = values[key], path
+    return truths
 
 
 def lower_casing(path: str, given: bool | None) -> bool:
@@ -83,28 +83,28 @@ def doubts(path: str, words: Iterable[str], *, do_lower_case: bool, model: str =
     what = "lower-cased" if do_lower_case else "not lower-cased"
     other = "false" if do_lower_case else "true"
     give = f"give --do_lower_case={other}, or correct {vocabulary.TOKENIZER_CONFIG} beside it"
-    found = []
+    told = []
     capital = [
         word for word in words if unicode11.lower(word) != word and not _MARK.fullmatch(word)
     ]
     # Some uncased vocabularies hold the letters; a cased one holds words with capitals too.
     longer = [word for word in capital if len(word.removeprefix("##")) > 1]
     if do_lower_case and longer:
-        found.append(
-            f"{path}: text is {what}, but {len(longer):,} words of the vocabulary have capitals, "
-            f"such as {longer[0]!r}, and are never met; if the model is cased, {give}"
+        told.append(
+            f"{len(longer):,} words of the vocabulary have capitals, such as {longer[0]!r}, and "
+            f"are never met; if the model is cased, {give}"
         )
     if not do_lower_case and not capital:
-        found.append(
-            f"{path}: text is {what}, but no word of the vocabulary has a capital, so that words "
-            f"with one are unknown; if the model is uncased, {give}"
+        told.append(
+            "no word of the vocabulary has a capital, so that words with one are unknown; if the "
+            f"model is uncased, {give}"
         )
-    for name in (model, path):
-        if says := _CASED_NAME.findall(name.lower()):
-            if (says[-1] == "un") != do_lower_case:
-                found.append(f"{path}: text is {what}, but {name} says {says[-1]}cased; {give}")
-            break
-    return found + _unlike_ours(path, do_lower_case=do_lower_case)
+    names = ((name, _CASED_NAME.findall(name.lower())) for name in (model, path))
+    name, says = next(((name, says) for name, says in names if says), ("", []))
+    if says and (says[-1] == "un") != do_lower_case:
+        told.append(f"{name} says {says[-1]}cased; {give}")
+    doubted = [f"{path}: text is {what}, but {reason}" for reason in told]
+    return doubted + _unlike_ours(path, do_lower_case=do_lower_case)
 
 
 def _unlike_ours(path: str, *, do_lower_case: bool) -> list[str]:

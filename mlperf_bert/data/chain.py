@@ -1,6 +1,6 @@
 """What was made from what: provenance.json in every folder that a step writes into.
 
-    python -m mlperf_bert.data.provenance output
+    python -m mlperf_bert.data.chain output
 
 prints the chain from a folder back to the first inputs, and checks every file of it that is there.
 A step adds one record: its inputs and outputs with size and digest, its parameters, and the commit,
@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import functools
 import posixpath
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from mlperf_bert.data import provenance
@@ -78,40 +79,43 @@ def verify(steps: Sequence[Step]) -> tuple[int, dict[str, list[str]], list[str]]
       How many files are as recorded; those of which this cannot be said, by the reason; and a line
       for each that differs.
     """
-    wanted: dict[str, set[tuple[int, str]]] = {}
+    recorded: dict[str, set[tuple[int, str]]] = {}
     for step in steps:
         for file in [*step.record.inputs, *step.record.outputs]:
             name = paths.path_of(file.path, step.folder)
-            wanted.setdefault(name, set()).add((file.bytes, file.digest))
-    answers = paths.in_parallel(lambda name: _check(name, wanted[name]), sorted(wanted))
-    problems = [answer for answer in answers if answer not in ("", _ABSENT, _OF_ITS_SIZE)]
+            recorded.setdefault(name, set()).add((file.bytes, file.digest))
+    answers = dict(
+        zip(recorded, paths.in_parallel(lambda name: _check(name, recorded[name]), list(recorded)))
+    )
     unknown: dict[str, list[str]] = {}
-    for name, answer in zip(sorted(wanted), answers):
-        if answer in (_ABSENT, _OF_ITS_SIZE):
+    for name in sorted(recorded):
+        if (answer := answers[name]) in (_ABSENT, _OF_ITS_SIZE):
             unknown.setdefault(answer, []).append(name)
-    return answers.count(""), unknown, problems
+    known = [answer for answer in answers.values() if answer not in unknown]
+    return known.count(""), unknown, sorted(filter(None, known))
 
 
-def _check(name: str, wanted: set[tuple[int, str]]) -> str:
-    digests = {digest for _, digest in wanted if digest}
-    by_kind = {digest.partition(":")[0] for digest in digests}
-    if len({size for size, _ in wanted}) > 1 or len(digests) > len(by_kind):
+def _check(name: str, recorded: set[tuple[int, str]]) -> str:
+    """What is said of a file; nothing if it is as recorded."""
+    sizes = {size for size, _ in recorded}
+    # One of each kind: the step that made it may have recorded MD5, the one that read it SHA-256.
+    by_kind = dict(digest.split(":") for _, digest in recorded if digest)
+    if len(sizes) > 1 or len({digest for _, digest in recorded if digest}) > len(by_kind):
         return f"{name}: the step that made it and the one that read it record different files"
     try:
-        found = paths.status(name)
+        status = paths.status(name)
     except ValueError:  # of a store that this host cannot read
+        status = None
+    if status is None:
         return _ABSENT
-    if found is None:
-        return _ABSENT
-    ((size, _), *_) = wanted
-    if found.size_bytes != size:
-        return f"{name}: {found.size_bytes:,} bytes, {size:,} were recorded"
-    if not digests:
-        return _OF_ITS_SIZE
-    for algorithm, _, expected in (digest.partition(":") for digest in digests):
+    if status.size_bytes not in sizes:
+        return f"{name}: {status.size_bytes:,} bytes, {sizes.pop():,} were recorded"
+    for algorithm, expected in by_kind.items():
         if whole.digest(name, algorithm) != expected:
             return f"{name}: its content has changed since it was recorded ({algorithm})"
-    return _damage(name.removesuffix(_INDEX)) if name.endswith(_INDEX) else ""
+    if name.endswith(_INDEX) and by_kind:
+        return _damage(name.removesuffix(_INDEX))
+    return "" if by_kind else _OF_ITS_SIZE
 
 
 def _damage(prefix: str) -> str:
@@ -160,34 +164,31 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--parameters", metavar="NAME=VALUE", nargs="*", default=[])
     given = parser.parse_args(paths.words_with_home(argv))
     folder = paths.location(given.folder)
-    return _add(folder, given) if given.add else _report(folder)
-
-
-def _add(folder: paths.Location, given: argparse.Namespace) -> int:
-    files = {
-        name: [path for pattern in getattr(given, name) for path in whole.matching_files(pattern)]
-        for name in ("inputs", "outputs")
-    }
-    for name, found in files.items():
-        if not found:
-            raise ValueError(f"--{name}: no file matches {getattr(given, name)}")
-    parameters = dict(parameter.partition("=")[::2] for parameter in given.parameters)
-    provenance.note(
-        folder,
-        step=given.add,
-        inputs=files["inputs"],
-        outputs=files["outputs"],
-        parameters=parameters,
-    )
-    return 0
-
-
-def _report(folder: paths.Location) -> int:
+    if given.add:
+        provenance.note(
+            folder,
+            step=given.add,
+            inputs=_matching("inputs", given.inputs),
+            outputs=_matching("outputs", given.outputs),
+            parameters=dict(parameter.partition("=")[::2] for parameter in given.parameters),
+        )
+        return 0
     steps = list(chain(folder))
     print(*_lines(steps), sep="\n")
     num_right, unknown, problems = verify(steps)
     print(f"{num_right} files are as recorded")
-    for why, names in unknown.items():
-        print(f"{len(names)} {why}, such as {names[0]}")
+    for reason, names in unknown.items():
+        print(f"{len(names)} {reason}, such as {names[0]}")
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0
+
+
+def _matching(option: str, patterns: Sequence[str]) -> list[str]:
+    files = [path for pattern in patterns for path in whole.matching_files(pattern)]
+    if not files:
+        raise ValueError(f"--{option}: no file matches {patterns}")
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,7 @@ part is known. A part is written whole, then entered in the manifest, so that af
 a rerun makes exactly what is missing.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import errno
@@ -15,10 +16,8 @@ import os
 import platform
 import posixpath
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
-from multiprocessing.connection import wait
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numba
 import numpy as np
@@ -32,6 +31,7 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import locks, paths, whole
 from mlperf_bert.files.whole import digest, read_regular_file
 from mlperf_bert.messages import Progress
+from mlperf_bert.options import flags_of, option, options
 
 # Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
 _WORKER_BASE_BYTES = 250 << 20
@@ -42,15 +42,36 @@ LOCK_PATIENCE_SECONDS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is made, where, and by how many workers."""
+
+    input_file: str = option(None, "Text files; globs and commas are allowed.", path=True)
+    output_file: str = option(None, "TFRecord, or several with commas, filled in turn.", path=True)
+    # From here on: not in the reference.
+    output_dir: str = option(
+        None, "Folder for one TFRecord per input file, and a manifest.", path=True
+    )
+    nworker: int = option(0, "Parts of --output_dir made at once; 0: one per core.", at_least=0)
+    memory_budget_gib: float = option(0.0, "Lowers --nworker to fit; 0: no limit.", at_least=0)
+    beam_options: str = option(
+        None, "Make --output_dir with Apache Beam: its options, as '--runner=...'."
+    )
+    verify: bool = option(False, "Only check --output_dir against its manifest, make nothing.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetConfig:
     """How a data set is made."""
 
-    vocab_file: str
-    do_lower_case: bool = True
-    preserve_unused_tokens: bool = False
-    examples_per_part: int = 0
-    """Only the first so many examples of each part: a uniform sample of it; 0 for all."""
-    instances: InstanceConfig
+    vocab_file: str = option(None, "WordPiece vocabulary.", path=True)
+    do_lower_case: bool = option(
+        True,
+        "Lower-case the text; False for cased vocabularies. A tokenizer_config.json beside the "
+        "vocabulary decides.",
+    )
+    preserve_unused_tokens: bool = option(False, "Keep [unused7] in the text as one token.")
+    examples_per_part: int = option(0, "Only the first so many of each part; 0: all.", at_least=0)
+    instances: InstanceConfig = options(InstanceConfig, **flags_of(InstanceConfig))
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that these settings describe."""
@@ -89,38 +110,29 @@ def num_workers(
     return workers
 
 
+Results: TypeAlias = dict[str, Part | str]
+"""Name -> the part, or why it failed."""
 Make: TypeAlias = Callable[
-    [dict[str, str], paths.Location, Tokenizer, DatasetConfig],
-    Generator[dict[str, Part | str], None, None],
+    [dict[str, str], paths.Location, Tokenizer, DatasetConfig], Generator[Results, None, None]
 ]
-"""Makes the parts of a folder from their texts (name -> path); yields some at a time: name -> the
-part, or why it failed."""
+"""Makes the parts of a folder from their texts (name -> path); yields some at a time."""
 
 
 def write_dataset(
-    *,
-    input_file: str,
-    output_dir: str,
-    config: DatasetConfig,
-    nworker: int = 0,
-    memory_budget_bytes: float = 0,
-    make: Make | None = None,
+    request: Request, config: DatasetConfig, make: Make | None = None
 ) -> tuple[Manifest, list[str]]:
     """Makes the parts that are missing; returns the manifest and the names made now.
 
     Args:
-      input_file: globs separated by commas.
-      output_dir: gets one TFRecord per part and the manifest.
+      request: with an output_dir.
       config: how.
-      nworker: as in `num_workers`.
-      memory_budget_bytes: as in `num_workers`.
       make: what makes parts, in place of processes of this host.
 
     Raises:
       ValueError: bad input, data made with other parameters, or parts that failed, by name; the
         other parts are kept.
     """
-    files = expand_input(input_file)
+    files = expand_input(request.input_file)
     inputs = {posixpath.basename(path): path for path in files}
     if len(inputs) < len(files):
         raise ValueError(
@@ -128,66 +140,29 @@ def write_dataset(
             "name different --output_dir"
         )
     tokenizer = config.tokenizer()
-    hints: list[str] = []
     if make is None:
         workers = num_workers(
             files,
             dupe_factor=config.instances.dupe_factor,
-            nworker=nworker,
-            memory_budget_bytes=memory_budget_bytes,
+            nworker=request.nworker,
+            memory_budget_bytes=request.memory_budget_gib * 2**30,
         )
-        make = functools.partial(_make_in_processes, workers=workers, hints=hints)
-    folder = paths.location(output_dir)
+        make = functools.partial(_make_in_processes, workers=workers)
+    folder = paths.location(request.output_dir)
     paths.require_no_file(folder)
     named = [(f"--output_dir: {folder / name}", folder / name) for name in inputs]
     whole.require_apart(named, [*files, config.vocab_file], remedy="give another --output_dir")
-    failures: dict[str, str] = {}
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
-        found = _open_manifest(folder, config, inputs)
-        missing = _missing_parts(folder, found, inputs)
+        made = _DataSet(folder, inputs, config, _open_manifest(folder, config, inputs))
+        missing = made.missing()
         if missing:
             provenance.read(folder)  # a damaged one is refused now, not when the parts are made
-        to_go, last = set(missing), {}
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
-            for result in results:
-                made = {name: part for name, part in result.items() if isinstance(part, Part)}
-                failures |= {name: why for name, why in result.items() if isinstance(why, str)}
-                to_go -= made.keys()
-                if made and not to_go:
-                    last = dict([made.popitem()])
-                if made:
-                    lock.require_held()
-                    found.parts |= made
-                    found.save(folder)
-        if last:
-            # Until the record is written one part counts as missing: a run that ends before is
-            # repeated, and makes this part again and the record.
-            lock.require_held()
-            found.parts |= last
-            _note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
-            found.save(folder)
-    manifest.raise_failures(failures, len(inputs))
-    if hints:
-        others = f" ({len(hints)} parts have such a hint)" if len(hints) > 1 else ""
-        print(f"{hints[0]}{others}", file=sys.stderr)
-    return found, sorted(missing)
-
-
-def _note_provenance(
-    folder: paths.Location, found: Manifest, inputs: Mapping[str, str], *, vocab_file: str
-) -> None:
-    """Records what the parts were made from; their digests are those of the manifest."""
-    parts = {str(folder / name): f"sha256:{part.sha256}" for name, part in found.parts.items()}
-    texts = {path: f"md5:{found.parts[name].input_md5}" for name, path in inputs.items()}
-    provenance.note(
-        folder,
-        step="training examples",
-        inputs=[*(inputs[name] for name in sorted(inputs)), vocab_file],
-        outputs=[folder / name for name in sorted(found.parts)],
-        parameters=found.parameters,
-        digests=parts | texts,
-        continues=True,
-    )
+            failures = made.enter(results, len(missing), require_held=lock.require_held)
+    if failures:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(failures.items()))
+        raise ValueError(f"{len(failures)} of {len(inputs)} parts failed, run again: {listed}")
+    return made.manifest, sorted(missing)
 
 
 def _open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterable[str]) -> Manifest:
@@ -197,8 +172,8 @@ def _open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterabl
       ValueError: the folder holds data made with other parameters, or parts of unknown origin.
     """
     parameters = config.parameters()
-    found = manifest.load(folder)
-    if found is None:
+    before = manifest.load(folder)
+    if before is None:
         with paths.failures_named(folder):
             present = {path.name for path in folder.glob("*")}
         if foreign := min(present.intersection(parts), default=None):
@@ -207,44 +182,86 @@ def _open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterabl
                 "choose another --output_dir or remove the old data"
             )
         versions = {"python": platform.python_version(), "numpy": np.__version__}
-        found = Manifest(parameters, versions | {"numba": numba.__version__})
-        found.save(folder)
+        before = Manifest(parameters, versions | {"numba": numba.__version__})
+        before.save(folder)
     for name, value in parameters.items():
-        if found.parameters.get(name) != value:
+        if before.parameters.get(name) != value:
             raise ValueError(
-                f"{folder}: made with {name}={found.parameters.get(name)}, now it is {value}; "
+                f"{folder}: made with {name}={before.parameters.get(name)}, now it is {value}; "
                 "choose another --output_dir or remove the old data"
             )
-    return found
+    return before
 
 
-def _missing_parts(
-    folder: paths.Location, found: Manifest, inputs: Mapping[str, str]
-) -> dict[str, str]:
-    """Name -> input of every part that is not what the manifest says, or of another text.
+@dataclasses.dataclass(frozen=True)
+class _DataSet:
+    """A folder, the text of each part (name -> path), and the manifest, which grows."""
 
-    Sizes are always compared; the content only of files changed since the manifest was written, so
-    that a rerun over hundreds of GB is quick. `verify` reads everything.
-    """
-    written = paths.status(folder / manifest.NAME)
-    assert written is not None  # `_open_manifest` has written it
+    folder: paths.Location
+    inputs: Mapping[str, str]
+    config: DatasetConfig
+    manifest: Manifest
 
-    def is_done(name: str) -> bool:
-        if (part := found.parts.get(name)) is None:
-            return False
-        files = (folder / name, paths.location(inputs[name]))
-        statuses = [paths.status(file) for file in files]
-        sizes = [status and status.size_bytes for status in statuses]
-        if sizes != [part.bytes, part.input_bytes]:
-            return False
-        digests = (("sha256", part.sha256), ("md5", part.input_md5))
-        return all(
-            (status and status.is_older_than(written)) or digest(file, algorithm) == expected
-            for file, status, (algorithm, expected) in zip(files, statuses, digests)
+    def missing(self) -> dict[str, str]:
+        """Name -> input of every part that is not what the manifest says, or of another text.
+
+        Sizes are always compared; the content only of files changed since the manifest was written,
+        so that a rerun over hundreds of GB is quick. `verify` reads everything.
+        """
+        written = paths.status(self.folder / manifest.NAME)
+        assert written is not None  # `_open_manifest` has written it
+
+        def is_done(name: str) -> bool:
+            if (part := self.manifest.parts.get(name)) is None:
+                return False
+            files = (self.folder / name, paths.location(self.inputs[name]))
+            statuses = [paths.status(file) for file in files]
+            sizes = [status and status.size_bytes for status in statuses]
+            if sizes != [part.bytes, part.input_bytes]:
+                return False
+            digests = (("sha256", part.sha256), ("md5", part.input_md5))
+            return all(
+                (status and status.is_older_than(written)) or digest(file, algorithm) == expected
+                for file, status, (algorithm, expected) in zip(files, statuses, digests)
+            )
+
+        done = dict(zip(self.inputs, paths.in_parallel(is_done, list(self.inputs))))
+        return {name: path for name, path in self.inputs.items() if not done[name]}
+
+    def enter(
+        self, results: Iterable[Results], to_go: int, *, require_held: Callable[[], None]
+    ) -> dict[str, str]:
+        """Enters so many parts in the manifest as they come; returns why others failed, by name."""
+        failures: dict[str, str] = {}
+        for result in results:
+            failures |= {name: why for name, why in result.items() if isinstance(why, str)}
+            parts = {name: part for name, part in result.items() if isinstance(part, Part)}
+            to_go -= len(parts)
+            # Until the record is written one part counts as missing: a run that ends before is
+            # repeated, and makes this part again and the record.
+            last = dict([parts.popitem()]) if parts and not to_go else {}
+            for entered in filter(None, (parts, last)):
+                require_held()
+                self.manifest.parts.update(entered)
+                if entered is last:
+                    self._note_provenance()
+                self.manifest.save(self.folder)
+        return failures
+
+    def _note_provenance(self) -> None:
+        """Records what the parts were made from; their digests are those of the manifest."""
+        parts = self.manifest.parts
+        made = {str(self.folder / name): f"sha256:{part.sha256}" for name, part in parts.items()}
+        texts = {path: f"md5:{parts[name].input_md5}" for name, path in self.inputs.items()}
+        provenance.note(
+            self.folder,
+            step="training examples",
+            inputs=[*(self.inputs[name] for name in sorted(self.inputs)), self.config.vocab_file],
+            outputs=[self.folder / name for name in sorted(parts)],
+            parameters=self.manifest.parameters,
+            digests=made | texts,
+            continues=True,
         )
-
-    done = dict(zip(inputs, paths.in_parallel(is_done, list(inputs))))
-    return {name: path for name, path in inputs.items() if not done[name]}
 
 
 def warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
@@ -265,85 +282,61 @@ def _make_in_processes(
     config: DatasetConfig,
     *,
     workers: int,
-    hints: list[str],
-) -> Generator[dict[str, Part | str], None, None]:
-    """A `Make`: each part by itself, as they end; `hints` takes what is said of their texts."""
+) -> Generator[Results, None, None]:
+    """A `Make`: each part by itself, as they end."""
     if not inputs:
         return
     print("compiling (takes long the first time only)", file=sys.stderr)
     warm_up(tokenizer, config.instances)
-    context: Any = stages.worker_context([folder, *inputs.values()])
     waiting = sorted(inputs, reverse=True)
-    running: dict = {}
+    running: dict[concurrent.futures.Future, tuple[str, concurrent.futures.Executor]] = {}
     sizes = dict(zip(inputs, paths.in_parallel(paths.size_bytes, list(inputs.values()))))
     with Progress(total=sum(sizes.values()), unit="B", description="text") as progress:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     name = waiting.pop()
-                    receiver, sender = context.Pipe(duplex=False)
-                    arguments = (sender, inputs[name], folder / name, tokenizer, config)
-                    process = context.Process(target=_work, args=arguments, daemon=True)
-                    process.start()
-                    sender.close()
-                    running[receiver] = name, process
-                ended: Any  # a connection: nothing else is waited for
-                for ended in wait(list(running)):
-                    name, process = running[ended]
-                    try:
-                        result, hints_of_part = ended.recv()
-                        hints += hints_of_part
-                        process.join()
-                    except EOFError:
-                        process.join()
-                        code = process.exitcode
-                        result = f"its process ended with code {code} (memory? lower --nworker)"
-                    del running[ended]
+                    # A pool of its own: a process that is killed breaks no other part's.
+                    pool = stages.processes(1, [folder, inputs[name]])
+                    job = (inputs[name], folder / name, tokenizer, config)
+                    running[pool.submit(_made, *job)] = name, pool
+                ended, _ = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
+                for future in ended:
+                    name, pool = running.pop(future)
+                    result: Part | str = "its process was killed (memory? lower --nworker)"
+                    with contextlib.suppress(concurrent.futures.BrokenExecutor):
+                        result = future.result()
+                    pool.shutdown()
                     progress.advance(sizes[name])
                     state = "done" if isinstance(result, Part) else "failed"
                     progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
                     if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
-                        waiting.clear()
+                        waiting.clear()  # the others would fail too
                     yield {name: result}
         finally:  # they must not write once the folder is unlocked
-            for _, process in running.values():
+            for process in multiprocessing.active_children():
                 process.terminate()
-                process.join()
+            for _, pool in running.values():
+                pool.shutdown(cancel_futures=True)
 
 
-def _work(
-    sender, input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
-):
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    result: Part | str
-    hints: list[str] = []
+def _made(
+    input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
+) -> Part | str:
+    """A part, or why it failed: an error of one part does not end the others."""
     try:
-        result = make_part(input_path, output, tokenizer, config, on_hint=hints.append)
+        return make_part(input_path, output, tokenizer, config)
     except OSError as error:
         folder, _ = whole.workplace(output)
-        result = f"{error.strerror}; free space or fix {folder}" if error.strerror else str(error)
+        return f"{error.strerror}; free space or fix {folder}" if error.strerror else str(error)
     except ValueError as error:
-        result = str(error)
-    sender.send((result, hints))
-
-
-def _die_with_parent() -> None:
-    """A parent that is killed cannot stop its workers: each watches it and ends itself."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # a worker's
-    wait([parent.sentinel])
-    os._exit(1)
+        return str(error)
 
 
 def make_part(
-    input_path: str,
-    output: paths.Location,
-    tokenizer: Tokenizer,
-    config: DatasetConfig,
-    *,
-    on_hint: Callable[[str], object] = lambda hint: print(hint, file=sys.stderr),
+    input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
 ) -> Part:
-    """Makes one TFRecord of one text file; `on_hint` as in `write_examples`.
+    """Makes one TFRecord of one text file.
 
     Raises:
       ValueError: bad input.
@@ -360,7 +353,6 @@ def make_part(
             at_most=config.examples_per_part,
             silent=True,
             on_written=sha256.update,
-            on_hint=on_hint,
         )
     return Part(
         input_bytes=paths.size_bytes(input_path),

@@ -4,16 +4,17 @@ Sources: the format of the Pile; Hugging Face's wikimedia/wikipedia, whose furth
 url and title.
 """
 
+import collections
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import zstandard
 
-from mlperf_bert.data.segmentation import load_splitter
+from mlperf_bert.data import segmentation
 from mlperf_bert.data.stages import GZIP, PARQUET, ZSTD, with_plain_line_ends
 from mlperf_bert.data.wiki_dump import decompressed
-from mlperf_bert.files import json_text, paths, whole
+from mlperf_bert.files import hugging_face, json_text, paths, whole
 from mlperf_bert.files.whole import opened_input, written_beside
 
 _PLAIN = (".jsonl", ".json")
@@ -86,7 +87,7 @@ def write_sentences(
     A line end inside a text ends a sentence, as in the extracted Wikipedia. Documents without a
     sentence are left out. Raises as `read_documents`.
     """
-    splitter = load_splitter(punkt)
+    splitter = segmentation.load_splitter(punkt)
     with written_beside(output_path) as output:
         for text in read_texts(input_path, text_column=text_column):
             lines = with_plain_line_ends(text).split("\n")
@@ -94,6 +95,33 @@ def write_sentences(
             if sentences := list(filter(None, split)):
                 output.write("\n".join(["", *sentences, ""]).encode())
         output.write(b"\n")
+
+
+def write_stage_3(
+    input_path: str, output_path: str, punkt: paths.Location, text_column: str
+) -> None:
+    """Stage .3 from file to file: of text, or of documents, which need no stage before it."""
+    if input_path.endswith(SUFFIXES):
+        write_sentences(input_path, output_path, punkt, text_column)
+    else:
+        segmentation.write_stage_3(input_path, output_path, punkt)
+
+
+def outputs_of(files: Sequence[str], suffix: str) -> list[str]:
+    """Where the sentences of each file are written: beside it, or in the working folder.
+
+    Raises:
+      ValueError: two files of Hugging Face would be written to one.
+    """
+    outputs = [
+        (name.rsplit("/", 1)[-1] if name.startswith(hugging_face.HUGGING_FACE) else name) + suffix
+        for name in files
+    ]
+    if repeated := [name for name, count in collections.Counter(outputs).items() if count > 1]:
+        raise ValueError(
+            f"several files would be written to {repeated[0]}; give one folder at a time"
+        )
+    return outputs
 
 
 def documents_of_lines(

@@ -6,8 +6,6 @@ decompress what a server sends, send passwords of ~/.netrc, and quote a malforme
 """
 
 import contextlib
-import gzip
-import hashlib
 import http.client
 import re
 import shutil
@@ -16,14 +14,13 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from email.message import Message
 from pathlib import Path
-from typing import IO
 
 from mlperf_bert.data.published import PublishedFile
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import partial, require_room, written_beside
+from mlperf_bert.files.whole import digest, partial, require_room, written_beside
 from mlperf_bert.messages import Progress, printable
 
 USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends
@@ -139,8 +136,8 @@ def _difference(path: Path, published: PublishedFile) -> str | None:
     size_bytes = paths.require_regular_file(path).size_bytes
     if published.size_bytes not in (None, size_bytes):
         return f"{size_bytes:,} bytes, published are {published.size_bytes:,}"
-    if published.md5 and (found := md5_of(path)) != published.md5:
-        return f"MD5 {found}, published is {published.md5}"
+    if published.md5 and (md5 := digest(path, "md5")) != published.md5:
+        return f"MD5 {md5}, published is {published.md5}"
     return None
 
 
@@ -288,20 +285,3 @@ def _page(headers: Message, beginning: bytes) -> str | None:
         return None
     title = _TITLE.search(beginning)
     return f'a web page ("{title[1].decode(errors="replace"):.80}")' if title else "a web page"
-
-
-def md5_of(path: Path) -> str:
-    """The MD5 of a large file, with progress."""
-    with path.open("rb") as file:
-        digest = hashlib.md5()
-        size_bytes = path.stat().st_size
-        with Progress(total=size_bytes, unit="B", description=f"check {path.name}") as progress:
-            for chunk in chunks(file):
-                digest.update(chunk)
-                progress.advance(len(chunk))
-    return digest.hexdigest()
-
-
-def chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
-    """What is left of a file, piece by piece."""
-    return iter(lambda: file.read(_CHUNK_BYTES), b"")

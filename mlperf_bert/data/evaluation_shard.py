@@ -1,47 +1,55 @@
 """The evaluation shard: evenly spaced examples of one file, copied to another."""
 
-import os
+import dataclasses
 
 from mlperf_bert.data import provenance, tfrecord, validity
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import require_room, require_writable, written_beside
+from mlperf_bert.files.whole import require_apart, require_room, require_writable, written_beside
+from mlperf_bert.options import option
 
 # The vocabulary is unknown here; models take ids of 32 bits.
 _LARGEST_VOCABULARY = 2**31
 _NUM_SEGMENTS = 2
 
 
-def pick(
-    input_path: str | os.PathLike,
-    output_path: str | os.PathLike,
-    *,
-    num_examples_to_pick: int,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PickConfig:
+    """Which examples are picked, and how long they must be."""
+
+    input_tfrecord: str = option(None, "TFRecord to pick from.", required=True, path=True)
+    output_tfrecord: str = option(None, "TFRecord to write.", required=True, path=True)
+    num_examples_to_pick: int = option(10000, "How many examples.", at_least=1)
+    max_seq_length: int = option(512, "Tokens per example.", at_least=1)
+    max_predictions_per_seq: int = option(76, "Masked tokens per example at most.", at_least=1)
+
+
+def pick(config: PickConfig) -> int:
     """Copies evenly spaced records of one file to another, byte for byte; returns how many it had.
 
-    Record i of the output is record int(i * (N / num_examples_to_pick)) of N. The quirk: the
-    ratio is a float, rounded once, so this differs from i * N // num_examples_to_pick. Asking
-    for more examples than there are repeats some, as the reference does.
+    Asking for more examples than there are repeats some, as the reference does.
 
     Raises:
-      ValueError: no examples, a damaged record, one that is not an example of these lengths, or
-        more bytes than the disk has room for.
+      ValueError: the output is the input, no examples, a damaged record, one that is not an example
+        of these lengths, or more bytes than the disk has room for.
     """
+    input_path, output_path = config.input_tfrecord, config.output_tfrecord
+    require_apart([(f"--output_tfrecord={output_path}", output_path)], [input_path])
+    num_examples_to_pick = config.num_examples_to_pick
     allowed = validity.ExampleLimits(
-        max_seq_length=max_seq_length,
-        max_predictions_per_seq=max_predictions_per_seq,
+        max_seq_length=config.max_seq_length,
+        max_predictions_per_seq=config.max_predictions_per_seq,
         vocab_size=_LARGEST_VOCABULARY,
         type_vocab_size=_NUM_SEGMENTS,
     )
     require_writable(output_path)
     num_examples = tfrecord.count_records(input_path)
     if not num_examples:
-        raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from; make it again")
+        raise ValueError(f"{input_path}: holds no examples to pick from; make it again")
     # Before anything is written: a slip of the finger would fill the disk for hours.
     needed_bytes = paths.size_bytes(input_path) * num_examples_to_pick // num_examples
     require_room(output_path, needed_bytes, remedy="lower --num_examples_to_pick, or make room")
+    # Quirk: record i of the output is record int(i * ratio). The ratio is a float, rounded once, so
+    # this differs from i * num_examples // num_examples_to_pick.
     ratio = num_examples / num_examples_to_pick
     with written_beside(output_path) as file:
         position = 0

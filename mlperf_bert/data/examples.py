@@ -36,19 +36,15 @@ def expand_input(input_file: str) -> list[str]:
 
 def _hint(documents: Sequence[Sequence[object]], inputs: Sequence[str]) -> str | None:
     """What makes the next-sentence labels of a text worthless; None if nothing does."""
-    layout = "the format is one sentence a line, and a blank line after each document"
-    where = f"{inputs[0]}{' and others' if len(inputs) > 1 else ''}"
     if len(documents) == 1:
-        return (
-            f"hint: {where}: the text is one document, so the next sentences that shall be wrong "
-            f"come from it too; {layout}"
-        )
-    if all(len(document) == 1 for document in documents):
-        return (
-            f"hint: {where}: every document is one line, so all next sentences are random, with "
-            f"label 1; {layout}"
-        )
-    return None
+        what = "the text is one document, so the next sentences that shall be wrong are its own"
+    elif all(len(document) == 1 for document in documents):
+        what = "every document is one line, so all next sentences are random, with label 1"
+    else:
+        return None
+    where = f"{inputs[0]}{' and others' if len(inputs) > 1 else ''}"
+    layout = "one sentence a line, and a blank line after each document"
+    return f"hint: {where}: {what}; the format is {layout}"
 
 
 def write_examples(
@@ -60,7 +56,6 @@ def write_examples(
     at_most: int = 0,
     silent: bool = False,
     on_written: Callable[[memoryview], object] = lambda encoded: None,
-    on_hint: Callable[[str], object] = lambda hint: print(hint, file=sys.stderr),
 ) -> Statistics:
     """Makes all examples of the inputs; returns counts of what was written.
 
@@ -70,7 +65,6 @@ def write_examples(
     Args:
       at_most: only the first so many examples are written; 0 for all.
       on_written: called with all bytes, in the order of writing.
-      on_hint: called where the layout of the text makes worthless labels.
 
     Raises:
       ValueError: bad input.
@@ -80,7 +74,7 @@ def write_examples(
         documents = read_documents(inputs, tokenizer, progress)
         progress.line(f"tokenized {len(documents):,} documents; cutting and masking")
     if hint := _hint(documents, inputs):
-        on_hint(hint)
+        print(hint, file=sys.stderr)
     instances = make_instances(documents, tokenizer.vocabulary, config)
     del documents  # memory: what follows needs the instances alone
     if at_most:

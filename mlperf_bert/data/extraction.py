@@ -101,43 +101,9 @@ def extract(
     with held(folder, by_another="another process extracts into it"):
         try:
             record = _go_on(folder, wanted)
-            if record.is_complete:
-                return record
             command = [str(python), "-I", "-X", "utf8", "-W", "ignore", str(_RUNNER), str(program)]
             command += [record.today, "-", "--output=-", "--quiet", f"--processes={num_processes}"]
-            log = folder / LOG_NAME
-            with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
-                for content in in_files(articles):
-                    path = folder / file_name(record.files)
-                    path.parent.mkdir(exist_ok=True)
-                    with written_beside(path) as file:
-                        file.writelines(content)
-                    record = dataclasses.replace(
-                        record,
-                        files=record.files + 1,
-                        articles=record.articles + len(content),
-                        failed_articles=record.failed_articles + content.count(b""),
-                    )
-                    _write(folder, record)
-            if record.failed_articles == record.articles:
-                raise ValueError(
-                    f"{log}: WikiExtractor failed on all {record.articles:,} articles: "
-                    f"{_last_line(log)}; see the log for the cause"
-                )
-            record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
-            provenance.note(
-                folder,
-                step="extraction",
-                inputs=[dump.path],
-                outputs=sorted(folder.glob("??/wiki_??")),
-                parameters={
-                    name: getattr(record, name)
-                    for name in ("wiki", "today", "wikiextractor", "python")
-                },
-                digests={str(dump.path): f"sha256:{dump.sha256}"},
-            )
-            _write(folder, record)
-            return record
+            return record if record.is_complete else _write_files(dump, folder, record, command)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -146,23 +112,57 @@ def extract(
             ) from error
 
 
+def _write_files(dump: Dump, folder: Path, record: Record, command: list[str]) -> Record:
+    """Writes the files that are missing; returns the complete record."""
+    log = folder / LOG_NAME
+    with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
+        for content in in_files(articles):
+            path = folder / file_name(record.files)
+            path.parent.mkdir(exist_ok=True)
+            with written_beside(path) as file:
+                file.writelines(content)
+            record = dataclasses.replace(
+                record,
+                files=record.files + 1,
+                articles=record.articles + len(content),
+                failed_articles=record.failed_articles + content.count(b""),
+            )
+            # After the file: what is not recorded is extracted again, to the same bytes.
+            _write(folder, record)
+    if record.failed_articles == record.articles:
+        raise ValueError(
+            f"{log}: WikiExtractor failed on all {record.articles:,} articles: {_last_line(log)}; "
+            "see the log for the cause"
+        )
+    record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
+    provenance.note(
+        folder,
+        step="extraction",
+        inputs=[dump.path],
+        outputs=sorted(folder.glob("??/wiki_??")),
+        parameters={
+            name: getattr(record, name) for name in ("wiki", "today", "wikiextractor", "python")
+        },
+        digests={str(dump.path): f"sha256:{dump.sha256}"},
+    )
+    _write(folder, record)
+    return record
+
+
 def _read(folder: Path) -> Record | None:
-    remedy = f"remove {folder} and extract again"
-    return read_record(folder / RECORD_NAME, _parsed, remedy=remedy)
+    def parsed(content: dict) -> Record:
+        record = provenance.fitting(Record, content)
+        datetime.date.fromisoformat(record.today)
+        return record
 
-
-def _parsed(content: dict) -> Record:
-    found = Record(**content)
-    datetime.date.fromisoformat(found.today)
-    range(found.files), range(found.articles), range(found.failed_articles)
-    return found
+    return read_record(folder / RECORD_NAME, parsed, remedy=f"remove {folder} and extract again")
 
 
 def _go_on(folder: Path, wanted: Record) -> Record:
     """The record of what is there already; raises ValueError if that is of another extraction."""
     record = _read(folder)
-    if record is None and (found := next(folder.glob("??/wiki_*"), None)):
-        raise ValueError(f"{found}: no {RECORD_NAME} says what it is from; give another folder")
+    if record is None and (unknown := next(folder.glob("??/wiki_*"), None)):
+        raise ValueError(f"{unknown}: no {RECORD_NAME} says what it is from; give another folder")
     if record is None or not record.files:
         _write(folder, wanted)
         return wanted
@@ -172,8 +172,8 @@ def _go_on(folder: Path, wanted: Record) -> Record:
                 f"{folder}: its {name} is {there}, given is {given}; give another --out_dir, or "
                 "remove this one"
             )
-    for number in range(record.files):
-        if not (path := folder / file_name(number)).is_file():
+    for path in (folder / file_name(number) for number in range(record.files)):
+        if not path.is_file():
             raise ValueError(f"{path}: missing; remove {folder} and extract again")
     if not record.is_complete:
         print(

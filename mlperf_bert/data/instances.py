@@ -13,7 +13,7 @@ A worked example, of two documents of token ids; 1, 2 and 3 are [CLS], [SEP] and
     >>> tokens = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(4, 30))]
     >>> vocabulary = {token: number for number, token in enumerate(tokens)}
     >>> config = InstanceConfig(max_seq_length=12, max_predictions_per_seq=3, dupe_factor=1,
-    ...                         masked_lm_prob=0.2, random_seed=5)
+    ...                         masked_lm_prob=0.2, short_seq_prob=0.1, random_seed=5)
     >>> made = make_instances(documents, vocabulary, config)
     >>> made.tokens.tolist()
     [10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24]
@@ -49,6 +49,7 @@ import numpy as np
 from mlperf_bert.data import mersenne
 from mlperf_bert.data.example_encoder import Batch
 from mlperf_bert.data.jit import kernel
+from mlperf_bert.options import MAX_SEED, option
 
 _NUM_BINS = 16
 _EXAMPLES_AT_ONCE = 64  # so many arrays stay in the cache
@@ -56,14 +57,18 @@ _EXAMPLES_AT_ONCE = 64  # so many arrays stay in the cache
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
-    """How instances are made; the defaults are the reference's."""
+    """How instances are made; the defaults of the flags are the reference's."""
 
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    dupe_factor: int = 10
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
-    random_seed: int = 12345
+    max_seq_length: int = option(128, "Tokens per example.", at_least=5)
+    max_predictions_per_seq: int = option(20, "Masked tokens per example at most.", at_least=1)
+    dupe_factor: int = option(10, "Copies of the text, each masked differently.", at_least=1)
+    masked_lm_prob: float = option(0.15, "Share of masked tokens.", above=0, at_most=1)
+    short_seq_prob: float = option(
+        0.1, "Share of documents cut to shorter examples.", at_least=0, at_most=1
+    )
+    random_seed: int = option(
+        12345, "Seed; the benchmark's data have 12345.", at_least=0, at_most=MAX_SEED
+    )
 
 
 class Text(NamedTuple):

@@ -4,10 +4,11 @@ Source of the published figures: the benchmark's README.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
 from mlperf_bert.files.json_text import read_record, write_record
 
@@ -71,36 +72,19 @@ def load(folder: paths.Location) -> Manifest | None:
 def _parsed(content: dict) -> Manifest:
     parts = {name: _part(name, part) for name, part in content["parts"].items()}
     found = Manifest(content["parameters"], content["versions"], parts)
-    if not _is_count(found.parameters["examples_per_part"]):
+    if not provenance.is_count(found.parameters["examples_per_part"]):
         raise TypeError("examples_per_part is not a number")
     return found
 
 
 def _part(name: str, content: Mapping[str, Any]) -> Part:
-    part = Part(**content)
+    try:
+        part = provenance.fitting(Part, content)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from error
     if Path(name).name != name or "\0" in name:
         raise ValueError(f"{name!r:.80} is not the name of a file in its folder")
-    for field in dataclasses.fields(Part):
-        if not _FITS[field.type](value := getattr(part, field.name)):
-            raise TypeError(f"{name}: {field.name} is {value!r:.80}")
+    for histogram in (part.length_histogram, part.predictions_histogram):
+        if len(histogram) != _NUM_RANGES:
+            raise ValueError(f"{name}: a histogram of {len(histogram)} ranges")
     return part
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-_FITS: dict[Any, Callable[[Any], bool]] = {
-    str: lambda value: isinstance(value, str),
-    int: _is_count,
-    list[int]: lambda value: (
-        isinstance(value, list) and len(value) == _NUM_RANGES and all(map(_is_count, value))
-    ),
-}
-
-
-def raise_failures(reasons: Mapping[str, str], num_parts: int) -> None:
-    """Raises ValueError, which names each failed part with its reason, if any part failed."""
-    if reasons:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
-        raise ValueError(f"{len(reasons)} of {num_parts} parts failed, run again: {listed}")

@@ -1,22 +1,21 @@
 """What a step was made from: its record in provenance.json, in the folder that it writes into.
 
 A record has inputs and outputs with size and digest, parameters, and the commit, image and versions
-of the step. `python -m mlperf_bert.data.provenance FOLDER` shows and checks them; see chain.py.
+of the step. `python -m mlperf_bert.data.chain FOLDER` shows and checks them; see chain.py.
 """
 
 import contextlib
 import dataclasses
 import hashlib
-import importlib
 import os
 import platform
 import posixpath
 import re
 import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mlperf_bert.files import hugging_face, paths, whole
 from mlperf_bert.files.json_text import read_record, write_record
@@ -29,6 +28,8 @@ _PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "jax": ["jax"]} | {
     "tensorflow": ["tensorflow", "tensorflow-cpu"]
 }
 _NVIDIA = Path("/proc/driver/nvidia")
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,16 +207,36 @@ def read(folder: paths.Location) -> list[Record]:
 
 
 def _parsed(content: Mapping) -> Record:
-    files = {name: [File(**file) for file in content[name]] for name in ("inputs", "outputs")}
-    found = Record(**{**content, **files})
-    for file in [*found.inputs, *found.outputs]:
-        if not isinstance(file.path, str) or not isinstance(file.digest, str):
-            raise TypeError(f"{file.path!r:.80}: no path or digest")
+    files = {
+        name: [fitting(File, file) for file in content[name]] for name in ("inputs", "outputs")
+    }
+    for file in [*files["inputs"], *files["outputs"]]:
         if file.digest.partition(":")[0] not in _ALGORITHMS:
             raise ValueError(f"{file.path}: its digest {file.digest!r:.80} is of no known kind")
-        if type(file.bytes) is not int:
-            raise TypeError(f"{file.path}: bytes is not a number")
-    return found
+    return Record(**{**content, **files})
+
+
+def fitting(kind: type[_T], content: Mapping[str, Any]) -> _T:
+    """A dataclass of the fields of a record; raises TypeError for one that is not of its type."""
+    made = kind(**content)
+    for field in dataclasses.fields(made):  # type: ignore[arg-type]
+        fits = _FITS.get(field.type, lambda value: True)
+        if not fits(value := getattr(made, field.name)):
+            raise TypeError(f"{field.name} is {value!r:.80}")
+    return made
+
+
+def is_count(value: object) -> bool:
+    """Whether a value of JSON is a number of things: no truth, which Python takes for one too."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+_FITS: dict[Any, Callable[[Any], bool]] = {
+    str: lambda value: isinstance(value, str),
+    bool: lambda value: isinstance(value, bool),
+    int: is_count,
+    list[int]: lambda value: isinstance(value, list) and all(map(is_count, value)),
+}
 
 
 def known_digests(files: Iterable[str]) -> dict[str, str]:
@@ -239,8 +260,3 @@ def digest_of_files(files: Sequence[File]) -> str:
         return "unknown"
     lines = sorted(f"{posixpath.basename(file.path)} {file.digest}\n" for file in files)
     return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
-
-
-if __name__ == "__main__":
-    # Here, and by its name: steps need none of it, and it imports this module.
-    sys.exit(importlib.import_module("mlperf_bert.data.chain").main())

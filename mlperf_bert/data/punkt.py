@@ -48,7 +48,8 @@ def find_punkt(folder: str | None = None) -> paths.Location:
       ValueError: there is none, or a table is missing.
     """
     if folder is None:
-        places = (Path(root, "tokenizers/punkt_tab/english") for root in _nltk_data())
+        # In nltk's order: $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data...
+        places = (Path(root, "tokenizers/punkt_tab/english") for root in _nltk("data").path)
         found = next((place for place in places if place.is_dir()), None)
         if found is None:
             raise ValueError(
@@ -72,7 +73,7 @@ def find_or_fetch_punkt(folder: str | None = None) -> paths.Location:
     except ValueError:
         if folder is not None:
             raise
-        nltk_data = Path(_nltk_data()[0])
+        nltk_data = Path(_nltk("data").path[0])
         print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr)
         nltk_data.mkdir(parents=True, exist_ok=True)
         downloader = _nltk("downloader").Downloader(PUNKT_INDEX_URL)
@@ -87,11 +88,6 @@ def _nltk(module: str) -> ModuleType:
         # joblib, which nltk imports and nobody here uses, warns where /dev/shm is not writable.
         warnings.simplefilter("ignore", UserWarning)
         return importlib.import_module(f"nltk.{module}")
-
-
-def _nltk_data() -> list[str]:
-    """Where nltk keeps its data, in its order: $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data..."""
-    return _nltk("data").path
 
 
 def warn_if_not_published(folder: paths.Location) -> None:

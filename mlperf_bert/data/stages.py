@@ -1,23 +1,21 @@
 """How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
 
-import argparse
 import concurrent.futures
 import itertools
 import json
+import multiprocessing.connection
 import os
 import posixpath
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress, printable
-
-if TYPE_CHECKING:  # 15 ms, which little text need not wait for
-    from multiprocessing.context import BaseContext
 
 _RECORDS = re.compile(
     r"(provenance|manifest|extraction|unpacked)\.json|wikiextractor\.log|histograms.*\.png"
@@ -31,21 +29,7 @@ _JSON_BEGINS = re.compile(rf"{whole.BYTE_ORDER_MARK}*\s*[{{\[]")
 _WORTH_PROCESSES_BYTES = 8 << 20
 GZIP, ZSTD, PARQUET = PACKED = (".gz", ".zst", ".parquet")
 """What the names of packed documents end with: much text may be in a small file."""
-MAY_BE_EMPTY = ("--input_suffix",)
-"""Without a suffix the raw files themselves are read."""
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
-
-
-def parser(
-    description: str | None, *, data: str, input_suffix: str, output_suffix: str
-) -> argparse.ArgumentParser:
-    """A parser of the options that all stages have, with their defaults."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--data", default=data, help="glob of the raw files")
-    made.add_argument("--input_suffix", default=input_suffix, help="suffix of the input files")
-    made.add_argument("--output_suffix", default=output_suffix, help="suffix of the output files")
-    made.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
-    return made
 
 
 def input_files(pattern: str) -> list[str]:
@@ -137,18 +121,35 @@ def lines_of(text: str) -> list[str]:
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def _workers(number: int, files: Sequence[str | os.PathLike]) -> concurrent.futures.Executor:
-    """So many processes, or one thread for little text and where /dev/shm is not writable."""
-    if paths.are_local(files):
-        present = list(filter(Path.is_file, map(Path, files)))
-        is_packed = any(path.suffix in PACKED for path in present)
-        num_bytes = sum(path.stat().st_size for path in present)
-        if num_bytes < _WORTH_PROCESSES_BYTES and not is_packed:
-            return concurrent.futures.ThreadPoolExecutor(1)
+def processes(number: int, files: Iterable[str | os.PathLike]) -> concurrent.futures.Executor:
+    """So many worker processes, which end with this one; a thread where there can be none."""
     try:
-        return concurrent.futures.ProcessPoolExecutor(number, worker_context(files))
-    except OSError:
+        return concurrent.futures.ProcessPoolExecutor(
+            number, _worker_context(files), initializer=_watch_parent
+        )
+    except OSError:  # /dev/shm, where the pool's semaphores lie, is not writable
         return concurrent.futures.ThreadPoolExecutor(1)
+
+
+def _watch_parent() -> None:
+    """A parent that is killed cannot stop its workers: each watches it and ends itself."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # a worker's
+
+    def end_with_parent() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _is_little(files: Iterable[str | os.PathLike]) -> bool:
+    """Whether processes would save nothing: few bytes on local disks, not packed."""
+    if not paths.are_local(files):
+        return False
+    present = list(filter(Path.is_file, map(Path, files)))
+    num_bytes = sum(path.stat().st_size for path in present)
+    return num_bytes < _WORTH_PROCESSES_BYTES and not any(path.suffix in PACKED for path in present)
 
 
 def require_apart(
@@ -187,12 +188,10 @@ def run(
       also_written: files that are written after the jobs.
 
     Raises:
-      ValueError: a worker was killed, no worker is wanted, or an output would replace an input of
-        any job, or another output.
+      ValueError: a worker was killed, or an output would replace an input of any job, or another
+        output.
       Whatever the first failing call raises; calls not yet begun are dropped.
     """
-    if num_workers < 1:
-        raise ValueError(f"--nworker={num_workers}: must be a number at least 1")
     jobs = list(jobs)
     require_apart(jobs, also_read=also_read, also_written=also_written)
     files = [
@@ -202,8 +201,10 @@ def run(
         for each in (value if isinstance(value, list) else [value])
         if isinstance(each, str | os.PathLike)
     ]
+    is_little = _is_little(files)
+    number = min(num_workers, len(jobs))
     with (
-        _workers(min(num_workers, len(jobs)), files) as pool,
+        concurrent.futures.ThreadPoolExecutor(1) if is_little else processes(number, files) as pool,
         Progress(total=len(jobs), unit="files", description=description) as progress,
     ):
         futures = [pool.submit(function, *job) for job in jobs]
@@ -222,15 +223,13 @@ def run(
     return [future.result() for future in futures]
 
 
-def worker_context(files: Iterable[str | os.PathLike]) -> "BaseContext":
+def _worker_context(files: Iterable[str | os.PathLike]) -> BaseContext:
     """How workers start: as forks of this process, unless some of the files are in a bucket.
 
     TensorFlow's client, and the thread that keeps a bucket's lock, hold locks of C++ that a fork
     would copy as they are, and then wait for without end. So workers for a bucket are forks of a
     process that imports TensorFlow, once, and does nothing else.
     """
-    import multiprocessing
-
     if paths.are_local(files):
         return multiprocessing.get_context("fork")
     server = multiprocessing.get_context("forkserver")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from mlperf_bert.data.download import check, chunks, md5_of
+from mlperf_bert.data.download import check
 from mlperf_bert.data.manifest import PUBLISHED_PARTS
 from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, PUBLISHED_TEXT, UNCOMPRESSED_DUMP
 from mlperf_bert.files import paths
@@ -22,6 +22,8 @@ from mlperf_bert.messages import Progress, printable
 
 TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published
 RECORD_NAME = "unpacked.json"
+_CHUNK_BYTES = 1 << 20
+_FACTS = ("bytes", "md5")
 
 
 def uncompress_dump(folder: Path) -> None:
@@ -112,7 +114,7 @@ def unpack_text(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / RECORD_NAME
-    source = {"bytes": paths.require_regular_file(archive).size_bytes, "md5": md5_of(archive)}
+    source = _facts(archive)
     is_unpacked = record.exists()
     if is_unpacked and (difference := _difference(record, source, md5s)):
         print(f"{difference}; unpacking again", file=sys.stderr)
@@ -142,23 +144,25 @@ def _difference(record: Path, source: dict[str, object], md5s: Mapping[str, str]
         return str(error)
     if of_archive != source or recorded.keys() != _wanted():
         return f"{record} is of another archive"
-    if any(recorded[name][1] != md5 for name, md5 in md5s.items()):
+    if any(recorded[name]["md5"] != md5 for name, md5 in md5s.items()):
         return f"{record} has another MD5 than is published"
-    folder = record.parent
-    with Progress(total=len(recorded), unit="files", description=f"check {folder}") as progress:
-        for name, (size_bytes, md5) in recorded.items():
-            path = folder / name
-            if not path.is_file():
+    with Progress(total=len(recorded), unit="files", description="check") as progress:
+        for name, facts in recorded.items():
+            if not (path := record.parent / name).is_file():
                 return f"{path} is missing"
-            if path.stat().st_size != size_bytes or digest(path, "md5") != md5:
+            if _facts(path) != facts:
                 return f"{path} is not as recorded"
             progress.advance(1)
     return None
 
 
-def _parsed(content: dict) -> tuple[dict[str, object], dict[str, tuple[int, str]]]:
-    files = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
-    return {key: content["archive"][key] for key in ("bytes", "md5")}, files
+def _parsed(content: dict) -> tuple[dict, dict[str, dict]]:
+    files = {name: {key: file[key] for key in _FACTS} for name, file in content["files"].items()}
+    return {key: content["archive"][key] for key in _FACTS}, files
+
+
+def _facts(path: Path) -> dict[str, object]:
+    return {"bytes": paths.size_bytes(path), "md5": digest(path, "md5")}
 
 
 def _unpack(
@@ -197,7 +201,7 @@ def _texts(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 def _chunks_of_archive(archive: Path, content: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
     with _damage_named(archive):
-        yield from chunks(content)
+        yield from iter(lambda: content.read(_CHUNK_BYTES), b"")
 
 
 @contextlib.contextmanager

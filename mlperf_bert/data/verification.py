@@ -32,11 +32,10 @@ def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) ->
     if made is None:
         raise ValueError(f"{folder}: no {manifest.NAME}; make the data with --output_dir")
 
-    def check(name: str) -> list[str]:
-        return _check(folder, name, made.parts[name])
-
-    found = paths.in_parallel(check, list(made.parts), reads_all_of=folder)
-    issues = [issue for of_a_part in found for issue in of_a_part]
+    answers = paths.in_parallel(
+        lambda name: _check(folder, name, made.parts[name]), list(made.parts), reads_all_of=folder
+    )
+    issues = list(filter(None, answers))
     if made.is_whole and set(made.parts) >= PUBLISHED_PARTS:
         if made.parameters.items() >= PUBLISHED_LENGTHS.items():
             issues += _check_published_sizes(made, folder)
@@ -47,21 +46,21 @@ def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) ->
         ]
     text_files = list(text_files)
     if {path.name for path in text_files} >= PUBLISHED_PARTS:
-        issues += [issue for path in text_files for issue in _check_published_text(path)]
+        issues += filter(None, map(_check_published_text, text_files))
     return issues
 
 
-def _check(folder: paths.Location, name: str, part: Part) -> list[str]:
+def _check(folder: paths.Location, name: str, part: Part) -> str | None:
     path = folder / name
     if (status := paths.status(path)) is None:
-        return [f"{name}: missing; run again without --verify"]
+        return f"{name}: missing; run again without --verify"
     if status.size_bytes != part.bytes:
-        return [f"{name}: {status.size_bytes} bytes instead of {part.bytes}; make it again"]
+        return f"{name}: {status.size_bytes} bytes instead of {part.bytes}; make it again"
     if digest(path, "sha256") != part.sha256:
-        return [f"{name}: the SHA-256 differs; remove it and run again"]
+        return f"{name}: the SHA-256 differs; remove it and run again"
     if (examples := tfrecord.count_records(path)) != part.examples:
-        return [f"{name}: {examples} examples instead of {part.examples}; make it again"]
-    return []
+        return f"{name}: {examples} examples instead of {part.examples}; make it again"
+    return None
 
 
 def _check_published_sizes(made: Manifest, folder: paths.Location) -> list[str]:
@@ -81,12 +80,11 @@ def _check_published_sizes(made: Manifest, folder: paths.Location) -> list[str]:
     return issues
 
 
-def _check_published_text(path: paths.Location) -> list[str]:
-    if path.name not in PUBLISHED_TEXT:
-        return []
-    expected_bytes, expected_md5 = PUBLISHED_TEXT[path.name]
+def _check_published_text(path: paths.Location) -> str | None:
+    expected_bytes, expected_md5 = PUBLISHED_TEXT.get(path.name, (None, None))
+    if expected_md5 is None:
+        return None
     if (num_bytes := paths.size_bytes(path)) != expected_bytes:
-        return [f"{path}: {num_bytes} bytes, published are {expected_bytes}"]
-    if (md5 := digest(path, "md5")) != expected_md5:
-        return [f"{path}: MD5 {md5}, published is {expected_md5}"]
-    return []
+        return f"{path}: {num_bytes} bytes, published are {expected_bytes}"
+    md5 = digest(path, "md5")
+    return None if md5 == expected_md5 else f"{path}: MD5 {md5}, published is {expected_md5}"

@@ -11,7 +11,8 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.data import evaluation_shard, tfrecord, validity
+from mlperf_bert.data import tfrecord, validity
+from mlperf_bert.data.evaluation_shard import PickConfig, pick
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.input import packing, pipeline
 
@@ -151,13 +152,14 @@ class Readers:
     def pick(self) -> None:
         """Every second record, and that they are copies."""
         count = max(1, tfrecord.count_records(self.path) // 2)
-        evaluation_shard.pick(
-            self.path,
-            self.picked,
+        config = PickConfig(
+            input_tfrecord=self.path,
+            output_tfrecord=self.picked,
             num_examples_to_pick=count,
             max_seq_length=LIMITS.max_seq_length,
             max_predictions_per_seq=LIMITS.max_predictions_per_seq,
         )
+        pick(config)
         given = [frame.framed for frame in tfrecord.read_frames(self.path)]
         copies = [frame.framed for frame in tfrecord.read_frames(self.picked)]
         assert copies == [given[int(i * (len(given) / count))] for i in range(count)]

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tarfile
 
+from mlperf_bert import options
 from mlperf_bert.data import manifest
+from mlperf_bert.data.dataset import DatasetConfig, Request
 from tests.data.reference_figures import md5
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs, starts
@@ -28,14 +30,28 @@ def command(work, **flags) -> list[str]:
     return [sys.executable, "create_pretraining_data.py", *given]
 
 
+def config_of(**flags) -> DatasetConfig:
+    """How a data set is made by these flags and the defaults of the others."""
+    defaults = {name: about.default for name, about in options.flags_of(DatasetConfig).items()}
+    return DatasetConfig(**options.values_of(DatasetConfig, defaults | flags, {}))
+
+
+def request_of(**flags) -> Request:
+    """What is made by these flags and the defaults of the others."""
+    defaults = {name: about.default for name, about in options.flags_of(Request).items()}
+    return Request(**defaults | flags)
+
+
 def run(work, **flags) -> subprocess.CompletedProcess:
     return starts.run(command(work, **flags))
 
 
 def clean_up(script: str, *words, folder=REPOSITORY, **environment) -> subprocess.CompletedProcess:
-    """Runs one of cleanup_scripts/ in a folder, with this Python."""
+    """Runs one of cleanup_scripts/, or a stage without a script, in a folder, with this Python."""
     path = REPOSITORY / "cleanup_scripts" / script
     command = [sys.executable, path] if script.endswith(".py") else [path]
+    if not path.exists():
+        command = [sys.executable, path.with_name("clean_up.py"), script]
     given = {**os.environ, "PYTHON": sys.executable, **environment}
     return programs.run(*command, *words, cwd=folder, env=given, timeout=600)
 

@@ -16,8 +16,9 @@ def made() -> Instances:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(200))]
     documents = [[numbers.randint(5, 205, size=9) for _ in range(30)] for _ in range(10)]
     config = InstanceConfig(
-        max_seq_length=64, max_predictions_per_seq=30, masked_lm_prob=0.5, dupe_factor=40
-    )
+        max_seq_length=64, max_predictions_per_seq=30, masked_lm_prob=0.5, dupe_factor=40,
+        short_seq_prob=0.1, random_seed=12345,
+    )  # fmt: skip
     return make_instances(documents, {word: number for number, word in enumerate(words)}, config)
 
 

@@ -91,7 +91,7 @@ def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
     [
         (["clean.sh", "one"], r"usage: clean\.sh INPUT OUTPUT\n"),
         (["process_wiki.sh", "a", "b"], ".*quote the glob.*"),
-        (["do_gather.py", "--nworker=0"], ".*--nworker=0: must be a number at least 1.*"),
+        (["clean.py", "one"], ".*give INPUT and OUTPUT, or --data\n"),
     ],
 )
 def test_a_script_that_is_called_otherwise_says_how(words, message):
@@ -108,7 +108,7 @@ def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, pun
     words = []
     for name in ("cleanup_file.py", "clean.py", "do_sentence_segmentation.py"):
         words += [name, f"--data={tmp_path}/wiki_??", "--nworker=2", "--"]
-    done = clean_up("in_one_process.py", *words[:-1], f"--punkt={punkt}")
+    done = clean_up("clean_up.py", *words[:-1], f"--punkt={punkt}")
     assert done.returncode == 0, done.stderr
     results = [Path(f"{name}.3").read_text() for name in (one, other)]
     wiki.write_stage_1(one, f"{one}.1")
@@ -192,7 +192,7 @@ def test_a_fifo_or_device_is_refused_and_not_waited_for(tmp_path, make, name, sc
 def test_without_worker_processes_a_stage_still_runs(tmp_path, monkeypatch):
     asked = []
 
-    def refuse(*_):
+    def refuse(*_, **__):
         asked.append(True)
         raise PermissionError("semaphores cannot be had")
 
@@ -291,6 +291,7 @@ def test_a_text_that_a_link_matches_again_is_told_once(tmp_path, punkt):
     ("name", "flags", "message"),
     [
         ("cleanup_file.py", ["--nworker=0"], "--nworker=0: must be a number at least 1"),
+        ("do_gather.py", ["--nworker=0"], "--nworker=0: must be a number at least 1"),
         (
             "do_sentence_segmentation.py",
             ["--input_suffix=.2", "--output_suffix=.2", "--punkt={folder}/punkt"],

@@ -17,12 +17,20 @@ import psutil
 import pytest
 
 from mlperf_bert.data import manifest, provenance, tfrecord, verification
-from mlperf_bert.data.dataset import DatasetConfig, make_part, num_workers, write_dataset
-from mlperf_bert.data.instances import InstanceConfig
+from mlperf_bert.data.dataset import make_part, num_workers, write_dataset
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
-from tests.data.making import clean_up, command, fails, lines_of, run, visible
+from tests.data.making import (
+    clean_up,
+    command,
+    config_of,
+    fails,
+    lines_of,
+    request_of,
+    run,
+    visible,
+)
 from tests.helpers import programs, starts, waiting
 
 NUM_PARTS = 20
@@ -154,7 +162,7 @@ command_line.run(create_pretraining_data.main)
 def test_a_killed_worker_names_its_part_and_the_others_are_kept(work):
     done = programs.run(sys.executable, "-c", KILLED, *command(work)[2:])
     assert "1 of 3 parts failed" in fails(done)
-    assert "part-1: its process ended with code -9 (memory? lower --nworker)" in done.stderr
+    assert "part-1: its process was killed (memory? lower --nworker)" in done.stderr
     assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
 
 
@@ -285,12 +293,12 @@ def test_the_record_is_written_before_the_last_part_counts_as_made(work, monkeyp
             raise OSError("no answer")
 
     monkeypatch.setattr(provenance, "note", note)
-    config = DatasetConfig(vocab_file=str(work / "vocab.txt"), instances=InstanceConfig())
-    words = {"input_file": f"{work}/part-*", "output_dir": str(work / "out"), "config": config}
+    config = config_of(vocab_file=str(work / "vocab.txt"))
+    request = request_of(input_file=f"{work}/part-*", output_dir=str(work / "out"))
     with pytest.raises(OSError, match="no answer"):
-        write_dataset(**words, make=make)
+        write_dataset(request, config, make)
     assert (asked, told, len(lines_of(work))) == ([3], [(2, 3)], 2)
-    write_dataset(**words, make=make)
+    write_dataset(request, config, make)
     assert told[1:] == [(2, 3)] and len(lines_of(work)) == 3
 
 
@@ -300,8 +308,8 @@ def test_a_folder_may_have_the_name_of_a_scheme(work, monkeypatch):
             yield {name: make_part(path, folder / name, tokenizer, config)}
 
     monkeypatch.chdir(work)
-    config = DatasetConfig(vocab_file="vocab.txt", instances=InstanceConfig())
-    write_dataset(input_file="part-*", output_dir="./gs:out", config=config, make=make)
+    config = config_of(vocab_file="vocab.txt")
+    write_dataset(request_of(input_file="part-*", output_dir="./gs:out"), config, make)
     assert visible(work / "gs:out") == ALL_FILES - {"histograms.png"}
 
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from mlperf_bert.data import evaluation_shard, tfrecord
+from mlperf_bert.data import tfrecord
+from mlperf_bert.data.evaluation_shard import PickConfig, pick
 from tests.data.hostile_records import features_of, framed_examples, serialize, valid_examples
 from tests.helpers import starts
 
@@ -21,9 +22,7 @@ def stored(tmp_path):
 
 @pytest.mark.parametrize("count", [1, 5, 7, 12, 13, 40])
 def test_copies_are_evenly_spaced(stored, tmp_path, count):
-    found = evaluation_shard.pick(
-        stored, tmp_path / "picked", num_examples_to_pick=count, **LENGTHS
-    )
+    found = pick(PickConfig(**flags_of(stored, num_examples_to_pick=count)))
     given = [frame.framed for frame in tfrecord.read_frames(stored)]
     assert found == len(given) == 12
     expected = b"".join(given[int(i * (12 / count))] for i in range(count))
@@ -34,9 +33,7 @@ def test_features_in_another_order_are_copied_as_they_stand(tmp_path):
     features = dict(reversed(features_of(valid_examples()[0]).items()))
     framed = tfrecord.frame(serialize(features))
     (tmp_path / "stored").write_bytes(framed)
-    evaluation_shard.pick(
-        tmp_path / "stored", tmp_path / "picked", num_examples_to_pick=1, **LENGTHS
-    )
+    pick(PickConfig(**flags_of(tmp_path / "stored", num_examples_to_pick=1)))
     assert (tmp_path / "picked").read_bytes() == framed
 
 

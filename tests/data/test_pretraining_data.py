@@ -206,7 +206,7 @@ def test_a_layout_that_spoils_next_sentences_is_told(generated, text, hint):
     assert "bytes; tokenizing (compiles the first time)\ntokenized " in one.stderr
     if hint:
         assert f"a: {hint}" in one.stderr and "one sentence a line, and a blank" in one.stderr
-        assert f"{hint}" in many.stderr and "(2 parts have such a hint)" in many.stderr
+        assert many.stderr.count(f"{hint}") == 2
 
 
 @pytest.mark.parametrize("case", BAD_INPUTS)

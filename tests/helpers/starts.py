@@ -130,6 +130,7 @@ def _run(argv: list[str], environment: dict[str, str], files: list[str]) -> None
     tempfile.tempdir = None  # of another TMPDIR
     os.chdir(REPOSITORY)
     sys.argv = argv
+    sys.path.insert(0, str(Path(argv[0]).parent))  # as Python does
     try:
         runpy.run_path(argv[0], run_name="__main__")
     finally:

@@ -238,7 +238,9 @@ def test_documents_between_folders_of_a_bucket(store, bucket, tmp_path):
     assert code == 0, error
     expected = doors.as_text(given).encode()
     made = {f"text/{name}/wiki_000000": expected for name in ("a", "b")}
-    assert {n: c for n, c in store.objects(bucket).items() if n.startswith("text/")} == made
+    stored = {n: c for n, c in store.objects(bucket).items() if n.startswith("text/")}
+    # A NUL keeps a "</doc>" of an article's own apart.
+    assert {name: content.replace(b"\0", b"") for name, content in stored.items()} == made
     code, _, error = run(
         store, "cleanup_scripts/cleanup_file.py", data="gs://bucket/text/*/wiki_??????"
     )

@@ -1,0 +1,364 @@
+"""The stages of the clean-up, each by the name of its script: clean_up.py STAGE FLAGS -- STAGE ...
+
+The scripts with the reference's names lie beside this one and start it. Several stages run one
+after the other in one process: of few files, importing what they need takes as long as what they
+do. The first that fails ends the process as it would end its own.
+"""
+
+import argparse
+import datetime
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mlperf_bert import signals
+
+if __name__ == "__main__":
+    signals.ends_at_once()  # first: process 1 of a container would ignore the signals
+
+from mlperf_bert.data import (
+    articles,
+    chain,
+    documents,
+    download,
+    extraction,
+    gathering,
+    published,
+    punkt,
+    stages,
+    unpacking,
+    wiki,
+    wiki_dump,
+)
+from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
+
+RAW = "glob of the raw files"
+SUFFIXES = ("suffix of the input files", "suffix of the output files")
+CORES = os.cpu_count() or 1
+MAY_BE_EMPTY = ("--input_suffix",)
+"""Without a suffix the raw files themselves are read."""
+
+
+def parsed(parser: argparse.ArgumentParser, **flags: tuple[object, str]) -> argparse.Namespace:
+    """The values of flags, each with its default, or its type if it must be given, and its help."""
+    for name, (default, meaning) in flags.items():
+        kind = default if isinstance(default, type) else type(default)
+        if kind is bool:
+            parser.add_argument(f"--{name}", action="store_true", help=meaning)
+            continue
+        given = {"required": True} if default is kind else {"default": default}
+        parser.add_argument(f"--{name}", type=kind, help=meaning, **given)
+    args = parser.parse_args(paths.words_with_home(may_be_empty=MAY_BE_EMPTY))
+    if getattr(args, "nworker", 1) < 1:
+        raise ValueError(f"--nworker={args.nworker}: must be a number at least 1")
+    return args
+
+
+def of_files(data: str, *suffixes: str) -> dict[str, tuple[object, str]]:
+    """The flags of a stage that makes a file of each file, with their defaults."""
+    named = zip(("input_suffix", "output_suffix"), zip(suffixes, SUFFIXES))
+    return {"data": (data, RAW), **dict(named), "nworker": (CORES, "processes")}
+
+
+def with_suffixes(files: Sequence[str], args: argparse.Namespace) -> list[tuple[str, str]]:
+    """Input and output of each raw file."""
+    return [(name + args.input_suffix, name + args.output_suffix) for name in files]
+
+
+def cleanup_file(parser: argparse.ArgumentParser) -> None:
+    """Clean-up stage .1: drops the <doc> tags and titles of WikiExtractor's output."""
+    args = parsed(parser, **of_files("./wiki_??", "", ".1"))
+    files = stages.input_files(args.data)
+    stages.warn_of_links(files)
+    articles.require_text(files)
+    jobs = with_suffixes(files, args)
+    stages.run(wiki.write_stage_1, jobs, num_workers=args.nworker, description="drop tags")
+
+
+def clean(parser: argparse.ArgumentParser) -> None:
+    """Clean-up stage .2: applies the text rules to many files, or to one: clean.py INPUT OUTPUT."""
+    parser.add_argument("one_file", nargs="*", metavar="INPUT OUTPUT", help="just this file")
+    args = parsed(parser, **of_files("./wiki_??", ".1", ".2"))
+    if len(args.one_file) not in (0, 2):
+        parser.error("give INPUT and OUTPUT, or --data")
+    jobs = [tuple(args.one_file)]
+    if not args.one_file:
+        jobs = with_suffixes(stages.input_files(args.data), args)
+    stages.run(wiki.write_stage_2, jobs, num_workers=args.nworker, description="apply rules")
+
+
+def do_sentence_segmentation(parser: argparse.ArgumentParser) -> None:
+    """Clean-up stage .3: one sentence a line.
+
+    Documents (.parquet, .jsonl, .json, the last two also .gz or .zst) are read without
+    --input_suffix, and not cleaned. They may lie on Hugging Face (hf://datasets/OWNER/NAME/FILE);
+    then the output is in the working folder.
+    """
+    args = parsed(
+        parser,
+        **of_files("./*/*.compact", ".2", ".3"),
+        text_column=("text", "column or key of documents"),
+        punkt=("", "folder of Punkt's tables; default: nltk's punkt_tab"),
+    )
+    files = stages.input_files(args.data)
+    stages.warn_of_links([name for name in files if name.endswith(documents.SUFFIXES)])
+    tables = punkt.find_or_fetch_punkt(args.punkt or None)
+    punkt.warn_if_not_published(tables)
+    inputs = [
+        name if name.endswith(documents.SUFFIXES) else name + args.input_suffix for name in files
+    ]
+    outputs = documents.outputs_of(files, args.output_suffix)
+    jobs = [(*names, tables, args.text_column) for names in zip(inputs, outputs)]
+    split = documents.write_stage_3
+    stages.run(split, jobs, num_workers=args.nworker, description="split sentences")
+
+
+def seperate_test_set(parser: argparse.ArgumentParser) -> None:
+    """Clean-up stage .4: takes the evaluation articles out; writes them and their MD5s."""
+    args = parsed(
+        parser,
+        **of_files("./*/*.compact", ".3", ".4"),
+        seed=(12345, "seed of the choice"),
+        num_test_articles=(10000, "articles to take"),
+        test_output=("./results/eval", "without .txt and .md5"),
+    )
+    files = stages.input_files(args.data)
+    jobs = [
+        # Which articles are taken depends on the index of a file among all of them.
+        (
+            *names,
+            gathering.num_test_articles_of(index, len(files), args.num_test_articles),
+            args.seed + gathering.SEED_STEP * index,
+        )
+        for index, names in enumerate(with_suffixes(files, args))
+    ]
+    taken = stages.run(
+        gathering.write_stage_4,
+        jobs,
+        num_workers=args.nworker,
+        description="separate test set",
+        also_written=[args.test_output + suffix for suffix in (".txt", ".md5")],
+    )
+    test_articles = itertools.chain.from_iterable(taken)
+    gathering.write_test_set(list(test_articles), args.test_output)
+
+
+def do_gather(parser: argparse.ArgumentParser) -> None:
+    """Gathers the cleaned files into parts of about the same size."""
+    args = parsed(
+        parser,
+        data=("~/book-corpus-feb-stn/*/*.txt", RAW),
+        input_suffix=(".3", "suffix of the cleaned files"),
+        out_dir=("~/book-corpus-large-gather/", "where to"),
+        num_outputs=(500, "the number in the names"),
+        block_size=(32.0, "MB of raw text in a part"),
+        nworker=(1, "processes; changes the numbering"),
+        check=(False, "look at --out_dir, write nothing"),
+    )
+    files = stages.input_files(args.data)
+    folder = paths.location(paths.with_home(args.out_dir))  # the default
+    parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
+    named = {
+        gathering.part_name(number, args.num_outputs): [name + args.input_suffix for name in names]
+        for number, names in parts.items()
+    }
+    gathering.require_no_other_parts(folder, named)
+    jobs = [(str(folder / part), names) for part, names in named.items()]
+    if args.check:
+        # With the test set, which process_wiki.sh puts there before the parts.
+        test_set = [str(folder / name) for name in ("eval.txt", "eval.md5")]
+        stages.require_apart(jobs, also_read=files, also_written=test_set)
+        return
+    paths.make_folder(folder)
+    gather = gathering.write_part
+    stages.run(gather, jobs, num_workers=args.nworker, description="gather", also_read=files)
+
+
+def extract_documents(parser: argparse.ArgumentParser) -> None:
+    """Documents to text as WikiExtractor writes it: OUT_DIR/NAME/wiki_*.
+
+    Their names end with .parquet, .jsonl or .json, the last two also with .gz or .zst. The files
+    may also lie in a bucket, or on Hugging Face: hf://datasets/OWNER/NAME/FOLDER/*.parquet.
+    """
+    args = parsed(
+        parser,
+        data=(str, "glob of the documents"),
+        text_column=("text", "column or key of the text"),
+        out_dir=("text", "where to"),
+        nworker=(CORES, "processes"),
+    )
+    files = stages.input_files(args.data)
+    stages.warn_of_links(files)
+    folders = articles.folders_of(files, paths.location(args.out_dir))
+    jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
+    extract = articles.write_articles
+    stages.run(extract, jobs, num_workers=args.nworker, description="extract documents")
+
+
+def train_punkt(parser: argparse.ArgumentParser) -> None:
+    """Learns the sentence splitter's tables from your own text, for lack of the published ones.
+
+    The result goes to do_sentence_segmentation.py --punkt (PUNKT=... for process_wiki.sh). What it
+    splits is not the official data.
+    """
+    flags = {"data": ("./wiki_??", RAW), "input_suffix": ("", SUFFIXES[0])}
+    args = parsed(parser, **flags, out_dir=(str, "folder of the four tables"))
+    files = stages.input_files(args.data)
+    texts = (stages.read_text(name + args.input_suffix) for name in files)
+    punkt.write_tables(punkt.learn_tables(texts), paths.location(args.out_dir))
+
+
+def extract_wiki(parser: argparse.ArgumentParser) -> None:
+    """Extracts the articles of a Wikipedia dump into text/??/wiki_??, as the reference does.
+
+    extract_wiki.sh enwiki-20200101-pages-articles-multistream.xml.bz2 [--today=2020-01-20]
+
+    The dump may be .bz2 or its XML. WikiExtractor, commit 3162bb6c, does the work on Python 3.7 to
+    3.10: both are looked for, and fetched if they are missing. An interrupted extraction goes on
+    when the command is repeated. OUT_DIR/extraction.json records what the text was made from.
+    """
+    day = "the date that articles name as today's; default: the date of the start"
+    program = "WikiExtractor.py of commit 3162bb6c, or its folder; default: fetched with git"
+    parser.add_argument("dump", help="enwiki-...-pages-articles....xml or .xml.bz2")
+    parser.add_argument("--today", type=datetime.date.fromisoformat, metavar="YYYY-MM-DD", help=day)
+    parser.add_argument("--wikiextractor", type=Path, metavar="PATH", help=program)
+    args = parsed(parser, out_dir=("text", "where to"), nworker=(CORES, "processes"))
+    dump, folder = map(paths.require_local, (args.dump, args.out_dir))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlperf-bert"
+    try:
+        made = extraction.extract(
+            dump=wiki_dump.Dump(dump),
+            folder=folder,
+            today=args.today,
+            program=extraction.find_program(args.wikiextractor, cache),
+            python=extraction.find_python(),
+            num_processes=args.nworker,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; repeat the command to go on") from None
+    counts = f"{made.articles:,} articles in {made.files:,} files"
+    failed = f", {made.failed_articles:,} failed" if made.failed_articles else ""
+    print(f"{args.out_dir}: {counts}{failed}, today is {made.today}")
+
+
+def download_and_uncompress(parser: argparse.ArgumentParser) -> None:
+    """Fetches the published files and checks every byte against the published MD5s.
+
+    download_and_uncompress.sh [config tf1 text]      what a run needs; the default
+    download_and_uncompress.sh [tf2] [dump] [punkt]   what is fetched only when it is named
+
+    The files come from MLCommons' storage, or from --base_url. Files that lie in --out_dir are only
+    checked, and what the official downloader has left, there or in the current folder, is taken.
+    Text is unpacked into OUT_DIR/results, and unpacked.json there records each file with its size
+    and MD5.
+    """
+    choices, default = [*published.GROUPS, "punkt"], ["config", "tf1", "text"]
+    names = f"of {' '.join(choices)}; default: {' '.join(default)}"
+    parser.add_argument("what", nargs="*", help=names)
+    parser.add_argument("--base_url", help="a mirror: every file under this URL")
+    args = parsed(
+        parser,
+        check_only=(False, "fetch nothing: check and unpack what is there"),
+        out_dir=("./wiki", "where to"),
+    )
+    if unknown := sorted(set(args.what) - set(choices)):
+        parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
+    if args.base_url is not None and args.check_only:
+        parser.error("--check_only fetches nothing: leave out --base_url")
+    folder = paths.require_local(args.out_dir, flag="out_dir")
+    problems: list[Exception] = []
+    refusing: dict[published.Place, None] = {}
+    for name in dict.fromkeys(args.what or default):
+        try:
+            wrong = bring(name, folder, args)
+        except (ValueError, OSError) as error:
+            wrong = [(None, error)]
+        problems += [error for _, error in wrong]
+        not_served = [file for file, error in wrong if isinstance(error, download.NotServed)]
+        refusing |= dict.fromkeys(file.place for file in not_served)
+    if problems:
+        told = "\n  ".join(why(error, folder) for error in problems)
+        sys.exit(f"{parser.prog}: {len(problems)} not right:\n  {told}{way_out(args, refusing)}")
+
+
+def bring(name: str, folder: Path, args: argparse.Namespace) -> list:
+    """Fetches, checks and unpacks a group; returns its files that are not right, with the error."""
+    if name == "punkt":
+        tables = punkt.find_punkt() if args.check_only else punkt.find_or_fetch_punkt()
+        punkt.warn_if_not_published(tables)
+        print(f"{tables}: nltk's punkt_tab")
+        return []
+    wrong = download.fetch_group(
+        published.GROUPS[name], folder, base_url=args.base_url, check_only=args.check_only
+    )
+    if name == "dump" and not wrong:
+        unpacking.uncompress_dump(folder)
+    if name == "text" and not wrong:
+        md5s = unpacking.md5s_of_text(folder / published.MD5S_OF_TEXT.path)
+        unpacking.unpack_text(folder / published.TEXT.path, folder / "results", md5s)
+    return wrong
+
+
+def why(error: Exception, folder: Path) -> str:
+    """What went wrong, with the file's name."""
+    if not isinstance(error, OSError):
+        return str(error)
+    where, reason = error.filename or folder, error.strerror or error
+    return f"{where}: {reason}; make room or fix its permissions"
+
+
+def way_out(args: argparse.Namespace, refusing: Sequence) -> str:
+    """What to do if a server does not give the files."""
+    if not refusing:
+        return ""
+    if args.base_url:
+        return "\ncheck --base_url and what lies there; without it MLCommons' storage is asked"
+    commands = "".join(f"\n  {place.official_command}" for place in refusing)
+    return (
+        "\nif this stays so, start the official downloader in this folder, then repeat this "
+        f"command, which takes what the downloader has left:{commands}"
+    )
+
+
+STAGES = {
+    "download_and_uncompress.sh": download_and_uncompress,
+    "extract_wiki.sh": extract_wiki,
+    "extract_documents.py": extract_documents,
+    "cleanup_file.py": cleanup_file,
+    "clean.py": clean,
+    "do_sentence_segmentation.py": do_sentence_segmentation,
+    "seperate_test_set.py": seperate_test_set,
+    "do_gather.py": do_gather,
+    "train_punkt.py": train_punkt,
+    "provenance": lambda _: chain.main(),
+}
+
+
+def main(script: str = "") -> int:
+    """Runs the stage of a script, or those that this process's words name."""
+    signals.raise_on_ctrl_c()
+    groups = itertools.groupby(sys.argv[1:], "--".__eq__)
+    commands = [list(words) for is_end, words in groups if not is_end]
+    if script:
+        commands = [[Path(script).name, *sys.argv[1:]]]
+    for command in commands:
+        sys.argv = command  # its first word names it in messages
+        if (stage := STAGES.get(name := command[0])) is None:
+            sys.exit(f"clean_up.py: {name}: choose of {', '.join(STAGES)}")
+        parser = argparse.ArgumentParser(
+            prog=name,
+            description=(stage.__doc__ or "").replace("\n    ", "\n"),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if code := ends_in_one_line(name)(stage)(parser):
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
