@@ -28,7 +28,8 @@ def drop(control: Path | None = None) -> str | None:
     control = control or _control()
     if reason := obstacle(control):
         return reason
-    os.sync()  # a dirty page cannot be dropped
+    # First: a dirty page cannot be dropped.
+    os.sync()
     try:
         control.write_text(_PAGES_AND_INODES)
     except OSError as error:

@@ -4,9 +4,6 @@ The numbers are mlperf-logging's own, read from the JSON files of its RCP checke
 fewest credible samples are computed by that checker. This module adds what the checker answers only
 for logs: the bound that a batch size must meet.
 
-SciPy, on which the checker is built, is imported at the first use: every training imports this
-module, few use it.
-
 Source: mlperf-logging, rcp_checker, rulesets 1.0.0 to 5.0.0.
 """
 
@@ -21,7 +18,8 @@ import numpy as np
 from mlperf_bert.files import json_text
 from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
 
-_NUM_UNCOUNTED_RUNS = 2  # the fastest and the slowest
+# The fastest and the slowest.
+_NUM_UNCOUNTED_RUNS = 2
 
 
 @dataclass(frozen=True)
@@ -123,6 +121,7 @@ def _point(record: Mapping) -> ReferencePoint:
 @functools.cache
 def _checker(ruleset: str, custom_rcps: Path | None):
     require_ruleset(ruleset)
+    # Here, because it imports SciPy: every training imports this module, few use it.
     from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
 
     if custom_rcps is None:

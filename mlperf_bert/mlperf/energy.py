@@ -69,6 +69,7 @@ class Energy:
         notes = metadata.get("notes", ())
         if not isinstance(value, Mapping) or not isinstance(notes, list | tuple):
             return None
+        # Of a damaged log, or another's: only what can be joules counts.
         joules = {name: value.get(f"{name.lower()}_joules") for name in PARTS}
         found = cls(
             parts={
@@ -98,6 +99,7 @@ def total(pieces: Sequence[Energy | None]) -> Energy | None:
     Unknown if that of one piece is; too little if one piece is silent.
     """
     known = [piece for piece in pieces if piece]
+    # What is missing makes the sum too low, whatever the others say of theirs.
     silent = _A_PIECE_IS_SILENT if len(known) < len(pieces) else ""
     whole = Energy(
         parts={
@@ -289,6 +291,7 @@ def _used(nvml: Any, num_gpus: int, visible: str | None) -> list[int]:
     used = []
     try:
         for name in [name.strip() for name in names][:num_gpus]:
+            # NVML knows a GPU by its number or whole UUID; CUDA would take the begin of one too.
             if name.isdecimal():
                 handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
             else:
@@ -326,7 +329,8 @@ def _zones(folder: Path) -> list[Counter]:
         # Not core and uncore, which are parts of a package, nor psys, which contains packages.
         if kind == "dram" or kind.startswith("package"):
             read = functools.partial(_microjoules, zone / "energy_uj")
-            read()  # or fail here, where a run is only planned
+            # What cannot be read fails here, where a run is only planned.
+            read()
             part = MEMORY if kind == "dram" else PROCESSORS
             most = _microjoules(zone / "max_energy_range_uj")
             counters.append(Counter(part, f"RAPL's {zone.name}", read, range_joules=most))
@@ -346,6 +350,7 @@ def _microjoules(path: Path) -> float:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
+    # Linux lets root alone read it since 2020, when it was shown to tell secrets (PLATYPUS).
     except PermissionError as error:
         raise SensorFailed("RAPL is readable for root only") from error
     except OSError as error:

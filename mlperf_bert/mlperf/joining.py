@@ -51,13 +51,15 @@ def join(
     if missing := [step for step in counted if step not in accuracies]:
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
     batch_size = _micro_batch_size(records, logs[0])
-    with tempfile.TemporaryDirectory() as folder:  # a log refuses a file that is there already
+    # Not beside the result: a log refuses a file that is there already, which this one replaces.
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / output.name
         log = MlperfLog(path)
         for line in _header(logs):
             log.copy_line(line)
         if rules.departure_of_evaluation(num_eval_samples):
             log.declare_open()
+        # Every line has a time of the training, none that of this call.
         log.time_ms = start.time_ms
         with log, log.run() as run:
             run.eval_samples(num_eval_samples)
@@ -67,10 +69,12 @@ def join(
                 run.block_start(before_samples, num_samples=samples - before_samples)
                 log.time_ms = saved_ms[step]
                 run.block_stop(samples)
-                run.eval_start(samples)  # as if the evaluation took no time
+                # As if the evaluation took no time: the rules stop the clock at the checkpoint.
+                run.eval_start(samples)
                 run.eval_stop(samples)
                 run.eval_accuracy(accuracies[step], samples, step)
                 before_samples = samples
+            # The run here has no meter: this is the energy of the training's own logs.
             if taken := _energy_until(counted[-1], pieces):
                 run.log_energy(taken, of="run")
             stop = run.succeed if passing else run.abort
@@ -98,13 +102,15 @@ def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | Non
 
 
 def _saved_ms(records: Sequence[Record], log: paths.Location) -> dict[int, float]:
-    """Step -> when its checkpoint was saved; one that was trained again counts the last time."""
+    """Step -> when its checkpoint was saved."""
     saved_ms = {}
+    # In the order of the logs: a step that was trained again after a kill counts the last time.
     for record in records:
         if record.key == "checkpoint_stop":
             step = record.metadata.get("step_num")
             if type(step) is not int:
                 raise ValueError(f"{log}: checkpoint_stop without step_num; copy the log again")
+            # That of step 0 was saved before anything was trained.
             if step > 0:
                 saved_ms[step] = record.time_ms
     return saved_ms

@@ -47,6 +47,7 @@ class Ledger:
     def waiting(self, items: Iterable) -> Iterator:
         """Draws items from an input, and counts the time until each as waiting of an evaluation."""
         end = object()
+        # The making of an iterator counts too: files are opened there.
         with self.counting(EVALUATION_INPUT_WAIT):
             iterator = iter(items)
         while True:
@@ -61,6 +62,7 @@ class Ledger:
 
         At most what `source` has is moved, and nothing if the clock ran backwards.
         """
+        # First the time that has passed by now: it may be of `source`.
         self._switch(self._kind)
         moved = min(max(seconds, 0.0), self._seconds[source])
         self._seconds[source] -= moved
@@ -102,9 +104,12 @@ def as_fields(seconds: Seconds) -> dict[str, float]:
     return {f"{kind}_seconds": seconds[kind] for kind in KINDS}
 
 
-def from_fields(fields: Mapping[str, object]) -> Seconds | None:
+def from_fields(fields: object) -> Seconds | None:
     """What `as_fields` made; None if it is something else."""
+    if not isinstance(fields, Mapping):
+        return None
     seconds: Seconds = {}
+    # All of them or nothing: the key of the event is everybody's.
     for kind in KINDS:
         value = fields.get(f"{kind}_seconds")
         if not isinstance(value, int | float) or not 0 <= value < math.inf:

@@ -114,7 +114,8 @@ class Run:
         self._num_eval_samples: int | None = None
         self._log = log
         self._block_start_samples = 0
-        self._spent_before_block = self._spent()  # the first reading of the meter
+        # The first reading of the meter, from which its joules count.
+        self._spent_before_block = self._spent()
 
     @property
     def _running(self) -> "MlperfLog":
@@ -185,6 +186,7 @@ class Run:
 
     def checkpoint_start(self, step: int) -> None:
         """Log that the checkpoint of `step` is being written."""
+        # Also after run_stop: the last one is written when the clock has stopped.
         self._log.start("checkpoint_start", {"step_num": step})
 
     def checkpoint_stop(self, step: int) -> None:
@@ -360,7 +362,8 @@ class MlperfLog:
         """Stop writing; without `commit` no file is left."""
         self._is_open = False
         if self._file:
-            with contextlib.suppress(OSError):  # a line that failed has raised its error
+            # A line that failed has raised its error.
+            with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
 
@@ -444,9 +447,11 @@ class MlperfLog:
         try:
             yield run
         except BaseException:
-            with contextlib.suppress(OSError):  # keep the first error, such as a full disk
+            # Not this error but the first one is of use, such as a full disk.
+            with contextlib.suppress(OSError):
                 run.stop_unless_stopped()
             raise
+        # Here, not in a `finally`: an error of this line is the first one.
         run.stop_unless_stopped()
 
 
@@ -459,6 +464,7 @@ def close_log(path: Path) -> bool:
 
     Returns: whether the log was changed.
     """
+    # As text: the log of a killed run may end in the middle of a line.
     text = path.read_text(encoding="utf-8", errors="replace")
     whole = text[: text.rfind("\n") + 1]
     if '"key": "run_start"' not in whole or '"key": "run_stop"' in whole:

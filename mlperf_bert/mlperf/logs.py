@@ -8,6 +8,7 @@ Google and Habana have there what was planned, others the size of the data set.
 
 import codecs
 import io
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -168,6 +169,7 @@ def read_records(
     """
     text, _ = _plain(read_regular_file(path))
     records = []
+    # What stands behind the last end of a line may still be written, or was cut by a kill.
     if may_be_cut:
         text = text[: text.rfind("\n") + 1]
     # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
@@ -248,7 +250,11 @@ def _record(fields: Mapping) -> Record:
 
 def values_of(records: list[Record], key: str) -> list:
     """Every value that a log has for a key."""
-    return [record.value for record in records if record.key == key]
+    return [record.value for record in _of_key(records, key)]
+
+
+def _of_key(records: Sequence[Record], key: str) -> list[Record]:
+    return [record for record in records if record.key == key]
 
 
 def counts_of(records: list[Record], key: str) -> list[float]:
@@ -283,12 +289,11 @@ def read_run(path: Path, *, may_run: bool = False, may_be_empty: bool = False) -
 
 
 def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
-    keys = {record.key for record in records}
-    if may_run and "run_stop" not in keys:
+    has_begun = bool(_of_key(records, "run_start"))
+    if may_run and not _of_key(records, "run_stop"):
         now_ms = records[-1].time_ms if records else 0.0
-        for key in ("run_start", "run_stop"):
-            if key not in keys:
-                records.append(Record(now_ms, key, None, {"status": "running"}))
+        ends = ["run_stop"] if has_begun else ["run_start", "run_stop"]
+        records += [Record(now_ms, key, None, {"status": "running"}) for key in ends]
     start, stop = _only(records, "run_start"), _only(records, "run_stop")
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError("run_stop lies before run_start: the clocks ran backwards")
@@ -296,14 +301,17 @@ def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
     batch_size = next(reversed(counts_of(records, "global_batch_size")), None)
     train_samples, planned_samples = _train_samples(records)
     evaluations = _evaluations(
+        # Behind run_stop lie those of weights that the run has left.
         records[: records.index(stop)],
         start.time_ms,
         global_batch_size=batch_size,
         train_samples=train_samples,
     )
     status = str(stop.metadata.get("status"))
+    # Before train_samples, which may be a plan.
     last_samples = evaluations[-1].samples if evaluations else None
     samples = last_samples if last_samples is not None else train_samples
+    provenance = _first(records, "provenance", dict) or {}
     return RunResult(
         path=path,
         status=status,
@@ -319,20 +327,15 @@ def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
         benchmark=(_first(records, "submission_benchmark", str) or "").lower() or None,
         division=_first(records, "submission_division", str),
         cache_cleared=any(value is True for value in values_of(records, "cache_clear")),
-        hyperparameters={
-            record.key: record.value for record in records if _HYPERPARAMETERS.match(record.key)
-        },
-        provenance={
-            str(name): str(value)
-            for name, value in (_first(records, "provenance", dict) or {}).items()
-        },
+        hyperparameters={r.key: r.value for r in records if _HYPERPARAMETERS.match(r.key)},
+        provenance={str(name): str(value) for name, value in provenance.items()},
         seconds=_seconds(records),
         energy=energy_of_run(records),
         max_sequence_length=_first(records, "max_sequence_length", int),
         num_weights=len(_names_of_weights(records)) or None,
         num_replicas=_first(records, "num_replicas", int),
         planned_samples=planned_samples if samples is None else None,
-        started_ms=start.time_ms if "run_start" in keys else None,
+        started_ms=start.time_ms if has_begun else None,
     )
 
 
@@ -367,7 +370,7 @@ def _first(records: list[Record], key: str, kind: type[_T]) -> _T | None:
 
 
 def _names_of_weights(records: list[Record]) -> set[str]:
-    """Every rank of some logs names them all; some name none, but say "all"."""
+    # A set: every rank of some logs names them all. Some name none, but say "all".
     return {
         str(record.metadata.get("tensor", "all"))
         for record in records
@@ -376,32 +379,28 @@ def _names_of_weights(records: list[Record]) -> set[str]:
 
 
 def _seconds(records: list[Record]) -> ledger.Seconds | None:
-    for record in records:
-        if record.key == ledger.LOG_KEY and record.metadata.get("of") == "run":
-            return ledger.from_fields(record.value) if isinstance(record.value, dict) else None
-    return None
+    stats = _of_key(records, ledger.LOG_KEY)
+    of_run = [record.value for record in stats if record.metadata.get("of") == "run"]
+    return ledger.from_fields(of_run[0]) if of_run else None
 
 
 def _only(records: list[Record], key: str) -> Record:
-    found = [record for record in records if record.key == key]
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} lines {key}, a log of one run has 1")
-    return found[0]
+    lines = _of_key(records, key)
+    if len(lines) != 1:
+        raise ValueError(f"{len(lines)} lines {key}, a log of one run has 1")
+    return lines[0]
 
 
 def _require_clocks_forward(timed_records: list[Record]) -> None:
-    """Compare run_start and the evaluations after it; other lines may come from other hosts."""
-    previous = timed_records[0]
-    for record in timed_records:
-        if record.key != "eval_accuracy":
-            continue
+    # Other lines than these may come from other hosts.
+    evaluations = _of_key(timed_records, "eval_accuracy")
+    for previous, record in itertools.pairwise([timed_records[0], *evaluations]):
         back_ms = previous.time_ms - record.time_ms
         if back_ms > _CLOCK_TOLERANCE_MS:
             raise ValueError(
                 f"an evaluation lies {back_ms / 1000:.0f} s before the {previous.key} above it: "
                 "the clocks ran backwards"
             )
-        previous = record
 
 
 def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
@@ -410,6 +409,7 @@ def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
     open_since: dict[str, float] = {}
     stops = {stop: (start, kind) for start, (kind, stop) in PHASES.items()}
     for record in records:
+        # Of several ranks the first that starts, and the first that stops.
         if record.key in PHASES:
             open_since.setdefault(record.key, record.time_ms)
         elif record.key in stops:
@@ -434,10 +434,10 @@ def _evaluations(
     global_batch_size: float | None,
     train_samples: float | None,
 ) -> tuple[Evaluation, ...]:
-    found = [record for record in records if record.key == "eval_accuracy"]
-    samples = [record.metadata.get("epoch_num") for record in found]
+    evaluated = _of_key(records, "eval_accuracy")
+    samples = [record.metadata.get("epoch_num") for record in evaluated]
     counts = [require_count(n, "epoch_num of eval_accuracy") for n in samples if n is not None]
-    results = {repr(record.value) for record in found}
+    results = {repr(record.value) for record in evaluated}
     counts_samples = (
         None not in samples
         and _are_samples(counts, global_batch_size, train_samples)
@@ -450,7 +450,7 @@ def _evaluations(
             samples=number if counts_samples else None,
             accuracy=_accuracy(record.value),
         )
-        for record, number in zip(found, samples, strict=True)
+        for record, number in zip(evaluated, samples, strict=True)
     )
 
 
@@ -479,25 +479,26 @@ def _accuracy(value: Any) -> float:
 
 
 def _init_minutes(records: list[Record]) -> float | None:
-    starts = [record.time_ms for record in records if record.key == "init_start"]
-    stops = [record.time_ms for record in records if record.key == "init_stop"]
-    return (stops[-1] - min(starts)) / 60_000 if starts and stops else None
+    starts, stops = _of_key(records, "init_start"), _of_key(records, "init_stop")
+    if not starts or not stops:
+        return None
+    # Of several ranks the first that starts, and the last that stops.
+    return (stops[-1].time_ms - min(record.time_ms for record in starts)) / 60_000
 
 
 def copies_among(named: Sequence[tuple[str, object]]) -> dict[int, str]:
     """Return number -> "NAME: the same run as OTHER" of every run that is an earlier one again.
 
-    Args:
-      named: what a run is called, and what is known of it, a RunResult say.
+    `named` is what a run is called, and what is known of it, a RunResult say.
     """
     first: dict[str, str] = {}
-    found = {}
+    copies = {}
     for number, (name, known) in enumerate(named):
         # As text: accuracies may be NaN, which is not equal to itself.
         text = repr(replace(known, path=Path()) if isinstance(known, RunResult) else known)
         if first.setdefault(text, name) != name:
-            found[number] = f"{name}: the same run as {first[text]}"
-    return found
+            copies[number] = f"{name}: the same run as {first[text]}"
+    return copies
 
 
 def in_words(left_out: Sequence[str]) -> str:
@@ -522,6 +523,7 @@ def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
     for run in runs:
         if run.counts_by_train_samples:
             evaluations.setdefault(run.samples_to_converge, set()).add(len(run.evaluations))
+    # Longer runs have trained more: their number of samples cannot be the same.
     planned = {samples for samples, numbers in evaluations.items() if len(numbers) > 1} - {None}
     return [
         replace(run, samples_to_converge=None, planned_samples=run.samples_to_converge)
@@ -581,11 +583,12 @@ def energy_of_run(records: Sequence[Record]) -> Energy | None:
 
     The log of a killed run ends without: then up to its last checkpoint, marked as too little.
     """
-    found = [record for record in records if record.key == energy.LOG_KEY]
-    for record in found:
-        if record.metadata.get("of") == "run":
-            return Energy.from_event(record.value, record.metadata)
-    last = Energy.from_event(found[-1].value, found[-1].metadata) if found else None
+    events = _of_key(records, energy.LOG_KEY)
+    for event in events:
+        if event.metadata.get("of") == "run":
+            return Energy.from_event(event.value, event.metadata)
+    # Each checkpoint has the sum up to it, so that the last one is the most that is known.
+    last = Energy.from_event(events[-1].value, events[-1].metadata) if events else None
     return last and replace(last, at_least=_KILLED)
 
 
@@ -628,7 +631,6 @@ def seconds_spent(logs: Sequence[paths.Location]) -> float:
     seconds = 0.0
     for path in logs:
         records = read_records(path, may_be_cut=True)
-        start = next((record for record in records if record.key == "run_start"), None)
-        if start:
+        for start in _of_key(records, "run_start")[:1]:
             seconds += max(0.0, records[-1].time_ms - start.time_ms) / 1000
     return seconds

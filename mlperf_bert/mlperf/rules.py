@@ -108,6 +108,7 @@ def samples_to_steps(num_samples: int, global_batch_size: int) -> int:
     _require_positive_batch(global_batch_size)
     if num_samples < 0:
         raise ValueError(f"num_samples={num_samples}: a number of samples cannot be negative")
+    # Rounded up, in integers.
     return -(-num_samples // global_batch_size)
 
 
@@ -162,6 +163,7 @@ def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
 
 def open_division(departures: Sequence[Issue]) -> str:
     """Return why a run is not in the closed division: a line a departure, and one for the model."""
+    # One line for the model, however many of its sizes are others.
     of_model = [name for each in departures if (name := each.parameter.partition(_OF_MODEL)[2])]
     lines = [str(each) for each in departures if not each.parameter.startswith(_OF_MODEL)]
     if of_model:

@@ -3,21 +3,22 @@
     python tests/frozen/disturbed.py 'KILL at "eval_accuracy".*"step_num": 24' PROGRAM FLAGS
 
 The disturbance happens in the call that writes the line, so it hits every run at the same point,
-however fast the machine is. mlperf_logging writes every line through Python's logging, which is
-where it is noticed; nothing of the program needs to know of it.
+however fast the machine is. mlperf_logging writes every line by one method, which is where it is
+noticed; nothing of the program needs to know of it.
 
 Disturbances, several divided by " then ", each of which happens once: `KILL at PATTERN`,
 `TERM at PATTERN`, `HOUR at PATTERN`, `SECONDS at PATTERN`, a regular expression of a line. With
 HOUR an hour passes at once, by the clocks of Python and of the run; seconds are waited for.
 """
 
-import logging
 import os
 import re
 import runpy
 import signal
 import sys
 import time
+
+from mlperf_logging.mllog.mllog import MLLogger
 
 from mlperf_bert.mlperf.ledger import Ledger
 
@@ -58,14 +59,14 @@ class Disturbances:
 
 def main() -> None:
     """Runs the program as `python PROGRAM FLAGS` would."""
-    disturbances, write = Disturbances(sys.argv[1]), logging.Logger.handle
+    disturbances, write = Disturbances(sys.argv[1]), MLLogger._do_log
 
-    def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
-        write(logger, record)
-        disturbances.at_line(record.getMessage())
+    def do_log(logger: MLLogger, level: int, message: str, clear_line: bool = False) -> None:
+        write(logger, level, message, clear_line)
+        disturbances.at_line(message)
 
     _move_clocks()
-    logging.Logger.handle = handle
+    MLLogger._do_log = do_log
     sys.argv = sys.argv[2:]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
