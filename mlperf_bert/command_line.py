@@ -19,7 +19,6 @@ from mlperf_bert.files.paths import (
     IS_EMPTY,
     StoreUnavailable,
     first_empty,
-    is_answer_of_a_store,
     kind_of,
     reason,
     require_supported,
@@ -172,10 +171,8 @@ def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
     except FloatingPointError as error:
         raise ValueError(str(error)) from error
     except errors.OpError as error:
-        if is_answer_of_a_store(error):
-            may_pass = kind_of(error) is StoreUnavailable
-            raise (Interrupted if may_pass else ValueError)(reason(error)) from error
-        if isinstance(error, errors.UnavailableError):  # a device is gone, as the host of a TPU
+        # A device is gone, as the host of a TPU, or a store that records are read from.
+        if kind_of(error) is StoreUnavailable:
             text = f"TensorFlow failed: {reason(error)}; repeat the command later"
             raise Interrupted(text) from error
         if refused := next((n for n in REMEDIES if os.strerror(n) in reason(error)), None):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
-from mlperf_bert.files.paths import is_answer_of_a_store, reason
+from mlperf_bert.files.paths import kind_of, reason
 from mlperf_bert.signals import Interrupted
 
 EXIT_TRY_AGAIN = 75
@@ -80,7 +80,7 @@ def _refusal(error: Exception) -> str | None:
     """What a store or the system has refused, in a line; None for what is a mistake of ours."""
     if str(error) == "can't start new thread":  # Python's words, in a RuntimeError
         return f"{error}; {REMEDIES[errno.EAGAIN]}"
-    return printable(reason(error)) if is_answer_of_a_store(error) else None
+    return printable(reason(error)) if kind_of(error) not in (None, OSError) else None
 
 
 def ends_in_one_line(

@@ -458,12 +458,12 @@ Hint: If you want to see a list of allocated tensors, add report_tensor_allocati
             "TensorFlow failed: UnavailableError; ",
         ),
         (
-            errors.UnavailableError(None, None, "HTTP request: HTTP response code 503"),
+            errors.UnavailableError(None, None, "a device is gone"),
             75,
-            "the store answers 503, again and again; repeat the command later",
+            "TensorFlow failed: a device is gone; repeat the command later",
         ),
         (errors.InternalError(None, None, "{{node a}} bad [Op:A]\nb"), 1, "TensorFlow failed: bad"),
-        (errors.AbortedError(None, None, "HTTP request: code 0"), 75, "HTTP request: code 0"),
+        (errors.AbortedError(None, None, "10 tries"), 75, "TensorFlow failed: 10 tries; repeat"),
         (
             JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.\nbuffers:\n"),
             1,
@@ -472,11 +472,7 @@ Hint: If you want to see a list of allocated tensors, add report_tensor_allocati
         ),
         (JaxRuntimeError("UNAVAILABLE: gone"), 75, "jax failed: UNAVAILABLE: gone; repeat the"),
         (JaxRuntimeError("INTERNAL: ptxas\nb"), 1, "jax failed: INTERNAL: ptxas"),
-        (
-            errors.OpError(None, None, "HTTP request: HTTP response code 403", 7),
-            1,
-            "the store answ",
-        ),
+        (errors.PermissionDeniedError(None, None, "code 403"), 1, "TensorFlow failed: code 403"),
     ],
 )
 def test_what_ends_a_script_is_one_line_and_a_code(error, code, line, capsys, monkeypatch):

@@ -146,13 +146,14 @@ def damage_named(
     try:
         yield
     except _DAMAGE as error:
-        reason = paths.reason(error)
-        # Asked first: the files of a checkpoint that a store refuses may be whole.
-        if paths.is_answer_of_a_store(error):
-            raise paths.kind_of(error)(f"{prefix}: cannot be read: {reason}") from error
+        # Asked first: the files of a checkpoint that a store refuses may be whole. TensorFlow's
+        # readers of checkpoints raise a ValueError for whatever a store answers.
+        paths.ask_again(f"{prefix}.index")
         for file in whole.matching_files(f"{glob.escape(prefix)}.*"):
             whole.require_unpacked(file)
-        raise ValueError(f"{prefix}: cannot be {failed} ({reason}); {remedy}") from error
+        raise ValueError(
+            f"{prefix}: cannot be {failed} ({paths.reason(error)}); {remedy}"
+        ) from error
 
 
 def num_layers(weight_names: Iterable[str]) -> int:

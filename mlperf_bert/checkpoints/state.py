@@ -74,10 +74,8 @@ class RunState:
         with damage_named(self._restored, failed="restored", remedy=_REMEDY):
             try:
                 tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
-            except tf.errors.NotFoundError as error:
+            except tf.errors.NotFoundError:
                 # The names of the files are part of the position: under others it has no key.
-                if paths.is_answer_of_a_store(error):
-                    raise
                 return False
         return True
 
@@ -132,10 +130,11 @@ class RunState:
             self._list(path, kept)
         except (tf.errors.OpError, OSError) as error:
             _remove(path)
-            remedy = "" if paths.is_answer_of_a_store(error) else "make room and "
-            raise paths.kind_of(error)(
-                f"{path}: cannot be saved ({paths.reason(error)}); {remedy}repeat the command to "
-                f"go on from step {max(set(saved) - {step}, default='0, the beginning')}"
+            kind, reason = paths.kind_of(error) or OSError, paths.reason(error, path)
+            remedy = "make room and " if kind is OSError else ""
+            raise kind(
+                f"{path}: cannot be saved ({reason}); {remedy}repeat the command to go on from "
+                f"step {max(set(saved) - {step}, default='0, the beginning')}"
             ) from error
         for old in set(saved.values()) - set(kept):
             _remove(old)

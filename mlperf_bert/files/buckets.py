@@ -1,16 +1,15 @@
-"""A lock of a bucket, which has none: an object that its owner rewrites.
+"""One writer of a folder in a bucket, by a precondition of the store.
 
-The owner of the lock rewrites it every few seconds. Whoever finds one watches it: if it does not
-change for as long as four rewrites take, its owner is gone, whatever the clocks of the two hosts
-say. On the owner's own host its process is looked up instead, which takes no time.
+The claim on a folder is an object. It is written only if the object is still of the generation that
+the writer has seen, 0 if there was none (if_generation_match): of several at once the store lets
+one write it. TensorFlow's client cannot ask for this, so that Google's does.
 
-TensorFlow's client cannot write an object on the condition that it is absent. Whoever writes the
-lock waits and reads it again: of several at once the last one has it. One that is held up for
-longer than this wait, between its look and its writing, takes the lock from an owner. The owner
-notices before its next checkpoint or upload (`require_held`) and stops, so what the two write is
-never mixed from then on; what both wrote within these seconds may be.
+The owner writes its claim again every few seconds. Whoever finds one watches it: if its generation
+does not change for as long as four rewrites take, its owner is gone, whatever the clocks of the two
+hosts say.
 """
 
+import functools
 import json
 import os
 import secrets
@@ -19,80 +18,98 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlperf_bert.files import json_text, paths
 
+if TYPE_CHECKING:
+    from google.cloud.storage import Blob, Client
+
 REWRITE_SECONDS = 10.0
 GONE_AFTER_SECONDS = 4 * REWRITE_SECONDS
-SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
-_MOST_BYTES = 4096
 
 
-class ObjectLock:
-    """A lock on a folder of a bucket; as `locks.DirectoryLock`."""
+@functools.cache
+def client() -> "Client":
+    """Google's client, with the credentials that TensorFlow's finds too; of this process."""
+    from google.cloud import storage  # a quarter of a second, which local folders need not wait for
 
-    def __init__(self, folder: paths.Location, *, file_name: str):
-        """Only names the folder."""
-        self._path = folder / file_name
-        self._token = secrets.token_hex(8)
-        self._rewrites = 0
-        self._is_held = False
-        self._released = threading.Event()
-        self._thread: threading.Thread | None = None
+    return storage.Client(project="")
+
+
+class Claim:
+    """An object of a bucket that one process at a time has."""
+
+    def __init__(self, path: paths.Location, *, place: Path):
+        """Only names it.
+
+        Args:
+          path: of the object.
+          place: a local folder, in which one process at a time is when it takes this. Whoever finds
+            a claim of its own place goes on with it.
+        """
+        self._path = path
+        self._place = place
+        self._content = ""
+        self._generation = 0  # of the object that this process has written
+        self.was_left_here = False
+        """Whether the claim that was taken had been left here by a process that is gone."""
         self._writing = threading.RLock()
+        self._released = threading.Event()
 
-    def acquire(self, *, patience_seconds: float = 0) -> bool:
-        """Takes the lock; False if another process has it and keeps it for so long.
+    def take(self) -> bool:
+        """Claims it; False if another process has it.
 
         Raises:
           OSError: the bucket cannot be read or written.
         """
-        deadline = time.monotonic() + patience_seconds
-        while self._owner_lives():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOOK_SECONDS)
-        with paths.failures_named(self._path):
-            self._write()
-        time.sleep(SETTLE_SECONDS)
-        if not self._is_own(self._read()):
-            return False
-        self._is_held = True
-        self._thread = threading.Thread(target=self._keep, daemon=True)
-        self._thread.start()
-        return True
+        by = f"process {os.getpid()} on {socket.gethostname()}"
+        token = secrets.token_hex(8)
+        self._content = json.dumps({"by": by, "place": self._here(), "token": token})
+        found, is_taken = self._look()
+        if not is_taken:
+            self.was_left_here = self._is_of_here(found)
+            self._generation = self._written(found)
+        if self._generation:
+            self._released.clear()
+            threading.Thread(target=self._keep, daemon=True).start()
+        return bool(self._generation)
 
-    def is_held_elsewhere(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether another process has it; changes nothing."""
-        return not self._is_held and self._owner_lives()
+        return not self._generation and self._look()[1]
+
+    def is_left_here(self) -> bool:
+        """Whether the claim that is there was written here, by this process or one before it."""
+        return self._is_of_here(self._found())
 
     def require_held(self) -> None:
-        """Checks that no other process has taken the lock.
+        """Checks that no other process has taken over.
 
         Raises:
           OSError: one has, or the bucket cannot be read.
         """
-        if not self._is_held:
-            return
-        found = self._read()
-        if not self._is_own(found):
-            raise OSError(
-                f"{self._path}: {_owner(found)} has taken over; this process stops, the other "
-                "goes on"
-            )
-
-    def release(self) -> None:
-        """Removes the lock, if held."""
         with self._writing:
-            self._released.set()
-            if not self._is_held:
+            found = self._found()
+            if found != self._generation and self._read(found) != self._content:
+                by = self._field(found, "by") or "another process"
+                raise OSError(
+                    f"{self._path}: {by} has taken over; this process stops, the other goes on"
+                )
+
+    def release(self, *, leaves: bool = False) -> None:
+        """Removes the object, if it is this process's, or `leaves` it for the next one here."""
+        self._released.set()
+        with self._writing:
+            held, self._generation = self._generation, 0
+            if not held or leaves:
                 return
-            self._is_held = False
             try:
                 with paths.failures_named(self._path):
-                    if self._is_own(self._read()):
-                        self._path.unlink(missing_ok=True)
+                    self._blob().delete(if_generation_match=held)
+            except (FileNotFoundError, FileExistsError):
+                pass  # another process has taken over
             except OSError as error:
                 print(f"warning: {error}", file=sys.stderr)
 
@@ -102,87 +119,74 @@ class ObjectLock:
                 if self._released.is_set():
                     return
                 try:
-                    if not self._is_own(self._read()):
+                    if not (written := self._written(self._generation)):
                         return  # `require_held` raises
-                    with paths.failures_named(self._path):
-                        self._write()
+                    self._generation = written
                 except OSError as error:  # the next rewrite may succeed
                     print(f"warning: {error}", file=sys.stderr)
 
-    def _owner_lives(self) -> bool:
-        first = self._read()
-        if not first or self._is_own(first):
-            return False
-        if _same_host(first):
-            return _is_running(first)
+    def _look(self) -> tuple[int, bool]:
+        """The generation that may be replaced, and whether another process keeps it instead."""
+        found = self._found()
+        if not found or self._is_of_here(found):
+            return found, False
+        by = self._field(found, "by") or "another process"
         print(
-            f"{self._path}: {_owner(first)} has the lock; looking for {GONE_AFTER_SECONDS:.0f} s "
-            "at most whether it still runs",
+            f"{self._path}: {by} has the lock; looking for {GONE_AFTER_SECONDS:.0f} s at most "
+            "whether it still runs",
             file=sys.stderr,
             flush=True,
         )
         deadline = time.monotonic() + GONE_AFTER_SECONDS
         while time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
-            now = self._read()
-            if now != first:
-                return bool(now)
-        return False
+            if (now := self._found()) != found:
+                return now, bool(now)
+        return found, False
 
-    def _is_own(self, owner: dict) -> bool:
-        return owner.get("token") == self._token
+    def _is_of_here(self, generation: int) -> bool:
+        return self._place.exists() and self._field(generation, "place") == self._here()
 
-    def _write(self) -> None:
-        self._rewrites += 1
-        content = _this_process() | {"token": self._token, "rewrites": self._rewrites}
-        self._path.write_bytes(json.dumps(content).encode())
+    def _here(self) -> str:
+        """What tells the place from those of other hosts, and of other containers on this one."""
+        found = self._place.stat()
+        return f"{socket.gethostname()} {self._place} {found.st_dev} {found.st_ino}"
 
-    def _read(self) -> dict:
-        """What is written in the lock; nothing where there is none."""
+    def _written(self, generation: int) -> int:
+        """The generation after writing it over one; 0 if that one is not there any more."""
+        blob = self._blob()
         try:
-            with paths.failures_named(self._path), self._path.open("rb") as file:
-                # Not `read()`: that asks for the size, which TensorFlow remembers for seconds.
-                content = file.read(_MOST_BYTES)
+            with paths.failures_named(self._path):
+                blob.upload_from_string(self._content, if_generation_match=generation)
+            return blob.generation
+        except FileExistsError:
+            # Where an answer is lost the client writes again, and may meet its own first try.
+            found = self._found()
+            return found if self._read(found) == self._content else 0
+
+    def _found(self) -> int:
+        """The generation of the object; 0 if there is none."""
+        blob = self._blob()
+        try:
+            with paths.failures_named(self._path):
+                blob.reload()
+        except FileNotFoundError:  # or there is no such bucket: the writing will fail
+            return 0
+        return blob.generation
+
+    def _read(self, generation: int) -> str:
+        try:
+            with paths.failures_named(self._path):
+                return self._blob(generation).download_as_bytes().decode(errors="replace")
         except FileNotFoundError:
-            return {}
+            return ""
+
+    def _field(self, generation: int, name: str) -> str:
         try:
-            return json_text.parse_object(content)
+            return str(json_text.parse_object(self._read(generation)).get(name, ""))
         except ValueError:
-            return {"token": content.decode(errors="replace")}
+            return ""
 
-
-def _this_process() -> dict:
-    return {
-        "host": socket.gethostname(),
-        "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        "processes": str(Path("/proc/self/ns/pid").readlink()),
-        "pid": os.getpid(),
-        "started": _start_ticks(os.getpid()),
-    }
-
-
-def _same_host(owner: dict) -> bool:
-    """Whether its number means the same process here: same host, boot and container."""
-    here = _this_process()
-    return all(owner.get(name) == here[name] for name in ("boot", "processes"))
-
-
-def _is_running(owner: dict) -> bool:
-    started = _start_ticks(owner.get("pid"))
-    return started is not None and started == owner.get("started")
-
-
-def _start_ticks(pid: object) -> int | None:
-    """When a process began, in ticks since the boot; None if it is gone.
-
-    Not psutil's time, which changes when the clock is set.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def _owner(owner: dict) -> str:
-    return f"process {owner.get('pid', '?')} on {owner.get('host', 'an unknown host')}"
+    def _blob(self, generation: int | None = None) -> "Blob":
+        bucket, _, name = str(self._path).removeprefix(paths.BUCKETS).partition("/")
+        return client().bucket(bucket).blob(name, generation=generation)

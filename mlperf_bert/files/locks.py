@@ -1,19 +1,23 @@
 """One process at a time writes into a folder, on local disks or in a bucket.
 
-On local disks the operating system locks a file. A bucket has no locks; see buckets.py.
+On local disks the operating system locks a file. A bucket has no locks; there it is a claim that
+the store lets one process have (buckets.py), and a lock on a local folder that stands for it.
 """
 
 import contextlib
 import errno
+import os
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.buckets import ObjectLock
+from mlperf_bert.files.buckets import Claim
 
 LOCK_NAME = ".lock"
 # A network file system may have no locks.
@@ -91,14 +95,81 @@ class DirectoryLock:
                     folder.rmdir()
 
 
-Lock = DirectoryLock | ObjectLock
+class BucketLock:
+    """A lock on a folder of a bucket; as `DirectoryLock`.
+
+    On this host it is a lock on a local folder, `local`. Who has that one, and finds a claim on the
+    bucket's folder from there, knows that the process that has written it is gone.
+    """
+
+    def __init__(self, folder: paths.Location, *, file_name: str = LOCK_NAME):
+        """Only names the folder; raises ValueError if `local` belongs to somebody else."""
+        self.local = _local_folder(str(folder))
+        self._here = DirectoryLock(self.local, file_name=file_name)
+        self._claim = Claim(folder / file_name, place=self.local)
+
+    def acquire(self, *, patience_seconds: float = 0) -> bool:
+        """Takes the lock; False if another process has it and keeps it for so long.
+
+        Raises:
+          OSError: the bucket, or the local folder, cannot be read or written.
+        """
+        deadline = time.monotonic() + patience_seconds
+        if not self._here.acquire(patience_seconds=patience_seconds):
+            return False
+        try:
+            while not (is_taken := self._claim.take()) and time.monotonic() < deadline:
+                time.sleep(1)
+        except BaseException:
+            self._here.release()
+            raise
+        if not is_taken:
+            self._here.release()
+        return is_taken
+
+    @property
+    def was_left_here(self) -> bool:
+        """Whether it had been left on this host, as by a killed process, when it was taken."""
+        return self._claim.was_left_here
+
+    def is_left_here(self) -> bool:
+        """Whether it is."""
+        return self._claim.is_left_here()
+
+    def is_held_elsewhere(self) -> bool:
+        """Whether another process has it; changes nothing."""
+        return self._here.is_held_elsewhere() or self._claim.is_taken()
+
+    def require_held(self) -> None:
+        """Checks that no other process has taken the lock, as `Claim.require_held`."""
+        self._claim.require_held()
+
+    def release(self, *, leaves: bool = False) -> None:
+        """Removes the claim, or `leaves` it, and then what stands for it here."""
+        self._claim.release(leaves=leaves)
+        self._here.release()
+
+
+def _local_folder(remote: str) -> Path:
+    """The same for the same user, host and folder of a bucket.
+
+    Raises:
+      ValueError: it belongs to somebody else.
+    """
+    root = Path(tempfile.gettempdir(), f"mlperf-bert-{os.getuid()}")
+    if root.is_symlink() or (root.exists() and root.stat().st_uid != os.getuid()):
+        raise ValueError(f"{root}: belongs to somebody else; set TMPDIR to another folder")
+    return root / "runs" / remote.replace("://", "/")
+
+
+Lock = DirectoryLock | BucketLock
 
 
 def lock_of(directory: paths.Location, *, file_name: str = LOCK_NAME) -> Lock:
     """The lock of a local directory, or of a folder in a bucket."""
     if isinstance(directory, Path):
         return DirectoryLock(directory, file_name=file_name)
-    return ObjectLock(directory, file_name=file_name)
+    return BucketLock(directory, file_name=file_name)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ authenticate. TensorFlow is imported when the first of them is used.
 
 import contextlib
 import dataclasses
-import importlib
 import io
 import itertools
 import math
@@ -19,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, Union, cast
 
 from mlperf_bert.tensorflow_import import tensorflow
 
@@ -32,28 +31,15 @@ _Item = TypeVar("_Item")
 
 BUCKETS = "gs://"
 IS_EMPTY = "is empty, perhaps a variable that is not set; give a value, or leave it out"
-_OTHER_STORES = ("s3://", "az://")
 _HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
 _FLAG = re.compile(r"-[^=]*=")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _REQUESTS_AT_ONCE = 16
-# One request each: a small buffer would make a request for every few records.
 _BUFFER_BYTES = 8 * 2**20
-_WITHOUT_A_SLASH = re.compile(r"(gs|s3|az):(?!//)")
-_OF_A_BUCKET = re.compile(r"(gs|s3|az):/")
-_HTTP_CODE = re.compile(r"HTTP response code (\d+)")
+_WITHOUT_A_SLASH = re.compile(r"gs:(?!//)")
+_OF_A_BUCKET = re.compile(r"gs:/")
 _CAUSE_IN_A_GRAPH = re.compile(r"^(?:\s*\(\d+\) \w+:)?[ \t]*(\S.*)\n\s*\[\[\{\{node", re.MULTILINE)
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
-_TRANSIENT = (408, 429, 500, 502, 503, 504)
-_ADVICE = {
-    401: "no valid credentials; set GOOGLE_APPLICATION_CREDENTIALS to a key file, or run gcloud "
-    "auth application-default login",
-    403: "these credentials have no permission; give their account the role Storage Object User "
-    "on the bucket, or use others (GOOGLE_APPLICATION_CREDENTIALS)",
-    404: "no such bucket or object; check the path",
-}
-
-
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -65,6 +51,35 @@ _KINDS = {
 
 class StoreUnavailable(OSError):
     """A store could not be reached for a while; the same command may succeed later."""
+
+
+# The classes of the clients, TensorFlow's and Google's, by name: neither is imported for a look.
+_CLIENTS = ("google", "requests", "tensorflow")
+_KINDS_OF_ERRORS: dict[str, type[OSError]] = {
+    "NotFoundError": FileNotFoundError,
+    "PermissionDeniedError": PermissionError,
+    "AbortedError": StoreUnavailable,  # all ten tries have failed
+    "UnavailableError": StoreUnavailable,
+    "OpError": OSError,
+    "NotFound": FileNotFoundError,
+    "PreconditionFailed": FileExistsError,
+    "Forbidden": PermissionError,
+    "Unauthorized": PermissionError,
+    "TransportError": StoreUnavailable,
+    "GoogleAuthError": PermissionError,
+    "RetryError": StoreUnavailable,
+    "ServerError": StoreUnavailable,
+    "TooManyRequests": StoreUnavailable,
+    "RequestException": StoreUnavailable,
+    "GoogleAPIError": OSError,
+}
+_ADVICE: dict[type[OSError], str] = {
+    FileNotFoundError: "no such bucket or object; check the path",
+    PermissionError: "the store refuses these credentials; give their account the role Storage "
+    "Object User on the bucket, or set GOOGLE_APPLICATION_CREDENTIALS to the key file of another, "
+    "or run gcloud auth application-default login",
+    StoreUnavailable: "the store does not answer, or asks to try later; repeat the command later",
+}
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -115,11 +130,11 @@ def _no_home(path: str) -> str:
 
 
 def require_supported(path: str) -> None:
-    """Checks that a path is local or of a store that TensorFlow can reach here.
+    """Checks that a path is local or of a bucket.
 
     Raises:
-      ValueError: its scheme is another one, or a store whose file system is not installed; or it
-        begins with "~" or "gs:" and there is neither such a home folder nor such a name here.
+      ValueError: its scheme is another one; or it begins with "~" or "gs:" and there is neither
+        such a home folder nor such a name here.
     """
     without = _WITHOUT_A_SLASH.match(path)
     # "./~x" and "./gs:x", which are advised, have lost their "./" once they were a Path.
@@ -134,19 +149,7 @@ def require_supported(path: str) -> None:
         if scheme and not path.removeprefix(BUCKETS).split("/")[0]:
             raise ValueError(f"{path}: names no bucket; give gs://BUCKET/FOLDER")
         return
-    if scheme[0] not in _OTHER_STORES:
-        raise ValueError(f"{path}: give a local path or gs://BUCKET/FOLDER")
-    if scheme[0].removesuffix("://") not in _schemes_of_tensorflow():
-        raise ValueError(
-            f"{path}: TensorFlow has no file system for {scheme[0]} here; install tensorflow-io in "
-            "a version for this TensorFlow, or use a local path or gs://BUCKET/FOLDER"
-        )
-
-
-def _schemes_of_tensorflow() -> list[str]:
-    with contextlib.suppress(ImportError):
-        importlib.import_module("tensorflow_io")  # registers its file systems
-    return tensorflow().io.gfile.get_registered_schemes()
+    raise ValueError(f"{path}: give a local path or gs://BUCKET/FOLDER")
 
 
 def location(path: str | os.PathLike) -> Location:
@@ -279,6 +282,12 @@ def status(path: str | os.PathLike) -> Status | None:
     return found if found.is_file else None
 
 
+def ask_again(path: str) -> None:
+    """Raises what a store answers, after a failure that does not tell; asks no disk."""
+    if is_remote(path):
+        look_up(path)
+
+
 def require_regular_file(path: str | os.PathLike) -> Status:
     """As `look_up`, for an input file, which may be a link to one, or an object of a bucket.
 
@@ -300,13 +309,21 @@ def is_file(path: str | os.PathLike) -> bool:
     return status(path) is not None
 
 
-def identity(name: str) -> str | tuple[int, int]:
-    """Equal for all names and links of one local file; elsewhere the name is all that is known."""
+def keys(path: str | os.PathLike) -> list[object]:
+    """What two names of one file have in common: the whole path, links followed; its number."""
+    if is_remote(path):
+        return [os.fspath(path)]
+    whole = os.path.realpath(path)
     try:
-        found = None if is_remote(name) else Path(name).stat()
+        found = os.stat(whole)  # noqa: PTH116 - of many files
     except OSError:
-        found = None
-    return (found.st_dev, found.st_ino) if found else name
+        return [whole]
+    return [whole, (found.st_dev, found.st_ino)]
+
+
+def identity(path: str | os.PathLike) -> object:
+    """Equal for all names and links of one file; in a bucket the name is all that is known."""
+    return keys(path)[-1]
 
 
 def named_twice(names: Iterable[str]) -> str | None:
@@ -339,31 +356,13 @@ def read_bytes(path: str | os.PathLike) -> bytes:
         return file.read()
 
 
-class _Named(io.FileIO):
-    """A local file to read: what fails of it names it, as a disk that fails in the middle."""
+class _Input(io.RawIOBase):
+    """A file, or an object of a bucket, to read: what fails names it, as a disk in the middle."""
 
-    def read(self, *arguments: Any) -> Any:
-        return self._with_name(super().read, *arguments)
-
-    def readall(self) -> Any:
-        return self._with_name(super().readall)
-
-    def readinto(self, buffer: Any) -> Any:
-        return self._with_name(super().readinto, buffer)
-
-    def _with_name(self, read: Callable[..., _T], *arguments: Any) -> _T:
-        try:
-            return read(*arguments)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(self.name)) from error
-
-
-class _Object(io.RawIOBase):
-    """An object of a bucket as a raw file of Python, for its BufferedReader."""
-
-    def __init__(self, file: BinaryIO, size: int):
+    def __init__(self, file: BinaryIO, name: str, size: int):
         super().__init__()
         self._file = file
+        self._name = name
         self._size = size
 
     def readable(self) -> bool:
@@ -372,12 +371,16 @@ class _Object(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readinto(self, buffer) -> int:
-        content = self._file.read(len(buffer))
+    def readinto(self, buffer: Any) -> int:
+        try:
+            content = self._file.read(len(buffer))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._name) from error
         buffer[: len(content)] = content
         return len(content)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        # Not by the file of a bucket: it would ask the store for the size.
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: self._size}[whence]
         self._file.seek(base + offset)
         return base + offset
@@ -414,76 +417,50 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
     size_bytes = require_regular_file(target).size_bytes
     for names in _READ:
         names.add(os.fspath(target))
-    if isinstance(target, Path):
-        with _Named(target) as raw:
-            yield raw if skips else io.BufferedReader(raw)
-        return
-    with failures_named(target), target.open("rb") as remote:
-        yield io.BufferedReader(_Object(remote, size_bytes), _BUFFER_BYTES)
+    is_local = isinstance(target, Path)
+    with failures_named(target), _unbuffered(target) as file:
+        raw = _Input(file, os.fspath(target), size_bytes)
+        # A bucket's: one request each; a small buffer would make one for every few records.
+        buffer_bytes = io.DEFAULT_BUFFER_SIZE if is_local else _BUFFER_BYTES
+        yield cast(BinaryIO, raw if skips and is_local else io.BufferedReader(raw, buffer_bytes))
+
+
+def _unbuffered(target: Location) -> BinaryIO:
+    return target.open("rb", buffering=0) if isinstance(target, Path) else target.open("rb")
 
 
 @contextlib.contextmanager
 def failures_named(path: object) -> Iterator[None]:
-    """Turns what TensorFlow raises for a bucket into an OSError of one line."""
+    """Turns what a client of a bucket raises into an OSError of one line."""
     try:
         yield
-    except FileNotFoundError as error:
-        if error.filename is None:
-            raise FileNotFoundError(f"{path}: {_ADVICE[404]}") from error
-        raise
-    except OSError:
-        raise
     except Exception as error:
-        if not is_of_tensorflow(error):
+        # What epath raises for an object that is absent names none.
+        is_nameless = isinstance(error, FileNotFoundError) and error.filename is None
+        if is_nameless and is_remote(str(path)):
+            raise FileNotFoundError(f"{path}: {_ADVICE[FileNotFoundError]}") from error
+        if (kind := kind_of(error)) is None:
             raise
-        kind = kind_of(error)
-        is_absent = kind is FileNotFoundError and not is_answer_of_a_store(error)
-        raise kind(f"{path}: {_ADVICE[404] if is_absent else reason(error)}") from error
+        raise kind(f"{path}: {reason(error, str(path))}") from error
 
 
-def is_of_tensorflow(error: Exception) -> bool:
-    """Whether TensorFlow raised it; without importing TensorFlow."""
-    return any(base.__module__.startswith("tensorflow.") for base in type(error).__mro__)
+def kind_of(error: Exception) -> type[OSError] | None:
+    """The class of OSError for what a client of a bucket raises; None for errors of others."""
+    for base in type(error).__mro__:
+        if base.__module__.split(".")[0] in _CLIENTS and base.__name__ in _KINDS_OF_ERRORS:
+            return _KINDS_OF_ERRORS[base.__name__]
+    return None
 
 
-def kind_of(error: Exception) -> type[OSError]:
-    """The class of OSError for what TensorFlow raises for a bucket."""
-    if type(error).__name__ == "NotFoundError" or "HTTP response code 404" in str(error):
-        return FileNotFoundError
-    passes = type(error).__name__ == "AbortedError" or _answer_in(str(error))[1]
-    return StoreUnavailable if passes else OSError
-
-
-def is_answer_of_a_store(error: Exception) -> bool:
-    """Whether TensorFlow raised it because of what a store answers, or that it does not.
-
-    What reads checkpoints raises Python's own errors, with the text of TensorFlow's.
-    """
-    return "HTTP request" in str(error) or "retry attempts failed" in str(error)
-
-
-def reason(error: Exception) -> str:
-    """What a store has answered, and what to do, or TensorFlow's own words; one line."""
+def reason(error: Exception, path: str = "") -> str:
+    """What to do about an error if `path` is of a bucket, or TensorFlow's own words; one line."""
+    if is_remote(path) and (kind := kind_of(error)) in _ADVICE:
+        return _ADVICE[kind]
     whole = str(error)
     # Of a graph the first line names nothing; the cause stands before the node that failed.
     cause = _CAUSE_IN_A_GRAPH.search(whole)
     text = cause[1] if cause else next(iter(whole.splitlines()), "") or type(error).__name__
-    text = _NODE_NAMES.sub("", text).split(" [Op:")[0]
-    code, may_pass = _answer_in(text)
-    if code in _ADVICE:
-        return f"the store answers {code}: {_ADVICE[code]}"
-    if may_pass:
-        answer = f"answers {code}" if code else "cannot be reached"
-        return f"the store {answer}, again and again; repeat the command later"
-    return text
-
-
-def _answer_in(text: str) -> tuple[int, bool]:
-    """The HTTP code in an error's text, 0 if there is none, and whether the error may pass."""
-    answer = _HTTP_CODE.search(text)
-    code = int(answer[1]) if answer else 0
-    may_pass = code in _TRANSIENT or "retry attempts failed" in text
-    return code, may_pass and code not in _ADVICE
+    return _NODE_NAMES.sub("", text).split(" [Op:")[0]
 
 
 def in_parallel(

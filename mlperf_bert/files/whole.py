@@ -96,27 +96,15 @@ def require_apart(
     Raises:
       ValueError: two are one.
     """
-    read = {key for path in inputs for key in _keys(path)}
+    read = {key for path in inputs for key in paths.keys(path)}
     written: dict[object, str] = {}
     for name, path in outputs:
-        whole, *others = _keys(path)
+        whole, *others = paths.keys(path)
         if read.intersection([whole, *others]):
             raise ValueError(f"{name}: is an input too; {remedy}")
         if whole in written:
             raise ValueError(f"{name}: is the same file as {written[whole]}; {remedy}")
         written[whole] = name
-
-
-def _keys(path: str | os.PathLike) -> list[object]:
-    """What two paths of one file have in common: the whole path, links followed; its number."""
-    if paths.is_remote(path):
-        return [os.fspath(path)]
-    whole = os.path.realpath(path)
-    try:
-        status = os.stat(whole)  # noqa: PTH116 - of many files
-    except OSError:
-        return [whole]
-    return [whole, (status.st_dev, status.st_ino)]
 
 
 _BYTES_UPLOADED_AT_ONCE = 64 * 2**20

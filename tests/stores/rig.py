@@ -1,13 +1,14 @@
-"""Google Cloud Storage on loopback, for TensorFlow's own client.
+"""Google Cloud Storage on loopback, for TensorFlow's own client, and for Google's.
 
-That client speaks only to storage.googleapis.com and www.googleapis.com over TLS, but takes a proxy
-and a certificate authority from its environment. So the rig is a proxy that ends TLS itself, with
-a certificate of a throwaway authority, and lets gcp-storage-emulator answer.
+TensorFlow's speaks only to storage.googleapis.com and www.googleapis.com over TLS, but takes a
+proxy and a certificate authority from its environment, as Google's does. So the rig is a proxy that
+ends TLS itself, with a certificate of a throwaway authority, and lets gcp-storage-emulator answer.
 """
 
 import datetime
 import http.server
 import io
+import json
 import multiprocessing
 import os
 import random
@@ -34,7 +35,11 @@ from gcp_storage_emulator.handlers import buckets, objects
 from gcp_storage_emulator.storage import Storage
 
 _END_OF_HEADERS = b"\r\n\r\n"
-HOSTS = ("storage.googleapis.com", "www.googleapis.com")
+HOSTS = ("storage.googleapis.com", "www.googleapis.com", "oauth2.googleapis.com")
+# What Google's client finds as a user's: it asks the last host for a token.
+_CREDENTIALS = {"type": "authorized_user"} | dict.fromkeys(
+    ("client_id", "client_secret", "refresh_token"), "of-the-test"
+)
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.helpers.imported"])
@@ -65,6 +70,7 @@ class Store:
         self._writable = True
         self._random = random.Random(0)
         self._fault: tuple[float, int] = (0.0, 0)
+        self._gathered: threading.Barrier | None = None
 
     def __enter__(self) -> "Store":
         self._folder = tempfile.TemporaryDirectory(prefix="store-")
@@ -73,11 +79,15 @@ class Store:
         _write_certificates(authority=self._authority, hosts=hosts)
         self._server = _Server(self, hosts)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        credentials = Path(self._folder.name, "credentials.json")
+        credentials.write_text(json.dumps(_CREDENTIALS))
         self.environment = {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": self.token,
             "https_proxy": f"http://127.0.0.1:{self._server.server_port}",
             "no_proxy": "localhost,127.0.0.1,::1",  # gRPC, between the processes of a cluster
-            "CURL_CA_BUNDLE": str(self._authority),
+            "CURL_CA_BUNDLE": str(self._authority),  # of TensorFlow's client
+            "REQUESTS_CA_BUNDLE": str(self._authority),  # of google-cloud-storage
             "NO_GCE_CHECK": "true",
             # TensorFlow reads it when it is imported; for forks, tests.helpers.imported sets it.
             "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
@@ -139,6 +149,14 @@ class Store:
         with self._lock:
             self._random.seed(seed)
             self._fault = (probability, 0 if status == "cut" else status)
+
+    def gather_writes(self, number: int) -> None:
+        """Lets none of the next uploads through before so many are there."""
+
+        def let_through() -> None:
+            self._gathered = None
+
+        self._gathered = threading.Barrier(number, let_through, timeout=300)
 
     def deny_writes(self, denied: bool = True) -> None:
         """Answers 403 to all that changes something, as for credentials that may only read."""
@@ -258,17 +276,23 @@ class _Handler(emulator.RequestHandler):
 
     def _answer(self):
         store = self.server.store
-        kind, name = _kind_and_name(self.command, self.path, self.headers)
+        if self.path == "/token":
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.wfile.write(_json({"access_token": "token-of-the-test", "expires_in": 3600}))
+            return
         time.sleep(store.delay_s)
         fault = store._fault_of(self.command, self.headers.get("Authorization"))
         chunked = "chunked" in self.headers.get("Transfer-Encoding", "")
         length = int(self.headers.get("Content-Length", 0))
         if fault == 0 and (chunked or length):
-            self.rfile.read1()
+            kind, name = _kind_and_name(self.command, self.path, self.headers, self.rfile.read1())
             answer = b""
         else:
             body = self._chunks() if chunked else self.rfile.read(length)
-            answer = self._error(fault) if fault else self._answer_of_emulator(body)
+            kind, name = _kind_and_name(self.command, self.path, self.headers, body)
+            if kind == "write" and (gathered := store._gathered):
+                gathered.wait()
+            answer = self._error(fault) if fault else self._answer_of_emulator(body, name)
         if fault == 0:
             self.status = 0
             self.close_connection = True
@@ -278,7 +302,7 @@ class _Handler(emulator.RequestHandler):
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer
 
-    def _answer_of_emulator(self, body: bytes) -> bytes:
+    def _answer_of_emulator(self, body: bytes, name: str) -> bytes:
         """Lets the emulator answer; headers and body."""
         # A chunked body wins over Content-Length, which curl sends as well.
         del self.headers["Transfer-Encoding"], self.headers["Content-Length"]
@@ -287,7 +311,7 @@ class _Handler(emulator.RequestHandler):
         self.rfile, self.wfile = io.BytesIO(body), io.BytesIO()
         try:
             with self.server.store._lock:
-                if self._precondition_fails():
+                if self._precondition_fails(name):
                     return self._error(412)
                 emulator.Router(self).handle(self.command)
             answer = self.wfile.getvalue()
@@ -297,16 +321,16 @@ class _Handler(emulator.RequestHandler):
             return self._error(416)  # a read beyond the end, which the emulator takes for a part
         return answer
 
-    def _precondition_fails(self) -> bool:
+    def _precondition_fails(self, name: str) -> bool:
         """Whether the object is not of the generation asked for, which the emulator ignores.
 
-        TensorFlow makes a folder with ifGenerationMatch=0: only if there is none.
+        0: there must be none, as for TensorFlow when it makes a folder.
         """
         parts = urlsplit(self.path)
         query = parse_qs(parts.query)
         if not (wanted := query.get("ifGenerationMatch")):
             return False
-        bucket, name = parts.path.split("/b/")[1].split("/o")[0], query["name"][0]
+        bucket = parts.path.split("/b/")[1].split("/o")[0]
         now = self.storage.objects.get(bucket, {}).get(name, {"generation": "0"})
         return now["generation"] != wanted[0]
 
@@ -342,7 +366,12 @@ def _data_or_nothing(handler, query):
 emulator._read_data = _data_or_nothing
 
 
-def _kind_and_name(method: str, path: str, headers) -> tuple[str, str]:
+def _json(content: dict) -> bytes:
+    text = json.dumps(content)
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+
+
+def _kind_and_name(method: str, path: str, headers, body: bytes) -> tuple[str, str]:
     """What a request is for, and its object, or a list's prefix."""
     parts = urlsplit(path)
     query = parse_qs(parts.query)
@@ -351,7 +380,10 @@ def _kind_and_name(method: str, path: str, headers) -> tuple[str, str]:
         asks = headers.get("Content-Range", "").startswith("bytes */") and (
             headers["Content-Range"] != "bytes */0"
         )
-        return "session" if begins or asks else "write", query.get("name", [""])[0]
+        # Google's client sends a small object with its name in the first part of the body.
+        in_body = re.search(rb'"name": "([^"]+)"', body) if "name" not in query else None
+        name = in_body[1].decode() if in_body else query.get("name", [""])[0]
+        return "session" if begins or asks else "write", name
     if not (found := re.fullmatch(r"/storage/v1/b/[^/]+(?:/o(?:/(.+))?)?", parts.path)):
         return "read", unquote(parts.path).split("/", 2)[-1]
     if (name := found[1]) is None:

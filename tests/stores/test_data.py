@@ -270,7 +270,6 @@ SCRIPTS = {
         ("ftp://host/file", "ftp://host/file: give a local path or gs://BUCKET/FOLDER"),
         ("gs:/bucket/file", "gs:/bucket/file: write gs://BUCKET/FOLDER"),
         ("gs://", "gs://: names no bucket; give gs://BUCKET/FOLDER"),
-        ("s3://bucket/file", "has no file system for s3:// here; install tensorflow-io"),
     ],
 )
 def test_other_schemes_are_refused_in_a_line_each(store, script, path, message):
@@ -289,28 +288,28 @@ def test_what_a_bucket_refuses_is_a_line(store, work):
         assert code == 1 and error.startswith(f"{Path(program).name}: ")
         return error
 
-    assert "gs://none/part-*: the store answers 404" in refused(**dataset("gs://none"))
+    assert "gs://none/part-*: no such bucket or object" in refused(**dataset("gs://none"))
     elsewhere = dataset("gs://bucket", output_dir="gs://none/out")
-    assert "gs://none/out/.lock: the store answers 404" in refused(**elsewhere)
+    assert "gs://none/out/.lock: no such bucket or object" in refused(**elsewhere)
     in_a_file = dataset("gs://bucket", output_dir="gs://bucket/vocab.txt")
     assert "gs://bucket/vocab.txt: is a file, not a folder" in refused(**in_a_file)
-    assert "gs://none/one: the store answers 404" in refused(**one, output_file="gs://none/one")
+    assert "gs://none/one: no such bucket or object" in refused(**one, output_file="gs://none/one")
     absent = {"input_tfrecord": "gs://bucket/none", "output_tfrecord": "gs://bucket/picked"}
     assert "gs://bucket/none: no such bucket or object" in refused("pick_eval_samples.py", **absent)
     importer, output = "mlperf_bert/convert/from_hugging_face.py", f"{work}/imported"
     nothing_there = refused(importer, model="gs://bucket/none", output_dir=output)
     assert "gs://bucket/none: no such bucket or object" in nothing_there
     no_bucket = refused(importer, model="gs://none/bert", output_dir=output)
-    assert "gs://none/bert: the store answers 404" in no_bucket
+    assert "gs://none/bert: no such bucket or object" in no_bucket
     before = store.objects("bucket")
 
     store.deny_writes()
-    denied = "the store answers 403: these credentials have no permission"
+    denied = "the store refuses these credentials"
     assert f"gs://bucket/out/.lock: {denied}" in refused(**dataset("gs://bucket"))
     assert f"gs://bucket/one: {denied}" in refused(**one, output_file="gs://bucket/one")
     store.environment["GOOGLE_AUTH_TOKEN_FOR_TESTING"] = "another"
-    assert "the store answers 401: no valid credentials" in refused(**dataset("gs://bucket"))
+    assert denied in refused(**dataset("gs://bucket"))
     store.environment["GOOGLE_AUTH_TOKEN_FOR_TESTING"] = store.token
     store.fail(1.0, 503)
-    assert "the store answers 503" in refused(**dataset("gs://bucket"))
+    assert "the store does not answer" in refused(**dataset("gs://bucket"))
     assert store.objects("bucket") == before

@@ -186,7 +186,7 @@ def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
         ("campaign --output_dir=gs://bucket/full", " is not empty; choose another --output_dir"),
         ("campaign --system_description=gs://bucket/absent.json", ": no such bucket or object"),
         ("campaign --custom_rcps=gs://bucket/object", ": no file of reference points"),
-        ("report gs://nowhere/o", ": the store answers 404: no such bucket"),
+        ("report gs://nowhere/o", ": no such bucket or object"),
         ("report gs://", ": names no bucket; give gs://BUCKET/FOLDER"),
         ("compliance gs://nowhere/o", ": no such log; give the path"),
         ("compliance ftp://a/b", ": give a local path or gs://BUCKET/FOLDER"),
@@ -211,7 +211,7 @@ def test_no_permission_is_one_line(host, store, flags_into):
     code, _, errors = host.run("campaign", *flags)
     assert code == 1
     [line] = errors.splitlines()
-    assert line.startswith(f"campaign: {IN_BUCKET}/.lock: the store answers 403: these credentials")
+    assert line.startswith(f"campaign: {IN_BUCKET}/.lock: the store refuses these credentials")
     store.token = "another"
     for command, words in (
         ("campaign", flags),
@@ -221,7 +221,7 @@ def test_no_permission_is_one_line(host, store, flags_into):
         code, _, errors = host.run(command, *words)
         assert code == 1
         [line] = errors.splitlines()
-        assert "the store answers 401: no valid credentials" in line
+        assert "the store refuses these credentials" in line
 
 
 @pytest.mark.all

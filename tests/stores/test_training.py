@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import signal
 import sys
 import time
 from pathlib import Path
@@ -203,7 +202,7 @@ def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     filled.deny_writes()
     text, _ = started.communicate(timeout=300)
     assert started.returncode == 1 and "Traceback" not in text
-    assert "the store answers 403: these credentials have no permission" in last_line(text), text
+    assert "the store refuses these credentials" in last_line(text), text
     filled.deny_writes(False)
     found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
     assert int(found[1]) >= 66
@@ -259,9 +258,8 @@ def test_two_processes_share_a_bucket(filled, task, tmp_path):
 
 @pytest.mark.all
 def test_a_second_run_into_the_folder_is_refused(host, filled, tmp_path):
-    first = host.start(training())
+    first = host.start(training(num_train_steps=1_000_000))
     waiting.until(host.logs.joinpath("metrics.jsonl").exists, first)
-    first.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
     expected = f"--output_dir={BUCKET}/run: another process trains into it; wait for it, or stop it"
     assert last_line(host.run(training(), code=1)).endswith(expected)
     elsewhere = Host(filled, tmp_path / "elsewhere")
@@ -280,7 +278,7 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     text = host.run(check())
     assert "errors: 0;" in text
     text = host.run(check(output_dir="gs://nobody/run"), code=1)
-    assert "cannot be written to (gs://nobody/run/run.json: the store answers 404: no such" in text
+    assert "cannot be written to (gs://nobody/run/run.json: no such bucket" in text
     filled.put("bucket", "an-object", b"x")
     text = host.run(check(output_dir=f"{BUCKET}/an-object"), code=1)
     assert f"--output_dir={BUCKET}/an-object: is a file, not a folder" in text
@@ -288,12 +286,14 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     assert f"--input_file: no file matches '{BUCKET}/none-*'" in text
     filled.deny_writes()
     text = host.run(check(), code=1)
-    assert f"cannot be written to ({BUCKET}/run/run.json: the store answers 403: these" in text
+    assert (
+        f"cannot be written to ({BUCKET}/run/run.json: the store refuses these credentials" in text
+    )
     text = host.run(training(), code=1)
-    assert f"--output_dir={BUCKET}/run: cannot be written to" in text and "403" in text
+    assert f"--output_dir={BUCKET}/run: cannot be written to" in text and "credentials" in text
     filled.token = "another"
     text = host.run(check(), code=1)
-    assert f"{BUCKET}/task/bert_config.json: the store answers 401: no valid credentials" in text
+    assert f"{BUCKET}/task/bert_config.json: the store refuses these credentials" in text
     assert not [name for name in filled.objects("bucket") if name.startswith("run")]
 
 
@@ -303,6 +303,6 @@ def test_a_scheme_that_nothing_reads_is_refused_at_once():
     assert done.returncode == 1
     for line in (
         "flag --bert_config_file=ftp://host/x: ftp://host/x: give a local path or gs://BUCKET",
-        "s3://bucket/run: TensorFlow has no file system for s3:// here; install tensorflow-io",
+        "s3://bucket/run: give a local path or gs://BUCKET",
     ):
         assert line in done.stderr, done.stderr

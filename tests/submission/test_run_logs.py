@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tensorflow import errors
 
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.signals import Interrupted
@@ -72,7 +73,7 @@ def test_of_a_repeated_run_the_newest_counts(place):
         ("empty", "empty: no run in it; give a log"),
         ("two", "two: results of 2 systems; give one, as two/results/A/bert"),
         ("in turn", "in turn: holds A and B, whose runs alternate"),
-        ("s3:/x", "write s3://BUCKET/FOLDER"),
+        ("gs:/x", "write gs://BUCKET/FOLDER"),
     ],
 )
 def test_what_holds_no_runs_is_refused(place, name, reason):
@@ -134,9 +135,9 @@ def test_a_run_that_has_not_begun_is_left_out(place):
         (ValueError("a: bad"), 1, "name: a: bad"),
         (FileNotFoundError(2, "No such file", "b"), 1, "name: b: No such file"),
         (
-            RuntimeError("HTTP request of a: HTTP response code 404"),
+            errors.NotFoundError(None, None, "HTTP response code 404"),
             1,
-            "name: the store answers 404: no such bucket or object; check the path",
+            "name: HTTP response code 404",
         ),
         (KeyboardInterrupt(), 128 + signal.SIGINT, "name: interrupted"),
         (KeyboardInterrupt("stopped; go on"), 128 + signal.SIGINT, "name: stopped; go on"),

@@ -1,0 +1,78 @@
+"""What a store refuses is named by the type of the client's error, TensorFlow's and Google's."""
+
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.files import buckets, paths
+from tests.stores.rig import Store
+
+REFUSALS = {
+    401: (PermissionError, "the store refuses these credentials; give their account the role"),
+    403: (PermissionError, "the store refuses these credentials; give their account the role"),
+    404: (FileNotFoundError, "no such bucket or object; check the path"),
+    429: (paths.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
+    503: (paths.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
+    "cut": (paths.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
+}
+PATH = "gs://bucket/x"
+
+
+def _by_tensorflow() -> None:
+    with paths.failures_named(PATH):
+        paths.location(PATH).write_bytes(b"x")
+
+
+def _by_google() -> None:
+    with paths.failures_named(PATH):
+        blob = buckets.client().bucket("bucket").blob("x")
+        blob.upload_from_string(b"x", retry=None)
+
+
+@pytest.mark.parametrize("client", [_by_tensorflow, _by_google])
+@pytest.mark.parametrize("status", REFUSALS)
+def test_a_refusal_is_named(store, bucket, client, status):
+    store.fail(1.0, status)
+    kind, text = REFUSALS[status]
+    with pytest.raises(kind) as error:
+        store.call(client)
+    assert str(error.value).startswith(f"{PATH}: {text}") and type(error.value) is kind
+
+
+@pytest.mark.parametrize("what", [ValueError("x"), tf.errors.InvalidArgumentError(None, None, "x")])
+def test_a_mistake_is_no_refusal(what):
+    """TensorFlow's other errors keep their words."""
+    with pytest.raises((ValueError, OSError), match=r"x$"), paths.failures_named(PATH):
+        raise what
+
+
+def _read(path: str) -> bytes:
+    return paths.read_bytes(path)
+
+
+def test_clients_try_again(store, bucket):
+    """What may pass is asked for ten times before it is an error."""
+    store.put(bucket, "x", b"content")
+    store.fail(0.3, 503, seed=1)
+    assert [store.call(_read, PATH) for _ in range(5)] == [b"content"] * 5
+    assert [request.status for request in store.requests].count(503) > 2
+    store.fail(1.0, 503)
+    store.requests.clear()
+    with pytest.raises(paths.StoreUnavailable):
+        store.call(_read, PATH)
+    assert store.kinds() == {"stat": 11}
+
+
+def test_an_object_is_read_in_few_requests_from_anywhere_in_it(store: Store, bucket):
+    content = bytes(range(256)) * 2**17  # 32 MiB
+    store.put(bucket, "x", content)
+    assert store.call(_parts) == [content[:4], content[10**7 : 10**7 + 4], content[-4:]]
+    assert store.kinds()["read"] < 8
+
+
+def _parts() -> list[bytes]:
+    with paths.opened(PATH) as file:
+        first = file.read(4)
+        file.seek(10**7)
+        middle = file.read(4)
+        file.seek(-4, 2)
+        return [first, middle, file.read()]
