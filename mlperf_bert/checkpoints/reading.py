@@ -93,8 +93,8 @@ class StoredCheckpoint:
             raise ValueError(f"{missing} is missing")
         expected = our_shape if self.is_object_based else weight.tf1_shape(our_shape)
         key = self._keys[name]
-        if (found := tuple(self.shapes[key])) != expected:
-            raise ValueError(f"{name} has shape {found}, expected {expected}")
+        if (stored_shape := tuple(self.shapes[key])) != expected:
+            raise ValueError(f"{name} has shape {stored_shape}, expected {expected}")
         if (dtype := self._dtypes[key]) != tf.float32:
             raise ValueError(f"{name} is {dtype.name}, expected float32")
         return key

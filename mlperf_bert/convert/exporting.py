@@ -71,8 +71,8 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
 
 def _known_of_run(prefix: str) -> dict[str, str]:
     """Commit, image and digests of data and initial weights, of a run's checkpoint."""
-    found = read_own_record(paths.location(prefix).parent / RECORD_NAME).get("provenance")
-    return {str(k): str(v) for k, v in found.items() if v} if isinstance(found, dict) else {}
+    known = read_own_record(paths.location(prefix).parent / RECORD_NAME).get("provenance")
+    return {str(k): str(v) for k, v in known.items() if v} if isinstance(known, dict) else {}
 
 
 def _card(config: BertConfig, made_from: dict[str, str], *, do_lower_case: bool) -> str:

@@ -94,9 +94,9 @@ def bert_config(values: dict, path: str) -> BertConfig:
             f"{path}: model_type is {values.get('model_type')!r:.80}, expected 'bert'; give a BERT"
         )
     for name, expected in _REQUIRED.items():
-        if (found := values.get(name, expected)) != expected:
+        if (value := values.get(name, expected)) != expected:
             raise ValueError(
-                f"{path}: {name} is {found!r:.80}, and the model here has {expected!r}; "
+                f"{path}: {name} is {value!r:.80}, and the model here has {expected!r}; "
                 "give a BERT with that"
             )
     known = [field.name for field in dataclasses.fields(BertConfig)]

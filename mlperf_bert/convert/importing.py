@@ -94,10 +94,10 @@ def _read_tokenizer(
 
     Returns: file name -> content; and lines that say what was done and what the user should know.
     """
-    found = [name for name in hub.VOCABULARIES if (folder / name).exists()]
-    if not found:
+    names = [name for name in hub.VOCABULARIES if (folder / name).exists()]
+    if not names:
         return {}, [f"No {hub.VOCABULARY} there: take the one that the model was trained with"]
-    path = str(folder / found[0])
+    path = str(folder / names[0])
     try:
         words = vocabulary.read_fitting(path, vocab_size, of=hub.CONFIG)
         stated = casing.stated_lower_casing(path)
@@ -106,9 +106,9 @@ def _read_tokenizer(
     except ValueError as error:  # the folder may be a copy
         raise ValueError(str(error).replace(str(folder), model)) from error
     files, lines = {hub.VOCABULARY: whole.read_regular_file(path)}, []
-    if found[0] != hub.VOCABULARY:
+    if names[0] != hub.VOCABULARY:
         files = {hub.VOCABULARY: vocabulary.as_text(words)}
-        lines.append(f"{hub.VOCABULARY}: {len(words):,} words of {found[0]}")
+        lines.append(f"{hub.VOCABULARY}: {len(words):,} words of {names[0]}")
     if num_padded := vocab_size - len(words):
         lines.append(f"{len(words):,} words, and {num_padded:,} rows of the model without a word")
     if stated is not None:

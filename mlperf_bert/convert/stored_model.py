@@ -79,8 +79,8 @@ class StoredModel:
             raise ValueError(f"{name} is missing")
         file, stored_name = self._files[name]
         part = file.get_slice(stored_name)
-        if (found := tuple(part.get_shape())) != shape:
-            raise ValueError(f"{name} has shape {found}, expected {shape}")
+        if (stored_shape := tuple(part.get_shape())) != shape:
+            raise ValueError(f"{name} has shape {stored_shape}, expected {shape}")
         if (dtype := part.get_dtype()) not in _TYPES:
             raise ValueError(f"{name} is {dtype}, expected one of {', '.join(_TYPES)}")
 

@@ -71,7 +71,7 @@ class Energy:
             return None
         # Of a damaged log, or another's: only what can be joules counts.
         joules = {name: value.get(f"{name.lower()}_joules") for name in PARTS}
-        found = cls(
+        read = cls(
             parts={
                 name: float(number)
                 for name, number in joules.items()
@@ -81,7 +81,7 @@ class Energy:
             unknown=str(metadata.get("unknown", "")),
             at_least=str(metadata.get("at_least", "")),
         )
-        return found if "joules" in value and (found.unknown or found.parts) else None
+        return read if "joules" in value and (read.unknown or read.parts) else None
 
     def __str__(self) -> str:
         """One line: the sum, what is in it, and what is not."""

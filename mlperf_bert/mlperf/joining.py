@@ -4,9 +4,8 @@ The rules let the clock stop at the time of the first checkpoint that reaches th
 it is evaluated. Source: MLPerf training rules, section on run time; the benchmark's README.
 """
 
-import tempfile
+import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
@@ -51,37 +50,32 @@ def join(
     if missing := [step for step in counted if step not in accuracies]:
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
     batch_size = _micro_batch_size(records, logs[0])
-    # Not beside the result: a log refuses a file that is there already, which this one replaces.
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / output.name
-        log = MlperfLog(path)
-        for line in _header(logs):
-            log.copy_line(line)
-        if rules.departure_of_evaluation(num_eval_samples):
-            log.declare_open()
-        # Every line has a time of the training, none that of this call.
-        log.time_ms = start.time_ms
-        with log, log.run() as run:
-            run.eval_samples(num_eval_samples)
-            before_samples = 0
-            for step in counted:
-                samples = step * batch_size
-                run.block_start(before_samples, num_samples=samples - before_samples)
-                log.time_ms = saved_ms[step]
-                run.block_stop(samples)
-                # As if the evaluation took no time: the rules stop the clock at the checkpoint.
-                run.eval_start(samples)
-                run.eval_stop(samples)
-                run.eval_accuracy(accuracies[step], samples, step)
-                before_samples = samples
-            # The run here has no meter: this is the energy of the training's own logs.
-            if taken := _energy_until(counted[-1], pieces):
-                run.log_energy(taken, of="run")
-            stop = run.succeed if passing else run.abort
-            stop()
-        with written_beside(output) as file:
-            file.write(path.read_bytes())
-    return "success" if passing else "aborted", before_samples
+    log = MlperfLog(None)
+    for line in _header(logs):
+        log.copy_line(line)
+    if rules.departure_of_evaluation(num_eval_samples):
+        log.declare_open()
+    # Every line has a time of the training, none that of this call.
+    log.time_ms = start.time_ms
+    with log.run() as run:
+        run.eval_samples(num_eval_samples)
+        for before, step in itertools.pairwise([0, *counted]):
+            samples = step * batch_size
+            run.block_start(before * batch_size, num_samples=(step - before) * batch_size)
+            log.time_ms = saved_ms[step]
+            run.block_stop(samples)
+            # As if the evaluation took no time: the rules stop the clock at the checkpoint.
+            run.eval_start(samples)
+            run.eval_stop(samples)
+            run.eval_accuracy(accuracies[step], samples, step)
+        # The run here has no meter: this is the energy of the training's own logs.
+        if taken := _energy_until(counted[-1], pieces):
+            run.log_energy(taken, of="run")
+        stop = run.succeed if passing else run.abort
+        stop()
+    with written_beside(output) as file:
+        file.write("".join(log.held).encode())
+    return "success" if passing else "aborted", run.samples
 
 
 def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | None:

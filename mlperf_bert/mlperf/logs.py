@@ -226,7 +226,7 @@ def _without_colours(text: str) -> str:
 
 def _without_json(text: str) -> str:
     """Return the lines of which each is in a JSON object, as docker and journald keep them."""
-    found = []
+    lines = []
     for line in io.StringIO(text):
         try:
             fields = json_text.parse_object(line) if line.startswith("{") else {}
@@ -235,8 +235,8 @@ def _without_json(text: str) -> str:
         values = [value for value in fields.values() if isinstance(value, str)]
         inner = next((f"{value}\n" for value in values if _TOKEN in value), line)
         # Docker's own newline stays: it cuts a long line into pieces, of which the last one has it.
-        found.append(fields["log"] if isinstance(fields.get("log"), str) else inner)
-    return "".join(found)
+        lines.append(fields["log"] if isinstance(fields.get("log"), str) else inner)
+    return "".join(lines)
 
 
 def _record(fields: Mapping) -> Record:
@@ -405,7 +405,7 @@ def _require_clocks_forward(timed_records: list[Record]) -> None:
 
 def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
     """Return every phase that was both started and stopped, by its first start."""
-    found: list[Phase] = []
+    phases: list[Phase] = []
     open_since: dict[str, float] = {}
     stops = {stop: (start, kind) for start, (kind, stop) in PHASES.items()}
     for record in records:
@@ -416,8 +416,8 @@ def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
             key, kind = stops[record.key]
             if (began_ms := open_since.pop(key, None)) is not None:
                 minutes = [(ms - run_start_ms) / 60_000 for ms in (began_ms, record.time_ms)]
-                found.append(Phase(kind, *minutes))
-    return tuple(sorted(found, key=lambda phase: phase.start_minutes))
+                phases.append(Phase(kind, *minutes))
+    return tuple(sorted(phases, key=lambda phase: phase.start_minutes))
 
 
 def _seeds(records: list[Record]) -> tuple[int, ...]:
