@@ -417,6 +417,9 @@ def test_a_context_without_tokens_has_no_window_and_no_answer(name, context, tok
     paths = task.write_predictions(split, logits, name="dev", folder=folder)
     assert json.loads(paths[0].read_text()) == {"empty": "", "q0": "bu"}
     assert task.metrics(split, logits)["exact"] == 50
+    if name == "squad2":  # of equal scores, an answer comes before none
+        n_best = json.loads(paths[1].read_text())
+        assert [one["text"] for one in n_best["q0"]] == ["bu", ""]
 
 
 def test_an_empty_question_is_taken(tokenizer, tmp_path):
