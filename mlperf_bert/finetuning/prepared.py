@@ -1,10 +1,8 @@
 """A task made ready: its examples read, encoded and checked once for all runs of a sweep."""
 
-import dataclasses
-import functools
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlperf_bert.data import casing, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
@@ -15,17 +13,11 @@ from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.weights import Source
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """What all tasks begin with."""
 
     source: Source
     tokenizer: Tokenizer
-
-    @functools.cached_property
-    def weights_sha256(self) -> str:
-        """See `weights.digest`."""
-        return weights.digest(self.source)
 
 
 def start(config: FinetuningConfig) -> Start:

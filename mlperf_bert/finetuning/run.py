@@ -106,7 +106,7 @@ class Run:
         return {
             "task": self._task.name,
             "checkpoint": self._source.name,
-            "weights_sha256": ready.start.weights_sha256,
+            "weights_sha256": self._source.sha256,
             **{f"bert_config.{name}": value for name, value in model.items()},
             "max_seq_length": config.max_seq_length,
             "train_batch_size": config.train_batch_size,

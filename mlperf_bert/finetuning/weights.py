@@ -1,6 +1,7 @@
 """Where fine-tuning starts: a checkpoint, TF1 or TF2, a run's folder, or a Hugging Face model."""
 
 import dataclasses
+import functools
 import hashlib
 from pathlib import Path
 
@@ -26,6 +27,15 @@ class Source:
     is_hugging_face: bool
     config: BertConfig
     vocab_file: str
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """The digest of the weights; of a checkpoint, of its index, which has their checksums."""
+        if not self.is_hugging_face:
+            return whole.digest(f"{self.name}.index", "sha256")
+        files = sorted(Path(self.name).glob("model*.safetensors"))
+        digests = "".join(whole.digest(path, "sha256") for path in files)
+        return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def find(checkpoint: str, *, bert_config_file: str | None, vocab_file: str | None) -> Source:
@@ -98,18 +108,6 @@ def check(source: Source, *, needs_pooler: bool) -> None:
             "example need; give a checkpoint that was pre-trained with next-sentence prediction, "
             "or choose squad1 or squad2, which need none"
         )
-
-
-def digest(source: Source) -> str:
-    """The SHA-256 of the weights.
-
-    Of a checkpoint that of its index, which has a checksum of every tensor.
-    """
-    if not source.is_hugging_face:
-        return whole.digest(f"{source.name}.index", "sha256")
-    files = sorted(Path(source.name).glob("model*.safetensors"))
-    digests = "".join(whole.digest(path, "sha256") for path in files)
-    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def load(model: models.BertPretrainerV2, source: Source, *, needs_pooler: bool) -> None:
