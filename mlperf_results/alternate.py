@@ -22,6 +22,7 @@ from pathlib import Path
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.submission import campaign
+from mlperf_bert.submission.plan import require_name
 from mlperf_bert.submission.run_logs import ALTERNATING_RECORD
 from mlperf_results import compare
 from mlperf_results.sides import read_side
@@ -41,7 +42,7 @@ def variants_of(both: campaign.Campaign, flag_files: Sequence[str]) -> list[camp
         raise ValueError(f"both files are called {names[0]}; rename one")
     variants = []
     for name, path in zip(names, flag_files, strict=True):
-        campaign.require_name("variants", name)
+        require_name("variants", name)
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:

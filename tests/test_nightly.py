@@ -6,6 +6,7 @@ import pytest
 
 from demo import miniature, nightly
 from mlperf_bert.files import locks
+from mlperf_bert.mlperf.logs import CAMPAIGN_RECORD
 from mlperf_bert.submission import campaign
 from mlperf_results import compare
 from tests.submission.timed_log import write_log
@@ -23,7 +24,7 @@ def machine_of_a_given_speed(monkeypatch):
         folder = nightly.Path(given["output_dir"])
         Machine.nights.append(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / campaign.CAMPAIGN_RECORD).write_text("{}")
+        (folder / CAMPAIGN_RECORD).write_text("{}")
         if Machine.status:
             return Machine.status
         for number in range(int(given["runs"])):

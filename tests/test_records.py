@@ -39,7 +39,7 @@ READERS = {
     provenance.read: (provenance.NAME, ['{"records": [{"inputs": [{}]}]}'], AGAIN),
     output.read_record: (logs.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
     finished_run: (logs.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
-    claim: (campaign.CAMPAIGN_RECORD, [], f"{AGAIN}, or choose another --output_dir"),
+    claim: (logs.CAMPAIGN_RECORD, [], f"{AGAIN}, or choose another --output_dir"),
     difference: (unpacking.RECORD_NAME, ['{"archive": 1, "files": {}}'], ""),
     extraction._read: (extraction.RECORD_NAME, ['{"dump": 1}'], "remove .* and extract again"),
     (lambda folder: run.read_result(folder, SETTING, TASK)): (

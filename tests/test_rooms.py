@@ -30,7 +30,7 @@ CEILINGS = {
     "mlperf_bert/optimization": 404,
     "mlperf_bert/portable": 1_566,
     "mlperf_bert/programs": 1_415,
-    "mlperf_bert/submission": 2_441,
+    "mlperf_bert/submission": 2_440,
     "mlperf_bert/training": 5_328,
     "mlperf_results": 3_940,
     "root": 760,
@@ -40,10 +40,6 @@ CEILINGS = {
 # Files that import each other, imports inside functions and for types counted: it only shrinks.
 KNOWN_CIRCLES = [
     {"mlperf_bert.input.bad_records", "mlperf_bert.input.pipeline"},
-    {
-        f"mlperf_bert.submission.{name}"
-        for name in "campaign compliance folder official system verdict".split()
-    },
 ]
 
 

@@ -22,7 +22,6 @@ Exit codes: 0 everything passed, 1 something did not (said in one line), 75 inte
 
 import argparse
 import contextlib
-import reprlib
 import shlex
 import shutil
 import signal
@@ -30,164 +29,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, locks, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.files.whole import matching_files
 from mlperf_bert.messages import EXIT_TRY_AGAIN, ends_in_one_line
-from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf import convergence, logs
 from mlperf_bert.mlperf.log import STATUSES
-from mlperf_bert.mlperf.logs import (
-    CAMPAIGN_RECORD,
-    LOG_NAME,
-    RESULT_LOG,
-    RunResult,
-    finished_run,
-    has_ended,
-    read_own_record,
-    read_records,
-)
+from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import system
-from mlperf_bert.submission.folder import REPOSITORY, write_folder
+from mlperf_bert.submission.folder import write_folder
+from mlperf_bert.submission.plan import RUN_COMMAND, Campaign
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 
-RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
-LAUNCHER = "start_training.sh"
-_NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
 MAX_FAILED_RUNS = 1
-MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
-
-# Given to every run by the campaign.
-_OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "submission_status")
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """What to run."""
-
-    org: str
-    """This and `system` are the names in logs and folders."""
-    system: str
-    status: str
-    """One of log.STATUSES."""
-    folder: paths.Location
-    num_runs: int
-    """10 make a result."""
-    flags: tuple[str, ...]
-    """The words of run_pretraining.py, for one run."""
-    offline_eval_input_file: str | None = None
-    """Evaluate the checkpoints after each training, on this file; None: during training."""
-    command: tuple[str, ...] = RUN_COMMAND
-    """Starts one run, before its flags."""
-
-    def __post_init__(self) -> None:
-        for name in ("org", "system"):
-            require_name(name, getattr(self, name))
-        if self.offline_eval_input_file and _names_of(self.flags) & {"eval_input_file"}:
-            raise ValueError(
-                "--offline_eval_input_file evaluates after training: leave --eval_input_file out"
-            )
-        if self.num_runs < 1:
-            raise ValueError(f"--runs={self.num_runs}: at least 1; 10 make a result")
-        if not self.flags:
-            raise ValueError("give the flags of run_pretraining.py after --")
-        if self.in_containers and (
-            wrong := sorted({*self.command, *self.flags} & set(_NOT_IN_A_CAMPAIGN))
-        ):
-            raise ValueError(
-                f"{wrong[0]}: leave it out; a campaign starts one training after the other, and "
-                "waits for each"
-            )
-        if own := sorted(_names_of(self.flags) & set(_OWN_FLAGS)):
-            raise ValueError(
-                f"--{own[0]} is given by the campaign to every run; leave it out after --"
-            )
-
-    @property
-    def runs_dir(self) -> paths.Location:
-        """Holds the directories of the runs."""
-        return self.folder / "runs"
-
-    @property
-    def org_dir(self) -> paths.Location:
-        """The submission."""
-        return self.folder / "submission" / self.org
-
-    @property
-    def log_name(self) -> str:
-        """The name of the file in a run's directory that is the result."""
-        return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
-
-    def output_dirs(self, number: int) -> list[paths.Location]:
-        """Return the directories of one run, the newest last; only a bucket has several."""
-        found = [self.runs_dir / str(number)]
-        while (later := self.runs_dir / f"{number}.repeat-{len(found)}").exists():
-            found.append(later)
-        return found
-
-    def flags_of_commands(self) -> list[list[str]]:
-        """Return the flags of the training, and of its evaluation if offline, but --output_dir."""
-        training = [
-            *self.flags,
-            "--drop_caches",
-            f"--submission_org={self.org}",
-            f"--submission_platform={self.system}",
-            f"--submission_status={self.status}",
-        ]
-        if not self.offline_eval_input_file:
-            return [training]
-        offline = ["--nodo_train", "--do_eval", f"--input_file={self.offline_eval_input_file}"]
-        return [training, [*self.flags, *offline]]
-
-    @property
-    def in_containers(self) -> bool:
-        """Whether the command starts each run in a container."""
-        return any(Path(word).name == LAUNCHER for word in self.command)
-
-    def run_commands(self, output_dir: paths.Location) -> list[list[str]]:
-        """Return the command lines of one run: the training, and its evaluation if offline."""
-        start = list(self.command)
-        if self.in_containers:
-            # The launcher mounts its output directory. A fixed seed would be that of every run.
-            settings = ["-u", "SEED", f"OUTPUT_DIR={output_dir}"]
-            settings += ["EVAL_FILE="] if self.offline_eval_input_file else []
-            start = ["env", *settings, *start]
-        own = f"--output_dir={output_dir}"
-        return [[*start, *flags, own] for flags in self.flags_of_commands()]
-
-
-def require_name(flag: str, value: str) -> None:
-    """Refuse a name that cannot be part of a folder, a file and an option.
-
-    Raises:
-      ValueError: the name does not fit.
-    """
-    fits = value.isprintable() and not set(value) & set("/ ")
-    if not fits or value[:1] in ("", ".", "-") or len(value.encode()) > MAX_NAME_BYTES:
-        raise ValueError(
-            f"--{flag}={reprlib.repr(value)} names folders: give 1 to {MAX_NAME_BYTES} bytes "
-            "without space, slash or control character, no dot or dash in front"
-        )
-
-
-def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> set[str]:
-    """The names of flags, those in flag files too, but for the files that were `read`."""
-    names = set()
-    for word, following in zip(given, [*given[1:], ""]):
-        if word.startswith("-"):
-            name, equals, value = word.strip().lstrip("-").partition("=")
-            names.add(name)
-            value = paths.with_home(value if equals else following)
-            if name == "flagfile" and value not in read:
-                with contextlib.suppress(OSError, UnicodeDecodeError):  # the run says so
-                    lines = Path(value).read_text(encoding="utf-8").splitlines()
-                    names |= _names_of(lines, read=read | {value})
-    return names
 
 
 def recorded(folder: paths.Location, name: str, content: dict[str, object]) -> dict:
@@ -198,7 +57,7 @@ def recorded(folder: paths.Location, name: str, content: dict[str, object]) -> d
     """
     record = folder / name
     if record.exists():
-        return read_own_record(record)
+        return logs.read_own_record(record)
     if folder.exists() and any(path.name != locks.LOCK_NAME for path in folder.iterdir()):
         raise ValueError(f"{folder} is not empty; choose another --output_dir")
     paths.make_folder(folder)
@@ -232,7 +91,7 @@ def claim(campaign: Campaign) -> None:
         "flags": list(campaign.flags),
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
-    found = recorded(campaign.folder, CAMPAIGN_RECORD, content)
+    found = recorded(campaign.folder, logs.CAMPAIGN_RECORD, content)
     paths.make_folder(campaign.runs_dir)
     differing = [name for name in content if found.get(name) != content[name]]
     if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):
@@ -241,7 +100,7 @@ def claim(campaign: Campaign) -> None:
             "give the same flags, or another --output_dir"
         )
     if differing:  # a mistake is being corrected
-        write_record(campaign.folder / CAMPAIGN_RECORD, content)
+        write_record(campaign.folder / logs.CAMPAIGN_RECORD, content)
 
 
 def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
@@ -256,7 +115,7 @@ def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
     runs: dict[str, list[RunResult]] = {str(campaign.folder): [] for campaign in campaigns}
     for number in range(campaigns[0].num_runs):
         for campaign in campaigns if number % 2 == 0 else reversed(campaigns):
-            run = finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
+            run = logs.finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
             own = runs[str(campaign.folder)]
             own.append(run or _train(campaign, number))
             failed = [str(place) for place, other in enumerate(own) if not other.succeeded]
@@ -275,16 +134,17 @@ def interrupted_runs(campaign: Campaign) -> list[str]:
     for number in range(campaign.num_runs):
         folders += campaign.output_dirs(number)[:-1]
     return [
-        f"{folder.name}: cut off after {_samples_trained(folder / LOG_NAME)} samples, run again"
+        f"{folder.name}: cut off after {_samples_trained(folder)} samples, run again"
         for folder in folders
     ]
 
 
-def _samples_trained(log: paths.Location) -> str:
+def _samples_trained(output_dir: paths.Location) -> str:
+    log = output_dir / logs.LOG_NAME
     if not log.exists():
         return "0"
     try:
-        found = [record for record in read_records(log) if record.key == "block_stop"]
+        found = [record for record in logs.read_records(log) if record.key == "block_stop"]
     except ValueError:  # cut in the middle of a line
         return "an unknown number of"
     return f"{found[-1].metadata.get('samples_count', 0):,}" if found else "0"
@@ -292,7 +152,7 @@ def _samples_trained(log: paths.Location) -> str:
 
 def _train(campaign: Campaign, number: int) -> RunResult:
     output_dir = campaign.output_dirs(number)[-1]
-    is_trained = (output_dir / LOG_NAME).exists() and has_ended(output_dir)
+    is_trained = (output_dir / logs.LOG_NAME).exists() and logs.has_ended(output_dir)
     if not is_trained:
         output_dir = _vacant_dir(campaign, number)
     training, *evaluation = campaign.run_commands(output_dir)
@@ -304,14 +164,14 @@ def _train(campaign: Campaign, number: int) -> RunResult:
         )
         returncode = _call(command)
         if returncode == EXIT_TRY_AGAIN or _is_of_a_kill(returncode):
-            if has_ended(output_dir):
+            if logs.has_ended(output_dir):
                 raise Interrupted(f"stopped after run {number}; the same command goes on")
             raise Interrupted(
                 f"run {number} was stopped; the same command goes on, with run {number} again"
             )
-        if not has_ended(output_dir):
+        if not logs.has_ended(output_dir):
             break
-    run = finished_run(output_dir, campaign.log_name)
+    run = logs.finished_run(output_dir, campaign.log_name)
     if run is None:
         raise ValueError(
             f"run {number} ended with exit code {returncode} and left no finished "
@@ -436,7 +296,11 @@ def require_startable(campaign: Campaign) -> None:
 
 
 def write_submission(
-    campaign: Campaign, runs: Sequence[RunResult], *, ruleset: str, overrides: dict[str, object]
+    campaign: Campaign,
+    runs: Sequence[RunResult],
+    *,
+    ruleset: str,
+    overrides: dict[str, object],
 ) -> None:
     """Write the folder that is handed in, with a description of this machine."""
     run_dir = runs[0].path.parent

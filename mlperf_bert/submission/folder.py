@@ -14,14 +14,10 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlperf_bert.files import folders, paths
+from mlperf_bert.submission.plan import REPOSITORY, Campaign
 
-if TYPE_CHECKING:  # it imports this module
-    from mlperf_bert.submission.campaign import Campaign
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 IMPLEMENTATION = "mlperf_bert"
 _LAUNCHER = "./start_training.sh"
 _ABSOLUTE_OUTPUT_DIR = """\
@@ -36,7 +32,7 @@ _SOURCE_FOLDERS = (
 
 
 def write_folder(
-    campaign: "Campaign", logs: Sequence[paths.Location], description: Mapping[str, object]
+    campaign: Campaign, logs: Sequence[paths.Location], description: Mapping[str, object]
 ) -> None:
     """Write what a campaign hands in again, whole or not at all.
 
@@ -81,9 +77,7 @@ def _copy_sources(folder: Path) -> None:
             shutil.copytree(REPOSITORY / name, folder / name, ignore=ignored)
 
 
-def _write_run_folder(
-    folder: Path, campaign: "Campaign", description: Mapping[str, object]
-) -> None:
+def _write_run_folder(folder: Path, campaign: Campaign, description: Mapping[str, object]) -> None:
     folder.mkdir(parents=True)
     system, commands = campaign.system, campaign.flags_of_commands()
     _write_json(

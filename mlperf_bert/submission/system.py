@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -19,9 +18,7 @@ from mlperf_bert.files import json_text
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.submission.folder import description_path
-
-if TYPE_CHECKING:  # it imports this module
-    from mlperf_bert.submission.campaign import Campaign
+from mlperf_bert.submission.plan import Campaign
 
 FIELDS = tuple(
     """
@@ -50,7 +47,7 @@ _TENSORFLOW_PACKAGES = ("tf-models-official", "tf-keras", "numpy")
 
 
 def describe(
-    campaign: "Campaign",
+    campaign: Campaign,
     run_dir: Location,
     *,
     division: str,

@@ -1,0 +1,144 @@
+"""What a campaign runs: names, flags, the command of each run and where it writes."""
+
+import contextlib
+import reprlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlperf_bert.files import paths
+from mlperf_bert.mlperf.logs import LOG_NAME, RESULT_LOG
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
+LAUNCHER = "start_training.sh"
+_NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
+MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
+
+# Given to every run by the campaign.
+_OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "submission_status")
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What to run."""
+
+    org: str
+    """This and `system` are the names in logs and folders."""
+    system: str
+    status: str
+    """One of log.STATUSES."""
+    folder: paths.Location
+    num_runs: int
+    """10 make a result."""
+    flags: tuple[str, ...]
+    """The words of run_pretraining.py, for one run."""
+    offline_eval_input_file: str | None = None
+    """Evaluate the checkpoints after each training, on this file; None: during training."""
+    command: tuple[str, ...] = RUN_COMMAND
+    """Starts one run, before its flags."""
+
+    def __post_init__(self) -> None:
+        for name in ("org", "system"):
+            require_name(name, getattr(self, name))
+        if self.offline_eval_input_file and _names_of(self.flags) & {"eval_input_file"}:
+            raise ValueError(
+                "--offline_eval_input_file evaluates after training: leave --eval_input_file out"
+            )
+        if self.num_runs < 1:
+            raise ValueError(f"--runs={self.num_runs}: at least 1; 10 make a result")
+        if not self.flags:
+            raise ValueError("give the flags of run_pretraining.py after --")
+        if self.in_containers and (
+            wrong := sorted({*self.command, *self.flags} & set(_NOT_IN_A_CAMPAIGN))
+        ):
+            raise ValueError(
+                f"{wrong[0]}: leave it out; a campaign starts one training after the other, and "
+                "waits for each"
+            )
+        if own := sorted(_names_of(self.flags) & set(_OWN_FLAGS)):
+            raise ValueError(
+                f"--{own[0]} is given by the campaign to every run; leave it out after --"
+            )
+
+    @property
+    def runs_dir(self) -> paths.Location:
+        """Holds the directories of the runs."""
+        return self.folder / "runs"
+
+    @property
+    def org_dir(self) -> paths.Location:
+        """The submission."""
+        return self.folder / "submission" / self.org
+
+    @property
+    def log_name(self) -> str:
+        """The name of the file in a run's directory that is the result."""
+        return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
+
+    def output_dirs(self, number: int) -> list[paths.Location]:
+        """Return the directories of one run, the newest last; only a bucket has several."""
+        found = [self.runs_dir / str(number)]
+        while (later := self.runs_dir / f"{number}.repeat-{len(found)}").exists():
+            found.append(later)
+        return found
+
+    def flags_of_commands(self) -> list[list[str]]:
+        """Return the flags of the training, and of its evaluation if offline, but --output_dir."""
+        training = [
+            *self.flags,
+            "--drop_caches",
+            f"--submission_org={self.org}",
+            f"--submission_platform={self.system}",
+            f"--submission_status={self.status}",
+        ]
+        if not self.offline_eval_input_file:
+            return [training]
+        offline = ["--nodo_train", "--do_eval", f"--input_file={self.offline_eval_input_file}"]
+        return [training, [*self.flags, *offline]]
+
+    @property
+    def in_containers(self) -> bool:
+        """Whether the command starts each run in a container."""
+        return any(Path(word).name == LAUNCHER for word in self.command)
+
+    def run_commands(self, output_dir: paths.Location) -> list[list[str]]:
+        """Return the command lines of one run: the training, and its evaluation if offline."""
+        start = list(self.command)
+        if self.in_containers:
+            # The launcher mounts its output directory. A fixed seed would be that of every run.
+            settings = ["-u", "SEED", f"OUTPUT_DIR={output_dir}"]
+            settings += ["EVAL_FILE="] if self.offline_eval_input_file else []
+            start = ["env", *settings, *start]
+        own = f"--output_dir={output_dir}"
+        return [[*start, *flags, own] for flags in self.flags_of_commands()]
+
+
+def require_name(flag: str, value: str) -> None:
+    """Refuse a name that cannot be part of a folder, a file and an option.
+
+    Raises:
+      ValueError: the name does not fit.
+    """
+    fits = value.isprintable() and not set(value) & set("/ ")
+    if not fits or value[:1] in ("", ".", "-") or len(value.encode()) > MAX_NAME_BYTES:
+        raise ValueError(
+            f"--{flag}={reprlib.repr(value)} names folders: give 1 to {MAX_NAME_BYTES} bytes "
+            "without space, slash or control character, no dot or dash in front"
+        )
+
+
+def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> set[str]:
+    """The names of flags, those in flag files too, but for the files that were `read`."""
+    names = set()
+    for word, following in zip(given, [*given[1:], ""]):
+        if word.startswith("-"):
+            name, equals, value = word.strip().lstrip("-").partition("=")
+            names.add(name)
+            value = paths.with_home(value if equals else following)
+            if name == "flagfile" and value not in read:
+                with contextlib.suppress(OSError, UnicodeDecodeError):  # the run says so
+                    lines = Path(value).read_text(encoding="utf-8").splitlines()
+                    names |= _names_of(lines, read=read | {value})
+    return names
