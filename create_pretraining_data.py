@@ -121,18 +121,12 @@ def _make_dataset(request: Request) -> None:
             raise ValueError("--beam_options needs Apache Beam: pip install apache-beam") from error
         options = shlex.split(request.beam_options)
         make = functools.partial(beam_pipeline.make_parts, options=options)
-    config = _config()
-    found, made = write_dataset(request, config, make)
+    found, made = write_dataset(request, _config(), make)
     seconds = time.monotonic() - started
     needed = {size: point.mean_samples for size, point in reference_points().items()}
     print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
     picture = paths.location(request.output_dir) / overview.PICTURE_NAME
-    overview.save_picture(
-        picture,
-        found.parts.values(),
-        max_seq_length=config.instances.max_seq_length,
-        max_predictions_per_seq=config.instances.max_predictions_per_seq,
-    )
+    overview.save_picture(picture, found)
     print(f"histograms: {picture}")
 
 

@@ -49,19 +49,15 @@ def chain(folder: paths.Location) -> Iterator[Step]:
         step = pending.pop()
         yield step
         wanted = {paths.path_of(file.path, step.folder) for file in step.record.inputs}
-        for above in sorted({place for name in wanted for place in _places_above(name)}):
+        folders = {posixpath.dirname(name) for name in wanted}
+        # The record of a file is in its folder, or in the one above, as of text/AA/wiki_00.
+        for above in sorted(folders | set(map(posixpath.dirname, folders))):
             for number, record in enumerate(records_in(above)):
                 made = {paths.path_of(file.path, paths.location(above)) for file in record.outputs}
                 if (above, number) not in seen and made & wanted:
                     seen.add((above, number))
                     found = Step(folder=paths.location(above), record=record, depth=step.depth + 1)
                     pending.append(found)
-
-
-def _places_above(name: str) -> list[str]:
-    """Where the record of a file may be: its folder, or the one above, as of text/AA/wiki_00."""
-    folder = posixpath.dirname(name)
-    return [folder, posixpath.dirname(folder)]
 
 
 def _read_if_there(folder: str) -> list[provenance.Record]:

@@ -84,12 +84,12 @@ def write_sentences(
 ) -> None:
     """Writes what stage .3 writes: a blank line before each document, and one sentence a line.
 
-    A line end inside a text ends a sentence, as in the extracted Wikipedia. Documents without a
-    sentence are left out. Raises as `read_documents`.
+    Documents without a sentence are left out. Raises as `read_documents`.
     """
     splitter = segmentation.load_splitter(punkt)
     with written_beside(output_path) as output:
         for text in read_texts(input_path, text_column=text_column):
+            # A line end inside a text ends a sentence, as in the extracted Wikipedia.
             lines = with_plain_line_ends(text).split("\n")
             split = (sentence.strip() for line in lines for sentence in splitter.tokenize(line))
             if sentences := list(filter(None, split)):
@@ -168,6 +168,7 @@ def _document_of(line: bytes, text_column: str, where: str) -> Document:
 
 def _without_title(document: Document) -> Document:
     """Drops the title with which the reference's WikiExtractor begins a text of --json."""
+    # Other versions do not: it goes only where the text begins with it.
     head = f"{document.title}\n"
     if _URL_OF_WIKIEXTRACTOR not in document.url or not document.text.startswith(head):
         return document

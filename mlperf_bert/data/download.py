@@ -46,10 +46,6 @@ class NotServed(ValueError):
     """A server does not give a file: it refuses, sends something else, or cannot be reached."""
 
 
-class _Absent(NotServed):
-    """A server does not have a file."""
-
-
 def fetch_group(
     group: Iterable[PublishedFile],
     folder: Path,
@@ -74,7 +70,10 @@ def fetch_group(
             elif not _take(published, folder):
                 if check_only:
                     raise ValueError(f"{path}: missing; leave out --check_only to fetch it")
-                _fetch_from(base_url, path, published)
+                place = published.place.base_url if base_url is None else base_url.rstrip("/")
+                # A mirror has the names that the files have here.
+                name = published.path_there if base_url is None else published.path
+                fetch(f"{place}/{name}", path, published)
             print(f"{path}: {path.stat().st_size:,} bytes, as published", flush=True)
         except (ValueError, OSError) as error:
             if published.is_needed:
@@ -117,15 +116,6 @@ def _take(published: PublishedFile, folder: Path) -> bool:
     return False
 
 
-def _fetch_from(base_url: str | None, path: Path, published: PublishedFile) -> None:
-    """Fetches a file from its place, or from a mirror, which may have it under either name."""
-    base = (base_url or published.place.base_url).rstrip("/")
-    if base_url and published.other_path_there:
-        with contextlib.suppress(_Absent):
-            return fetch(f"{base}/{published.path}", path, published)
-    return fetch(f"{base}/{published.path_there}", path, published)
-
-
 def check(path: Path, published: PublishedFile) -> None:
     """Raises ValueError if a file differs from the published one, or is not a regular file."""
     if difference := _difference(path, published):
@@ -144,8 +134,6 @@ def _difference(path: Path, published: PublishedFile) -> str | None:
 def fetch(url: str, path: Path, published: PublishedFile) -> None:
     """Fetches a file; after a broken connection, also one of an earlier call, it goes on.
 
-    That is why what came so far is kept, as `written_beside` would not.
-
     Raises:
       NotServed: the server does not have it, gives up, or sends other bytes than the published.
       ValueError: the URL is none, or the file cannot be written. The messages name file and URL,
@@ -153,6 +141,7 @@ def fetch(url: str, path: Path, published: PublishedFile) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Kept after a failure, unlike by `written_beside`: the next try goes on with it.
         beside = partial(path)
         size_bytes = published.size_bytes or 0
         require_room(path, size_bytes - _size_of(beside))
@@ -195,6 +184,7 @@ def _fetch_with_retries(url: str, beside: Path, at_most_bytes: int, progress: Pr
                 raise ValueError(f"{reason}; check the base URL") from error
         except TimeoutError:
             reason = f"nothing came for {TIMEOUT_SECONDS} s"
+        # What brought bytes was no failure: tries and pauses begin anew.
         if _size_of(beside) > before_bytes:
             tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
         tries_left -= 1
@@ -233,6 +223,7 @@ def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> 
         chunk = response.read(_CHUNK_BYTES)
         if page := _page(response.headers, chunk):
             raise NotServed(f"the answer is {page} and not the file")
+        # A server that knows no ranges sends the whole file with 200: it begins again.
         resumes = response.status == http.HTTPStatus.PARTIAL_CONTENT
         if not resumes:
             have_bytes = 0
@@ -268,7 +259,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 def _refusal(error: urllib.error.HTTPError) -> NotServed:
     reason = f"{error.code} {error.reason}"
     if error.code == http.HTTPStatus.NOT_FOUND:
-        return _Absent(reason)
+        return NotServed(reason)  # its page, which many servers send, says nothing else
     with contextlib.suppress(OSError, http.client.HTTPException):
         if page := _page(error.headers, error.read(_CHUNK_BYTES)):
             return NotServed(f"{reason}, with {page}")

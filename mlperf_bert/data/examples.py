@@ -91,12 +91,8 @@ def write_examples(
             # Example n goes to file n modulo the number of files.
             for index, file in enumerate(written):
                 own = slice((index - progress.done) % len(written), None, len(written))
-                arrays = (
-                    batch.tokens[:, own],
-                    batch.predictions[:, own],
-                    batch.weights[own],
-                    batch.next_sentence[own],
-                )
+                values = (batch.tokens[:, own], batch.predictions[:, own])
+                arrays = (*values, batch.weights[own], batch.next_sentence[own])
                 own_batch = example_encoder.Batch(*map(np.ascontiguousarray, arrays))
                 encoded = example_encoder.encode_records(own_batch)
                 file.write(encoded)

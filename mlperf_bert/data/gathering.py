@@ -1,10 +1,6 @@
 """The last clean-up stages: articles for evaluation are taken out, and files become equal parts.
 
-Quirks of the reference, kept because the data depend on them. Each file has its own random
-generator, seeded with seed + 13 * its index over the sorted files, so that the split depends on the
-exact set of files; the empty "article" after the last blank line counts, and can be picked. The
-sizes of the raw files wiki_xx, which are not read here, decide when a part is full, not those of
-the cleaned files.
+The quirks of the reference, at their lines, are kept because the data depend on them.
 """
 
 import hashlib
@@ -22,16 +18,19 @@ PARTS_PER_WORKER = 1000
 def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[int, list[str]]:
     """Part number -> the files that go into it.
 
-    Each worker packs a run of neighbouring files; the parts of worker w start at number 1000 * w.
-    A file larger than a block makes a whole part (the reference fails on such a first file).
+    Each worker packs a run of neighbouring files.
     """
     per_worker = -(-len(files) // num_workers)
+    # Quirk: the sizes of the raw files wiki_xx, which are not read here, decide when a part is
+    # full, not those of the cleaned files.
     sizes = dict(zip(files, paths.in_parallel(paths.size_bytes, files)))
     parts: dict[int, list[str]] = {}
     for worker in range(num_workers):
+        # Quirk: more workers give other parts, numbered from 1000 times the worker's number.
         number, used_bytes = PARTS_PER_WORKER * worker, 0
         last = worker == num_workers - 1
         for path in files[worker * per_worker : None if last else (worker + 1) * per_worker]:
+            # A file larger than a block is a part (the reference fails on such a first file).
             if used_bytes and block_size_mb * BYTES_PER_MB < used_bytes + sizes[path]:
                 number, used_bytes = number + 1, 0
             parts.setdefault(number, []).append(path)
@@ -56,19 +55,22 @@ def require_no_other_parts(folder: paths.Location, names: Iterable[str]) -> None
 
 
 def write_part(output_path: str, input_paths: list[str]) -> None:
-    """Joins files; of two line ends at the end of one, one is dropped."""
+    """Joins files."""
     with written_beside(output_path) as output:
         for path in input_paths:
             text = read_text(path).removeprefix(BYTE_ORDER_MARK)
+            # Quirk: of two line ends at the end of a file, one is dropped.
             output.write((text[:-1] if text.endswith("\n\n") else text).encode())
 
 
+# Each file has its own generator, seeded with seed + 13 * its index over the sorted files: the
+# split depends on the exact set of files.
 SEED_STEP = 13
 
 
 def num_test_articles_of(file_index: int, num_files: int, num_test_articles: int) -> int:
     """How many of all test articles come from a file: the total is spread evenly."""
-    share = num_test_articles * 1.0
+    share = num_test_articles * 1.0  # the reference computes in float
     return int((file_index + 1) * share / num_files) - int(file_index * share / num_files)
 
 
@@ -78,6 +80,7 @@ def separate(text: str, num_test_articles: int, seed: int) -> tuple[list[str], l
     Raises:
       ValueError: more test articles are asked for than the file has.
     """
+    # Quirk: the empty "article" behind the last blank line counts, and can be picked.
     articles = text.split("\n\n")
     if num_test_articles > len(articles):
         raise ValueError(
@@ -87,6 +90,7 @@ def separate(text: str, num_test_articles: int, seed: int) -> tuple[list[str], l
         )
     generator = random.Random(seed)
     picked: set[int] = set()
+    # Quirk: an article that is drawn twice costs a draw more.
     while len(picked) < num_test_articles:
         picked.add(int(generator.random() * len(articles)))
     train = [article for index, article in enumerate(articles) if index not in picked]

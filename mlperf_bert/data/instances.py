@@ -127,6 +127,7 @@ def make_instances(
     documents: list[list[np.ndarray]], vocabulary: dict[str, int], config: InstanceConfig
 ) -> Instances:
     """Makes the instances of the documents of one file."""
+    # Every random call from here on is part of the format, and so is its place among the others.
     state = mersenne.state_from_seed(config.random_seed)
     order = np.arange(len(documents))
     mersenne.shuffle(state, order)
@@ -149,6 +150,7 @@ def make_instances(
         text, special, len(vocabulary), num_to_predict,
         config.dupe_factor, config.max_seq_length, config.short_seq_prob, state,
     )  # fmt: skip
+    # The last calls: what is left out of the order afterwards changes no other example.
     order = np.arange(len(segments))
     mersenne.shuffle(state, order)
     return Instances(text.tokens, segments, mask_starts, mask_positions, mask_tokens, order)
@@ -219,6 +221,7 @@ def _make(
     found = 0
     for _ in range(dupe_factor):
         for document in range(len(text.document_starts) - 1):
+            # Drawn for every document, also for one that is a single short sentence.
             target = max_tokens
             if mersenne.uniform(state) < short_seq_prob:
                 target = 2 + mersenne.below(state, max_tokens - 1)
@@ -260,6 +263,7 @@ def _cut(text, document, first, stop, target, max_tokens, state, segment):
         a_end += mersenne.below(state, num_used - 1)
     a_start = sentence_starts[first]
     a_length = sentence_starts[a_end] - a_start
+    # Quirk: a sentence alone costs no draw.
     is_random = num_used == 1 or mersenne.uniform(state) < 0.5
     if is_random:
         # Quirk: after ten draws of the document itself, the document itself it is.
@@ -316,6 +320,7 @@ def _mask(
     num_candidates = _collect(
         tokens, b_start, b_length, special, b_position, candidates, num_candidates
     )
+    # All are shuffled, also those behind the few that are masked.
     mersenne.shuffle(state, candidates[:num_candidates])
     num_masked = min(num_to_predict[b_position + b_length + 1], num_candidates)
     for position in candidates[:num_masked]:

@@ -41,7 +41,7 @@ class Part:
 class Manifest:
     """The content of manifest.json."""
 
-    parameters: dict[str, object]
+    parameters: dict[str, Any]
     """Everything that determines the bytes; examples_per_part is 0 for whole parts."""
     versions: dict[str, str]
     """Versions of the software that made it, for information."""

@@ -1,11 +1,10 @@
 """The summary of a data set: a screen of text, and histograms as a picture."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from mlperf_bert.data.instances import Statistics
-from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.data.manifest import Manifest
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
 
@@ -42,13 +41,7 @@ def summary(
     return "\n".join(lines)
 
 
-def save_picture(
-    path: paths.Location,
-    parts: Collection[Part | Statistics],
-    *,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-) -> None:
+def save_picture(path: paths.Location, manifest: Manifest) -> None:
     """Draws the histograms of sequence lengths and predictions, added up over the parts."""
     # matplotlib takes as long as a part of little text; whoever draws nothing need not wait for it.
     from matplotlib.figure import Figure
@@ -56,12 +49,12 @@ def save_picture(
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2)
     panels = (
-        ("length_histogram", max_seq_length, "tokens per example"),
-        ("predictions_histogram", max_predictions_per_seq, "masked tokens per example"),
+        ("length_histogram", "max_seq_length", "tokens per example"),
+        ("predictions_histogram", "max_predictions_per_seq", "masked tokens per example"),
     )
-    for axis, (attribute, largest, label) in zip(axes, panels):
-        counts = np.sum([getattr(part, attribute) for part in parts], axis=0)
-        width = largest / len(counts)
+    for axis, (histogram, longest, label) in zip(axes, panels):
+        counts = np.sum([getattr(part, histogram) for part in manifest.parts.values()], axis=0)
+        width = manifest.parameters[longest] / len(counts)
         axis.bar(np.arange(len(counts)) * width, counts, width, align="edge")
         axis.set(xlabel=label, ylabel="examples")
     with written_beside(path) as file:

@@ -173,24 +173,25 @@ def add(folder: paths.Location, record: Record, *, continues: bool = False) -> N
       OSError: it cannot be written.
     """
     made = {file.path for file in record.outputs}
-    kept: list[Record] = []
-    replaced: list[Record] = []
-    for other in read(folder):
-        (replaced if made.intersection(file.path for file in other.outputs) else kept).append(other)
+    records = read(folder)
+    # A file has one origin, so that the chain has one way up.
+    replaced = [each for each in records if made.intersection(file.path for file in each.outputs)]
     if continues:
-        before = [other.made_with for other in replaced]
-        record = dataclasses.replace(record, made_with=_joined([*before, record.made_with]))
-    records = [dataclasses.asdict(each) for each in [*kept, record]]
-    write_record(folder / NAME, {"records": records})
+        makers = [*(each.made_with for each in replaced), record.made_with]
+        record = dataclasses.replace(record, made_with=_joined(makers))
+    kept = [each for each in records if each not in replaced]
+    content = [dataclasses.asdict(each) for each in [*kept, record]]
+    write_record(folder / NAME, {"records": content})
 
 
-def _joined(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def _joined(makers: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """All different values of each name, in order, with commas."""
-    names = dict.fromkeys(name for each in found for name in each)
-    values = {
-        name: [part for each in found for part in each.get(name, "").split(", ")] for name in names
-    }
-    return {name: ", ".join(filter(None, dict.fromkeys(values[name]))) for name in names}
+    joined: dict[str, str] = {}
+    for name in dict.fromkeys(name for maker in makers for name in maker):
+        # Each may itself be of several.
+        values = [value for maker in makers for value in maker.get(name, "").split(", ")]
+        joined[name] = ", ".join(filter(None, dict.fromkeys(values)))
+    return joined
 
 
 def read(folder: paths.Location) -> list[Record]:
@@ -246,12 +247,11 @@ def known_digests(files: Iterable[str]) -> dict[str, str]:
       ValueError: a folder's record is damaged.
     """
     names = list(files)
-    found: dict[str, str] = {}
-    for folder in {posixpath.dirname(name) for name in names}:
-        place = paths.location(folder or ".")
-        for record in read(place):
-            found |= {paths.path_of(file.path, place): file.digest for file in record.outputs}
-    return {name: found.get(paths.path_of(name, Path()), "") for name in names}
+    known: dict[str, str] = {}
+    for folder in {paths.location(posixpath.dirname(name) or ".") for name in names}:
+        for record in read(folder):
+            known |= {paths.path_of(file.path, folder): file.digest for file in record.outputs}
+    return {name: known.get(paths.path_of(name, Path()), "") for name in names}
 
 
 def digest_of_files(files: Sequence[File]) -> str:

@@ -168,6 +168,7 @@ def _without_period(kind: str) -> str:
 
 def _with_closing_punctuation(text: str, slices: list[tuple[int, int]]) -> Iterator[str]:
     """The slices as text; quotes and brackets that open a slice close the one before instead."""
+    # What closed the slice before is missing at the start of this one.
     moved = 0
     for (start, stop), following in itertools.zip_longest(slices, slices[1:]):
         start += moved
@@ -186,12 +187,10 @@ def load_splitter(folder: paths.Location) -> SentenceSplitter:
 
 
 def split_lines(text: str, splitter: SentenceSplitter) -> str:
-    """Stage .3: each sentence on a line of its own, blank lines kept, one more at the end.
-
-    Quirk: a last line of one character without a line end gets a blank line before it.
-    """
+    """Stage .3: each sentence on a line of its own, blank lines kept, one more at the end."""
     out = []
     for line in lines_of(text):
+        # Quirk: a last line of one character without a line end gets a blank line before it too.
         if len(line) == 1:
             out.append("\n")
         out.extend(f"{sentence.strip()}\n" for sentence in splitter.tokenize(line))

@@ -122,10 +122,7 @@ def _require_records(file: BinaryIO, path: str | os.PathLike) -> None:
 
 
 def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
-    """Yields (index, begin, end) of the records of an open file, in bytes, headers included.
-
-    A length is used only if its checksum is right and the file is long enough.
-    """
+    """Yields (index, begin, end) of the records of an open file, in bytes, headers included."""
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
     index = offset = 0
@@ -133,6 +130,8 @@ def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int,
         if len(header) < HEADER_BYTES:
             raise _damaged(path, index, offset, "the file ends within the header")
         length, crc = struct.unpack("<QI", header)
+        # A length is used only if its checksum is right and the file is long enough: a wrong one
+        # would ask for any amount of memory.
         if crc != masked_crc32c(header[:8]):
             if not offset:
                 _require_records(file, path)

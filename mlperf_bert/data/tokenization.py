@@ -1,8 +1,7 @@
 """Text to WordPiece ids, as the reference tokenizes.
 
-Quirks of the reference, kept because the data depend on them: "[unused7]" in the text stays one
-token only on demand, other brackets are punctuation; a word is cut by greedy longest match, and is
-unknown with more than 200 characters. Characters are classified as by Python 3.7 (unicode11).
+The quirks of the reference, at their lines, are kept because the data depend on them. Characters
+are classified as by Python 3.7 (unicode11).
 """
 
 import itertools
@@ -85,13 +84,14 @@ class Tokenizer:
         return [token for word in words for token in self._word_ids(word)]
 
     def _word_ids(self, word: str) -> list[int]:
+        # Quirk: "[unused7]" is one token on demand only, other brackets are punctuation.
         if self.preserve_unused_tokens and word in self.vocabulary and _UNUSED_TOKEN.match(word):
             return [self.vocabulary[word]]
         if self.do_lower_case:
             word = unicode11.lower(word)
             if not word.isascii():
                 word = unicode11.decompose(word).translate(_ACCENTS)
-        # Splitting again at white space: lower-casing and decomposition can bring some in.
+        # Split again at white space: lower-casing and decomposition can bring some in.
         pieces = word.translate(_PUNCTUATION).split()
         return [token for piece in pieces for token in self._pieces[piece]]
 
@@ -99,8 +99,9 @@ class Tokenizer:
         if piece in self.vocabulary:
             return [self.vocabulary[piece]]
         unknown = [self.vocabulary["[UNK]"]]
-        if len(piece) > MAX_CHARS_PER_WORD:
+        if len(piece) > MAX_CHARS_PER_WORD:  # quirk
             return unknown
+        # Greedy: the longest match from the left, though another cut may leave nothing unknown.
         ids, start = [], 0
         while start < len(piece):
             prefix = "##" if start else ""

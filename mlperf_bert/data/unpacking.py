@@ -103,7 +103,6 @@ def _read_md5s(path: Path) -> dict[str, str]:
 def unpack_text(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
     """Unpacks eval.txt, eval.md5 and the 500 parts, wherever they lie in the archive; checks them.
 
-    The archive is read to its end, the checksum there included, before any file takes its place.
     `unpacked.json` beside the files records bytes and MD5 of them and of the archive. A later call
     reads all files, and unpacks again unless they and the archive are those of the record. `md5s`
     has the published MD5s of texts, by name.
@@ -120,6 +119,8 @@ def unpack_text(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
         print(f"{difference}; unpacking again", file=sys.stderr)
         is_unpacked = False
     if not is_unpacked:
+        # The files take their places as the stack closes: once the archive was read to its end,
+        # the checksum there included, and all MD5s were right.
         with contextlib.ExitStack() as outputs:
             found = _unpack(archive, folder, outputs)
             _require_published_text(archive, found, md5s)

@@ -60,7 +60,8 @@ def as_text(words: Iterable[str]) -> bytes:
 
 
 def text_of(path: str) -> str:
-    r"""A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \r."""
+    r"""A file's text without \r."""
+    # Quirk: TensorFlow's line reader, by which the reference reads, drops every one.
     return whole.decode(read_regular_file(path), path).replace("\r", "")
 
 

@@ -12,14 +12,12 @@ from mlperf_bert.files.whole import read_regular_file, write_whole, written_besi
 
 
 def drop_tags_and_titles(text: str) -> str:
-    """Stage .1: a blank line for every <doc ...> and its title line; </doc> and empty lines go.
-
-    Quirk: any line that contains "<doc" counts as one, and takes the line after it along.
-    """
+    """Stage .1: a blank line for every <doc ...> and its title line; </doc> and empty lines go."""
     kept, skip_next = [], False
     for line in lines_of(text):
         if skip_next:
             skip_next = False
+        # Quirk: any line with "<doc" counts as a tag, and takes the line after it along.
         elif "<doc" in line:
             skip_next = True
             kept.append("\n")
@@ -40,6 +38,7 @@ def apply_rules(text: str) -> str:
         raise ValueError("a NUL character; remove it (tr -d '\\000'; in JSON it is \\u0000)")
     if text and not text.endswith("\n"):
         text += "\n"  # grep completes the last line
+    # Each rule needs one of these three: most lines are left as they are at once.
     edited = (
         _edited(line) if "<" in line or "[" in line or "alt=" in line else line
         for line in lines_of(text)
@@ -66,7 +65,7 @@ def write_stage_1(input_path: str, output_path: str) -> None:
 
 def write_stage_2(input_path: str, output_path: str) -> None:
     """Stage .2 from file to file."""
-    # Bytes: sed keeps \r.
+    # Not as text: sed keeps \r, and what is no UTF-8.
     text = read_regular_file(input_path).decode("utf-8", "surrogateescape")
     require_sentences(text, input_path)
     try:

@@ -20,6 +20,8 @@ from mlperf_bert.messages import printable
 
 LANGUAGE = "en"
 SCHEMAS = ("0.10", "0.11")
+_SCHEMAS_IN_WORDS = " or ".join(SCHEMAS)
+_FETCH, _FETCH_AGAIN = "fetch pages-articles of enwiki", "fetch the dump again"
 _BZ2 = b"BZh"
 _STREAM = b"BZh91AY&SY"  # how a stream of the largest blocks starts; anywhere else by chance: 2^-80
 _STREAMS_AT_ONCE = min(8, os.cpu_count() or 1)
@@ -70,7 +72,7 @@ class Dump:
         self.head, found, _ = self._rest.partition(b"<page>")
         self._rest = self._rest[len(self.head) :]
         self.wiki = self._checked(self.head, bool(found))
-        self._require_end()
+        self._require_end()  # now: the last byte would be read hours later
 
     @property
     def sha256(self) -> str:
@@ -88,42 +90,35 @@ class Dump:
             num_pages += 1
             match = _PAGE.match(page)
             if not match or page.count(b"<revision>") != 1:
-                raise ValueError(
-                    f"{self.path}: the page after id {last_id.decode() or 0} is not laid out as in "
-                    f"pages-articles of export schema {' or '.join(SCHEMAS)}; take such a dump"
+                raise self._bad(
+                    f"the page after id {last_id.decode() or 0} is not laid out as in "
+                    f"pages-articles of export schema {_SCHEMAS_IN_WORDS}; take such a dump"
                 )
             repeated, last_id = match["id"] == last_id, match["id"]
             if match["namespace"] == b"0" and not match["redirect"] and not repeated:
                 try:
                     page.decode()
                 except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{self.path}: the page with id {last_id.decode()} is not UTF-8; fetch the "
-                        "dump again"
+                    page_id = last_id.decode()
+                    raise self._bad(
+                        f"the page with id {page_id} is not UTF-8; {_FETCH_AGAIN}"
                     ) from error
                 if not num_articles:
                     self._require_wikitext(page)
                 num_articles += 1
                 yield page
         if not num_articles:
-            raise ValueError(
-                f"{self.path}: no article: its {num_pages:,} pages are redirects or of other name "
-                "spaces; fetch pages-articles of enwiki"
-            )
+            pages = f"its {num_pages:,} pages are redirects or of other name spaces"
+            raise self._bad(f"no article: {pages}; {_FETCH}")
 
     def _require_wikitext(self, page: bytes) -> None:
         """Raises ValueError if the first article is not text: all would be empty."""
         model = _MODEL.search(page)
         if model and model[1] != b"wikitext":
-            raise ValueError(
-                f"{self.path}: its articles are {printable(model[1].decode())}, not wikitext "
-                f"({self.wiki}); fetch pages-articles of enwiki"
-            )
+            kind = printable(model[1].decode())
+            raise self._bad(f"its articles are {kind}, not wikitext ({self.wiki}); {_FETCH}")
         if _STUB.search(page):
-            raise ValueError(
-                f"{self.path}: its articles have no text, as in a dump of stubs; fetch "
-                "pages-articles of enwiki"
-            )
+            raise self._bad(f"its articles have no text, as in a dump of stubs; {_FETCH}")
 
     def _pages(self) -> Iterator[bytes]:
         rest = self._rest
@@ -132,10 +127,8 @@ class Dump:
             for page in pages:
                 yield page + _PAGE_END
             if len(rest) > _PAGE_AT_MOST_BYTES:
-                raise ValueError(
-                    f"{self.path}: a page without an end before byte {self.position:,}; fetch the "
-                    "dump again"
-                )
+                where = f"before byte {self.position:,}"
+                raise self._bad(f"a page without an end {where}; {_FETCH_AGAIN}")
             if not (chunk := next(self._chunks, b"")):
                 break
             rest += chunk
@@ -159,10 +152,8 @@ class Dump:
         except (OSError, EOFError, ValueError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
-            raise ValueError(
-                f"{self.path}: damaged before byte {self.position:,} ({error}); fetch the dump "
-                "again"
-            ) from error
+            where = f"before byte {self.position:,}"
+            raise self._bad(f"damaged {where} ({error}); {_FETCH_AGAIN}") from error
 
     def _raw(self) -> Iterator[bytes]:
         with paths.opened(self.path) as file:
@@ -174,61 +165,58 @@ class Dump:
     def _checked(self, head: bytes, has_pages: bool) -> str | None:
         """The database's name; raises ValueError unless this is the head of a dump we know."""
         if not self.size_bytes:
-            raise ValueError(f"{self.path}: empty; fetch pages-articles of enwiki")
+            raise self._bad(f"empty; {_FETCH}")
         if problem := whole.packed(head):
-            raise ValueError(f"{self.path}: {problem}")
+            raise self._bad(problem)
         if not head.lstrip().startswith(b"<"):
-            raise ValueError(
-                f"{self.path}: neither XML nor .bz2 of it; fetch pages-articles of enwiki"
-            )
+            raise self._bad(f"neither XML nor .bz2 of it; {_FETCH}")
         closing = _END if has_pages else b""
         try:
             root = ElementTree.fromstring(head + closing)
         except ElementTree.ParseError as error:
-            reason = printable(str(error))
-            raise ValueError(
-                f"{self.path}: no head of a Wikipedia dump, or cut off in it ({reason}); fetch "
-                "pages-articles of enwiki"
-            ) from error
+            what = "no head of a Wikipedia dump, or cut off in it"
+            raise self._bad(f"{what} ({printable(str(error))}); {_FETCH}") from error
         version = root.get("version")
         schema = f"{{http://www.mediawiki.org/xml/export-{version}/}}"
         if root.tag != f"{schema}mediawiki" or version not in SCHEMAS:
-            raise ValueError(
-                f"{self.path}: its root is {printable(root.tag, at_most=100)}; give a Wikipedia "
-                f"dump of export schema {' or '.join(SCHEMAS)}"
+            raise self._bad(
+                f"its root is {printable(root.tag, at_most=100)}; give a Wikipedia dump of export "
+                f"schema {_SCHEMAS_IN_WORDS}"
             )
         language = root.get("{http://www.w3.org/XML/1998/namespace}lang")
         if language != LANGUAGE:
-            raise ValueError(
-                f"{self.path}: its language is {language}; the clean-up, the splitting of "
-                f"sentences and the vocabulary are for {LANGUAGE}: take the dump of enwiki"
+            raise self._bad(
+                f"its language is {language}; the clean-up, the splitting of sentences and the "
+                f"vocabulary are for {LANGUAGE}: take the dump of enwiki"
             )
         if not has_pages:
-            raise ValueError(f"{self.path}: no page; fetch pages-articles of enwiki")
+            raise self._bad(f"no page; {_FETCH}")
         if not _SITEINFO_END.search(head):
-            raise ValueError(
-                f"{self.path}: its head has no <siteinfo>, each tag on a line, without which "
-                "WikiExtractor finds no article; fetch pages-articles of enwiki"
+            raise self._bad(
+                "its head has no <siteinfo>, each tag on a line, without which WikiExtractor finds "
+                f"no article; {_FETCH}"
             )
         return root.findtext(f"{schema}siteinfo/{schema}dbname")
 
     def _require_end(self) -> None:
-        """Raises ValueError for a file that was cut off, so that nobody waits hours for this."""
+        """Raises ValueError for a file that was cut off."""
         with paths.opened(self.path) as file:
             is_bz2 = file.read(len(_BZ2)) == _BZ2
             file.seek(max(self.size_bytes - (_TAIL_BYTES if is_bz2 else _HEAD_BYTES), 0))
             tail = file.read()
         bits = int.from_bytes(tail, "big") >> _CHECKSUM_BITS if is_bz2 else 0
         mask = (1 << 48) - 1
+        # bzip2 counts bits, not bytes: its end may stand at any of eight places.
         ends = any(bits >> padding & mask == _LAST_BITS for padding in range(8))
         if not (ends if is_bz2 else tail.rstrip().endswith(_END)):
             raise self._cut_off()
 
     def _cut_off(self) -> ValueError:
-        return ValueError(
-            f"{self.path}: cut off: it has {self.size_bytes:,} bytes, and its end is missing; "
-            "fetch the dump again"
-        )
+        size = f"it has {self.size_bytes:,} bytes"
+        return self._bad(f"cut off: {size}, and its end is missing; {_FETCH_AGAIN}")
+
+    def _bad(self, problem: str) -> ValueError:
+        return ValueError(f"{self.path}: {problem}")
 
 
 def _many_streams(raw: Iterable[bytes]) -> Iterator[bytes]:
@@ -247,6 +235,7 @@ def _streams(raw: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
     for chunk in raw:
         rest += chunk
+        # From 1: the stream that `rest` begins with is not complete before the next one begins.
         while (start := rest.find(_STREAM, 1)) > 0:
             yield rest[:start]
             rest = rest[start:]

@@ -3,6 +3,8 @@
 Two oracles: the recorded digests of the real sample, through the scripts as users call them; and
 digests that the reference's scripts (Python 3.7.16, nltk 3.4.5, GNU sed and grep) gave for
 generated text, which needs nothing from outside.
+
+Long because the scripts of all stages are refused alike.
 """
 
 import os
@@ -117,6 +119,18 @@ def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, pun
         stages.read_text(f"{one}.2"), segmentation.SentenceSplitter(SMALL_TABLES)
     )
     assert results == [expected] * 2 and expected
+
+
+def test_stages_in_one_process_end_with_the_first_that_fails(tmp_path):
+    (tmp_path / "wiki_00.1").write_text("One.\n")
+    stage = ["clean.py", f"--data={tmp_path}/wiki_00", "--"]
+    assert "x: choose of download_and_uncompress.sh, " in script("clean_up.py", "x", "--", *stage)
+    assert "no file matches" in script("clean_up.py", *stage, "cleanup_file.py")
+    (tmp_path / "wiki_00").touch()
+    others = ["seperate_test_set.py", stage[1], "--", "cleanup_file.py", stage[1]]
+    done = clean_up("clean_up.py", *stage, *others)
+    assert done.returncode == 1 and "wiki_00.3: no such file" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"wiki_00", "wiki_00.1", "wiki_00.2"}
 
 
 def script(name, *flags) -> str:

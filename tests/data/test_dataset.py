@@ -22,6 +22,7 @@ from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import (
+    FLAGS,
     clean_up,
     command,
     config_of,
@@ -164,6 +165,16 @@ def test_a_killed_worker_names_its_part_and_the_others_are_kept(work):
     assert "1 of 3 parts failed" in fails(done)
     assert "part-1: its process was killed (memory? lower --nworker)" in done.stderr
     assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
+
+
+def test_where_there_are_no_semaphores_threads_make_the_parts(work, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError("semaphores cannot be had")
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refuse)
+    request = request_of(input_file=f"{work}/part-*", output_dir=str(work / "out"), nworker=2)
+    _, made = write_dataset(request, config_of(vocab_file=str(work / "vocab.txt"), **FLAGS))
+    assert made == ["part-0", "part-1", "part-2"] and verification.verify(work / "out") == []
 
 
 @pytest.mark.all
