@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.locks import BucketLock, lock_of
+from mlperf_bert.files.locks import lock_of
 from mlperf_bert.files.whole import matching_files, require_writable, upload, written_beside
 
 
@@ -33,7 +33,8 @@ class WorkingFolder:
         self._record = record
         self._needed = needed
         self._lock = lock_of(location)
-        self.local = self._lock.local if isinstance(self._lock, BucketLock) else location
+        self.local = self._lock.local
+        self._publishes = self.local != location
         self._published: dict[str, tuple[int, int]] = {}  # bytes and time of what was uploaded
         self._is_behind = False  # a bucket: an upload has failed
         self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
@@ -41,25 +42,18 @@ class WorkingFolder:
     def acquire(self) -> bool:
         """Locks it, and fetches what a run in a bucket goes on from; False if another has it.
 
-        What this host wrote last stays, if no other host has worked on the run since: it may hold
-        more than the bucket.
-
         Raises:
           OSError: it cannot be written, or a bucket not be read or written.
         """
         if not self._lock.acquire():
             return False
-        if isinstance(self._lock, BucketLock) and not self._lock.was_left_here:
-            self._fetch()
+        self._fetch(stays=self._lock.was_left_here)
         return True
 
     def release(self) -> None:
         """Unlocks it; removes it if this process made it and wrote nothing into it."""
-        if isinstance(self._lock, BucketLock):
-            # What could not be uploaded is there for the next start on this host.
-            self._lock.release(leaves=self._is_behind)
-        else:
-            self._lock.release()
+        # What could not be uploaded is there for the next start on this host.
+        self._lock.release(leaves=self._is_behind)
 
     def is_held_elsewhere(self) -> bool:
         """Whether another process has it."""
@@ -71,10 +65,9 @@ class WorkingFolder:
         Raises:
           OSError: it cannot be written to.
         """
-        if isinstance(self._lock, BucketLock):
+        if self._publishes:
             require_writable(self._location / self._record)
-            if not self._lock.is_left_here():
-                self._fetch()
+            self._fetch(stays=self._lock.is_left_here())
             return
         existing = next(each for each in (self.local, *self.local.parents) if each.exists())
         with tempfile.TemporaryDirectory(prefix=".check-", dir=existing):
@@ -86,7 +79,7 @@ class WorkingFolder:
         Raises:
           OSError: the bucket refuses it, or another process has taken the folder over.
         """
-        if not isinstance(self._lock, BucketLock):
+        if not self._publishes:
             return
         with self._publishing:
             self._lock.require_held()
@@ -102,13 +95,21 @@ class WorkingFolder:
                     self._published[name] = state
             self._is_behind = False
 
-    def _fetch(self) -> None:
-        """Fills the local folder of a bucket's anew; locks, which are hidden, stay."""
-        for path in self.local.glob("[!.]*"):
+    def _fetch(self, *, stays: bool) -> None:
+        """Fetches what is needed and not there; locks, which are hidden, stay in any case.
+
+        What is there `stays` if this host has worked on the run last: it may hold more than the
+        bucket.
+        """
+        if not self._publishes:
+            return
+        for path in [] if stays else self.local.glob("[!.]*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for pattern in self._needed:
             for name in matching_files(f"{self._location}/{pattern}"):
                 copy = self.local / Path(name).name
+                if copy.exists():
+                    continue
                 self.local.mkdir(parents=True, exist_ok=True)
                 with written_beside(copy) as file:
                     file.write(paths.read_bytes(name))

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.files import buckets, paths
+from mlperf_bert.files import locks, paths
 from tests.stores.rig import Store
 
 REFUSALS = {
@@ -24,7 +24,7 @@ def _by_tensorflow() -> None:
 
 def _by_google() -> None:
     with paths.failures_named(PATH):
-        blob = buckets.client().bucket("bucket").blob("x")
+        blob = locks.client().bucket("bucket").blob("x")
         blob.upload_from_string(b"x", retry=None)
 
 

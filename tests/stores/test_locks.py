@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.files import buckets, paths
+from mlperf_bert.files import locks, paths
 from mlperf_bert.files.locks import BucketLock
 
 FOLDER = "gs://bucket/run"
@@ -18,8 +18,8 @@ OF_ANOTHER_HOST = {"by": "process 7 on elsewhere", "place": "elsewhere /tmp 1 2"
 
 def quick_lock(host: Path, *, gone_after_seconds: float = 1.0) -> BucketLock:
     """A lock of this process, whose temporary folder is that of a host."""
-    buckets.REWRITE_SECONDS, buckets._LOOK_SECONDS = 0.1, 0.1
-    buckets.GONE_AFTER_SECONDS = gone_after_seconds
+    locks.REWRITE_SECONDS, locks._LOOK_SECONDS = 0.1, 0.1
+    locks.GONE_AFTER_SECONDS = gone_after_seconds
     tempfile.tempdir = str(host)
     return BucketLock(paths.location(FOLDER))
 
@@ -56,11 +56,11 @@ def _hold(host: Path) -> None:
     lock = quick_lock(host)
     assert lock.acquire() and not lock.is_held_elsewhere()
     assert not quick_lock(host).acquire() and quick_lock(host).is_held_elsewhere()
-    first, deadline = lock._claim._generation, time.monotonic() + 300
+    first, deadline = lock._generation, time.monotonic() + 300
     for _ in range(3):
-        while lock._claim._generation == first and time.monotonic() < deadline:
+        while lock._generation == first and time.monotonic() < deadline:
             time.sleep(0.01)
-        first = lock._claim._generation
+        first = lock._generation
     lock.require_held()
     lock.release()
     lock.release()
@@ -132,12 +132,13 @@ def test_a_store_that_fails_for_a_while_does_not_lose_the_lock(store, bucket, ho
 def _hold_through_faults(host: Path) -> None:
     lock = quick_lock(host)
     assert lock.acquire()
-    written = lock._claim._written
-    lock._claim._written = _failing
+    written = lock._written
+    lock._written = _failing
     time.sleep(0.4)
-    lock._claim._written = written
-    # An answer that was lost: the client wrote again, and met what it had written itself.
-    assert written(0) == written(1) == lock._claim._found() > 0
+    lock._written = written
+    with lock._writing:  # no rewrite meanwhile
+        # An answer that was lost: the client wrote again, and met what it had written itself.
+        assert written(0) == written(1) == lock._found() > 0
     lock.require_held()
     lock.release()
 

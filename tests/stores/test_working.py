@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.files import buckets, paths
+from mlperf_bert.files import locks, paths
 from mlperf_bert.files.working import WorkingFolder
 
 FOLDER = "gs://bucket/a/run"
@@ -13,7 +13,7 @@ FOLDER = "gs://bucket/a/run"
 
 def working(host: Path) -> WorkingFolder:
     tempfile.tempdir = str(host)
-    buckets.GONE_AFTER_SECONDS, buckets._LOOK_SECONDS = 0.3, 0.1
+    locks.GONE_AFTER_SECONDS, locks._LOOK_SECONDS = 0.3, 0.1
     location = paths.location(FOLDER)
     return WorkingFolder(location, record="run.json", needed=("run.json", "*.log"))
 
@@ -79,6 +79,13 @@ def _write_refused(host: Path) -> None:
         found.publish()
     found._location = location
     found.release()
+
+
+def test_what_was_removed_from_the_local_folder_is_fetched_again(store, bucket, hosts):
+    store.call(_write_and_die, hosts[0])
+    [log] = hosts[0].rglob("a.log")
+    log.unlink()
+    assert store.call(fetched, hosts[0]) == {"run.json": "1", "a.log": "1\n", "events": "x"}
 
 
 def test_another_host_finds_what_was_uploaded_and_what_it_writes_wins(store, bucket, hosts):
