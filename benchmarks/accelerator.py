@@ -14,6 +14,9 @@ the comparison PyTorch and transformers, but no TensorFlow, and measure:
 
     python -m benchmarks.accelerator compare measure --steps=build/steps --output=build/accelerator
 
+With `--kernels xla triton` export makes each step without and with the kernels of our own, and
+measure runs the latter twice.
+
 bfloat16, 512 tokens, examples of published lengths (random_task.py has the source), LAMB, dropout
 0.1; PyTorch computes BertForPreTraining under autocast with scaled_dot_product_attention,
 torch.compile and fused AdamW. Everything is measured in one sitting; the peak is that of a plain
@@ -25,6 +28,7 @@ Model FLOP count all 512 tokens of a row, padding too; samples per second count 
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -49,6 +53,7 @@ MODELS: dict[str, dict[str, int]] = {
     "tiny": dict(zip(_SIZES, (128, 512, 2, 2))),
 }
 NUM_EXAMPLES = 2000
+WITH_KERNELS = {"xla": "", "triton": "_kernels"}
 
 
 def write_task(folder: Path, model: str) -> None:
@@ -77,14 +82,15 @@ def export(given: argparse.Namespace) -> None:
         task = Path(work, "task")
         write_task(task, given.model)
         for packs in (False, True):
-            for size in given.batch_sizes:
-                folder = given.output / f"{given.model}_{size}{'_packed' if packs else ''}"
+            for size, kernels in itertools.product(given.batch_sizes, given.kernels):
+                name = f"{given.model}_{size}{'_packed' * packs}{WITH_KERNELS[kernels]}"
+                folder = given.output / name
                 command = [
                     sys.executable, "-m", "mlperf_bert.portable.export", "--optimizer=lamb",
                     f"--bert_config_file={task}/bert_config.json", f"--output_dir={folder}",
                     f"--input_file={task}/train.tfrecord", f"--train_batch_size={size}", "--seed=1",
                     f"--precision={given.precision}", f"--pack_sequences={packs}",
-                    "--max_seq_length=512", "--max_predictions_per_seq=76",
+                    f"--kernels={kernels}", "--max_seq_length=512", "--max_predictions_per_seq=76",
                     "--num_recorded_steps=0", "--num_batches=8", "--nodata_parallel",
                 ]  # fmt: skip
                 subprocess.run(command, check=True, cwd=ROOT)
@@ -118,8 +124,8 @@ def measured(name: str, command: list[str], figures: Path) -> dict:
         is_full = re.search("out of memory|allocate|resource_exhausted", done.stderr, re.IGNORECASE)
         return {"name": name, "failed": "out of memory" if is_full else text[-1][:200]}
     found = json.loads(figures.read_text())
-    found.pop("results", None)
-    return {"name": name, **found}
+    losses = [each[0] for each in found.pop("results", [])]
+    return {"name": name, **found, "losses": losses[:20]}
 
 
 def measure(given: argparse.Namespace) -> None:
@@ -137,8 +143,12 @@ def measure(given: argparse.Namespace) -> None:
         for folder in folders:
             program = [sys.executable, "mlperf_bert/portable/run_step.py", str(folder)]
             program += [f"--num_steps={given.num_steps}", f"--peak_tflops={peak / 1e12}"]
-            rows.append(measured(f"ours {folder.name}", [*program, f"--output={figures}"], figures))
-            if given.torch_python and not folder.name.endswith("_packed"):
+            program.append(f"--output={figures}")
+            rows.append(measured(f"ours {folder.name}", program, figures))
+            if folder.name.endswith(WITH_KERNELS["triton"]):
+                # The same losses, to the bit, are seen in the raw figures.
+                rows.append(measured(f"ours {folder.name}, again", program, figures))
+            elif given.torch_python and not folder.name.endswith("_packed"):
                 task = {"folder": str(folder), "num_steps": given.num_steps, "output": str(figures)}
                 for compiles, how in ((True, ", torch.compile"), (False, "")):
                     torch = [given.torch_python, "benchmarks/contestants/torch_step.py"]
@@ -189,6 +199,7 @@ def draw(rows: Sequence[dict], picture: Path) -> None:
 def in_words(name: str) -> str:
     """What a row of the figures is called in the picture."""
     words = re.sub(r" \w+?_(\d+)", r", \1 examples", name).replace("_packed", ", packed")
+    words = words.replace(WITH_KERNELS["triton"], ", kernels")
     words = words.replace("at first", "before both changes")
     return words.replace("rows first", "after the first change")
 
@@ -229,6 +240,7 @@ def main() -> None:
     runs.add_argument("--minutes", type=whole_number, default=8, help="for all stages together")
     runs.add_argument("--only", nargs="+", default=[], help="stages by name, such as demo large_56")
     runs.add_argument("--runtime", default="jax", help="of run_pretraining.py")
+    runs.add_argument("--kernels", default="xla", help="of the large model's training")
     runs.add_argument("--tiny", action="store_true", help="a tiny model, as without accelerator")
     runs.set_defaults(run=run)
     compares = verbs.add_parser("compare", help="the step alone, beside PyTorch's")
@@ -239,6 +251,8 @@ def main() -> None:
     exports.add_argument("--model", choices=MODELS, default="large")
     exports.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
     exports.add_argument("--batch_sizes", **sizes, help="examples of a step")
+    kernels = {"nargs": "+", "choices": WITH_KERNELS, "default": ["xla"]}
+    exports.add_argument("--kernels", **kernels, help="of --kernels, each beside the other")
     exports.set_defaults(run=export)
     measures = commands.add_parser("measure", help="with jax: run them")
     measures.add_argument("--steps", type=Path, required=True, help="the output of export")

@@ -9,6 +9,7 @@ minutes; `pack_run.py` makes it beforehand.
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -21,7 +22,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import accelerator
@@ -33,7 +33,7 @@ ROOT = accelerator.ROOT
 STEPS_OF_A_CALL = 10
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Size:
     """What the stages compute."""
 
@@ -46,6 +46,7 @@ class Size:
     num_eval_batches: int
     demo_flags: tuple[str, ...] = ()
     export_flags: tuple[str, ...] = ()
+    kernels: str = "xla"
 
     def task(self, data: Path) -> Path:
         """Where records and configuration are."""
@@ -53,7 +54,8 @@ class Size:
 
     def program(self, data: Path, packs: bool) -> Path:
         """Where the exported step is."""
-        return data / f"{self.model}_{self.batches[packs]}{'_packed' if packs else ''}"
+        name = f"{self.model}_{self.batches[packs]}{'_packed' if packs else ''}"
+        return data / (name + accelerator.WITH_KERNELS[self.kernels])
 
 
 LARGE = Size("large", {False: 56, True: 112}, 40, 50, 20)
@@ -102,6 +104,7 @@ def training(data: Path, output: Path, packs: bool, size: Size) -> list[str]:
         f"--eval_interval_samples={size.num_steps * batch}", "--num_warmup_steps=10",
         f"--num_train_steps={size.num_steps * (1 if packs else 2)}",
         f"--iterations_per_loop={STEPS_OF_A_CALL}", f"--log_every_steps={STEPS_OF_A_CALL}",
+        f"--kernels={size.kernels}",
     ]  # fmt: skip
 
 
@@ -191,6 +194,7 @@ def run(given: argparse.Namespace) -> None:
     """Runs all stages; those of the large model first, each beside its step alone."""
     about = in_a_process(device)
     size = TINY if given.tiny or about["platform"] == "cpu" else LARGE
+    size = dataclasses.replace(size, kernels=given.kernels)
     print(about, size, f"at most {given.minutes} minutes", sep="\n")
     print(f"before: what {given.data} lacks, which takes minutes", flush=True)
     prepare(given.data, size)

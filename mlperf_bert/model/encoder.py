@@ -7,8 +7,8 @@ Shapes: R=rows (= batch where rows are not shared), S=sequence, H=hidden, N=head
 P=predictions of a row, E=examples of a row, Q=query positions, V=vocabulary.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from official.nlp.modeling import layers, models
@@ -63,17 +63,16 @@ class Encoder:
         # One seed for each dropout, drawn in the order of the layers: recomputation and compilation
         # leave the bits as they are.
         *blocks, last = self._layers.blocks
-        for block in blocks:
-            hidden = self._run(block, hidden, hidden, query_ids, key_ids, seeds)
+        queries, hidden = self._all_but_last(blocks, hidden, query_ids, key_ids, seeds)
         # The heads read few positions; the last block computes only these.
         predictions = features["masked_lm_positions"]
         # One gather for both heads: masked positions first, then the first token of each example.
         positions = tf.concat([predictions, _first_tokens(features)], axis=1)
-        queries = tf.gather(hidden, positions, batch_dims=1)
+        queries = tf.gather(queries, positions, batch_dims=1)
         # Not packed, all queries of a row have the same id, and the axis is 1 wide.
         if query_ids.shape[1] != 1:
             query_ids = tf.gather(query_ids, positions, batch_dims=1)
-        hidden = self._run(last, queries, hidden, query_ids, key_ids, seeds)
+        hidden = self._run(self._block, last, seeds, queries, hidden, query_ids, key_ids)
         token_logits = self._masked_lm(hidden[:, : predictions.shape[1]])
         return token_logits, self._next_sentence(hidden[:, predictions.shape[1] :])
 
@@ -92,10 +91,16 @@ class Encoder:
         rate = self._config.hidden_dropout_prob
         return self._drop(tf.cast(embedded, self._dtype), rate, seeds.draw(rate))
 
-    def _run(
-        self, block: tf_models.Block, queries, hidden, query_ids, key_ids, seeds: "Seeds"
-    ) -> tf.Tensor:
-        """Runs a block; only these inputs are kept of it if blocks are recomputed."""
+    def _all_but_last(
+        self, blocks: Sequence[tf_models.Block], hidden, query_ids, key_ids, seeds: "Seeds"
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """What the last block takes, [R, S, H] twice: for its queries, and for keys and values."""
+        for block in blocks:
+            hidden = self._run(self._block, block, seeds, hidden, hidden, query_ids, key_ids)
+        return hidden, hidden
+
+    def _run(self, compute: Callable, block: tf_models.Block, seeds: "Seeds", *inputs) -> Any:
+        """Computes a block; only these inputs are kept of it if blocks are recomputed."""
         config, weights = self._config, tf.nest.map_structure(tf.convert_to_tensor, block)
         # Drawn outside of what is computed again: it would draw the next seeds the second time.
         drawn = BlockSeeds(
@@ -103,19 +108,18 @@ class Encoder:
             attended=seeds.draw(config.hidden_dropout_prob),
             output=seeds.draw(config.hidden_dropout_prob),
         )
-        inputs = (weights, queries, hidden, query_ids, key_ids, drawn)
         if self._recompute == RECOMPUTE_BLOCKS:
-            return recomputed(self._block, *inputs)
-        return self._block(*inputs)
+            return recomputed(compute, weights, drawn, *inputs)
+        return compute(weights, drawn, *inputs)
 
     def _block(
-        self, block: tf_models.Block, queries, hidden, query_ids, key_ids, seeds: "BlockSeeds"
+        self, block: tf_models.Block, seeds: "BlockSeeds", queries, hidden, query_ids, key_ids
     ) -> tf.Tensor:
         """Queries [R, Q, H] attend to [R, S, H] -> [R, Q, H]."""
         # a = LN(x + drop(W attention(x))); y = LN(a + drop(W2 act(W1 a))): each sum is normalised.
         rate = self._config.hidden_dropout_prob
-        queries, for_query = _twice(queries)
-        for_key, for_value = _twice(hidden)
+        queries, for_query = twice(queries)
+        for_key, for_value = twice(hidden)
         query = self._split_heads(for_query, block.query)
         key = self._split_heads(for_key, block.key)
         value = self._split_heads(for_value, block.value)
@@ -127,7 +131,7 @@ class Encoder:
         projected = self._project(context, block.attention_output)
         attended = self._drop(projected, rate, seeds.attended)
         hidden = self._normalise(queries, attended, block.attention_norm)
-        inner = self._passes.activation(self._project(hidden, block.intermediate))
+        inner = self._project(hidden, block.intermediate, self._passes.activate)
         output = self._drop(self._project(inner, block.output), rate, seeds.output)
         return self._normalise(hidden, output, block.output_norm)
 
@@ -155,13 +159,20 @@ class Encoder:
             tf.reshape(projected, [-1, projected.shape[1], heads, size]), [0, 2, 1, 3]
         )
 
-    def _project(self, inputs: tf.Tensor, dense) -> tf.Tensor:
-        """A dense layer over the last axis; attention's kernels have two axes: heads and sizes."""
+    def _project(self, inputs: tf.Tensor, dense, add_bias: Callable | None = None) -> tf.Tensor:
+        """A dense layer over the last axis; attention's kernels have two axes: heads and sizes.
+
+        `add_bias` is that of the passes, or `activate`.
+        """
         size = inputs.shape[-1]
-        kernel = tf.cast(tf.reshape(dense.kernel, [size, -1]), self._dtype)
+        kernel = self._matrix(dense, size)
         product = tf.matmul(tf.reshape(inputs, [-1, size]), kernel)
         shape = [-1, *inputs.shape[1:-1], kernel.shape[1]]
-        return self._passes.add_bias(product, tf.reshape(dense.bias, [-1]), shape)
+        return (add_bias or self._passes.add_bias)(product, tf.reshape(dense.bias, [-1]), shape)
+
+    def _matrix(self, dense, size: int) -> tf.Tensor:
+        """The kernel of a dense layer of inputs of this size, [size, H], as products take it."""
+        return tf.cast(tf.reshape(dense.kernel, [size, -1]), self._dtype)
 
     def _normalise(self, hidden: tf.Tensor, update: tf.Tensor, norm) -> tf.Tensor:
         """LayerNorm of the sum, in the type of `hidden`."""
@@ -171,7 +182,7 @@ class Encoder:
     def _masked_lm(self, hidden: tf.Tensor) -> tf.Tensor:
         """[R, P, H] -> [R, P, V]."""
         head = self._masked_lm_head
-        transformed = self._passes.activation(self._project(hidden, head.dense))
+        transformed = self._project(hidden, head.dense, self._passes.activate)
         # The same pass as in the blocks; nothing is added.
         zeros = tf.zeros_like(transformed)
         normalised = self._normalise(transformed, zeros, head.layer_norm)
@@ -191,7 +202,7 @@ class Encoder:
 
 
 @tf.custom_gradient
-def _twice(hidden: tf.Tensor):
+def twice(hidden: tf.Tensor):
     """The same tensor for two uses, whose gradients are added in float32.
 
     A sum of more terms in bfloat16 would depend on their order, which recomputation changes.
@@ -254,30 +265,30 @@ class Seeds:
         return self._seed + tf.constant([self._num_drawn, 0])
 
 
-def recomputed(function: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
+def recomputed(function: Callable, *inputs) -> Any:
     """`function(*inputs)`, of which only the inputs are kept for the backward pass.
 
-    Inputs are nested tensors, or None; variables are given as tensors. The function may depend on
-    nothing else: what bypassed `_after`, such as the bits of dropout made from the seed alone,
-    would be kept.
+    It returns one tensor or several. Inputs are nested tensors, or None; variables are given as
+    tensors. The function may depend on nothing else: what bypassed `_after`, such as the bits of
+    dropout made from the seed alone, would be kept.
     """
     # A custom gradient takes no None: it is left out here, and put back for the function.
     leaves = tf.nest.flatten(inputs)
 
-    def of_tensors(tensors) -> tf.Tensor:
+    def of_tensors(tensors):
         remaining = iter(tensors)
         given = [None if leaf is None else next(remaining) for leaf in leaves]
         return function(*tf.nest.pack_sequence_as(inputs, given))
 
     @tf.custom_gradient
     def call(*tensors):
-        def backward(upstream):
-            again = _after(upstream, tensors)
+        def backward(*upstream):
+            again = _after(upstream[0], tensors)
             floating = [tensor for tensor in again if tensor.dtype.is_floating]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(floating)
                 outputs = of_tensors(again)
-            gradients = iter(tape.gradient(outputs, floating, upstream))
+            gradients = iter(tape.gradient(tf.nest.flatten(outputs), floating, list(upstream)))
             return [next(gradients) if tensor.dtype.is_floating else None for tensor in again]
 
         return of_tensors(tensors), backward

@@ -47,7 +47,8 @@ class Passes:
         self._barriers = barriers
         # In one program XLA would take both directions' gelu for one, and keep its tanh in float32.
         # LayerNorm may be taken for one: its sums are small, and cost much the second time.
-        self.activation = self._fused(_in_float32(activation), again=barriers)
+        self._activation_in_float32 = _in_float32(activation)
+        self._activation = self._fused(self._activation_in_float32, again=barriers)
         self.add_and_normalise = self._fused(_add_and_normalise)
         if sums_of_vectors:
             self.add_and_normalise = self._fused(_normalise_by_vectors, _gradient_by_vectors)
@@ -124,12 +125,38 @@ class Passes:
         @tf.custom_gradient
         def add(product, bias):
             def backward(up):
+                if self._barriers:
+                    # XLA for GPUs would write the gradient in float32 too, for the sum alone.
+                    up = _behind_barrier(up)
                 # In the shape whose sizes are known: of [R * Q] neither is, if rows are packed.
                 return up, self._bias_gradient(tf.reshape(up, shape))
 
             return tf.nn.bias_add(product, tf.cast(bias, product.dtype)), backward
 
         return tf.reshape(add(product, bias), shape)
+
+    def activate(self, product: tf.Tensor, bias: tf.Tensor, shape: list[int]) -> tf.Tensor:
+        """The activation of `add_bias`."""
+        if not self._barriers or product.dtype == tf.float32:
+            return self._activation(self.add_bias(product, bias, shape))
+
+        # One pass, which keeps the product alone: XLA would write the sum too.
+        @tf.custom_gradient
+        def activate(product, bias):
+            def biased(product):
+                return tf.nn.bias_add(product, tf.cast(bias, product.dtype))
+
+            def backward(up):
+                with tf.GradientTape() as tape:
+                    inputs = biased(_behind_barrier(product))
+                    tape.watch(inputs)
+                    outputs = self._activation_in_float32(inputs)
+                of_product = _behind_barrier(tape.gradient(outputs, inputs, up))
+                return of_product, self._bias_gradient(tf.reshape(of_product, shape))
+
+            return self._activation_in_float32(biased(product)), backward
+
+        return tf.reshape(activate(product, bias), shape)
 
     def dropout(self, inputs: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
         """Drops elements at `rate` (float32 scalar); `seed`: int32 [2], of step and call."""

@@ -43,6 +43,7 @@ def build_pretrainer(
     barriers: bool = False,
     pack_sequences: bool = False,
     recompute: str = RECOMPUTE_NONE,
+    kernels: bool = False,
 ) -> models.BertPretrainerV2:
     """Builds the model with random weights; call it inside the strategy's scope.
 
@@ -55,7 +56,8 @@ def build_pretrainer(
     `pack_sequences` examples may share rows (mlperf_bert/input/packing.py). With `recompute` the
     backward pass computes again what the forward pass then does not keep: "attention" (scores,
     probabilities and their dropout) or "blocks" (all but the inputs of each block), with the same
-    bits of dropout.
+    bits of dropout. With `kernels`, those of model/kernels, only GPUs of NVIDIA can run the model,
+    in bfloat16.
 
     Inputs of the model: `input_word_ids`, `input_mask`, `input_type_ids` [B, S] and
     `masked_lm_positions` [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2],
@@ -119,6 +121,7 @@ def build_pretrainer(
     ):
         from mlperf_bert.model import fusion  # only the speed options load these
         from mlperf_bert.model.encoder import Encoder
+        from mlperf_bert.model.kernel_encoder import KernelEncoder
 
         passes = fusion.Passes(
             activation,
@@ -127,7 +130,7 @@ def build_pretrainer(
             barriers=barriers,
         )
         dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
-        model.fused = Encoder(
+        model.fused = (KernelEncoder if kernels else Encoder)(
             model, config, passes=passes, compute_dtype=dtype, recompute=recompute
         )
         model.dropout_generator = tf.random.Generator.from_seed(seed)

@@ -250,10 +250,12 @@ def first_line(error: BaseException) -> str:
 # --- what a compiled program runs -----------------------------------------------------------------
 
 PRODUCTS, SUMS, LOOKUPS, CALLS = "products", "sums", "lookups", "library calls"
+KERNELS = "kernels of the project"
 COLLECTIVES, PASSES, CASTS, COPIES = "collectives", "passes", "casts", "copies"
 _KINDS = {
     "dot": PRODUCTS,
     "convolution": PRODUCTS,
+    "triton": KERNELS,
     "custom-call": CALLS,
     "scatter": LOOKUPS,
     "gather": LOOKUPS,
@@ -370,8 +372,10 @@ def operations_of(instruction: re.Match, computations: dict[str, list[re.Match]]
     """The operations in a kernel, those of the computations that it calls included."""
     opcode = instruction["opcode"]
     if opcode == "custom-call":
-        is_product = any(word in _target_of(instruction).lower() for word in _PRODUCT_CALLS)
-        return {"dot" if is_product else opcode}
+        target = _target_of(instruction).lower()
+        if target.endswith("triton"):
+            return {"triton"}
+        return {"dot" if any(word in target for word in _PRODUCT_CALLS) else opcode}
     if opcode not in ("fusion", "call", "while", "async-start"):
         return {opcode}
     return {
@@ -643,6 +647,7 @@ def main() -> None:
     parser.add_argument(
         "--kind", choices=(run_step.TRAINING, "evaluation"), default="training", help="of step"
     )
+    parser.add_argument("--num_rows", type=int, help="of packed batches; if not given, the most")
     parser.add_argument("--output", type=run_step.path, help="also write all figures: .json or .md")
     given = parser.parse_args()
     wanted = parse_devices(given.devices)
@@ -657,7 +662,9 @@ def main() -> None:
     without_hardware()
     rows: list[dict] = []
     for folder in given.steps:
-        signature, entry = step_of(folder, given.kind, max(count for _, count in wanted))
+        signature, entry = step_of(
+            folder, given.kind, max(count for _, count in wanted), given.num_rows
+        )
         for name, count in wanted:
             rows.append(compiled(folder, signature, entry, name, count))
             show(rows[-1])
@@ -673,11 +680,17 @@ def main() -> None:
     sys.exit(DOES_NOT_FIT if "does not fit" in results else 0)
 
 
-def step_of(folder: Path, kind: str, num_devices: int) -> tuple[dict, dict]:
-    """Signature and entry of the largest program of a folder; a bad one ends the program."""
+def step_of(
+    folder: Path, kind: str, num_devices: int, num_rows: int | None = None
+) -> tuple[dict, dict]:
+    """Signature and entry of a program, of the most rows if not given; a bad one ends this one."""
     try:
         exported = run_step.Exported(folder, kind, num_devices)
-        return exported.signature, exported.entries[max(exported.entries)]
+        if num_rows is None:
+            num_rows = max(exported.entries)
+        if num_rows not in exported.entries:
+            raise ValueError(f"it has no program of {num_rows} rows, but of {[*exported.entries]}")
+        return exported.signature, exported.entries[num_rows]
     except (OSError, ValueError, LookupError, TypeError) as error:
         sys.exit(f"compile_step.py: {folder}: {type(error).__name__}: {first_line(error)}")
 

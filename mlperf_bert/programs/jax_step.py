@@ -24,6 +24,7 @@ if "XLA_CLIENT_MEM_FRACTION" not in os.environ:  # jax's other name of the same
 
 GIVEN = ("batch", "seed", "count", "gradient")  # roles of what is not state
 _OF_A_STEP = ("batch", "seed")  # of these, what a device is given from outside
+_OLDEST = 8.0  # compute capability with bfloat16 in its tensor cores
 EACH = "device"  # the axis over all devices
 NORMALIZATIONS = ("global", "replica_sum", "replica_mean")
 
@@ -37,7 +38,7 @@ class Part(NamedTuple):
     content: bytes
     """StableHLO, serialized."""
     entry: Mapping[str, Any]
-    """What signature.json says of it: `inputs`, `outputs`, and of gradients `num_examples`."""
+    """What signature.json says of it: inputs, outputs, calls; of gradients num_examples too."""
 
 
 def function(part: Part, platform: str | None = None) -> Callable[[dict], tuple[list, dict]]:
@@ -136,7 +137,13 @@ def lowered(
       parts: a whole step or an evaluation; or gradients and update, for several devices.
       devices: each has a share of the batch as large as the program's.
       normalization: one of `NORMALIZATIONS`, for several devices.
+
+    Raises:
+      WrongDevice: a part calls kernels that such a device cannot run.
     """
+    calls = [call for part in parts for call in part.entry.get("calls", ())]
+    if calls and (why := obstacle_to_kernels(devices[0])):
+        raise WrongDevice(f"it calls kernels, and {why}; export it with --kernels=xla")
     mesh, platform = mesh_of(devices), _platform_of(devices[0])
     first, *rest = parts
     if rest:
@@ -165,6 +172,20 @@ def lowered(
     }
     changes = any("feeds" in value for part in parts for value in part.entry["outputs"])
     return jax.jit(step, donate_argnums=0 if changes else ()).lower(state, batch)
+
+
+class WrongDevice(ValueError):
+    """A program is for other devices."""
+
+
+def obstacle_to_kernels(device: Any) -> str | None:
+    """Why a device cannot run the project's kernels, if it cannot."""
+    if _platform_of(device) != "cuda":
+        return f"a {device.platform} is no GPU of NVIDIA"
+    capability = str(getattr(device, "compute_capability", _OLDEST))
+    if float(capability) < _OLDEST:
+        return f"{device.device_kind} has compute capability {capability}, below {_OLDEST}"
+    return None
 
 
 def _platform_of(device: Any) -> str:

@@ -11,7 +11,7 @@ Shapes: D=devices of all processes, B=batch of one of them, S=sequence.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -51,6 +51,7 @@ class JaxTrainer:
         self._compiled: dict[int, jax.stages.Compiled] = {}
         self._variables = {value.name: each for each, value in program.state_of(trainer)}
         self._initial: dict[str, tf.Variable | np.ndarray] = {}
+        self._calls: list[str] = []
         self.state_bytes = 0
         """What the state takes on each device; known once a step is lowered."""
         self._state: _Arrays | None = None
@@ -173,7 +174,8 @@ class JaxTrainer:
         ):
             compiling = {rows: pool.submit(step.compile) for rows, step in self.lowered(batches)}
             for rows, future in compiling.items():
-                self._compiled[rows] = future.result()
+                with _kernels_explained(self._calls):
+                    self._compiled[rows] = future.result()
                 progress.advance(1)
         return max(map(jax_step.needed_bytes, self._compiled.values()))
 
@@ -199,6 +201,7 @@ class JaxTrainer:
         for batch, programs in zip(batches, self._exported(batches)):
             state = _state_of(programs)
             self.state_bytes = sum(value.num_bytes for value in state)
+            self._calls = [call for each in programs for call in each.calls]
             # Variables, and the constants of the optimizer.
             self._initial = {
                 value.name: np.full(value.shape, value.initial, value.dtype)
@@ -315,7 +318,9 @@ class JaxEvaluator:
         weights = [each for each in exported.inputs if each.role == program.WEIGHT]
         self._names = [each.name for each in weights]
         self._weights_bytes = sum(each.num_bytes for each in weights)
-        self._compiled = jax_step.lowered([part], [*self._mesh.devices.flat]).compile()
+        lowered = jax_step.lowered([part], [*self._mesh.devices.flat])
+        with _kernels_explained(exported.calls):
+            self._compiled = lowered.compile()
         return self._compiled
 
     def _own(self, features: dict[str, tf.Tensor], weights: tf.Tensor) -> dict[str, np.ndarray]:
@@ -325,6 +330,21 @@ class JaxEvaluator:
         size = len(batch[EXAMPLE_WEIGHTS]) // jax.process_count()
         first = size * jax.process_index()
         return {name: value[first : first + size] for name, value in batch.items()}
+
+
+@contextmanager
+def _kernels_explained(calls: Sequence[str]) -> Iterator[None]:
+    """While a program with these calls is compiled: names the way back if XLA refuses them."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error)
+        if not calls or "RESOURCE_EXHAUSTED" in reason:
+            raise
+        raise ValueError(
+            f"--kernels=triton: XLA of jax {jax.__version__} does not compile them "
+            f"({reason.splitlines()[0]:.200}); give --kernels=xla"
+        ) from error
 
 
 def _counts(input_mask: jax.Array) -> jax.Array:

@@ -68,12 +68,15 @@ class Program:
     """The oldest that has all its operations."""
     inputs: list[Value]
     outputs: list[Value]
+    calls: list[str]
+    """What it calls that is not StableHLO's own: kernels."""
 
     def entry(self) -> dict[str, Any]:
-        """What signature.json says of its inputs and outputs."""
+        """What signature.json says of its inputs, its outputs and its calls."""
         return {
             "inputs": [value.entry() for value in self.inputs],
             "outputs": [value.entry() for value in self.outputs],
+            "calls": self.calls,
         }
 
 
@@ -106,10 +109,12 @@ def kept(folder: Path | None, depends_on: str, make: Callable[[], Program]) -> P
         if about["digest"] != hashlib.sha256(content).hexdigest():
             raise ValueError("its digest is another")
         inputs, outputs = ([Value(**each) for each in about[key]] for key in ("inputs", "outputs"))
-        version = about["stablehlo_version"]
+        version, calls = about["stablehlo_version"], about["calls"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file}: is damaged ({error!r:.100}); remove it") from error
-    return Program(content=content, stablehlo_version=version, inputs=inputs, outputs=outputs)
+    return Program(
+        content=content, stablehlo_version=version, inputs=inputs, outputs=outputs, calls=calls
+    )
 
 
 @functools.cache
@@ -117,7 +122,8 @@ def _digest_of_code() -> str:
     """Of what decides how a step is exported: our files, and the versions of the libraries."""
     package = Path(__file__).parents[1]
     rooms = ("model", "optimization", "programs")
-    files = [file for room in rooms for file in sorted((package / room).glob("*.py"))]
+    every = (file for room in rooms for file in sorted((package / room).rglob("*")))
+    files = [file for file in every if file.suffix in (".py", ".mlir")]
     versions = [
         tf.__version__,
         *map(importlib.metadata.version, ("tf-keras", "tf-models-official")),
@@ -248,7 +254,7 @@ def _export(
     ]
     inputs = [*given, *captured]
     exported = step.experimental_get_compiler_ir(*arguments)(stage="stablehlo_serialized")
-    content, version, replaced = stablehlo.portable(exported)
+    content, version, replaced, calls = stablehlo.portable(exported)
     assert sorted(replaced) == [*range(len(results), len(results) + len(replaced))], (
         "TensorFlow orders outputs differently"
     )
@@ -257,7 +263,11 @@ def _export(
         for _, index in sorted(replaced.items())
     ]
     return Program(
-        content=content, stablehlo_version=version, inputs=inputs, outputs=[*results, *changed]
+        content=content,
+        stablehlo_version=version,
+        inputs=inputs,
+        outputs=[*results, *changed],
+        calls=calls,
     )
 
 

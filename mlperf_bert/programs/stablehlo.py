@@ -19,12 +19,12 @@ def require_jax() -> None:
         raise ValueError("the export needs jax, which writes the StableHLO: pip install jax")
 
 
-def portable(exported: bytes) -> tuple[bytes, str, dict[int, int]]:
+def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
     """Takes what TensorFlow's compiler returns for the stage `stablehlo_serialized`.
 
     Returns: StableHLO's portable form; the oldest version of StableHLO that has all its operations,
-    later ones read it too; and for each output that replaces an input, variables that change, the
-    index of both.
+    later ones read it too; for each output that replaces an input, variables that change, the index
+    of both; and the names of what it calls that is not StableHLO's own.
 
     Raises:
       ValueError: it has operations of another dialect than StableHLO, which are named.
@@ -45,7 +45,10 @@ def portable(exported: bytes) -> tuple[bytes, str, dict[int, int]]:
         replaced = _replaced_inputs(attributes)
         for name in [name for name in attributes if name.startswith("mhlo.")]:
             del attributes[name]
-        names = {op.name for op in operations(module)}
+        every = operations(module)
+        names = {op.name for op in every}
+        custom = [op for op in every if op.name == "stablehlo.custom_call"]
+        calls = {op.attributes["call_target_name"].value for op in custom}
         if foreign := sorted(n for n in names if n.split(".")[0] not in _DIALECTS):
             raise ValueError(
                 f"the program has operations that are not StableHLO: {', '.join(foreign)}; "
@@ -56,7 +59,7 @@ def portable(exported: bytes) -> tuple[bytes, str, dict[int, int]]:
                 content = stablehlo.serialize_portable_artifact(module, version)
             except ValueError:  # an operation is younger
                 continue
-            return content, version, replaced
+            return content, version, replaced, sorted(calls)
     raise AssertionError("the newest version holds every program")
 
 

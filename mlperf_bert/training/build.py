@@ -104,6 +104,7 @@ def build_trainer(
             barriers=compiled.barriers,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
+            kernels=config.kernels == "triton",
         )
         variables = pretrainer.trained_variables(model)
         rates = WarmupPolynomialDecay(

@@ -20,6 +20,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import ERROR, WARNING, Finding, Problems, as_lines
 from mlperf_bert.mlperf import caches, convergence, rules
+from mlperf_bert.model import kernels
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import devices, memory
 from mlperf_bert.training.config import RunConfig
@@ -133,6 +134,8 @@ def inspect(config: RunConfig, *, goes_on: bool = False, connected: Devices | No
     check_data(setup)
     _check_speed_options(setup)
     if setup.bert_config:
+        if config.kernels == "triton":
+            findings.attempt(_require_kernels, config, setup.bert_config)
         findings.attempt(
             require_fitting_model,
             setup.bert_config,
@@ -168,6 +171,25 @@ def require_fitting_model(
     beside = paths.location(bert_config_file).with_name(vocabulary.NAME)
     if paths.is_file(beside):
         vocabulary.read_fitting(str(beside), bert_config.vocab_size, of=bert_config_file)
+
+
+def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
+    """Checks what the kernels of model/kernels are made for.
+
+    Raises:
+      ValueError: the run computes in another precision, or has other sizes.
+    """
+    length, sizes = config.shape.max_seq_length, (kernels.NUM_HEADS, kernels.HEAD_SIZE)
+    found = (bert_config.num_attention_heads, bert_config.head_size)
+    obstacle = ""
+    if config.precision != "bfloat16":
+        obstacle = f"--precision={config.precision}, and the kernels compute in bfloat16"
+    elif length % kernels.BLOCK:
+        obstacle = f"--max_seq_length={length} is not a multiple of {kernels.BLOCK}"
+    elif found != sizes:
+        obstacle = "{} heads of {}, and the kernels are for {} of {}".format(*found, *sizes)
+    if obstacle:
+        raise ValueError(f"--kernels=triton: {obstacle}; change that, or give --kernels=xla")
 
 
 _OPENED_AHEAD = 3

@@ -291,6 +291,13 @@ class RunConfig:
     pack_sequences: bool = option(
         False, "Pack several short examples into one row.", page="speed.md"
     )
+    kernels: str = option(
+        "auto",
+        "Kernels of attention and LayerNorm: triton, of our own, for jax in bfloat16 on NVIDIA's "
+        "GPUs, which none has run yet; xla, of the compiler; auto is xla.",
+        choices=("auto", "triton", "xla"),
+        page="speed.md",
+    )
     recompute: str = option(
         RECOMPUTE_NONE,
         "Compute activations again in the backward pass, of attention or of whole blocks: needs "

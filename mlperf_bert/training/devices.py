@@ -49,10 +49,11 @@ class Devices(NamedTuple):
 
 
 def with_runtime(config: RunConfig) -> RunConfig:
-    """The same run, with the runtime that `auto` means here.
+    """The same run, with the runtime and the kernels that `auto` means here.
 
     Raises:
-      ValueError: jax is asked for and not installed, or TensorFlow is asked to use a TPU.
+      ValueError: jax is asked for and not installed, TensorFlow is asked to use a TPU, or kernels
+        are asked for without jax on GPUs.
     """
     if config.device.use_tpu and config.runtime == "tensorflow":
         raise ValueError("--use_tpu needs --runtime=jax: TensorFlow has no TPUs here any more")
@@ -65,7 +66,14 @@ def with_runtime(config: RunConfig) -> RunConfig:
             "--runtime=jax: jax is not installed; install an environment that has it "
             "(docs/containers.md), or give --runtime=tensorflow"
         )
-    return dataclasses.replace(config, runtime=runtime)
+    # Nobody has measured ours on a GPU yet.
+    kernels = "xla" if config.kernels == "auto" else config.kernels
+    if kernels == "triton" and not (runtime == "jax" and config.device.kind == "GPU"):
+        raise ValueError(
+            f"--kernels=triton needs GPUs and jax, and this run computes by {runtime} on a "
+            f"{config.device.kind}; give --num_gpus and --runtime=jax, or --kernels=xla"
+        )
+    return dataclasses.replace(config, runtime=runtime, kernels=kernels)
 
 
 def _jax_sees_gpus(config: RunConfig) -> bool:
@@ -102,7 +110,8 @@ def jax_devices(run: RunConfig) -> Devices:
     What jax compiles for them is kept, if the run says where.
 
     Raises:
-      ValueError: there are not as many, and the line says why; or as `_cache_folder`.
+      ValueError: there are not as many, and the line says why; they cannot run the kernels; or as
+        `_cache_folder`.
       OSError: the folder of what is kept cannot be made.
     """
     config = run.device
@@ -154,6 +163,8 @@ def jax_devices(run: RunConfig) -> Devices:
             "driver and that the container was given the GPUs"
         )
     chosen = [device for own in of_process.values() for device in own[: config.num_gpus or None]]
+    if run.kernels == "triton" and (why := jax_step.obstacle_to_kernels(chosen[0])):
+        raise ValueError(f"--kernels=triton: {why}; give --kernels=xla")
     return Devices(tf.distribute.OneDeviceStrategy("CPU:0"), jax_step.mesh_of(chosen))
 
 

@@ -56,6 +56,7 @@ RUN_PRETRAINING_FLAGS = {
     "compilation_cache_dir": None,  # not in the reference
     "pack_sequences": False,
     "recompute": "none",
+    "kernels": "auto",
     "async_checkpoint": None,  # on, but for TPUs
     "log_every_steps": 10,
     "profile_steps": None,

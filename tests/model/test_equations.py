@@ -174,9 +174,16 @@ FORMULAS = {
 def test_activations_and_their_slopes(name, compiled):
     x, upstream = draw(7, 9), draw(7, 9, seed=1)
     passes = fusion.Passes(ACTIVATIONS[name], compiled=compiled)
-    found, [slope] = gradients_of(passes.activation, float32(x), upstream)
-    close(found, FORMULAS[name](x))
-    close(slope, upstream * numerical_slope(FORMULAS[name], x))
+    bias = draw(9, seed=2)
+
+    def activated(product, bias):
+        return passes.activate(product, bias, [-1, 9])
+
+    found, [slope, of_bias] = gradients_of(activated, float32(x, bias), upstream)
+    close(found, FORMULAS[name](x + bias))
+    expected = upstream * numerical_slope(FORMULAS[name], x + bias)
+    close(slope, expected)
+    close(of_bias, expected.sum(0))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -279,7 +286,7 @@ def test_a_block_is_attention_and_two_layers_each_added_and_normalised(encoder):
     ids = tf.ones([2, 1], tf.int32), tf.constant(mask)
     weights = tf.nest.map_structure(tf.convert_to_tensor, block)
     nothing = type("Seeds", (), {"attention": None, "attended": None, "output": None})()
-    found = encoder._block(weights, *float32(hidden, hidden), *ids, nothing)
+    found = encoder._block(weights, nothing, *float32(hidden, hidden), *ids)
 
     def heads(values):
         return values.reshape(2, 6, 3, HEAD_SIZE).transpose(0, 2, 1, 3)

@@ -8,6 +8,9 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from benchmarks import random_task
+from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.mlperf import rules
 from tests.helpers import starts
 
 TRAIN = ["--learning_rate=0.001", "--num_warmup_steps=2", "--seed=5", "--num_train_steps=40"]
@@ -72,6 +75,20 @@ def serialized(text: str, *more: bool) -> bytes:
     with mlir.make_ir_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
         return stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version(), *more)
+
+
+def export_with_kernels(task: Path, folder: Path) -> None:
+    """Exports a step of two layers of BERT-large's heads with --kernels=triton, of 2 x 128 tokens.
+
+    `task` is a folder that takes its files.
+    """
+    config = rules.BERT_LARGE | {"num_hidden_layers": 2, "vocab_size": 40}
+    config |= {"intermediate_size": 64, "max_position_embeddings": 128}
+    shape = ExampleShape(max_seq_length=128, max_predictions_per_seq=6)
+    random_task.write(task, config, shape, [100, 128, 60, 90])
+    flags = ["--optimizer=lamb", "--precision=bfloat16", "--kernels=triton", "--nodata_parallel"]
+    flags += ["--train_batch_size=2", "--num_recorded_steps=1", "--max_seq_length=128"]
+    export(task, folder, *flags)
 
 
 def export(

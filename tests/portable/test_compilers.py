@@ -15,7 +15,7 @@ import pytest
 from mlperf_bert.portable import compile_step
 from tests.fixtures import REPOSITORY, lacking
 from tests.helpers import programs, starts
-from tests.portable.programs_by_hand import export
+from tests.portable.programs_by_hand import export, export_with_kernels
 
 PYTHON = REPOSITORY / ".venv-compilers/bin/python"
 TASK = {"dropout": 0.1, "num_hidden_layers": 2}
@@ -94,6 +94,20 @@ def test_steps_on_the_gpus_that_the_documents_name(task, tmp_path):
     rows = compiled(folder, f"--devices={names}", package="jax_cuda12_plugin")
     assert {row["result"] for row in rows} == {"fits"} and len(rows) == 8
     assert rows[-1]["collective_bytes"] > 0
+
+
+@pytest.mark.soak
+def test_kernels_compile_for_the_gpus_that_have_bfloat16(tmp_path):
+    folder = tmp_path / "step"
+    export_with_kernels(tmp_path, folder)
+    rows = compiled(folder, "--devices=a100-40,h100,h200,b200", package="jax_cuda12_plugin")
+    assert {row["result"] for row in rows} == {"fits"}
+    # One block of two: attention and two norms, forward and backward.
+    assert [row["kernels"]["kernels of the project"] for row in rows] == [6] * 4
+    rows = compiled(folder, "--devices=v100,tpu-v3", package="jax_cuda12_plugin", code=1)
+    refused = ["compute capability 7.0, below 8.0", "a tpu is no GPU of NVIDIA"]
+    for row, why in zip(rows, refused, strict=True):
+        assert row["result"] == "does not compile" and why in row["reason"]
 
 
 @pytest.mark.soak

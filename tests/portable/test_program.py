@@ -359,9 +359,9 @@ def test_a_program_names_the_oldest_version_that_holds_it():
             True,
         )
 
-    _, version, _ = stablehlo.portable(exported("stablehlo.tan %0 : tensor<2xf32>"))
+    _, version, *_ = stablehlo.portable(exported("stablehlo.tan %0 : tensor<2xf32>"))
     assert version == "1.4.0"
-    _, version, _ = stablehlo.portable(exported("stablehlo.abs %0 : tensor<2xf32>"))
+    _, version, *_ = stablehlo.portable(exported("stablehlo.abs %0 : tensor<2xf32>"))
     assert version == jaxlib_stablehlo.get_minimum_version()
     with pytest.raises(ValueError, match=r"not StableHLO: chlo\.tan; export it with"):
         stablehlo.portable(exported("chlo.tan %0 : tensor<2xf32> -> tensor<2xf32>"))

@@ -1,0 +1,266 @@
+"""The kernels for GPUs against their formulas in float64, by Pallas's interpreter on a CPU.
+
+Shapes: R=rows, S=sequence, N=heads, D=size of a head, T=R * S tokens, H=hidden.
+The interpreter shows formulas, layouts and bits of dropout; no GPU has run them.
+"""
+
+from functools import partial
+from importlib import resources
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax.experimental import pallas as pl
+
+from mlperf_bert.checkpoints import names
+from mlperf_bert.model import fusion, kernel_encoder, kernels, pretrainer
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.kernels import BLOCK, attention, norm, triton_ir
+from tests.model import interpreted
+from tests.training import generated_task
+
+ROUNDING = 5e-3
+"""Of norms of differences: bfloat16 has 8 bits."""
+pytestmark = pytest.mark.usefixtures("_in_32_bits")
+SEED = [5, -7]
+HEADS, SIZE = 2, 16
+
+
+@pytest.fixture
+def _in_32_bits():
+    """As the texts for GPUs are made; the runtime of jax has 64."""
+    with jax.enable_x64(False):
+        yield
+
+
+def settings(rate: float, seq: int):
+    return jnp.asarray(kernel_encoder.settings(tf.constant(SEED), rate, seq).numpy())
+
+
+def bfloat16(random, *shape):
+    return jnp.asarray(random.standard_normal(shape), jnp.bfloat16)
+
+
+def float64(array) -> np.ndarray:
+    return np.asarray(array, np.float64)
+
+
+def distance(found, expected) -> float:
+    return np.linalg.norm(float64(found) - expected) / np.linalg.norm(expected)
+
+
+def kept(*shape: int, rate: float) -> np.ndarray:
+    """What dropout multiplies with, by the step without kernels."""
+    if not rate:
+        return np.ones(shape)
+    return float64(fusion._keep(tf.ones(shape), tf.constant(SEED), tf.constant(rate)))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("seed", [(5, -7), (2**31 - 1, 0), (-(2**31), 123456)])
+def test_dropout_drops_what_the_step_without_kernels_drops(rate, seed):
+    told = jnp.asarray(kernel_encoder.settings(tf.constant(seed), rate, BLOCK).numpy())
+    dropout = attention.Dropout(told)
+    rows, columns = dropout.rows(pl.ds(0, 300)), dropout.columns(pl.ds(0, 70))
+    expected = fusion._keep(tf.ones([300, 70]), tf.constant(seed), tf.constant(rate)).numpy()
+    np.testing.assert_array_equal(dropout.keeps(rows, columns), expected > 0)
+    np.testing.assert_array_equal(dropout.keeps(columns, rows).T, expected > 0)
+    assert float(dropout.factor) == expected.max()
+    assert (expected > 0).mean() == pytest.approx(1 - rate, abs=0.02)
+
+
+def ids_of(*lengths: int, padding: int) -> list[int]:
+    """Examples one after the other in a row, then padding."""
+    return [n + 1 for n, length in enumerate(lengths) for _ in range(length)] + [0] * padding
+
+
+IDS = {
+    "full": [ids_of(256, padding=0)] * 2,
+    "padded": [ids_of(70, padding=186), ids_of(256, padding=0)],
+    "packed": [ids_of(100, 80, 60, padding=16), ids_of(1, 255, padding=0)],
+    "one token, and none": [ids_of(1, padding=255), ids_of(padding=256)],
+}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+@pytest.mark.parametrize("name", IDS)
+def test_attention_and_its_gradients_are_the_formula(name, rate):
+    ids = np.array(IDS[name])
+    num_rows, seq = ids.shape
+    tokens, random = num_rows * seq, np.random.RandomState(0)
+    qkv, up = bfloat16(random, tokens, 3, HEADS, SIZE), bfloat16(random, tokens, HEADS, SIZE)
+    bias = jnp.asarray(0.3 * random.standard_normal((3, HEADS, SIZE)), jnp.float32)
+    ranges = jnp.asarray(kernel_encoder._ranges(tf.constant(ids, tf.int32)).numpy())
+    masks = (jnp.asarray(ids.reshape(-1), jnp.int32), ranges, settings(rate, seq))
+    found = computed(qkv, bias, up, masks)
+    again = computed(qkv, bias, up, masks)
+    assert all((one == other).all() for one, other in zip(found, again))
+    context, of_qkv, of_bias = map(float64, found)
+
+    def heads(array):  # [T, ..., D] -> [..., R, N, S, D]
+        split = float64(array).reshape(num_rows, seq, -1, HEADS, SIZE)
+        return split.transpose(2, 0, 3, 1, 4)
+
+    query, key, value = heads(qkv + bias.astype(jnp.bfloat16))
+    [up] = heads(up)
+    mask = kept(num_rows, HEADS, seq, seq, rate=rate)
+    allowed = (ids[:, None, :, None] == ids[:, None, None, :]) & (ids > 0)[:, None, :, None]
+    powers = np.where(allowed, np.exp(query @ key.swapaxes(2, 3) / SIZE**0.5), 0)
+    p = powers / np.maximum(powers.sum(-1, keepdims=True), 1e-300)
+    of_p = mask * (up @ value.swapaxes(2, 3))
+    of_scores = p * (of_p - (p * of_p).sum(-1, keepdims=True)) / SIZE**0.5
+    expected = [of_scores @ key, of_scores.swapaxes(2, 3) @ query, (mask * p).swapaxes(2, 3) @ up]
+    assert distance(heads(context)[0], mask * p @ value) < ROUNDING
+    for which, (one, other) in enumerate(zip(heads(of_qkv), expected)):
+        # A query with one key alone has the gradient 0, to which rounding is relative.
+        scale = np.linalg.norm(other) + 0.5 * np.linalg.norm(expected[2])
+        assert np.linalg.norm(one - other) < ROUNDING * scale, which
+        # That of the keys' bias is 0: what is there is rounding.
+        of_bias_error = of_bias.sum(0)[which] - other.sum((0, 2))
+        assert np.linalg.norm(of_bias_error) < 2 * ROUNDING * scale, which
+    padding = ids.reshape(-1) == 0
+    assert not context[padding].any() and not of_qkv[padding].any()
+
+
+@jax.jit
+def computed(qkv, bias, up, masks):
+    """Context, gradients of qkv and of its bias."""
+    context, lse = attention.forward(qkv, bias, *masks, interpret=True)
+    num_rows = len(qkv) // (BLOCK * 2)
+    product = (up.astype(jnp.float32) * context.astype(jnp.float32)).sum(2)
+    delta = product.reshape(num_rows, -1, HEADS).transpose(0, 2, 1).reshape(-1)
+    given = (qkv, bias, up, lse, delta)
+    return context, *attention.backward(*given, *masks, interpret=True)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_the_norm_of_a_sum_and_its_gradients_are_the_formula(rate):
+    tokens, width, random = 128, 64, np.random.RandomState(0)
+    hidden, update, one, other = (bfloat16(random, tokens, width) for _ in range(4))
+    bias, gamma, beta = (jnp.asarray(random.standard_normal(width), jnp.float32) for _ in range(3))
+    told = settings(rate, BLOCK)
+    inputs = (hidden, update, bias, gamma)
+    y, *statistics = jax.jit(partial(norm.forward, interpret=True))(*inputs, beta, told)
+    given = (*inputs, told, *statistics, one, other)
+    of_hidden, of_update, *sums = jax.jit(partial(norm.backward, interpret=True))(*given)
+
+    mask = kept(tokens, width, rate=rate)
+    dropped = (mask * float64(update + bias.astype(jnp.bfloat16))).astype(jnp.bfloat16)
+    total = float64(hidden) + float64(dropped)
+    deviation = total.std(1, keepdims=True)
+    x = (total - total.mean(1, keepdims=True)) / deviation
+    up = float64(one) + float64(other)
+    w = up * float64(gamma)
+    of_total = (w - w.mean(1, keepdims=True) - x * (w * x).mean(1, keepdims=True)) / deviation
+    assert distance(y, x * float64(gamma) + float64(beta)) < ROUNDING
+    assert distance(of_hidden, of_total) < ROUNDING
+    assert distance(of_update, mask * of_total) < ROUNDING
+    assert [len(each) for each in sums] == [tokens // norm.ROWS // norm.STEPS] * 3
+    for found, expected in zip(sums, (up * x, up, mask * of_total)):
+        assert distance(float64(found).sum(0), expected.sum(0)) < ROUNDING
+
+
+def test_ranges_have_all_parts_with_an_id_of_the_block():
+    ids = np.array([ids_of(300, 200, padding=12), ids_of(padding=512), ids_of(512, padding=0)])
+    found = kernel_encoder._ranges(tf.constant(ids, tf.int32)).numpy().reshape(3, 4, 2)
+    # Parts are of 64 tokens: 300 is in the fifth, 500 in the eighth.
+    assert found[0].tolist() == [[0, 5], [0, 5], [0, 8], [4, 8]]
+    assert all(first >= last for first, last in found[1])
+    assert found[2].tolist() == [[0, 8]] * 4
+
+
+def test_the_ir_is_that_of_the_source_for_any_number_of_tokens():
+    for num_blocks in (1009, 503):
+        texts = dict(triton_ir.texts(num_blocks))
+        assert sorted(texts) == sorted(interpreted.KERNELS)
+        for name, text in texts.items():
+            stored = resources.files(kernels).joinpath(f"{name}.mlir").read_text()
+            assert text == stored, f"{name}: python -m mlperf_bert.model.kernels.triton_ir"
+            assert "atomic" not in text
+
+
+def test_a_call_has_the_ir_and_how_it_is_launched():
+    config = kernel_encoder._config("norm_backward", (56, 1, 1))
+    text = resources.files(kernels).joinpath("norm_backward.mlir").read_text()
+    unquoted = config.replace("\\22", '"').replace("\\0A", "\n").replace("\\5C", "\\")
+    assert text in unquoted and '"' not in config.partition('ir = "')[2].partition('"')[0]
+    assert config.endswith(
+        "debug = false, num_stages = 1 : i32, num_warps = 8 : i32, "
+        "grid_x = 56 : i32, grid_y = 1 : i32, grid_z = 1 : i32}"
+    )
+
+
+# --- the encoder ----------------------------------------------------------------------------------
+
+CONFIG = generated_task.CONFIG | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+CONFIG |= {"num_hidden_layers": 2}
+
+
+def losses_and_gradients(batch: dict, **options):
+    model = pretrainer.build_pretrainer(
+        BertConfig(**CONFIG), seed=1, compile_passes=True, **options
+    )
+    variables = pretrainer.trained_variables(model)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def step(features):
+        with tf.GradientTape() as tape:
+            tokens, sentences = pretrainer.forward(
+                model, features, training=True, seed=tf.constant(SEED)
+            )
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(features["masked_lm_ids"], tokens)
+            ) + tf.reduce_mean(tf.square(sentences))
+        return loss, [tf.convert_to_tensor(each) for each in tape.gradient(loss, variables)]
+
+    loss, gradients = step(batch)
+    ours = [names.our_name(each.name) for each in variables]  # without the number of the model
+    return float(loss), dict(zip(ours, (each.numpy() for each in gradients)))
+
+
+def batch_of(*, packs: bool) -> dict:
+    random, rows, seq = np.random.RandomState(0), 3, 32
+    rows_of_ids = (ids_of(12, 14, padding=6), ids_of(32, padding=0), ids_of(20, padding=12))
+    ids = np.array(rows_of_ids)
+    given = {
+        "input_ids": random.randint(40, size=(rows, seq)) * (ids > 0),
+        "input_mask": (ids > 0).astype(int),
+        "segment_ids": random.randint(2, size=(rows, seq)) * (ids > 0),
+        "masked_lm_positions": random.randint(20, size=(rows, 6)),
+        "masked_lm_ids": random.randint(40, size=(rows, 6)),
+    }
+    if packs:
+        given |= {"block_ids": ids, "position_ids": np.tile(np.arange(seq), (rows, 1))}
+        given["cls_positions"] = np.array([[0, 12], [0, 0], [0, 0]])
+    return {name: tf.constant(value, tf.int32) for name, value in given.items()}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_step_is_as_near_to_float32_as_without_kernels(packs, monkeypatch):
+    called, batch = interpreted.install(monkeypatch), batch_of(packs=packs)
+    exact, of_exact = losses_and_gradients(batch, pack_sequences=packs)
+    usual, of_usual = losses_and_gradients(batch, precision="bfloat16", pack_sequences=packs)
+    assert not called
+    options = {"precision": "bfloat16", "pack_sequences": packs, "kernels": True}
+    found, of_found = losses_and_gradients(batch, **options)
+    # One of two blocks: the last computes what the heads read alone.
+    assert sorted(set(called)) == sorted(interpreted.KERNELS)
+    assert called.count("attention_backward") == 1 and called.count("norm_backward") == 2
+    assert found == pytest.approx(exact, rel=max(1e-5, 2 * abs(usual / exact - 1)))
+    errors = []
+    for name, expected in of_exact.items():
+        if np.linalg.norm(expected) > 1e-5 and "key/bias" not in name:  # 0 up to rounding
+            errors.append([distance(each[name], expected) for each in (of_found, of_usual)])
+            assert errors[-1][0] < 0.03, name
+    ours, theirs = np.median(errors, axis=0)
+    assert len(errors) >= 40 and ours < 1.1 * theirs < 0.02
+    recomputed, of_recomputed = losses_and_gradients(batch, recompute="blocks", **options)
+    assert recomputed == found
+    # XLA does not round between the operations of one loop, which are others then.
+    for name, gradient in of_recomputed.items():
+        assert np.linalg.norm(gradient - of_found[name]) <= 1e-5 * np.linalg.norm(gradient), name
