@@ -6,7 +6,9 @@ Long because the dump and the stand-in for WikiExtractor serve all of its tests.
 import bz2
 import datetime
 import hashlib
+import importlib.util
 import json
+import os
 import re
 import signal
 import subprocess
@@ -362,6 +364,18 @@ def test_a_bad_argument_is_one_line(words, message, tmp_path):
     done = clean_up("extract_wiki.sh", *words, folder=tmp_path)
     assert done.returncode and message in done.stderr.splitlines()[-1]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_image_has_the_packages_that_the_command_imports(repository, tmp_path):
+    """It has no others; `-S` keeps this environment's away."""
+    image = (repository / "environment/Dockerfile.extractor").read_text()
+    packages = re.findall(r"/\^(\w+)==/", image)
+    assert len(packages) == 3
+    for name in packages:
+        (tmp_path / name).symlink_to(Path(importlib.util.find_spec(name).origin).parent)
+    command = [sys.executable, "-S", "cleanup_scripts/clean_up.py", "extract_wiki.sh", "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    programs.run(*command, cwd=repository, env=environment, check=True)
 
 
 # From here on: the real program.
