@@ -113,8 +113,13 @@ class DirectoryLock:
 @functools.cache
 def client() -> "Client":
     """Google's client, with the credentials that TensorFlow's finds too; of this process."""
-    from google.cloud import storage  # a quarter of a second, which local folders need not wait for
-
+    try:  # a quarter of a second, which local folders need not wait for
+        from google.cloud import storage
+    except ImportError as error:
+        raise ValueError(
+            "a folder of a bucket is locked by google-cloud-storage; pip install "
+            "google-cloud-storage, or give a local folder"
+        ) from error
     return storage.Client(project="")
 
 

@@ -37,7 +37,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _REQUESTS_AT_ONCE = 16
 _BUFFER_BYTES = 8 * 2**20
 _WITHOUT_A_SLASH = re.compile(r"gs:(?!//)")
-_OF_A_BUCKET = re.compile(r"gs:/")
 _CAUSE_IN_A_GRAPH = re.compile(r"^(?:\s*\(\d+\) \w+:)?[ \t]*(\S.*)\n\s*\[\[\{\{node", re.MULTILINE)
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
 _KINDS = {
@@ -143,20 +142,19 @@ def require_supported(path: str) -> None:
     if path.startswith("~"):
         raise ValueError(_no_home(path))
     if without:
-        raise ValueError(f"{path}: write {without[0]}//BUCKET/FOLDER, or ./{without[0]}...")
-    scheme = _SCHEME.match(path)
-    if not scheme or scheme[0] == BUCKETS:
-        if scheme and not path.removeprefix(BUCKETS).split("/")[0]:
+        raise ValueError(f"{path}: write gs://BUCKET/FOLDER, or ./gs:...")
+    if path.startswith(BUCKETS):
+        if not path.removeprefix(BUCKETS).split("/")[0]:
             raise ValueError(f"{path}: names no bucket; give gs://BUCKET/FOLDER")
-        return
-    raise ValueError(f"{path}: give a local path or gs://BUCKET/FOLDER")
+    elif is_remote(path):
+        raise ValueError(f"{path}: give a local path or gs://BUCKET/FOLDER")
 
 
 def location(path: str | os.PathLike) -> Location:
     """The path as an object; raises as `require_supported`."""
     name = os.fspath(path)
     # A Path was looked at before, unless somebody made one of gs://BUCKET, which is "gs:/BUCKET".
-    if isinstance(path, Path) and not _OF_A_BUCKET.match(name):
+    if isinstance(path, Path) and not name.startswith("gs:/"):
         return path
     require_supported(name)
     if not is_remote(name):

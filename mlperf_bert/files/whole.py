@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mlperf_bert.files import hugging_face, paths
-from mlperf_bert.files.hugging_face import HUGGING_FACE
 from mlperf_bert.tensorflow_import import tensorflow
 
 
@@ -180,7 +179,7 @@ def matching_files(pattern: str) -> list[str]:
       OSError: a bucket or Hugging Face refuses to list them.
       ValueError: huggingface_hub is needed and not installed.
     """
-    if pattern.startswith(HUGGING_FACE):
+    if pattern.startswith(hugging_face.HUGGING_FACE):
         return hugging_face.matching_files(pattern)
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
@@ -227,7 +226,7 @@ def opened_input(path: str | os.PathLike) -> Iterator[BinaryIO]:
       OSError: as `paths.require_regular_file`.
       ValueError: as well, or huggingface_hub is needed and not installed.
     """
-    if (name := os.fspath(path)).startswith(HUGGING_FACE):
+    if (name := os.fspath(path)).startswith(hugging_face.HUGGING_FACE):
         with hugging_face.opened(name) as file:
             yield file
     else:

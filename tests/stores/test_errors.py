@@ -1,5 +1,7 @@
 """What a store refuses is named by the type of the client's error, TensorFlow's and Google's."""
 
+import sys
+
 import pytest
 import tensorflow as tf
 
@@ -36,6 +38,13 @@ def test_a_refusal_is_named(store, bucket, client, status):
     with pytest.raises(kind) as error:
         store.call(client)
     assert str(error.value).startswith(f"{PATH}: {text}") and type(error.value) is kind
+
+
+def test_a_bucket_needs_the_client_of_google(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.cloud", None)
+    locks.client.cache_clear()
+    with pytest.raises(ValueError, match=r"; pip install google-cloud-storage, or give a local"):
+        locks.client()
 
 
 @pytest.mark.parametrize("what", [ValueError("x"), tf.errors.InvalidArgumentError(None, None, "x")])
