@@ -81,7 +81,11 @@ class Store:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         credentials = Path(self._folder.name, "credentials.json")
         credentials.write_text(json.dumps(_CREDENTIALS))
+        host = Path(self._folder.name, "host")
+        host.mkdir()
         self.environment = {
+            # A local folder stands for each of the bucket, whose name other tests have as well.
+            "TMPDIR": str(host),
             "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": self.token,
             "https_proxy": f"http://127.0.0.1:{self._server.server_port}",
