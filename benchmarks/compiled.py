@@ -49,6 +49,9 @@ class Step:
     recompute: str = "none"
     steps_per_update: int = 1
     kind: str = "training"
+    own_kernels: bool = False
+    num_rows: int | None = None
+    """Of a packed batch; None: each example has a row."""
     devices: str
 
     @property
@@ -69,7 +72,11 @@ class Step:
     def flags(self) -> list[str]:
         """Of the export."""
         flags = [f"--recompute={self.recompute}", f"--steps_per_update={self.steps_per_update}"]
-        flags.append(f"--barriers={not self.on_tpu}")
+        flags += [
+            f"--barriers={not self.on_tpu}",
+            f"--kernels={'triton' if self.own_kernels else 'xla'}",
+        ]
+        flags.append(f"--pack_sequences={self.num_rows is not None}")
         if self.kind == "evaluation":
             return [*flags, "--train_batch_size=1", "--nodata_parallel", "--evaluation",
                     f"--eval_batch_size={self.num_examples}"]  # fmt: skip
@@ -85,6 +92,11 @@ STEPS = [
     Step(num_examples=32, devices="tpu-v4"),
     Step(num_examples=32, devices="h100"),
     Step(num_examples=56, devices="a100-80,h100,h100:8,h200,b200"),
+    Step(num_examples=56, own_kernels=True, devices="a100-40,a100-80,h100,h100:8,h200,b200"),
+    Step(num_examples=64, own_kernels=True, devices="a100-40,a100-80,h100,h200"),
+    Step(num_examples=80, own_kernels=True, devices="a100-40"),
+    Step(num_examples=160, own_kernels=True, devices="a100-80,h100"),
+    Step(num_examples=112, own_kernels=True, num_rows=56, devices="a100-40,a100-80,h100,h200,b200"),
     Step(
         num_examples=64,
         recompute="blocks",
@@ -118,6 +130,9 @@ def cells(row: dict) -> list[str]:
     about = [str(row["num_examples"] // row["num_devices"])]
     about += ["an evaluation"] * (row["kind"] == "evaluation")
     about += [f"`--recompute={row['recompute']}`"] * (row["recompute"] != "none")
+    about += ["`--kernels=triton`"] * row.get("own_kernels", False)
+    rows = row.get("num_rows")
+    about += [f"packed in {rows} rows"] * (rows is not None)
     several = row["steps_per_update"] > 1
     about += [f"`--steps_per_update={row['steps_per_update']}`"] * several
     count = row["num_devices"]
@@ -139,7 +154,8 @@ def cells(row: dict) -> list[str]:
 def is_of(row: dict, step: Step, device: str) -> bool:
     """Whether the row is that of the step on the device."""
     name, _, count = device.partition(":")
-    same = all(row[key] == value for key, value in step.about.items() if key != "num_examples")
+    about = {**Step(num_examples=0, devices="").about, **row}  # older rows lack what came later
+    same = all(about[key] == value for key, value in step.about.items() if key != "num_examples")
     each = row["num_examples"] // row["num_devices"]
     on = (row["device"], row["num_devices"]) == (name, int(count or 1))
     return same and on and each == step.num_examples
@@ -166,12 +182,13 @@ def compiled(step: Step, device: str, folder: Path, compilers: str) -> dict:
     output, program = folder / "row.json", exported(step, folder)
     command = [compilers, str(COMPILE_STEP), str(program)]
     command += [f"--devices={device}", f"--kind={step.kind}", f"--output={output}"]
+    command += [f"--num_rows={step.num_rows}"] * (step.num_rows is not None)
     began = time.perf_counter()
     _run(command, codes=[0, 1, 3], output=output)
     made = json.loads(output.read_text())
     output.unlink()
     [row] = made["rows"]
-    if row["result"] == "no compiler":
+    if row["result"] in ("no compiler", "does not compile"):
         raise ValueError(row["reason"])
     for name in ("step", "file", "xla_flop", "xla_bytes", "device_kind"):
         row.pop(name, None)

@@ -78,9 +78,15 @@ def test_the_measured_picture_has_each_device_once_and_the_fastest_on_top(tmp_pa
 def test_the_page_says_of_which_program_each_row_is():
     page = " ".join(compiled.PAGE.read_text().split())
     older = {(row["device"], row["num_examples"]) for row in ROWS if "commit" not in row}
-    [commit] = {row["commit"][:7] for row in ROWS if "commit" in row}
+    commits = {bool(row.get("own_kernels")): row["commit"][:7] for row in ROWS if "commit" in row}
+    assert all(
+        row["commit"][:7] == commits[bool(row.get("own_kernels"))]
+        for row in ROWS
+        if "commit" in row
+    )
     assert {row["date"] for row in ROWS} == {"2026-11-27"}
-    assert f"Rows are of the program of commit {commit}, on 2026-11-27. Six are of that" in page
+    assert f"Rows are of the program of commit {commits[False]}, on 2026-11-27. Six are" in page
+    assert f"kernels-of-our-own) are of the program of commit {commits[True]}; their" in page
     chips = {("tpu-v5e", 64), ("tpu-v5e", 64 * 64), ("tpu-v5p", 64), ("tpu-v6e", 64)}
     assert older == {("tpu-v4", 64 * 64), *chips, ("tpu-v3", 192)}
     named = "on 64 chips of v4, on one and 64 of v5e, on a v5p and on a v6e, and 192 on a v3"
@@ -134,7 +140,7 @@ def test_every_row_is_asked_for_once_and_every_device_is_known():
 
 
 def test_a_row_without_figures_says_so():
-    [row] = [row for row in ROWS if row["device"] == "h100" and row["num_devices"] == 8]
+    [row, _] = [row for row in ROWS if row["device"] == "h100" and row["num_devices"] == 8]
     assert compiled.cells(row)[:4] == ["56", "h100 x 8", "fits", "49.9 of 76.9"]
     refused = {key: row[key] for key in row if "bound" not in key and key != "num_kernels"}
     refused |= {"result": "does not fit", "peak_bytes": None, "recompute": "blocks"}
