@@ -78,12 +78,9 @@ def test_the_measured_picture_has_each_device_once_and_the_fastest_on_top(tmp_pa
 def test_the_page_says_of_which_program_each_row_is():
     page = " ".join(compiled.PAGE.read_text().split())
     older = {(row["device"], row["num_examples"]) for row in ROWS if "commit" not in row}
-    commits = {bool(row.get("own_kernels")): row["commit"][:7] for row in ROWS if "commit" in row}
-    assert all(
-        row["commit"][:7] == commits[bool(row.get("own_kernels"))]
-        for row in ROWS
-        if "commit" in row
-    )
+    made = [row for row in ROWS if "commit" in row]
+    commits = {bool(row.get("own_kernels")): row["commit"][:7] for row in made}
+    assert all(row["commit"][:7] == commits[bool(row.get("own_kernels"))] for row in made)
     assert {row["date"] for row in ROWS} == {"2026-11-27"}
     assert f"Rows are of the program of commit {commits[False]}, on 2026-11-27. Six are" in page
     assert f"kernels-of-our-own) are of the program of commit {commits[True]}; their" in page
