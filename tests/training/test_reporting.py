@@ -1,13 +1,14 @@
 """What a run reports: the keys of its optimizer; metrics on a disk that is full. CPU, seconds."""
 
 import contextlib
+import errno
 import io
-import logging
+import os
 
 import pytest
 
 from mlperf_bert.messages import as_lines
-from mlperf_bert.mlperf import log
+from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.training.reporting import MetricsWriter, Outcome
 
@@ -36,6 +37,13 @@ def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another():
         OptimizerConfig(name="no_such").hyperparameters(poly_power=1.0)
 
 
+class FullDisk(io.FileIO):
+    """A file that a full disk takes no more of."""
+
+    def write(self, _):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_a_full_disk_names_the_file_of_the_metrics_and_that_of_the_log(tmp_path):
     writer = MetricsWriter(tmp_path)
     writer._file.close()
@@ -43,9 +51,15 @@ def test_a_full_disk_names_the_file_of_the_metrics_and_that_of_the_log(tmp_path)
     with pytest.raises(OSError) as failed:
         writer.write("train", step=1, samples=1, loss=1.0)
     assert as_lines(failed.value).startswith(f"{tmp_path}/metrics.jsonl: No space left on device; ")
-    with pytest.raises(OSError) as failed:
-        log._LogFile("/dev/full").emit(logging.makeLogRecord({"msg": "line"}))
-    assert as_lines(failed.value).startswith("/dev/full: No space left on device; make room and ")
+    file = tmp_path / "bert.log"
+    with MlperfLog(file) as written:
+        written.commit()
+        opened = written._file
+        written._file = io.TextIOWrapper(FullDisk(file, "a"), write_through=True)
+        with pytest.raises(OSError) as failed:
+            written.copy_line("line")
+        written._file = opened
+    assert as_lines(failed.value).startswith(f"{file}: No space left on device; make room and ")
 
 
 @pytest.mark.parametrize(
