@@ -129,7 +129,7 @@ def test_ctrl_c_ends_a_process_that_waits_for_the_others(tmp_path, index):
         waiting.until(lambda: "connects" in started.output(), started)
         time.sleep(0.5)
         started.send_signal(signal.SIGINT)
-        assert started.wait(timeout=10) == 128 + signal.SIGINT
+        assert started.wait(timeout=SECONDS_TO_END) == 128 + signal.SIGINT
     finally:
         started.kill()
 
