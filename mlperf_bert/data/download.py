@@ -184,7 +184,7 @@ def _fetch_with_retries(url: str, beside: Path, at_most_bytes: int, progress: Pr
                 raise ValueError(f"{reason}; check the base URL") from error
         except TimeoutError:
             reason = f"nothing came for {TIMEOUT_SECONDS} s"
-        # What brought bytes was no failure: tries and pauses begin anew.
+        # What brought bytes was no failure: tries and pauses begin again.
         if _size_of(beside) > before_bytes:
             tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
         tries_left -= 1

@@ -24,14 +24,6 @@ def quick_lock(host: Path, *, gone_after_seconds: float = 1.0) -> BucketLock:
     return BucketLock(paths.location(FOLDER))
 
 
-@pytest.fixture
-def hosts(tmp_path) -> list[Path]:
-    folders = [tmp_path / "here", tmp_path / "there"]
-    for folder in folders:
-        folder.mkdir()
-    return folders
-
-
 def owner(**changed) -> bytes:
     return json.dumps(OF_ANOTHER_HOST | changed).encode()
 

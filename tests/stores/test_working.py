@@ -41,14 +41,6 @@ def fetched(host: Path) -> dict[str, str]:
     return texts
 
 
-@pytest.fixture
-def hosts(tmp_path) -> list[Path]:
-    folders = [tmp_path / "here", tmp_path / "there"]
-    for folder in folders:
-        folder.mkdir()
-    return folders
-
-
 def test_lines_that_were_not_uploaded_are_found_on_the_same_host(store, bucket, hosts):
     store.call(_write_and_die, hosts[0])
     assert store.call(fetched, hosts[0]) == {
