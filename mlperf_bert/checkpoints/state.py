@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint, damage_named
 from mlperf_bert.files import paths
-from mlperf_bert.mlperf.log import Run
+from mlperf_bert.mlperf.log import TimedRun
 
 CHECKPOINT_NAME = "model.ckpt"
 _REMEDY = "remove its files to go on from the one before, or choose another --output_dir"
@@ -188,7 +188,7 @@ class Saves:
         if kind is None:  # else keep the first error
             self.wait()
 
-    def save(self, step: int, run: Run | None = None) -> None:
+    def save(self, step: int, run: TimedRun | None = None) -> None:
         """Saves the state as it is now; logged in `run`, once the checkpoint before is complete.
 
         Raises:
@@ -219,7 +219,7 @@ class Saves:
         if self._writing and self._writing.done():
             self.wait()
 
-    def _write(self, step: int, run: Run | None, copied: dict | None = None) -> None:
+    def _write(self, step: int, run: TimedRun | None, copied: dict | None = None) -> None:
         """What a resumed run needs beside a checkpoint is there before the checkpoint is."""
         # A checkpoint whose log or metrics are missing in the bucket could not be resumed from.
         self.publish()

@@ -91,7 +91,7 @@ def json_safe(value: object) -> object:
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written as JSON to the log")
 
 
-class Run:
+class TimedRun:
     """The timed part of a run, between run_start and run_stop; made by `MlperfLog.run`.
 
     After run_stop only checkpoints may be logged: all else raises a RuntimeError.
@@ -428,12 +428,12 @@ class MlperfLog:
         self.end(constants.INIT_STOP)
 
     @contextlib.contextmanager
-    def run(self, *, meter: Meter | None = None) -> Iterator[Run]:
-        """Log run_start, yield the `Run`, and log exactly one run_stop whatever happens.
+    def run(self, *, meter: Meter | None = None) -> Iterator[TimedRun]:
+        """Log run_start, yield the `TimedRun`, and log exactly one run_stop whatever happens.
 
         `meter` measures the energy between the two; None: it is not logged.
 
-        The status is "success" after `Run.succeed`, else "aborted"; all exceptions, also
+        The status is "success" after `TimedRun.succeed`, else "aborted"; all exceptions, also
         KeyboardInterrupt and SystemExit, are raised again.
 
         Raises:
@@ -443,7 +443,7 @@ class MlperfLog:
             raise RuntimeError("this log already has a run: one log, one run")
         self._has_run = True
         self.start(constants.RUN_START)
-        run = Run(self, meter)
+        run = TimedRun(self, meter)
         try:
             yield run
         except BaseException:
@@ -471,7 +471,7 @@ def close_log(path: Path) -> bool:
         return False
     log = MlperfLog(None)
     log.time_ms = _last_number(whole, "time_ms")
-    run = Run(log)
+    run = TimedRun(log)
     run.samples = _last_number(whole, "samples_count")
     run.abort(written_ms=round(time.time() * 1000))
     write_whole(path, "".join([whole, *log.held]))

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.log import Run
+from mlperf_bert.mlperf.log import TimedRun
 from mlperf_bert.programs.config import FIGURES, LOSSES
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import ProfileWindow
@@ -67,7 +67,7 @@ class Log(Event):
         self,
         metrics: "MetricsWriter",
         progress: Progress,
-        run: Run,
+        run: TimedRun,
         *,
         every: int,
         batch_size: int,
@@ -137,7 +137,7 @@ def _column(figures: np.ndarray, name: str) -> np.ndarray:
 class Blocks(Event):
     """Logs the blocks of training between evaluations, as the rules name them."""
 
-    def __init__(self, run: Run, *, batch_size: int, every: int | None, last_step: int):
+    def __init__(self, run: TimedRun, *, batch_size: int, every: int | None, last_step: int):
         """A block ends every `every` steps and at the last step; None: only there."""
         self._run, self._batch_size = run, batch_size
         self._every, self._last_step = every or last_step, last_step
@@ -179,7 +179,7 @@ class Evaluate(Event):
 
     def __init__(
         self,
-        run: Run,
+        run: TimedRun,
         blocks: Blocks,
         *,
         every: int,
@@ -380,7 +380,7 @@ class RequireSaved(Event):
 class Save(Event):
     """Saves every so many steps, and the last step, whatever ends the run."""
 
-    def __init__(self, saves: "Saves", run: Run, *, every: int):
+    def __init__(self, saves: "Saves", run: TimedRun, *, every: int):
         self._saves, self._run, self._every = saves, run, every
         self._saved_step: int | None = None
 

@@ -15,7 +15,7 @@ from mlperf_bert.checkpoints.state import Saves
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import ERROR, WARNING, Progress
 from mlperf_bert.mlperf import ledger, rules
-from mlperf_bert.mlperf.log import MlperfLog, Run
+from mlperf_bert.mlperf.log import MlperfLog, TimedRun
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.programs.steps import counted_steps
 from mlperf_bert.signals import StopRequest
@@ -207,7 +207,7 @@ def _opened(setup: Setup, team: Team, parts: Parts, *, step: int) -> Iterator[Ou
 
 def list_of_events(
     config: RunConfig,
-    run: Run,
+    run: TimedRun,
     *,
     team: Team,
     parts: Parts,
@@ -265,7 +265,7 @@ def list_of_events(
 
 
 def _time_limit(
-    config: RunConfig, run: Run, team: Team, parts: Parts, progress: Progress
+    config: RunConfig, run: TimedRun, team: Team, parts: Parts, progress: Progress
 ) -> "TimeBudget | None":
     if config.time_budget is None:
         return None
@@ -288,7 +288,7 @@ def _time_limit(
 
 def _evaluation(
     config: RunConfig,
-    run: Run,
+    run: TimedRun,
     team: Team,
     outputs: Outputs,
     blocks: events.Blocks,
@@ -330,7 +330,7 @@ def _evaluation(
 
 def train_by_events(
     config: RunConfig,
-    run: Run,
+    run: TimedRun,
     in_order: Sequence[Event],
     train_steps: Callable[[int], tuple[np.ndarray, float]],
     *,
@@ -352,7 +352,7 @@ def _train_against_the_clock(
     team: Team,
     parts: Parts,
     stop_request: StopRequest,
-    run: Run,
+    run: TimedRun,
     start_up: StartUp,
     observers: Sequence[Observer],
 ) -> Outcome:

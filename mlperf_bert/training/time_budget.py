@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from mlperf_bert.messages import Progress
-from mlperf_bert.mlperf.log import Run
+from mlperf_bert.mlperf.log import TimedRun
 from mlperf_bert.options import duration
 from mlperf_bert.training.loop import OVER, Event, Trained
 
@@ -30,7 +30,7 @@ class TimeBudget(Event):
     much is used: so much is known of a killed run.
     """
 
-    run: Run
+    run: TimedRun
     """Its ledger is the clock; its log says what is used."""
     seconds: float
     before: float
