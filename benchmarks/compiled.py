@@ -1,4 +1,4 @@
-"""What the compilers of accelerators say of BERT-large: the table of docs/portable_step.md.
+"""What the compilers of accelerators say of BERT-large: the table of benchmarks/NOTES.md.
 
     python -m benchmarks.compiled --compilers=.venv-compilers/bin/python
 
@@ -6,7 +6,7 @@ BERT-large with LAMB, 512 tokens, bfloat16, dropout 0.1, with the flags of the T
 Each step is exported once, into a folder of build/compiled, and each of its rows is a process of
 compile_step.py. No accelerator is needed, and nothing runs; a row takes minutes, and up to 15 GB of
 memory. Rows go to benchmarks/compiled.json as they come. A row that is in it is not asked for again
-until it is deleted there. At the end the table is written into the page.
+until it is deleted there. At the end the table is written into the notes.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from mlperf_bert.portable import compile_step
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "benchmarks" / "compiled.json"
-PAGE = ROOT / "docs" / "portable_step.md"
+PAGE = ROOT / "benchmarks" / "NOTES.md"
 FOLDER = ROOT / "build" / "compiled"
 COMPILE_STEP = ROOT / "mlperf_bert" / "portable" / "compile_step.py"
 PRESET = "configs/tpu_v3_128_bs8192.flags"

@@ -32,7 +32,7 @@ from mlperf_bert.portable import compile_step, run_step
 from mlperf_bert.portable.compile_step import COLLECTIVES, LOOKUPS
 
 TFLOP, TERABYTES = 778.0, 2.9
-"""A second, of an H100 SXM: a plain product of bfloat16, measured (docs/portable_step.md); 87% of
+"""A second, of an H100 SXM: a plain product of bfloat16, measured (benchmarks/NOTES.md); 87% of
 the memory's 3.35 by its data sheet, which is taken, not measured."""
 LAUNCH_SECONDS = 2e-6  # taken, not measured
 

@@ -1,4 +1,4 @@
-"""The tables of docs/portable_step.md are what recorded rows render: compiled, and measured."""
+"""The tables of steps in benchmarks/NOTES.md and in the pages are what recorded rows render."""
 
 import contextlib
 import json
@@ -12,12 +12,26 @@ from mlperf_bert.portable import compile_step
 from pages import charts
 
 ROWS = json.loads(compiled.ROWS.read_text())
+PORTABLE_STEP = compiled.ROOT / "docs" / "portable_step.md"
 
 
-def test_the_table_of_the_page_is_that_of_the_rows():
+def rows_below(head: str) -> list[str]:
+    """The rows of the table of docs/portable_step.md with this head."""
+    table = PORTABLE_STEP.read_text().partition(f"| {head} |\n")[2].partition("\n\n")[0]
+    return table.splitlines()[1:]
+
+
+def test_the_table_of_the_notes_is_that_of_the_rows():
     assert compiled.table(ROWS) in compiled.PAGE.read_text(), (
         "python -m benchmarks.compiled writes it again"
     )
+
+
+def test_the_short_table_of_the_page_has_figures_of_the_long_one():
+    shown = rows_below("examples a device | device | peak of usable GiB | samples/s at most")
+    all_of_them = [compiled.cells(row) for row in ROWS if row["result"] == "fits"]
+    said = {f"| {row[0]} | {row[1]} | {row[3]} | {row[-1]} |" for row in all_of_them}
+    assert len(shown) == 16 and set(shown) <= said
 
 
 def test_the_figures_of_what_fits_are_those_of_compilers():
@@ -41,6 +55,8 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     accelerator.show([raw, more], tmp_path / "new" / "table")
     *measured, last = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(measured) in compiled.PAGE.read_text()
+    shown = {f"{row}\n" for row in rows_below(measured[0].strip("| \n"))}
+    assert shown and shown < set(measured)
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
     assert (tmp_path / "new/table.md").read_text().endswith(last)
     assert (tmp_path / "new/table.png").stat().st_size > 0
@@ -87,7 +103,7 @@ def test_the_page_says_of_which_program_each_row_is():
     chips = {("tpu-v5e", 64), ("tpu-v5e", 64 * 64), ("tpu-v5p", 64), ("tpu-v6e", 64)}
     assert older == {("tpu-v4", 64 * 64), *chips, ("tpu-v3", 192)}
     named = "on 64 chips of v4, on one and 64 of v5e, on a v5p and on a v6e, and 192 on a v3"
-    assert f"(../benchmarks/NOTES.md#sums-in-bfloat16): 64 examples {named}" in page
+    assert f"(#sums-in-bfloat16): 64 examples {named}" in page
 
 
 @pytest.mark.parametrize(
