@@ -48,8 +48,7 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
     "check",
     False,
-    "Report all problems at once, and do not train. By jax it compiles, which takes as long as the "
-    "start of the run; --compilation_cache_dir keeps that for it.",
+    "Report all problems at once, and do not train. By jax it also compiles.",
 )
 flags.DEFINE_bool(
     "check_initial_accuracy", False, "With --check: also evaluate the initial checkpoint."
@@ -57,8 +56,8 @@ flags.DEFINE_bool(
 flags.DEFINE_multi_string(
     "observer",
     [],
-    "MODULE:FUNCTION of a package that looks on, and after a space its own arguments. It is told "
-    "of every evaluation, and may end the run",
+    "MODULE:FUNCTION, and after a space its arguments: it is told of every evaluation, and may end "
+    "the run",
 )
 flags.DEFINE_string("master", None, "Accepted for the reference's command lines; without effect.")
 

@@ -51,15 +51,18 @@ _ON_FLAGS = {
 _HEAD = """\
 # All flags
 
-Every flag of the scripts at the top of the repository, of `convert/` and of `portable/`: what it
-takes, its default, and the page that explains it. `python -m mlperf_bert.flags_page` writes this
-page. Every script also prints its flags with `--help`, and so do other commands that have some
-(`python -m ...`, `cleanup_scripts/`, `tracing/trace.sh`). `portable/export.py` takes the flags of
-`run_pretraining.py` too. A file of `mlperf_bert/` is started as a module, such as
-`python -m mlperf_bert.portable.export`; exported folders have `run_step.py` and `compile_step.py`.
-`--flagfile=FILE` reads flags from a file; flags after it override it. A flag that takes true or
-false is turned on by its name, and off by `no` before it: `--noshuffle`.
+    python run_pretraining.py --help
+
+prints the flags of a script. This page has those of the scripts at the top of the repository, of
+`convert/` and of `portable/`, below the name of the page that explains them. `portable/export.py`
+takes those of `run_pretraining.py` too. Other commands (`python -m ...`, `cleanup_scripts/`,
+`tracing/trace.sh`) also print theirs with `--help`. A file of `mlperf_bert/` is started as a
+module, such as `python -m mlperf_bert.portable.export`. `--flagfile=FILE` reads flags from a file;
+flags after it override it. A flag whose default is `true` or `false` is turned on by its name, and
+off by `no` before it: `--noshuffle`. `python -m mlperf_bert.flags_page` writes this page.
 """
+_NUMBER = "must be a number "
+_SIGNS = {"at least": ">=", "at most": "<=", "above": ">", "below": "<", " and": ","}
 
 
 def flags_of(script: Path) -> list[dict[str, Any]]:
@@ -92,31 +95,24 @@ def _parser_of(defined: dict[str, Any]) -> argparse.ArgumentParser:
 
 
 def _described(flag: flags.Flag) -> dict[str, Any]:
-    kind = flag.flag_type()
-    values = {"bool": "true or false", "int": "a whole number", "float": "a number"}.get(kind, "")
-    if kind == "string enum":
-        values = ", ".join(f"`{value}`" for value in getattr(flag.parser, "enum_values", ()))
-    bounds = [validator.message for validator in flag.validators if validator.message]
-    ranges = [found[1] for each in bounds if (found := re.match("must be a number (.+)", each))]
+    said = [validator.message for validator in flag.validators if validator.message]
+    bounds = "".join(each for each in said if each.startswith(_NUMBER)).removeprefix(_NUMBER)
     return {
         "name": flag.name,
-        "values": ", ".join(filter(None, [values, *ranges])),
+        "choices": getattr(flag.parser, "enum_values", None),
+        "range": re.sub("|".join(_SIGNS), lambda words: _SIGNS[words[0]], bounds),
         "default": flag.default,
-        "is_required": any("must have a value" in each for each in bounds),
-        "meaning": re.sub("^<[^>]*>: ", "", flag.help),  # absl puts an enum's values there
+        "is_required": any("must have a value" in each for each in said),
+        # absl puts an enum's values before it, and a remark behind that of a list.
+        "meaning": re.sub("^<[^>]*>: |;\\s+repeat this option[^;]*$", "", flag.help),
     }
 
 
 def _described_action(action: argparse.Action) -> dict[str, Any]:
-    values = "true or false" if action.nargs == 0 else ""
-    if action.choices:
-        values = ", ".join(f"`{value}`" for value in action.choices)
-    elif action.type in (int, float):
-        values = "a whole number" if action.type is int else "a number"
     return {
         "name": action.option_strings[-1][2:] if action.option_strings else action.dest,
         "is_positional": not action.option_strings,
-        "values": values,
+        "choices": action.choices,
         "default": action.default,
         "is_required": action.required,
         "meaning": action.help or "",
@@ -125,27 +121,31 @@ def _described_action(action: argparse.Action) -> dict[str, Any]:
 
 def section(script: str, found: Sequence[dict[str, Any]]) -> str:
     """Returns the section of the page on a script."""
-    rows = [f"## {script}", "", "| flag | takes | default | meaning | more |", "|---" * 5 + "|"]
+    page = _EXPLAINED_IN[script]
+    rows = [f"## {script}", "", f"[{Path(page).stem}]({page})", ""]
+    rows += ["| flag | default; values | meaning |", "|---|---|---|"]
     for flag in found:
         dashes = "" if flag.get("is_positional") else "--"
-        page = flag.get("page") or _EXPLAINED_IN[script]
-        cells = [
-            f"`{dashes}{flag['name']}`",
-            flag["values"],
-            "must be given" if flag["is_required"] else _default(flag["default"]),
-            " ".join(flag["meaning"].split()),
-            f"[{Path(page).stem}]({page})",
-        ]
+        meaning = " ".join(flag["meaning"].split())
+        if other := flag.get("page"):
+            meaning += f" ([{Path(other).stem}]({other}))"
+        cells = [f"`{dashes}{flag['name']}`", _values(flag), meaning]
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
 
 
-def _default(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"`{','.join(value) if isinstance(value, list) else value}`"
+def _values(flag: dict[str, Any]) -> str:
+    """The default, and what else may be given: `float32`; `bfloat16`, or `1`; >= 1."""
+    default = flag["default"]
+    values = [f"`{choice}`" for choice in flag["choices"] or () if choice != default]
+    if flag["is_required"]:
+        shown = "required"
+    elif isinstance(default, bool):
+        shown = f"`{str(default).lower()}`"
+    else:
+        text = ",".join(default) if isinstance(default, list) else default
+        shown = "" if text in (None, "") else f"`{text}`"
+    return "; ".join(filter(None, [shown, ", ".join(values), flag.get("range", "")]))
 
 
 def scripts() -> list[Path]:

@@ -25,27 +25,19 @@ from mlperf_bert.training.workers import read_cluster
 FLAGS = flags.FLAGS
 
 command_line.define(RunConfig, script="run_pretraining.py")
-_ACCEPTED = "Accepted, as a run takes it; without effect."
+_ACCEPTED = "Accepted, without effect."
 for _name in ("do_train", "do_eval", "check", "check_initial_accuracy"):
     flags.DEFINE_bool(_name, False, _ACCEPTED)
 flags.DEFINE_string("master", None, _ACCEPTED)
 flags.DEFINE_multi_string("observer", [], _ACCEPTED)
 flags.DEFINE_bool("evaluation", False, "Also export the evaluation step.")
-flags.DEFINE_bool(
-    "data_parallel", True, "Also export gradients and update, the halves of a step of many devices."
-)
-flags.DEFINE_bool(
-    "barriers",
-    True,
-    "The program tells XLA what to keep, so that a GPU takes less time and memory. With "
-    "--nobarriers the compiler decides, as it should for TPUs, which may compute more again.",
-)
+flags.DEFINE_bool("data_parallel", True, "Also export the halves of a step of many devices.")
+flags.DEFINE_bool("barriers", True, "Tell XLA what to keep: for GPUs. Give --nobarriers for TPUs.")
 flags.DEFINE_integer("num_batches", 8, "Real batches to write into the folder.")
 flags.DEFINE_integer(
     "num_recorded_steps",
     None,
-    "Steps that TensorFlow runs, for run_step.py to compare with; 0 = none, in little memory. By "
-    "default 3 if they fit into the memory that is available here.",
+    "Steps that TensorFlow runs, to compare with; if not given, 3 where memory suffices.",
 )
 in_range("num_batches", at_least=1)
 in_range("num_recorded_steps", at_least=0)

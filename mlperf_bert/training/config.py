@@ -223,8 +223,7 @@ class RunConfig:
     )
     emulate_step_seconds: float | None = option(
         None,
-        "Sleep instead of computing a step, to measure input and checkpoints; that is not a "
-        "result.",
+        "Sleep instead of computing a step, to measure input and checkpoints.",
         kind=float,
         at_least=0,
         page="../tracing/docs/sweep.md",
@@ -262,8 +261,8 @@ class RunConfig:
     )
     normalization: str = option(
         "global",
-        "What losses and clipping are computed over: the global batch, or each replica by itself, "
-        "whose gradients are then summed (the reference on GPUs) or averaged (on TPUs).",
+        "Losses and clipping over the global batch, or by each replica, whose gradients are summed "
+        "(the reference on GPUs) or averaged (on TPUs).",
         choices=("global", "replica_sum", "replica_mean"),
         page="clusters.md",
     )
@@ -293,15 +292,14 @@ class RunConfig:
     )
     kernels: str = option(
         "auto",
-        "Kernels of attention and LayerNorm: triton, of our own, for jax in bfloat16 on NVIDIA's "
-        "GPUs, which none has run yet; xla, of the compiler; auto is xla.",
+        "Attention and LayerNorm by the compiler (xla; auto is that), or by this project's kernels "
+        "(triton), which no GPU has run yet.",
         choices=("auto", "triton", "xla"),
         page="speed.md",
     )
     recompute: str = option(
         RECOMPUTE_NONE,
-        "Compute activations again in the backward pass, of attention or of whole blocks: needs "
-        "less memory, takes longer.",
+        "Compute activations again in the backward pass: less memory, more time.",
         choices=RECOMPUTE_CHOICES,
         page="speed.md",
     )
@@ -312,8 +310,7 @@ class RunConfig:
     )
     async_checkpoint: bool | None = option(
         None,
-        "Train on while a thread writes the checkpoint; needs memory for a copy of weights and "
-        "slots. If not given: on, but for TPUs.",
+        "Train on while a thread writes the checkpoint. If not given: on, but for TPUs.",
         kind=bool,
         identifies=False,
         page="resuming.md",
