@@ -51,15 +51,13 @@ _ON_FLAGS = {
 _HEAD = """\
 # All flags
 
-    python run_pretraining.py --help
-
-prints the flags of a script. This page has those of the scripts at the top of the repository, of
-`convert/` and of `portable/`, below the name of the page that explains them. `portable/export.py`
-takes those of `run_pretraining.py` too. Other commands (`python -m ...`, `cleanup_scripts/`,
-`tracing/trace.sh`) also print theirs with `--help`. A file of `mlperf_bert/` is started as a
-module, such as `python -m mlperf_bert.portable.export`. `--flagfile=FILE` reads flags from a file;
-flags after it override it. A flag whose default is `true` or `false` is turned on by its name, and
-off by `no` before it: `--noshuffle`. `python -m mlperf_bert.flags_page` writes this page.
+`--help` prints the flags of any script. This page has those of the scripts at the top of the
+repository, of `convert/` and of `portable/`, below the name of the page that explains them.
+`portable/export.py` takes those of `run_pretraining.py` too. Other commands (`python -m ...`,
+`cleanup_scripts/`, `tracing/trace.sh`) also print theirs with `--help`. A file of `mlperf_bert/` is
+started as a module: `python -m mlperf_bert.portable.export`. `--flagfile=FILE` reads flags of a
+file; flags after it override it. A flag whose default is `true` or `false` is turned on by its
+name, and off by `no` before it: `--noshuffle`. `python -m mlperf_bert.flags_page` writes this page.
 """
 _NUMBER = "must be a number "
 _SIGNS = {"at least": ">=", "at most": "<=", "above": ">", "below": "<", " and": ","}
