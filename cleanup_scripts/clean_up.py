@@ -254,8 +254,8 @@ def download_and_uncompress(parser: argparse.ArgumentParser) -> None:
 
     The files come from MLCommons' storage, or from --base_url. Files that lie in --out_dir are only
     checked, and what the official downloader has left, there or in the current folder, is taken.
-    Text is unpacked into OUT_DIR/results, and unpacked.json there records each file with its size
-    and MD5.
+    Text is unpacked into OUT_DIR/results, and provenance.json there records each file with its size
+    and SHA-256.
     """
     choices, default = [*published.GROUPS, "punkt"], ["config", "tf1", "text"]
     names = f"of {' '.join(choices)}; default: {' '.join(default)}"
@@ -299,8 +299,8 @@ def bring(name: str, folder: Path, args: argparse.Namespace) -> list:
     if name == "dump" and not wrong:
         unpacking.uncompress_dump(folder)
     if name == "text" and not wrong:
-        md5s = unpacking.md5s_of_text(folder / published.MD5S_OF_TEXT.path)
-        unpacking.unpack_text(folder / published.TEXT.path, folder / "results", md5s)
+        [archive] = published.GROUPS[name]
+        unpacking.unpack_text(archive, folder)
     return wrong
 
 

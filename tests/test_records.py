@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlperf_bert.data import extraction, manifest, provenance, unpacking
+from mlperf_bert.data import extraction, manifest, provenance
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import run, sweep
 from mlperf_bert.finetuning.config import Setting
@@ -16,11 +16,6 @@ from mlperf_bert.training import output
 SETTING = Setting(learning_rate=1e-3, seed=1)
 TASK = SimpleNamespace(eval_splits=["dev"], main_metric="accuracy")
 AGAIN = "copy it here again"
-
-
-def difference(folder: Path) -> None:
-    """As an archive is unpacked: a damaged record is a reason to do it again."""
-    raise ValueError(unpacking._difference(folder / unpacking.RECORD_NAME, {}, {}))
 
 
 def finished_run(folder: Path) -> None:
@@ -40,7 +35,6 @@ READERS = {
     output.read_record: (logs.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
     finished_run: (logs.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
     claim: (logs.CAMPAIGN_RECORD, [], f"{AGAIN}, or choose another --output_dir"),
-    difference: (unpacking.RECORD_NAME, ['{"archive": 1, "files": {}}'], ""),
     extraction._read: (extraction.RECORD_NAME, ['{"dump": 1}'], "remove .* and extract again"),
     (lambda folder: run.read_result(folder, SETTING, TASK)): (
         run.RESULT_NAME, ['{"epochs": [{"dev": 1}]}', '{"epochs": []}', '{"epochs": 3}'],

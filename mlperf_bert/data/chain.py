@@ -13,6 +13,7 @@ import functools
 import posixpath
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths, whole
@@ -80,38 +81,35 @@ def verify(steps: Sequence[Step]) -> tuple[int, dict[str, list[str]], list[str]]
         for file in [*step.record.inputs, *step.record.outputs]:
             name = paths.path_of(file.path, step.folder)
             recorded.setdefault(name, set()).add((file.bytes, file.digest))
-    answers = dict(
-        zip(recorded, paths.in_parallel(lambda name: _check(name, recorded[name]), list(recorded)))
-    )
-    unknown: dict[str, list[str]] = {}
-    for name in sorted(recorded):
-        if (answer := answers[name]) in (_ABSENT, _OF_ITS_SIZE):
-            unknown.setdefault(answer, []).append(name)
-    known = [answer for answer in answers.values() if answer not in unknown]
-    return known.count(""), unknown, sorted(filter(None, known))
+    names = sorted(recorded)
+    answers = paths.in_parallel(lambda name: _check(name, recorded[name]), names)
+    unknown = {
+        reason: [name for name, answer in zip(names, answers) if answer == reason]
+        for reason in (_ABSENT, _OF_ITS_SIZE)
+        if reason in answers
+    }
+    return answers.count(""), unknown, [text for text in answers if text and text not in unknown]
 
 
 def _check(name: str, recorded: set[tuple[int, str]]) -> str:
     """What is said of a file; nothing if it is as recorded."""
     sizes = {size for size, _ in recorded}
     # One of each kind: the step that made it may have recorded MD5, the one that read it SHA-256.
-    by_kind = dict(digest.split(":") for _, digest in recorded if digest)
-    if len(sizes) > 1 or len({digest for _, digest in recorded if digest}) > len(by_kind):
+    kinds = [digest.partition(":")[0] for _, digest in recorded if digest]
+    if len(sizes) > 1 or len(kinds) > len(set(kinds)):
         return f"{name}: the step that made it and the one that read it record different files"
     try:
-        status = paths.status(name)
+        if paths.status(name) is None:
+            return _ABSENT
     except ValueError:  # of a store that this host cannot read
-        status = None
-    if status is None:
         return _ABSENT
-    if status.size_bytes not in sizes:
-        return f"{name}: {status.size_bytes:,} bytes, {sizes.pop():,} were recorded"
-    for algorithm, expected in by_kind.items():
-        if whole.digest(name, algorithm) != expected:
-            return f"{name}: its content has changed since it was recorded ({algorithm})"
-    if name.endswith(_INDEX) and by_kind:
+    for size, digest in sorted(recorded):
+        file = provenance.File(path=name, bytes=size, digest=digest)
+        if problem := provenance.difference(file, Path()):
+            return problem
+    if name.endswith(_INDEX) and kinds:
         return _damage(name.removesuffix(_INDEX))
-    return "" if by_kind else _OF_ITS_SIZE
+    return "" if kinds else _OF_ITS_SIZE
 
 
 def _damage(prefix: str) -> str:

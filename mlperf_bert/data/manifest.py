@@ -1,7 +1,4 @@
-"""The manifest of a data set: every part with its size and checksum, and how it was made.
-
-Source of the published figures: the benchmark's README.
-"""
+"""The manifest of a data set: every part with its size and checksum, and how it was made."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,14 +11,6 @@ from mlperf_bert.files.json_text import read_record, write_record
 
 NAME = "manifest.json"
 _NUM_RANGES = 16
-
-PUBLISHED_RECORD_BYTES = {
-    "eval_intermediate": 843_343_183,
-    "eval_10k": 25_382_591,
-    "part-00000-of-00500": 514_241_279,
-    "part-00499-of-00500": 898_392_312,
-}
-PUBLISHED_PARTS = {f"part-{number:05}-of-00500" for number in range(500)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

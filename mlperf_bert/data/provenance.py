@@ -240,6 +240,19 @@ _FITS: dict[Any, Callable[[Any], bool]] = {
 }
 
 
+def difference(file: File, folder: paths.Location) -> str | None:
+    """How a file differs from its record in `folder`, in a line; None if it does not."""
+    path = paths.path_of(file.path, folder)
+    if (status := paths.status(path)) is None:
+        return f"{path}: missing"
+    if status.size_bytes != file.bytes:
+        return f"{path}: {status.size_bytes:,} bytes, {file.bytes:,} were recorded"
+    algorithm, _, recorded = file.digest.partition(":")
+    if recorded and whole.digest(path, algorithm) != recorded:
+        return f"{path}: its content has changed since it was recorded ({algorithm})"
+    return None
+
+
 def known_digests(files: Iterable[str]) -> dict[str, str]:
     """File -> its digest, as recorded in its folder; empty where there is no record.
 

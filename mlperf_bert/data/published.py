@@ -12,7 +12,6 @@ _DOWNLOADER = (
     "https://raw.githubusercontent.com/mlcommons/r2-downloader/refs/heads/main/mlc-r2-downloader.sh"
 )
 UNPUBLISHED_AT_MOST_BYTES = 16 << 30  # the 500 parts are 13 GB before they are packed
-_SMALL_AT_MOST_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +52,6 @@ class PublishedFile:
     place: Place = INPUT_FILES
     other_path_there: str | None = None
     """Its path under the place, if that is another one."""
-    is_needed: bool = True
-    """False for a small file that only repeats what is known of others."""
 
     @property
     def path_there(self) -> str:
@@ -64,21 +61,12 @@ class PublishedFile:
     @property
     def at_most_bytes(self) -> int:
         """More than this is not taken from a server."""
-        if self.size_bytes is not None:
-            return self.size_bytes
-        return UNPUBLISHED_AT_MOST_BYTES if self.is_needed else _SMALL_AT_MOST_BYTES
+        return UNPUBLISHED_AT_MOST_BYTES if self.size_bytes is None else self.size_bytes
 
 
 DUMP = "enwiki-20200101-pages-articles-multistream.xml"
 UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
 TEXT = PublishedFile("results_text.tar.gz", None, "6f71334b0458c6c85142f5b20962fcc6", PROCESSED)
-MD5S_OF_TEXT = PublishedFile(
-    "bert_reference_results_text_md5.txt",
-    None,
-    "7d3a0619cb8bf7e829af99fa5c29daa8",
-    PROCESSED,
-    is_needed=False,
-)
 
 GROUPS: dict[str, tuple[PublishedFile, ...]] = {
     "config": (
@@ -107,16 +95,21 @@ GROUPS: dict[str, tuple[PublishedFile, ...]] = {
             "77d642b721cf590c740c762c7f476e04",
         ),
     ),
-    "dump": (
-        PublishedFile(f"{DUMP}.bz2", 17_751_214_669, "00d47075e0f583fb7c0791fac1c57cb3"),
-        PublishedFile(
-            f"{DUMP}.bz2.md5sum", None, "004867db820d335c26d47fe90bc96a26", is_needed=False
-        ),
-    ),
-    "text": (TEXT, MD5S_OF_TEXT),
+    "dump": (PublishedFile(f"{DUMP}.bz2", 17_751_214_669, "00d47075e0f583fb7c0791fac1c57cb3"),),
+    "text": (TEXT,),
 }
 """Argument of the script -> files."""
 
+PUBLISHED_PARTS = {f"part-{number:05}-of-00500" for number in range(500)}
+PUBLISHED_RECORD_BYTES = {
+    "eval_intermediate": 843_343_183,
+    "eval_10k": 25_382_591,
+    "part-00000-of-00500": 514_241_279,
+    "part-00499-of-00500": 898_392_312,
+}
+PUBLISHED_TOTAL_BYTES = 391_434_110_129
+PUBLISHED_LENGTHS = {"max_seq_length": 512, "max_predictions_per_seq": 76}
+"""Parameters of the records whose sizes are published."""
 PUBLISHED_TEXT = {
     "eval.md5": (330_000, "71a58382a68947e93e88aa0d42431b6c"),
     "eval.txt": (32_851_144, "2a220f790517261547b1b45ed3ada07a"),

@@ -407,7 +407,7 @@ def _check_parameters(setup: Setup, folder: paths.Location, made: manifest.Manif
 
 def _check_evaluation_size(setup: Setup) -> None:
     """A file with the name of the published evaluation shard should have its size."""
-    expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
+    expected = published.PUBLISHED_RECORD_BYTES["eval_10k"]
     for path in setup.eval_files:
         if Path(path).name == "eval_10k" and (size := paths.size_bytes(path)) != expected:
             setup.findings.add(
@@ -433,8 +433,8 @@ def departures(setup: Setup) -> list[rules.Issue]:
             first = f"the first {made.parameters['examples_per_part']} of each"
             issues.append(rules.Issue("input_file", "all examples of every part", first))
         named = _names_in(folder, setup.files)
-        if missing := len(manifest.PUBLISHED_PARTS - (named & set(made.parts))):
-            num_published = len(manifest.PUBLISHED_PARTS)
+        if missing := len(published.PUBLISHED_PARTS - (named & set(made.parts))):
+            num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
             issues.append(
                 rules.Issue("input_file", f"the {num_published} published parts", present)

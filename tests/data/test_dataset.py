@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlperf_bert.data import manifest, provenance, tfrecord, verification
+from mlperf_bert.data import manifest, provenance, published, tfrecord, verification
 from mlperf_bert.data.dataset import make_part, num_workers, write_dataset
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.files.locks import DirectoryLock
@@ -342,15 +342,15 @@ def test_memory_budget_lowers_the_workers(tmp_path):
 
 def official(**sizes) -> Manifest:
     """The published figures; parts of unknown size share what is left of the total."""
-    known = {n: s for n, s in manifest.PUBLISHED_RECORD_BYTES.items() if n.startswith("part")}
-    unknown = sorted(manifest.PUBLISHED_PARTS - set(known))
-    left = verification.PUBLISHED_TOTAL_BYTES - sum(known.values())
+    known = {n: s for n, s in published.PUBLISHED_RECORD_BYTES.items() if n.startswith("part")}
+    unknown = sorted(published.PUBLISHED_PARTS - set(known))
+    left = published.PUBLISHED_TOTAL_BYTES - sum(known.values())
     expected = dict.fromkeys(unknown, left // len(unknown)) | known
     expected[unknown[0]] += left % len(unknown)
     parts = {
         name: Part(
             input_bytes=1,
-            input_md5=verification.PUBLISHED_TEXT.get(name, (0, ""))[1],
+            input_md5=published.PUBLISHED_TEXT.get(name, (0, ""))[1],
             examples=1,
             bytes=size,
             sha256="",
@@ -359,7 +359,7 @@ def official(**sizes) -> Manifest:
         )
         for name, size in (expected | sizes).items()
     }
-    return Manifest({"examples_per_part": 0, **verification.PUBLISHED_LENGTHS}, {}, parts)
+    return Manifest({"examples_per_part": 0, **published.PUBLISHED_LENGTHS}, {}, parts)
 
 
 @pytest.mark.parametrize(
@@ -403,11 +403,11 @@ def test_sizes_are_published_for_one_length_of_records(tmp_path, monkeypatch):
 
 def test_published_text(tmp_path):
     official().save(tmp_path)
-    names = sorted({*manifest.PUBLISHED_PARTS, "eval.txt"})
+    names = sorted({*published.PUBLISHED_PARTS, "eval.txt"})
     for name in names:
         (tmp_path / name).touch()
     with (tmp_path / "eval.txt").open("wb") as file:
-        file.truncate(verification.PUBLISHED_TEXT["eval.txt"][0])  # right size, wrong content
+        file.truncate(published.PUBLISHED_TEXT["eval.txt"][0])  # right size, wrong content
     issues = verification.verify(tmp_path, [tmp_path / name for name in names])
     assert any("part-00499-of-00500: 0 bytes, published are 21873644" in line for line in issues)
     assert any("published is 2a220f790517261547b1b45ed3ada07a" in line for line in issues)

@@ -11,7 +11,7 @@ import zipfile
 
 import pytest
 
-from mlperf_bert.data import download, manifest, published, punkt
+from mlperf_bert.data import download, published, punkt
 from mlperf_bert.data.published import PublishedFile
 from tests.data.file_server import serving
 
@@ -124,22 +124,12 @@ def test_a_servers_words_do_nothing_to_the_terminal(server, tmp_path, capsys, pl
     assert (printed.out + printed.err).replace("\n", "").isprintable()
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("mirror/vocab.txt", "unknown url type"),
-        ("htp://mirror/vocab.txt", "unknown url type: htp; check the base URL"),
-        ("http:///vocab.txt", "no host given; check the base URL"),
-        ("http://127.0.0.1:port/vocab.txt", "nonnumeric port"),
-        ("http://127.0.0.1/a b", "URL can't contain control characters"),
-        ("http://127.0.0.1/\u00e9", "ascii"),
-    ],
-)
-def test_a_url_that_is_none_is_said_at_once(tmp_path, monkeypatch, url, message):
+@pytest.mark.parametrize("host", ["", "htp://mirror/", "http:///", "http://[::/", "http://h/a b/"])
+def test_a_url_that_is_none_is_said_at_once(tmp_path, monkeypatch, host):
     monkeypatch.setattr("time.sleep", pytest.fail)
-    with pytest.raises(ValueError, match=message) as raised:
-        download.fetch(url, tmp_path / "vocab.txt", PUBLISHED)
-    assert str(raised.value).startswith(f"{tmp_path}/vocab.txt: {url}: ")
+    with pytest.raises(ValueError, match="not a URL of http or https; check --base_url") as raised:
+        download.fetch(f"{host}vocab.txt", tmp_path / "vocab.txt", PUBLISHED)
+    assert str(raised.value).startswith(f"{tmp_path}/vocab.txt: {host}vocab.txt: ")
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", ".vocab.txt.partial"])
@@ -213,7 +203,7 @@ def test_importing_fetches_nothing(repository):
 
 
 def test_the_table_covers_the_text_facts():
-    assert published.PUBLISHED_TEXT.keys() <= manifest.PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
+    assert published.PUBLISHED_TEXT.keys() <= published.PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
 
 
 def test_the_md5s_are_those_beside_the_published_lists(shared):
