@@ -29,7 +29,6 @@ from pathlib import Path
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.portable import compile_step, run_step
-from mlperf_bert.portable.compile_step import COLLECTIVES, LOOKUPS
 
 TFLOP, TERABYTES = 778.0, 2.9
 """A second, of an H100 SXM: a plain product of bfloat16, measured (benchmarks/NOTES.md); 87% of
@@ -48,6 +47,7 @@ ADDRESSES = {
 }
 NORM, BIASES, EMBEDDINGS = "LayerNorm, dropout, residual sum", "biases", "embeddings, lookups"
 UPDATE, SMALL = "LAMB, norms of gradients, casts of weights", "bounded by their launch"
+COLLECTIVES = "collectives"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -108,36 +108,36 @@ def parts_of(
     sizes, (_, computations) = sizes_of(entry, config), compile_step.computations_of(text)
     every = {each["name"]: each for inner in computations.values() for each in inner}
     parts: dict[str, Part] = collections.defaultdict(Part)
-    for name, kernel in compile_step.kernels(text).items():
-        inside = list(_inside(every[name], computations))
-        if triton := re.search(r'backend_config=\{name = "([^"]+)"', kernel.text):
+    for name, num_bytes in compile_step.kernels(text).items():
+        inside, rest = list(_inside(every[name], computations)), every[name]["rest"]
+        if triton := re.search(r'backend_config=\{name = "([^"]+)"', rest):
             each_row = entry["num_rows"] * entry["num_tokens"] ** 2 * config["hidden_size"]
-            flop, part = 2 * each_row * kernel.text.count("tt.dot"), f"kernel {triton[1]}"
+            flop, part = 2 * each_row * rest.count("tt.dot"), f"kernel {triton[1]}"
         else:
             flop = sum(_product_flop(each, every) for each in inside)
             arrays = [every[each] for each in compile_step.operands(every[name])] + [every[name]]
             kinds = {sizes.get(size) for each in arrays for size in _elements(each["shape"])}
-            part = _part(kernel.kind, kinds, [_label(each) for each in inside], bool(flop))
-        limits = (flop / tflop / 1e12, kernel.num_bytes / terabytes / 1e12)
+            part = _part(inside, kinds, bool(flop))
+        limits = (flop / tflop / 1e12, num_bytes / terabytes / 1e12)
         if not triton and max(limits) < LAUNCH_SECONDS:
             part = SMALL
         parts[part] += Part(
-            num_kernels=1,
-            num_bytes=kernel.num_bytes,
-            flop=flop,
-            seconds=max(*limits, LAUNCH_SECONDS),
+            num_kernels=1, num_bytes=num_bytes, flop=flop, seconds=max(*limits, LAUNCH_SECONDS)
         )
     return dict(parts)
 
 
-def _part(kind: str, kinds: set[str | None], labels: list[str], has_product: bool) -> str:
+def _part(inside: list[re.Match], kinds: set[str | None], has_product: bool) -> str:
     """The address of a kernel; the label of its last operation is its own."""
-    known, names = next((each for each in ADDRESSES if each in kinds), None), " ".join(labels)
-    if kind == COLLECTIVES:
+    known = next((each for each in ADDRESSES if each in kinds), None)
+    opcodes, labels = {each["opcode"] for each in inside}, [_label(each) for each in inside]
+    names = " ".join(labels)
+    if any(re.match("all-|reduce-scatter|collective-", each) for each in opcodes):
         return COLLECTIVES
     if "LAMB" in labels[-1] or "clip_by_global_norm" in labels[-1]:
         return UPDATE
-    if kind == LOOKUPS or "Einsum" in names:  # of token types
+    looks_up = opcodes & {"gather", "scatter", "sort"} and not has_product
+    if looks_up or "Einsum" in names:  # of token types
         return EMBEDDINGS
     if has_product:
         return ADDRESSES[known][0] if known else "products: others"

@@ -1,6 +1,6 @@
 """Compiles steps of mlperf_bert.portable.export for accelerators that are not there.
 
-    python step/compile_step.py step --devices=tpu-v3,tpu-v3:128,h100,h100:8 --output=table.md
+    python step/compile_step.py step --devices=tpu-v3,tpu-v3:128,h100,h100:8 --output=table.json
 
 The makers' own compilers say whether a program compiles, how much memory it takes, and what it
 runs. They do not say that it runs, how fast, or that its numbers are right. Every time here is a
@@ -24,7 +24,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +101,27 @@ _CORES = {
 }
 
 
+# What XLA asks of a GPU that is not there. The numbers in the text are those of all of them.
+_TARGET = """
+gpu_device_info {{
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: {threads}
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_core: {of_core}
+  shared_memory_per_block_optin: {of_block}
+  core_count: {cores} fpus_per_core: {units} clock_rate_ghz: {ghz}
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: {bytes_per_second} l2_cache_size: {cache_bytes}
+  device_memory_size: {memory_bytes}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+}}
+platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 8 }} device_description_str: "{name}"
+"""
+
+
 def gpu(
-    name: str,
-    capability: tuple[int, int],
-    *,
-    memory_bytes: int,
-    num_cores: int,
-    ghz: float,
-    cache_bytes: int,
-    gb_per_second: float,
-) -> Device:
+    name: str, capability: tuple[int, int], memory_bytes: int, cores: int, ghz: float,
+    cache_bytes: int, gb_per_second: float,
+) -> Device:  # fmt: skip
     """A GPU of NVIDIA; `memory_bytes` is what it reports.
 
     TensorFlow leaves 1.0 to 1.5 GiB of it to CUDA, whose context takes some more: 2.25 GiB are not
@@ -119,35 +129,14 @@ def gpu(
     38,482 for A100-SXM4-40GB (here 38,066), and 78,763 for H100 80GB HBM3 (here 78,704).
     """
     threads, units, of_core, of_block = _CORES[capability]
-    about = {
-        "threads_per_block_limit": 1024,
-        "threads_per_warp": 32,
-        "shared_memory_per_block": 49152,
-        "shared_memory_per_core": of_core,
-        "threads_per_core_limit": threads,
-        "core_count": num_cores,
-        "fpus_per_core": units,
-        "block_dim_limit_x": 2**31 - 1,
-        "block_dim_limit_y": 65535,
-        "block_dim_limit_z": 65535,
-        "memory_bandwidth": round(gb_per_second * 1e9),
-        "l2_cache_size": cache_bytes,
-        "clock_rate_ghz": ghz,
-        "device_memory_size": memory_bytes,
-        "shared_memory_per_block_optin": of_block,
-        "registers_per_core_limit": 65536,
-        "registers_per_block_limit": 65536,
-    }
     major, minor = capability
-    words = " ".join(f"{key}: {value}" for key, value in about.items())
+    bytes_per_second = round(gb_per_second * 1e9)
     return Device(
         kind=name,
         memory_bytes=memory_bytes - 2.25 * GIB,
         gb_per_second=gb_per_second,
         cache_bytes=cache_bytes,
-        target=f"gpu_device_info {{ {words} cuda_compute_capability {{ major: {major} minor: "
-        f'{minor} }} }} platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 8 }} '
-        f'device_description_str: "{name}"',
+        target=_TARGET.format_map(locals()),
     )
 
 
@@ -155,6 +144,7 @@ def gpu(
 # two cores there); of GPUs NVIDIA's data sheets. Memory of TPUs: what libtpu 0.0.52 names when it
 # refuses a program. Memory and cores of GPUs: what they report. Peaks: run_step.PEAK_TFLOP.
 DEVICES = {
+    # Name, GiB of memory, GB/s, and topologies by their number of devices.
     "tpu-v2": tpu("TPU v2", 7.48, 350, "8 v2:2x2", "32 v2:4x4", "512 v2:16x16"),
     "tpu-v3": tpu("TPU v3", 15.48, 450, "8 v3:2x2", "32 v3:4x4", "128 v3:8x8", "512 v3:16x16"),
     "tpu-v4": tpu(
@@ -170,34 +160,14 @@ DEVICES = {
         "TPU v6 lite", 31.24, 1640,
         "4 v6e:2x2", "16 v6e:4x4", "32 v6e:4x8", "64 v6e:8x8", "256 v6e:16x16",
     ),
-    "v100": gpu(
-        "Tesla V100-SXM2-16GB", (7, 0), memory_bytes=16935682048, num_cores=80, ghz=1.53,
-        cache_bytes=6291456, gb_per_second=898,
-    ),
-    "a100-40": gpu(
-        "NVIDIA A100-SXM4-40GB", (8, 0), memory_bytes=42331013120, num_cores=108, ghz=1.41,
-        cache_bytes=41943040, gb_per_second=1555,
-    ),
-    "a100-80": gpu(
-        "NVIDIA A100-SXM4-80GB", (8, 0), memory_bytes=85100068864, num_cores=108, ghz=1.41,
-        cache_bytes=41943040, gb_per_second=2039,
-    ),
-    "l4": gpu(
-        "NVIDIA L4", (8, 9), memory_bytes=23670816768, num_cores=58, ghz=2.04,
-        cache_bytes=50331648, gb_per_second=300,
-    ),
-    "h100": gpu(
-        "NVIDIA H100 80GB HBM3", (9, 0), memory_bytes=84942979072, num_cores=132, ghz=1.98,
-        cache_bytes=52428800, gb_per_second=3352,
-    ),
-    "h200": gpu(
-        "NVIDIA H200", (9, 0), memory_bytes=151397597184, num_cores=132, ghz=1.98,
-        cache_bytes=52428800, gb_per_second=4800,
-    ),
-    "b200": gpu(
-        "NVIDIA B200", (10, 0), memory_bytes=191514411008, num_cores=148, ghz=1.965,
-        cache_bytes=132644864, gb_per_second=7672,
-    ),
+    # Name, compute capability, bytes of memory, cores, GHz, bytes of the cache, GB/s.
+    "v100": gpu("Tesla V100-SXM2-16GB", (7, 0), 16935682048, 80, 1.53, 6291456, 898),
+    "a100-40": gpu("NVIDIA A100-SXM4-40GB", (8, 0), 42331013120, 108, 1.41, 41943040, 1555),
+    "a100-80": gpu("NVIDIA A100-SXM4-80GB", (8, 0), 85100068864, 108, 1.41, 41943040, 2039),
+    "l4": gpu("NVIDIA L4", (8, 9), 23670816768, 58, 2.04, 50331648, 300),
+    "h100": gpu("NVIDIA H100 80GB HBM3", (9, 0), 84942979072, 132, 1.98, 52428800, 3352),
+    "h200": gpu("NVIDIA H200", (9, 0), 151397597184, 132, 1.98, 52428800, 4800),
+    "b200": gpu("NVIDIA B200", (10, 0), 191514411008, 148, 1.965, 132644864, 7672),
 }  # fmt: skip
 
 
@@ -247,31 +217,14 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-# --- what a compiled program runs -----------------------------------------------------------------
+# --- what a compiled program reads and writes ----------------------------------------------------
 
-PRODUCTS, SUMS, LOOKUPS, CALLS = "products", "sums", "lookups", "library calls"
-KERNELS = "kernels of the project"
-COLLECTIVES, PASSES, CASTS, COPIES = "collectives", "passes", "casts", "copies"
-_KINDS = {
-    "dot": PRODUCTS,
-    "convolution": PRODUCTS,
-    "triton": KERNELS,
-    "custom-call": CALLS,
-    "scatter": LOOKUPS,
-    "gather": LOOKUPS,
-    "sort": LOOKUPS,
-    "reduce": SUMS,
-    "reduce-window": SUMS,
-}
-_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_PRODUCT_CALLS = ("matmul", "gemm", "conv")
-MOVES = {"copy", "transpose", "concatenate", "slice", "pad", "broadcast", "reverse", "iota"}
-MOVES |= {"dynamic-slice", "dynamic-update-slice", "copy-start"}
+# Neither do these compute, nor do they move what they name.
 NOTHING = {"parameter", "bitcast", "constant", "tuple", "get-tuple-element", "reshape"}
 NOTHING |= {"after-all", "partition-id", "replica-id"}
 NOTHING |= {"all-reduce-done", "copy-done", "async-done"}
-# Of a TPU: what reserves or frees its own memory, and computes nothing.
-_BOOKKEEPING = ("AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding", "SliceBarrier")
+# Of a TPU: what reserves or frees its own memory.
+_BOOKKEEPING = r'target="(AllocateBuffer|AssumeGatherIndicesInBound|Sharding|SliceBarrier)"'
 _SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%(?P<name>[\w.-]+) = (?P<shape>\(.*?\)|\S+) (?P<opcode>[\w-]+)\((?P<rest>.*)$"
@@ -279,70 +232,54 @@ _INSTRUCTION = re.compile(
 ARRAY = re.compile(r"(\w+)\[([\d,]*)\](\{[^}]*\})?")
 
 
-@dataclasses.dataclass(kw_only=True)
-class Kernel:
-    """One instruction of the compiled program that runs by itself."""
-
-    kind: str
-    text: str
-    """What follows its operation, with the name that TensorFlow gave it."""
-    num_bytes: int
-    """Of its operands and results, each counted once, without what stays on the chip."""
-
-
-def kernels(text: str, cache_bytes: float = -1) -> dict[str, Kernel]:
-    """What the compiled program runs, by name; `text` is XLA's, of the optimized program.
-
-    Arrays of up to `cache_bytes` are not counted, neither are those that a TPU's program puts into
-    the memory on its chip. Both branches of a condition are.
-    """
-    entry, computations = computations_of(text)
-    return dict(_kernels_of(entry, computations, cache_bytes))
-
-
 def computations_of(text: str) -> tuple[str, dict[str, list[re.Match]]]:
-    """The entry's name, and the instructions of every computation, by its name."""
+    """The entry's name, and the instructions of every computation, by its name.
+
+    `text` is XLA's, of the optimized program.
+    """
     computations: dict[str, list[re.Match]] = collections.defaultdict(list)
     entry = name = ""
     for line in text.splitlines():
-        if line.endswith("{") and (found := re.match(r"(ENTRY )?%?([\w.-]+) ", line)):
-            name = found[2]
-            entry = name if found[1] else entry
-        elif found := _INSTRUCTION.match(line):
-            computations[name].append(found)
+        if line.endswith("{") and (head := re.match(r"(ENTRY )?%?([\w.-]+) ", line)):
+            name = head[2]
+            entry = name if head[1] else entry
+        elif instruction := _INSTRUCTION.match(line):
+            computations[name].append(instruction)
     return entry, computations
 
 
-def _kernels_of(
-    name: str, computations: dict[str, list[re.Match]], cache_bytes: float
-) -> Iterable[tuple[str, Kernel]]:
-    sizes = {each["name"]: num_bytes(each["shape"], cache_bytes) for each in computations[name]}
-    for each in computations[name]:
-        if each["opcode"] in ("while", "conditional", "call"):
-            for inner in called(each["rest"]):
-                yield from _kernels_of(inner, computations, cache_bytes)
-        elif each["opcode"] not in NOTHING and not is_bookkeeping(each):
-            yield (
-                each["name"],
-                Kernel(
-                    kind=kind_of(operations_of(each, computations)),
-                    text=each["rest"],
-                    num_bytes=sizes[each["name"]] + bytes_read(each, sizes, computations),
-                ),
-            )
+def kernels(text: str, cache_bytes: float = -1) -> dict[str, int]:
+    """The instructions that run by themselves, and the bytes of their operands and results.
+
+    Each array counts once. Arrays of up to `cache_bytes` are not counted, neither are those that a
+    TPU's program puts into the memory on its chip. Both branches of a condition are.
+    """
+    entry, computations = computations_of(text)
+    found, waiting = {}, [entry]
+    while waiting:
+        instructions = computations[waiting.pop()]
+        sizes = {each["name"]: num_bytes(each["shape"], cache_bytes) for each in instructions}
+        for each in instructions:
+            if each["opcode"] in ("while", "conditional", "call"):
+                waiting += called(each["rest"])
+            elif each["opcode"] not in NOTHING and not re.search(_BOOKKEEPING, each["rest"]):
+                found[each["name"]] = sizes[each["name"]] + _bytes_read(each, sizes, computations)
+    return found
 
 
 def called(rest: str) -> list[str]:
     """The computations that an instruction calls, without the condition of a loop."""
-    found = re.findall(
-        r"(?:calls|to_apply|body|true_computation|false_computation)=%([\w.-]+)", rest
-    )
-    branches = re.search(r"branch_computations=\{([^}]*)\}", rest)
-    return found + (re.findall(r"%([\w.-]+)", branches[1]) if branches else [])
+    names = r"(?:calls|to_apply|body|\w+_computations?)=\{?(%[\w.-]+(?:, %[\w.-]+)*)"
+    return re.findall(r"%([\w.-]+)", " ".join(re.findall(names, rest)))
 
 
-def bytes_read(instruction: re.Match, sizes: dict[str, int], computations: dict) -> int:
-    """Bytes of the operands, without arrays of which a fusion takes only some elements."""
+def operands(instruction: re.Match) -> list[str]:
+    """The names of what an instruction reads."""
+    return re.findall(r"%([\w.-]+)", instruction["rest"].split(")", 1)[0])
+
+
+def _bytes_read(instruction: re.Match, sizes: dict[str, int], computations: dict) -> int:
+    # Not the arrays of which a fusion takes only some elements, such as a table of embeddings.
     picked = set()
     if instruction["opcode"] == "fusion":
         inner = computations[called(instruction["rest"])[0]]
@@ -353,60 +290,22 @@ def bytes_read(instruction: re.Match, sizes: dict[str, int], computations: dict)
     return sum(sizes.get(o, 0) for n, o in enumerate(operands(instruction)) if n not in picked)
 
 
-def operands(instruction: re.Match) -> list[str]:
-    """The names of what an instruction reads."""
-    return re.findall(r"%([\w.-]+)", instruction["rest"].split(")", 1)[0])
-
-
-def is_bookkeeping(instruction: re.Match) -> bool:
-    """Whether it only reserves or frees memory of a TPU."""
-    return instruction["opcode"] == "custom-call" and _target_of(instruction) in _BOOKKEEPING
-
-
-def _target_of(call: re.Match) -> str:
-    found = re.search(r'custom_call_target="([^"]*)"', call["rest"])
-    return found[1] if found else ""
-
-
-def operations_of(instruction: re.Match, computations: dict[str, list[re.Match]]) -> set[str]:
-    """The operations in a kernel, those of the computations that it calls included."""
-    opcode = instruction["opcode"]
-    if opcode == "custom-call":
-        target = _target_of(instruction).lower()
-        if target.endswith("triton"):
-            return {"triton"}
-        return {"dot" if any(word in target for word in _PRODUCT_CALLS) else opcode}
-    if opcode not in ("fusion", "call", "while", "async-start"):
-        return {opcode}
-    return {
-        each
-        for name in called(instruction["rest"])
-        for inner in computations[name]
-        for each in operations_of(inner, computations)
-    }
-
-
-def kind_of(operations: set[str]) -> str:
-    """What a kernel with these operations mostly does."""
-    if any(each.startswith(_COLLECTIVES) for each in operations):
-        return COLLECTIVES
-    for operation, kind in _KINDS.items():
-        if operation in operations:
-            return kind
-    computed = operations - NOTHING
-    if computed <= {"convert"}:
-        return CASTS
-    return COPIES if computed <= MOVES | {"convert"} else PASSES
-
-
 def num_bytes(shape: str, cache_bytes: float = -1) -> int:
     """Of one array or a tuple of them, as XLA writes it: f32[4,512]{1,0:T(8,128)S(1)}."""
     sizes = (
         _SIZES.get(dtype, 4) * math.prod(int(size) for size in sizes.split(",") if size)
         for dtype, sizes, layout in ARRAY.findall(shape)
-        if "S(1)" not in layout
+        if "S(1)" not in layout  # a TPU keeps it on its chip
     )
     return sum(size for size in sizes if size > cache_bytes)
+
+
+def all_reduce_bytes(text: str) -> int:
+    """Of the results of all all-reduces, those in fusions too."""
+    kinds = ("all-reduce", "all-reduce-start", "reduce-scatter")
+    every = [each for inner in computations_of(text)[1].values() for each in inner]
+    shapes = [each["shape"].replace("S(1)", "") for each in every if each["opcode"] in kinds]
+    return sum(map(num_bytes, shapes))
 
 
 def product_flop(program: bytes) -> int:
@@ -464,93 +363,61 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
         program = run_step.lowered(folder, entry, devices, signature).compile()
     except NoCompiler as error:
         return row | {"result": "no compiler", "reason": str(error)}
-    except Exception as error:
-        reason = first_line(error)
-        temporary = jax_step.refused_bytes(reason)
-        # Shared memory is a core's: a kernel that XLA chose without trying it needs too much.
-        is_full = "RESOURCE_EXHAUSTED" in reason and "Shared memory" not in reason
-        if not temporary and not is_full:
-            return row | {"result": "does not compile", "reason": reason}
-        state_bytes = sum(map(bytes_of, entry["inputs"]))
-        return row | {
-            "result": "does not fit",
-            "reason": reason,
-            "arguments_bytes": state_bytes,
-            "temporary_bytes": temporary,
-            "peak_bytes": temporary and temporary + state_bytes,
-        }
+    except Exception as error:  # each compiler has exceptions of its own
+        return row | refused(first_line(error), entry)
     memory = program.memory_analysis()
     assert memory  # both compilers give it
-    arguments, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
-    beyond = memory.output_size_in_bytes - memory.alias_size_in_bytes  # not in place of an argument
-    peak = arguments + temporary + beyond
+    peak = jax_step.needed_bytes(program)
     row |= {
         "result": "fits" if peak <= device.memory_bytes else "does not fit",
         "compile_seconds": time.perf_counter() - began,
-        "arguments_bytes": arguments,
-        "temporary_bytes": temporary,
+        "arguments_bytes": memory.argument_size_in_bytes,
+        "temporary_bytes": memory.temp_size_in_bytes,
         "peak_bytes": peak,
     }
     try:
         text = program.as_text()
         assert text  # both compilers give it
-        return row | jax_step.xla_cost(program) | counted(text, folder, entry, name, count)
+        return row | jax_step.xla_cost(program) | bounds(text, folder, entry, device, count)
     except jax.errors.JaxRuntimeError as error:
         # A compiler may be newer than the jaxlib that reads its program.
         return row | {"reason": f"this jax cannot read the compiled program: {first_line(error)}"}
 
 
-def counted(text: str, folder: Path, entry: dict, name: str, count: int) -> dict:
-    """What the compiled program of each device runs, and what it needs at least."""
-    device, found = DEVICES[name], kernels(text, DEVICES[name].cache_bytes)
+def refused(reason: str, entry: dict) -> dict:
+    """The figures of a program that a compiler refuses."""
+    temporary = jax_step.refused_bytes(reason)
+    # Shared memory is a core's: a kernel that XLA chose without trying it needs too much.
+    is_full = "RESOURCE_EXHAUSTED" in reason and "Shared memory" not in reason
+    if not temporary and not is_full:
+        return {"result": "does not compile", "reason": reason}
+    sizes = [(8 if v["dtype"].endswith("64") else 4, v["shape"]) for v in entry["inputs"]]
+    arguments = sum(size * math.prod(shape) for size, shape in sizes)
+    return {
+        "result": "does not fit",
+        "reason": reason,
+        "arguments_bytes": arguments,
+        "temporary_bytes": temporary,
+        "peak_bytes": temporary and temporary + arguments,
+    }
+
+
+def bounds(text: str, folder: Path, entry: dict, device: Device, count: int) -> dict:
+    """What the compiled program of each device moves and multiplies, and needs at least."""
+    found = kernels(text, device.cache_bytes)
     flop = product_flop((folder / entry["file"]).read_bytes())
-    num_bytes = sum(kernel.num_bytes for kernel in found.values())
-    products, memory = flop / device.tflop / 1e12, num_bytes / device.gb_per_second / 1e9
-    reduced = [each for each in found.values() if each.kind == COLLECTIVES]
+    products = flop / device.tflop / 1e12
+    memory = sum(found.values()) / device.gb_per_second / 1e9
     return {
         "num_kernels": len(found),
-        "kernels": dict(collections.Counter(kernel.kind for kernel in found.values())),
         "collective_bytes": all_reduce_bytes(text),
-        "num_collectives": len(reduced),
-        "kernels_beside_collectives": beside_collectives(text),
         "product_flop": flop,
-        "kernel_bytes": num_bytes,
+        "kernel_bytes": sum(found.values()),
         "products_seconds_bound": products,
         "memory_seconds_bound": memory,
         "step_seconds_bound": max(products, memory),
         "samples_per_second_bound": count * entry["num_examples"] / max(products, memory),
     }
-
-
-def all_reduce_bytes(text: str) -> int:
-    """Of the results of all all-reduces, those in fusions too."""
-    _, computations = computations_of(text)
-    kinds = ("all-reduce", "all-reduce-start", "reduce-scatter")
-    every = [each for found in computations.values() for each in found]
-    shapes = [each["shape"].replace("S(1)", "") for each in every if each["opcode"] in kinds]
-    return sum(map(num_bytes, shapes))
-
-
-def beside_collectives(text: str) -> int:
-    """Kernels that the schedule puts between the start and the end of a collective."""
-    entry, computations = computations_of(text)
-    waiting, total = 0, 0
-    for each in computations[entry]:
-        opcode, rest = each["opcode"], each["rest"]
-        is_collective = opcode.startswith(_COLLECTIVES) or any(c in rest for c in _COLLECTIVES)
-        if is_collective and opcode.endswith("-start"):
-            waiting += 1
-        elif is_collective and opcode.endswith("-done"):
-            waiting -= 1
-        elif waiting > 0 and opcode not in NOTHING:
-            total += 1
-    return total
-
-
-def bytes_of(value: dict) -> int:
-    """Of an input or output in the signature."""
-    size = 8 if value["dtype"].endswith("64") else 4
-    return size * math.prod(value["shape"])
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -565,6 +432,7 @@ COLUMNS = {
     "peak_bytes": "peak, GiB",
     "usable_bytes": "usable, GiB",
     "num_kernels": "kernels",
+    "collective_bytes": "all-reduce, GiB",
     "products_seconds_bound": "products, ms",
     "memory_seconds_bound": "memory, ms",
     "samples_per_second_bound": "samples/s at most",
@@ -589,17 +457,9 @@ def cells(row: dict) -> list[str]:
     return [cell(key) for key in COLUMNS]
 
 
-def table(rows: list[dict]) -> str:
-    """All rows as Markdown, and the reasons of those without figures."""
-    lines = [list(COLUMNS.values()), ["---"] * len(COLUMNS), *(cells(row) for row in rows)]
-    made_by = ", ".join(f"{name} {version}" for name, version in versions().items())
-    reasons = [
-        f"- {cells(row)[0]}, {cells(row)[1]}: {row['reason']}" for row in rows if row.get("reason")
-    ]
-    return (
-        "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", made_by, *reasons])
-        + "\n"
-    )
+def show(*cells: str) -> None:
+    """Prints a row of a table in Markdown."""
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def versions() -> dict[str, str]:
@@ -650,31 +510,32 @@ def main() -> None:
         "--kind", choices=(run_step.TRAINING, "evaluation"), default="training", help="of step"
     )
     parser.add_argument("--num_rows", type=int, help="of packed batches; if not given, the most")
-    parser.add_argument("--output", type=run_step.path, help="also write all figures: .json or .md")
+    parser.add_argument("--output", type=run_step.path, help="also write all figures, as JSON")
     given = parser.parse_args()
     wanted = parse_devices(given.devices)
     if given.output and (
-        given.output.suffix not in (".json", ".md")
+        given.output.suffix != ".json"
         or given.output.name == "signature.json"  # of an exported step
         or not given.output.parent.is_dir()
     ):
-        usage(f"--output={given.output}: name a .json or .md file, in a folder that is there")
+        usage(f"--output={given.output}: name a .json file, in a folder that is there")
     if given.kind != run_step.TRAINING and any(count > 1 for _, count in wanted):
         usage("an evaluation is compiled for one device: leave out the number of devices")
     without_hardware()
+    most = max(count for _, count in wanted)
+    steps = [(folder, *step_of(folder, given.kind, most, given.num_rows)) for folder in given.steps]
     rows: list[dict] = []
-    for folder in given.steps:
-        signature, entry = step_of(
-            folder, given.kind, max(count for _, count in wanted), given.num_rows
-        )
+    show(*COLUMNS.values())
+    show(*["---"] * len(COLUMNS))
+    for folder, signature, entry in steps:
         for name, count in wanted:
             rows.append(compiled(folder, signature, entry, name, count))
-            show(rows[-1])
+            show(*cells(rows[-1]))
+    for row in (row for row in rows if "reason" in row):
+        print(f"- {row['step']}, {row['device']}: {row['reason']}")
     if given.output:
-        made = {"versions": versions(), "rows": rows}
-        as_json = given.output.suffix == ".json"
         beside = given.output.with_name(f".{given.output.name}.partial")
-        beside.write_text(json.dumps(made, indent=1) + "\n" if as_json else table(rows))
+        beside.write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1) + "\n")
         beside.replace(given.output)
     results = {row["result"] for row in rows}
     if results & {"does not compile", "no compiler"}:
@@ -688,30 +549,12 @@ def step_of(
     """Signature and entry of a program, of the most rows if not given; a bad one ends this one."""
     try:
         exported = run_step.Exported(folder, kind, num_devices)
-        if num_rows is None:
-            num_rows = max(exported.entries)
-        if num_rows not in exported.entries:
-            raise ValueError(f"it has no program of {num_rows} rows, but of {[*exported.entries]}")
-        return exported.signature, exported.entries[num_rows]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        rows = max(exported.entries) if num_rows is None else num_rows
+        if rows not in exported.entries:
+            raise ValueError(f"it has no program of {rows} rows, but of {[*exported.entries]}")
+        return exported.signature, exported.entries[rows]
+    except run_step.NOT_WHOLE as error:
         sys.exit(f"compile_step.py: {folder}: {type(error).__name__}: {first_line(error)}")
-
-
-def show(row: dict) -> None:
-    """Prints all figures of a row."""
-    titled = [f"{title} {cell}" for title, cell in zip(COLUMNS.values(), cells(row)) if cell]
-    print("; ".join(titled), flush=True)
-    if row.get("reason"):
-        print(f"  {row['reason']}", flush=True)
-    if row.get("kernels"):
-        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(row["kernels"].items()))
-        print(f"  kernels: {kinds}", flush=True)
-    if row.get("collective_bytes"):
-        print(
-            f"  all-reduce: {row['collective_bytes'] / GIB:.2f} GiB in {row['num_collectives']}, "
-            f"{row['kernels_beside_collectives']} kernels beside it",
-            flush=True,
-        )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import dataclasses
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import in_range
 from mlperf_bert.portable import program_folder
 from mlperf_bert.training import checks, memory
 from mlperf_bert.training.config import RunConfig
@@ -30,17 +29,7 @@ for _name in ("do_train", "do_eval", "check", "check_initial_accuracy"):
     flags.DEFINE_bool(_name, False, _ACCEPTED)
 flags.DEFINE_string("master", None, _ACCEPTED)
 flags.DEFINE_multi_string("observer", [], _ACCEPTED)
-flags.DEFINE_bool("evaluation", False, "Also export the evaluation step.")
-flags.DEFINE_bool("data_parallel", True, "Also export the halves of a step of many devices.")
-flags.DEFINE_bool("barriers", True, "Tell XLA what to keep: for GPUs. Give --nobarriers for TPUs.")
-flags.DEFINE_integer("num_batches", 8, "Real batches to write into the folder.")
-flags.DEFINE_integer(
-    "num_recorded_steps",
-    None,
-    "Steps that TensorFlow runs, to compare with; if not given, 3 where memory suffices.",
-)
-in_range("num_batches", at_least=1)
-in_range("num_recorded_steps", at_least=0)
+command_line.define(program_folder.Wanted)
 
 
 def main():
@@ -53,15 +42,8 @@ def main():
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         setup = checks.inspect(config)
         setup.findings.require_none()
-        given, shortfall = FLAGS.num_recorded_steps, memory.shortfall(config, setup.bert_config)
-        wanted = program_folder.Wanted(
-            num_batches=FLAGS.num_batches,
-            num_recorded_steps=program_folder.num_recorded_steps(given, shortfall=shortfall),
-            evaluation=FLAGS.evaluation,
-            data_parallel=FLAGS.data_parallel,
-            barriers=FLAGS.barriers,
-            seed=FLAGS.seed or 0,
-        )
+        wanted = command_line.read(program_folder.Wanted)
+        wanted = wanted.fitting(memory.shortfall(config, setup.bert_config))
         print(program_folder.write(setup, FLAGS.output_dir, wanted))
 
 

@@ -28,6 +28,7 @@ from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Finding, Progress
+from mlperf_bert.options import option
 from mlperf_bert.portable import flop
 from mlperf_bert.programs import program, stablehlo
 from mlperf_bert.programs.config import LOSSES, Compilation
@@ -53,33 +54,32 @@ _COPIES = ("portable/run_step.py", "portable/compile_step.py", "programs/jax_ste
 Batch = dict[str, tf.Tensor]
 
 
-def num_recorded_steps(given: int | None, *, shortfall: Finding | None) -> int:
-    """Steps that TensorFlow records: as given, else those that fit; warns where they do not.
-
-    Args:
-      shortfall: what is too little for a step, as a run says it; None if it fits.
-    """
-    if shortfall and given != 0:
-        none = "; so TensorFlow records no steps to compare with" if given is None else ""
-        print(f"{shortfall}{none}", file=sys.stderr)
-    return (0 if shortfall else _RECORDED_STEPS) if given is None else given
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the folder shall hold beside the programs."""
+    """What the folder shall hold beside the programs of a training step."""
 
-    num_batches: int
-    """Real batches to write."""
-    num_recorded_steps: int
-    """Steps whose losses TensorFlow records; 0: none, and the weights take no memory."""
-    evaluation: bool
-    """Also export the evaluation step."""
-    data_parallel: bool
-    """Also export the halves of a step of several devices."""
-    barriers: bool
-    """Tell XLA what to keep (mlperf_bert/model/fusion.py)."""
-    seed: int
+    evaluation: bool = option(False, "Also export the evaluation step.")
+    data_parallel: bool = option(True, "Also export the halves of a step of many devices.")
+    barriers: bool = option(True, "Tell XLA what to keep: for GPUs. Give --nobarriers for TPUs.")
+    num_batches: int = option(8, "Real batches to write into the folder.", at_least=1)
+    num_recorded_steps: int | None = option(
+        None,
+        "Steps that TensorFlow runs, to compare with; if not given, 3 where memory suffices.",
+        kind=int,
+        at_least=0,
+    )
+
+    def fitting(self, shortfall: Finding | None) -> "Wanted":
+        """The same with a number of recorded steps: as given, else those that fit.
+
+        `shortfall` is what is too little for a step, as a run says it; the user is told.
+        """
+        given = self.num_recorded_steps
+        if shortfall and given != 0:
+            none = "; so TensorFlow records no steps to compare with" if given is None else ""
+            print(f"{shortfall}{none}", file=sys.stderr)
+        fits = 0 if shortfall else _RECORDED_STEPS
+        return dataclasses.replace(self, num_recorded_steps=fits if given is None else given)
 
 
 def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
@@ -92,13 +92,14 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     program.require_compiler()  # before jax: where it fails jax is not missing
     stablehlo.require_jax()
     _require_exportable(setup)
+    seed = setup.config.seed or 0
     output = paths.location(output_dir)
     if output.exists():
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
     holds_weights = bool(setup.config.init_checkpoint or wanted.num_recorded_steps)
     with contextlib.nullcontext() if holds_weights else _weights_not_set():
         compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
-        _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=compiled)
+        _, trainer = build.build_trainer(setup, seed=seed, compiled=compiled)
     evaluator = Evaluator(model=trainer.model, strategy=setup.devices.strategy)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
@@ -113,7 +114,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
             weights = program.weights_of(trainer.variables_to_train)
             _write_arrays(folder / WEIGHTS, ((value.name, v.numpy()) for v, value in weights))
         elif wanted.num_recorded_steps:
-            _draw_weights(setup, trainer, wanted.seed)
+            _draw_weights(setup, trainer, seed)
         # TensorFlow has no kernels; its losses are as far from the program's as bfloat16 rounds.
         fused = trainer.model.fused
         trainer.model.fused = getattr(fused, "without_kernels", fused)
@@ -182,11 +183,12 @@ def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
             setup.files,
             setup.limits,
             batch_size=config.train_batch_size,
-            seed=wanted.seed if config.shuffle else None,
+            seed=(config.seed or 0) if config.shuffle else None,
             pack_sequences=config.pack_sequences,
             num_parallel_files=config.num_parallel_files,
         )
-        return list(itertools.islice(batches, max(wanted.num_batches, wanted.num_recorded_steps)))
+        needed = max(wanted.num_batches, wanted.num_recorded_steps or 0)
+        return list(itertools.islice(batches, needed))
 
 
 def _write_programs(
@@ -295,7 +297,7 @@ def _signature(setup: Setup, wanted: Wanted, programs: list[dict], recorded: dic
         "made_with": provenance.made_with(),
         "input_files": setup.files,
         "init_checkpoint": config.init_checkpoint,
-        "seed": wanted.seed,
+        "seed": config.seed or 0,
         "initializer_range": setup.bert_config.initializer_range,
         "precision": config.precision,
         "tolerance": _TOLERANCE[config.precision],

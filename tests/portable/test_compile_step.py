@@ -14,27 +14,38 @@ from tests.portable.programs_by_hand import OPTIMIZED, serialized
 
 
 def test_the_kernels_of_a_program_and_their_bytes():
-    found = compile_step.kernels(OPTIMIZED)
-    assert {name: (each.kind, each.num_bytes) for name, each in found.items()} == {
-        "start": ("collectives", 128 + 128),
-        "fused": ("products", 16 + 128 + 32),
-        "row": ("copies", 32 + 4),  # of the table it reads a row
-        "total": ("sums", 32 + 128 + 4),
-        "call": ("library calls", 32 + 32),
-        "near": ("copies", 32),  # its result stays on the chip
-        "wide": ("casts", 32 + 64),
-        "negated": ("passes", 32 + 32),
+    assert compile_step.kernels(OPTIMIZED) == {
+        "start": 128 + 128,
+        "fused": 16 + 128 + 32,
+        "row": 32 + 4,  # of the table it reads a row
+        "total": 32 + 128 + 4,
+        "call": 32 + 32,
+        "near": 32,  # its result stays on the chip
+        "wide": 32 + 64,
+        "negated": 32 + 32,  # in a branch of the condition
     }
 
 
 def test_small_arrays_may_stay_in_the_cache_of_a_gpu():
     found = compile_step.kernels(OPTIMIZED, cache_bytes=32)
-    assert found["fused"].num_bytes == 128 and found["near"].num_bytes == 0
+    assert found["fused"] == 128 and found["near"] == 0
 
 
-def test_what_is_beside_an_all_reduce_and_its_bytes():
-    assert compile_step.beside_collectives(OPTIMIZED) == 2
+def test_the_bytes_of_an_all_reduce():
     assert compile_step.all_reduce_bytes(OPTIMIZED) == 128
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "%x), calls=%a, metadata={}",
+        "%x), condition=%c, body=%a, backend_config={}",
+        "%n, %x), branch_computations={%a, %b}, metadata={}",
+        "%p, %x, %x), true_computation=%a, false_computation=%b",
+    ],
+)
+def test_what_an_instruction_calls(rest):
+    assert compile_step.called(rest) == (["a", "b"] if "%b" in rest else ["a"])
 
 
 BATCHED = """func.func @main(%0: tensor<3x4x5xf32>, %1: tensor<3x5x7xf32>) -> tensor<3x4x7xf32> {
@@ -123,11 +134,11 @@ def test_a_program_that_jax_cannot_read_has_its_memory(tmp_path, monkeypatch):
         ),
         (
             ["--devices=h100", "--output=signature.json"],
-            "--output=signature.json: name a .json or .md",
+            "--output=signature.json: name a .json file",
         ),
         (
             ["--devices=h100", "--output=figures.txt"],
-            "--output=figures.txt: name a .json or .md",
+            "--output=figures.txt: name a .json file",
         ),
         (["--devices=h100:8", "--kind=evaluation"], "an evaluation is compiled for one device"),
     ],

@@ -102,8 +102,6 @@ def test_kernels_compile_for_the_gpus_that_have_bfloat16(tmp_path):
     export_with_kernels(tmp_path, folder)
     rows = compiled(folder, "--devices=a100-40,h100,h200,b200", package="jax_cuda12_plugin")
     assert {row["result"] for row in rows} == {"fits"}
-    # One block of two: attention and two norms, forward and backward.
-    assert [row["kernels"]["kernels of the project"] for row in rows] == [6] * 4
     rows = compiled(folder, "--devices=v100,tpu-v3", package="jax_cuda12_plugin", code=1)
     refused = ["compute capability 7.0, below 8.0", "a tpu is no GPU of NVIDIA"]
     for row, why in zip(rows, refused, strict=True):

@@ -113,7 +113,7 @@ def test_the_folder_alone_runs_elsewhere(lamb_step, tmp_path):
     assert done.stdout.endswith("agrees                  True\n"), done.stderr
     words = ["copied/compile_step.py", folder, "--devices=tpu-v3"]
     done = programs.run(*python, *words, cwd=tmp_path)  # also where libtpu is not installed
-    assert done.stdout.startswith("step copied; device tpu-v3; examples 8; "), done.stderr
+    assert "| copied | tpu-v3 | 8 | " in done.stdout, done.stderr
 
 
 @pytest.mark.all
@@ -236,7 +236,7 @@ def test_a_tensorflow_that_compiles_nothing_for_a_cpu_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "shortfall", "wanted", "told"),
+    ("given", "shortfall", "steps", "told"),
     [
         (None, None, 3, ""),
         (None, "too little", 0, "too little; so TensorFlow records no steps to compare with\n"),
@@ -245,9 +245,13 @@ def test_a_tensorflow_that_compiles_nothing_for_a_cpu_is_told(monkeypatch):
     ],
 )
 def test_steps_that_do_not_fit_are_not_recorded_and_that_is_told(
-    capsys, given, shortfall, wanted, told
+    capsys, given, shortfall, steps, told
 ):
-    assert program_folder.num_recorded_steps(given, shortfall=shortfall) == wanted
+    wanted = program_folder.Wanted(
+        evaluation=False, data_parallel=False, barriers=True, num_batches=1,
+        num_recorded_steps=given,
+    )  # fmt: skip
+    assert wanted.fitting(shortfall).num_recorded_steps == steps
     assert capsys.readouterr().err == told
 
 

@@ -1,8 +1,8 @@
-"""run_step.py on a folder made by hand: what is not whole is refused before the first step."""
+"""run_step.py on a folder made by hand: what is not whole is one line, and how time counts."""
 
 import contextlib
-import copy
 import json
+import re
 import shutil
 import sys
 import types
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from mlperf_bert.portable import compile_step, program_folder, run_step
+from mlperf_bert.portable import program_folder, run_step
 from tests.helpers import programs
 from tests.helpers.damaged_json import damaged
 from tests.helpers.fuzzing import seeded
@@ -50,7 +50,13 @@ SIGNATURE = {
     "programs": [PROGRAM],
 }
 WEIGHTS = {"w": np.array([1, 2, 3], np.float32)}
-CONFIG = {"train_batch_size": 1, "shuffle": True, "pack_sequences": False, "num_parallel_files": 8}
+CONFIG = {
+    "seed": None,
+    "train_batch_size": 1,
+    "shuffle": True,
+    "pack_sequences": False,
+    "num_parallel_files": 8,
+}
 BATCHES = {"training/0/input_ids": np.zeros([1, 4], np.int32)}
 
 
@@ -66,128 +72,55 @@ def folder(tmp_path):
 
 @pytest.fixture
 def run(folder, monkeypatch):
-    """Runs the folder's step in this process; the steps that have run are in `ran`."""
-    ran, program = [], run_step.Program
-    noted = lambda self, *given: ran.append(self) or program.__call__(self, *given)  # noqa: E731
-    monkeypatch.setattr(run_step, "Program", type("Noted", (program,), {"__call__": noted}))
+    """Runs the folder's step in this process."""
 
     def main(*words):
         monkeypatch.setattr(sys, "argv", ["run_step.py", str(folder), "--num_steps=3", *words])
         run_step.main()
 
-    main.ran = ran
     return main
 
 
 def test_a_whole_folder_runs(run, capsys):
     run()
-    assert len(run.ran) == 3
     assert "agrees                  True" in capsys.readouterr().out
 
 
-def changed(path: str, value) -> dict:
-    """The signature with another value at a path, such as programs.0.flop; None: without it."""
-    signature = copy.deepcopy(SIGNATURE)
-    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
-    parent = signature
-    for key in parents:
-        parent = parent[key]
-    if value is None:
-        del parent[last]
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("signature.json", SIGNATURE | {"format": 1}, "its format is 1, and this file reads 2: ex"),
+        ("signature.json", {}, "KeyError: 'format'"),
+        ("signature.json", [], "TypeError: "),
+        ("signature.json", SIGNATURE | {"programs": [PROGRAM | {"flop": "many"}]}, "TypeError: "),
+        ("weights.npz", {}, "KeyError: .*w"),
+        ("weights.npz", {"w": np.ones(4, np.float32)}, r"float32\[3\]"),
+        ("weights.npz", {"w": np.ones(3)}, r"float32\[3\]"),
+        ("weights.npz", None, "No such file or directory: '.*weights.npz'"),
+        ("batches.npz", {}, "it has fewer batches than there are devices"),
+        ("batches.npz", {"training/0/ids": np.zeros([1, 4])}, "KeyError: 'input_ids'"),
+        ("batches.npz", {"training/0/input_ids": np.zeros([1, 5], np.int32)}, r"int32\[1,4\]"),
+        ("batches.npz", BATCHES | {"training/0/more": np.zeros(1)}, "ValueError: "),
+        ("batches.npz", {"training/0/input_ids": np.zeros([2, 4], np.int32)}, "KeyError: 2"),
+    ],
+)
+def test_a_damaged_folder_is_one_line(folder, run, file, content, reason):
+    if file == "signature.json":
+        (folder / file).write_text(json.dumps(content))
+    elif content is None:
+        (folder / file).unlink()
     else:
-        parent[last] = value
-    return signature
-
-
-@pytest.mark.parametrize(
-    "path, values, reason",
-    [
-        ("seed", (None, "0", -1, True), "seed is missing or is not a whole number of 0 or more"),
-        ("precision", (None, 32, ["float32"]), "signature.json: precision is missing or is not"),
-        ("tolerance", (None, "1e-5", -1, float("nan"), float("inf")), "tolerance is missing"),
-        ("initializer_range", (None, "x"), "initializer_range is missing or is not a number"),
-        ("init_checkpoint", (None, 5), "init_checkpoint"),
-        ("parameters", (None, []), "parameters is missing or is not an object"),
-        ("programs", (None, {}, [5]), "program"),
-        ("recorded", (None, [], {}, {"training": {}}), "recorded"),
-        ("recorded.training.0.results", (None, 5, ["a"] * 3, [1.0], [[1.0]] * 3), "results"),
-        ("recorded.training.0.seed", (None, 5, [1], ["a", "b"], [2**40, 0], [1.5, 0]), "seed"),
-        ("programs.0.flop", (None, "many", -1, [1]), "step.stablehlo: flop is missing"),
-        ("programs.0.num_examples", (None, 1.5), "num_examples is missing or is not a whole"),
-        ("programs.0.num_rows", (None, "1"), "num_rows is missing"),
-        ("programs.0.file", (None, 7), "file is missing"),
-        ("programs.0.outputs.1.name", (None, "v"), "name|v is an output, but not an input"),
-        ("programs.0.inputs.0.shape", (None, [1, "4"], [1, 4.0], [-1, 4]), "shape"),
-        ("programs.0.inputs.2.dtype", (None, 32), "dtype is missing"),
-        ("programs.0.outputs", ([], [W | {"feeds": 2}]), "result"),
-    ],
-)
-def test_a_field_that_is_missing_or_of_another_type_is_told_before_the_first_step(
-    folder, run, path, values, reason
-):
-    for value in values:
-        (folder / "signature.json").write_text(json.dumps(changed(path, value)))
-        with pytest.raises(SystemExit, match=rf"^run_step.py: {folder}: [^\n]*({reason})[^\n]*$"):
-            run()
-        assert not run.ran
-
-
-@pytest.mark.parametrize(
-    "name, arrays, reason",
-    [
-        ("weights", {}, r"weights.npz lacks w \(1 of 1\); copy the folder here again"),
-        ("weights", WEIGHTS | {"v": np.ones(3)}, "weights.npz has v, which no program takes"),
-        (
-            "weights",
-            {"w": np.ones(4, np.float32)},
-            r"w is float32 \[4\], its program takes float32",
-        ),
-        ("weights", {"w": np.ones(3)}, r"w is float64 \[3\], its program takes float32 \[3\]"),
-        ("batches", {"training/0/ids": np.zeros([1, 4])}, "batch 0 of batches.npz: no program"),
-        ("batches", {"training/0/input_ids": np.zeros([1, 5], np.int32)}, r"int32 \[1, 5\]"),
-        ("batches", BATCHES | {"training/0/more": np.zeros(1)}, "has more, which no program"),
-        ("batches", {"training/0/input_ids": np.zeros([2, 4], np.int32)}, "that many rows"),
-    ],
-)
-def test_an_array_that_is_missing_or_another_is_named_before_the_first_step(
-    folder, run, name, arrays, reason
-):
-    np.savez(folder / f"{name}.npz", **arrays)
-    with pytest.raises(SystemExit, match=reason):
+        np.savez(folder / file, **content)
+    whole = rf"^run_step.py: {folder}: not a whole folder [^\n(]*\([^\n]*{reason}[^\n]*\); copy"
+    with pytest.raises(SystemExit, match=whole):
         run()
-    assert not run.ran
 
 
-def test_weights_that_are_not_an_archive_or_that_nobody_names_are_refused(folder, run):
-    (folder / "signature.json").write_text(json.dumps(SIGNATURE | {"init_checkpoint": None}))
-    with pytest.raises(SystemExit, match=r"weights.npz is there, but signature.json names no"):
-        run()
-    (folder / "signature.json").write_text(json.dumps(SIGNATURE))
-    with (folder / "weights.npz").open("wb") as file:
-        np.save(file, np.ones(3))
-    with pytest.raises(SystemExit, match=r"weights.npz holds one array, not several by name"):
-        run()
-    (folder / "weights.npz").unlink()
-    with pytest.raises(SystemExit, match=r"No such file or directory: '.*weights.npz'"):
-        run()
-    assert not run.ran
-
-
-def test_a_folder_without_a_checkpoint_draws_its_weights(folder, run):
+def test_a_folder_without_a_checkpoint_draws_its_weights(folder, run, capsys):
     (folder / "weights.npz").unlink()
     (folder / "signature.json").write_text(json.dumps(SIGNATURE | {"init_checkpoint": None}))
     run("--synthetic")
-    assert len(run.ran) == 3
-
-
-def test_several_devices_need_a_known_normalization(folder):
-    halves = [PROGRAM | {"kind": kind} for kind in ("training", "gradients", "update")]
-    for normalization in ("replicas", 5):
-        parameters = {"normalization": normalization}
-        made = SIGNATURE | {"programs": halves, "parameters": parameters}
-        (folder / "signature.json").write_text(json.dumps(made))
-        with pytest.raises(ValueError, match=f"normalization is {normalization!r}"):
-            run_step.Exported(folder, "training", num_devices=2)
+    assert re.search(r"^samples_per_second +\d", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_script_without_what_it_needs_is_one_line(tmp_path):
@@ -199,12 +132,6 @@ def test_a_script_without_what_it_needs_is_one_line(tmp_path):
     )
 
 
-def test_compile_step_refuses_the_same(folder):
-    (folder / "signature.json").write_text(json.dumps(changed("programs.0.flop", "many")))
-    with pytest.raises(SystemExit, match=f"^compile_step.py: {folder}: [^\n]*flop is missing"):
-        compile_step.step_of(folder, "training", 1)
-
-
 @pytest.mark.parametrize("number", [0, -1, 2, 10**30])
 def test_a_number_of_devices_that_jax_has_not_is_one_line(monkeypatch, number):
     monkeypatch.setattr(sys, "argv", ["run_step.py", "step", f"--num_devices={number}"])
@@ -212,13 +139,6 @@ def test_a_number_of_devices_that_jax_has_not_is_one_line(monkeypatch, number):
     message = f"^run_step.py: --num_devices={number}: jax has 1; give 1 or more, and at most 1$"
     with pytest.raises(SystemExit, match=message):
         run_step.arguments()
-
-
-def test_a_number_of_devices_that_is_no_number_is_wrong_usage(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["run_step.py", "step", "--num_devices=two"])
-    with pytest.raises(SystemExit) as raised:
-        run_step.arguments()
-    assert raised.value.code == 2 and "invalid int value: 'two'" in capsys.readouterr().err
 
 
 def test_a_platform_that_is_not_there_is_one_line(monkeypatch):
@@ -247,7 +167,7 @@ def test_there_is_a_batch_for_every_step_that_is_recorded(monkeypatch, batches, 
     )
     monkeypatch.setattr(program_folder, "pipeline", read)
     setup = types.SimpleNamespace(config=types.SimpleNamespace(**CONFIG), files=[], limits=None)
-    wanted = types.SimpleNamespace(num_batches=batches, num_recorded_steps=recorded, seed=0)
+    wanted = types.SimpleNamespace(num_batches=batches, num_recorded_steps=recorded)
     assert program_folder._training_batches(setup, wanted) == list(range(made))
 
 
@@ -256,12 +176,10 @@ def test_a_damaged_signature_ends_in_one_line(folder, run):
     @given(damaged(SIGNATURE))
     def attempt(content):
         (folder / "signature.json").write_bytes(content)
-        run.ran.clear()
         try:
             run()
         except SystemExit as end:
             assert str(end).startswith("run_step.py: ") and "\n" not in str(end)
-            assert not run.ran or "differ" in str(end)
 
     attempt()
 
