@@ -18,9 +18,6 @@ import numpy as np
 from mlperf_bert.files import json_text
 from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
 
-# The fastest and the slowest.
-_NUM_UNCOUNTED_RUNS = 2
-
 
 @dataclass(frozen=True)
 class ReferencePoint:
@@ -126,8 +123,14 @@ def _checker(ruleset: str, custom_rcps: Path | None):
 
     if custom_rcps is None:
         return RCP_Checker("training", ruleset, "bert", verbose=False)
+    # Numbers as text would crash the checker; two runs or fewer leave it nothing to average.
     try:
-        _require_points(json_text.read_object(custom_rcps))
+        for record in json_text.read_object(custom_rcps).values():
+            numbers = [record["BS"], *record["Epochs to converge"]]
+            if not all(0 < number < 2**63 for number in numbers) or len(numbers) < 4:
+                raise ValueError("BS and Epochs to converge are positive, of three runs or more")
+            if record["Benchmark"] != "bert" or not isinstance(record["Hyperparams"], dict):
+                raise ValueError("the benchmark is not bert, or Hyperparams are no object")
         with custom_rcps.open(encoding="utf-8") as file:
             return RCP_Checker("training", ruleset, "bert", verbose=False, rcp_file=file)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -135,16 +138,3 @@ def _checker(ruleset: str, custom_rcps: Path | None):
             f"{custom_rcps}: no file of reference points ({error!r:.300}); it wants records with "
             "Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's rcps_bert.json"
         ) from error
-
-
-def _require_points(content: Mapping[str, Mapping]) -> None:
-    """Refuses what would crash the checker or make its numbers meaningless."""
-    for name, record in content.items():
-        samples = record["Epochs to converge"]
-        numbers = [record["BS"], *samples]
-        if not all(type(number) in (int, float) and 0 < number < 2**63 for number in numbers):
-            raise ValueError(f"{name}: BS and Epochs to converge are positive numbers")
-        if len(samples) <= _NUM_UNCOUNTED_RUNS or not isinstance(record["Hyperparams"], dict):
-            raise ValueError(f"{name}: too few runs, or Hyperparams are not an object")
-        if record["Benchmark"] != "bert":
-            raise ValueError(f"{name}: the benchmark is not bert")

@@ -1,8 +1,9 @@
-"""The energy of a run: by NVML (GPUs), RAPL (processors and memory), or of a given power.
+"""The energy of a run: of its GPUs by NVML, else of the processors by RAPL, or of a given power.
 
 Each is a counter of joules, and the energy between two readings is what it has risen. `mlperf.log`
 reads them at run_start, at both ends of a block, after a checkpoint and at run_stop: there is no
-reading in between, so that a power alone cannot be summed up.
+reading in between, so that a power alone cannot be summed up. Beside GPUs no processor counts: the
+counter of a package wraps within 65 s, and a block of training takes longer.
 
 Source: NVML's API reference, nvmlDeviceGetTotalEnergyConsumption; the kernel's documentation of
 the power capping framework.
@@ -50,12 +51,6 @@ class Energy:
         """The sum over the parts; None if it is unknown."""
         return None if self.unknown else sum(self.parts.values())
 
-    def joules_since(self, before: "Energy") -> float | None:
-        """The joules since an earlier reading; None if not the same is known of both."""
-        if self.joules is None or before.joules is None or self.parts.keys() != before.parts.keys():
-            return None
-        return self.joules - before.joules
-
     def as_event(self) -> tuple[dict[str, object], dict[str, object]]:
         """Value and metadata of the event in a log."""
         joules = {f"{name.lower()}_joules": round(each, 6) for name, each in self.parts.items()}
@@ -64,24 +59,20 @@ class Energy:
         return {"joules": whole, **joules}, {name: text for name, text in remarks.items() if text}
 
     @classmethod
-    def from_event(cls, value: object, metadata: Mapping[str, object]) -> "Energy | None":
-        """What `as_event` made; None if it is something else."""
-        notes = metadata.get("notes", ())
-        if not isinstance(value, Mapping) or not isinstance(notes, list | tuple):
+    def from_event(cls, value: Any, metadata: Mapping[str, Any]) -> "Energy | None":
+        """What `as_event` made; None of a damaged or another's event."""
+        try:
+            joules = {name: value.get(f"{name.lower()}_joules") for name in PARTS}
+            read = cls(
+                parts={name: float(each) for name, each in joules.items() if each is not None},
+                notes=tuple(map(str, metadata.get("notes", ()))),
+                unknown=str(metadata.get("unknown", "")),
+                at_least=str(metadata.get("at_least", "")),
+            )
+        except (AttributeError, TypeError, ValueError, OverflowError):
             return None
-        # Of a damaged log, or another's: only what can be joules counts.
-        joules = {name: value.get(f"{name.lower()}_joules") for name in PARTS}
-        read = cls(
-            parts={
-                name: float(number)
-                for name, number in joules.items()
-                if isinstance(number, int | float) and 0 <= number < math.inf
-            },
-            notes=tuple(map(str, notes)),
-            unknown=str(metadata.get("unknown", "")),
-            at_least=str(metadata.get("at_least", "")),
-        )
-        return read if "joules" in value and (read.unknown or read.parts) else None
+        is_energy = all(0 <= each < math.inf for each in read.parts.values())
+        return read if is_energy and (read.unknown or read.parts) else None
 
     def __str__(self) -> str:
         """One line: the sum, what is in it, and what is not."""
@@ -99,19 +90,17 @@ def total(pieces: Sequence[Energy | None]) -> Energy | None:
     Unknown if that of one piece is; too little if one piece is silent.
     """
     known = [piece for piece in pieces if piece]
+    if not known:
+        return None
     # What is missing makes the sum too low, whatever the others say of theirs.
     silent = _A_PIECE_IS_SILENT if len(known) < len(pieces) else ""
-    whole = Energy(
-        parts={
-            name: sum(piece.parts.get(name, 0.0) for piece in known)
-            for name in PARTS
-            if any(name in piece.parts for piece in known)
-        },
+    measured = [name for name in PARTS if any(name in piece.parts for piece in known)]
+    return Energy(
+        parts={name: sum(piece.parts.get(name, 0.0) for piece in known) for name in measured},
         notes=tuple(dict.fromkeys(note for piece in known for note in piece.notes)),
         unknown=next((piece.unknown for piece in known if piece.unknown), ""),
         at_least=silent or next((piece.at_least for piece in known if piece.at_least), ""),
     )
-    return whole if known else None
 
 
 @dataclass
@@ -134,10 +123,9 @@ class Counter:
         Raises:
           SensorFailed: it cannot be read, or nobody can tell how often it has wrapped.
         """
-        (then, before), joules = self.last or (now, None), self.joules()
+        joules = self.joules()
+        then, before = self.last or (now, joules)
         self.last = (now, joules)
-        if before is None:
-            return 0.0
         if (now - then) * _MOST_WATTS_OF_A_ZONE > self.range_joules:
             raise SensorFailed(
                 f"{self.name} was not read for {now - then:.0f} s and may have wrapped twice"
@@ -150,14 +138,14 @@ class Counter:
 
 @dataclass
 class Meter:
-    """Measures from `start` to `stop`; a counter that fails makes the sum unknown; the run goes on.
+    """Measures from the first reading on; a counter that fails makes the sum unknown from then on.
 
-    Beside GPUs, processors and memory are left out if theirs fail, and the notes say so.
+    The run goes on.
     """
 
     counters: Sequence[Counter]
     _: KW_ONLY
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
     """What these counters leave out, or measure too much."""
     unknown: str = ""
     """Why these counters do not measure the run."""
@@ -166,8 +154,6 @@ class Meter:
 
     def __post_init__(self) -> None:
         self._parts = dict.fromkeys((counter.part for counter in self.counters), 0.0)
-        self._began: float | None = None
-        self._is_stopped = False
         self._lock = threading.Lock()
 
     @property
@@ -177,30 +163,17 @@ class Meter:
             return f"unknown ({self.unknown})"
         return "; ".join([f"of the {' and '.join(self._parts)}", *self.notes])
 
-    def read(self, *, is_last: bool = False) -> Energy:
-        """The energy since the first reading, or between that and the last one."""
+    def read(self) -> Energy:
+        """The energy since the first reading."""
         # The thread that writes a checkpoint reads too.
         with self._lock:
-            if not self._is_stopped:
-                self._advance(self.clock())
-            self._is_stopped |= is_last
-            return Energy(parts=dict(self._parts), notes=tuple(self.notes), unknown=self.unknown)
-
-    def _advance(self, now: float) -> None:
-        self._began = now if self._began is None else self._began
-        for counter in self.counters:
-            # A part of which one counter has failed is left out: the others' sum would be too low.
-            if counter.part not in self._parts:
-                continue
+            now = self.clock()
             try:
-                self._parts[counter.part] += counter.advance(now)
+                for counter in self.counters if not self.unknown else ():
+                    self._parts[counter.part] += counter.advance(now)
             except SensorFailed as failure:
-                reason = f"{failure}, after {now - self._began:.0f} s of the run"
-                self._parts.pop(counter.part)
-                if GPUS in self._parts:
-                    self.notes.append(f"without {counter.part} ({reason})")
-                else:
-                    self.unknown = self.unknown or f"{reason}; give --power_watts"
+                self.unknown = f"{failure}; give --power_watts"
+            return Energy(parts=dict(self._parts), notes=tuple(self.notes), unknown=self.unknown)
 
 
 def meter(
@@ -230,95 +203,70 @@ def meter(
         given = float(power_watts)
         counter = Counter(SYSTEM, "the given power", lambda: given * clock())
         return Meter([counter], notes=[f"at the given {given:g} W"], clock=clock)
-    counters: list[Counter] = []
-    notes: list[str] = []
-    reasons = ["a TPU does not report its energy"] if use_tpu and not num_gpus else []
-    if num_gpus:
-        try:
-            counters, notes = _gpus(nvml, num_gpus=num_gpus, visible=visible)
-        except SensorFailed as failure:
-            reasons.append(str(failure))
+    of_some = [f"of the chief's host alone, out of {num_hosts}"] if num_hosts > 1 else []
     try:
-        counters += _zones(rapl)
+        if use_tpu and not num_gpus:
+            raise SensorFailed("a TPU does not report its energy")
+        counters, notes = _gpus(nvml, num_gpus, visible) if num_gpus else (_zones(rapl), [])
     except SensorFailed as failure:
-        # What GPUs take is most of it, and is told alone.
-        if counters:
-            notes.append(f"without processors ({failure})")
-        else:
-            reasons.append(str(failure))
-    if num_hosts > 1:
-        notes.append(f"of the chief's host alone, out of {num_hosts}")
-    unknown = f"{', '.join(reasons)}; give --power_watts" if reasons else ""
-    return Meter(counters, notes=notes, unknown=unknown, clock=clock)
+        return Meter([], unknown=f"{failure}; give --power_watts")
+    return Meter(counters, notes=[*notes, *of_some], clock=clock)
 
 
-def _gpus(nvml: Any, *, num_gpus: int, visible: str | None) -> tuple[list[Counter], list[str]]:
-    """A counter for every GPU of the run, and notes."""
+def _gpus(nvml: Any, num_gpus: int, visible: str | None) -> tuple[list[Counter], list[str]]:
+    """A counter for every GPU of the run, and notes.
+
+    NVML shows every GPU of the host or container, CUDA those of CUDA_VISIBLE_DEVICES, of which the
+    run uses the first. Where it cannot be told which these are, all count.
+    """
+    notes = []
     try:
         nvml.nvmlInit()
-        num_there = nvml.nvmlDeviceGetCount()
+        handles = _handles(nvml, num_gpus, visible)
+        if handles is None:
+            numbers = range(nvml.nvmlDeviceGetCount())
+            handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in numbers]
+            if len(handles) != num_gpus:
+                used = f"the run uses {num_gpus}: which is not known"
+                notes.append(f"all {len(handles)} GPUs count, {used}")
+        counters = []
+        for handle in handles:
+            read = functools.partial(_joules_of_gpu, nvml, handle)
+            # What cannot be read fails here, where a run is only planned: GPUs before Volta.
+            read()
+            counters.append(Counter(GPUS, f"GPU {nvml.nvmlDeviceGetIndex(handle)}", read))
     except nvml.NVMLError as error:
         raise SensorFailed(f"no NVML ({error})") from error
-    if not num_there:
+    if not counters:
         raise SensorFailed("NVML shows no GPU")
-    notes = []
-    numbers = _used(nvml, num_gpus, visible)
-    if not numbers and num_there != num_gpus:
-        notes.append(f"all {num_there} GPUs count, the run uses {num_gpus}: which is not known")
-    counters = []
-    for number in numbers or range(num_there):
-        read = functools.partial(_joules_of_gpu, nvml, number)
-        counters.append(Counter(GPUS, f"GPU {number}", read))
-        try:
-            read()
-        except SensorFailed as error:
-            reason = f"no counter of energy, which GPUs from Volta on have: {error}"
-            raise SensorFailed(reason) from error
-    if any(_has_slices(nvml, number) for number in numbers or range(num_there)):
-        notes.append("whole GPUs count, also where the run uses a MIG device of one")
     return counters, notes
 
 
-def _used(nvml: Any, num_gpus: int, visible: str | None) -> list[int]:
-    """The numbers of the run's GPUs, by NVML's count, which is CUDA's; none if they are not known.
-
-    NVML shows every GPU of the host or container, CUDA those of CUDA_VISIBLE_DEVICES: numbers,
-    UUIDs, or UUIDs of MIG devices. The run uses the first of them.
-    """
+def _handles(nvml: Any, num_gpus: int, visible: str | None) -> list[Any] | None:
+    """NVML's handles of the run's GPUs; None if it is not known which they are."""
     if visible is None:
-        return []
-    names = visible.split(",") if visible else map(str, range(num_gpus))
-    used = []
+        return None
+    names = visible.split(",") if visible else [str(number) for number in range(num_gpus)]
     try:
-        for name in [name.strip() for name in names][:num_gpus]:
-            # NVML knows a GPU by its number or whole UUID; CUDA would take the begin of one too.
-            if name.isdecimal():
-                handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
-            else:
-                handle = nvml.nvmlDeviceGetHandleByUUID(name)
-            if name.startswith("MIG-"):
-                handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-            used.append(nvml.nvmlDeviceGetIndex(handle))
+        # NVML knows a GPU by its number or whole UUID; CUDA would take the begin of one too. A
+        # MIG device has no counter of its own.
+        handles = [
+            nvml.nvmlDeviceGetHandleByIndex(int(name))
+            if name.isdecimal()
+            else nvml.nvmlDeviceGetHandleByUUID(name)
+            for name in map(str.strip, names[:num_gpus])
+            if not name.startswith("MIG-")
+        ]
     except nvml.NVMLError:
-        return []
-    # Two MIG devices may be of one GPU, which counts once.
-    return list(dict.fromkeys(used)) if len(used) == num_gpus else []
+        return None
+    return handles if len(handles) == num_gpus else None
 
 
-def _has_slices(nvml: Any, number: int) -> bool:
-    """Whether a GPU is divided into MIG devices, which have no counters."""
+def _joules_of_gpu(nvml: Any, handle: Any) -> float:
     try:
-        return bool(nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByIndex(number))[0])
-    except nvml.NVMLError:  # it cannot be
-        return False
-
-
-def _joules_of_gpu(nvml: Any, number: int) -> float:
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(number)
         return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000  # of millijoules
     except nvml.NVMLError as error:
-        raise SensorFailed(f"GPU {number}: {error}") from error
+        raise SensorFailed(f"no counter of energy of a GPU: {error}") from error
 
 
 def _zones(folder: Path) -> list[Counter]:
@@ -328,21 +276,19 @@ def _zones(folder: Path) -> list[Counter]:
         kind = _text(zone / "name")
         # Not core and uncore, which are parts of a package, nor psys, which contains packages.
         if kind == "dram" or kind.startswith("package"):
-            read = functools.partial(_microjoules, zone / "energy_uj")
-            # What cannot be read fails here, where a run is only planned.
+            read = functools.partial(_joules_in, zone / "energy_uj")
             read()
             part = MEMORY if kind == "dram" else PROCESSORS
-            most = _microjoules(zone / "max_energy_range_uj")
+            most = _joules_in(zone / "max_energy_range_uj")
             counters.append(Counter(part, f"RAPL's {zone.name}", read, range_joules=most))
     if not counters:
         raise SensorFailed(f"no RAPL in {folder}")
     return counters
 
 
-def _microjoules(path: Path) -> float:
-    """The content of a file, in joules."""
+def _joules_in(path: Path) -> float:
     try:
-        return int(_text(path)) / 1e6
+        return int(_text(path)) / 1e6  # of microjoules
     except ValueError as error:
         raise SensorFailed(f"{path} holds no number") from error
 

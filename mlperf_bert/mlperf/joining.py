@@ -4,8 +4,10 @@ The rules let the clock stop at the time of the first checkpoint that reaches th
 it is evaluated. Source: MLPerf training rules, section on run time; the benchmark's README.
 """
 
+import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
@@ -37,21 +39,21 @@ def join(
     Raises:
       ValueError: a file is not a log, or an earlier checkpoint has not been evaluated.
     """
-    pieces = [read_records(log) for log in logs]
-    records = [record for piece in pieces for record in piece]
-    start = next((record for record in records if record.key == "run_start"), None)
-    if start is None:
-        raise ValueError(f"{logs[0]}: no run_start, so no run to join evaluations with")
-    saved_ms = _saved_ms(records, logs[0])
+    with _named(logs[0]):
+        pieces = [read_records(log) for log in logs]
+        records = [record for piece in pieces for record in piece]
+        start = next(record for record in records if record.key == "run_start")
+        saved_ms = _saved_ms(records)
+        batch_size = _micro_batch_size(records)
+        header = _header(logs)
     if not saved_ms:
         raise ValueError(f"{logs[0]}: the training saved no checkpoint")
     passing = [step for step in saved_ms if accuracies.get(step, 0.0) >= target_accuracy]
     counted = [step for step in sorted(saved_ms) if step <= min(passing, default=max(saved_ms))]
     if missing := [step for step in counted if step not in accuracies]:
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
-    batch_size = _micro_batch_size(records, logs[0])
     log = MlperfLog(None)
-    for line in _header(logs):
+    for line in header:
         log.copy_line(line)
     if rules.departure_of_evaluation(num_eval_samples):
         log.declare_open()
@@ -74,40 +76,49 @@ def join(
         stop = run.succeed if passing else run.abort
         stop()
     with written_beside(output) as file:
-        file.write("".join(log.held).encode())
+        file.write(log.held.encode())
     return "success" if passing else "aborted", run.samples
+
+
+@contextlib.contextmanager
+def _named(log: paths.Location) -> Iterator[None]:
+    """One refusal for whatever a log lacks that a training of this project writes."""
+    try:
+        yield
+    except (StopIteration, KeyError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(
+            f"{log}: not the log of a training of this project ({error!r}); copy the log again"
+        ) from error
 
 
 def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | None:
     """The energy up to a checkpoint: of whole pieces, and of the last one that saved it."""
-
-    def at_checkpoint(piece: Sequence[Record]) -> Energy | None:
-        of_step = [record for record in piece if record.metadata.get("step_num") == step]
-        events = [record for record in of_step if record.key == energy.LOG_KEY]
-        return Energy.from_event(events[-1].value, events[-1].metadata) if events else None
-
-    def saved(piece: Sequence[Record]) -> bool:
-        stops = (record for record in piece if record.key == "checkpoint_stop")
-        return any(record.metadata.get("step_num") == step for record in stops)
-
-    last = max(number for number, piece in enumerate(pieces) if saved(piece))
-    whole = [energy_of_run(piece) for piece in pieces[:last]]
-    return energy.total([*whole, at_checkpoint(pieces[last])])
+    at_step = [
+        {record.key: record for record in piece if record.metadata.get("step_num") == step}
+        for piece in pieces
+    ]
+    last = max(number for number, keys in enumerate(at_step) if "checkpoint_stop" in keys)
+    event = at_step[last].get(energy.LOG_KEY)
+    own = Energy.from_event(event.value, event.metadata) if event else None
+    return energy.total([*map(energy_of_run, pieces[:last]), own])
 
 
-def _saved_ms(records: Sequence[Record], log: paths.Location) -> dict[int, float]:
+def _saved_ms(records: Sequence[Record]) -> dict[int, float]:
     """Step -> when its checkpoint was saved."""
-    saved_ms = {}
     # In the order of the logs: a step that was trained again after a kill counts the last time.
-    for record in records:
-        if record.key == "checkpoint_stop":
-            step = record.metadata.get("step_num")
-            if type(step) is not int:
-                raise ValueError(f"{log}: checkpoint_stop without step_num; copy the log again")
-            # That of step 0 was saved before anything was trained.
-            if step > 0:
-                saved_ms[step] = record.time_ms
-    return saved_ms
+    saved_ms = {
+        record.metadata["step_num"]: record.time_ms
+        for record in records
+        if record.key == "checkpoint_stop"
+    }
+    # That of step 0 was saved before anything was trained.
+    return {step: time_ms for step, time_ms in saved_ms.items() if step > 0}
+
+
+def _micro_batch_size(records: Sequence[Record]) -> int:
+    """Samples of a step, by which checkpoints are counted."""
+    values: dict[str, Any] = {record.key: record.value for record in records}
+    return values["global_batch_size"] // values["gradient_accumulation_steps"]
 
 
 def _header(logs: Sequence[paths.Location]) -> list[str]:
@@ -115,10 +126,8 @@ def _header(logs: Sequence[paths.Location]) -> list[str]:
 
     A resumed training is division open, which only its later logs say.
     """
-    first, last = (_lines_before_run(log) for log in (logs[0], logs[-1]))
-    division = next((line for line in last if _DIVISION in line), None)
-    if division is None:
-        raise ValueError(f"{logs[-1]}: no submission_division before run_start; copy the log again")
+    first, last = _lines_before_run(logs[0]), _lines_before_run(logs[-1])
+    division = next(line for line in last if _DIVISION in line)
     return [division if _DIVISION in line else line for line in first]
 
 
@@ -126,24 +135,5 @@ _DIVISION = '"key": "submission_division"'
 
 
 def _lines_before_run(log: paths.Location) -> list[str]:
-    try:
-        lines = paths.read_bytes(log).decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{log}: no UTF-8 ({error.reason}); copy the log again") from error
-    run_start = next((n for n, line in enumerate(lines) if '"key": "run_start"' in line), None)
-    if run_start is None:
-        raise ValueError(f"{log}: no run_start; copy the log again")
-    return lines[:run_start]
-
-
-def _micro_batch_size(records: Sequence[Record], log: paths.Location) -> int:
-    values = {record.key: record.value for record in records}
-    sizes = [values.get(key) for key in ("global_batch_size", "gradient_accumulation_steps")]
-    counts = [value for value in sizes if type(value) is int and 0 < value < 2**31]
-    if len(counts) < len(sizes):
-        raise ValueError(
-            f"{log}: global_batch_size or gradient_accumulation_steps is not a number of samples; "
-            "copy the log again"
-        )
-    batch_size, accumulated = counts
-    return batch_size // accumulated
+    lines = paths.read_bytes(log).decode(errors="replace").split("\n")
+    return lines[: next(n for n, line in enumerate(lines) if '"key": "run_start"' in line)]

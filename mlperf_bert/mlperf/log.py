@@ -2,8 +2,8 @@
 
     with MlperfLog(path) as log:
         log.init_start(cache_cleared=True)
-        log.submission(SubmissionInfo(org="example", platform="8xExample"))
-        log.hyperparameters({"global_batch_size": 448, ...})
+        log.events(SubmissionInfo(org="example", platform="8xExample").events())
+        log.events({"global_batch_size": 448, ...})
         log.weights_initialization(tf1_names)
         log.init_stop()
         with log.run() as run:
@@ -19,11 +19,12 @@ first_epoch_num. `log.time_ms = ...` dates what follows, for events of the past,
 after the training needs.
 
 Source: the rule files of mlperf_logging.compliance_checker, rulesets 1.0.0 to 5.0.0, and
-training_6.1.0/common.yaml for `computation`.
+training_6.1.0/common.yaml for precision and parallelism.
 """
 
 import contextlib
 import inspect
+import io
 import logging
 import math
 import os
@@ -31,7 +32,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -42,13 +43,17 @@ from mlperf_logging.mllog.mllog import MLLogger
 from mlperf_bert.files.whole import no_room_named, write_whole
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy, Meter
-from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.mlperf.ledger import Ledger, Seconds
 
 Metadata = Mapping[str, object] | None
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 # mllog asks for the caller of every line, whose module Python would look for among thousands.
 inspect.modulesbyfile[__file__] = __name__
 
+NO_PARALLELISM = dict.fromkeys(
+    [f"{kind}_parallelism" for kind in ("tensor", "pipeline", "context", "expert")], 1
+)
+"""MLLOG key -> value where the replicas share nothing but the data; rulesets from 6.1.0 on ask."""
 STATUSES = (constants.ONPREM, constants.CLOUD, "preview", constants.RESEARCH)
 
 
@@ -75,6 +80,12 @@ class SubmissionInfo:
         if self.status not in STATUSES:
             raise ValueError(f"submission status={self.status!r}: use one of {', '.join(STATUSES)}")
 
+    def events(self) -> dict[str, str]:
+        """MLLOG key -> value; the checker requires them before init_stop."""
+        values = {name: getattr(self, name) for name in ("org", "platform", "division", "status")}
+        of_all = {constants.SUBMISSION_BENCHMARK: constants.BERT}
+        return of_all | {f"submission_{name}": value for name, value in values.items()}
+
 
 def json_safe(value: object) -> object:
     """Return `value` as plain JSON: no NumPy types, NaN and the infinities as strings."""
@@ -91,47 +102,48 @@ def json_safe(value: object) -> object:
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written as JSON to the log")
 
 
+@dataclass(eq=False)
 class TimedRun:
     """The timed part of a run, between run_start and run_stop; made by `MlperfLog.run`.
 
     After run_stop only checkpoints may be logged: all else raises a RuntimeError.
-
-    Attributes:
-      samples: how many samples have been trained so far. `block_stop` and `eval_accuracy` set it;
-        the training loop may set it more often, so that an aborted run logs the right number.
-      is_stopped: run_stop has been logged.
-      ledger: where the time goes since the run's start. Once anything but host work is counted, its
-        seconds are logged after every block and before run_stop, with the joules of `meter`.
-      meter: what the run takes of energy, logged after every checkpoint and before run_stop; None:
-        it is not measured. It is read here only.
     """
 
-    def __init__(self, log: "MlperfLog", meter: Meter | None = None) -> None:
-        self.samples = 0
-        self.is_stopped = False
-        self.ledger = Ledger()
-        self.meter = meter
+    log: "MlperfLog"
+    meter: Meter | None = None
+    """What the run takes of energy, logged after every checkpoint and before run_stop."""
+    samples: int = 0
+    """Trained so far. `block_stop` and `eval_accuracy` set it; the training loop may set it more
+    often, so that an aborted run logs the right number."""
+    is_stopped: bool = False
+    """run_stop has been logged."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Where the time goes since the run's start. Once anything but host work is counted, its
+    seconds are logged after every block and before run_stop."""
+
+    def __post_init__(self) -> None:
         self._num_eval_samples: int | None = None
-        self._log = log
-        self._block_start_samples = 0
-        # The first reading of the meter, from which its joules count.
-        self._spent_before_block = self._spent()
+        self._block_start_samples, self._seconds_before_block = 0, self.ledger.read()
+        # The first reading, from which the joules count.
+        self._read_meter()
 
     @property
     def _running(self) -> "MlperfLog":
         """The log, for what may only stand before run_stop."""
         if self.is_stopped:
             raise RuntimeError("run_stop has been logged: the run is over")
-        return self._log
+        return self.log
 
-    def _spent(self, *, is_last: bool = False) -> tuple[ledger.Seconds, Energy | None]:
-        return self.ledger.read(), self.meter.read(is_last=is_last) if self.meter else None
+    def _read_meter(self) -> Energy | None:
+        return self.meter.read() if self.meter else None
 
     def block_start(self, samples: int, *, num_samples: int) -> None:
         """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: a block trains 1 sample or more")
-        self._block_start_samples, self._spent_before_block = samples, self._spent()
+        self._block_start_samples, self._seconds_before_block = samples, self.ledger.read()
+        # Counters of processors wrap within minutes: blocks and evaluations lie between readings.
+        self._read_meter()
         position = {"first_epoch_num": samples, "epoch_count": num_samples}
         self._running.start(constants.BLOCK_START, position | {"samples_count": samples})
 
@@ -140,10 +152,9 @@ class TimedRun:
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._running.end(constants.BLOCK_STOP, metadata)
         self.samples = samples
-        (seconds, taken), (seconds_before, taken_before) = self._spent(), self._spent_before_block
-        joules = taken.joules_since(taken_before) if taken and taken_before else None
-        difference = ledger.difference(seconds, seconds_before)
-        self._log_ledger(difference, metadata | {"of": "block"}, joules=joules)
+        self._read_meter()
+        seconds = ledger.difference(self.ledger.read(), self._seconds_before_block)
+        self._log_ledger(seconds, metadata | {"of": "block"})
 
     def eval_samples(self, num_samples: int) -> None:
         """Log the number of samples of every evaluation, if it was not known before the run."""
@@ -187,11 +198,11 @@ class TimedRun:
     def checkpoint_start(self, step: int) -> None:
         """Log that the checkpoint of `step` is being written."""
         # Also after run_stop: the last one is written when the clock has stopped.
-        self._log.start("checkpoint_start", {"step_num": step})
+        self.log.start("checkpoint_start", {"step_num": step})
 
     def checkpoint_stop(self, step: int) -> None:
         """Log that the checkpoint of `step` has been written."""
-        self._log.end("checkpoint_stop", {"step_num": step})
+        self.log.end("checkpoint_stop", {"step_num": step})
         # Here too: the clock of an offline evaluation stops at a checkpoint.
         if self.meter and not self.is_stopped:
             self.log_energy(self.meter.read(), of="checkpoint", step_num=step)
@@ -219,10 +230,8 @@ class TimedRun:
         # First: if a line cannot be written, nothing tries to log another end.
         self.is_stopped = True
         self.ledger.stop()
-        seconds, taken = self._spent(is_last=True)
-        of_run = {**_position(self.samples), "of": "run"}
-        self._log_ledger(seconds, of_run, joules=taken.joules if taken else None)
-        if taken:
+        self._log_ledger(self.ledger.read(), {**_position(self.samples), "of": "run"})
+        if taken := self._read_meter():
             self.log_energy(taken, of="run")
         # The checkers read train_samples only before run_stop.
         log.event(constants.TRAIN_SAMPLES, self.samples)
@@ -231,20 +240,14 @@ class TimedRun:
     def log_energy(self, taken: Energy, *, of: str, **metadata: object) -> None:
         """Log the energy since the start of the run, up to its end or up to a checkpoint."""
         value, remarks = taken.as_event()
-        self._log.event(energy.LOG_KEY, value, {"of": of, **metadata, **remarks})
+        self.log.event(energy.LOG_KEY, value, {"of": of, **metadata, **remarks})
 
-    def _log_ledger(
-        self, seconds: ledger.Seconds, metadata: dict[str, object], *, joules: float | None
-    ) -> None:
-        """With the energy of the same time, if it is known."""
-        if not any(seconds[kind] for kind in ledger.KINDS if kind != ledger.HOST):
-            return
-        utilization = ledger.accelerator_utilization(seconds)
-        value = {**ledger.as_fields(seconds), "accelerator_utilization": utilization}
-        if joules is not None:
-            value["joules"] = joules
-        rounded = {name: round(number, 6) for name, number in value.items()}
-        self._log.event(ledger.LOG_KEY, rounded, metadata)
+    def _log_ledger(self, seconds: Seconds, metadata: dict[str, object]) -> None:
+        if any(seconds[kind] for kind in ledger.KINDS if kind != ledger.HOST):
+            utilization = ledger.accelerator_utilization(seconds)
+            value = {**ledger.as_fields(seconds), "accelerator_utilization": utilization}
+            rounded = {name: round(number, 6) for name, number in value.items()}
+            self.log.event(ledger.LOG_KEY, rounded, metadata)
 
 
 def _position(samples: int) -> dict[str, int]:
@@ -275,7 +278,6 @@ class MlperfLog:
 
     Attributes:
       time_ms: the time of the lines to come, in milliseconds since 1970; None: that of the call.
-      held: the lines before `commit`.
 
     Raises:
       ValueError: the file exists; logs of several runs in one file fail every checker.
@@ -285,9 +287,7 @@ class MlperfLog:
         self.path = None if path is None else Path(path)
         self._require_absent()
         self.time_ms: float | None = None
-        self.held: list[str] = []
-        self._file: TextIO | None = None
-        self._is_open = True
+        self._lines: TextIO = io.StringIO()
         self._lock = threading.Lock()
         self._has_run = False
         # mllog's default logger is global and gets another handler at each call: two runs in one
@@ -305,7 +305,13 @@ class MlperfLog:
         return self
 
     def __exit__(self, *exc_info) -> None:
-        self.close()
+        self.commit()
+        self.discard()
+
+    @property
+    def held(self) -> str:
+        """The lines before `commit`; nothing after it."""
+        return self._lines.getvalue() if isinstance(self._lines, io.StringIO) else ""
 
     def event(self, key: str, value: object = None, metadata: Metadata = None) -> None:
         """Log a point in time. NumPy values and non-finite numbers become plain JSON.
@@ -314,6 +320,11 @@ class MlperfLog:
           TypeError: a value that JSON cannot hold.
         """
         self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=self.time_ms)
+
+    def events(self, values: Mapping[str, object]) -> None:
+        """Log MLLOG key -> value: names, sizes, seed, schedule, optimizer, precision."""
+        for key, value in values.items():
+            self.event(key, value)
 
     def start(self, key: str, metadata: Metadata = None) -> None:
         """Log the start of an interval."""
@@ -325,20 +336,19 @@ class MlperfLog:
 
     def copy_line(self, line: str) -> None:
         """Write a line, such as one of another log, as it is."""
-        # The thread that writes a checkpoint logs too.
-        with self._lock:
-            if self._file:
-                with no_room_named(self._file.name):
-                    self._file.write(f"{line}\n")
-                    # At once: a killed run leaves what it has logged.
-                    self._file.flush()
-            elif self._is_open:
-                self.held.append(f"{line}\n")
+        # The thread that writes a checkpoint logs too, even when the log is closed.
+        with self._lock, no_room_named(str(self.path)):
+            if not self._lines.closed:
+                self._lines.write(f"{line}\n")
+                # At once: a killed run leaves what it has logged.
+                self._lines.flush()
 
     def declare_open(self) -> None:
         """Change the division to open; only before `commit`."""
         division = r'("key": "submission_division", "value": )"\w+"'
-        self.held = [re.sub(division, r'\1"open"', line) for line in self.held]
+        if held := self.held:
+            self._lines = io.StringIO()
+            self._lines.write(re.sub(division, r'\1"open"', held))
 
     def commit(self) -> None:
         """Write all lines so far to the file, and later lines at once. Further calls do nothing.
@@ -346,26 +356,19 @@ class MlperfLog:
         Raises:
           OSError: it cannot be written; nothing is left of it.
         """
-        if self.path is None or self._file or not self._is_open:
+        is_held = isinstance(self._lines, io.StringIO) and not self._lines.closed
+        if self.path is None or not is_held:
             return
         self._require_absent()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, "".join(self.held))
-        self._file = self.path.open("a", encoding="utf-8")
-
-    def close(self) -> None:
-        """Commit the file and stop writing. Further calls do nothing."""
-        self.commit()
-        self.discard()
+        write_whole(self.path, self.held)
+        self._lines = self.path.open("a", encoding="utf-8")
 
     def discard(self) -> None:
         """Stop writing; without `commit` no file is left."""
-        self._is_open = False
-        if self._file:
-            # A line that failed has raised its error.
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
+        # A line that failed has raised its error.
+        with contextlib.suppress(OSError):
+            self._lines.close()
 
     def init_start(self, cache_cleared: bool | None) -> None:
         """Log the start of the untimed initialisation.
@@ -374,46 +377,6 @@ class MlperfLog:
         """
         self.event(constants.CACHE_CLEAR, cache_cleared)
         self.start(constants.INIT_START)
-
-    def submission(self, info: SubmissionInfo) -> None:
-        """Log who submits; the checker requires it before init_stop."""
-        self.event(constants.SUBMISSION_BENCHMARK, constants.BERT)
-        self.event(constants.SUBMISSION_ORG, info.org)
-        self.event(constants.SUBMISSION_PLATFORM, info.platform)
-        self.event(constants.SUBMISSION_DIVISION, info.division)
-        self.event(constants.SUBMISSION_STATUS, info.status)
-
-    def hyperparameters(self, values: Mapping[str, object]) -> None:
-        """Log sizes, seed, schedule and optimizer, MLLOG key -> value."""
-        for key, value in values.items():
-            self.event(key, value)
-
-    def computation(
-        self,
-        *,
-        precision_in_linear: str,
-        precision_in_attention: str,
-        precision_in_communication: str,
-        micro_batch_size: int,
-        config_filename: str,
-    ) -> None:
-        """Log what rulesets from 6.1.0 on require of every benchmark, and older ones ignore.
-
-        Args:
-          precision_in_linear: the lowest one, as ruleset 6.1.0 spells it ("fp32", "bfloat16").
-          precision_in_attention: as well.
-          precision_in_communication: of what the replicas send each other.
-          micro_batch_size: samples of a step on one replica.
-          config_filename: of the file that names every parameter of the run.
-        """
-        self.event(constants.LOWEST_NUMERICAL_PRECISION_IN_LINEAR, precision_in_linear)
-        self.event(constants.LOWEST_NUMERICAL_PRECISION_IN_ATTN, precision_in_attention)
-        self.event(constants.LOWEST_NUMERICAL_PRECISION_IN_COMM, precision_in_communication)
-        # The replicas share nothing but the data.
-        for kind in ("tensor", "pipeline", "context", "expert"):
-            self.event(f"{kind}_parallelism", 1)
-        self.event(constants.MICRO_BATCH_SIZE, micro_batch_size)
-        self.event(constants.CONFIG_FILENAME, config_filename)
 
     def weights_initialization(self, tf1_names: Iterable[str]) -> None:
         """Log one line per initialised weight, under its TensorFlow 1 name without ":0".
@@ -469,15 +432,12 @@ def close_log(path: Path) -> bool:
     whole = text[: text.rfind("\n") + 1]
     if '"key": "run_start"' not in whole or '"key": "run_stop"' in whole:
         return False
+
+    def last(name: str) -> int:
+        return int([0, *re.findall(rf'"{name}": (\d+)', whole)][-1])
+
     log = MlperfLog(None)
-    log.time_ms = _last_number(whole, "time_ms")
-    run = TimedRun(log)
-    run.samples = _last_number(whole, "samples_count")
-    run.abort(written_ms=round(time.time() * 1000))
-    write_whole(path, "".join([whole, *log.held]))
+    log.time_ms = last("time_ms")
+    TimedRun(log, samples=last("samples_count")).abort(written_ms=round(time.time() * 1000))
+    write_whole(path, whole + log.held)
     return True
-
-
-def _last_number(text: str, name: str) -> int:
-    numbers = re.findall(rf'"{name}": (\d+)', text)
-    return int(numbers[-1]) if numbers else 0

@@ -6,10 +6,7 @@ and train_samples holds the number. A train_samples of before the training is no
 Google and Habana have there what was planned, others the size of the data set.
 """
 
-import codecs
-import io
-import itertools
-import json
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,14 +38,6 @@ MOST_SAMPLES_TO_CONVERGE = 50_000_000
 SAMPLES_UNKNOWN = "samples unknown: "
 _KILLED = "what a killed run took after its last checkpoint is not known"
 _TOKEN = ":::MLLOG "
-# As a terminal, `cat -v` and syslog have it; inside of JSON the byte is written otherwise.
-_COLOUR = re.compile(r"(?:\x1b|\^\[|#033)\[[0-?]*[ -/]*[@-~]|\x1b[()][0-9A-B]")
-_WRAPPED = "is {}, which the official tools do not read; convert it: {}"
-_COLOURED = _WRAPPED.format("coloured", r"sed 's/\x1b\[[0-9;]*m//g' FILE > OTHER")
-_IN_JSON = (
-    "has JSON around each line, which the official tools do not read; take docker logs CONTAINER "
-    "> OTHER, or jq -rj .log FILE > OTHER"
-)
 # Beginnings of the keys of a run's configuration.
 _HYPERPARAMETERS = re.compile(
     "global_batch_size|gradient_accumulation_steps|micro_batch_size|num_warmup_steps|"
@@ -57,7 +46,6 @@ _HYPERPARAMETERS = re.compile(
 )
 # After one of these keys some samples have been trained.
 _TRAINED = ("block_stop", "epoch_stop", "eval_start", "eval_stop")
-_CLOCK_TOLERANCE_MS = 1000  # between hosts
 _END_OF_TIME_MS = 2**63
 _T = TypeVar("_T")
 
@@ -156,22 +144,23 @@ class RunResult:
 
 
 def read_records(
-    path: Path, *, may_be_cut: bool = False, may_be_empty: bool = False
+    path: paths.Location, *, may_be_cut: bool = False, may_be_empty: bool = False
 ) -> list[Record]:
     """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
 
-    The log may be in wide characters, coloured, or have each line in a JSON object, as docker's.
     With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too. With
     `may_be_empty` no line need be there yet.
 
     Raises:
-      ValueError: no line of the file is of a log, or a line is cut or damaged.
+      ValueError: no line of the file is of a log, or a line is cut, damaged or inside of another
+        format.
     """
-    text, _ = _plain(read_regular_file(path))
-    records = []
+    # Latin-1, as the official tools read: no byte of a foreign log is refused.
+    text = read_regular_file(path).decode("latin-1")
     # What stands behind the last end of a line may still be written, or was cut by a kill.
     if may_be_cut:
         text = text[: text.rfind("\n") + 1]
+    records = []
     # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
     for number, line in enumerate(text.split("\n"), start=1):
         _, token, text = line.partition(_TOKEN)
@@ -180,63 +169,12 @@ def read_records(
         try:
             records.append(_record(json_text.parse_object(text)))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} line {number}: cut or damaged; copy the log again") from error
+            raise ValueError(
+                f"{path} line {number}: cut or damaged; copy the log again, as plain text"
+            ) from error
     if not records and not may_be_empty:
         raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
     return records
-
-
-def require_plain(path: paths.Location) -> None:
-    """Refuse a log that `read_records` takes out of its wrapping, and the official tools do not.
-
-    Raises:
-      ValueError: it is in wide characters, in JSON or coloured; says how to convert it.
-    """
-    _, wrapping = _plain(read_regular_file(path))
-    if wrapping:
-        raise ValueError(f"{path}: {wrapping}")
-
-
-def _plain(content: bytes) -> tuple[str, str]:
-    """Return a log's text with plain ends of lines, and what hid its events; "" if nothing did."""
-    wrapping = ""
-    # By a mark, or by the zeros in the first characters.
-    encoding = json.detect_encoding(content)
-    if not encoding.startswith("utf-8"):
-        content = content.decode(encoding, errors="replace").encode()
-        name = encoding.upper().replace("-BE", "BE").replace("-LE", "LE")
-        wrapping = _WRAPPED.format(f"text in {name}", f"iconv -f {name} -t UTF-8 FILE > OTHER")
-    # Latin-1, as the official tools read: no byte of a foreign log is refused.
-    text = content.removeprefix(codecs.BOM_UTF8).decode("latin-1")
-    for unwrap, wrapped in ((_without_json, _IN_JSON), (_without_colours, _COLOURED)):
-        plain = unwrap(text)
-        if _events(plain) != _events(text):
-            wrapping = wrapping or wrapped
-        text = plain
-    return text.replace("\r\n", "\n").replace("\r", "\n"), wrapping
-
-
-def _events(text: str) -> list[str]:
-    return [line.partition(_TOKEN)[2] for line in text.split("\n") if _TOKEN in line]
-
-
-def _without_colours(text: str) -> str:
-    return _COLOUR.sub("", text)
-
-
-def _without_json(text: str) -> str:
-    """Return the lines of which each is in a JSON object, as docker and journald keep them."""
-    lines = []
-    for line in io.StringIO(text):
-        try:
-            fields = json_text.parse_object(line) if line.startswith("{") else {}
-        except ValueError:
-            fields = {}
-        values = [value for value in fields.values() if isinstance(value, str)]
-        inner = next((f"{value}\n" for value in values if _TOKEN in value), line)
-        # Docker's own newline stays: it cuts a long line into pieces, of which the last one has it.
-        lines.append(fields["log"] if isinstance(fields.get("log"), str) else inner)
-    return "".join(lines)
 
 
 def _record(fields: Mapping) -> Record:
@@ -297,7 +235,6 @@ def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
     start, stop = _only(records, "run_start"), _only(records, "run_stop")
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError("run_stop lies before run_start: the clocks ran backwards")
-    _require_clocks_forward(records[records.index(start) : records.index(stop)])
     batch_size = next(reversed(counts_of(records, "global_batch_size")), None)
     train_samples, planned_samples = _train_samples(records)
     evaluations = _evaluations(
@@ -342,26 +279,25 @@ def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
 def _train_samples(records: Sequence[Record]) -> tuple[float | None, float | None]:
     """Return the last train_samples that counts trained samples, and the last one that does not.
 
-    What stands before the training, or after evaluations with different results, counts none.
+    What stands before the training, or before evaluations with another result, counts none.
     """
-    logged_after: dict[float, set[str | None]] = {}
-    result = None  # of the last evaluation, "" before the first one, None before the training
-    has_begun = False
-    for record in records:
-        has_begun |= record.key == "run_start"
-        if has_begun and record.key == "eval_accuracy":
-            result = repr(record.value)
-        elif has_begun and record.key in _TRAINED:
-            result = result or ""
-        elif record.key == "train_samples" and record.value is not None:
-            samples = require_count(record.value, record.key)
-            logged_after[samples] = logged_after.pop(samples, set()) | {result}
-    trained = [
-        samples
-        for samples, results in logged_after.items()
-        if None not in results and len(results - {""}) <= 1 and samples <= MOST_SAMPLES_TO_CONVERGE
+    begun = [record.key for record in records].index("run_start")
+    evaluated = [
+        (place, repr(record.value))
+        for place, record in enumerate(records)
+        if place > begun and record.key == "eval_accuracy"
     ]
-    planned = [samples for samples in logged_after if samples not in trained]
+    trained_at = [n for n, record in enumerate(records) if n > begun and record.key in _TRAINED]
+    # Several ranks may log the last evaluation and its train_samples, one after the other.
+    last = [place for place, result in evaluated if result == evaluated[-1][1]] or trained_at
+    end = last[0] if last else len(records)
+    counts = [
+        (place > end, require_count(record.value, record.key))
+        for place, record in enumerate(records)
+        if record.key == "train_samples" and record.value is not None
+    ]
+    planned = [n for is_late, n in counts if not is_late or n > MOST_SAMPLES_TO_CONVERGE]
+    trained = [n for _, n in counts if n not in planned]
     return next(reversed(trained), None), next(reversed(planned), None)
 
 
@@ -389,18 +325,6 @@ def _only(records: list[Record], key: str) -> Record:
     if len(lines) != 1:
         raise ValueError(f"{len(lines)} lines {key}, a log of one run has 1")
     return lines[0]
-
-
-def _require_clocks_forward(timed_records: list[Record]) -> None:
-    # Other lines than these may come from other hosts.
-    evaluations = _of_key(timed_records, "eval_accuracy")
-    for previous, record in itertools.pairwise([timed_records[0], *evaluations]):
-        back_ms = previous.time_ms - record.time_ms
-        if back_ms > _CLOCK_TOLERANCE_MS:
-            raise ValueError(
-                f"an evaluation lies {back_ms / 1000:.0f} s before the {previous.key} above it: "
-                "the clocks ran backwards"
-            )
 
 
 def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
@@ -598,14 +522,10 @@ def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
     None if none says so; what cannot be read says nothing.
     """
     for path in logs:
-        try:
-            records = read_records(path, may_be_cut=True)
-            samples = counts_of(records, "train_samples")
-        except (ValueError, OSError):
-            continue
-        ends = [record.metadata.get("status") for record in records if record.key == "run_stop"]
-        if samples and ends[-1:] == ["success"]:
-            return samples[-1]
+        with contextlib.suppress(ValueError, OSError):
+            run = read_run(path, may_run=True)
+            if run.succeeded:
+                return run.samples_to_converge
     return None
 
 

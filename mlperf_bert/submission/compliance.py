@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.logs import require_plain
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import official
 
@@ -40,13 +39,12 @@ def check_log(path: str | os.PathLike, ruleset: str) -> Verdict:
     """Run the official compliance checker on a log under one ruleset.
 
     Raises:
-      ValueError: there is no such file, it is not plain text, or the ruleset does not accept BERT.
+      ValueError: there is no such file, or the ruleset does not accept BERT.
       OSError: a bucket refuses to show it.
     """
     path = paths.location(path)
     if not paths.is_file(path):
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
-    require_plain(path)
     arguments = ["--usage", "training", "--ruleset", ruleset, str(path)]
     answer = official.ask("compliance_checker", *arguments, ruleset=ruleset)
     passed = answer.returncode == 0 and "SUCCESS" in answer.report

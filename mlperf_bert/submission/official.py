@@ -20,9 +20,7 @@ from pathlib import Path
 from mlperf_logging.package_checker.seed_checker import SeedChecker
 
 from mlperf_bert.files import folders, paths
-from mlperf_bert.mlperf.logs import require_plain
 from mlperf_bert.mlperf.rules import require_ruleset
-from mlperf_bert.submission.folder import result_files
 from mlperf_bert.submission.system import read_overrides
 
 _PACKAGE_PASSED = "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"
@@ -141,10 +139,8 @@ def check_rcp(
       custom_rcps: JSON file of reference points to use instead of the official ones.
 
     Raises:
-      ValueError: the ruleset has no BERT, or a log is not plain text.
+      ValueError: the ruleset has no BERT.
     """
-    for log in result_files(results_dir):
-        require_plain(log)
     options = ["--rcp_usage", "training", "--rcp_version", ruleset]
     options += ["--bert_train_samples"] if by_train_samples else []
     options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []

@@ -16,7 +16,7 @@ import tensorflow as tf
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import no_room_named, write_whole
 from mlperf_bert.mlperf import caches, rules
-from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
+from mlperf_bert.mlperf.log import NO_PARALLELISM, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.logs import RECORD_NAME
 from mlperf_bert.training import checks
 from mlperf_bert.training.checks import Setup
@@ -176,22 +176,22 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
 
     `provenance` is what the run is known by, as `Origin.summary`.
     """
-    config = setup.config
-    precision = precision_of_products(config.precision, config.device, setup.devices.mesh)
-    submission = _submission(setup, team, provenance)
+    config, devices = setup.config, setup.devices
+    precision = precision_of_products(config.precision, config.device, devices.mesh)
     log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
-    log.submission(submission)
-    log.hyperparameters(config.hyperparameters(seed=team.seed))
-    log.computation(
-        precision_in_linear=precision,
-        precision_in_attention=precision,  # of its products; the softmax is fp32
-        precision_in_communication="fp32",  # gradients have the type of the weights
-        micro_batch_size=setup.replica_batch_size,
-        config_filename=RECORD_NAME,
-    )
-    log.event("gradient_normalization", config.normalization)
-    log.event("num_replicas", setup.devices.num_replicas)
-    log.event("devices", str(setup.devices))
+    log.events(_submission(setup, team, provenance).events())
+    values = config.hyperparameters(seed=team.seed) | {
+        "lowest_numerical_precision_in_linear": precision,
+        "lowest_numerical_precision_in_attn": precision,  # of its products; the softmax is fp32
+        "lowest_numerical_precision_in_comm": "fp32",  # gradients have the type of the weights
+        **NO_PARALLELISM,  # but that of the data
+        "micro_batch_size": setup.replica_batch_size,
+        "config_filename": RECORD_NAME,
+        "gradient_normalization": config.normalization,
+        "num_replicas": devices.num_replicas,
+        "devices": str(devices),
+    }
+    log.events(values)
     if config.emulate_step_seconds is not None:
         log.event("emulated_step_seconds", config.emulate_step_seconds)
     if config.time_budget is not None:

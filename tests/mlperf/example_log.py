@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
+from mlperf_bert.mlperf.log import NO_PARALLELISM, MlperfLog, SubmissionInfo
 from mlperf_bert.optimization.config import OptimizerConfig
 
 SUBMISSION = SubmissionInfo(org="example", platform="1xExample")
@@ -27,9 +27,10 @@ HYPERPARAMETERS = {
 }
 NUM_EVAL_SAMPLES = {"eval_samples": 10_000}
 COMPUTATION = {
-    "precision_in_linear": "bfloat16",
-    "precision_in_attention": "bfloat16",
-    "precision_in_communication": "fp32",
+    "lowest_numerical_precision_in_linear": "bfloat16",
+    "lowest_numerical_precision_in_attn": "bfloat16",
+    "lowest_numerical_precision_in_comm": "fp32",
+    **NO_PARALLELISM,
     "micro_batch_size": 56,
     "config_filename": "run.json",
 }
@@ -39,9 +40,9 @@ INTERVAL_SAMPLES = 150_080
 def initialise(log: MlperfLog, *, num_layers: int = 1, **changes: object) -> None:
     """Log everything that comes before run_start."""
     log.init_start(cache_cleared=True)
-    log.submission(SUBMISSION)
-    log.hyperparameters(HYPERPARAMETERS | NUM_EVAL_SAMPLES | changes)
-    log.computation(**COMPUTATION)
+    log.events(SUBMISSION.events())
+    log.events(HYPERPARAMETERS | NUM_EVAL_SAMPLES | changes)
+    log.events(COMPUTATION)
     log.weights_initialization(weight.tf1_name for weight in names.weights(num_layers))
     log.init_stop()
 

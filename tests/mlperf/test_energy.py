@@ -1,16 +1,15 @@
-"""Joules of stand-ins that are known exactly: counters that wrap or fail, a given power.
+"""Joules of stand-ins that are known exactly: counters that wrap or fail, a given power."""
 
-Long because every kind of counter has a stand-in of its own.
-"""
-
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mlperf_bert.mlperf import energy, ledger
+from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog, close_log
-from mlperf_bert.mlperf.logs import energy_of_pieces, read_records, read_run, values_of
+from mlperf_bert.mlperf.logs import energy_of_pieces, read_records, read_run
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import Clock, initialise
 
@@ -37,37 +36,36 @@ def count(folder, zone: int, microjoules: int) -> None:
 
 
 class Nvml:
-    """Two GPUs, of which the test sets the counters (mJ)."""
+    """GPUs, of which the test sets the counters (mJ)."""
 
     class NVMLError(Exception):
         """As pynvml's."""
 
-    def __init__(self, *, counts: bool = True):
-        self.millijoules = [5_000, 7_000]
-        self.counts, self.lost = counts, False
+    def __init__(self, *millijoules: int, fails: str = ""):
+        self.millijoules, self.fails = list(millijoules), fails
 
     def nvmlInit(self):
         pass
 
     def nvmlDeviceGetCount(self):
-        return 2
+        return len(self.millijoules)
 
     def nvmlDeviceGetHandleByIndex(self, index):
-        if index >= self.nvmlDeviceGetCount():
+        if index >= len(self.millijoules):
             raise self.NVMLError("Invalid Argument")
         return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid not in [f"GPU-{str(number) * 3}" for number in range(len(self.millijoules))]:
+            raise self.NVMLError("Not Found")
+        return int(uuid[-1])
 
     def nvmlDeviceGetIndex(self, handle):
         return handle
 
-    def nvmlDeviceGetMigMode(self, handle):
-        raise self.NVMLError("Not Supported")
-
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        if self.lost:
-            raise self.NVMLError("GPU is lost")
-        if not self.counts:
-            raise self.NVMLError("Not Supported")
+        if self.fails:
+            raise self.NVMLError(self.fails)
         return self.millijoules[handle]
 
 
@@ -77,11 +75,9 @@ def test_a_given_power_is_watts_times_seconds(clock):
     clock.pass_by(32)
     assert meter.read().joules == pytest.approx(320 * 32)
     clock.pass_by(5.5)
-    taken = meter.read(is_last=True)
+    taken = meter.read()
     assert taken.parts == {"system": pytest.approx(320 * 37.5)}
     assert str(taken) == "12,000.0 J = 0.003333 kWh of the system; at the given 320 W"
-    clock.pass_by(100)
-    assert meter.read(is_last=True) == meter.read() == taken
 
 
 def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
@@ -97,7 +93,7 @@ def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
     meter.read()
     clock.pass_by(10)
     count(folder, 0, 389_013 + 2_000_000)
-    found = meter.read(is_last=True)
+    found = meter.read()
     assert found.parts == pytest.approx({"processors": 7.0, "memory": 0.5}, abs=1e-9)
     assert str(found).startswith("7.5 J = 2.083e-06 kWh of the processors and memory")
 
@@ -113,11 +109,10 @@ def test_a_counter_that_may_have_wrapped_twice_is_no_figure(tmp_path, clock):
     meter = energy.meter(rapl=folder, clock=clock)
     meter.read()
     clock.pass_by(66)
-    found = meter.read(is_last=True)
+    found = meter.read()
     assert found.joules is None
     assert found.unknown == (
-        "RAPL's intel-rapl:0 was not read for 66 s and may have wrapped twice, after 66 s of the "
-        "run; give --power_watts"
+        "RAPL's intel-rapl:0 was not read for 66 s and may have wrapped twice; give --power_watts"
     )
     # A whole range in 66 s would be 993 W: as often as it is read within 65 s, it is known.
     meter = energy.meter(rapl=folder, clock=clock)
@@ -127,80 +122,18 @@ def test_a_counter_that_may_have_wrapped_twice_is_no_figure(tmp_path, clock):
         assert meter.read().joules == 0
 
 
-def test_beside_gpus_counters_that_fail_later_are_left_out_and_named(tmp_path, clock):
-    """An evaluation of more than a minute costs the energy of the processors, not that of GPUs."""
-    nvml, folder = Nvml(), zones(tmp_path / "powercap")
-    meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
-    meter.read()
-    nvml.millijoules = [15_000, 7_000]
-    clock.pass_by(10)
-    count(folder, 0, 1_000 + 6_000_000)
-    before = meter.read()
-    assert before.parts == pytest.approx({"GPUs": 10, "processors": 6, "memory": 0})
-    nvml.millijoules = [35_000, 7_000]
-    clock.pass_by(100)
-    taken = meter.read(is_last=True)
-    assert taken.parts == {"GPUs": 30} and taken.joules == 30
-    reason = "was not read for 100 s and may have wrapped twice, after 110 s of the run"
-    assert taken.notes == (
-        f"without processors (RAPL's intel-rapl:0 {reason})",
-        f"without memory (RAPL's intel-rapl:2 {reason})",
-    )
-    assert taken.joules_since(before) is None  # 30 of the GPUs less 16 of all would be no figure
-
-
-def test_counters_of_gpus_are_read_at_both_ends(tmp_path, clock):
-    nvml = Nvml()
+def test_counters_of_gpus_are_read_and_those_of_processors_beside_them_are_not(tmp_path, clock):
+    nvml = Nvml(5_000, 7_000)
     folder = zones(tmp_path / "powercap")
     meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
     meter.read()
     nvml.millijoules = [5_000 + 1_250, 7_000 + 2_000]
-    clock.pass_by(4)
-    found = meter.read(is_last=True)
-    assert found.parts == {"GPUs": 3.25, "processors": 0, "memory": 0} and found.notes == ()
-    nvml.millijoules = [0, 0]
-    assert meter.read(is_last=True) == found
+    clock.pass_by(400)
+    count(folder, 0, 10**6)
+    found = meter.read()
+    assert found.parts == {"GPUs": 3.25} and found.notes == ()
 
 
-def test_gpus_without_a_counter_have_no_figure(tmp_path, clock):
-    """Those before Volta, whose power alone can be read: nothing reads it in between."""
-    folder = zones(tmp_path / "powercap")
-    meter = energy.meter(num_gpus=1, rapl=folder, nvml=Nvml(counts=False), clock=clock)
-    assert meter.plan == (
-        "unknown (no counter of energy, which GPUs from Volta on have: GPU 0: Not Supported; "
-        "give --power_watts)"
-    )
-    meter.read()
-    taken = meter.read(is_last=True)
-    assert taken.joules is None and f"unknown ({taken.unknown})" == meter.plan
-
-
-class EightGpus(Nvml):
-    """Number 5 is divided into MIG devices."""
-
-    def __init__(self):
-        super().__init__()
-        self.millijoules = [0] * 8
-
-    def nvmlDeviceGetCount(self):
-        return 8
-
-    def nvmlDeviceGetMigMode(self, handle):
-        return [int(handle == 5), 0]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):
-        kind, _, name = uuid.partition("-")
-        if kind == "MIG":
-            return uuid
-        if name not in [f"{number}" * 3 for number in range(8)]:
-            raise self.NVMLError("Not Found")
-        return int(name[0])
-
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle):
-        return 5
-
-
-MIG = "whole GPUs count, also where the run uses a MIG device of one"
 ALL = "all 8 GPUs count, the run uses 2: which is not known"
 
 
@@ -211,31 +144,33 @@ ALL = "all 8 GPUs count, the run uses 2: which is not known"
         ("2,3", [2, 3], []),
         ("7, 3,4", [7, 3], []),
         ("GPU-666,GPU-222", [6, 2], []),
-        ("MIG-aaa,MIG-bbb", [5], [MIG]),
-        ("5,1", [5, 1], [MIG]),
-        *[(of, range(8), [ALL, MIG]) for of in (None, "3", "3,8", "GPU-,GPU-1", "3,-1", "3,")],
+        *[(of, range(8), [ALL]) for of in (None, "3", "3,8", "GPU-,GPU-1", "3,-1", "MIG-a,MIG-b")],
     ],
 )
 def test_of_the_gpus_those_count_that_the_run_uses(tmp_path, clock, visible, used, notes):
-    nvml = EightGpus()
-    folder = zones(tmp_path / "powercap")
-    meter = energy.meter(num_gpus=2, visible=visible, rapl=folder, nvml=nvml, clock=clock)
+    nvml = Nvml(*[0] * 8)
+    meter = energy.meter(num_gpus=2, visible=visible, rapl=tmp_path, nvml=nvml, clock=clock)
     meter.read()
     nvml.millijoules = [1000 * 2**number for number in range(8)]
     clock.pass_by(1)
-    found = meter.read(is_last=True)
+    found = meter.read()
     assert found.parts["GPUs"] == sum(2**number for number in used)
     assert list(found.notes) == notes
 
 
-def test_a_counter_that_begins_again_is_no_figure(tmp_path, clock):
-    nvml = Nvml()
-    meter = energy.meter(num_gpus=2, rapl=tmp_path, nvml=nvml, clock=clock)
-    meter.read()
-    nvml.millijoules[1] = 10
-    assert meter.read(is_last=True).unknown == (
-        "GPU 1 began again at 0, after 0 s of the run; give --power_watts"
-    )
+def test_a_counter_that_begins_again_or_is_lost_is_no_figure(tmp_path, clock):
+    for spoil, reason in (
+        (lambda nvml: nvml.millijoules.__setitem__(1, 10), "GPU 1 began again at 0"),
+        (lambda nvml: setattr(nvml, "fails", "GPU is lost"), "no counter of .* GPU is lost"),
+    ):
+        nvml = Nvml(5_000, 7_000)
+        meter = energy.meter(num_gpus=2, rapl=tmp_path, nvml=nvml, clock=clock)
+        meter.read()
+        spoil(nvml)
+        found = meter.read()
+        assert found.joules is None and re.fullmatch(f"{reason}; give --power_watts", found.unknown)
+        value, metadata = found.as_event()
+        assert value["joules"] is None and Energy.from_event(value, metadata) == found
 
 
 def test_what_is_not_there_is_said_and_what_would_help(tmp_path):
@@ -243,24 +178,23 @@ def test_what_is_not_there_is_said_and_what_would_help(tmp_path):
         def nvmlInit(self):
             raise self.NVMLError("NVML Shared Library Not Found")
 
-    class NoGpus(Nvml):
-        def nvmlDeviceGetCount(self):
-            return 0
-
     def plan(**of) -> str:
-        return energy.meter(rapl=tmp_path, **of).plan
+        return energy.meter(**{"rapl": tmp_path} | of).plan
 
-    no_rapl = f"no RAPL in {tmp_path}; give --power_watts)"
-    assert plan() == f"unknown ({no_rapl}"
-    missing = "no NVML (NVML Shared Library Not Found), "
-    assert plan(num_gpus=2, nvml=NoDriver()) == f"unknown ({missing}{no_rapl}"
-    assert plan(num_gpus=2, nvml=NoGpus()) == f"unknown (NVML shows no GPU, {no_rapl}"
-    assert plan(use_tpu=True) == f"unknown (a TPU does not report its energy, {no_rapl}"
+    def unknown(reason: str) -> str:
+        return f"unknown ({reason}; give --power_watts)"
+
     rapl = zones(tmp_path / "powercap")
-    assert "unknown" in energy.meter(num_gpus=2, nvml=NoDriver(), rapl=rapl).plan
-    there = energy.meter(num_gpus=2, nvml=Nvml(), rapl=rapl, num_hosts=4).plan
-    assert there == "of the GPUs and processors and memory; of the chief's host alone, out of 4"
-    assert energy.meter(power_watts=1.5, num_hosts=4).plan == "of the system; at the given 1.5 W"
+    assert plan() == unknown(f"no RAPL in {tmp_path}")
+    missing = unknown("no NVML (NVML Shared Library Not Found)")
+    assert plan(num_gpus=2, nvml=NoDriver(), rapl=rapl) == missing
+    assert plan(num_gpus=2, nvml=Nvml()) == unknown("NVML shows no GPU")
+    before_volta = unknown("no counter of energy of a GPU: Not Supported")
+    assert plan(num_gpus=1, nvml=Nvml(1, fails="Not Supported")) == before_volta
+    assert plan(use_tpu=True, rapl=rapl) == unknown("a TPU does not report its energy")
+    there = plan(num_gpus=2, nvml=Nvml(1, 2), num_hosts=4)
+    assert there == "of the GPUs; of the chief's host alone, out of 4"
+    assert plan(power_watts=1.5, num_hosts=4) == "of the system; at the given 1.5 W"
 
 
 def test_files_that_only_root_may_read(tmp_path, monkeypatch):
@@ -284,32 +218,14 @@ def test_a_sensor_that_fails_in_the_middle_makes_the_sum_unknown_and_not_the_run
     meter = energy.meter(rapl=folder, clock=clock)
     meter.read()
     clock.pass_by(12)
-    count(folder, 2, 300 + 700_000)
     path = folder / "intel-rapl:1" / "energy_uj"
     path.unlink() if content is None else path.write_text(content)
     meter.read()
     clock.pass_by(1)
     count(folder, 1, 10**9)  # too late
-    found = meter.read(is_last=True)
     reason = "No such file or directory" if content is None else "holds no number"
-    assert found.joules is None and reason in str(found) and "after 12 s of the run" in str(found)
-    assert found.parts == pytest.approx({"memory": 0.7})
-
-
-def test_gpus_that_are_lost_leave_the_rest_known_and_the_sum_unknown(tmp_path, clock):
-    nvml = Nvml()
-    folder = zones(tmp_path / "powercap")
-    meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
-    meter.read()
-    nvml.lost = True
-    clock.pass_by(3)
-    count(folder, 0, 1_000 + 6_000_000)
-    found = meter.read(is_last=True)
-    assert str(found) == "unknown (GPU 0: GPU is lost, after 3 s of the run; give --power_watts)"
-    assert found.parts == pytest.approx({"processors": 6.0, "memory": 0.0})
-    value, metadata = found.as_event()
-    assert value["joules"] is None and value["processors_joules"] == 6.0
-    assert Energy.from_event(value, metadata) == found
+    found = meter.read()
+    assert found.joules is None and reason in str(found)
 
 
 def test_what_is_no_event_of_energy_is_none():
@@ -317,7 +233,7 @@ def test_what_is_no_event_of_energy_is_none():
         (5, {}),
         ({}, {}),
         ({"joules": 3}, {}),
-        ({"joules": 3, "system_joules": "3"}, {}),
+        ({"joules": 3, "system_joules": "three"}, {}),
         ({"joules": 3, "system_joules": float("inf")}, {}),
         ({"joules": 3, "system_joules": 3}, {"notes": 4}),
     ):
@@ -332,6 +248,8 @@ def test_pieces_add_up():
     lost = Energy(unknown="GPU 0: GPU is lost")
     assert energy.total([first, lost]).joules is None
     assert energy.total([first, lost]).unknown == "GPU 0: GPU is lost"
+    assert energy.total([second, None]) == replace(second, at_least=energy._A_PIECE_IS_SILENT)
+    assert energy.total([None, None]) is None
 
 
 def write_piece(path, clock, *, ends: bool = True, resumed_at: int = 0) -> None:
@@ -362,24 +280,6 @@ def test_a_log_says_the_energy_of_its_run_and_up_to_each_checkpoint(tmp_path, cl
     assert [record.metadata["of"] for record in found] == ["checkpoint", "checkpoint", "run"]
     read = read_run(path).energy
     assert read.joules == 2500 and not read.at_least
-
-
-def test_a_log_says_the_energy_of_each_block_and_of_the_run(tmp_path, clock):
-    path, watts = tmp_path / "bert.log", 100
-    with MlperfLog(path) as log:
-        initialise(log)
-        with log.run(meter=energy.meter(power_watts=watts, clock=clock)) as run:
-            for block, (trained, evaluated) in enumerate([(10, 3), (20, 4)]):
-                run.block_start(448 * block, num_samples=448)
-                clock.pass_by(trained)
-                with run.ledger.counting(ledger.COMPUTE):  # else no figures are logged
-                    pass
-                run.block_stop(448 * (block + 1))
-                run.eval_start(448 * (block + 1))
-                clock.pass_by(evaluated)
-                run.eval_stop(448 * (block + 1))
-    figures = values_of(read_records(path), ledger.LOG_KEY)
-    assert [each["joules"] for each in figures] == pytest.approx([1000, 2000, 3700])
 
 
 def test_a_killed_run_took_at_least_what_its_last_checkpoint_says(tmp_path, clock):

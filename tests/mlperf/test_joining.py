@@ -20,8 +20,8 @@ def training_log(path, *, steps=STEPS, start_ms=1_000_000, division="closed"):
     with MlperfLog(path) as log:
         log.time_ms = start_ms - MINUTE_MS
         log.init_start(cache_cleared=True)
-        log.submission(dataclasses.replace(SUBMISSION, division=division))
-        log.hyperparameters(HYPERPARAMETERS | {"gradient_accumulation_steps": 2})
+        log.events(dataclasses.replace(SUBMISSION, division=division).events())
+        log.events(HYPERPARAMETERS | {"gradient_accumulation_steps": 2})
         log.weights_initialization(weight.tf1_name for weight in names.weights(24))
         log.time_ms = start_ms
         log.init_stop()
@@ -146,37 +146,26 @@ def test_logs_without_a_run_or_checkpoints_are_refused(tmp_path):
         join(tmp_path, [0.73])
     lines = (tmp_path / "bert.log").read_text().splitlines(keepends=True)
     (tmp_path / "bert.log").write_text("".join(lines[:20]))
-    with pytest.raises(ValueError, match="no run_start"):
+    with pytest.raises(ValueError, match="not the log of a training"):
         join(tmp_path, [0.73])
 
 
-NO_SIZES = "global_batch_size or gradient_accumulation_steps is not a number"
-
-
 @pytest.mark.parametrize(
-    ("whole", "damaged", "reason"),
+    ("whole", "damaged"),
     [
-        ('"step_num": 670', '"step_num": "670"', "checkpoint_stop without step_num"),
-        ("submission_division", "division", "no submission_division before run_start"),
-        ('"key": "run_start"', '"key":"run_start"', "no run_start"),
-        (":::MLLOG", "\udcff :::MLLOG", "no UTF-8"),
-        (
-            '"global_batch_size", "value": 448',
-            '"seed", "value": 1',
-            NO_SIZES,
-        ),
-        (
-            '_accumulation_steps", "value": 2',
-            '_steps", "value": 0',
-            NO_SIZES,
-        ),
+        ('"step_num": 670', '"step_num": "670"'),
+        ("submission_division", "division"),
+        ('"key": "run_start"', '"key":"run_start"'),
+        ('"global_batch_size", "value": 448', '"seed", "value": 1'),
+        ('_accumulation_steps", "value": 2', '_steps", "value": 0'),
     ],
 )
-def test_a_damaged_log_is_named(tmp_path, whole, damaged, reason):
+def test_a_damaged_log_is_named(tmp_path, whole, damaged):
     log = training_log(tmp_path / "bert.log")
     text = log.read_text()
     assert whole in text
-    log.write_bytes(text.replace(whole, damaged).encode(errors="surrogateescape"))
-    with pytest.raises(ValueError, match=f"bert.log: {reason}.*; copy the log again"):
+    log.write_text(text.replace(whole, damaged))
+    reason = "bert.log: not the log of a training .*; copy the log again"
+    with pytest.raises(ValueError, match=reason):
         join(tmp_path, [0.5, 0.6, 0.73])
     assert [path.name for path in tmp_path.iterdir()] == ["bert.log"]

@@ -60,7 +60,7 @@ def test_a_run_that_counts_no_seconds_logs_none(log, path):
     with log.run() as run:
         run.block_start(0, num_samples=448)
         run.block_stop(448)
-    log.close()
+    log.commit()
     assert not values(read_log(path), "tracked_stats")
 
 
@@ -179,8 +179,8 @@ def test_two_runs_in_one_process_do_not_mix(tmp_path):
     with first.run() as run:
         run.samples = 1
         run.succeed()
-    first.close()
-    second.close()
+    first.commit()
+    second.commit()
     first_records, second_records = read_log(first.path), read_log(second.path)
     assert len(first_records) == len(second_records)
     assert values(first_records, "seed") == values(first_records, "train_samples") == [1]
@@ -257,5 +257,5 @@ def test_submission_that_the_checker_would_refuse(entries, message):
 
 
 def _closed(log, path):
-    log.close()
+    log.commit()
     return path

@@ -218,60 +218,6 @@ def test_letters_beyond_ascii_do_not_end_a_line(tmp_path):
     assert logs.read_run(log).succeeded
 
 
-def in_json(key):
-    """Each line in an object of its own, a long one of docker's in two."""
-
-    def wrapped(text):
-        pieces = [
-            piece for line in text.splitlines(keepends=True) for piece in (line[:99], line[99:])
-        ]
-        if key != "log":
-            pieces = [line.removesuffix("\n") for line in text.splitlines(keepends=True)]
-        return "".join(f"{json.dumps({'time': '9', key: piece})}\n" for piece in pieces).encode()
-
-    return wrapped
-
-
-WRAPPED = {
-    "docker": (in_json("log"), "has JSON around each line"),
-    "journald": (in_json("MESSAGE"), "has JSON around each line"),
-    "docker with a mark": (lambda text: b"\xef\xbb\xbf" + in_json("log")(text), "has JSON around"),
-    "coloured": (lambda text: text.replace("\n", "\x1b[0m\n").encode(), "is coloured"),
-    "coloured by tput": (lambda text: text.replace("\n", "\x1b(B\x1b[m\n").encode(), "is coloured"),
-    "coloured, for cat": (
-        lambda text: text.replace("\n", "^[[01;31m^[[K\n").encode(),
-        "is coloured",
-    ),
-    "coloured inside": (lambda text: text.replace("{", "\x1b[1m{", 1).encode(), "is coloured"),
-    "UTF-16": (lambda text: text.encode("UTF-16"), "is text in UTF-16;"),
-    "UTF-16, no mark": (lambda text: text.encode("UTF-16BE"), "is text in UTF-16BE"),
-    "UTF-32": (lambda text: text.encode("UTF-32"), "is text in UTF-32"),
-}
-
-
-@pytest.mark.parametrize("form", WRAPPED)
-def test_a_log_is_read_as_people_keep_it_and_the_official_tools_are_spared_it(tmp_path, form):
-    plain = write_log(tmp_path / "result_0.txt", [0.5, 0.73])
-    wrap, words = WRAPPED[form]
-    wrapped = tmp_path / "kept.txt"
-    wrapped.write_bytes(wrap(plain.read_text()))
-    assert logs.read_records(wrapped) == logs.read_records(plain)
-    logs.require_plain(plain)
-    with pytest.raises(
-        ValueError, match=f"kept.txt: {words.rstrip(';')}.*which the official tools"
-    ):
-        logs.require_plain(wrapped)
-
-
-def test_the_official_tools_read_what_has_colours_beside_its_lines(tmp_path):
-    log = write_log(tmp_path / "result_0.txt", [0.73])
-    expected = logs.read_records(log)
-    beside = '\x1b[32mepoch 1\x1b[0m\n{"log": 3}\n{"loss": "2"}\n\x1b[36mrank 0 |\x1b[0m '
-    log.write_text(beside + log.read_text() + "\ufeff")
-    logs.require_plain(log)
-    assert logs.read_records(log) == expected
-
-
 def test_aborted_run_has_no_samples_to_converge(tmp_path):
     run = logs.read_run(write_log(tmp_path / "result_0.txt", [0.5]))
     assert (run.status, run.samples_to_converge) == ("aborted", None)
@@ -287,23 +233,6 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
         ([RUN_START, RUN_STOP, RUN_STOP], "2 lines run_stop, a log of one run has 1"),
         ([RUN_START, (1, "run_stop", None, {})], "the clocks ran backwards"),
         ([(9_000_000, "run_stop", None, {}), RUN_START], "the clocks ran backwards"),
-        (
-            [
-                (9000, *RUN_START[1:]),
-                (1, "eval_accuracy", 0.7, {"epoch_num": 9}),
-                (9900, "run_stop", None, {"status": "success"}),
-            ],
-            "an evaluation lies 9 s before the run_start above it: the clocks ran backwards",
-        ),
-        (
-            [
-                RUN_START,
-                (8000, "eval_accuracy", 0.5, {"epoch_num": 9}),
-                (3000, "eval_accuracy", 0.6, {"epoch_num": 18}),
-                (9900, "run_stop", None, {"status": "success"}),
-            ],
-            "an evaluation lies 5 s before the eval_accuracy above it: the clocks ran backwards",
-        ),
         ([RUN_START, (1, "seed", "x", {}), RUN_STOP], "a seed is not a whole number"),
         ([RUN_START, (1, "seed", None, {}), RUN_STOP], "a seed is not a whole number"),
         (

@@ -152,13 +152,6 @@ def test_command_names_a_mistake_in_one_line(tmp_path, refusal):
     assert "absent.txt: no such log; give the path" in refusal(compliance, tmp_path / "absent.txt")
 
 
-def test_a_log_that_the_checker_cannot_read_is_named_with_the_way_out(tmp_path, refusal):
-    log = write_log(tmp_path / "log.txt", [0.73])
-    log.write_text(log.read_text(), encoding="utf-16")
-    said = refusal(compliance, log)
-    assert "log.txt: is text in UTF-16, which the official tools do not read; convert it" in said
-
-
 def test_expected_verdicts_on_real_logs(shared):
     logs = shared / "real_logs"
     google = logs / "Google/results/tpu-v4-128-TF/bert/result_0.txt"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.mlperf import energy, ledger, logs
+from mlperf_bert.mlperf import energy, logs
 from mlperf_bert.mlperf.logs import energy_of_pieces
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.reporting import precision_of_products
@@ -47,13 +47,6 @@ def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     assert logged["lowest_numerical_precision_in_attn"] == "bfloat16"
     assert logged["lowest_numerical_precision_in_comm"] == "fp32"
     assert logged["micro_batch_size"] == 8
-    stats = [r for r in logs.read_records(output / "bert.log") if r.key == ledger.LOG_KEY]
-    *blocks, whole = [record.value["joules"] for record in stats]
-    assert whole == pytest.approx(found.energy.joules, abs=1e-5)
-    # Evaluations are between the blocks, and after the last one.
-    assert sum(blocks) >= WATTS * found.seconds[ledger.COMPUTE] * 0.99 - 1
-    evaluated = WATTS * found.seconds[ledger.EVALUATION_COMPUTE]
-    assert whole - sum(blocks) >= evaluated > 0
     log = (output / "bert.log").read_text()
     assert '"config_filename", "value": "run.json"' in log
 

@@ -54,11 +54,11 @@ def test_a_full_disk_names_the_file_of_the_metrics_and_that_of_the_log(tmp_path)
     file = tmp_path / "bert.log"
     with MlperfLog(file) as written:
         written.commit()
-        opened = written._file
-        written._file = io.TextIOWrapper(FullDisk(file, "a"), write_through=True)
+        opened = written._lines
+        written._lines = io.TextIOWrapper(FullDisk(file, "a"), write_through=True)
         with pytest.raises(OSError) as failed:
             written.copy_line("line")
-        written._file = opened
+        written._lines = opened
     assert as_lines(failed.value).startswith(f"{file}: No space left on device; make room and ")
 
 

@@ -64,8 +64,7 @@ def main() -> None:
     folder = given.folder
     log = MlperfLog(folder / given.log)
     log.init_start(cache_cleared=False)
-    log.submission(SUBMISSION)
-    log.hyperparameters(HYPERPARAMETERS)
+    log.events(SUBMISSION.events() | HYPERPARAMETERS)
     log.init_stop()
     paths = sorted(folder.glob("part-*"))
     samples = NUM_FILES * NUM_RECORDS * given.epochs
@@ -88,7 +87,7 @@ def main() -> None:
         run.checkpoint_start(3)
         save(folder, 3)
         run.checkpoint_stop(3)
-    log.close()
+    log.commit()
     if stopped.is_set():
         sys.exit(75)
 
