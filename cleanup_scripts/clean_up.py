@@ -220,10 +220,10 @@ def extract_wiki(parser: argparse.ArgumentParser) -> None:
 
     The dump may be .bz2 or its XML. WikiExtractor, commit 3162bb6c, does the work on Python 3.7 to
     3.10: both are looked for, and fetched if they are missing. An interrupted extraction goes on
-    when the command is repeated. OUT_DIR/extraction.json records what the text was made from.
+    when the command is repeated. OUT_DIR/provenance.json records what the text was made from.
     """
     day = "the date that articles name as today's; default: the date of the start"
-    program = "WikiExtractor.py of commit 3162bb6c, or its folder; default: fetched with git"
+    program = "WikiExtractor.py of commit 3162bb6c, or its folder; default: fetched"
     parser.add_argument("dump", help="enwiki-...-pages-articles....xml or .xml.bz2")
     parser.add_argument("--today", type=datetime.date.fromisoformat, metavar="YYYY-MM-DD", help=day)
     parser.add_argument("--wikiextractor", type=Path, metavar="PATH", help=program)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlperf_bert.data import extraction, manifest, provenance
+from mlperf_bert.data import manifest, provenance
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import run, sweep
 from mlperf_bert.finetuning.config import Setting
@@ -35,7 +35,6 @@ READERS = {
     output.read_record: (logs.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
     finished_run: (logs.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
     claim: (logs.CAMPAIGN_RECORD, [], f"{AGAIN}, or choose another --output_dir"),
-    extraction._read: (extraction.RECORD_NAME, ['{"dump": 1}'], "remove .* and extract again"),
     (lambda folder: run.read_result(folder, SETTING, TASK)): (
         run.RESULT_NAME, ['{"epochs": [{"dev": 1}]}', '{"epochs": []}', '{"epochs": 3}'],
         "remove the folder .* to train again",

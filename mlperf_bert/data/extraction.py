@@ -11,50 +11,45 @@ import contextlib
 import dataclasses
 import datetime
 import errno
-import hashlib
 import os
+import posixpath
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO
 
-from mlperf_bert.data import provenance
+from mlperf_bert.data import download, provenance
 from mlperf_bert.data.articles import in_files
 from mlperf_bert.data.provenance import printed_by
+from mlperf_bert.data.published import PublishedFile
 from mlperf_bert.data.wiki_dump import Dump
-from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.locks import held
-from mlperf_bert.files.whole import read_regular_file, written_beside
+from mlperf_bert.files.whole import digest, written_beside
 from mlperf_bert.messages import Progress, printable
 
-REPOSITORY = "https://github.com/attardi/wikiextractor"
 COMMIT = "3162bb6c3c9ebd2d15be507aa11d6fa818a454ac"
 PROGRAM = "WikiExtractor.py"
+URL = f"https://raw.githubusercontent.com/attardi/wikiextractor/{COMMIT}/{PROGRAM}"
+PUBLISHED = PublishedFile(PROGRAM, 119_222, "96fc661a218d8e881f222133e053eb52")
 SHA256 = "36c067293e68c2d04d886bd410cc7529b791c6ea3cfa1c46b3e032838298471a"
 PYTHONS = ("3.10", "3.9", "3.8", "3.7")
 """On which the program runs. From 3.11 on Python refuses its two regular expressions that have
 "(?i)" in the middle."""
-RECORD_NAME = "extraction.json"
+STEP = "extraction"
 LOG_NAME = "wikiextractor.log"
 _FILES_PER_FOLDER = 100
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LINE_BYTES = 2000
-_GET_THE_PROGRAM = f"or get {PROGRAM} of {REPOSITORY} at {COMMIT} and give --wikiextractor=PATH"
 _RUNNER = Path(__file__).with_name("wikiextractor.py")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Record:
-    """The content of extraction.json: what the text was made from, and how far it has come."""
+class Extraction:
+    """The parameters of the step in provenance.json, and how far it has come."""
 
-    dump: str
-    dump_bytes: int
-    dump_sha256: str | None
-    """Known at the end."""
     wiki: str | None
     today: str
     wikiextractor: str
@@ -64,7 +59,6 @@ class Record:
     articles: int = 0
     failed_articles: int = 0
     """The program has left them out; its log says why."""
-    is_complete: bool = False
 
 
 def extract(
@@ -75,7 +69,7 @@ def extract(
     program: Path,
     python: Path,
     num_processes: int,
-) -> Record:
+) -> Extraction:
     """Writes the articles of a dump into `folder`/??/wiki_??, or goes on where it was interrupted.
 
     Args:
@@ -87,23 +81,21 @@ def extract(
         another extraction; the program fails; the disk is full.
       OSError: something cannot be read or written.
     """
-    before = _read(folder)
-    began = before.today if before else datetime.date.today().isoformat()
-    wanted = Record(
-        dump=dump.path.name,
-        dump_bytes=dump.size_bytes,
-        dump_sha256=None,
-        wiki=dump.wiki,
-        today=today.isoformat() if today else began,
-        wikiextractor=COMMIT,
-        python=_version(python),
-    )
     with held(folder, by_another="another process extracts into it"):
         try:
-            record = _go_on(folder, wanted)
+            before, is_complete = _read(dump, folder, today) or (None, False)
+            if before and is_complete:
+                return before
+            extraction = before or Extraction(
+                wiki=dump.wiki,
+                today=(today or datetime.date.today()).isoformat(),
+                wikiextractor=COMMIT,
+                python=_version(python),
+            )
             command = [str(python), "-I", "-X", "utf8", "-W", "ignore", str(_RUNNER), str(program)]
-            command += [record.today, "-", "--output=-", "--quiet", f"--processes={num_processes}"]
-            return record if record.is_complete else _write_files(dump, folder, record, command)
+            options = [extraction.today, "-", "--output=-", "--quiet"]
+            options += [f"--processes={num_processes}"]
+            return _write_files(dump, folder, extraction, command + options)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -112,86 +104,83 @@ def extract(
             ) from error
 
 
-def _write_files(dump: Dump, folder: Path, record: Record, command: list[str]) -> Record:
-    """Writes the files that are missing; returns the complete record."""
+def _write_files(
+    dump: Dump, folder: Path, extraction: Extraction, command: list[str]
+) -> Extraction:
+    """Writes the files that are missing; returns what is complete then."""
     log = folder / LOG_NAME
-    with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
+    _note(dump, folder, extraction)
+    with contextlib.closing(_extracted(dump, extraction.articles, command, log)) as articles:
         for content in in_files(articles):
-            path = folder / file_name(record.files)
+            path = folder / file_name(extraction.files)
             path.parent.mkdir(exist_ok=True)
             with written_beside(path) as file:
                 file.writelines(content)
-            record = dataclasses.replace(
-                record,
-                files=record.files + 1,
-                articles=record.articles + len(content),
-                failed_articles=record.failed_articles + content.count(b""),
+            extraction = dataclasses.replace(
+                extraction,
+                files=extraction.files + 1,
+                articles=extraction.articles + len(content),
+                failed_articles=extraction.failed_articles + content.count(b""),
             )
             # After the file: what is not recorded is extracted again, to the same bytes.
-            _write(folder, record)
-    if record.failed_articles == record.articles:
+            _note(dump, folder, extraction)
+    if extraction.failed_articles == extraction.articles:
         raise ValueError(
-            f"{log}: WikiExtractor failed on all {record.articles:,} articles: {_last_line(log)}; "
-            "see the log for the cause"
+            f"{log}: WikiExtractor failed on all {extraction.articles:,} articles: "
+            f"{_last_line(log)}; see the log for the cause"
         )
-    record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
+    _note(dump, folder, extraction, is_complete=True)
+    return extraction
+
+
+def _note(dump: Dump, folder: Path, extraction: Extraction, *, is_complete: bool = False) -> None:
+    """Records how far an extraction has come; only a complete one has a digest and outputs."""
+    sha256 = f"sha256:{dump.sha256}" if is_complete else ""
     provenance.note(
         folder,
-        step="extraction",
-        inputs=[dump.path],
-        outputs=sorted(folder.glob("??/wiki_??")),
-        parameters={
-            name: getattr(record, name) for name in ("wiki", "today", "wikiextractor", "python")
-        },
-        digests={str(dump.path): f"sha256:{dump.sha256}"},
+        step=STEP,
+        inputs=[provenance.describe(dump.path, folder, digest=sha256)],
+        outputs=sorted(folder.glob("??/wiki_??")) if is_complete else [],
+        parameters=dataclasses.asdict(extraction),
     )
-    _write(folder, record)
-    return record
 
 
-def _read(folder: Path) -> Record | None:
-    def parsed(content: dict) -> Record:
-        record = provenance.fitting(Record, content)
-        datetime.date.fromisoformat(record.today)
-        return record
-
-    return read_record(folder / RECORD_NAME, parsed, remedy=f"remove {folder} and extract again")
-
-
-def _go_on(folder: Path, wanted: Record) -> Record:
-    """The record of what is there already; raises ValueError if that is of another extraction."""
-    record = _read(folder)
-    if record is None and (unknown := next(folder.glob("??/wiki_*"), None)):
-        raise ValueError(f"{unknown}: no {RECORD_NAME} says what it is from; give another folder")
-    if record is None or not record.files:
-        _write(folder, wanted)
-        return wanted
-    for name in ("dump", "dump_bytes", "today", "wikiextractor"):
-        if (there := getattr(record, name)) != (given := getattr(wanted, name)):
-            raise ValueError(
-                f"{folder}: its {name} is {there}, given is {given}; give another --out_dir, or "
-                "remove this one"
-            )
-    for path in (folder / file_name(number) for number in range(record.files)):
+def _read(dump: Dump, folder: Path, today: datetime.date | None) -> tuple[Extraction, bool] | None:
+    """What is there already, and whether it is complete; ValueError if it is of something else."""
+    record = next((each for each in provenance.read(folder) if each.step == STEP), None)
+    if record is None:
+        if unknown := next(folder.glob("??/wiki_*"), None):
+            raise ValueError(f"{unknown}: nothing says what it is from; give another folder")
+        return None
+    try:
+        [source], extraction = record.inputs, provenance.fitting(Extraction, record.parameters)
+    except (TypeError, ValueError) as error:
+        damaged = f"{folder / provenance.NAME}: damaged ({error})"
+        raise ValueError(f"{damaged}; remove {folder} and extract again") from error
+    there = [posixpath.basename(source.path), source.bytes, extraction.wikiextractor]
+    given = [dump.path.name, dump.size_bytes, COMMIT]
+    if today:
+        there, given = [*there, extraction.today], [*given, today.isoformat()]
+    if there != given and extraction.files:
+        raise ValueError(
+            f"{folder}: is of {there}, given is {given}; give another --out_dir, or remove this one"
+        )
+    for path in (folder / file_name(number) for number in range(extraction.files)):
         if not path.is_file():
             raise ValueError(f"{path}: missing; remove {folder} and extract again")
-    if not record.is_complete:
+    if not record.outputs and extraction.files:
         print(
-            f"{folder}: {record.files:,} files are there; the dump is read up to article "
-            f"{record.articles + 1:,}, and the extraction goes on",
+            f"{folder}: {extraction.files:,} files are there; the dump is read up to article "
+            f"{extraction.articles + 1:,}, and the extraction goes on",
             file=sys.stderr,
         )
-    return record
+    return (extraction, bool(record.outputs)) if there == given else None
 
 
 def file_name(number: int) -> str:
     """AA/wiki_00, ..., AA/wiki_99, AB/wiki_00, and so on."""
     folder, file = divmod(number, _FILES_PER_FOLDER)
     return f"{_LETTERS[folder // 26 % 26]}{_LETTERS[folder % 26]}/wiki_{file:02}"
-
-
-def _write(folder: Path, record: Record) -> None:
-    write_record(folder / RECORD_NAME, dataclasses.asdict(record))
 
 
 def _extracted(
@@ -268,45 +257,21 @@ def _last_line(log: Path) -> str:
 
 
 def find_program(path: Path | None, cache: Path) -> Path:
-    """WikiExtractor.py in the file or folder given, else in the cache, else fetched into it by git.
+    """WikiExtractor.py in the file or folder given, else in the cache, else fetched into it.
 
     Raises:
       ValueError: it cannot be had, or it is another version.
+      OSError: there is no such file.
     """
-    found = cache / PROGRAM if path is None else path / PROGRAM if path.is_dir() else path
-    if path is not None and not found.exists():
-        raise ValueError(f"{found}: no such file; --wikiextractor takes {PROGRAM} or its folder")
-    if not found.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with written_beside(found) as file:
-            file.write(_cloned())
-    digest = hashlib.sha256(read_regular_file(found)).hexdigest()
-    if digest != SHA256:
+    program = cache / PROGRAM if path is None else path / PROGRAM if path.is_dir() else path
+    if path is None and not program.exists():
+        download.fetch(URL, program, PUBLISHED)
+    if (sha256 := digest(program, "sha256")) != SHA256:
         raise ValueError(
-            f"{found}: its SHA-256 is {digest}, that of WikiExtractor at commit {COMMIT[:8]} is "
+            f"{program}: its SHA-256 is {sha256}, that of WikiExtractor at commit {COMMIT[:8]} is "
             f"{SHA256}; give the file of this commit, or remove this one"
         )
-    return found
-
-
-def _cloned() -> bytes:
-    print(f"fetching {REPOSITORY}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
-
-        def git(*words: str) -> bytes:
-            command = ["git", *words]
-            return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout
-
-        try:
-            git("clone", "--quiet", "--bare", REPOSITORY, ".")
-            return git("show", f"{COMMIT}:{PROGRAM}")
-        except FileNotFoundError as error:
-            raise ValueError(f"git: not found; install it, {_GET_THE_PROGRAM}") from error
-        except subprocess.CalledProcessError as error:
-            lines = error.stderr.decode(errors="replace").strip().split("\n")
-            raise ValueError(
-                f"git {error.cmd[1]}: {printable(lines[-1])}; try again, {_GET_THE_PROGRAM}"
-            ) from error
+    return program
 
 
 def find_python() -> Path:

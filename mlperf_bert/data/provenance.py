@@ -174,8 +174,9 @@ def add(folder: paths.Location, record: Record, *, continues: bool = False) -> N
     """
     made = {file.path for file in record.outputs}
     records = read(folder)
-    # A file has one origin, so that the chain has one way up.
-    replaced = [each for each in records if made.intersection(file.path for file in each.outputs)]
+    # A file has one origin, so that the chain has one way up. A step that has not ended has no
+    # outputs yet.
+    replaced = [r for r in records if not r.outputs or made & {file.path for file in r.outputs}]
     if continues:
         makers = [*(each.made_with for each in replaced), record.made_with]
         record = dataclasses.replace(record, made_with=_joined(makers))

@@ -18,7 +18,7 @@ from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress, printable
 
 _RECORDS = re.compile(
-    r"(provenance|manifest|extraction)\.json|wikiextractor\.log|histograms.*\.png"
+    r"(provenance|manifest)\.json|wikiextractor\.log|histograms.*\.png"
     r"|eval\.(txt|md5)"
 )
 _DIGEST = re.compile(rf"{whole.BYTE_ORDER_MARK}?[0-9a-f]{{32}}", re.IGNORECASE)
