@@ -48,16 +48,16 @@ def parser_of(command: str, document: str) -> Parser:
     )
 
 
-def option_of(command: Sequence[str], name: str) -> tuple[int, int, str]:
-    """(first word, words, value) of an option, as --name=value or --name value; 0 words: absent.
+def option_of(command: Sequence[str], name: str) -> str:
+    """The value of an option, as --name=value or --name value; empty if it is absent.
 
     Of several the last one counts, as for the command.
     """
     for n, word in reversed(list(enumerate(command))):
         key, has_value, value = word.lstrip("-").partition("=")
         if word.startswith("-") and key == name:
-            return (n, 1, value) if has_value else (n, 2, "".join(command[n + 1 : n + 2]))
-    return 0, 0, ""
+            return value if has_value else "".join(command[n + 1 : n + 2])
+    return ""
 
 
 def matching(patterns: str) -> list[str]:

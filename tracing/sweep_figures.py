@@ -1,21 +1,19 @@
 """The figures of one point of a sweep, from its trace and metrics.jsonl; and the table of all."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracing import files
 from tracing.tables import described, written_beside
 
-_LEDGER = (
+_LEDGER = [
     "input_wait_seconds", "compute_seconds", "saving_seconds", "evaluation_input_wait_seconds",
     "evaluation_compute_seconds", "host_seconds",
-)  # fmt: skip
-_CHECKPOINT, _WHILE_SAVING = "checkpoint", ("block", "eval")
+]  # fmt: skip
 _WORD, _COUNT, _NUMBER = pa.string(), pa.int64(), pa.float64()
 # column -> (type, what it is and its unit)
 COLUMNS = {
@@ -45,12 +43,8 @@ COLUMNS = {
     "hit_ratio": (_NUMBER, "of the page cache"),
     "pass_call_bytes": (pa.list_(_COUNT), "read by calls in each pass over the data"),
     "pass_storage_bytes": (pa.list_(_COUNT), "read from storage in each pass over the data"),
-    "phase_names": (pa.list_(_WORD), "of the MLPerf log, and rest"),
-    "phase_seconds": (pa.list_(_NUMBER), "of each phase"),
-    "phase_read_bytes": (pa.list_(_COUNT), "by calls in each phase"),
-    "phase_storage_bytes": (pa.list_(_COUNT), "read from storage in each phase"),
-    "phase_written_bytes": (pa.list_(_COUNT), "by calls in each phase"),
 }
+_OF_THE_CACHE = ("call_bytes", "storage_bytes", "storage_from", "hit_ratio")
 
 
 def row(folder: Path, given: dict) -> dict:
@@ -67,132 +61,66 @@ def row(folder: Path, given: dict) -> dict:
         summary = json.loads((folder / "trace" / "summary.json").read_text())
     except (OSError, ValueError):
         return found  # the command was not there, or the disk was full
-    lines = list(_train_lines(folder / "run" / "metrics.jsonl"))
-    found |= _of_trace(summary)
-    if given["status"] == "done":
-        found |= _speed(found, lines)
+    access, phases = summary["access"], summary["phases"]
+    training_s = sum(phase["seconds"] for phase in phases if phase["name"] == "block")
+    training_s -= sum(phase["saving_seconds"] or 0 for phase in phases)
+    passes = access["passes"] or []
+    found |= {name: access["page_cache"][name] for name in _OF_THE_CACHE} | {
+        "seconds": summary["seconds"],
+        "peak_resident_bytes": summary["usage"]["peak_resident_bytes"],
+        "num_samples": access["samples"] and access["samples"]["num_trained"],
+        "training_seconds": round(training_s, 3) if training_s > 0 else None,
+        "pass_call_bytes": [entry["call_bytes"] for entry in passes],
+        "pass_storage_bytes": [entry["storage_bytes"] for entry in passes],
+    }
+    if given["status"] == "done" and found["training_seconds"] and found["num_samples"]:
+        found |= speed(found, _train_lines(folder / "run" / "metrics.jsonl"))
     return found
 
 
-def _of_trace(summary: dict) -> dict:
-    cached, samples = summary["access"]["page_cache"], summary["access"]["samples"]
-    passes = summary["access"]["passes"] or []
-    phases = list(_phases(summary))
-    blocks = sum(p["seconds"] for p in summary["phases"] if p["name"] == "block")
-    training_s = round(blocks - sum(p["saving_seconds"] or 0 for p in summary["phases"]), 3)
-    return {
-        "seconds": summary["seconds"],
-        "peak_resident_bytes": summary["usage"]["peak_resident_bytes"],
-        "call_bytes": cached["call_bytes"],
-        "storage_bytes": cached["storage_bytes"],
-        "storage_from": cached["storage_from"],
-        "hit_ratio": cached["hit_ratio"],
-        "num_samples": samples["num_trained"] if samples else None,
-        "training_seconds": training_s if training_s > 0 else None,
-        "pass_call_bytes": [entry["call_bytes"] for entry in passes],
-        "pass_storage_bytes": [entry["storage_bytes"] for entry in passes],
-        "phase_names": [name for name, *_ in phases],
-        "phase_seconds": [seconds for _, seconds, *_ in phases],
-        "phase_read_bytes": [read for *_, read, _, _ in phases],
-        "phase_written_bytes": [written for *_, written, _ in phases],
-        "phase_storage_bytes": [storage for *_, storage in phases],
-    }
-
-
-def _phases(summary: dict) -> Iterator[tuple]:
-    """(name, seconds, read, written, read from storage) of each kind of phase.
-
-    A checkpoint may be written while the training goes on: it has the bytes of its files, and block
-    and evaluation have all others. What was read from storage is theirs.
-    """
-    phases = [p for p in summary["phases"] if p["name"] != "run" and p["read_bytes"] is not None]
-    saves = any(phase["name"] == _CHECKPOINT for phase in phases)
-    total: dict[str, np.ndarray] = {}
-    for phase in phases:
-        classes = set(phase["read_bytes"]) | set(phase["written_bytes"])
-        if phase["name"] == _CHECKPOINT:
-            classes &= {files.CHECKPOINTS}
-        elif saves and phase["name"] in _WHILE_SAVING:
-            classes -= {files.CHECKPOINTS}
-        total[phase["name"]] = total.get(phase["name"], np.zeros(4)) + _moved(phase, classes)
-    for name, (seconds, *moved) in total.items():
-        yield name, round(float(seconds), 3), *(int(part) for part in moved)
-
-
-def _moved(phase: dict, classes: set[str]) -> np.ndarray:
-    """Seconds, bytes of these classes by calls, read and written, and read from storage."""
-    by_calls = [
-        sum(moved for name, moved in phase[kind].items() if name in classes)
-        for kind in ("read_bytes", "written_bytes")
-    ]
-    storage = 0 if phase["name"] == _CHECKPOINT else phase["storage_read_bytes"] or 0
-    return np.array([phase["seconds"] - (phase["saving_seconds"] or 0), *by_calls, storage])
-
-
-def _train_lines(path: Path) -> Iterator[dict]:
+def _train_lines(path: Path) -> pd.DataFrame:
     try:
-        for line in path.read_text().splitlines():
-            entry = json.loads(line)
-            if entry.get("kind") == "train":
-                yield entry
-    except (OSError, ValueError, AttributeError):
-        return
+        lines = pd.read_json(path, lines=True)
+        return lines[lines["kind"] == "train"]
+    except (OSError, ValueError, KeyError):  # the command writes none, or another kind of them
+        return pd.DataFrame()
 
 
-def _speed(found: dict, lines: Sequence[dict]) -> dict:
-    """Samples a second, seconds of a step, and utilization by the best source there is."""
+def speed(found: dict, lines: pd.DataFrame) -> dict:
+    """Throughput and utilization by the best source that a run has; `lines`: of metrics.jsonl."""
     seconds, samples = found["training_seconds"], found["num_samples"]
-    if not seconds or not samples:
-        return {}
-    speed: dict = {"samples_per_second": round(samples / seconds, 2)}
-    num_steps = lines[-1]["step"] if lines else 0
-    emulated = found["emulated_step_seconds"]
-    if lines and all(name in lines[0] for name in _LEDGER):
-        spent = {name: sum(line.get(name, 0) for line in lines) for name in _LEDGER}
-        total = sum(spent.values())
-        speed |= {
-            "step_seconds": spent["compute_seconds"] / num_steps,
-            "utilization": 1 - spent["input_wait_seconds"] / total if total else None,
-            "utilization_from": "input_wait_seconds of metrics.jsonl",
-        }
-    elif emulated is not None and num_steps:
-        speed |= {
-            "step_seconds": emulated,
-            "utilization": min(1.0, num_steps * emulated / seconds),
-            "utilization_from": "sleeps / training_seconds; the rest is waiting, and Python",
-        }
-    elif lines:
-        batch = samples / num_steps
-        of_step = [batch / line["samples_per_second"] for line in lines]
-        fastest = float(np.percentile(of_step, 10))
-        speed |= {
-            "step_seconds": fastest,
-            "utilization": min(1.0, num_steps * fastest / seconds),
-            "utilization_from": "the fastest steps / training_seconds; the rest counts as waiting",
-        }
-    return {
-        name: round(value, 6) if isinstance(value, float) else value
-        for name, value in speed.items()
-    }
+    rate = {"samples_per_second": round(samples / seconds, 2)}
+    num_steps = int(lines["step"].iloc[-1]) if len(lines) else 0
+    if not num_steps:
+        return rate
+    if {*_LEDGER} <= {*lines.columns}:
+        spent = lines[_LEDGER].sum()
+        step_s = spent["compute_seconds"] / num_steps
+        utilization = 1 - spent["input_wait_seconds"] / (spent.sum() or 1)
+        source = "input_wait_seconds of metrics.jsonl"
+    elif (step_s := found["emulated_step_seconds"]) is not None:
+        utilization = num_steps * step_s / seconds
+        source = "sleeps / training_seconds; the rest is waiting, and Python"
+    else:
+        # The tenth percentile: the very fastest line may be one that only caught up.
+        step_s = (samples / num_steps / lines["samples_per_second"]).quantile(0.1)
+        utilization = num_steps * step_s / seconds
+        source = "the fastest steps / training_seconds; the rest counts as waiting"
+    numbers = {"step_seconds": step_s, "utilization": min(1.0, utilization)}
+    numbers = {name: round(float(value), 6) for name, value in numbers.items()}
+    return rate | numbers | {"utilization_from": source}
 
 
 def read_row(path: Path) -> dict:
     """The row of a point that was run before; empty if it was not, or its file is damaged."""
     try:
         found = json.loads(path.read_text())
-        if not isinstance(found, dict) or found.keys() != COLUMNS.keys():
-            return {}
-        _table([found])
-    except (OSError, ValueError, pa.ArrowException):
+    except (OSError, ValueError):
         return {}
-    return found
-
-
-def _table(rows: Sequence[dict]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), described(COLUMNS))
+    return found if isinstance(found, dict) and found.keys() == COLUMNS.keys() else {}
 
 
 def write_table(path: Path, rows: Sequence[dict]) -> None:
     """Writes runs.parquet; each field's metadata says what it is."""
     with written_beside(path, "wb") as file:
-        pq.write_table(_table(rows), file, compression="zstd")
+        pq.write_table(pa.Table.from_pylist(list(rows), described(COLUMNS)), file)

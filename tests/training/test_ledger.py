@@ -249,7 +249,7 @@ def test_a_slow_disk_is_waited_for(parts, one_block, tmp_path):
             told = "computing in"
             waiting.until(lambda: told in process.output(), process, every_seconds=0.01)
             limits.drop_from_cache(files)
-            for folder in group._folders:
+            for folder in group.folders:
                 (folder / "cgroup.procs").write_text(str(process.pid))
             _, errors = process.communicate(timeout=300)
         finally:
