@@ -15,7 +15,7 @@ TERMS = {
     "and the gap is not 0",
     RANDOM: "any other read",
     UNKNOWN: "a read whose offset or whose file's opening was not seen: of descriptors from before "
-    "the trace or from a parent, or which others may have moved unseen",
+    "the trace or from a parent, or whose position more than one thread or process moves",
     "reuse distance": "bytes of distinct data, of all files, that were read between two reads of "
     "the same block of 4,096 bytes; a block that two reads in sequence share counts as read once",
     "page-cache hit ratio": "1 - storage bytes / bytes of read calls, at least 0; storage bytes "

@@ -1,5 +1,6 @@
 """bpftrace as a tracer: which programs fit the kernel, and their lines as rows."""
 
+import contextlib
 import errno
 import fcntl
 import functools
@@ -8,12 +9,11 @@ import os
 import re
 import shutil
 import subprocess
-import termios
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, CallParser
-from tracing.descriptors import MOVING, OpenFile, Thread
+from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, CallParser, OpenFile
 
 PROGRAMS = Path(__file__).parent / "programs"
 OLDEST_VERSION = (0, 14)  # the first with comparisons of 64-bit arguments as the programs make them
@@ -133,26 +133,31 @@ def environment() -> dict[str, str]:
 _LOST = re.compile(r"Lost (\d+) events")
 _ERRNO_BITS = 4096
 _AT_FDCWD = -100  # of the calls that end in "at": relative to the process's folder
-_MOST_EVENTS_OUT_OF_ORDER = 40_000  # the beginnings of calls counted
-_CLONE_FILES, _CLOSE_RANGE_UNSHARE, _CLOSE_RANGE_CLOEXEC = 0x400, 2, 4
+_MOST_EVENTS_OUT_OF_ORDER = 40_000
+_CLOSE_RANGE_CLOEXEC = 4
 _LONGEST_NAME_BYTES = 199  # of BPFTRACE_STRLEN; a longer one was cut
 _AT_POSITION, _AT_END = -1, -2  # what the programs print for an offset
-
-# word -> number of fields, which of them are text, and which is the latency.
-_NUM_FIELDS = {"fork": 4, "shares": 4, "exec": 4, "exit": 3, "call": 9, "open": 8, "path": 7,
-               "rename": 6, "copy": 10, "fault": 6, "cached": 6, "block": 8}  # fmt: skip
-_TEXTS = {"fork": (), "shares": (), "exec": (3,), "exit": (), "call": (3,), "open": (3,),
-          "path": (3,), "rename": (3,), "copy": (3,), "fault": (), "cached": (),
-          "block": (6, 7)}  # fmt: skip
-_LATENCY = {"call": 4, "open": 4, "path": 4, "rename": 4, "copy": 4, "block": 5}
+_UNKNOWN = "unknown:"
+_Row = tuple[str, dict]  # its table, and column -> value
 
 
-def _call_of(probe: str) -> str:
-    return probe.rpartition("sys_exit_")[2]
+class _Line(NamedTuple):
+    """What a line of the programs holds, by its first word."""
+
+    num_fields: int
+    texts: tuple[int, ...] = (3,)
+    """Which fields are no numbers."""
+    latency: int | None = None
+    """Which field it is: the event ends so long after its stamp."""
 
 
-def _path(file: OpenFile | None) -> str:
-    return file.path if file and file.path else "unknown:"
+_LINES = {
+    "fork": _Line(4, ()), "exec": _Line(4), "exit": _Line(3, ()), "call": _Line(9, latency=4),
+    "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(6, latency=4),
+    "copy": _Line(10, latency=4), "fault": _Line(6, ()), "cached": _Line(6, ()),
+    "block": _Line(8, (6, 7), latency=5),
+}  # fmt: skip
+_NAMED = ("open", "path", "rename")
 
 
 class Parser(CallParser):
@@ -174,86 +179,68 @@ class Parser(CallParser):
         """
         super().__init__(**where)
         for (pid, fd), path in (path_of_fd or {}).items():
-            file = OpenFile(path)
-            file.lose()  # who else has it is not known
-            self._descriptors.open((pid, pid), fd, file, closes=False)
-        self._begun: dict[int, dict[int, OpenFile]] = {}
+            self._files[pid][fd] = OpenFile(path)
+            self._files[pid][fd].lose()  # who else has it is not known
         self._latest_ns = 0
         self._path_of_inode = dict(path_of_inode or {})
-        self._unborn: dict[int, tuple[dict, Thread]] = {}
-        self._name_of: dict[int, str] = {}
-        self._new_name_of: dict[int, str] = {}
-        self._handlers: dict[str, Callable[..., tuple[str, dict] | None]] = {
-            "fork": self._fork, "shares": self._shares, "exec": self._exec, "exit": self._exit,
-            "call": self._call, "open": self._open, "path": self._path, "rename": self._rename,
+        self._unborn: dict[int, dict] = {}
+        self._names: dict[str, dict[int, str]] = {"name": {}, "new_name": {}}
+        self._handlers: dict[str, Callable[..., Iterator[_Row]]] = {
+            "fork": self._fork, "exec": self._exec, "exit": self._exit, "call": self._call,
+            "open": self._open, "path": self._path, "rename": self._rename, "copy": self._copy,
             "fault": functools.partial(self._fault, "page_fault"),
             "cached": functools.partial(self._fault, ADD_TO_PAGE_CACHE), "block": self._block,
         }  # fmt: skip
 
-    def parse(self, lines: Iterable[str]) -> Iterator[tuple[str, dict]]:
+    def parse(self, lines: Iterable[str]) -> Iterator[_Row]:
         """Yields (table, row) in order of time; the stamps are CLOCK_BOOTTIME's."""
         for word, fields in self._in_order(self._events(lines)):
-            yield from self._born(word, fields)
             if word == "lost":
-                self._descriptors.lose()
-            elif word == "begin":
-                self._begin(*fields)
-            elif word == "copy":
-                yield from self._copy(*fields)
-            elif found := self._handlers[word](*fields):
-                yield found
-        yield from (("process_events", row) for row, _ in self._unborn.values())
+                self._lose_all()
+                continue
+            if word != "block":
+                yield from self._born(*fields[1:3])
+            yield from self._handlers[word](*fields)
+        yield from (("process_events", row) for row in self._unborn.values())
 
     def _events(self, lines: Iterable[str]) -> Iterator[tuple[int, str, list]]:
-        """(stamp, word, fields) of every event; names are joined with their calls.
-
-        The stamp is that of a call's end; its beginning is an event, too, if it moves a position.
-        """
+        """(stamp of its end, word, fields) of every event; names are joined with their calls."""
         names: dict[int, str] | None = None
         tid = 0
         for line in lines:
             if lost := _LOST.search(line):
                 self.num_lost_events += int(lost[1])
                 # Between what waits and what comes, nobody knows where.
-                yield from ((stamp, "lost", [0, 0, 0]) for stamp in (0, self._latest_ns))
+                yield from ((stamp, "lost", []) for stamp in (0, self._latest_ns))
                 continue
             word, *fields = line.rstrip("\n").split("\t")
             try:
-                if word in ("name", "new_name"):
-                    names, tid = (
-                        self._name_of if word == "name" else self._new_name_of,
-                        int(fields[0]),
-                    )
+                if word in self._names:
+                    names, tid = self._names[word], int(fields[0])
                     names[tid] = "\t".join(fields[1:])
                     self.num_damaged_lines += len(names[tid].encode()) >= _LONGEST_NAME_BYTES
-                elif word in _NUM_FIELDS:
+                elif word in _LINES:
                     names = None
-                    yield from self._event(word, fields)
+                    yield self._event(word, fields)
                 elif names is not None:  # a name has several lines
                     names[tid] += "\n" + line.rstrip("\n")
-                else:
-                    # Empty lines and "ready" are the programs' own; the rest was cut.
-                    if fields:
-                        self._damaged()
+                elif fields:  # empty lines and "ready" are the programs' own; the rest was cut
+                    self._damaged()
             except (IndexError, ValueError):
                 self._damaged()
 
-    def _event(self, word: str, fields: list[str]) -> Iterator[tuple[int, str, list]]:
-        if len(fields) != _NUM_FIELDS[word]:
+    def _event(self, word: str, fields: list[str]) -> tuple[int, str, list]:
+        line = _LINES[word]
+        if len(fields) != line.num_fields:
             raise ValueError
-        is_number = [number for number in range(len(fields)) if number not in _TEXTS[word]]
-        values: list = [int(f) if n in is_number else f for n, f in enumerate(fields)]
-        end = values[0] + (values[_LATENCY[word]] if word in _LATENCY else 0)
+        values: list = [f if n in line.texts else int(f) for n, f in enumerate(fields)]
+        end = values[0] + (values[line.latency] if line.latency else 0)
         self._latest_ns = max(self._latest_ns, end)
-        if word in ("open", "path", "rename"):
-            values.append(self._name_of.pop(values[2], None))
+        if word in _NAMED:
+            values.append(self._names["name"].pop(values[2], None))
         if word == "rename":
-            values.append(self._new_name_of.pop(values[2], None))
-        if word == "copy":
-            yield values[0], "begin", [*values[:3], values[6:8]]
-        elif word == "call" and _call_of(values[3]) in MOVING and values[8] == _AT_POSITION:
-            yield values[0], "begin", [*values[:3], values[6:7]]
-        yield end, word, values
+            values.append(self._names["new_name"].pop(values[2], None))
+        return end, word, values
 
     @staticmethod
     def _in_order(events: Iterable[tuple[int, str, list]]) -> Iterator[tuple[str, list]]:
@@ -266,57 +253,40 @@ class Parser(CallParser):
         while waiting:
             yield heapq.heappop(waiting)[2:]
 
-    def _born(self, word: str, values: list) -> Iterator[tuple[str, dict]]:
+    def _born(self, pid: int, tid: int) -> Iterator[_Row]:
         """A fork may make a thread or a process; only the child's first event shows which."""
-        if word == "block" or (born := self._unborn.pop(values[2], None)) is None:
+        if (row := self._unborn.pop(tid, None)) is None:
             return
-        row, maker = born
-        pid, tid = values[1:3]
         if pid != tid:
             row |= {"event": "thread", "pid": pid}
-            self._descriptors.born(maker, tid, shares=True)
+            self._files.pop(tid, None)
+        for file in self._files[tid].values() if pid == tid else ():
+            file.lose()  # the child moves it, and its parent
         yield "process_events", row
-
-    def _begin(self, began, pid, tid, fds):
-        self._settle(tid)
-        files = {fd: self._descriptors.get((pid, tid), fd) for fd in fds}
-        self._begun[tid] = {fd: file for fd, file in files.items() if file}
-        for file in self._begun[tid].values():
-            file.begin()
-
-    def _settle(self, tid: int) -> None:
-        for file in self._begun.pop(tid, {}).values():
-            file.end()
-
-    def _file(self, pid: int, tid: int, fd: int) -> OpenFile | None:
-        """The file of a call that returns: its descriptor may mean another one by now."""
-        begun = self._begun.get(tid, {})
-        return begun[fd] if fd in begun else self._descriptors.get((pid, tid), fd)
 
     @staticmethod
     def _stamps(began: int, pid: int, tid: int) -> dict:
         return {"boottime_ns": began, "pid": pid, "tid": tid}
 
-    def _fork(self, began, pid, tid, child):
+    def _fork(self, began, pid, tid, child) -> Iterator[_Row]:
         row = {"event": "process", "parent_pid": pid}
-        self._unborn[child] = {**self._stamps(began, child, child), **row}, (pid, tid)
+        self._unborn[child] = {**self._stamps(began, child, child), **row}
+        # As they are now: the parent may go on first.
         self._folders[child] = self._folder_of(pid)
-        self._descriptors.born((pid, tid), child, shares=False)
+        self._files[child] = dict(self._files[pid])
+        yield from ()
 
-    def _shares(self, began, pid, tid, child):
-        self._descriptors.born((pid, tid), child, shares=True)
-
-    def _exec(self, began, pid, tid, program):
-        self._descriptors.executed((pid, tid))
+    def _exec(self, began, pid, tid, program) -> Iterator[_Row]:
+        self._executed(pid)
         row = {"event": "exec", "detail": program}
-        return "process_events", {**self._stamps(began, pid, tid), **row}
+        yield "process_events", {**self._stamps(began, pid, tid), **row}
 
-    def _exit(self, began, pid, tid):
-        self._descriptors.ended(tid)
-        return "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
+    def _exit(self, began, pid, tid) -> Iterator[_Row]:
+        self._files.pop(tid, None)
+        yield "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
 
     def _row(self, began, pid, tid, probe, latency, result) -> dict:
-        call = _call_of(probe)
+        call = probe.rpartition("sys_exit_")[2]
         failed = -_ERRNO_BITS < result < 0
         return {
             **self._stamps(began, pid, tid),
@@ -327,22 +297,26 @@ class Parser(CallParser):
             "error": errno.errorcode.get(-result, str(-result)) if failed else None,
         }
 
-    def _path_of(self, pid: int, tid: int, name: str | None, folder_fd: int = _AT_FDCWD) -> str:
+    def _path_of(self, pid: int, name: str | None, folder_fd: int = _AT_FDCWD) -> str:
         if name is None:
-            return "unknown:"  # the line with the name was lost
+            return _UNKNOWN  # the line with the name was lost
         folder = None
         if folder_fd & 0xFFFFFFFF != _AT_FDCWD & 0xFFFFFFFF:  # kernels extend the sign or not
-            folder = _path(self._descriptors.get((pid, tid), folder_fd))
+            folder = self._path_of_fd(pid, folder_fd)
         return self._absolute(pid, name, folder)
 
-    def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset):
+    def _path_of_fd(self, pid: int, fd: int) -> str:
+        file = self._files[pid].get(fd)
+        return file.path if file else _UNKNOWN
+
+    def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset) -> Iterator[_Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        if row["operation"] in (*DESCRIPTOR_CALLS, "ioctl", "sendmsg"):
+        if row["operation"] in DESCRIPTOR_CALLS:
             if not row["error"]:
-                self._note((pid, tid), row["operation"], result, fd, wanted, offset)
-            return None
+                self._note(pid, row["operation"], result, fd, wanted, offset)
+            return
         row["fd"] = fd
-        file = self._file(pid, tid, fd)
+        file, path = self._files[pid].get(fd), self._path_of_fd(pid, fd)
         if row["kind"] in ("read", "write"):
             row["size_bytes"] = 0 if row["error"] else result
             row["requested_bytes"] = None if wanted == -1 else wanted
@@ -352,98 +326,72 @@ class Parser(CallParser):
         elif row["kind"] == "seek" and not row["error"]:
             row["offset_bytes"] = result
             if file:
-                file.sought(result)
+                file.sought((pid, tid), result)
         elif row["kind"] == "close":
-            self._descriptors.close((pid, tid), [fd])
-        self._settle(tid)
-        return self._named(row, _path(file))
+            self._close(pid, fd, fd)
+        yield self._named(row, path)
 
-    def _note(self, thread: Thread, call: str, result: int, fd: int, value: int, flags: int):
+    def _note(self, pid: int, call: str, result: int, fd: int, value: int, flags: int) -> None:
         """What becomes of descriptors by calls that make no row."""
-        if call == "sendmsg":
-            self._descriptors.handed_on(None, thread)
-        elif call == "pidfd_getfd":
-            self._descriptors.handed_on([fd])
-            self._descriptors.open(thread, result, None, closes=True)
-        elif call in ("unshare", "close_range"):
-            if flags & (_CLONE_FILES if call == "unshare" else _CLOSE_RANGE_UNSHARE):
-                self._descriptors.unshared(thread)
-            if call == "close_range":
-                marks = bool(flags & _CLOSE_RANGE_CLOEXEC)
-                self._close_range(thread, fd, value, marks=marks)
+        if call == "close_range":
+            if not flags & _CLOSE_RANGE_CLOEXEC:
+                self._close(pid, fd, value)
         elif call.startswith("dup") or value in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
-            closes = value == fcntl.F_DUPFD_CLOEXEC or bool(flags & os.O_CLOEXEC)
-            self._duplicate(thread, fd, result, closes=closes)
-        else:
-            self._note_flags(thread, fd, value, flags)
-
-    def _note_flags(self, thread: Thread, fd: int, command: int, flags: int) -> None:
-        if command != fcntl.F_SETFL:
-            closes = command == termios.FIOCLEX or (command == fcntl.F_SETFD and flags & 1)
-            self._descriptors.set_closing(thread, fd, bool(closes))
-        elif file := self._descriptors.get(thread, fd):
+            self._duplicate(pid, fd, result)
+        elif value == fcntl.F_SETFL and (file := self._files[pid].get(fd)):
             file.appends = bool(flags & os.O_APPEND)
 
     def _copy(
         self, began, pid, tid, probe, latency, result, source, target, moves_source, moves_target
-    ):
+    ) -> Iterator[_Row]:
         row = self._row(began, pid, tid, probe, latency, result)
         row |= {"operation": row["operation"].removesuffix("64"), "size_bytes": max(result, 0)}
         ends = (("read", source, moves_source), ("write", target, moves_target))
         for kind, fd, moves in ends:
-            copied, file = {**row, "kind": kind}, self._file(pid, tid, fd)
+            copied = {**row, "kind": kind}
             if moves:  # else where the program has told, which was not recorded
-                copied["offset_bytes"] = self._moved(file, copied, None)
-            yield self._named(copied, _path(file))
-        self._settle(tid)
+                copied["offset_bytes"] = self._moved(self._files[pid].get(fd), copied, None)
+            yield self._named(copied, self._path_of_fd(pid, fd))
 
-    def _open(self, began, pid, tid, probe, latency, result, folder, flags, name):
+    def _open(self, began, pid, tid, probe, latency, result, folder, flags, name) -> Iterator[_Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._path_of(pid, tid, name, folder)
+        path = self._path_of(pid, name, folder)
         if flags & os.O_CREAT:
             row["kind"] = "create"
         if not row["error"]:
             row["fd"] = result
-            file = OpenFile(path, position=0, appends=bool(flags & os.O_APPEND))
-            self._descriptors.open((pid, tid), result, file, closes=bool(flags & os.O_CLOEXEC))
-            self._note_inode(path)
-        return self._named(row, path)
+            appends = bool(flags & os.O_APPEND)
+            self._files[pid][result] = OpenFile(path, position=0, appends=appends)
+            with contextlib.suppress(OSError):  # removed since: its faults stay without a path
+                self._path_of_inode[Path(self._host_path(path)).stat().st_ino] = path
+        yield self._named(row, path)
 
-    def _note_inode(self, path: str) -> None:
-        try:
-            self._path_of_inode[Path(self._host_path(path)).stat().st_ino] = path
-        except OSError:
-            return  # removed since: its faults stay without a path
-
-    def _path(self, began, pid, tid, probe, latency, result, folder, name):
+    def _path(self, began, pid, tid, probe, latency, result, folder, name) -> Iterator[_Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._path_of(pid, tid, name, folder)
-        if row["operation"] == "chdir":
-            if not row["error"]:
-                self._folders[pid] = path
-            return None
-        return self._named(row, path)
+        path = self._path_of(pid, name, folder)
+        if row["operation"] != "chdir":
+            yield self._named(row, path)
+        elif not row["error"]:
+            self._folders[pid] = path
 
-    def _rename(self, began, pid, tid, probe, latency, result, name, new_name):
+    def _rename(self, began, pid, tid, probe, latency, result, name, new_name) -> Iterator[_Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        row["new_path"] = self._path_of(pid, tid, new_name)
-        return self._named(row, self._path_of(pid, tid, name))
+        row["new_path"] = self._path_of(pid, new_name)
+        yield self._named(row, self._path_of(pid, name))
 
-    def _fault(self, operation, began, pid, tid, device, inode, page):
+    def _fault(self, operation, began, pid, tid, device, inode, page) -> Iterator[_Row]:
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}
         row |= {"offset_bytes": page * PAGE_BYTES, "size_bytes": PAGE_BYTES}
-        return self._named(row, self._path_of_inode.get(inode, f"unknown:inode {inode}"))
+        yield self._named(row, self._path_of_inode.get(inode, f"{_UNKNOWN}inode {inode}"))
 
     @staticmethod
-    def _block(began, pid, device, sector, size, latency, operation, command):
-        return "block_io", {
-            "boottime_ns": began,
-            "pid": pid,
-            "command": command,
-            # The kernel's dev_t: 12 bits of major, 20 of minor.
-            "device": f"{device >> 20}:{device & 0xFFFFF}",
-            "operation": operation,
-            "sector": sector,
-            "size_bytes": size,
-            "latency_ns": latency,
-        }
+    def _block(began, pid, device, sector, size, latency, operation, command) -> Iterator[_Row]:
+        yield (
+            "block_io",
+            {
+                "boottime_ns": began, "pid": pid, "command": command,
+                # The kernel's dev_t: 12 bits of major, 20 of minor.
+                "device": f"{device >> 20}:{device & 0xFFFFF}",
+                "operation": operation, "sector": sector, "size_bytes": size, "latency_ns": latency,
+            },
+        )  # fmt: skip

@@ -1,9 +1,16 @@
-"""What the parsers of strace's and bpftrace's lines share: calls on files, folders, positions."""
+"""What the parsers of strace's and bpftrace's lines share: calls on files, folders, positions.
 
+The kernel keeps one position for each opening. Descriptors that were copied from each other (by
+dup, fork, exec, or in a message) share it. It is followed here as long as one thread alone moves
+it. Source: open(2), dup(2), fcntl(2), clone(2).
+"""
+
+import collections
+import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from tracing import files
-from tracing.descriptors import Descriptors, OpenFile, Thread
 
 KINDS = {
     "open": "open openat openat2",
@@ -21,8 +28,52 @@ KINDS = {
     "send": "sendto sendmsg",
 }
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
-DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "unshare", "pidfd_getfd")
-"""They make no row: by them the position is known that a read or write begins at."""
+DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range")
+"""They make no row: by them it is known which file a descriptor means."""
+_KEPT_BY_EXEC = 3  # standard input, output and error; most others are closed by it
+
+Thread = tuple[int, int]
+"""Process and thread."""
+
+
+@dataclass(eq=False, slots=True)
+class OpenFile:
+    """What one opening made: the kernel's open file description."""
+
+    path: str
+    position: int | None = None
+    """Bytes from the file's start; None: unknown."""
+    appends: bool = False
+    number: int = field(default_factory=itertools.count().__next__)
+    """Of the opening; no two are equal."""
+    _mover: Thread | None = None
+    """Who alone moves the position."""
+    _is_followed: bool = True
+
+    def lose(self) -> None:
+        """More than one may move the position, from now on in an order that nobody sees."""
+        self._is_followed, self.position = False, None
+
+    def _note_mover(self, thread: Thread) -> None:
+        if self._mover not in (None, thread):
+            self.lose()
+        self._mover = thread
+
+    def moved(self, thread: Thread, size_bytes: int, *, writes: bool) -> int | None:
+        """Where a call began that moved the position; None: unknown."""
+        self._note_mover(thread)
+        if writes and self.appends:
+            # It began at the file's end, which others may have moved.
+            self.position = None if size_bytes else self.position
+            return None
+        began = self.position
+        self.position = None if began is None else began + size_bytes
+        return began
+
+    def sought(self, thread: Thread, position: int) -> None:
+        """A seek returned this."""
+        self._note_mover(thread)
+        self.position = position if self._is_followed else None
 
 
 class CallParser:
@@ -44,7 +95,8 @@ class CallParser:
         self._first_folder = folder
         self._host_path = host_path
         self._folders: dict[int, str] = {}
-        self._descriptors = Descriptors()
+        # Process -> descriptor -> file; its threads share them.
+        self._files: dict[int, dict[int, OpenFile]] = collections.defaultdict(dict)
 
     def _folder_of(self, pid: int) -> str:
         return self._folders.get(pid, self._first_folder)
@@ -60,30 +112,35 @@ class CallParser:
         file_class = files.classify(path, seen_as=self._host_path(path))
         return "file_ops", {**row, "path": path, "file_class": file_class}
 
+    def _lose_all(self) -> None:
+        for table in self._files.values():
+            for file in table.values():
+                file.lose()
+
     def _damaged(self) -> None:
         """A line is not understood: what it moved is unknown."""
         self.num_damaged_lines += 1
-        self._descriptors.lose()
+        self._lose_all()
 
-    @staticmethod
-    def _moved(file: OpenFile | None, row: dict, offset: int | None) -> int | None:
+    def _moved(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
         """Where a read or write began; without an offset of its own it moves the position."""
         writes = row["kind"] == "write"
         row["opening"] = file.number if file else None
         if offset is not None:
             # Linux appends whatever the offset says; pwrite(2), "BUGS".
             return None if writes and file and file.appends else offset
-        return file.moved(row["size_bytes"], writes=writes) if file else None
+        thread = row["pid"], row["tid"]
+        return file.moved(thread, row["size_bytes"], writes=writes) if file else None
 
-    def _duplicate(self, thread: Thread, fd: int, new_fd: int, *, closes: bool) -> None:
-        if fd != new_fd:
-            file = self._descriptors.get(thread, fd)
-            self._descriptors.open(thread, new_fd, file, closes=closes)
+    def _executed(self, pid: int) -> None:
+        self._files[pid] = {fd: f for fd, f in self._files[pid].items() if fd < _KEPT_BY_EXEC}
 
-    def _close_range(self, thread: Thread, first: int, last: int, *, marks: bool) -> None:
-        fds = self._descriptors.within(thread, first, last)
-        if not marks:
-            self._descriptors.close(thread, fds)
-            return
-        for fd in fds:
-            self._descriptors.set_closing(thread, fd, True)
+    def _duplicate(self, pid: int, fd: int, new_fd: int) -> None:
+        if file := self._files[pid].get(fd):
+            self._files[pid][new_fd] = file
+        else:
+            self._files[pid].pop(new_fd, None)
+
+    def _close(self, pid: int, first: int, last: int) -> None:
+        for fd in [fd for fd in self._files[pid] if first <= fd <= last]:
+            del self._files[pid][fd]

@@ -1,14 +1,12 @@
 """strace as a tracer: its command line, and its lines as rows of file_ops and process_events."""
 
 import codecs
-import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, CallParser
-from tracing.descriptors import MOVING, OpenFile, Thread
+from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, CallParser, OpenFile
 
 _Row = tuple[str, dict]  # its table, and column -> value
 PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir")
@@ -100,15 +98,45 @@ class Birth(NamedTuple):
     maker: int
     """A thread."""
     is_thread: bool
-    shares_files: bool
 
 
 class _Call(NamedTuple):
-    """One that was interrupted."""
-
+    tid: int
     stamp_ns: int
     text: str
-    moving: dict[int, OpenFile]
+
+
+def _whole_calls(lines: Iterable[str], begun: dict[int, _Call]) -> Iterator[_Call | None]:
+    """Calls and exits, interrupted ones where they end; None for a line that is not understood.
+
+    `begun` holds, by thread, the calls that have not returned.
+    """
+    for line in lines:
+        found = _LINE.match(line)
+        if not found or not line.endswith("\n"):
+            yield None
+            continue
+        call = _Call(int(found[1]), int(found[2]) * 10**9 + int(found[3]), found[4].rstrip("\n"))
+        if call.text.endswith(_UNFINISHED):
+            begun[call.tid] = call._replace(text=call.text.removesuffix(_UNFINISHED))
+        elif resumed := _RESUMED.match(call.text):
+            first = begun.pop(call.tid, None)
+            yield first and first._replace(text=first.text + call.text[resumed.end() :])
+        else:
+            yield call
+
+
+_MADE = re.compile(r"(?:clone3?|v?fork)\(.*\) += (\d+) <[\d.]+>$", re.DOTALL)
+
+
+def births_in(lines: Iterable[str]) -> dict[int, Birth]:
+    """How each thread and process of a trace began: its lines may stand before its making's."""
+    makings = (line for line in lines if "clone" in line or "fork" in line)
+    return {
+        int(made[1]): Birth(call.tid, "CLONE_THREAD" in call.text)
+        for call in _whole_calls(makings, {})
+        if call and (made := _MADE.match(call.text))
+    }
 
 
 class Parser(CallParser):
@@ -134,173 +162,109 @@ class Parser(CallParser):
         for child, birth in self._births.items():
             maker = self._process_of.get(birth.maker, birth.maker)
             self._process_of[child] = maker if birth.is_thread else child
-        self._unfinished: dict[int, _Call] = {}
-        self._seen: set[int] = set()
-
-    def _thread(self, tid: int) -> Thread:
-        return self._process_of.get(tid, tid), tid
 
     def parse(self, lines: Iterable[str]) -> Iterator[_Row]:
-        """Yields (table, row) in the order of the lines."""
-        for line in lines:
-            found = _LINE.match(line)
-            if not found or not line.endswith("\n"):
+        """Yields (table, row) in the order in which calls end."""
+        begun: dict[int, _Call] = {}
+        for call in _whole_calls(lines, begun):
+            if call is None:
                 self._damaged()
                 continue
-            tid, stamp = int(found[1]), int(found[2]) * 10**9 + int(found[3])
-            text = found[4].rstrip("\n")
-            self._appear(tid)
-            call = _Call(stamp, "", {})
-            if text.endswith(_UNFINISHED):
-                text = text.removesuffix(_UNFINISHED)
-                self._unfinished[tid] = _Call(stamp, text, self._begun(tid, text))
-                continue
-            if resumed := _RESUMED.match(text):
-                if tid not in self._unfinished:
-                    self._damaged()
-                    continue
-                call = self._unfinished.pop(tid)
-                text = call.text + text[resumed.end() :]
+            self._appear(call.tid)
             try:
-                yield from self._rows(tid, call._replace(text=text))
+                yield from self._rows(call)
             except (ValueError, IndexError):
                 self._damaged()
-            for file in call.moving.values():
-                file.end()
-        self.num_calls_cut_short = len(self._unfinished)
+        self.num_calls_cut_short = len(begun)
 
     def _appear(self, tid: int) -> None:
-        """A child's first line may stand before the end of the call that made it."""
-        if tid in self._seen:
-            return
-        self._seen.add(tid)
-        if birth := self._births.get(tid):
-            maker = self._thread(birth.maker)
-            self._descriptors.born(maker, tid, shares=birth.shares_files)
-            if not birth.is_thread:
-                self._folders.setdefault(tid, self._folder_of(maker[0]))
+        """At a thread's first line, or the end of the call that made it, whichever comes first."""
+        birth = self._births.pop(tid, None)
+        if birth and not birth.is_thread:
+            maker = self._process_of.get(birth.maker, birth.maker)
+            self._folders.setdefault(tid, self._folder_of(maker))
+            for file in self._files[maker].values():
+                file.lose()  # the child moves it too
 
-    def _begun(self, tid: int, text: str) -> dict[int, OpenFile]:
-        """The open files whose position an interrupted call may move at any time."""
-        moving: dict[int, OpenFile] = {}
-        if text.partition("(")[0] in MOVING:
-            for each in _descriptors_in(text):
-                if file := self._file(self._thread(tid), each):
-                    moving[each.fd] = file
-                    file.begin()
-        return moving
+    def _file(self, pid: int, descriptor: _Descriptor) -> OpenFile | None:
+        """None: nothing is known of it: it was received, or was there before."""
+        file = self._files[pid].get(descriptor.fd)
+        return file if file and file.path == descriptor.path else None
 
-    def _file(self, thread: Thread, descriptor: _Descriptor) -> OpenFile | None:
-        """None: nothing is known of it."""
-        file = self._descriptors.get(thread, descriptor.fd)
-        if file and file.path == descriptor.path:
-            return file
-        # Received in a message, or its folder was renamed, or it was there before.
-        if descriptor.path.startswith("/"):
-            self._descriptors.used_unseen(descriptor.path)
-        if file:
-            file.lose()
-            self._descriptors.close(thread, [descriptor.fd])
-        return None
-
-    def _rows(self, tid: int, call: _Call) -> Iterator[_Row]:
-        pid, text = self._thread(tid)[0], call.text
-        row = {"realtime_ns": call.stamp_ns, "pid": pid, "tid": tid}
-        if exited := _EXIT.match(text):
-            if tid in self._unfinished:
-                for file in self._unfinished[tid].moving.values():
-                    file.forget()
-                    file.end()
-                self._unfinished[tid].moving.clear()
-            self._descriptors.ended(tid)
+    def _rows(self, call: _Call) -> Iterator[_Row]:
+        pid = self._process_of.get(call.tid, call.tid)
+        row = {"realtime_ns": call.stamp_ns, "pid": pid, "tid": call.tid}
+        if exited := _EXIT.match(call.text):
+            self._files.pop(call.tid, None)
             yield "process_events", {**row, "event": "exit", "detail": exited[1]}
             return
-        found = _DONE.fullmatch(text)
+        found = _DONE.fullmatch(call.text)
         if not found:
             # Calls that a kill or an exit cut short have no result; anything else is damage.
-            if not re.search(r"\) += \?|<unfinished|\?\s*<unavail", text):
+            if not re.search(r"\) += \?|<unfinished|\?\s*<unavail", call.text):
                 self._damaged()
-            for file in call.moving.values():
-                file.forget()
             return
         row["latency_ns"] = int(found["seconds"]) * 10**9 + int(found["fraction"])
-        name = found["name"]
-        if name in PROCESS_CALLS:
+        failed = found["error"] is not None or found["result"] == "?"
+        if found["name"] in KIND_OF:
+            yield from self._file_rows(row, found)
+        elif found["name"] in PROCESS_CALLS and not failed:
             yield from self._process_rows(row, found)
-        elif name in DESCRIPTOR_CALLS:
-            self._note_descriptors((pid, tid), name, found)
-        elif name in KIND_OF:
-            yield from self._file_rows(row, found, call.moving)
+        elif found["name"] in DESCRIPTOR_CALLS and not failed:
+            self._note_descriptors(pid, found)
 
     def _process_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
-        if found["error"] or found["result"] == "?":
-            return
         pid, name, arguments = row["pid"], found["name"], found["arguments"]
-        if name in ("chdir", "execve"):
-            names = _texts_in(arguments) if arguments.startswith('"') else []
-            if name == "execve":
-                self._descriptors.executed((pid, row["tid"]))
-            if not names:
-                self.num_damaged_lines += 1
-            elif name == "chdir":
-                self._folders[pid] = self._absolute(pid, names[0])
-            else:
-                yield "process_events", {**row, "event": "exec", "detail": names[0]}
-        else:
-            child = int(found["result"])
-            is_thread = "CLONE_THREAD" in arguments
-            self._births.setdefault(child, _birth(row["tid"], arguments))
+        if name not in ("chdir", "execve"):
+            child, is_thread = int(found["result"]), "CLONE_THREAD" in arguments
             self._appear(child)
-            yield (
-                "process_events",
-                {
-                    **row,
-                    "pid": pid if is_thread else child,
-                    "tid": child,
-                    "event": "thread" if is_thread else "process",
-                    "parent_pid": pid,
-                },
-            )
-
-    def _note_descriptors(self, thread: Thread, name: str, found: re.Match) -> None:
-        """What becomes of descriptors by calls that make no row."""
-        if found["error"] or found["result"] == "?":
+            whose = {"pid": pid if is_thread else child, "tid": child, "parent_pid": pid}
+            event = "thread" if is_thread else "process"
+            yield "process_events", {**row, **whose, "event": event}
             return
-        arguments, result = found["arguments"], int(found["result"], 0)
+        if name == "execve":
+            self._executed(pid)
+        if not (names := _texts_in(arguments) if arguments.startswith('"') else []):
+            self.num_damaged_lines += 1
+        elif name == "chdir":
+            self._folders[pid] = self._absolute(pid, names[0])
+        else:
+            yield "process_events", {**row, "event": "exec", "detail": names[0]}
+
+    def _note_descriptors(self, pid: int, found: re.Match) -> None:
+        """What becomes of descriptors by calls that make no row."""
+        arguments = found["arguments"]
         flags = _flags_in(arguments)
         fds = [each.fd for each in _descriptors_in(arguments)]
-        fds += [_number(part) for part in flags.split(", ")] if not fds else []
-        closes = "CLOEXEC" in flags
-        if name in ("unshare", "close_range") and re.search("CLONE_FILES|UNSHARE", flags):
-            self._descriptors.unshared(thread)
-        if name == "close_range":
-            self._close_range(thread, fds[0], _last_numbers(arguments, 2)[0], marks=closes)
-        elif name == "pidfd_getfd":
-            # In a process that the line does not name.
-            self._descriptors.handed_on(fds[1:] or None)
-            self._descriptors.open(thread, result, None, closes=True)
-        elif name.startswith("dup") or "F_DUPFD" in flags:
-            self._duplicate(thread, fds[0], result, closes=closes)
-        elif "F_SETFD" in flags:
-            self._descriptors.set_closing(thread, fds[0], closes)
-        elif "F_SETFL" in flags and (file := self._descriptors.get(thread, fds[0])):
+        fd = fds[0] if fds else _number(flags.partition(", ")[0])
+        if found["name"] == "close_range":
+            last, _ = _last_numbers(arguments, 2)
+            if "CLOEXEC" not in flags:
+                self._close(pid, fd, last)
+        elif found["name"].startswith("dup") or "F_DUPFD" in flags:
+            self._duplicate(pid, fd, int(found["result"], 0))
+        elif "F_SETFL" in flags and (file := self._files[pid].get(fd)):
             file.appends = "O_APPEND" in flags
 
-    def _file_rows(self, row: dict, found: re.Match, moving: dict[int, OpenFile]) -> Iterator[_Row]:
+    def _file_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
         name, arguments = found["name"], found["arguments"]
         failed = found["result"].startswith("-") or found["result"] == "?"
         row |= {"kind": KIND_OF[name], "operation": name, "error": found["error"]}
         row["size_bytes"] = 0
         result = None if failed else int(found["result"], 0)
+        descriptors = _descriptors_in(arguments)
         if row["kind"] in ("open", "create", "remove", "rename"):
             yield self._of_path(row, arguments, result, found["path"])
-        elif row["kind"] == "map":
-            if mapped := self._mapping(row, arguments, failed):
-                yield mapped
         elif row["kind"] == "copy":
-            yield from self._copies(row, arguments, result, moving)
-        elif descriptors := _descriptors_in(arguments):
-            yield self._of_descriptor(row, descriptors[0], arguments, result, moving)
+            yield from self._copies(row, arguments, result)
+        elif descriptors:
+            if row["kind"] == "map":
+                row["requested_bytes"] = _number(arguments.split(", ", 2)[1])
+                row["size_bytes"] = 0 if failed else row["requested_bytes"]
+                [row["offset_bytes"]] = _last_numbers(arguments, 1)
+            else:
+                self._complete(row, descriptors[0], arguments, result)
+            yield self._named(row, descriptors[0].path)
 
     def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> _Row:
         pid = row["pid"]
@@ -312,68 +276,41 @@ class Parser(CallParser):
         folders += [None] * (len(names) - len(folders))
         paths = [self._absolute(pid, name, folder) for name, folder in zip(names, folders)]
         paths += ["unknown:"] * 2  # for names that strace could not read
-        if opened is not None:
-            paths[0] = opened = _unescaped(opened)
-        if row["kind"] in ("open", "create") and opened is not None and result is not None:
+        if opened is not None and result is not None:
+            paths[0], flags = _unescaped(opened), _flags_in(arguments)
             row["fd"] = result
-            flags = _flags_in(arguments)
-            file = OpenFile(opened, position=0, appends="O_APPEND" in flags)
-            thread = (pid, row["tid"])
-            self._descriptors.open(thread, result, file, closes="O_CLOEXEC" in flags)
+            appends = "O_APPEND" in flags
+            self._files[pid][result] = OpenFile(paths[0], position=0, appends=appends)
             if "O_CREAT" in flags:
                 row["kind"] = "create"
         if row["kind"] == "rename":
             row["new_path"] = paths[1]
-            if result is not None:
-                self._descriptors.renamed(paths[0], paths[1])
         return self._named(row, paths[0])
 
-    def _of_descriptor(
-        self, row: dict, descriptor: _Descriptor, arguments: str, result: int | None,
-        moving: dict[int, OpenFile],
-    ) -> _Row:  # fmt: skip
-        kind, name, thread = row["kind"], row["operation"], (row["pid"], row["tid"])
+    def _complete(
+        self, row: dict, descriptor: _Descriptor, arguments: str, result: int | None
+    ) -> None:
+        """The columns of a call on a descriptor; what it makes of the descriptor's position."""
+        kind, pid = row["kind"], row["pid"]
         row["fd"] = descriptor.fd
+        file = self._file(pid, descriptor)
         if kind in ("read", "write"):
             row["size_bytes"] = result or 0
-            row["requested_bytes"], offset = _count_and_offset(name, arguments)
-            with self._moving(thread, descriptor, moving) as file:
-                if "RWF_APPEND" in _flags_in(arguments):
-                    if file and offset is None:
-                        file.forget()
-                else:
-                    row["offset_bytes"] = self._moved(file, row, offset)
+            row["requested_bytes"], offset = _count_and_offset(row["operation"], arguments)
+            if "RWF_APPEND" not in _flags_in(arguments):
+                row["offset_bytes"] = self._moved(file, row, offset)
+            elif file and offset is None:
+                file.position = None  # the end of the file, wherever that is
         elif kind == "seek" and result is not None:
             row["offset_bytes"] = result
-            with self._moving(thread, descriptor, moving) as file:
-                if file:
-                    file.sought(result)
+            if file:
+                file.sought((pid, row["tid"]), result)
         elif kind == "close":
-            self._descriptors.close(thread, [row["fd"]])
+            self._close(pid, descriptor.fd, descriptor.fd)
         elif kind in ("receive", "send"):
             row["size_bytes"] = result or 0
-            if kind == "send" and "SCM_RIGHTS" in _flags_in(arguments):
-                sent = [each.fd for each in _descriptors_in(arguments)[1:]]
-                self._descriptors.handed_on(sent or None, thread)
-        return self._named(row, descriptor.path)
 
-    @contextlib.contextmanager
-    def _moving(
-        self, thread: Thread, descriptor: _Descriptor, moving: dict[int, OpenFile]
-    ) -> Iterator[OpenFile | None]:
-        """The open file of a call that returns; `moving`: those that it was begun with."""
-        if file := moving.get(descriptor.fd):
-            yield file
-        elif file := self._file(thread, descriptor):
-            file.begin()
-            yield file
-            file.end()
-        else:
-            yield None
-
-    def _copies(
-        self, row: dict, arguments: str, result: int | None, moving: dict[int, OpenFile]
-    ) -> Iterator[_Row]:
+    def _copies(self, row: dict, arguments: str, result: int | None) -> Iterator[_Row]:
         ends = _descriptors_in(arguments)[:2]
         offsets = [_offset_behind(arguments, end.behind) for end in ends]
         if row["operation"] == "sendfile":
@@ -381,18 +318,8 @@ class Parser(CallParser):
             offsets = [offsets[1], None]  # it writes at the position
         for kind, end, offset in zip(("read", "write"), ends, offsets):
             copied = {**row, "kind": kind, "size_bytes": result or 0}
-            with self._moving((row["pid"], row["tid"]), end, moving) as file:
-                copied["offset_bytes"] = self._moved(file, copied, offset)
+            copied["offset_bytes"] = self._moved(self._file(row["pid"], end), copied, offset)
             yield self._named(copied, end.path)
-
-    def _mapping(self, row: dict, arguments: str, failed: bool) -> _Row | None:
-        found = _descriptors_in(arguments)
-        if not found:
-            return None  # memory without a file
-        row["requested_bytes"] = _number(arguments.split(", ", 2)[1])
-        row["size_bytes"] = 0 if failed else row["requested_bytes"]
-        [row["offset_bytes"]] = _last_numbers(arguments, 1)
-        return self._named(row, found[0].path)
 
 
 def _count_and_offset(name: str, arguments: str) -> tuple[int | None, int | None]:
@@ -418,30 +345,3 @@ def _number(text: str, of_words: int = 0) -> int:
         return int(text, 0)
     except ValueError:
         return of_words
-
-
-_MAKING = re.compile(r"(\d+) +[\d.]+ (<\.\.\. )?(?:clone3?|v?fork)(?:\(| resumed>)")
-_MADE = re.compile(r".*\) += (\d+) <[\d.]+>$", re.DOTALL)
-
-
-def births_in(lines: Iterable[str]) -> dict[int, Birth]:
-    """How each thread and process of a trace began: its lines may stand before its making's."""
-    births: dict[int, Birth] = {}
-    unfinished: dict[int, str] = {}
-    for line in lines:
-        if ("clone" not in line and "fork" not in line) or not (found := _MAKING.match(line)):
-            continue
-        maker, text = int(found[1]), line.rstrip("\n")
-        # One that failed, or never returned, says nothing of the next.
-        begun = unfinished.pop(maker, "")
-        if found[2]:
-            text = begun + text
-        if text.endswith(_UNFINISHED):
-            unfinished[maker] = text
-        elif made := _MADE.match(text):
-            births[int(made[1])] = _birth(maker, text)
-    return births
-
-
-def _birth(maker: int, flags: str) -> Birth:
-    return Birth(maker, "CLONE_THREAD" in flags, "CLONE_FILES" in flags)

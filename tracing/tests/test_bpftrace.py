@@ -102,18 +102,6 @@ def test_lines_of_several_processors_come_in_any_order():
     assert [row["path"] for _, row in found] == ["/d/part-0", "/d/part-0"]
 
 
-def test_a_process_that_was_forked_goes_on_where_its_parent_stood():
-    lines = [
-        "name\t7\t./part-0\n",
-        "open\t10\t7\t7\ttracepoint:syscalls:sys_exit_openat\t5\t3\t-100\t0\n",
-        "call\t20\t7\t7\ttracepoint:syscalls:sys_exit_read\t5\t4\t3\t4\t-1\n",
-        "fork\t30\t7\t7\t8\n",
-        "call\t40\t8\t8\ttracepoint:syscalls:sys_exit_read\t5\t4\t3\t4\t-1\n",
-    ]
-    *_, (_, read) = bpftrace.Parser(folder="/d").parse(lines)
-    assert (read["pid"], read["path"], read["offset_bytes"]) == (8, "/d/part-0", 4)
-
-
 EXIT = "tracepoint:syscalls:sys_exit_"
 OPEN = ["name\t7\tx\n", f"open\t10\t7\t7\t{EXIT}openat\t5\t3\t-100\t0\n"]
 
@@ -128,40 +116,17 @@ def offsets(lines: list[str]) -> list[int | None]:
     return [row.get("offset_bytes") for row in found if row.get("kind") == "read"]
 
 
-def test_who_reads_first_of_two_at_once_is_unknown_and_then_known_again():
+def test_what_a_child_may_move_is_unknown_and_it_has_the_files_of_the_moment_of_its_making():
     lines = [
         *OPEN,
-        "fork\t20\t7\t7\t8\n",
-        call(40, 8, "read", 20, 3, 20, -1),
-        call(30, 7, "read", 10, 3, 10, -1, latency=60),
-        call(100, 7, "read", 10, 3, 10, -1),
-    ]
-    assert offsets(lines) == [None, None, 30]
-
-
-def test_descriptors_of_a_child_are_those_of_the_moment_of_its_making():
-    lines = [
-        *OPEN,
-        "fork\t20\t7\t7\t8\n",
-        call(30, 7, "dup", 4, 3, -1, 0),
-        call(40, 7, "read", 10, 4, 10, -1),
-        call(50, 7, "close", 0, 3, -1, -1),
+        call(20, 7, "read", 10, 3, 10, -1),
+        "fork\t30\t7\t7\t8\n",
+        call(40, 7, "close", 0, 3, -1, -1),
         call(60, 8, "read", 10, 3, 10, -1),
-        call(70, 7, "read", 10, 4, 10, -1),
     ]
-    assert offsets(lines) == [0, 10, 20]
-
-
-def test_a_child_that_shares_its_descriptors_changes_those_of_its_parent():
-    lines = [
-        *OPEN,
-        "fork\t20\t7\t7\t8\n",
-        "shares\t21\t7\t7\t8\n",
-        call(30, 8, "dup", 4, 3, -1, 0),
-        call(40, 7, "read", 10, 4, 10, -1),
-        call(50, 7, "read", 10, 3, 10, -1),
-    ]
-    assert offsets(lines) == [0, 10]
+    *_, (_, read) = bpftrace.Parser(folder="/d").parse(lines)
+    assert (read["pid"], read["path"], read["offset_bytes"]) == (8, "/d/x", None)
+    assert offsets(lines) == [0, None]
 
 
 def test_a_thread_changes_the_descriptors_of_its_process():
