@@ -216,9 +216,9 @@ def _run(sweep: Sweep, point: Point, step_s: float | None) -> dict:
     """Runs one point into a folder that gets its name when all is there; returns its row."""
     unfinished = sweep.output / "points" / f"{point.name}.unfinished"
     unfinished.mkdir()
-    if point.compute == Compute.SLEEP and step_s is None:
-        outcome = (SKIPPED, "no step time was measured; give --step_seconds", None)
-    else:
+    outcome: tuple[str, str | None, int | None]
+    outcome = SKIPPED, "no step time was measured; give --step_seconds", None
+    if point.compute == Compute.REAL or step_s is not None:
         outcome = _traced(sweep, point, unfinished, step_s)
     given = {name: getattr(point, name) for name in ("name", *_GIVEN)}
     given |= dict(zip(("status", "reason", "exit_code"), outcome))
@@ -238,7 +238,8 @@ def _traced(
     """(status, reason, exit code) of the command under the tracing."""
     words, environment = command_of(sweep, point, folder / "run", step_s)
     with contextlib.ExitStack() as opened:
-        group, prefixed = None, list
+        group: limits.MemoryGroup | None = None
+        prefixed: Callable[[list[str]], list[str]] = list
         if point.memory_bytes is not None and not sweep.is_launcher:
             group = opened.enter_context(limits.memory_group("mlperf-bert-sweep"))
             group.limit(point.memory_bytes)
@@ -265,8 +266,10 @@ def _call(sweep: Sweep, folder: Path, words: Sequence[str], environment: dict) -
     # A command that joins a group needs the rights that it was given; the trace would drop sudo's.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
     with (folder / "output.txt").open("wb") as output:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen([*trace, *words], env=kept | environment, **pipes)
+        process = subprocess.Popen(
+            [*trace, *words], env=kept | environment, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
         try:
             return process.wait(timeout=sweep.timeout_s)
         except subprocess.TimeoutExpired:

@@ -125,8 +125,9 @@ def _draw(
     places = {limit: n for n, limit in enumerate(limits)}
     for number, (label, points) in enumerate(curves.items()):
         known = [(places[_limit(row)], value) for row, value in points if value is not None]
-        look = {"color": _COLORS[number % 6], "marker": _MARKS[number % 6], "label": label}
-        place.plot([x for x, _ in known], [y for _, y in known], markersize=5, **look)
+        color, mark = _COLORS[number % 6], _MARKS[number % 6]
+        [line] = place.plot([x for x, _ in known], [y for _, y in known], color=color, marker=mark)
+        line.set_label(label)
     place.set_title(title, loc="left", fontsize=9, color=INK)
     ticks = [
         "no limit" if limit == _NO_LIMIT
