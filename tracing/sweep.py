@@ -355,21 +355,26 @@ def _memory(text: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("sweep", __doc__)
-    add = parser.add_argument
-    add("--output", type=path_with_home, required=True, help="an interrupted sweep goes on in it")
-    add("--memory", type=_listed(_memory, "sizes such as 512m,4g,none"), help="such as 1g,none")
+    parser.add_argument(
+        "--output", type=path_with_home, required=True, help="an interrupted sweep goes on in it"
+    )
+    parser.add_argument(
+        "--memory", type=_listed(_memory, "sizes such as 512m,4g,none"), help="such as 1g,none"
+    )
     numbers = _listed(_whole, "whole numbers from 1")
-    add("--batch", type=numbers, default=[None], help="--train_batch_size")
-    add("--workers", type=numbers, default=[None], help="--num_parallel_files")
-    add("--compute", type=_listed(Compute, "real, sleep or both"), default=[Compute.REAL])
-    add("--cache", type=_listed(Cache, "cold, warm or both"),
+    parser.add_argument("--batch", type=numbers, default=[None], help="--train_batch_size")
+    parser.add_argument("--workers", type=numbers, default=[None], help="--num_parallel_files")
+    parser.add_argument(
+        "--compute", type=_listed(Compute, "real, sleep or both"), default=[Compute.REAL]
+    )
+    parser.add_argument("--cache", type=_listed(Cache, "cold, warm or both"),
         help="cold if memory is limited, else as it was found")  # fmt: skip
-    add("--step_seconds", type=_listed(_seconds, "seconds"), default=[],
+    parser.add_argument("--step_seconds", type=_listed(_seconds, "seconds"), default=[],
         help="of --compute=sleep; one, or one for each batch size")  # fmt: skip
-    add("--data", help="the training's files, if the command does not name them")
-    add("--backend", choices=backends.NAMES, help="as of python -m tracing")
-    add("--timeout_s", type=_seconds, help="ends a point that takes longer")
-    add("command", nargs="+", help="behind --")
+    parser.add_argument("--data", help="the training's files, if the command does not name them")
+    parser.add_argument("--backend", choices=backends.NAMES, help="as of python -m tracing")
+    parser.add_argument("--timeout_s", type=_seconds, help="ends a point that takes longer")
+    parser.add_argument("command", nargs="+", help="behind --")
     return parser
 
 
