@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(paths.words_with_home(arguments))
     with paths.failures_named(paths.location(given.output_dir)):
         compared = run_alternating(campaign.campaign_of(given), given.variants)
-    print("", *compare.lines(compared), sep="\n")
+    print("", *compared.lines(), sep="\n")
     return 0
 
 

@@ -2,26 +2,17 @@
 
     python -m mlperf_results.compare A B
 
-(`nearest.py` is something else: which published results a system is shown beside.) A and B are
-what run_logs.py finds: logs, metrics.jsonl, output directories of runs, campaigns, folders of runs,
-vendors' folders; or names of published results, ROUND/ORG/SYSTEM. A campaign whose runs alternate
-holds both: give it alone.
+A and B are what run_logs.py finds: logs, metrics.jsonl, output directories of runs, campaigns,
+folders of runs, vendors' folders; or names of published results, ROUND/ORG/SYSTEM. A campaign
+whose runs alternate holds both: give it alone.
 
     python -m mlperf_results.compare A --write_baseline=baseline.json
     python -m mlperf_results.compare B --baseline=baseline.json --fail_if_slower=3%
 
-Each figure is a ratio B/A of means of the runs, with a 95% interval. Percentages are of A's figure:
-"4.1% faster" is 4.1% fewer minutes, or 4.1% more samples/s. The methods (intervals.py):
-
-- Welch's t on logarithms, for two groups of two runs or more.
-- paired t on log ratios, for runs that alternated, from three pairs on.
-- of one run against a group, Student's t with the group's scatter for both; of one run against one
-  nothing but the ratio.
-- the studentized bootstrap of the ratio of means, for the parts of the time, which add up to the
-  whole; from five runs of each on. No verdict of the exit code rests on it.
-
-Each interval is for itself: of four figures of equal systems, up to one comparison in five has one
-that looks different. The exit code rests on one figure alone, --figure.
+Each figure is a ratio B/A of geometric means of the runs, with a 95% interval (intervals.py).
+Percentages are of A's figure: "4.1% faster" is 4.1% fewer minutes, or 4.1% more samples/s. Each
+interval is for itself: of four figures of equal systems, up to one comparison in five has one that
+looks different. The exit code rests on one figure alone, --figure.
 
 Exit codes: 0 compared; with --fail_if_slower: not slower by so much, the interval excludes it.
 1 bad input. 3 slower by so much or more, and the interval excludes that nothing changed.
@@ -45,7 +36,7 @@ from mlperf_bert.submission.run_logs import require_free
 from mlperf_results import intervals
 from mlperf_results.sides import (
     MACHINE,
-    Run,
+    MeasuredRun,
     Side,
     differing,
     read_alternating,
@@ -62,60 +53,53 @@ TIME_TO_TRAIN, SAMPLES_PER_SECOND = "time_to_train", "samples_per_second"
 _MOST_DIFFERENCES_SHOWN = 8
 _MANY_TIMES = 2
 """Percentages are of no help from there on."""
+FigureOf = Callable[[MeasuredRun], float | None]
 
 
 @dataclass(frozen=True)
 class Figure:
     """What is compared, and how it is spoken of."""
 
+    key: str
     label: str
     unit: str
-    of: Callable[[Run], float | None]
+    of: FigureOf
     if_less: str
     """What B is or does if its figure is the smaller one; {} is the percentage."""
     if_more: str
 
 
 FIGURES = {
-    TIME_TO_TRAIN: Figure(
-        "time to train", "minutes", lambda run: run.minutes, "is {} faster", "is {} slower"
-    ),
-    "samples_to_converge": Figure(
-        "samples to converge",
-        "samples",
-        lambda run: run.samples_to_converge,
-        "needs {} fewer samples",
-        "needs {} more samples",
-    ),
-    SAMPLES_PER_SECOND: Figure(
-        "samples/s",
-        "samples/s",
-        lambda run: run.samples_per_second,
-        "is {} slower",
-        "is {} faster",
-    ),
-    "energy": Figure(
-        "energy",
-        "kWh",
-        lambda run: run.joules and run.joules / 3.6e6,
-        "takes {} less energy",
-        "takes {} more energy",
-    ),
-}
+    figure.key: figure
+    for figure in (
+        Figure(
+            TIME_TO_TRAIN, "time to train", "minutes",
+            lambda run: run.minutes, "is {} faster", "is {} slower",
+        ),
+        Figure(
+            "samples_to_converge", "samples to converge", "samples",
+            lambda run: run.samples_to_converge, "needs {} fewer samples", "needs {} more samples",
+        ),
+        Figure(
+            SAMPLES_PER_SECOND, "samples/s", "samples/s",
+            lambda run: run.samples_per_second, "is {} slower", "is {} faster",
+        ),
+        Figure(
+            "energy", "energy", "kWh", lambda run: run.joules and run.joules / 3.6e6,
+            "takes {} less energy", "takes {} more energy",
+        ),
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """How one figure, or one part of the time, differs between A and B."""
 
-    figure: str
-    """A key of FIGURES, or a kind of the ledger."""
-    unit: str
+    figure: Figure
     a: float
-    """The mean of A's runs, geometric for figures and arithmetic for parts of the time."""
+    """The geometric mean of A's runs; arithmetic where one of the runs has none of it."""
     b: float
-    ratio: float | None
-    """b / a; None if a is 0."""
     interval: tuple[float, float] | None
     """95%, of the ratio; None if the runs allow none."""
     num_runs: tuple[int, int]
@@ -126,14 +110,30 @@ class Change:
     """In words, subject first."""
 
     @property
+    def ratio(self) -> float | None:
+        """B/A; None if A has none of it."""
+        return self.b / self.a if self.a else None
+
+    @property
     def is_told(self) -> bool:
         """Whether the interval excludes that nothing changed."""
         return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
 
+    def __str__(self) -> str:
+        label, unit = self.figure.label, self.figure.unit
+        text = f"{label}: {number_in_words(self.a)} -> {number_in_words(self.b)}"
+        if unit not in (label, "samples") and not unit.startswith("s per"):
+            text += f" {unit}"
+        if self.ratio is not None:
+            text += f", B/A {_ratio(self.ratio)}"
+        if self.interval:
+            text += " ({} to {})".format(*map(_ratio, self.interval))
+        return f"{text}: {self.verdict}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A against B: everything that is printed, as values."""
+    """A against B."""
 
     a: Side
     b: Side
@@ -143,13 +143,6 @@ class Comparison:
     """Of the time, the largest change first."""
     not_compared: tuple[str, ...]
     """A line about each figure that both have and that cannot be compared, with the reason."""
-    other_machine: tuple[str, ...]
-    """How the hardware differs, "NAME: OF A -> OF B"."""
-    machine_is_known: bool
-    """Whether anything of the hardware is recorded of both."""
-    unlike: tuple[str, ...]
-    """How software and flags differ."""
-    task_differs: tuple[str, ...]
 
     def change_of(self, figure: str) -> Change:
         """Return the change of a figure.
@@ -157,11 +150,38 @@ class Comparison:
         Raises:
           ValueError: it is not compared; says why.
         """
-        if found := [change for change in self.changes if change.figure == figure]:
-            return found[0]
+        for change in self.changes:
+            if change.figure.key == figure:
+                return change
         label = FIGURES[figure].label
         why = [line for line in self.not_compared if line.startswith(label)]
         raise ValueError(why[0] if why else f"{label}: A or B does not have it; choose --figure")
+
+    def lines(self) -> list[str]:
+        """Return the comparison for a terminal."""
+        a, b = self.a, self.b
+        recorded = a.made_on.keys() & b.made_on.keys()
+        found = [_about("A", a), _about("B", b)]
+        # First: a comparison on two hosts also compares the hosts.
+        if others := differing(a, b, [name for name in MACHINE if name in recorded]):
+            found.append("ON OTHER HOSTS, to which differences below may be due:")
+            found += [f"  {line}" for line in others]
+        elif not recorded & set(MACHINE):
+            found.append("on which hosts they ran is not recorded of both")
+        if tasks := [f"{name}: {a.task[name]} -> {b.task[name]}" for name in _other_task(a, b)]:
+            found.append(f"ANOTHER TASK: {'; '.join(tasks)}")
+        unlike = differing(a, b, sorted(recorded - set(MACHINE)))
+        found += [f"unlike in {line}" for line in unlike[:_MOST_DIFFERENCES_SHOWN]]
+        if (more := len(unlike) - _MOST_DIFFERENCES_SHOWN) > 0:
+            found.append(f"unlike in {more} more")
+        found += [f"  {line}" for line in (*self.changes, *self.not_compared)]
+        found += _methods("  ", self.changes)
+        if self.parts:
+            unit = self.parts[0].figure.unit
+            found.append(f"  where the seconds went, {unit}, largest change first:")
+            found += [f"    {part}" for part in self.parts]
+            found += _methods("    ", self.parts)
+        return found
 
 
 def compare(a: Side, b: Side, *, difference: float = DIFFERENCE) -> Comparison:
@@ -176,34 +196,26 @@ def compare(a: Side, b: Side, *, difference: float = DIFFERENCE) -> Comparison:
     """
     _require_comparable(a, b)
     changes, not_compared = [], []
-    for key, figure in FIGURES.items():
-        of_a, of_b, pairs = _values(a, b, figure.of)
-        if not of_a.size or not of_b.size:
-            continue
-        if why := _why_not(key, a, b):
-            not_compared.append(f"{figure.label}: not compared, {why}")
-            continue
-        changes.append(_change(key, of_a, of_b, pairs=pairs, difference=difference))
+    for figure in FIGURES.values():
+        if change := _change(figure, a, b, difference):
+            why = _why_not(figure.key, a, b)
+            if why:
+                not_compared.append(f"{figure.label}: not compared, {why}")
+            else:
+                changes.append(change)
     if not changes:
         raise ValueError(f"{a.name} and {b.name} have no figure in common: nothing to compare")
-    known = [name for name in MACHINE if a.made_on.get(name) and b.made_on.get(name)]
-    others = sorted((a.made_on.keys() & b.made_on.keys()) - set(MACHINE))
+    parts = [part for each in _parts_of(a, b) if (part := _change(each, a, b, difference))]
     return Comparison(
         a=a,
         b=b,
         changes=tuple(changes),
-        parts=_parts(a, b),
+        parts=tuple(sorted(parts, key=lambda part: -abs(part.b - part.a))),
         not_compared=tuple(not_compared),
-        other_machine=tuple(differing(a, b, known)),
-        machine_is_known=bool(known),
-        unlike=tuple(differing(a, b, others)),
-        task_differs=tuple(
-            f"{name}: {a.task[name]} -> {b.task[name]}" for name in _differing_task(a, b)
-        ),
     )
 
 
-def _differing_task(a: Side, b: Side) -> list[str]:
+def _other_task(a: Side, b: Side) -> list[str]:
     return [name for name in a.task if name in b.task and a.task[name] != b.task[name]]
 
 
@@ -216,7 +228,7 @@ def _require_comparable(a: Side, b: Side) -> None:
         raise ValueError(
             f"{a.name} and {b.name} are the same runs, time for time; give those of two systems"
         )
-    for name in _differing_task(a, b):
+    for name in _other_task(a, b):
         # A sample of another length, or through another model, is other work.
         if name in ("benchmark", "tokens", "weights"):
             raise ValueError(
@@ -230,161 +242,91 @@ def _why_not(figure: str, a: Side, b: Side) -> str:
         parts = [{run.measured_parts for run in side.runs if run.joules} for side in (a, b)]
         if parts[0] != parts[1] or len(parts[0]) > 1:
             return "not the same parts of the system were measured in all runs"
-    if figure != SAMPLES_PER_SECOND and "division" in _differing_task(a, b):
+    # An open run may have another target or model; its rate is still its rate.
+    if figure != SAMPLES_PER_SECOND and "division" in _other_task(a, b):
         return f"the divisions differ ({a.task['division']} and {b.task['division']})"
     return ""
 
 
-def _values(
-    a: Side, b: Side, of: Callable[[Run], float | None]
-) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return a figure of the runs of both, and whether they are pairs, in the same order."""
-    found: list[dict[str, float]] = []
-    for side in (a, b):
-        values = [(run.name, of(run)) for run in side.runs]
-        found.append({name: value for name, value in values if value is not None})
-    if a.alternates_in and a.alternates_in == b.alternates_in:
-        both = [name for name in found[0] if name in found[1]]
-        if len(both) >= intervals.LEAST_PAIRS:
-            of_a, of_b = ([values[name] for name in both] for values in found)
-            return np.array(of_a), np.array(of_b), True
-    return np.array([*found[0].values()]), np.array([*found[1].values()]), False
-
-
-def _change(key: str, a: np.ndarray, b: np.ndarray, *, pairs: bool, difference: float) -> Change:
-    interval, method = _interval(a, b, pairs=pairs)
-    mean_a, mean_b = np.log(a).mean(), np.log(b).mean()
-    ratio = math.exp(mean_b - mean_a)
-    return Change(
-        figure=key,
-        unit=FIGURES[key].unit,
-        a=math.exp(mean_a),
-        b=math.exp(mean_b),
-        ratio=ratio,
-        interval=interval,
-        num_runs=(len(a), len(b)),
-        method=method,
-        verdict=_verdict(FIGURES[key], a, b, ratio, interval, pairs, difference),
-    )
-
-
-def _interval(
-    a: np.ndarray, b: np.ndarray, *, pairs: bool
-) -> tuple[tuple[float, float] | None, str]:
-    """Return the interval of B/A, and its method."""
-    if len(a) == len(b) == 1:
-        return None, intervals.NO_INTERVAL
-    if pairs:
-        found, method = intervals.paired(a, b), intervals.PAIRED
-    elif min(len(a), len(b)) > 1:
-        found, method = intervals.welch(a, b), intervals.WELCH
-    else:
-        found, method = intervals.prediction(a, b), intervals.PREDICTION
-    if np.isnan(found.low):
-        return None, intervals.NO_INTERVAL
-    low, high = np.exp(np.clip([found.low, found.high], -700, 700))  # no float is greater
-    return (float(low), float(high)), method
-
-
-def _verdict(
-    figure: Figure,
-    a: np.ndarray,
-    b: np.ndarray,
-    ratio: float,
-    interval: tuple[float, float] | None,
-    pairs: bool,
-    difference: float,
-) -> str:
-    if interval is None:
-        if len(a) == len(b) == 1:
-            return "one run of each: no interval, so no verdict; two of each are the least"
-        return "no interval, so no verdict: these runs do not scatter"
-    low, high = interval
-    if not low <= 1 <= high:
-        if ratio >= _MANY_TIMES:
-            words = figure.if_more.format("much")
-            return f"B {words}: {ratio:.3g} times A's {figure.unit} ({low:.3g} to {high:.3g})"
-        ends = sorted((abs(low - 1), abs(high - 1)))
-        words = (figure.if_less if ratio < 1 else figure.if_more).format(f"{abs(ratio - 1):.1%}")
-        return f"B {words} ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
-    count = intervals.more_runs(a, b, difference=difference, pairs=pairs)
-    told = f"{100 * difference:.3g}%"
-    if count is None:
-        return f"not distinguishable: not even 1,000 more runs of each would tell {told}"
-    if count == 0:
-        return f"not distinguishable: a difference of {told} would most likely have shown"
-    runs = "1 more run" if count == 1 else f"{count} more runs"
-    return f"not distinguishable: {runs} of each would tell a difference of {told}"
-
-
-def _parts(a: Side, b: Side) -> tuple[Change, ...]:
-    """Return the changes of the ledger's parts: of a million samples, or of a run."""
+def _parts_of(a: Side, b: Side) -> list[Figure]:
+    """Return the parts of the ledger as figures: of a million samples, or of a run."""
     by_samples = all(run.samples for side in (a, b) for run in side.runs if run.seconds)
 
-    def seconds_of(kind: str) -> Callable[[Run], float | None]:
-        def of(run: Run) -> float | None:
+    def seconds_of(kind: str) -> FigureOf:
+        def of(run: MeasuredRun) -> float | None:
             if not run.seconds:
                 return None
             return run.seconds[kind] * (1e6 / run.samples if by_samples and run.samples else 1)
 
         return of
 
-    found = []
-    for kind in ledger.KINDS:
-        of_a, of_b, pairs = _values(a, b, seconds_of(kind))
-        if of_a.size and of_b.size and (of_a.any() or of_b.any()):
-            unit = "s per million samples" if by_samples else "s per run"
-            found.append(_part(kind, unit, of_a, of_b, pairs=pairs))
-    return tuple(sorted(found, key=lambda part: -abs(part.b - part.a)))
+    unit = "s per million samples" if by_samples else "s per run"
+    words = "spends {} less", "spends {} more"
+    return [
+        Figure(kind, kind.replace("_", " "), unit, seconds_of(kind), *words)
+        for kind in ledger.KINDS
+    ]
 
 
-def _part(kind: str, unit: str, a: np.ndarray, b: np.ndarray, *, pairs: bool) -> Change:
-    mean_a, mean_b = float(a.mean()), float(b.mean())
-    interval = None
-    # A part that some runs do not have at all is no factor of another.
-    if min(len(a), len(b)) >= intervals.LEAST_RUNS_OF_BOOTSTRAP and min(a.min(), b.min()) > 0:
-        estimate = intervals.bootstrap(a, b, pairs=pairs)
-        interval = math.exp(estimate.low), math.exp(estimate.high)
-    change = mean_b - mean_a
-    verdict = f"B spends {number_in_words(abs(change))} s {'more' if change > 0 else 'less'}"
-    if interval and interval[0] <= 1 <= interval[1]:
-        verdict = "not distinguishable"
+def _values(a: Side, b: Side, of: FigureOf) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return a figure of the runs of both, and whether they are pairs, in the same order."""
+    of_a, of_b = (
+        {run.name: value for run in side.runs if (value := of(run)) is not None} for side in (a, b)
+    )
+    both = [name for name in of_a if name in of_b]
+    alternate = a.alternates_in is not None and a.alternates_in == b.alternates_in
+    if pairs := alternate and len(both) >= intervals.LEAST_PAIRS:
+        of_a, of_b = ({name: values[name] for name in both} for values in (of_a, of_b))
+    return np.array([*of_a.values()]), np.array([*of_b.values()]), pairs
+
+
+def _change(figure: Figure, a: Side, b: Side, difference: float) -> Change | None:
+    """Return how a figure differs; None if no run of one side has it."""
+    of_a, of_b, pairs = _values(a, b, figure.of)
+    if not of_a.size or not of_b.size or not (of_a.any() or of_b.any()):
+        return None
+    interval, method = intervals.of_ratio(of_a, of_b, pairs=pairs)
+    if min(of_a.min(), of_b.min()) > 0:
+        mean_a, mean_b = (math.exp(np.log(values).mean()) for values in (of_a, of_b))
+    else:
+        mean_a, mean_b = of_a.mean(), of_b.mean()
+    if interval is None:
+        verdict = "no interval, so no verdict: these runs do not scatter"
+        if len(of_a) == len(of_b) == 1:
+            verdict = "one run of each: no interval, so no verdict; two of each are the least"
+    elif interval[0] <= 1 <= interval[1]:
+        count = intervals.more_runs(of_a, of_b, difference=difference, pairs=pairs)
+        verdict = f"not distinguishable: {_runs_in_words(count, difference)}"
+    else:
+        verdict = _difference_in_words(figure, mean_b / mean_a, *interval)
     return Change(
-        figure=kind,
-        unit=unit,
+        figure=figure,
         a=mean_a,
         b=mean_b,
-        ratio=mean_b / mean_a if mean_a else None,
         interval=interval,
-        num_runs=(len(a), len(b)),
-        method=intervals.BOOTSTRAP if interval else intervals.NO_INTERVAL,
+        num_runs=(len(of_a), len(of_b)),
+        method=method,
         verdict=verdict,
     )
 
 
-def lines(compared: Comparison) -> list[str]:
-    """Return a comparison for a terminal."""
-    found = [_about(label, side) for label, side in (("A", compared.a), ("B", compared.b))]
-    if compared.other_machine:
-        found.append("ON OTHER HOSTS, to which differences below may be due:")
-        found += [f"  {line}" for line in compared.other_machine]
-    elif not compared.machine_is_known:
-        found.append("on which hosts they ran is not recorded of both")
-    if compared.task_differs:
-        found.append(f"ANOTHER TASK: {'; '.join(compared.task_differs)}")
-    found += [f"unlike in {line}" for line in compared.unlike[:_MOST_DIFFERENCES_SHOWN]]
-    if (more := len(compared.unlike) - _MOST_DIFFERENCES_SHOWN) > 0:
-        found.append(f"unlike in {more} more")
-    for change in compared.changes:
-        found.append(f"  {_line(FIGURES[change.figure].label, change)}: {change.verdict}")
-    found += [f"  {line}" for line in compared.not_compared]
-    found += _methods("  ", compared.changes)
-    if compared.parts:
-        found.append(f"  where the seconds went, {compared.parts[0].unit}, largest change first:")
-        for part in compared.parts:
-            found.append(f"    {_line(part.figure.replace('_', ' '), part)}: {part.verdict}")
-        found += _methods("    ", compared.parts)
-    return found
+def _difference_in_words(figure: Figure, ratio: float, low: float, high: float) -> str:
+    if ratio >= _MANY_TIMES:
+        words = figure.if_more.format("much")
+        return f"B {words}: {ratio:.3g} times A's {figure.unit} ({low:.3g} to {high:.3g})"
+    ends = sorted((abs(low - 1), abs(high - 1)))
+    words = (figure.if_less if ratio < 1 else figure.if_more).format(f"{abs(ratio - 1):.1%}")
+    return f"B {words} ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
+
+
+def _runs_in_words(count: int | None, difference: float) -> str:
+    told = f"{100 * difference:.3g}%"
+    if count is None:
+        return f"not even 1,000 more runs of each would tell {told}"
+    if count == 0:
+        return f"a difference of {told} would most likely have shown"
+    runs = "1 more run" if count == 1 else f"{count} more runs"
+    return f"{runs} of each would tell a difference of {told}"
 
 
 def _methods(indent: str, changes: Sequence[Change]) -> list[str]:
@@ -406,23 +348,6 @@ def _about(label: str, side: Side) -> str:
     return f"{label}: {side.name}: {runs}"
 
 
-def _line(label: str, change: Change) -> str:
-    figures = f"{label}: {number_in_words(change.a)} -> {number_in_words(change.b)}"
-    if change.unit not in (label, "samples") and not change.unit.startswith("s per"):
-        figures += f" {change.unit}"
-    return figures if change.ratio is None else f"{figures}, B/A {ratio_in_words(change)}"
-
-
-def ratio_in_words(change: Change) -> str:
-    """Return B/A with its interval, "0.945 (0.881 to 1.013)"; "-" if there is no ratio."""
-    if change.ratio is None:
-        return "-"
-    words = _ratio(change.ratio)
-    if change.interval:
-        words += " ({} to {})".format(*map(_ratio, change.interval))
-    return words
-
-
 def _ratio(value: float) -> str:
     return f"{value:.3f}" if 0.01 < value < 100 else f"{value:.2g}"
 
@@ -439,14 +364,12 @@ def judge(change: Change, threshold: float) -> tuple[int, str]:
       change: of the figure that decides.
       threshold: relative, 0.03 is 3%.
     """
-    label = FIGURES[change.figure].label
-    asked = f"verdict on {label}, slower by {100 * threshold:.3g}% or more"
+    asked = f"verdict on {change.figure.label}, slower by {100 * threshold:.3g}% or more"
     if change.interval is None:
         return EXIT_CANNOT_TELL, f"{asked}: cannot tell, there is no interval"
     # Of A's figure: minutes rise, samples/s fall.
-    sign = -1 if change.figure == SAMPLES_PER_SECOND else 1
-    assert change.ratio is not None
-    slowdown = sign * (change.ratio - 1)
+    sign = -1 if change.figure.key == SAMPLES_PER_SECOND else 1
+    slowdown = sign * (change.b / change.a - 1)
     ends = sorted(sign * (end - 1) for end in change.interval)
     if slowdown >= threshold and ends[0] > 0:
         return EXIT_SLOWER, f"{asked}: yes"
@@ -508,10 +431,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     a, b = _sides(given)
     compared = compare(a, b, difference=given.fail_if_slower or DIFFERENCE)
     if not given.fail_if_slower:
-        print("\n".join(lines(compared)))
+        print("\n".join(compared.lines()))
         return 0
     code, words = judge(compared.change_of(given.figure), given.fail_if_slower)
-    print("\n".join([*lines(compared), words]))
+    print("\n".join([*compared.lines(), words]))
     return code
 
 

@@ -7,7 +7,7 @@ Runs that failed, were resumed, have not ended or cannot be read are left out, w
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
@@ -56,7 +56,7 @@ _LEAST, _MOST = 1e-30, 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class MeasuredRun:
     """What was measured in one run that counts; None for what is not known."""
 
     name: str
@@ -86,7 +86,7 @@ class Side:
     """The runs of A or of B."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[MeasuredRun, ...]
     left_out: tuple[str, ...] = ()
     """A line about each run that does not count."""
     task: Mapping[str, object] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class _LeftOut(Exception):
 class _Counted(NamedTuple):
     """One log or folder: a run with its task and machine."""
 
-    run: Run
+    run: MeasuredRun
     task: Mapping[str, object]
     made_on: Mapping[str, object]
     result: RunResult | None = None
@@ -162,8 +162,8 @@ def _side(name: str, place: paths.Location) -> Side:
     copies = copies_among(
         [(run.run.name, run.result or replace(run.run, name="")) for run in counted]
     )
-    left_out += copies.values()
     counted = [run for number, run in enumerate(counted) if number not in copies]
+    # Only all runs together show that a number of samples is a plan.
     results = {run.path: run for run in without_plans([r.result for r in counted if r.result])}
     results_dir = files[0].results_dir
     described = read_description(paths.resolve(results_dir).parent) if results_dir else {}
@@ -177,10 +177,10 @@ def _side(name: str, place: paths.Location) -> Side:
     return Side(
         name=name,
         runs=tuple(
-            _with_samples(run.run, results[run.result.path]) if run.result else run.run
+            replace(run.run, **_samples(results[run.result.path])) if run.result else run.run
             for run in counted
         ),
-        left_out=tuple(left_out),
+        left_out=(*left_out, *copies.values()),
         unknown=why_samples_are_unknown([*results.values()]),
         task=common_task(name, [run.task for run in counted]),
         made_on={key: tuple(made_on[key]) for key in sorted(made_on)},
@@ -195,13 +195,13 @@ def _of_run(files: RunFiles) -> _Counted:
     if len(files.logs) > 1:
         raise _LeftOut("was resumed, none of its logs has all of its time")
     if files.logs:
-        found = _of_log(files)
+        counted = _of_log(files)
     elif files.metrics:
-        found = _Counted(_of_metrics(files.metrics, files.name), {}, {})
+        counted = _Counted(_of_metrics(files.metrics, files.name), {}, {})
     else:
         raise _LeftOut("has no log")
     recorded = _machine_of_run(folder) if folder else {}
-    return found._replace(made_on=dict(found.made_on) | recorded)
+    return counted._replace(made_on=dict(counted.made_on) | recorded)
 
 
 def _machine_of_run(folder: paths.Location) -> dict[str, object]:
@@ -230,22 +230,19 @@ def _of_log(files: RunFiles) -> _Counted:
     if not result.minutes > 0:
         raise _LeftOut("its log has no times, run_start and run_stop are the same")
     joules, parts = _joules(result, files.results_dir)
-    run = replace(_measured(result, files.name), joules=joules, measured_parts=parts)
+    run = _measured(result, files.name, joules=joules, measured_parts=parts)
     return _Counted(run, task_of(result), result.provenance, result)
 
 
-def _measured(result: RunResult, name: str) -> Run:
-    run = Run(name=name, minutes=result.minutes, seconds=result.seconds)
-    return _with_samples(run, result)
+def _measured(result: RunResult, name: str, **energy: Any) -> MeasuredRun:
+    minutes, seconds = result.minutes, result.seconds
+    return MeasuredRun(name=name, minutes=minutes, seconds=seconds, **_samples(result), **energy)
 
 
-def _with_samples(run: Run, result: RunResult) -> Run:
-    return replace(
-        run,
-        samples_to_converge=result.samples_to_converge or None,
-        samples_per_second=result.samples_per_second,
-        samples=result.samples_to_converge or None,
-    )
+def _samples(result: RunResult) -> dict[str, Any]:
+    samples = result.samples_to_converge or None
+    rate = result.samples_per_second
+    return {"samples_to_converge": samples, "samples": samples, "samples_per_second": rate}
 
 
 def _joules(
@@ -255,12 +252,13 @@ def _joules(
         watts, _ = measured_watts(folder_of_power, [result], num_nodes=None)
         return (watts * result.minutes * 60, ("system",)) if watts else (None, ())
     energy = result.energy
+    # Of a run that was killed only a part is known.
     if energy is None or energy.at_least or not energy.joules:
         return None, ()
     return energy.joules, tuple(sorted(energy.parts))
 
 
-def _of_metrics(path: paths.Location, name: str) -> Run:
+def _of_metrics(path: paths.Location, name: str) -> MeasuredRun:
     """Of a run without its log: samples, and the ledger up to the last line of training."""
     seconds: ledger.Seconds = dict.fromkeys(ledger.KINDS, 0.0)
     samples, where = 0, path
@@ -278,7 +276,7 @@ def _of_metrics(path: paths.Location, name: str) -> Run:
         if not samples or not total:
             raise _LeftOut("no line of training with samples and seconds")
         rate = samples / total
-        return Run(name=name, samples_per_second=rate, samples=samples, seconds=seconds)
+        return MeasuredRun(name=name, samples_per_second=rate, samples=samples, seconds=seconds)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: damaged ({error!r:.200}); copy it again") from error
 
@@ -331,45 +329,31 @@ def read_baseline(path: str) -> Side:
     Raises:
       ValueError: the file is missing or damaged.
     """
-    found = json_text.read_record(paths.location(path), _parsed, remedy=_BASELINE_REMEDY)
-    if found is None:
+    read = json_text.read_record(paths.location(path), _parsed, remedy=_BASELINE_REMEDY)
+    if read is None:
         raise ValueError(f"--baseline={path}: no such file; {_BASELINE_REMEDY}")
-    return replace(found, alternates_in=None)
+    return read
 
 
 def _parsed(content: dict) -> Side:
-    _require_kinds(content)
-    runs = [
-        Run(**{**run, "measured_parts": tuple(run["measured_parts"])}) for run in content["runs"]
-    ]
-    for run in runs:
-        seconds = run.seconds
+    """Return a baseline; a value of another kind raises, or becomes the text that is printed."""
+    runs = []
+    for run in content["runs"]:
+        parts = tuple(map(str, run.pop("measured_parts")))
+        runs.append(MeasuredRun(name=str(run.pop("name")), measured_parts=parts, **run))
+        seconds = runs[-1].seconds
         if seconds is not None and ledger.from_fields(ledger.as_fields(dict(seconds))) is None:
             raise ValueError("seconds are not those of the ledger")
     if not runs:
         raise ValueError("no runs")
-    made_on = {key: tuple(map(str, values)) for key, values in content["made_on"].items()}
-    left_out = tuple(map(str, content["left_out"]))
-    return Side(**{**content, "runs": tuple(runs), "made_on": made_on, "left_out": left_out})
-
-
-def _require_kinds(content: dict) -> None:
-    """Raises TypeError if a field of a baseline is of another kind than `write_baseline` wrote."""
-    for name in ("name", "unknown"):
-        if not isinstance(content.get(name, ""), str):
-            raise TypeError(f"{name} must be a text")
-    for name in ("task", "made_on"):
-        if not isinstance(content[name], dict):
-            raise TypeError(f"{name} must be an object")
-    if any(isinstance(value, dict | list) for value in content["task"].values()):
-        raise TypeError("a value of task must be a text or a number")
-    texts = [content["left_out"], *content["made_on"].values()]
-    texts += [run["measured_parts"] for run in content["runs"]]
-    if not all(isinstance(each, list) and all(isinstance(t, str) for t in each) for each in texts):
-        raise TypeError("left_out, measured_parts and each of made_on must be a list of texts")
-    for run in content["runs"]:
-        if not isinstance(run["name"], str):
-            raise TypeError("name of a run must be a text")
+    return Side(
+        name=str(content["name"]),
+        runs=tuple(runs),
+        left_out=tuple(map(str, content["left_out"])),
+        task=dict(content["task"]),
+        made_on={key: tuple(map(str, values)) for key, values in content["made_on"].items()},
+        unknown=str(content["unknown"]),
+    )
 
 
 def differing(a: Side, b: Side, names: Iterable[str]) -> list[str]:

@@ -1,7 +1,6 @@
 """What is one run of a side: copies, plans, and baselines of every kind."""
 
 import json
-import math
 
 import pytest
 
@@ -53,42 +52,18 @@ def test_a_baseline_is_the_side_that_was_written(tmp_path, call):
     assert call("a.log", "--write_baseline=base.json")[1] == "A: a.log: 1 run, in base.json\n"
     assert sides.read_baseline("base.json") == sides.read_side("a.log")
     content = json.loads((tmp_path / "base.json").read_text())
+    [run] = content["runs"]
     for spoil in (
         {"runs": []},
-        {"runs": [content["runs"][0] | {"minutes": math.nan}]},
-        {"runs": [content["runs"][0] | {"seconds": {"compute": 1}}]},
-        {"more": 1},
+        {"runs": ["run"]},
+        {"runs": [run | {"minutes": "20"}]},
+        {"runs": [run | {"seconds": {"compute": 1}}]},
         {"made_on": None},
-        {"made_on": {"host": "x"}},
-        {"made_on": {"host": [1]}},
-        {"name": 3},
-        {"unknown": [3]},
-        {"left_out": "none"},
-        {"left_out": [[3]]},
-        *({"task": task} for task in (["bert"], "bert", None, {"batch": [448]}, {"batch": {}})),
-        *({"runs": runs} for runs in ({}, 3, ["run"], [None], [[1]])),
-        *(
-            {"runs": [content["runs"][0] | spoilt]}
-            for spoilt in (
-                {"name": ["x"]},
-                {"name": None},
-                {"minutes": "20"},
-                {"minutes": True},
-                {"samples": 10**400},
-                {"joules": [1]},
-                {"seconds": [1]},
-                {"seconds": {}},
-                {"seconds": content["runs"][0]["seconds"] | {"compute": "1"}},
-                {"measured_parts": "system"},
-                {"measured_parts": [["system"]]},
-            )
-        ),
+        {"made_on": {"host": 1}},
+        {"task": "bert"},
     ):
         (tmp_path / "bad.json").write_text(json.dumps(content | spoil))
         code, _, error = call("a.log", "--baseline=bad.json")
         assert code == 1 and error.count("\n") == 1
         assert error.startswith("compare: bad.json: damaged (")
         assert error.endswith("; write it again with --write_baseline\n")
-    for name in ("task", "made_on"):
-        (tmp_path / "bad.json").write_text(json.dumps(content | {name: "x"}))
-        assert f"{name} must be an object" in call("a.log", "--baseline=bad.json")[2]
