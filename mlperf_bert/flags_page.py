@@ -97,6 +97,7 @@ def _described(flag: flags.Flag) -> dict[str, Any]:
     bounds = "".join(each for each in said if each.startswith(_NUMBER)).removeprefix(_NUMBER)
     return {
         "name": flag.name,
+        "is_text": "string" in flag.flag_type() and "enum" not in flag.flag_type(),
         "choices": getattr(flag.parser, "enum_values", None),
         "range": re.sub("|".join(_SIGNS), lambda words: _SIGNS[words[0]], bounds),
         "default": flag.default,
