@@ -18,7 +18,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.programs.steps import Trainer
 from mlperf_bert.training import build
-from mlperf_bert.training.checks import Findings, Setup
+from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Devices, create_strategy
 
@@ -39,7 +39,6 @@ def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
     config = config_of(**flags)
     setup = Setup(
         config=config,
-        findings=Findings(),
         bert_config=model,
         devices=Devices(create_strategy(config.device)),
         files=[],

@@ -139,7 +139,7 @@ class Run:
         """
         self._output.claim()
         try:
-            resumes = self._output.resumes
+            resumes = bool(self._output.before)
             trainer, state = self._build()
             self._output.record(status="running", seed=self._setting.seed)
             if resumes and (path := newest_checkpoint(str(self.folder))[1]):

@@ -40,8 +40,7 @@ def main():
         command_line.read(RunConfig, cluster=read_cluster()), async_checkpoint=False
     )
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
-        setup = checks.inspect(config)
-        setup.findings.require_none()
+        setup = checks.inspect(config).setup()
         wanted = command_line.read(program_folder.Wanted)
         wanted = wanted.fitting(memory.shortfall(config, setup.bert_config))
         print(program_folder.write(setup, FLAGS.output_dir, wanted))

@@ -1,10 +1,14 @@
-"""Builds the parts of a run from its configuration; reads no data."""
+"""Builds a run from what the checks have made: its model, what computes it, its checkpoints, input.
+
+Reads no data.
+"""
 
 import contextlib
 import dataclasses
+import functools
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import cast
 
 import tensorflow as tf
@@ -12,6 +16,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.input import pipeline
+from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.optimizers import (
     GradientAggregationOptimizer,
@@ -20,23 +25,60 @@ from mlperf_bert.optimization.optimizers import (
 )
 from mlperf_bert.programs.config import Compilation
 from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer, one_cpu
+from mlperf_bert.signals import StopRequest
 from mlperf_bert.tensorflow_import import lines_left_out
 from mlperf_bert.training import devices
 from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.observers import Observer
+from mlperf_bert.training.output import Origin
+from mlperf_bert.training.reporting import StartUp
 from mlperf_bert.training.workers import Team
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What trains, evaluates and saves. The weights are random until `load_weights`."""
+class Run:
+    """A run, built once: all that it is made of. Nothing of it is replaced until it ends."""
 
+    setup: Setup
+    team: Team
+    origin: Origin | None
+    """On the chief: what the run is made from, and its records."""
+    log: MlperfLog
+    """In memory until `commit`: a run that is refused before it leaves no log."""
     rates: WarmupPolynomialDecay
     trainer: Trainer
+    """Its weights are random until `load_weights`."""
     evaluator: Evaluator
     state: RunState
+    """What a checkpoint holds."""
+    start_up: StartUp
+    stop_request: StopRequest
+    observers: Sequence[Observer]
+
+    @property
+    def config(self) -> RunConfig:
+        """Of the run."""
+        return self.setup.config
+
+    def finish(self, status: str) -> None:
+        """Writes how the run ended; its only end, but for an interruption."""
+        # After the last line of the logs and metrics, of which the records have digests.
+        if self.origin:
+            self.origin.end(status)
+            self.team.publish()
 
 
-def build(setup: Setup, team: Team) -> Parts:
+def build(
+    setup: Setup,
+    team: Team,
+    *,
+    origin: Origin | None,
+    log: MlperfLog,
+    start_up: StartUp,
+    stop_request: StopRequest,
+    observers: Sequence[Observer] = (),
+) -> Run:
     """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds.
 
     Says how steps are computed.
@@ -51,28 +93,40 @@ def build(setup: Setup, team: Team) -> Parts:
         trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
         steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
     team.say(steps_are)
-
-    if not setup.eval_files:
-        from mlperf_bert.training.offline import read_evaluations  # no other run loads it
-
-    def evaluated(steps: Collection[int]) -> Collection[int]:
-        """Without evaluation during training a checkpoint is kept until it has been evaluated."""
-        if setup.eval_files:
-            return steps
-        try:
-            return set(steps) & read_evaluations(team.output.location).keys()
-        except (ValueError, OSError) as error:
-            team.say(f"warning: no checkpoint is removed: {error}")
-            return ()
-
     state = RunState(
         config.output_dir,
         parts=trainer.state,
         keep_checkpoint_max=config.keep_checkpoint_max,
-        disposable=evaluated,
+        disposable=functools.partial(_disposable, setup, team),
         fetch=trainer.fetch_state,
     )
-    return Parts(rates=rates, trainer=trainer, evaluator=evaluator, state=state)
+    start_up.done("model")
+    return Run(
+        setup=setup,
+        team=team,
+        origin=origin,
+        log=log,
+        rates=rates,
+        trainer=trainer,
+        evaluator=evaluator,
+        state=state,
+        start_up=start_up,
+        stop_request=stop_request,
+        observers=observers,
+    )
+
+
+def _disposable(setup: Setup, team: Team, steps: Collection[int]) -> Collection[int]:
+    """Those of some checkpoints that may go: without evaluation in the run, what is evaluated."""
+    if setup.eval_files:
+        return steps
+    from mlperf_bert.training.offline import read_evaluations  # no other run loads it
+
+    try:
+        return set(steps) & read_evaluations(team.output.location).keys()
+    except (ValueError, OSError) as error:
+        team.say(f"warning: no checkpoint is removed: {error}")
+        return ()
 
 
 def build_programs(setup: Setup, *, seed: int) -> tuple[WarmupPolynomialDecay, Trainer, Evaluator]:
@@ -134,14 +188,6 @@ def build_trainer(
     return rates, trainer
 
 
-def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
-    """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
-    with reading_compilation_cache(setup.config.compilation_cache_dir):
-        parts.trainer.warm_up(synthetic_batches(setup), keeps_weights=keeps_weights)
-        if setup.eval_files:
-            parts.evaluator.evaluate(synthetic_evaluation(setup))
-
-
 def synthetic_batches(setup: Setup) -> tf.data.Dataset:
     """A batch of one replica of every shape that the training will use."""
     return pipeline.synthetic_batches(
@@ -185,24 +231,24 @@ def reading_compilation_cache(directory: str | None) -> Iterator[None]:
         ) from error
 
 
-def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
+def load_weights(run: Run) -> None:
     """Restores the newest checkpoint of a resumed run, or loads the initial checkpoint.
 
     Raises:
       ValueError: a checkpoint is damaged, of another architecture, or not the chief's.
     """
-    if team.goes_on:
-        step, path = newest_checkpoint(setup.config.output_dir)
+    if run.team.goes_on:
+        step, path = newest_checkpoint(run.state.directory)
         # A process that sees other files would train other weights than the chief's.
-        if step != team.latest_step:
+        if step != run.team.latest_step:
             raise ValueError(
                 f"--output_dir: this process finds the checkpoint of step {step}, the chief that "
-                f"of {team.latest_step}; give a directory that all processes share"
+                f"of {run.team.latest_step}; give a directory that all processes share"
             )
-        parts.state.restore(path)
-    elif setup.initial_checkpoint:
-        reading.load_initial_weights(parts.trainer.variables_to_train, setup.initial_checkpoint)
-    parts.trainer.put_state()
+        run.state.restore(path)
+    elif stored := run.setup.initial_checkpoint:
+        reading.load_initial_weights(run.trainer.variables_to_train, stored)
+    run.trainer.put_state()
 
 
 def evaluation_batches(setup: Setup) -> tf.data.Dataset:
@@ -215,13 +261,13 @@ def evaluation_batches(setup: Setup) -> tf.data.Dataset:
     )
 
 
-def all_batches(parts: Parts, setup: Setup, team: Team) -> tuple[Iterator, tf.data.Dataset | None]:
+def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
     """The batches of the training, from the step reached on, and those of an evaluation, if any.
 
     Checkpoints hold the position of the first. It is restored on one CPU, where the files are where
     they were. Else the input is read again up to it.
     """
-    config = setup.config
+    setup, config, team = run.setup, run.config, run.team
     # Once: whoever iterates over it begins with the first example.
     evaluation = evaluation_batches(setup) if setup.eval_files else None
 
@@ -244,13 +290,13 @@ def all_batches(parts: Parts, setup: Setup, team: Team) -> tuple[Iterator, tf.da
                 num_parallel_files=config.num_parallel_files,
             )
 
-        return parts.trainer.batches(own_batches)
+        return run.trainer.batches(own_batches)
 
     # An iterator that is distributed has no position that could be saved.
     has_position = not team.cluster and one_cpu(setup.devices.strategy)
     iterator = iterator_from(0) if has_position else None
     # A new run has nothing to restore: it begins with this one.
-    if iterator is None or not parts.state.restore_input(iterator):
-        iterator = iterator_from(int(parts.trainer.step.numpy()))
-    parts.state.attach_input(iterator)
+    if iterator is None or not run.state.restore_input(iterator):
+        iterator = iterator_from(int(run.trainer.step.numpy()))
+    run.state.attach_input(iterator)
     return iterator, evaluation

@@ -54,17 +54,10 @@ class Findings(list[Finding]):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What a run is built from, made and checked before it starts.
-
-    A part that could not be made is None or empty; then there is an error among the findings, and
-    no run is built from it.
-    """
+class Inputs:
+    """What a run reads."""
 
     config: RunConfig
-    findings: Findings
-    bert_config: BertConfig
-    devices: Devices
     files: list[str]
     """To train on."""
     eval_files: list[str]
@@ -73,6 +66,14 @@ class Setup:
     """The manifest of each folder of training data; None where there is none."""
     initial_checkpoint: StoredCheckpoint | None = None
     """Opened, to load its weights; None for random ones, and for a run that has a checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setup(Inputs):
+    """What a run is built from, made and checked before it starts."""
+
+    bert_config: BertConfig
+    devices: Devices
 
     @property
     def replica_batch_size(self) -> int:
@@ -93,7 +94,30 @@ class Setup:
         return self.config.shape.for_model(self.bert_config)
 
 
-def inspect(config: RunConfig, *, goes_on: bool = False, connected: Devices | None = None) -> Setup:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inspection(Inputs):
+    """What the checks have found and made.
+
+    A part that could not be made is None or empty; then there is an error among the findings.
+    """
+
+    findings: Findings
+    bert_config: BertConfig | None
+    devices: Devices | None
+
+    def setup(self) -> Setup:
+        """What the run is built from.
+
+        Raises:
+          ValueError: a check has found an error; the message has a line for each.
+        """
+        self.findings.require_none()
+        return Setup(**{name: part for name, part in vars(self).items() if name != "findings"})
+
+
+def inspect(
+    config: RunConfig, *, goes_on: bool = False, connected: Devices | None = None
+) -> Inspection:
     """Runs the checks that every run makes before its clock starts, in about a second.
 
     Args:
@@ -103,7 +127,6 @@ def inspect(config: RunConfig, *, goes_on: bool = False, connected: Devices | No
     """
     # Every check runs, whatever another has found: a user fixes all problems at once.
     findings = Findings()
-    bert_config = findings.attempt(BertConfig.from_json_file, config.bert_config_file)
     expand = functools.partial(
         pipeline.expand_input, on_doubt=functools.partial(findings.add, WARNING)
     )
@@ -118,41 +141,53 @@ def inspect(config: RunConfig, *, goes_on: bool = False, connected: Devices | No
             f"--eval_input_file: {both} is a file of --input_file too; the accuracy says nothing "
             "of text that the model has not seen",
         )
-    chosen = connected or findings.attempt(devices.create, config)
-    setup = Setup(
+    model: BertConfig | None = findings.attempt(BertConfig.from_json_file, config.bert_config_file)
+    stored = None
+    if model and config.init_checkpoint and not goes_on:
+        stored = _initial_checkpoint(config.init_checkpoint, model, findings)
+    inspection = Inspection(
         config=config,
         findings=findings,
-        bert_config=bert_config,
-        devices=chosen,
+        bert_config=model,
+        devices=connected or findings.attempt(devices.create, config),
         files=files,
         eval_files=eval_files,
         manifests=_manifests(files, findings),
+        initial_checkpoint=stored,
     )
-    _check_open_files(setup)
-    _check_batches(setup)
-    _check_warm_up(setup)
-    check_data(setup)
-    _check_speed_options(setup)
-    if setup.bert_config:
-        if config.kernels == "triton":
-            findings.attempt(_require_kernels, config, setup.bert_config)
-        findings.attempt(
-            require_fitting_model,
-            setup.bert_config,
-            config.shape,
-            bert_config_file=config.bert_config_file,
+    _check_open_files(inspection)
+    _check_batches(inspection)
+    _check_warm_up(inspection)
+    check_data(inspection)
+    if config.precision == "tf32" and not config.device.num_gpus:
+        findings.add(
+            WARNING, "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
         )
-        if config.init_checkpoint and not goes_on:
-            setup = dataclasses.replace(setup, initial_checkpoint=_initial_checkpoint(setup))
-        # After the other checks: it estimates no step of a run in which they have found an error.
-        findings += _shortfalls(setup)
-        if is_bert_large(setup.bert_config):
-            _check_reference_points(setup)
+    if model:
+        _check_model(inspection, model)
     if config.drop_caches and (obstacle := caches.obstacle()):
         findings.add(
             WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}"
         )
-    return setup
+    return inspection
+
+
+def _check_model(inspection: Inspection, model: BertConfig) -> None:
+    """What depends on the model: kernels, lengths, memory, reference points."""
+    config, findings = inspection.config, inspection.findings
+    if config.kernels == "triton":
+        findings.attempt(_require_kernels, config, model)
+    findings.attempt(
+        require_fitting_model, model, config.shape, bert_config_file=config.bert_config_file
+    )
+    # After the other checks: it estimates no step of a run in which they have found an error.
+    findings += _shortfalls(inspection, model)
+    batch_size = config.global_batch_size
+    if is_bert_large(model) and (bound := convergence.bound_of(batch_size)).kind != "point":
+        advice = "configs/ has a preset for each batch size with a reference point"
+        if batch_size in convergence.reference_points():
+            advice = "the reference has a point here, but the checker drops it"
+        findings.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
 
 
 def require_fitting_model(
@@ -198,13 +233,13 @@ _OTHER_OPEN_FILES = 32
 """Logs, checkpoints, and what TensorFlow opens now and then: eight at once were seen."""
 
 
-def _check_open_files(setup: Setup) -> None:
+def _check_open_files(inspection: Inspection) -> None:
     """Raises the limit of open files if the input needs more; finds an error if it may not.
 
     Where a file cannot be opened within TensorFlow, the process may end without a word.
     """
-    num_parallel = setup.config.num_parallel_files if setup.config.shuffle else 1
-    num_local = sum(paths.are_local([file]) for file in setup.files)
+    num_parallel = inspection.config.num_parallel_files if inspection.config.shuffle else 1
+    num_local = sum(paths.are_local([file]) for file in inspection.files)
     others = _num_open_files() + _OTHER_OPEN_FILES
     needed = min(_OPENED_AHEAD * num_parallel, num_local) + others
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -214,7 +249,7 @@ def _check_open_files(setup: Setup) -> None:
         return
     fitting = (hard - others) // _OPENED_AHEAD
     lower = f", or lower --num_parallel_files to {fitting}" if fitting > 0 else ""
-    setup.findings.add(
+    inspection.findings.add(
         ERROR,
         f"--num_parallel_files={num_parallel}: too many open files, up to {needed} at once, and "
         f"this process may open {hard}; raise ulimit -n{lower}",
@@ -225,22 +260,22 @@ def _num_open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def _check_batches(setup: Setup) -> None:
-    if setup.devices:
-        replicas = setup.devices.num_replicas
+def _check_batches(inspection: Inspection) -> None:
+    if inspection.devices:
+        replicas = inspection.devices.num_replicas
         for flag in ("train_batch_size", "eval_batch_size"):
-            size = getattr(setup.config, flag)
-            setup.findings.attempt(devices.replica_batch_size, size, replicas, flag=flag)
+            size = getattr(inspection.config, flag)
+            inspection.findings.attempt(devices.replica_batch_size, size, replicas, flag=flag)
 
 
-def _check_warm_up(setup: Setup) -> None:
+def _check_warm_up(inspection: Inspection) -> None:
     """Tells of a run whose last step is still in the warm-up, as the default of 10,000 steps is."""
-    config = setup.config
+    config = inspection.config
     last_of_warm_up = config.num_train_steps - 1 - config.start_warmup_step
     if last_of_warm_up < config.num_warmup_steps:
         highest = config.learning_rate * last_of_warm_up / config.num_warmup_steps
         since = config.start_warmup_step and f" from --start_warmup_step={config.start_warmup_step}"
-        setup.findings.add(
+        inspection.findings.add(
             WARNING,
             f"--num_warmup_steps={config.num_warmup_steps}{since or ''}: the run ends within its "
             f"warm-up, at --num_train_steps={config.num_train_steps}; its highest learning rate is "
@@ -248,16 +283,17 @@ def _check_warm_up(setup: Setup) -> None:
         )
 
 
-def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
+def _initial_checkpoint(
+    prefix: str, model: BertConfig, findings: Findings
+) -> StoredCheckpoint | None:
     """Opens it, or finds an error; checks names and shapes, number of layers, and files' sizes."""
-    prefix = setup.config.init_checkpoint
-    stored = setup.findings.attempt(StoredCheckpoint, prefix)
+    stored: StoredCheckpoint | None = findings.attempt(StoredCheckpoint, prefix)
     if stored is None:
         return None
-    setup.findings.attempt(reading.refuse_output_of_a_run, stored)
-    require_fitting(setup, stored)
+    findings.attempt(reading.refuse_output_of_a_run, stored)
+    findings.attempt(reading.require_fitting, stored, shapes_of(model))
     if stored.held_bytes < stored.listed_bytes:
-        setup.findings.add(
+        findings.add(
             ERROR,
             f"{prefix}: its data files hold {stored.held_bytes:,} bytes, its index lists about "
             f"{stored.listed_bytes:,}; copy it here again",
@@ -265,20 +301,17 @@ def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
     return stored
 
 
-def require_fitting(setup: Setup, stored: StoredCheckpoint) -> dict[names.Weight, tuple[int, ...]]:
-    """Compares a checkpoint with the model; returns the shapes of the model's weights."""
-    table = names.weights(setup.bert_config.num_hidden_layers)
-    shapes = {weight: weight.our_shape(setup.bert_config) for weight in table}
-    setup.findings.attempt(reading.require_fitting, stored, shapes)
-    return shapes
+def shapes_of(model: BertConfig) -> dict[names.Weight, tuple[int, ...]]:
+    """The weights of a model, which a checkpoint must have, with their shapes."""
+    return {each: each.our_shape(model) for each in names.weights(model.num_hidden_layers)}
 
 
-def check_disk(setup: Setup) -> None:
+def check_disk(inspection: Inspection) -> None:
     """Checks that the checkpoints fit on the disk; who writes none does not ask."""
-    config = setup.config
-    if not setup.bert_config:
+    config, model = inspection.config, inspection.bert_config
+    if not model:
         return
-    each = names.checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
+    each = names.checkpoint_bytes(model, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
     num_all += config.eval_input_file is None  # that of step 0
     kept = min(config.keep_checkpoint_max or num_all, num_all)
@@ -289,13 +322,13 @@ def check_disk(setup: Setup) -> None:
     if free < needed:
         # A time budget may end the run long before so many are written.
         may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
-        setup.findings.add(
+        inspection.findings.add(
             WARNING if may_end_before else ERROR,
             f"--output_dir={config.output_dir}: {in_words(free)} are free, {kept + 1} "
             f"checkpoints need {in_words(needed)}; free some, or lower --keep_checkpoint_max",
         )
     elif not config.eval_input_file and free < needed + (num_all - kept - 1) * each:
-        setup.findings.add(
+        inspection.findings.add(
             WARNING,
             f"--output_dir={config.output_dir}: {in_words(free)} are free, all {num_all} "
             f"checkpoints need {in_words(num_all * each)}, and without --eval_input_file none is "
@@ -304,40 +337,19 @@ def check_disk(setup: Setup) -> None:
         )
 
 
-def _check_reference_points(setup: Setup) -> None:
-    batch_size = setup.config.global_batch_size
-    bound = convergence.bound_of(batch_size)
-    if bound.kind == "point":
-        return
-    if batch_size in convergence.reference_points():
-        advice = "the reference has a point here, but the checker drops it"
-    else:
-        advice = "configs/ has a preset for each batch size with a reference point"
-    setup.findings.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
-
-
 def is_bert_large(bert_config: BertConfig) -> bool:
     """Only this model has reference points."""
     return rules.is_bert_large(dataclasses.asdict(bert_config))
 
 
-def _shortfalls(setup: Setup) -> Iterator[Finding]:
+def _shortfalls(inspection: Inspection, model: BertConfig) -> Iterator[Finding]:
     """What does not fit into the memory of this host; what jax runs its compiler is asked of."""
-    config, model = setup.config, setup.bert_config
-    of_tensorflow = config.device.kind == "CPU" and setup.devices and not setup.devices.mesh
-    computes = config.emulate_step_seconds is None and not setup.findings.errors
-    found = [memory.shortfall_of_copy(config, model)]
-    if of_tensorflow and computes:
-        found.append(memory.shortfall(config, model, num_replicas=setup.devices.num_replicas))
-    yield from filter(None, found)
-
-
-def _check_speed_options(setup: Setup) -> None:
-    config = setup.config
-    if config.precision == "tf32" and not config.device.num_gpus:
-        setup.findings.add(
-            WARNING, "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
-        )
+    config, chosen = inspection.config, inspection.devices
+    yield from filter(None, [memory.shortfall_of_copy(config, model)])
+    computes = config.emulate_step_seconds is None and not inspection.findings.errors
+    if computes and chosen and not chosen.mesh and config.device.kind == "CPU":
+        num_replicas = chosen.num_replicas
+        yield from filter(None, [memory.shortfall(config, model, num_replicas=num_replicas)])
 
 
 _OFFICIAL_DATA = {
@@ -361,25 +373,25 @@ def _manifests(
     return loaded
 
 
-def check_data(setup: Setup) -> None:
+def check_data(inspection: Inspection) -> None:
     """Compares files with the manifests in their folders, by name and size; reads no content."""
-    for folder, made in setup.manifests.items():
+    for folder, made in inspection.manifests.items():
         if made is None:
-            setup.findings.add(
+            inspection.findings.add(
                 WARNING,
                 f"{folder}: no {manifest.NAME}, so it is unknown whether the data are complete; "
                 "create_pretraining_data.py --output_dir=... writes one",
             )
         else:
-            _check_parts(setup, folder, made)
-            _check_parameters(setup, folder, made)
-    _check_evaluation_size(setup)
+            _check_parts(inspection, folder, made)
+            _check_parameters(inspection, folder, made)
+    _check_evaluation_size(inspection)
 
 
-def _check_parts(setup: Setup, folder: paths.Location, made: manifest.Manifest) -> None:
-    named = _names_in(folder, setup.files)
+def _check_parts(inspection: Inspection, folder: paths.Location, made: manifest.Manifest) -> None:
+    named = _names_in(folder, inspection.files)
     if left_out := sorted(set(made.parts) - named):
-        setup.findings.add(
+        inspection.findings.add(
             WARNING,
             f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
             f"{folder / manifest.NAME}, such as {left_out[0]}",
@@ -388,51 +400,53 @@ def _check_parts(setup: Setup, folder: paths.Location, made: manifest.Manifest) 
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
     for name, size in zip(names, sizes):
         if size != made.parts[name].bytes:
-            setup.findings.add(
+            inspection.findings.add(
                 ERROR,
                 f"{folder / name}: {size} bytes, {manifest.NAME} says {made.parts[name].bytes}; "
                 "make this part again",
             )
 
 
-def _check_parameters(setup: Setup, folder: paths.Location, made: manifest.Manifest) -> None:
-    shape = dataclasses.asdict(setup.config.shape)
+def _check_parameters(
+    inspection: Inspection, folder: paths.Location, made: manifest.Manifest
+) -> None:
+    shape = dataclasses.asdict(inspection.config.shape)
     for name, value in made.parameters.items():
         if name in shape and value != shape[name]:
-            setup.findings.add(
+            inspection.findings.add(
                 ERROR,
                 f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
             )
 
 
-def _check_evaluation_size(setup: Setup) -> None:
+def _check_evaluation_size(inspection: Inspection) -> None:
     """A file with the name of the published evaluation shard should have its size."""
     expected = published.PUBLISHED_RECORD_BYTES["eval_10k"]
-    for path in setup.eval_files:
+    for path in inspection.eval_files:
         if Path(path).name == "eval_10k" and (size := paths.size_bytes(path)) != expected:
-            setup.findings.add(
+            inspection.findings.add(
                 WARNING,
                 f"{path}: {size} bytes, the published one has {expected}; make it with "
                 f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
             )
 
 
-def departures(setup: Setup) -> list[rules.Issue]:
+def departures(inputs: Inputs, model: BertConfig) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules.
 
     Of the data, every difference from the published ones, by the manifests of their folders.
     """
-    issues = setup.config.departures(setup.bert_config)
-    if is_bert_large(setup.bert_config) and setup.initial_checkpoint:
-        issues += _departure_of_weights(setup.initial_checkpoint.prefix)
-    for folder, made in setup.manifests.items():
+    issues = inputs.config.departures(model)
+    if is_bert_large(model) and inputs.initial_checkpoint:
+        issues += _departure_of_weights(inputs.initial_checkpoint.prefix)
+    for folder, made in inputs.manifests.items():
         # Nothing is known of it, so that no departure is either; `check_data` warns.
         if made is None:
             continue
         if not made.is_whole:
             first = f"the first {made.parameters['examples_per_part']} of each"
             issues.append(rules.Issue("input_file", "all examples of every part", first))
-        named = _names_in(folder, setup.files)
+        named = _names_in(folder, inputs.files)
         if missing := len(published.PUBLISHED_PARTS - (named & set(made.parts))):
             num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"

@@ -16,7 +16,7 @@ from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build, checks, offline
-from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.checks import Findings, Inspection, Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.memory import in_words
 from mlperf_bert.training.output import Origin, OutputDirectory
@@ -26,7 +26,7 @@ _MOST_BAD_FILES = 5
 """So many files whose first record is bad are named; the cause is often one for all."""
 
 
-def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Setup:
+def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
     """For --check, where no clock starts: also reads data, and reports what is active.
 
     Args:
@@ -38,78 +38,81 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
     """
     if config.cluster:
         raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")
-    setup = _inspect_with_output(config)
-    if setup.eval_files:
-        _count_evaluation_examples(setup)
-    if setup.bert_config:
-        _check_first_records(setup)
-        for issue in checks.departures(setup):
-            setup.findings.add(WARNING, f"not a submission to the closed division: {issue}")
-        setup.findings.add(NOTE, _way_of_saving(config, setup.bert_config))
-        if checks.is_bert_large(setup.bert_config):
-            _compare_with_reference_point(setup)
+    inspection = _inspect_with_output(config)
+    findings, model = inspection.findings, inspection.bert_config
+    if inspection.eval_files:
+        _count_evaluation_examples(inspection)
+    if model:
+        _check_first_records(inspection, config.shape.for_model(model))
+        for issue in checks.departures(inspection, model):
+            findings.add(WARNING, f"not a submission to the closed division: {issue}")
+        findings.add(NOTE, _way_of_saving(config, model))
+        if checks.is_bert_large(model):
+            _compare_with_reference_point(inspection)
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
-        setup.findings.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
-    setup.findings.add(NOTE, _active_devices(setup))
-    setup.findings.add(NOTE, f"energy: {config.energy_meter().plan}")
-    asleep = config.emulate_step_seconds is not None
-    if not setup.findings.errors and setup.devices.mesh and not asleep:
-        from mlperf_bert.training import fit  # no other runtime loads jax
+        findings.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
+    findings.add(NOTE, _active_devices(inspection))
+    findings.add(NOTE, f"energy: {config.energy_meter().plan}")
+    if not findings.errors:
+        setup = inspection.setup()
+        if setup.devices.mesh and config.emulate_step_seconds is None:
+            from mlperf_bert.training import fit  # no other runtime loads jax
 
-        _, trainer, evaluator = build.build_programs(setup, seed=0)
-        setup.findings.append(fit.finding_of(setup, trainer, evaluator))
-    if measure_initial_accuracy and not setup.findings.errors:
-        setup.findings.attempt(_measure_initial_accuracy, setup)
-    return setup
+            _, trainer, evaluator = build.build_programs(setup, seed=0)
+            findings.append(fit.finding_of(setup, trainer, evaluator))
+        if measure_initial_accuracy and not findings.errors:
+            findings.attempt(_measure_initial_accuracy, setup, findings)
+    return inspection
 
 
-def _inspect_with_output(config: RunConfig) -> Setup:
+def _inspect_with_output(config: RunConfig) -> Inspection:
     """Also checks the directory, and reads the weights with which the run would begin there."""
     output = OutputDirectory.of(config)
     obstacle, latest_step, newest = None, None, ""
     try:
         output.require_available()
         # First: whatever its logs say, a run that has a checkpoint needs no initial one.
-        if output.resumes:
+        if output.before:
             latest_step, newest = state.newest_checkpoint(config.output_dir)
         output.beginning(config.seed, latest_step=latest_step)
     except (ValueError, OSError) as error:
         obstacle = str(error)
     # Whatever is in the way of the directory, the rest is checked: all problems are told at once.
     goes_on = latest_step is not None
-    setup = checks.inspect(config, goes_on=goes_on)
-    checks.check_disk(setup)
+    inspection = checks.inspect(config, goes_on=goes_on)
+    findings = inspection.findings
+    checks.check_disk(inspection)
     if obstacle:
-        setup.findings.add(ERROR, obstacle)
-    _check_weights(setup, newest)
+        findings.add(ERROR, obstacle)
+    if not findings.errors:
+        _check_weights(inspection.setup(), newest, findings)
     # For a run that resumes also beside other errors: it says which file is not the same.
-    if not setup.findings.errors or (output.resumes and not obstacle):
-        setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
-    return setup
+    if not findings.errors or (not obstacle and output.before):
+        findings.attempt(Origin, inspection, output, seed=0, goes_on=goes_on)
+    return inspection
 
 
-def _check_weights(setup: Setup, newest: str) -> None:
+def _check_weights(setup: Setup, newest: str, findings: Findings) -> None:
     """Reads the weights that the run would load: damage and NaN do not show in the index.
 
     Those are of its `newest` checkpoint, or, if that is empty, of the initial one.
     """
-    if setup.findings.errors:
-        return
     opened = setup.initial_checkpoint
-    stored = setup.findings.attempt(StoredCheckpoint, newest) if newest else opened
+    stored = findings.attempt(StoredCheckpoint, newest) if newest else opened
     if stored is None:
         return
-    shapes = checks.require_fitting(setup, stored)
-    if not setup.findings.errors:
+    shapes = checks.shapes_of(setup.bert_config)
+    findings.attempt(reading.require_fitting, stored, shapes)
+    if not findings.errors:
         for weight, shape in shapes.items():
-            if setup.findings.attempt(stored.read, weight, shape) is None:
+            if findings.attempt(stored.read, weight, shape) is None:
                 break
 
 
-def _check_first_records(setup: Setup) -> None:
+def _check_first_records(inspection: Inspection, limits: validity.ExampleLimits) -> None:
     """Reads the first record of every file; a run reads one of the first files before it trains."""
-    limits = setup.limits
+    findings = inspection.findings
 
     def problem_of(path: str) -> str | None:
         try:
@@ -118,29 +121,31 @@ def _check_first_records(setup: Setup) -> None:
             return str(error)
         return None
 
-    problems = paths.in_parallel(problem_of, [*setup.files, *setup.eval_files])
+    problems = paths.in_parallel(problem_of, [*inspection.files, *inspection.eval_files])
     # A record that was refused before, as the first of its kind, is not told twice.
-    bad = [problem for problem in problems if problem and problem not in setup.findings.errors]
+    bad = [problem for problem in problems if problem and problem not in findings.errors]
     for problem in bad[:_MOST_BAD_FILES]:
-        setup.findings.add(ERROR, problem)
+        findings.add(ERROR, problem)
     if (left := len(bad) - _MOST_BAD_FILES) > 0:
-        setup.findings.add(ERROR, f"{left} more files are bad in their first record")
+        findings.add(ERROR, f"{left} more files are bad in their first record")
 
 
-def _count_evaluation_examples(setup: Setup) -> None:
+def _count_evaluation_examples(inspection: Inspection) -> None:
     """Compares the number of evaluation examples with the rules; reads all their files."""
-    counts = [setup.findings.attempt(tfrecord.count_records, path) for path in setup.eval_files]
+    counts = [
+        inspection.findings.attempt(tfrecord.count_records, path) for path in inspection.eval_files
+    ]
     if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
-        setup.findings.add(
+        inspection.findings.add(
             WARNING,
             f"not a submission to the closed division: {issue}; make --eval_input_file with "
             "pick_eval_samples.py",
         )
 
 
-def _compare_with_reference_point(setup: Setup) -> None:
+def _compare_with_reference_point(inspection: Inspection) -> None:
     """Notes free hyper-parameters that differ from the reference's, which is allowed."""
-    config, optimizer = setup.config, setup.config.optimizer
+    config, optimizer = inspection.config, inspection.config.optimizer
     point = convergence.reference_points().get(config.global_batch_size)
     if point is None:
         return
@@ -161,7 +166,7 @@ def _compare_with_reference_point(setup: Setup) -> None:
         if not math.isclose(value, point.hyperparameters[name], rel_tol=1e-6)
     ]
     if differing:
-        setup.findings.add(
+        inspection.findings.add(
             NOTE,
             f"global batch size {config.global_batch_size}: its reference point was made with "
             f"{', '.join(differing)}; others are allowed, configs/ has the reference's",
@@ -175,17 +180,17 @@ def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
     return f"the training waits for each checkpoint, {size} written; see --async_checkpoint"
 
 
-def _active_devices(setup: Setup) -> str:
+def _active_devices(inspection: Inspection) -> str:
     """What the run will use: devices, runtime, precision, XLA."""
-    config = setup.config
-    compiled = config.compilation if setup.devices else f"--jit_compile={config.jit_compile}"
+    config, chosen = inspection.config, inspection.devices
+    compiled = config.compilation if chosen else f"--jit_compile={config.jit_compile}"
     return (
-        f"active: {setup.devices or 'no devices'}; computing in {config.precision}, weights in "
-        f"float32; {compiled}"
+        f"active: {chosen or 'no devices'}; computing in {config.precision}, weights in float32; "
+        f"{compiled}"
     )
 
 
-def _measure_initial_accuracy(setup: Setup) -> None:
+def _measure_initial_accuracy(setup: Setup, findings: Findings) -> None:
     config = setup.config
     if not (config.init_checkpoint and setup.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
@@ -198,7 +203,7 @@ def _measure_initial_accuracy(setup: Setup) -> None:
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
-    setup.findings.add(
+    findings.add(
         level,
         f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
         f"official evaluation examples has {expected}",

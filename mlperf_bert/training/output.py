@@ -28,7 +28,7 @@ from mlperf_bert.mlperf.logs import (
     seconds_spent,
 )
 from mlperf_bert.options import duration
-from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.checks import Inputs
 from mlperf_bert.training.config import RunConfig
 
 RESUMED_LOGS = "bert.resumed-*.log"
@@ -71,6 +71,8 @@ class OutputDirectory:
         self.path = self._folder.local
         self.time_budget = time_budget
         self._record = self.path / RECORD_NAME
+        self.before: RunRecord | None = None
+        """The record of the run that was started here before; read once, by `require_usable`."""
 
     @classmethod
     def of(cls, config: RunConfig) -> "OutputDirectory":
@@ -143,9 +145,9 @@ class OutputDirectory:
         Raises:
           ValueError: the directory holds another run, a finished one, or files of an unknown run.
         """
-        if self.resumes:
-            status = read_record(self.path).status
-            if is_end(status):
+        self.before = read_record(self.path) if self._record.exists() else None
+        if self.before:
+            if is_end(status := self.before.status):
                 raise ValueError(
                     f"{self._name} holds a finished run (status {status}); choose a new directory, "
                     "or remove this one to train again"
@@ -160,11 +162,6 @@ class OutputDirectory:
                 f"{self._name} holds files of another run, such as {of_a_run[0]}; choose a new or "
                 "empty directory"
             )
-
-    @property
-    def resumes(self) -> bool:
-        """Whether a run was started here before."""
-        return self._record.exists()
 
     def log_path(self) -> Path:
         """Where this process writes its MLPerf log; a resumed run keeps the older ones."""
@@ -219,11 +216,10 @@ class OutputDirectory:
           ValueError: the run is given another budget, which is used up; or the budget is, and
             nothing is saved; or a log is damaged.
         """
-        if self.time_budget is None or not self.resumes:
+        if self.time_budget is None or not self.before:
             return 0.0
         spent = seconds_spent(run_logs(self.path))
-        before = read_record(self.path).time_budget_seconds
-        if spent >= self.time_budget and before != self.time_budget:
+        if spent >= self.time_budget and self.before.time_budget_seconds != self.time_budget:
             raise ValueError(
                 f"--time_budget={duration(self.time_budget)}: the run in {self._name} has "
                 f"used {duration(spent)} already; give more, or leave it out"
@@ -247,13 +243,13 @@ class OutputDirectory:
         if seed is None:
             seed = secrets.randbits(31)
         reached_at = None
-        if self.resumes:
+        if self.before:
             # A seed that was drawn is kept: a resumed run must draw the same examples.
-            seed = read_record(self.path).seed
+            seed = self.before.seed
             reached_at = samples_at_success(run_logs(self.path))
         return {
             "seed": seed,
-            "resumes": self.resumes,
+            "resumes": bool(self.before),
             "latest_step": latest_step,
             "time_spent": spent,
             "samples_at_success": reached_at,
@@ -271,12 +267,8 @@ class OutputDirectory:
         return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
 
     def require_same_run(self) -> None:
-        """Checks the recorded parameters against those given.
-
-        Raises:
-          ValueError: they differ, or the record is damaged.
-        """
-        recorded = read_record(self.path).parameters
+        """Checks the recorded parameters against those given; raises ValueError if they differ."""
+        recorded = (self.before or read_record(self.path)).parameters
         names = [*self._parameters, *sorted(recorded.keys() - self._parameters.keys())]
         compared = [name for name in names if name not in self._may_change]
         here, there = self._parameters.get, recorded.get
@@ -348,54 +340,44 @@ class Origin:
       summary: what the run is known by: commit, image, and one digest for each kind of input.
     """
 
-    def __init__(self, setup: Setup, output: OutputDirectory, *, goes_on: bool):
+    def __init__(self, run: Inputs, output: OutputDirectory, *, seed: int, goes_on: bool):
         """Asks for the sizes and records of all inputs.
 
         Args:
-          setup: names the inputs.
+          run: names the inputs.
           output: of the run.
+          seed: of the run.
           goes_on: whether there is a checkpoint of the run; then the initial one may be gone, or
             not be named.
 
         Raises:
           ValueError: a record is damaged, or a resumed run was begun with other files.
         """
-        config = setup.config
+        config, before = run.config, output.before
+        self._output, self._seed = output, seed
         self._parameters = config.parameters()
-        self._output = output
-        before = read_record(output.path) if output.resumes else None
-        self._resumes = before is not None
-        inputs_before = before.inputs if before else {}
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
         weights = [f"{config.init_checkpoint}.index"] if config.init_checkpoint else []
         if goes_on:
             weights = [path for path in weights if paths.status(path)]
         # One look at each folder's records, not one for each of hundreds of files.
-        known = provenance.known_digests([*setup.files, *setup.eval_files])
+        known = provenance.known_digests([*run.files, *run.eval_files])
         data, evaluation_data, initial, [model] = (
             provenance.describe_all(files, output.location, known)
-            for files in (setup.files, setup.eval_files, weights, [config.bert_config_file])
+            for files in (run.files, run.eval_files, weights, [config.bert_config_file])
         )
         self._files = [*data, *evaluation_data, *initial, model]
-        # A resumed run need not name its initial weights: run.json says what it began with.
-        weights_before = str(inputs_before.get("init_checkpoint", ""))
         self.inputs = {
             "input_file": _names_and_sizes(data),
             "eval_input_file": _names_and_sizes(evaluation_data),
             "bert_config_file": model.digest,
-            "init_checkpoint": initial[0].digest if initial else weights_before,
+            "init_checkpoint": initial[0].digest if initial else "",
         }
-        for flag, found in self.inputs.items():
-            # Without a checkpoint of its own the run begins again, and needs the initial one again.
-            if flag == "init_checkpoint" and not goes_on and not initial:
-                found = ""
-            then = inputs_before.get(flag, found)
-            if found != then:
-                raise ValueError(
-                    f"--{flag}: not what the run in {output.location} began with (then "
-                    f"{_shortly(then)}; now {_shortly(found)}): give the same, or choose a new "
-                    "--output_dir"
-                )
+        if before:
+            if goes_on and not initial:
+                # It need not name its initial weights again: run.json says what it began with.
+                self.inputs["init_checkpoint"] = str(before.inputs.get("init_checkpoint", ""))
+            self._require_same_inputs(before)
         made_with, digest_of = provenance.made_with(), provenance.digest_of_files
         digest_before = str(before.provenance.get("initial_weights", "")) if before else ""
         self.summary = {
@@ -407,47 +389,42 @@ class Origin:
         }
         self._made_with = made_with | provenance.machine()
 
-    def begin(self, seed: int) -> None:
+    def _require_same_inputs(self, before: RunRecord) -> None:
+        for flag, now in self.inputs.items():
+            if now != (then := before.inputs.get(flag, now)):
+                raise ValueError(
+                    f"--{flag}: not what the run in {self._output.location} began with (then "
+                    f"{_shortly(then)}; now {_shortly(now)}): give the same, or choose a new "
+                    "--output_dir"
+                )
+
+    def begin(self) -> None:
         """Writes run.json, and closes the logs that killed processes have left open.
 
         Raises:
           OSError: it cannot be written.
         """
-        self._write("running", seed)
+        self._write("running")
         for path in run_logs(self._output.path):  # the checkers want a run_stop in each
             close_log(path)
 
-    def end(self, status: str, seed: int) -> None:
-        """Writes run.json with what the run took; prints it, for a resumed run also the sum.
+    def end(self, status: str) -> None:
+        """Writes run.json and provenance.json: what the run took, and the files that it has left.
+
+        Prints the energy, for a resumed run also the sum.
 
         Raises:
-          OSError: it cannot be written.
+          OSError: they cannot be written.
         """
         # From the logs: what the starts before this one took stands nowhere else.
         logs = run_logs(self._output.path)
         whole = energy_of_pieces(logs)
         print(f"energy: {energy_of_pieces(logs[-1:]) or 'unknown'}", flush=True)
-        if self._resumes:
+        if self._output.before:
             print(f"energy since the run was first started: {whole}", flush=True)
-        self._write(status, seed, whole)
-
-    def _write(self, status: str, seed: int, energy: Energy | None = None) -> None:
-        self._output.record(
-            status=status,
-            seed=seed,
-            provenance=self.summary,
-            inputs=self.inputs,
-            energy=energy,
-        )
-
-    def record(self) -> None:
-        """Writes provenance.json: what there is of logs and metrics, and the newest checkpoint.
-
-        Raises:
-          OSError: it cannot be written.
-        """
+        self._write(status, whole)
         local, location = self._output.path, self._output.location
-        written = [path for path in [*run_logs(local), local / METRICS_NAME] if path.exists()]
+        written = [path for path in [*logs, local / METRICS_NAME] if path.exists()]
         outputs = provenance.describe_all(written, local)
         _, newest = newest_checkpoint(str(location))
         if newest:
@@ -460,6 +437,15 @@ class Origin:
             made_with=self._made_with,
         )
         provenance.add(local, made, continues=True)
+
+    def _write(self, status: str, energy: Energy | None = None) -> None:
+        self._output.record(
+            status=status,
+            seed=self._seed,
+            provenance=self.summary,
+            inputs=self.inputs,
+            energy=energy,
+        )
 
 
 def _names_and_sizes(files: Sequence[provenance.File]) -> str:

@@ -223,7 +223,7 @@ def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | No
 
 
 def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
-    departures = checks.departures(setup)
+    departures = checks.departures(setup, setup.bert_config)
     if team.goes_on and provenance.get("initial_weights"):  # it need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.resumes:

@@ -1,4 +1,4 @@
-"""The event that ends a run when its time is over; no run without --time_budget loads it."""
+"""The event that ends a run when its time is over, as --time_budget says."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf.log import TimedRun
 from mlperf_bert.options import duration
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import OVER, Event, Trained
 
 # A device call takes at most this share of what is left, so that steps that take longer than those
@@ -30,19 +31,12 @@ class TimeBudget(Event):
     much is used: so much is known of a killed run.
     """
 
-    run: TimedRun
+    config: RunConfig
+    """With a `time_budget`."""
+    timed: TimedRun
     """Its ledger is the clock; its log says what is used."""
-    seconds: float
     before: float
     """Seconds that earlier processes of this run have used."""
-    num_train_steps: int
-    """The run ends there at the latest."""
-    num_warmup_steps: int
-    """At what step the warm-up ends."""
-    evaluation_interval_steps: int | None
-    steps_per_update: int
-    batch_size: int
-    """Samples per step."""
     of_chief: Callable[[Sequence[float]], Sequence[float]]
     """Gives all processes the chief's values."""
     progress: Progress
@@ -57,6 +51,13 @@ class TimeBudget(Event):
     _has_forecast: bool = False
     _next_note: float = 0.0
     """After so many seconds the log says what is used."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run."""
+        budget = self.config.time_budget
+        assert budget is not None  # else the run has no such event
+        return budget
 
     def begin(self, step: int) -> str | None:
         """Nothing is trained if the processes before this one have used the time up."""
@@ -82,14 +83,14 @@ class TimeBudget(Event):
             # A call is also short enough for the log to say a hundred times what is used.
             affordable = min(left, self.seconds / _NUM_NOTES) / self._step_seconds
             most = min(affordable, _MAX_GROWTH * self._trained_steps)
-        end_of_update = (step // self.steps_per_update + 1) * self.steps_per_update
+        end_of_update = (step // self.config.steps_per_update + 1) * self.config.steps_per_update
         # One step at the least: a call of none would not come nearer to the end.
         return end_of_update if most < 0 else step + max(1, int(most))
 
     def is_spent(self, step: int) -> bool:
         """Whether the time is over and `step` ends an update, or the gradients would be lost."""
         self._look()
-        return self._spent >= self.seconds and step % self.steps_per_update == 0
+        return self._spent >= self.seconds and step % self.config.steps_per_update == 0
 
     def at(self, trained: Trained) -> str | None:
         """Ends the run if the time is over; logs what is used if that is due."""
@@ -119,7 +120,7 @@ class TimeBudget(Event):
 
     def _own_seconds(self) -> float:
         """By the clock of this process."""
-        return self.before + sum(self.run.ledger.read().values())
+        return self.before + sum(self.timed.ledger.read().values())
 
     def _look(self) -> None:
         """Reads the chief's clock."""
@@ -132,9 +133,10 @@ class TimeBudget(Event):
         """Logs what is used, and corrects how many samples the progress expects in all."""
         part = self.seconds / _NUM_NOTES
         self._next_note = (self._spent // part + 1) * part
-        self.run.time_budget_spent(step, seconds=self._spent)
+        self.timed.time_budget_spent(step, seconds=self._spent)
         expected_steps = max(step, round(step * self.seconds / max(self._spent, 1e-3)))
-        self.progress.expect(min(expected_steps, self.num_train_steps) * self.batch_size)
+        expected_steps = min(expected_steps, self.config.num_train_steps)
+        self.progress.expect(expected_steps * self.config.train_batch_size)
 
     def _forecast(self, step: int) -> None:
         """Says once where the budget will end, and what will not be reached by then."""
@@ -145,19 +147,23 @@ class TimeBudget(Event):
         # The faster one: the line says "at most".
         fastest = min(self._trained_seconds / self._trained_steps, self._last_step_seconds)
         end = step + int(max(0.0, self.seconds - self._spent) / max(fastest, 1e-9))
-        flag = f"--time_budget={duration(self.seconds)}"
+        config, flag = self.config, f"--time_budget={duration(self.seconds)}"
         self.progress.line(
-            f"{flag}: enough for at most about {end:,} steps, {end * self.batch_size:,} samples"
+            f"{flag}: enough for at most about {end:,} steps, "
+            f"{end * config.train_batch_size:,} samples"
         )
-        if self.evaluation_interval_steps and end < self.evaluation_interval_steps:
+        first_evaluation = config.evaluation_interval_steps
+        if first_evaluation and end < first_evaluation:
             self.progress.line(
                 f"warning: {flag} ends before the first evaluation, at step "
-                f"{self.evaluation_interval_steps:,}: the run is evaluated once, at its end; give "
+                f"{first_evaluation:,}: the run is evaluated once, at its end; give "
                 "more time, or lower --eval_interval_samples"
             )
-        if end < self.num_warmup_steps:
+        # The warm-up starts at step 0 or before, and ends as many steps earlier.
+        warm = config.num_warmup_steps + config.start_warmup_step
+        if end < warm:
             self.progress.line(
                 f"warning: {flag} ends before the warm-up of the learning rate, at step "
-                f"{self.num_warmup_steps:,}: the rate does not reach its peak; give more time, or "
+                f"{warm:,}: the rate does not reach its peak; give more time, or "
                 "lower --num_warmup_steps"
             )

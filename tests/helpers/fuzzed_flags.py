@@ -75,7 +75,7 @@ def begin(argv: list[str]) -> None:
     """What a start does before it builds a model; ends in SystemExit or ValueError if refused."""
     flags.FLAGS.unparse_flags()
     command_line.parse("run_pretraining.py", ["run_pretraining.py", *argv])
-    checks.inspect(command_line.read(RunConfig, cluster=None)).findings.require_none()
+    checks.inspect(command_line.read(RunConfig, cluster=None)).setup()
 
 
 def end_of(argv: list[str]) -> str:

@@ -15,7 +15,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs.config import Compilation
 from mlperf_bert.programs.steps import Trainer
 from mlperf_bert.training import build
-from mlperf_bert.training.checks import Findings, Setup
+from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Devices
 
@@ -42,7 +42,6 @@ def trainer_of(
     """The trainer that a run builds; what XLA compiles may be another than the flags say."""
     setup = Setup(
         config=config,
-        findings=Findings(),
         bert_config=model,
         devices=Devices(strategy),
         files=[],

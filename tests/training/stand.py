@@ -108,26 +108,25 @@ class Stand:
 
     def run(self, path, observers=()):
         """The outcome; `events` and the log's blocks are there even if it fails."""
-        parts = types.SimpleNamespace(trainer=self, rates=self)
+        of_run = types.SimpleNamespace(
+            config=self.config,
+            team=self,
+            trainer=self,
+            rates=self,
+            stop_request=self,
+            observers=observers,
+        )
         with MlperfLog(path) as log:
             initialise(log)
             with log.run() as timed:
                 timed.ledger = Ledger(clock=lambda: self.clock.now)
-                in_order = run.list_of_events(
-                    self.config,
-                    timed,
-                    team=self,
-                    parts=parts,
-                    outputs=run.Outputs(
-                        metrics=self,
-                        progress=self,
-                        saves=self,
-                        profile=Profile(None, None, nullcontext),
-                    ),
-                    evaluate=self.evaluate,
-                    stop_request=self,
-                    observers=observers,
+                outputs = run.Outputs(
+                    metrics=self,
+                    progress=self,
+                    saves=self,
+                    profile=Profile(None, None, nullcontext),
                 )
+                in_order = run.list_of_events(of_run, timed, outputs, self.evaluate)
                 return run.train_by_events(
                     self.config, timed, in_order, self.train_steps, step=self.step
                 )

@@ -18,6 +18,7 @@ from mlperf_bert.training.loop import Event, next_multiple, train
 from mlperf_bert.training.output import read_record
 from mlperf_bert.training.time_budget import TimeBudget
 from tests.helpers import starts
+from tests.training.configurations import run_config
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import command, kill_at_step, start, wait_for_step
 
@@ -25,24 +26,32 @@ from tests.training.small_runs import command, kill_at_step, start, wait_for_ste
 class Machine(Event):
     """Trains steps by a clock that it moves itself; stands for the loop and the run."""
 
-    def __init__(self, *, step_seconds=lambda step: 1.0, start=0, evaluates_every=None, **changed):
+    def __init__(
+        self,
+        *,
+        step_seconds=lambda step: 1.0,
+        start=0,
+        before=0.0,
+        evaluates_every=None,
+        **flags,
+    ):
         self.now, self.step, self.start, self.said = 0.0, start, start, []
         self.step_seconds, self.evaluates_every = step_seconds, evaluates_every
         self.ledger = Ledger(clock=lambda: self.now)
         self.calls, self.notes, self.totals = [], {}, []
         given = {
-            "run": self,
-            "seconds": 1000.0,
-            "before": 0.0,
+            "train_batch_size": 8,
             "num_train_steps": 10**6,
             "num_warmup_steps": 0,
-            "evaluation_interval_steps": None,
-            "steps_per_update": 1,
-            "batch_size": 8,
-            "of_chief": lambda values: values,
-            "progress": self,
+            "time_budget": "1000s",
         }
-        self.budget = TimeBudget(**given | changed)
+        self.budget = TimeBudget(
+            config=run_config(**given | flags),
+            timed=self,
+            before=before,
+            of_chief=lambda values: values,
+            progress=self,
+        )
 
     def line(self, text):
         self.said.append(text)
@@ -77,7 +86,7 @@ class Machine(Event):
 
 
 def test_a_run_ends_at_the_first_step_after_its_time_in_few_calls():
-    machine = Machine(step_seconds=lambda step: 0.01, seconds=100.0)
+    machine = Machine(step_seconds=lambda step: 0.01, time_budget="100s")
     assert machine.run() in (10_000, 10_001)  # by the rounding of the sum
     assert machine.now == pytest.approx(100, abs=0.011)
     assert len(machine.calls) < 600 and max(machine.calls) > 50
@@ -119,7 +128,8 @@ def test_a_budget_that_was_used_up_trains_nothing_more():
 
 def test_what_the_time_does_not_reach_is_said_once_as_early_as_it_is_known():
     machine = Machine(
-        seconds=90.0, evaluation_interval_steps=200, num_warmup_steps=91,
+        time_budget="90s", eval_input_file="eval", eval_interval_samples=8 * 200,
+        num_warmup_steps=95, start_warmup_step=-4,
         step_seconds=lambda step: 5.0 if step == 0 else 1.0,
     )  # fmt: skip
     machine.run(until=12)
@@ -140,7 +150,9 @@ def test_what_the_time_does_not_reach_is_said_once_as_early_as_it_is_known():
 
 
 def test_steps_that_take_long_are_forecast_before_there_are_ten():
-    machine = Machine(evaluation_interval_steps=20, step_seconds=lambda step: 100.0)
+    machine = Machine(
+        eval_input_file="eval", eval_interval_samples=8 * 20, step_seconds=lambda step: 100.0
+    )
     machine.run(until=3)
     assert "at most about 10 steps" in machine.said[0] and "warning" in machine.said[1]
 

@@ -27,7 +27,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training import checks, memory
-from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.checks import Inputs
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.inspection import inspect_closely
@@ -36,9 +36,9 @@ from tests.training.configurations import TINY, large_model, record, write_recor
 
 
 def texts(config, level):
-    setup = checks.inspect(config)
-    checks.check_disk(setup)
-    return [finding.text for finding in setup.findings if finding.level == level]
+    inspection = checks.inspect(config)
+    checks.check_disk(inspection)
+    return [finding.text for finding in inspection.findings if finding.level == level]
 
 
 def save_manifest(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
@@ -120,8 +120,10 @@ def a_run_that_was_begun(config, tmp_path):
     config = dataclasses.replace(config, init_checkpoint=str(tmp_path / "model.ckpt-0"))
     output = OutputDirectory.of(config)
     output.path.mkdir()
-    inputs = Origin(checks.inspect(config, goes_on=True), output, goes_on=False).inputs
+    found = checks.inspect(config, goes_on=True)
+    inputs = Origin(found, output, seed=1, goes_on=False).inputs
     output.record(status="running", seed=1, inputs=inputs)
+    output.require_usable()
     shutil.copytree(tmp_path, copied := tmp_path / "copied", ignore=lambda *_: ["copied", "out"])
     return config, output, copied
 
@@ -132,7 +134,8 @@ def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, goes_on
     monkeypatch.chdir(copied.parent)
     for folder in (copied, Path("copied")):
         found = checks.inspect(in_folder(config, folder), goes_on=True)
-        assert Origin(found, output, goes_on=goes_on).inputs == read_record(output.path).inputs
+        origin = Origin(found, output, seed=1, goes_on=goes_on)
+        assert origin.inputs == read_record(output.path).inputs
 
 
 def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
@@ -140,11 +143,12 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
     (copied / "model.ckpt-0.index").unlink()
     for changed in (in_folder(config, copied), dataclasses.replace(config, init_checkpoint=None)):
         found = checks.inspect(changed, goes_on=True)
-        assert Origin(found, output, goes_on=True).inputs == read_record(output.path).inputs
+        origin = Origin(found, output, seed=1, goes_on=True)
+        assert origin.inputs == read_record(output.path).inputs
     with pytest.raises(
         ValueError, match=r"--init_checkpoint: .* \(then sha256:.*; now none\): give"
     ):
-        Origin(found, output, goes_on=False)
+        Origin(found, output, seed=1, goes_on=False)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +184,7 @@ def test_all_problems_come_at_once(config, tmp_path):
     )
     found = checks.inspect(broken)
     with pytest.raises(ValueError, match=r"^4 problems:") as error:
-        found.findings.require_none()
+        found.setup()
     for part in (
         "no file matches",
         "max_position_embeddings=16",
@@ -207,7 +211,7 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
     changed = dataclasses.replace(config, input_file=files)
     parts = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
     save_manifest(tmp_path, sizes=parts, random_seed=1, dupe_factor=10, examples_per_part=6000)
-    departures = checks.departures(checks.inspect(changed))
+    departures = checks.departures(checks.inspect(changed), TINY)
     found = [str(issue) for issue in departures]
     of_data = [line for line in found if line.startswith("input_file") or "of the data" in line]
     assert of_data == [
@@ -552,19 +556,15 @@ def test_weights_that_are_not_published_depart_from_the_rules(
         Path(f"{prefix}.data-00000-of-00001").write_bytes(data)
     of_run = dataclasses.replace(config, init_checkpoint=prefix)
     for model, is_told in ((rules.BERT_LARGE, departs), (dataclasses.asdict(TINY), False)):
-        setup = Setup(
+        inputs = Inputs(
             config=of_run,
-            findings=checks.Findings(),
-            bert_config=BertConfig(**model),
-            devices=Devices(tf.distribute.get_strategy()),
             files=[],
             eval_files=[],
             manifests={},
             initial_checkpoint=types.SimpleNamespace(prefix=prefix),
         )
-        named = [
-            str(each) for each in checks.departures(setup) if each.parameter == "init_checkpoint"
-        ]
+        departures = checks.departures(inputs, BertConfig(**model))
+        named = [str(each) for each in departures if each.parameter == "init_checkpoint"]
         assert len(named) == is_told
         assert all(f"this run has {prefix}, another by size or MD5" in text for text in named)
 

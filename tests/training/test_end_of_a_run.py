@@ -241,6 +241,7 @@ def killed_run(config, *, minutes):
 def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_step):
     given = dataclasses.replace(config, time_budget=120.0)
     output = killed_run(given, minutes=3)
+    output.require_usable()
     with pytest.raises(ValueError) as refusal:
         output.time_spent(latest_step=latest_step)
     assert str(refusal.value) == (

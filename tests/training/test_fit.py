@@ -48,8 +48,7 @@ def told(by_jax, monkeypatch):
     """Returns what a run says of 4 examples a step, by such a compiler."""
 
     def tell(*, changed=(), **of_compiler) -> str:
-        setup = checks.inspect(dataclasses.replace(by_jax, **dict(changed)))
-        setup.findings.require_none()
+        setup = checks.inspect(dataclasses.replace(by_jax, **dict(changed))).setup()
 
         def build_programs(setup, *, seed):
             return None, *2 * [Compiled(setup.config, **of_compiler)]
@@ -135,22 +134,26 @@ def test_on_a_cpu_it_is_a_warning_and_nothing_else_is_compiled(told, monkeypatch
 
 
 def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypatch):
-    setup = checks.inspect(by_jax)
-    executed = []
-    monkeypatch.setattr(build, "warm_up", lambda *_, **__: executed.append(True))
-    said = []
+    setup = checks.inspect(by_jax).setup()
+    executed, said = [], []
     team = types.SimpleNamespace(goes_on=False, say=said.append)
 
     def compile_with(**of_compiler):
         compiled = Compiled(by_jax, **of_compiler)
-        parts = types.SimpleNamespace(trainer=compiled, evaluator=compiled)
-        run._compile(setup, team, parts)
+        compiled.warm_up = lambda *_, **__: executed.append("steps")
+        compiled.evaluate = lambda *_: executed.append("evaluation")
+        run._compile(
+            types.SimpleNamespace(
+                setup=setup, config=by_jax, team=team, trainer=compiled, evaluator=compiled
+            )
+        )
 
     with pytest.raises(ValueError, match=r"does not fit: an evaluation takes 41\.1 of 41"):
         compile_with(limit_gib=41, evaluation_gib=40.6)
     assert not executed and not said
     compile_with(limit_gib=41)
-    assert executed and said == ["a step takes 40.0 of 41.0 GiB of this cpu; an evaluation 2.5 GiB"]
+    assert executed == ["steps", "evaluation"]
+    assert said == ["a step takes 40.0 of 41.0 GiB of this cpu; an evaluation 2.5 GiB"]
 
 
 @pytest.mark.gate

@@ -116,10 +116,11 @@ def test_a_step_that_does_not_fit_is_told_with_what_does(
 @pytest.mark.parametrize("num_gpus, is_told", [(0, True), (1, False)])
 def test_what_tensorflow_computes_on_gpus_is_not_estimated(config, monkeypatch, num_gpus, is_told):
     """A GPU that is not there: the checks see the strategy of the CPU."""
-    setup = checks.inspect(on_cpu(config))
+    inspection = checks.inspect(on_cpu(config))
     monkeypatch.setattr(memory, "memory_bytes", lambda: 10**9)
-    on_gpu = dataclasses.replace(setup.config, device=DeviceConfig(num_gpus=num_gpus))
-    found = checks._shortfalls(dataclasses.replace(setup, config=on_gpu))
+    on_gpu = dataclasses.replace(inspection.config, device=DeviceConfig(num_gpus=num_gpus))
+    changed = dataclasses.replace(inspection, config=on_gpu)
+    found = checks._shortfalls(changed, inspection.bert_config)
     assert any("a step does not fit" in finding.text for finding in found) == is_told
 
 

@@ -25,7 +25,7 @@ def test_a_directory_is_held_until_it_is_released(tmp_path):
             look()
     first.release()
     second.claim()
-    assert second.resumes and read_record(second.path).seed == 1
+    assert second.before and second.before.seed == 1
     second.record(status="success", seed=1)
     second.release()
     with pytest.raises(ValueError, match="holds a finished run"):

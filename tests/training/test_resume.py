@@ -105,7 +105,7 @@ def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     ("options", "without"),
     [
         ({"precision": "bfloat16", "pack_sequences": True}, ["float32", "False"]),
-        ({"recompute": "blocks"}, ["None"]),
+        ({"recompute": "blocks"}, ["none"]),
     ],
 )
 def test_runs_with_options_for_speed_go_on_bitwise_too(task, tmp_path, options, without):
