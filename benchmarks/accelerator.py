@@ -40,9 +40,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.processes import in_a_process
-from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import whole_number, words_with_home
 
 ROOT = Path(__file__).resolve().parent.parent
 # What differs from BERT-large; the tiny model is for a try without an accelerator.
@@ -265,7 +264,7 @@ def main() -> None:
     shows.add_argument("raw", nargs="+", type=Path, help="OUTPUT.jsonl of measure")
     shows.add_argument("--output", type=Path, required=True, help="without suffix")
     shows.set_defaults(run=lambda given: show(given.raw, given.output))
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     given.run(given)
 
 

@@ -25,8 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.processes import in_a_process
-from mlperf_bert.files import paths
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import whole_number, words_with_home
 from mlperf_bert.tensorflow_import import tensorflow
 
 WAYS = ("synchronous", "asynchronous", "TensorFlow's own")
@@ -132,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=whole_number, default=3)
     parser.add_argument("--output", help="a folder on the disk to measure; default: temporary")
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     found: dict[str, list[dict]] = {way: [] for way in WAYS}
     for number in range(given.rounds):
         for way, turns in found.items():

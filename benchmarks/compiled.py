@@ -22,10 +22,10 @@ from pathlib import Path
 
 from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleShape
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.options import words_with_home
 from mlperf_bert.portable import compile_step
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -223,7 +223,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--compilers", required=True, help="a Python with jax and the compilers")
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     if not shutil.which(given.compilers):
         raise ValueError(f"--compilers={given.compilers}: no such program")
     rows = json.loads(ROWS.read_text()) if ROWS.exists() else []

@@ -26,8 +26,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 from mlperf_bert.portable import compile_step, run_step
 
 TFLOP, TERABYTES = 778.0, 2.9
@@ -220,7 +220,7 @@ def main() -> int:
     parser.add_argument("--device", choices=compile_step.GPUS, default="h100")
     parser.add_argument("--tflop", type=float, help="a plain product's, a second")
     parser.add_argument("--terabytes", type=float, help="of the memory, a second")
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     if given.device != "h100" and not (given.tflop and given.terabytes):
         raise ValueError(f"--device={given.device}: give its --tflop and --terabytes a second")
     speeds = {"tflop": given.tflop or TFLOP, "terabytes": given.terabytes or TERABYTES}

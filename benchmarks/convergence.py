@@ -22,11 +22,10 @@ from pathlib import Path
 
 import demo.__main__ as the_demo
 from demo.picture import read_metrics
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import rules
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import whole_number, words_with_home
 from pages import charts
 
 
@@ -90,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=whole_number, default=3, help="number of seeds")
     parser.add_argument("--output", type=Path, help="default: a folder in build/")
     parser.add_argument("--short_examples", action="store_true", help="rows of 128, half padding")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(words_with_home())
     task = SHORT_EXAMPLES if args.short_examples else DEMO
     output, start = (args.output or task.output).resolve(), time.monotonic()
     needed: dict[str, list[dict]] = {variant: [] for variant in task.variants}

@@ -36,9 +36,8 @@ from mlperf_bert.data import dataset, example_encoder, instances, mersenne, prov
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.data.sentences import read_documents
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import digest
-from mlperf_bert.options import flags_of, whole_number
+from mlperf_bert.options import flags_of, whole_number, words_with_home
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
@@ -282,7 +281,7 @@ def main() -> None:
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
     parser.add_argument("--nltk_data", type=absolute_path, help="punkt data for the reference")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(words_with_home())
     if not (args.text and args.vocab_file) and not args.wiki:
         parser.error("give --text and --vocab_file, or --wiki, or all three")
     if bool(args.reference) != bool(args.reference_python):

@@ -23,8 +23,7 @@ import tensorflow as tf
 
 from benchmarks.contestants import ours
 from benchmarks.training_throughput import write_task
-from mlperf_bert.files import paths
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import whole_number, words_with_home
 
 
 def in_turns(measure, first, second, num_turns: int) -> list[tuple]:
@@ -77,7 +76,7 @@ def main() -> None:
     parser.add_argument("--input_file", type=Path, help="TFRecords of 512 tokens")
     parser.add_argument("--batch_size", type=whole_number, default=4, help="examples per step")
     parser.add_argument("--steps", type=whole_number, default=20, help="timed steps of each kind")
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(words_with_home())
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), args.input_file)
         for packs in (False, True):

@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import environment_of, free_addresses
-from mlperf_bert.files import paths
+from mlperf_bert.options import words_with_home
 from mlperf_bert.tensorflow_import import tensorflow
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=330, help="Waits this long for the other to end."
     )
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     print("| case | lost | noticed by | the other has ended after | its reason |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -10,6 +10,7 @@ what is available is left out, with a line. Of accelerators their compilers say 
 Measurements are added to OUTPUT.json; those that are in it are not repeated. OUTPUT.png shows all.
 """
 
+from mlperf_bert.options import words_with_home
 from mlperf_bert.tensorflow_import import tensorflow
 
 if __name__ == "__main__":
@@ -29,7 +30,6 @@ import psutil
 
 from benchmarks.contestants import ours
 from benchmarks.processes import in_a_process
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, BertConfig
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--recompute", type=known, default="none,attention,blocks", help="too")
     parser.add_argument("--jit_compile", default="auto", choices=["auto", "true", "false"])
     parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     stored = given.output.with_suffix(".json") if given.output else None
     if stored:
         stored.parent.mkdir(parents=True, exist_ok=True)

@@ -27,8 +27,8 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks import accelerator, on_a_card
-from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "environment" / "requirements.lock"
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("output", type=lambda path: Path(path).absolute(), help="a folder")
     parser.add_argument("--python_version", default="3.12", help="of the machine")
     parser.add_argument("--has", nargs="*", default=[], help="packages that the machine has, too")
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     wanted = imported() | ALSO
     wanted -= OF_JAX | USED_IF_THERE | set(map(normal, given.has))
     on_a_card.prepare(given.output / "data")

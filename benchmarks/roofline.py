@@ -47,9 +47,8 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from benchmarks.contestants import ours
 from benchmarks.training_throughput import BERT_BASE, peak_flop_per_second, processor, write_task
-from mlperf_bert.files import paths
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import whole_number, words_with_home
 from mlperf_bert.portable import flop
 from mlperf_bert.programs.steps import Trainer
 
@@ -259,7 +258,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=whole_number, default=5, help="steps timed, and steps profiled"
     )
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(words_with_home())
     # So that the seconds of operations add up to a step's.
     tf.config.threading.set_inter_op_parallelism_threads(1)
     peak, bytes_per_second = peak_flop_per_second(args.precision), bandwidth()

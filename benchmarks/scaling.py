@@ -32,10 +32,9 @@ from benchmarks import random_task
 from benchmarks.processes import environment_of, free_addresses
 from mlperf_bert.checkpoints.names import num_weights
 from mlperf_bert.data.validity import ExampleShape
-from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import whole_number, words_with_home
 from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,7 +153,7 @@ def main() -> None:
     parser.add_argument("--bert_config_file", help="Another model than the small one measured.")
     parser.add_argument("--step_seconds", type=float, help="Step time of one replica of yours.")
     parser.add_argument("--replica_batch_size", type=whole_number, default=BATCH_SIZE)
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(words_with_home())
     if bool(args.bert_config_file) != bool(args.step_seconds):
         parser.error("--bert_config_file and --step_seconds belong together: give both or none")
     for name in ("gb_per_second", "step_seconds"):

@@ -53,12 +53,11 @@ import tensorflow as tf
 from benchmarks import random_task
 from benchmarks.accelerator import MODELS
 from mlperf_bert.data import tfrecord
-from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import whole_number, words_with_home
 from mlperf_bert.portable import flop
 from pages import charts
 
@@ -357,7 +356,7 @@ def main() -> None:
     for name, packages in INTERPRETERS.items():
         has = f"has {', '.join(packages)}"
         parser.add_argument(f"--{name}_python", type=absolute_path, help=has)
-    args = parser.parse_args(paths.words_with_home())
+    args = parser.parse_args(words_with_home())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` is run
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")

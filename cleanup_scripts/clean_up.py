@@ -36,6 +36,7 @@ from mlperf_bert.data import (
 )
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import with_home, words_with_home
 
 RAW = "glob of the raw files"
 SUFFIXES = ("suffix of the input files", "suffix of the output files")
@@ -53,7 +54,7 @@ def parsed(parser: argparse.ArgumentParser, **flags: tuple[object, str]) -> argp
             continue
         given = {"required": True} if default is kind else {"default": default}
         parser.add_argument(f"--{name}", type=kind, help=meaning, **given)
-    args = parser.parse_args(paths.words_with_home(may_be_empty=MAY_BE_EMPTY))
+    args = parser.parse_args(words_with_home(may_be_empty=MAY_BE_EMPTY))
     if getattr(args, "nworker", 1) < 1:
         raise ValueError(f"--nworker={args.nworker}: must be a number at least 1")
     return args
@@ -161,7 +162,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
         check=(False, "look at --out_dir, write nothing"),
     )
     files = stages.input_files(args.data)
-    folder = paths.location(paths.with_home(args.out_dir))  # the default
+    folder = paths.location(with_home(args.out_dir))  # the default
     parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
     named = {
         gathering.part_name(number, args.num_outputs): [name + args.input_suffix for name in names]

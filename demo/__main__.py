@@ -29,7 +29,7 @@ from pathlib import Path
 from mlperf_bert.files import paths
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import MAX_SEED
+from mlperf_bert.options import MAX_SEED, words_with_home
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MARK_FILE = "made_by_the_demo"
@@ -246,7 +246,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/demo"))
     parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help="of the training")
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     signals.raise_on_ctrl_c()
     seed = secrets.randbits(31) if given.seed is None else given.seed
     os.chdir(REPOSITORY)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from demo import miniature
 from demo.__main__ import REPOSITORY, local_folder
-from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import campaign, report
 
 REFERENCE_POINTS = REPOSITORY / "demo" / "rcps_miniature.json"
@@ -29,7 +29,7 @@ def main() -> int:
     """Prepare, run, judge, report; return what the campaign returns."""
     parser = argparse.ArgumentParser(prog="python -m demo.campaign")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/campaign"))
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     folder, start = given.output_dir.resolve(), time.monotonic()
     notes = folder / "notes.json"
     miniature.prepare(folder / "task")

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from demo.facts import Facts, World, make_facts, make_world
-from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 
 NUM_FILES = 8
 GRAMMAR = Path(__file__).with_name("articles.txt")
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--num_articles", type=int, required=True)
     parser.add_argument("--output_dir", type=Path, required=True)
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     files = write(given.output_dir, seed=given.seed, num_articles=given.num_articles)
     size_bytes = sum(path.stat().st_size for path in files)
     print(f"{given.num_articles} articles, {size_bytes / 1e6:.1f} MB, {files[0]} ... {files[-1]}")

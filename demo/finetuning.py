@@ -32,8 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.__main__ import LENGTHS, REPOSITORY, Step, empty_folder, local_folder, run_steps
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import json_text
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 
 LEARNING_RATE = 1e-3
 SEED = 1
@@ -145,7 +146,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo.finetuning")
     parser.add_argument("--demo_dir", type=local_folder, default=Path("build/demo"))
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/demo-finetune"))
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     os.chdir(REPOSITORY)
     start = time.monotonic()
     seed = seed_of(given.demo_dir)

@@ -10,6 +10,7 @@ keys as copies of queries, so that a token attends to what stands close and to w
 model would need most of the demo's time to find out what a neighbour is.
 """
 
+from mlperf_bert.options import words_with_home
 from mlperf_bert.tensorflow_import import tensorflow
 
 if __name__ == "__main__":
@@ -26,7 +27,6 @@ import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
 
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import decode, matching_files, read_regular_file, write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.model.config import BertConfig
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=2000, help="about so many tokens")
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--output_dir", type=Path, required=True)
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     tokens = learn_vocabulary(matching_files(given.input_file), given.vocab_size)
     config = tiny_config(len(tokens), given.max_seq_length)
     folder = given.output_dir / "checkpoint"

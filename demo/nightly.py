@@ -18,8 +18,9 @@ from pathlib import Path
 from demo import miniature
 from demo.__main__ import local_folder
 from demo.campaign import REFERENCE_POINTS
-from mlperf_bert.files import locks, paths
+from mlperf_bert.files import locks
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import campaign
 from mlperf_results import compare
 
@@ -74,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=_num_runs, default=NUM_RUNS, help="trainings of a night")
     parser.add_argument("--fail_if_slower", type=compare.share_of, default="5%", metavar="5%%")
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     folder = given.output_dir.absolute()
     by_another = "another night goes on"
     with locks.held(folder, file_name=_LOCK_NAME, by_another=by_another):

@@ -7,10 +7,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import json_text
 from mlperf_bert.files.whole import read_regular_file, written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.options import words_with_home
 from pages.charts import BLUE, ORANGE, RED, png
 
 _DRAWN = {"train": ("samples", "loss"), "eval": ("samples", "loss", "masked_lm_accuracy")}
@@ -77,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.picture")
     parser.add_argument("--metrics_file", type=Path, required=True)
     parser.add_argument("--output_file", type=Path, required=True)
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     draw(given.metrics_file, given.output_file)
     print(given.output_file)
 

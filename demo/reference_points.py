@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 
 from demo import miniature
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.campaign import Campaign, train_in_turn
 
 NUM_RUNS = 20
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--work_dir", type=Path, default=Path("build/reference_points"))
     parser.add_argument("--output_file", type=Path, required=True)
     parser.add_argument("--when", default="", help="for the record, such as a date")
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     folder = given.work_dir.resolve()
     miniature.prepare(folder / "task")
     samples = train(folder)

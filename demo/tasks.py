@@ -19,9 +19,9 @@ from pathlib import Path
 
 from demo.encyclopedia import articles_with_facts
 from demo.facts import Facts
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 
 NUM_EXAMPLES = {"train": 1500, "dev": 500, "test": 200}
 NUM_QUESTIONS = {"train": 600, "dev": 300}  # more would be easy without pre-training
@@ -138,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.tasks")
     parser.add_argument("--seed", type=int, required=True, help="that of the encyclopedia")
     parser.add_argument("--output_dir", type=Path, required=True)
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     for path in write(given.output_dir, seed=given.seed):
         print(path)
 

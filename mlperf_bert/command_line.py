@@ -15,16 +15,9 @@ from typing import Any, TypeVar
 from absl import app, flags
 
 from mlperf_bert import options
-from mlperf_bert.files.paths import (
-    IS_EMPTY,
-    StoreUnavailable,
-    first_empty,
-    kind_of,
-    reason,
-    require_supported,
-    with_home,
-)
+from mlperf_bert.files.paths import StoreUnavailable, kind_of, reason, require_supported
 from mlperf_bert.messages import REMEDIES, Problems, as_lines, ends_in_one_line, printable
+from mlperf_bert.options import IS_EMPTY, first_empty, with_home
 from mlperf_bert.signals import Interrupted, raise_on_ctrl_c
 from mlperf_bert.tensorflow_import import tensorflow
 

@@ -2,17 +2,23 @@
 
 A field is defined once, with `option` or, where several flags make one value, with `options`.
 command_line.py makes flags of the fields, and a configuration of the flags. The end of this file is
-how a duration and a count are written.
+how a duration and a count are written, and the words of commands that take argparse.
 """
 
 import argparse
 import dataclasses
+import itertools
+import os
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 _DURATION = re.compile(r"(?:([0-9.]{1,9})h)?(?:([0-9.]{1,9})m)?(?:([0-9.]{1,9})s)?")
 _UNITS = {"h": 3600, "m": 60, "s": 1}
+_HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
+IS_EMPTY = "is empty, perhaps a variable that is not set; give a value, or leave it out"
 MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""
 
@@ -172,3 +178,39 @@ def whole_number(text: str) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,8}", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r:.80}: give a whole number from 1 to 999,999,999")
     return int(text)
+
+
+def with_home(path: str) -> str:
+    """The path, or several with commas, with home folders in place of "~" and "~user"."""
+    return _HOME.sub(lambda found: found[1] + os.path.expanduser(found[2]), path)  # noqa: PTH111
+
+
+def words_with_home(
+    words: Sequence[str] | None = None, *, may_be_empty: Sequence[str] = ()
+) -> list[str]:
+    """A command line's words, by default this process's, with `with_home` in those before "--".
+
+    A shell leaves "~" in --name=~/folder as it is. Ends the process with one line if a word or
+    value is empty that is not of an option that `may_be_empty`.
+    """
+    words = sys.argv[1:] if words is None else list(words)
+    end = words.index("--") if "--" in words else len(words)
+    if empty := first_empty(words[:end], may_be_empty=may_be_empty):
+        sys.exit(f"{Path(sys.argv[0]).name}: {empty}: {IS_EMPTY}")
+    parts = [_value_of(word) for word in words[:end]]
+    return [name + with_home(value) for name, value in parts] + words[end:]
+
+
+def first_empty(words: Sequence[str], *, may_be_empty: Sequence[str] = ()) -> str | None:
+    """The first value on a command line that is empty, as --name= or --name '', with its option."""
+    for before, word in itertools.pairwise(["", *words]):
+        name, value = _value_of(word)
+        if not value.strip() and (name or before).rstrip("=") not in may_be_empty:
+            return name or (f"{before} ''" if before.startswith("-") else "a word")
+    return None
+
+
+def _value_of(word: str) -> tuple[str, str]:
+    """(--name=, value) of such a word; any other is a value alone."""
+    name, equals, value = word.partition("=")
+    return (name + equals, value) if equals and word.startswith("-") else ("", word)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import campaign
 from mlperf_bert.submission.plan import require_name
 from mlperf_bert.submission.run_logs import ALTERNATING_RECORD
@@ -64,7 +65,6 @@ def run_alternating(both: campaign.Campaign, flag_files: Sequence[str]) -> compa
     variants = variants_of(both, flag_files)
     for variant in variants:
         campaign.require_startable(variant)
-    paths.require_no_file(both.folder)
     names = [variant.folder.name for variant in variants]
     record = campaign.recorded(both.folder, ALTERNATING_RECORD, {"variants": names})
     if record.get("variants") != names:
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--variants", nargs=2, required=True, metavar=("A", "B"), help="files of flags of each"
     )
     campaign.add_arguments(parser)
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     with paths.failures_named(paths.location(given.output_dir)):
         compared = run_alternating(campaign.campaign_of(given), given.variants)
     print("", *compared.lines(), sep="\n")

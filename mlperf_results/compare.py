@@ -32,6 +32,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.logs import in_words
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.run_logs import require_free
 from mlperf_results import intervals
 from mlperf_results.sides import (
@@ -418,7 +419,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--figure", choices=(TIME_TO_TRAIN, SAMPLES_PER_SECOND), default=TIME_TO_TRAIN,
         help="the one on which --fail_if_slower rests",
     )  # fmt: skip
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     if given.write_baseline:
         if len(given.sides) != 1 or given.baseline or given.fail_if_slower:
             raise ValueError("--write_baseline writes A: give it alone")

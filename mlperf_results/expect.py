@@ -36,11 +36,10 @@ from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
-from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.convergence import log_reference_samples
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
-from mlperf_bert.options import whole_number
+from mlperf_bert.options import whole_number, words_with_home
 from mlperf_results import published
 from mlperf_results.published import Entry, comparable, family_of
 
@@ -438,7 +437,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=whole_number, help="global batch size")
     parser.add_argument("--nodes", type=whole_number, help="that the accelerators are in")
     parser.add_argument("--price_per_hour", type=_price, help="of the whole system")
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     asks = {name for name, value in vars(given).items() if value is not None}
     if asks and not {"accelerator", "count"} <= asks:
         parser.error("give both --accelerator and --count, or no argument at all for the tables")

@@ -27,7 +27,6 @@ from typing import Any, get_type_hints
 import pyarrow
 import pyarrow.parquet
 
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import require_writable, written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.logs import (
@@ -39,6 +38,7 @@ from mlperf_bert.mlperf.logs import (
     without_plans,
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.folder import description_path, result_files
 from mlperf_bert.submission.official import check_rcp
 from mlperf_bert.submission.power import measured_watts
@@ -353,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.make_published")
     parser.add_argument("clones", type=Path, help="holds training_results_v1.0 to _v5.0")
     parser.add_argument("--output", type=Path, default=TABLE)
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     require_writable(given.output)
     require_free({"--output": str(given.output)})
 

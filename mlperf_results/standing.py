@@ -23,6 +23,7 @@ from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, has_ended, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.folder import result_files
 from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, require_free, runs_in
 from mlperf_bert.submission.system import recorded_devices
@@ -197,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--output", help="HTML file")
     parser.add_argument("--csv", help="file for the rows, one's own first")
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
     points = {"ruleset": given.ruleset, "custom_rcps": custom_rcps}
     convergence.reference_points(**points)  # so that bad input is refused first

@@ -27,6 +27,7 @@ from mlperf_bert.mlperf.rules import (
     TARGET_MASKED_LM_ACCURACY,
     is_bert_large,
 )
+from mlperf_bert.options import words_with_home
 from mlperf_bert.programs.config import LOSSES
 from mlperf_bert.submission.run_logs import require_free, runs_so_far, work_of
 from mlperf_bert.training.loop import OVER, Trained
@@ -206,7 +207,7 @@ def observer(config: "RunConfig", words: Sequence[str]) -> Watch:
     parser.add_argument("--reference")
     parser.add_argument("--stop_if_hopeless", action="store_true")
     try:
-        given, unknown = parser.parse_known_args(paths.words_with_home(words))
+        given, unknown = parser.parse_known_args(words_with_home(words))
     except argparse.ArgumentError as error:
         raise ValueError(str(error)) from error
     if unknown:
@@ -347,7 +348,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--follow", action="store_true", help="go on until the runs have ended")
     parser.add_argument("--reference", help="runs of one's own, in place of published")
     parser.add_argument("--save", help="write the runs of --reference to this file, NAME.json")
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     if given.save and not given.reference:
         parser.error("--save writes the runs of --reference: give it too")
     if not given.runs and not given.save:

@@ -249,8 +249,8 @@ def test_every_command_line_expands_the_home_folder():
     ]
     assert calls
     for path, call in calls:
-        expands = call.args and ast.unparse(call.args[0]).startswith("paths.words_with_home(")
-        assert expands, f"{path}:{call.lineno}: give parse_args paths.words_with_home(arguments)"
+        expands = call.args and ast.unparse(call.args[0]).startswith("words_with_home(")
+        assert expands, f"{path}:{call.lineno}: give parse_args words_with_home(arguments)"
 
 
 def test_so_do_those_that_import_nothing_of_the_package():

@@ -148,7 +148,7 @@ def damage_named(
     except _DAMAGE as error:
         # Asked first: the files of a checkpoint that a store refuses may be whole. TensorFlow's
         # readers of checkpoints raise a ValueError for whatever a store answers.
-        paths.ask_again(f"{prefix}.index")
+        paths.status(f"{prefix}.index")
         for file in whole.matching_files(f"{glob.escape(prefix)}.*"):
             whole.require_unpacked(file)
         raise ValueError(

@@ -46,8 +46,7 @@ class StoredModel:
         self._files: dict[str, tuple[safetensors.safe_open, str]] = {}
         self._types: collections.Counter[str] = collections.Counter()
         for name in _files_of_weights(folder, model):
-            if problem := whole.packed_file(folder / name):
-                raise ValueError(problem)
+            whole.require_unpacked(folder / name)
             with self._damage_named(name):
                 file = safetensors.safe_open(folder / name, framework="np")
                 stored_names = list(file.keys())

@@ -18,6 +18,7 @@ from pathlib import Path
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths, whole
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import words_with_home
 from mlperf_bert.tensorflow_import import tensorflow
 
 _INDEX = ".index"  # of a checkpoint
@@ -156,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--inputs", metavar="GLOB", nargs="+", default=[], help="of the step")
     parser.add_argument("--outputs", metavar="GLOB", nargs="+", default=[], help="of the step")
     parser.add_argument("--parameters", metavar="NAME=VALUE", nargs="*", default=[])
-    given = parser.parse_args(paths.words_with_home(argv))
+    given = parser.parse_args(words_with_home(argv))
     folder = paths.location(given.folder)
     if given.add:
         provenance.note(

@@ -30,7 +30,7 @@ from mlperf_bert.data.sentences import documents_of
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import locks, paths, whole
 from mlperf_bert.files.whole import digest, read_regular_file
-from mlperf_bert.messages import Progress
+from mlperf_bert.messages import Progress, as_lines
 from mlperf_bert.options import flags_of, option, options
 
 # Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
@@ -149,7 +149,6 @@ def write_dataset(
         )
         make = functools.partial(_make_in_processes, workers=workers)
     folder = paths.location(request.output_dir)
-    paths.require_no_file(folder)
     named = [(f"--output_dir: {folder / name}", folder / name) for name in inputs]
     whole.require_apart(named, [*files, config.vocab_file], remedy="give another --output_dir")
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
@@ -327,8 +326,7 @@ def _made(
     try:
         return make_part(input_path, output, tokenizer, config)
     except OSError as error:
-        folder, _ = whole.workplace(output)
-        return f"{error.strerror}; free space or fix {folder}" if error.strerror else str(error)
+        return as_lines(error)
     except ValueError as error:
         return str(error)
 

@@ -14,8 +14,8 @@ import zstandard
 from mlperf_bert.data import segmentation
 from mlperf_bert.data.stages import GZIP, PARQUET, ZSTD, with_plain_line_ends
 from mlperf_bert.data.wiki_dump import decompressed
-from mlperf_bert.files import hugging_face, json_text, paths, whole
-from mlperf_bert.files.whole import opened_input, written_beside
+from mlperf_bert.files import json_text, paths, whole
+from mlperf_bert.files.whole import written_beside
 
 _PLAIN = (".jsonl", ".json")
 _GZIP_WBITS = zlib.MAX_WBITS + 16  # zlib's number for a header and a checksum of gzip
@@ -49,7 +49,7 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
         document (named by its number).
     """
     try:
-        with opened_input(path) as file:
+        with paths.opened(path) as file:
             head = file.read(whole.HEAD_BYTES)
             file.seek(0)
             new_stream = next(
@@ -114,7 +114,7 @@ def outputs_of(files: Sequence[str], suffix: str) -> list[str]:
       ValueError: two files of Hugging Face would be written to one.
     """
     outputs = [
-        (name.rsplit("/", 1)[-1] if name.startswith(hugging_face.HUGGING_FACE) else name) + suffix
+        (name.rsplit("/", 1)[-1] if name.startswith(paths.HUGGING_FACE) else name) + suffix
         for name in files
     ]
     if repeated := [name for name, count in collections.Counter(outputs).items() if count > 1]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mlperf_bert.data.published import PublishedFile
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import digest, partial, require_room, written_beside
+from mlperf_bert.files.whole import digest, partial, written_beside
 from mlperf_bert.messages import Progress, printable
 
 USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends
@@ -90,7 +90,6 @@ def _take(published: PublishedFile, folder: Path) -> bool:
         try:
             path.hardlink_to(left.resolve())
         except OSError:  # another file system, or one without hard links
-            require_room(path, left.stat().st_size)
             with left.open("rb") as source, written_beside(path) as copy:
                 shutil.copyfileobj(source, copy, _CHUNK_BYTES)
         print(f"{path}: taken from {left}", flush=True)
@@ -127,7 +126,6 @@ def fetch(url: str, path: Path, published: PublishedFile) -> None:
         # Kept after a failure, unlike by `written_beside`: the next try goes on with it.
         beside = partial(path)
         size_bytes = published.size_bytes or 0
-        require_room(path, size_bytes - _size_of(beside))
         with Progress(total=size_bytes, unit="B", description=path.name) as progress:
             if not beside.exists() or _difference(beside, published):
                 _fetch_with_retries(url, beside, published.at_most_bytes, progress)

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mlperf_bert.files import hugging_face, paths, whole
+from mlperf_bert.files import paths, whole
 from mlperf_bert.files.json_text import read_record, write_record
 
 NAME = "provenance.json"
@@ -115,8 +115,8 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
     Raises:
       OSError: it cannot be read.
     """
-    if os.fspath(path).startswith(hugging_face.HUGGING_FACE):  # a revision is in its name
-        return File(path=os.fspath(path), bytes=hugging_face.size_bytes(os.fspath(path)), digest="")
+    if os.fspath(path).startswith(paths.HUGGING_FACE):  # a revision is in its name
+        return File(path=os.fspath(path), bytes=paths.size_bytes(os.fspath(path)), digest="")
     found = paths.location(path)
     return File(
         path=paths.name_from(str(found), folder),

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from mlperf_bert.data import provenance
 from mlperf_bert.data.download import check
 from mlperf_bert.data.published import DUMP, PUBLISHED_PARTS, UNCOMPRESSED_DUMP, PublishedFile
-from mlperf_bert.files.whole import require_room, written_beside
+from mlperf_bert.files.whole import written_beside
 from mlperf_bert.messages import Progress, printable
 
 STEP = "unpacked text"
@@ -29,7 +29,6 @@ def uncompress_dump(folder: Path) -> None:
     source, target = folder / f"{DUMP}.bz2", folder / DUMP
     if not target.exists():
         total_bytes = UNCOMPRESSED_DUMP.at_most_bytes
-        require_room(target, total_bytes)
         with (
             Progress(total=total_bytes, unit="B", description=f"uncompress {DUMP}") as progress,
             _damage_named(source),

@@ -35,7 +35,7 @@ def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) ->
         raise ValueError(f"{folder}: no {manifest.NAME}; make the data with --output_dir")
 
     answers = paths.in_parallel(
-        lambda name: _check(folder, name, made.parts[name]), list(made.parts), reads_all_of=folder
+        lambda name: _check(folder, name, made.parts[name]), list(made.parts)
     )
     issues = list(filter(None, answers))
     if made.is_whole and set(made.parts) >= PUBLISHED_PARTS:

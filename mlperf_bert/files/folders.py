@@ -1,6 +1,6 @@
 """Whole folders: written so that they appear whole or not at all; copied to disk; removed.
 
-A run needs none of this: it writes whole files (whole.py) into a folder of its own (locks.py).
+A run needs none of this: it writes whole files (whole.py) into a folder of its own (working.py).
 """
 
 import contextlib
@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import no_room_named, partial, upload
-from mlperf_bert.tensorflow_import import tensorflow
+from mlperf_bert.files.whole import partial, upload
 
 
 @contextlib.contextmanager
@@ -45,7 +44,7 @@ def written_beside(path: paths.Location) -> Iterator[Path]:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        with no_room_named(path):
+        with paths.failures_named(path):
             yield beside
         beside.rename(path)
     finally:
@@ -56,33 +55,27 @@ def written_beside(path: paths.Location) -> Iterator[Path]:
 def copied_to_disk(
     names: Sequence[str], *, only: Sequence[str] = ("*",)
 ) -> Iterator[dict[str, Path]]:
-    """Copies the files, and folders of files, of a bucket; removes the copies at the end.
+    """Yields what of the names is of a bucket -> its copy; removes the copies at the end.
 
     Args:
-      names: those that are not of a bucket stay as they are, whatever they are.
+      names: of files, and of folders of files; what is not of a bucket stays, whatever it is.
       only: globs of the files to copy from a folder.
-
-    Yields: what is of a bucket -> its copy.
 
     Raises:
       OSError: the bucket refuses it.
     """
-
-    def copy(name: str) -> None:
-        source = paths.location(name)
-        with paths.failures_named(source):
-            found = list(source.iterdir()) if source.is_dir() else [source]
-        for file in found:
-            if file == source or any(file.match(pattern) for pattern in only):
-                target = copies[name] / file.relative_to(source).as_posix()
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with paths.opened(file) as there, target.open("wb") as here:
-                    shutil.copyfileobj(there, here)
-
     with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
-        remote = list(filter(paths.is_remote, names))
-        copies = {name: Path(folder, str(n), Path(name).name) for n, name in enumerate(remote)}
-        paths.in_parallel(copy, remote)
+        copies = {}
+        for number, name in enumerate(filter(paths.is_remote, names)):
+            source, copies[name] = paths.location(name), Path(folder, str(number), Path(name).name)
+            with paths.failures_named(source):
+                files = list(source.iterdir()) if source.is_dir() else [source]
+            for file in files:
+                if file == source or any(map(file.match, only)):
+                    target = copies[name] / file.relative_to(source).as_posix()
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with paths.opened(file) as there, target.open("wb") as here:
+                        shutil.copyfileobj(there, here)
         yield copies
 
 
@@ -92,9 +85,9 @@ def remove(path: paths.Location) -> None:
     Raises:
       OSError: the bucket refuses it.
     """
-    with paths.failures_named(path), contextlib.suppress(FileNotFoundError):
+    with paths.failures_named(path):
         if path.is_dir():
-            tensorflow().io.gfile.rmtree(str(path))
+            shutil.rmtree(path) if isinstance(path, Path) else path.rmtree()
 
 
 def is_renamed_whole(path: paths.Location) -> bool:

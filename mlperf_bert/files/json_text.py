@@ -8,46 +8,23 @@ are written, read and refused here; what their fields mean is known to the modul
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from mlperf_bert.files import paths, whole
-from mlperf_bert.files.whole import read_regular_file, write_whole
+from mlperf_bert.files import paths
+from mlperf_bert.files.whole import BYTE_ORDER_MARK, read_regular_file, write_whole
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+_T = TypeVar("_T")
 
 
 def parse(text: str | bytes) -> object:
-    """The value of a JSON text, before which a byte order mark may stand.
-
-    Raises:
-      ValueError: it is not JSON, or nested too deeply, has a key twice, or a string with half a
-        surrogate pair.
-    """
+    """The value of a JSON text, before which a byte order mark may stand; else a ValueError."""
     try:
-        text = (_decoded(text) if isinstance(text, bytes) else text).removeprefix(
-            whole.BYTE_ORDER_MARK
-        )
-        value = json.loads(text, object_pairs_hook=_without_repeated_keys)
-        if _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()
+        return json.loads(text.removeprefix(BYTE_ORDER_MARK) if isinstance(text, str) else text)
     except RecursionError as error:
         raise ValueError("not JSON (nested too deeply)") from error
-    except UnicodeEncodeError as error:
-        raise ValueError("not JSON (a string holds half a character)") from error
     except ValueError as error:
         raise ValueError(f"not JSON ({error})") from error
-    return value
-
-
-def _decoded(text: bytes) -> str:
-    if encoding := whole.wide(text):
-        raise ValueError(f"{encoding}; convert it with iconv -f {encoding} -t UTF-8")
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is not UTF-8") from error
 
 
 def parse_object(text: str | bytes) -> dict:
@@ -72,18 +49,6 @@ def read_object(path: str | os.PathLike) -> dict:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _without_repeated_keys(pairs: list[tuple[str, object]]) -> dict:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {repeated[:80]!r} stands there twice")
-    return fields
-
-
-_T = TypeVar("_T")
-
-
 def write_record(path: paths.Location, content: Mapping) -> None:
     """Replaces a record, whole or not at all; raises as `whole.written_beside`."""
     write_whole(path, json.dumps(content, indent=1) + "\n")
@@ -102,7 +67,7 @@ def read_record(path: paths.Location, parse: Callable[[dict], _T], *, remedy: st
       OSError: it cannot be read.
     """
     try:
-        return parse(parse_object(read_regular_file(path)))
+        return parse(read_object(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, AttributeError, LookupError) as error:

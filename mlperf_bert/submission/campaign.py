@@ -40,6 +40,7 @@ from mlperf_bert.mlperf import convergence, logs
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.options import words_with_home
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import write_folder
@@ -259,7 +260,6 @@ def run_campaign(
     convergence.reference_points(ruleset, custom_rcps)
     system.require_fields(overrides)
     require_startable(campaign)
-    paths.require_no_file(campaign.folder)
     with claimed(campaign) as lock:
         [runs] = train_in_turn([campaign])
 
@@ -394,7 +394,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--system_description", help="JSON file of fields that the machine does not show"
     )
     parser.add_argument("--custom_rcps", help="JSON file of other reference points")
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     campaign = campaign_of(given)
     with paths.failures_named(paths.location(given.output_dir)):
         verdict = run_campaign(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import RULESETS
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import official
 
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dest="rulesets",
         help="may be given several times; default: all from 1.0.0 to 5.0.0",
     )
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     verdicts = [
         check_log(log, ruleset) for log in given.logs for ruleset in given.rulesets or RULESETS
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.logs import LOG_NAME, RESULT_LOG
+from mlperf_bert.options import with_home
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
@@ -136,7 +137,7 @@ def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> se
         if word.startswith("-"):
             name, equals, value = word.strip().lstrip("-").partition("=")
             names.add(name)
-            value = paths.with_home(value if equals else following)
+            value = with_home(value if equals else following)
             if name == "flagfile" and value not in read:
                 with contextlib.suppress(OSError, UnicodeDecodeError):  # the run says so
                     lines = Path(value).read_text(encoding="utf-8").splitlines()

@@ -20,7 +20,7 @@ from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
-from mlperf_bert.options import duration
+from mlperf_bert.options import duration, words_with_home
 from mlperf_bert.submission import report_charts
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.run_logs import require_free
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--custom_rcps", help="JSON file of other reference points")
     parser.add_argument("--output", help="HTML file; the JSON goes beside it")
-    given = parser.parse_args(paths.words_with_home(arguments))
+    given = parser.parse_args(words_with_home(arguments))
     org_dir = paths.location(given.org_dir)
     custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
     output = given.output and paths.location(given.output)

@@ -90,11 +90,9 @@ class OutputDirectory:
         Raises:
           ValueError: another process trains into it, or as `require_usable`.
         """
-        self._require_directory()
         try:
             free = self._folder.acquire()
         except OSError as error:
-            # One of two locks may be taken: that of the local copy, and that of the bucket.
             self.release()
             raise self._not_writable(error) from error
         try:
@@ -105,15 +103,9 @@ class OutputDirectory:
             self.release()
             raise
 
-    def _require_directory(self) -> None:
-        try:
-            paths.require_no_file(self.location)
-        except OSError as error:
-            raise ValueError(f"--output_dir={error}") from error
-
     def release(self) -> None:
         """Unlocks the directory; removes it if this process made it and wrote nothing into it."""
-        self._folder.release()
+        self._folder.lock.release()
 
     def require_available(self) -> None:
         """Checks as `claim` does, for --check; locks nothing.
@@ -124,8 +116,7 @@ class OutputDirectory:
           ValueError: as `claim`.
           OSError: the bucket refuses to be read or written.
         """
-        self._require_directory()
-        if self._folder.is_held_elsewhere():
+        if self._folder.lock.is_held_elsewhere():
             raise self._taken()
         try:
             self._folder.try_out()

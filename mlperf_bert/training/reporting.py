@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import tensorflow as tf
 
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.whole import no_room_named, write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import NO_PARALLELISM, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.logs import RECORD_NAME
@@ -54,7 +54,7 @@ class MetricsWriter:
             return
         rounded = {name: float(f"{value:.9g}") for name, value in values.items()}
         line = {"kind": kind, "step": step, "samples": samples, **rounded}
-        with no_room_named(self._path):
+        with paths.failures_named(self._path):
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()  # a killed process loses no line
         with self._failures_named(), self._summaries.as_default(step=step):

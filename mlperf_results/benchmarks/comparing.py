@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlperf_bert.files import paths
+from mlperf_bert.options import words_with_home
 from mlperf_results import compare, intervals, published
 from mlperf_results.expect import submitter_of
 from mlperf_results.intervals import Ends
@@ -200,7 +200,7 @@ def tables(entries: Sequence[Entry]) -> list[str]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.benchmarks.comparing")
-    parser.parse_args(paths.words_with_home())
+    parser.parse_args(words_with_home())
     print("\n\n".join(tables(published.load())))
 
 

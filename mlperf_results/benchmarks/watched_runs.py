@@ -22,10 +22,10 @@ import numpy as np
 from demo import miniature
 from demo.__main__ import REPOSITORY
 from mlperf_bert.data import example_encoder, tfrecord, validity
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.logs import has_ended
+from mlperf_bert.options import words_with_home
 
 Example = dict[str, np.ndarray]
 NUM_REPEATED = 64
@@ -136,7 +136,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output_dir", type=Path, default=Path("build/watched"))
-    given = parser.parse_args(paths.words_with_home())
+    given = parser.parse_args(words_with_home())
     folder = given.output_dir.absolute()
     task, band = folder / "task", folder / "band"
     rows = ["| run | runs | warned | at evaluation |", "|---|---|---|---|"]

@@ -354,7 +354,7 @@ def test_what_hugging_face_refuses_is_a_line(tmp_path, hub):
     parquet(folder / "gated.parquet", text=["a"])
     code, line = extract(tmp_path, f"{data}/gated.parquet", **environment)
     assert code == 1
-    assert line.endswith("name/gated.parquet: Hugging Face cannot be read: 401 Client Error")
+    assert line.endswith("name/gated.parquet: 401 Client Error")
     code, line = extract(tmp_path, f"{data}/none.parquet", **environment)
     assert code == 1 and "none.parquet: no file matches" in line
     (tmp_path / "modules" / "huggingface_hub.py").write_text("raise ImportError\n")

@@ -154,13 +154,6 @@ def test_what_the_server_lacks_is_said_at_once(server, tmp_path, monkeypatch):
         download.fetch(f"{server.url}/absent", tmp_path / "absent", PUBLISHED)
 
 
-def test_a_disk_too_small_is_said_before(server, tmp_path):
-    huge = PublishedFile("vocab.txt", 1 << 60, MD5)
-    with pytest.raises(ValueError, match=r"needs 1,152,921,.* are free in .*; make room"):
-        fetch(server, tmp_path / "vocab.txt", huge)
-    assert server.ranges == []
-
-
 def test_the_published_vocabulary_passes(shared, tmp_path):
     (tmp_path / "vocab.txt").symlink_to(shared / "data" / "vocab.txt")
     vocabulary = [file for file in published.GROUPS["config"] if file.path == "vocab.txt"]

@@ -246,7 +246,7 @@ PACKED = bz2.compress(DUMP)
 HEAD = DUMP[: DUMP.index(b"  <page>")]
 BAD = {
     "empty": (b"", r"no head of a Wikipedia dump \(.*; fetch pages-articles of enwiki"),
-    "no XML": (b"PK\3\4" + bytes(99), "is a zip archive; unpack it first"),
+    "no XML": (b"PK\3\4" + bytes(99), "no head of a Wikipedia dump"),
     "no dump": (b"<html><body>404</body></html>", r"no head of a Wikipedia dump \(not"),
     "no page": (generated.head().encode() + b"</mediawiki>\n", "no head of a Wikipedia dump"),
     "German": (generated.dump(language="de").encode(), "its language de; give a dump .* en$"),

@@ -318,17 +318,6 @@ def test_what_is_left_on_another_file_system_is_copied(there, run, tmp_path, mon
     assert asked(there) == ["/input_files/bert_config.json"]
 
 
-def test_a_disk_too_small_for_a_copy_is_said_before(tmp_path, monkeypatch, small_disk):
-    monkeypatch.chdir(tmp_path)
-    content = bytes(1 << 20)
-    (tmp_path / "vocab.txt").write_bytes(content)
-    file = published.PublishedFile("vocab.txt", len(content), md5_of(content))
-    disk = small_disk(64)
-    [(_, error)] = download.fetch_group([file], disk, check_only=True)
-    assert re.match(rf"{disk}/vocab.txt: needs 1,048,576 bytes, .* make room", str(error))
-    assert [path.name for path in disk.iterdir() if path.is_file()] == []
-
-
 def test_what_is_left_and_wrong_is_told_and_fetched(there, run, tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n")
     os.mkfifo(tmp_path / "bert_config.json")

@@ -1,16 +1,10 @@
-"""What is compressed, a pointer, JSON or of another kind is named wherever it is read."""
+"""What is compressed, a pointer, JSON or no text is named wherever it is read."""
 
-import bz2
 import gzip
-import io
-import lzma
-import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
@@ -25,29 +19,8 @@ TEXT = b"The river rises.\n" * 99
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
 
 
-def zipped(text: bytes) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
-        archive.writestr("text", text)
-    return made.getvalue()
-
-
-def tarred(text: bytes) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
-        member = tarfile.TarInfo("text")
-        member.size = len(text)
-        archive.addfile(member, io.BytesIO(text))
-    return made.getvalue()
-
-
 PACKED = {
     "gzip": (gzip.compress(TEXT), r"is compressed by gzip; unpack it first \(gzip -dc "),
-    "bzip2": (bz2.compress(TEXT), r"is compressed by bzip2; unpack it first \(bzip2 -dc "),
-    "xz": (lzma.compress(TEXT), r"is compressed by xz; unpack it first \(xz -dc "),
-    "zstd": (zstandard.compress(TEXT), r"is compressed by zstd; unpack it first \(zstd -dc "),
-    "zip": (zipped(TEXT), r"is a zip archive; unpack it first \(unzip "),
-    "tar": (tarred(TEXT), r"is a tar archive; unpack it first \(tar -xf "),
     "pointer": (POINTER, "is a Git LFS pointer, not the file itself; fetch it with git lfs pull"),
 }
 
@@ -98,24 +71,18 @@ def test_a_pointer_in_place_of_a_checkpoints_file(tmp_path, suffix):
         checkpoint.tensor(next(iter(checkpoint.shapes)))
 
 
-@pytest.mark.parametrize("kind", ["zip", "xz", "pointer"])
-def test_dumps(tmp_path, kind):
-    packed, message = PACKED[kind]
-    dump = tmp_path / "dump.xml"
-    dump.write_bytes(packed)
-    with pytest.raises(ValueError, match=message):
-        Dump(dump)
+def test_a_pointer_in_place_of_a_dump(tmp_path):
+    (tmp_path / "dump").write_bytes(POINTER)
+    with pytest.raises(ValueError, match=r"dump: .*is a Git LFS pointer"):
+        Dump(tmp_path / "dump")
 
 
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (b'{"text": "a"}\n' * 9, "input: is JSON, not TFRecords; give files of create_pre"),
+        (b'{"text": "a"}\n' * 9, "input: is text, not TFRecords; give files of create_pre"),
         (TEXT, "input: is text, not TFRecords"),
         (b"caf\xe9\n" * 9, "input: is text, not TFRecords"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "input: is a picture, not TFRecords"),
-        (b"PAR1\x15\x04\x15\0\0\0\0\0\0", "input: is a Parquet file, not TFRecords"),
-        (TEXT.decode().encode("utf-16"), "input: is text in UTF-16, not TFRecords"),
         (b"\0\xfe" * 30, "input: record 0 at byte 0 is damaged"),
     ],
 )
@@ -128,13 +95,9 @@ def test_what_is_no_record_is_named(tmp_path, found, message):
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (TEXT.decode().encode("utf-16"), "is text in UTF-16; convert it with iconv -f UTF-16 -t"),
-        (tfrecord.frame(b"\xff\xfe\xfd" * 50), "is binary data, perhaps TFRecords, not text; give"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a picture, not text; give text files"),
-        (b"caf\xe9\n", "byte 3 is not UTF-8; make the file again, or drop such bytes with iconv"),
-        (b"[PAD]\ncaf\xe9\n", "byte 9 is not UTF-8; make the file again"),
-        (b"caf\xe9\n" * 1000, "byte 3 is not UTF-8; make the file again, or drop such bytes"),
-        (TEXT * 9 + b"caf\xe9\n", f"byte {9 * len(TEXT) + 3} is not UTF-8; make the file again"),
+        (TEXT.decode().encode("utf-16"), "byte 0 is not UTF-8; give a text file, and convert"),
+        (tfrecord.frame(b"\xff\xfe\xfd" * 50), "byte [0-9]+ is not UTF-8; give a text file"),
+        (b"[PAD]\ncaf\xe9\n", "byte 9 is not UTF-8; give a text file, and convert another enc"),
         (b'{"a": 1}\n\n{"b": 2}\n', "is JSON, not text; process_wiki.sh reads WikiExtractor's"),
         (b'{\n "step": "clean-up",\n "inputs": []\n}\n', "is JSON, not text"),
         (b'\xef\xbb\xbf[{"text": "a"},\n {"text": "b"}]\n', "is JSON, not text"),

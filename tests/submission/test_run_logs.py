@@ -73,7 +73,7 @@ def test_of_a_repeated_run_the_newest_counts(place):
         ("empty", "empty: no run in it; give a log"),
         ("two", "two: results of 2 systems; give one, as two/results/A/bert"),
         ("in turn", "in turn: holds A and B, whose runs alternate"),
-        ("gs:/x", "write gs://BUCKET/FOLDER"),
+        ("gs:/x", "give a local path or gs://BUCKET/FOLDER"),
     ],
 )
 def test_what_holds_no_runs_is_refused(place, name, reason):
