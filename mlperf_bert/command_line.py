@@ -22,12 +22,10 @@ from mlperf_bert.signals import Interrupted, raise_on_ctrl_c
 from mlperf_bert.tensorflow_import import tensorflow
 
 _Configuration = TypeVar("_Configuration")
-_COMMENT = re.compile(r"(^|\s)#")
 _LISTS = ("--input_file", "--eval_input_file")
 _MAY_BE_EMPTY = {"undefok"}  # absl's own, and those of `paths`
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
 _COMPARISONS = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
-_HINT = "; give --observer='mlperf_results.watch:observer --reference=RUNS --stop_if_hopeless'"
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 
 
@@ -237,16 +235,18 @@ def parse(script: str, argv: Sequence[str]) -> list[str]:
     for name in set(flags.FLAGS) - _MAY_BE_EMPTY:
         _refuse_an_empty_value(flags.FLAGS[name])
     try:
-        words = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
-        _refuse_what_is_read_otherwise(argv, words)
+        if (empty := first_empty(argv)) and re.match("--?flagfile[= ]", empty):
+            raise ValueError(f"{empty} names no file; give one, or leave the flag out")
+        _refuse_a_list_that_counts_once(argv)
         rest = flags.FLAGS(argv)
         if unread := rest[1:]:
-            raise ValueError(_unread(unread, words))
+            raise ValueError(
+                f"{' '.join(unread[:2])}{' ...' * (len(unread) > 2)}: not read by any flag; write "
+                "--name=value, without spaces, and --noname for false; quote a pattern, as in "
+                "--input_file='part-*', so that the shell leaves it alone"
+            )
     except UnicodeDecodeError as error:
         sys.exit(f"{script}: --flagfile names a file that is not text ({error.reason})")
-    except flags.UnrecognizedFlagError as error:
-        instead = _HINT if error.flagname in ("reference", "stop_if_hopeless") else ""
-        sys.exit(f"{script}: {printable(_of_two_words(error.flagname) or f'{error}{instead}')}")
     except (flags.Error, OSError) as error:
         sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")
     except ValueError as error:
@@ -259,48 +259,6 @@ def parse(script: str, argv: Sequence[str]) -> list[str]:
     return rest
 
 
-def _overridden(words: Sequence[str]) -> Iterator[str]:
-    """Names each flag that a flag file after it sets to another value.
-
-    What stands before --flagfile=/dev/null are a launcher's defaults: these may be overridden.
-    """
-    before: dict[str, Any] = {}
-    segment: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word.lstrip("-") == "flagfile":
-            word = f"--flagfile={next(rest)}"
-        if not word.lstrip("-").startswith("flagfile="):
-            segment.append(word)
-            continue
-        before = {} if word.endswith("=/dev/null") else before | _settings(segment)
-        segment = []
-        of_file = _settings(flags.FLAGS.read_flags_from_files([word], force_gnu=False))
-        for name in before.keys() & of_file.keys():
-            if before[name] != of_file[name]:
-                yield (
-                    f"--{name}={before[name]} does not count: {word} after it says "
-                    f"--{name}={of_file[name]}; give --flagfile first"
-                )
-        before = {name: value for name, value in before.items() if name not in of_file}
-
-
-def _settings(words: Sequence[str]) -> dict[str, Any]:
-    """Flag -> value of words that have been parsed."""
-    found = {}
-    for word, after in itertools.pairwise([*words, ""]):
-        name, equals, text = word.lstrip("-").partition("=")
-        if not word.startswith("-"):
-            continue
-        if _is_boolean(name) and not equals:
-            text = "true" if name in flags.FLAGS else "false"
-            name = name if name in flags.FLAGS else name.removeprefix("no")
-        if name in flags.FLAGS:
-            has_text = equals or flags.FLAGS[name].boolean
-            found[name] = flags.FLAGS[name].parser.parse(text if has_text else after)
-    return found
-
-
 def _refuse_an_empty_value(flag: flags.Flag) -> None:
     def holds(value: Any) -> bool:
         texts = value if isinstance(value, list) else [value]
@@ -310,21 +268,8 @@ def _refuse_an_empty_value(flag: flags.Flag) -> None:
     flags.register_validator(flag.name, holds, IS_EMPTY)
 
 
-def _refuse_what_is_read_otherwise(argv: Sequence[str], words: Sequence[str]) -> None:
-    """Raises ValueError for what absl reads without a word, but not as it was meant.
-
-    Args:
-      argv: the command line.
-      words: with the lines of flag files in place of their names.
-    """
-    if (empty := first_empty(argv)) and re.match("--?flagfile[= ]", empty):  # absl passes it over
-        raise ValueError(f"{empty} names no file; give one, or leave the flag out")
-    for word in words:
-        if word not in argv and _COMMENT.search(word):  # it comes from a flag file
-            raise ValueError(
-                f"{word}: of a flag file; a comment stands on a line of its own, and its # is the "
-                "first character of the line"
-            )
+def _refuse_a_list_that_counts_once(argv: Sequence[str]) -> None:
+    """Raises ValueError for --input_file=part-{1,2}, of which absl would take the last one."""
     for before, word in itertools.pairwise(argv):
         name, equals, _ = word.partition("=")
         if equals and name in _LISTS and before.startswith(f"{name}=") and before != word:
@@ -334,39 +279,23 @@ def _refuse_what_is_read_otherwise(argv: Sequence[str], words: Sequence[str]) ->
             )
 
 
-def _unread(unread: Sequence[str], words: Sequence[str]) -> str:
-    """What is wrong with words that no flag reads, and what was probably meant."""
-    first = unread[0]
-    flag = next((before for before, word in itertools.pairwise(words) if word == first), "")
-    name = flag.lstrip("-")
-    if flag.startswith("-") and _is_boolean(name):
-        return f"{flag} {first}: the flag counts, {first} is not read; {_set_boolean(name, first)}"
-    if "--" in words:
-        return f"-- {first}: flags after -- are not read; leave the -- out"
-    words_are = f"{first} and {len(unread) - 1} more are" if len(unread) > 1 else f"{first} is"
-    return (
-        f"{words_are} not read by any flag; quote a pattern, as in --input_file='part-*', so that "
-        "the shell leaves it alone, and give a value as --name=value, without spaces"
-    )
+def _overridden(words: Sequence[str]) -> Iterator[str]:
+    """Names each flag that a flag file after it sets again.
 
+    What stands before --flagfile=/dev/null are a launcher's defaults: these may be overridden.
+    """
 
-def _of_two_words(name: str) -> str | None:
-    """What is wrong with a flag that holds its value after a space, such as a line of a file."""
-    name, space, value = name.partition(" ")
-    if not space or (name not in flags.FLAGS and name.removeprefix("no") not in flags.FLAGS):
-        return None
-    how = _set_boolean(name, value.strip()) if _is_boolean(name) else f"write --{name}={value}"
-    return f"--{name} {value}: is one word, as a line of a flag file is; {how}"
+    def names(words: Sequence[str]) -> set[str]:
+        given = {word.lstrip("-").partition("=")[0] for word in words if word.startswith("-")}
+        return {name if name in flags.FLAGS else name.removeprefix("no") for name in given}
 
-
-def _is_boolean(name: str) -> bool:
-    return any(n in flags.FLAGS and flags.FLAGS[n].boolean for n in (name, name.removeprefix("no")))
-
-
-def _set_boolean(name: str, value: str) -> str:
-    """How a boolean flag gets the value."""
-    if name in flags.FLAGS and value.lower() in ("false", "f", "0", "no", "n", "off"):
-        return f"write --no{name} or --{name}=false"
-    if name in flags.FLAGS and value.lower() in ("true", "t", "1", "yes", "y", "on"):
-        return f"write --{name} or --{name}=true"
-    return f"write --{name} alone"
+    before: set[str] = set()
+    for word in words:
+        if word.lstrip("-") == "flagfile=/dev/null":
+            before = set()
+        elif word.lstrip("-").startswith("flagfile="):
+            of_file = names(flags.FLAGS.read_flags_from_files([word], force_gnu=False))
+            for name in sorted(before & of_file):
+                yield f"--{name} does not count: {word} after it sets it; give --flagfile first"
+        else:
+            before |= names([word])

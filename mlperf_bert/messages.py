@@ -6,9 +6,8 @@ import functools
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 from mlperf_bert.files.paths import kind_of, reason
 from mlperf_bert.signals import Interrupted
@@ -127,10 +126,15 @@ def ends_in_one_line(
     return decorated
 
 
-def _tqdm() -> Any:
-    from tqdm import tqdm  # 20 ms, which a script that prints few lines need not wait for
+class _Lines:
+    """A file for tqdm where there is no terminal: what it writes again and again are lines."""
 
-    return tqdm
+    def write(self, text: str) -> None:
+        if text.strip():
+            print(text.strip(), file=sys.stderr, flush=True)
+
+    def flush(self) -> None:
+        """Of what is printed nothing is kept back."""
 
 
 class Progress:
@@ -146,65 +150,49 @@ class Progress:
         self, *, total: int, unit: str, description: str, initial: int = 0, silent: bool = False
     ):
         """Starts at `initial` of `total`; the unit "B" (bytes) is shown as kB, MB and so on."""
-        self._silent = silent
-        self._scaled = unit == "B"
-        self._bar = None
-        if sys.stderr.isatty() and not silent:
-            self._bar = _tqdm()(
-                total=total,
-                initial=initial,
-                unit=unit,
-                unit_scale=self._scaled,
-                desc=description,
-                dynamic_ncols=True,
-            )
-        self.done = initial
-        self._total, self._unit, self._description = total, unit, description
-        self._initial, self._began = initial, time.monotonic()
-        self._next_line = self._began + SECONDS_BETWEEN_LINES
+        from tqdm import tqdm  # 20 ms, which a script without a progress need not wait for
+
+        tqdm.monitor_interval = 0  # no thread of its own: processes are forked meanwhile
+        in_bytes = unit == "B"
+        amount = "{n_fmt}B of {total_fmt}B" if in_bytes else f"{{n_fmt}} of {{total_fmt}} {unit}"
+        elsewhere = {
+            "file": _Lines(),
+            "mininterval": SECONDS_BETWEEN_LINES,
+            "delay": SECONDS_BETWEEN_LINES,
+            "leave": False,
+            "position": 0,  # also of one inside another: no moves of a cursor
+            "bar_format": f"{{desc}}: {amount}, {{rate_fmt}}, {{remaining}} left{{postfix}}",
+        }
+        self.done, self._silent = initial, silent
+        self._bar = tqdm(
+            total=total, initial=initial, desc=description,
+            unit="B" if in_bytes else f" {unit}", unit_scale=in_bytes, disable=silent,
+            miniters=1, dynamic_ncols=True,
+            **({"file": sys.stderr} if sys.stderr.isatty() else elsewhere),
+        )  # fmt: skip
 
     def advance(self, amount: int, note: str = "") -> None:
         """Adds `amount` units; `note` is shown at the end of the line."""
         self.done += amount
-        if self._bar is not None:
-            self._bar.set_postfix_str(note, refresh=False)
-            self._bar.update(amount)
-        elif time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-            self.line(self._state() + (f", {note}" if note else ""))
+        self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(amount)
 
     def expect(self, total: int) -> None:
         """Sets the units there will be in all."""
-        self._total = total
-        if self._bar is not None:
-            self._bar.total = total
+        self._bar.total = total
 
     def line(self, text: str) -> None:
         """Prints a whole line, above the bar."""
-        if self._bar is not None:
+        if not self._silent:
             self._bar.write(text, file=sys.stderr)
-        elif not self._silent:
-            print(text, file=sys.stderr, flush=True)
+            sys.stderr.flush()
 
     def close(self) -> None:
         """Leaves the bar as it stands."""
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *exc_info) -> None:
         self.close()
-
-    def _state(self) -> str:
-        rate = (self.done - self._initial) / max(time.monotonic() - self._began, 1e-9)
-        known = rate > 0 and self._total >= self.done
-        left = _tqdm().format_interval((self._total - self.done) / rate) if known else "?"
-        return (
-            f"{self._description}: {self._amount(self.done)} of {self._amount(self._total)}"
-            f"{'' if self._scaled else ' ' + self._unit}, {self._amount(rate)}/s, {left} left"
-        )
-
-    def _amount(self, number: float) -> str:
-        return f"{_tqdm().format_sizeof(number)}B" if self._scaled else f"{number:,.0f}"

@@ -21,8 +21,7 @@ from mlperf_bert.mlperf.rules import evaluation_interval_samples
 from mlperf_bert.portable.compile_step import DEVICES
 from mlperf_bert.training.processes import cluster_of
 from tests.fixtures import REPOSITORY
-from tests.helpers import programs
-from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
+from tests.helpers import known_flags, programs
 
 GOLDEN = Path(__file__).with_name("cloud_dry_runs.json")
 VERBS = ["train", "logs", "status", "delete"]
@@ -174,7 +173,7 @@ def test_what_runs_is_what_a_dry_run_prints(tpu, verb):
 def test_the_flags_are_those_of_run_pretraining_and_the_rules():
     flags = remote_flags()
     names = [re.match(r"--(\w+)", flag)[1] for flag in flags]
-    assert set(names) - {"flagfile"} <= set(RUN_PRETRAINING_FLAGS) - {"tpu_name"}
+    assert set(names) - {"flagfile"} <= known_flags.flags_of("run_pretraining.py") - {"tpu_name"}
     assert "--flagfile=configs/tpu_v3_128_bs8192.flags" in flags
     steps = -(-evaluation_interval_samples(8192) // 8192)
     assert f"--save_checkpoints_steps={steps}" in flags
@@ -539,7 +538,7 @@ def test_slurm_starts_one_process_a_node(recorded):
         flags
     )
     names = [re.match(r"--(\w+)", flag)[1] for flag in flags]
-    assert set(names) - {"flagfile"} <= set(RUN_PRETRAINING_FLAGS)
+    assert set(names) - {"flagfile"} <= known_flags.flags_of("run_pretraining.py")
     dry, nothing = recorded(*BATCH, "--seed=1", **SLURM, DRY_RUN="1")
     assert dry.stdout == done.stdout and nothing == []
 
@@ -595,7 +594,7 @@ def test_the_tfjob_starts_run_pretraining_on_every_worker():
     assert container["command"] == ["python", "run_pretraining.py"]
     flags = dict(arg.removeprefix("--").split("=", 1) for arg in container["args"])
     assert (REPOSITORY / flags.pop("flagfile")).is_file()
-    assert set(flags) <= set(RUN_PRETRAINING_FLAGS)
+    assert set(flags) <= known_flags.flags_of("run_pretraining.py")
     assert int(flags["num_gpus"]) == container["resources"]["limits"]["nvidia.com/gpu"]
     paths = [value for name, value in flags.items() if name.endswith(("file", "checkpoint", "dir"))]
     assert len(paths) == 5 and all(path.startswith("gs://BUCKET/bert/") for path in paths)

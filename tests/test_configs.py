@@ -9,8 +9,7 @@ import pytest
 
 from mlperf_bert.mlperf import convergence, rules
 from tests.fixtures import REPOSITORY
-from tests.helpers import starts
-from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
+from tests.helpers import known_flags, starts
 
 PRESETS = {path.stem: path for path in sorted((REPOSITORY / "configs").glob("*.flags"))}
 TPU = "tpu_v3_128_bs8192"
@@ -47,7 +46,7 @@ def test_every_reference_point_has_its_preset():
 @pytest.mark.parametrize("name", sorted(PRESETS.keys() - PHASES))
 def test_preset_has_the_numbers_of_the_reference_point(name):
     text, given = PRESETS[name].read_text(), flags_of(PRESETS[name])
-    assert set(given) <= set(RUN_PRETRAINING_FLAGS)
+    assert set(given) <= known_flags.flags_of("run_pretraining.py")
     steps_per_update = int(given["steps_per_update"])
     global_batch_size = int(given["train_batch_size"]) * steps_per_update
     assert global_batch_size == number_in(name, r"(?:batch_|_bs)(\d+)")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs
-from tests.helpers.frozen_flags import FROZEN_FLAGS
+from tests.helpers.known_flags import SCRIPTS
 
 ROOMS = ("mlperf_bert", "tracing", "demo", "benchmarks", "cleanup_scripts")
 PROGRAMS = [
@@ -47,7 +47,7 @@ def asked(monkeypatch, parsers: list):
         yield
 
 
-@pytest.mark.parametrize("program", sorted({*PROGRAMS, *STAGES} - {CLEAN_UP, *FROZEN_FLAGS}))
+@pytest.mark.parametrize("program", sorted({*PROGRAMS, *STAGES} - {CLEAN_UP, *SCRIPTS}))
 def test_no_option_of_a_program_may_be_empty(program, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(REPOSITORY))

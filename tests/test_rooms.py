@@ -14,11 +14,11 @@ BESIDE = {"tests", "benchmarks"}
 # Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
 # the same product; the next redesign lowers them.
 CEILINGS = {
-    "benchmarks": 3_599,
+    "benchmarks": 3_598,
     "cleanup_scripts": 419,
     "cloud": 372,
     "demo": 1_505,
-    "mlperf_bert": 1_139,
+    "mlperf_bert": 1_056,
     "mlperf_bert/checkpoints": 720,
     "mlperf_bert/convert": 860,
     "mlperf_bert/data": 5_383,
@@ -29,12 +29,12 @@ CEILINGS = {
     "mlperf_bert/model": 1_324,
     "mlperf_bert/model/kernels": 460,
     "mlperf_bert/optimization": 404,
-    "mlperf_bert/portable": 1_306,
+    "mlperf_bert/portable": 1_298,
     "mlperf_bert/programs": 1_470,
     "mlperf_bert/submission": 2_436,
     "mlperf_bert/training": 5_364,
     "mlperf_results": 3_799,
-    "root": 754,
+    "root": 753,
     "tracing": 7_899,
 }
 

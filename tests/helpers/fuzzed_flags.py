@@ -23,13 +23,13 @@ from mlperf_bert.data import example_encoder, tfrecord
 from mlperf_bert.messages import as_lines
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import RunConfig
-from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
 from tests.helpers.fuzzing import seeded
+from tests.helpers.known_flags import flags_of
 from tests.helpers.tiny_examples import TINY, example
 
 # What looks at devices or the network is left out, as is what others than the parser act on.
 _LEFT_OUT = {"use_tpu", "tpu_name", "tpu_zone", "gcp_project", "check", "num_gpus"}
-NAMES = sorted(RUN_PRETRAINING_FLAGS.keys() - _LEFT_OUT)
+NAMES = sorted(flags_of("run_pretraining.py") - _LEFT_OUT)
 HOSTILE = [
     *("", " ", "nan", "-inf", "inf", "1e400", "-0", "0", "1", "-1", "2", "0.5", "1e-300", "3.5"),
     *("2147483648", "4294967296", "9223372036854775808", "-9223372036854775809", "1" * 400),
