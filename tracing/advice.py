@@ -1,6 +1,6 @@
 """What a trace's own figures say to do, in words: each rule is silent unless it applies."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from tracing import access, files, mllog
 from tracing.access_figures import Access
@@ -14,97 +14,74 @@ _NOTHING = 0.01
 
 def advice(trace: Loaded, found: Access, summary: dict) -> list[str]:
     """The words of every rule that applies; `summary` has what `figures.summary` computes."""
-    return [words for rule in RULES if (words := rule(trace, found, summary))]
+    rules = [
+        *_of_reads(found, summary["access"]),
+        *_of_cache(summary["access"]["passes"] or []),
+        *_of_time(trace, summary["access"]),
+    ]
+    return [words for applies, words in rules if applies]
 
 
-def _small_reads(trace: Loaded, found: Access, summary: dict) -> str | None:
+def _of_reads(found: Access, figures: dict) -> Iterator[tuple[bool, str]]:
     reads = found.reads[found.reads["file_class"] == files.TFRECORDS]
-    if reads.empty:
-        return None
+    # Of no reads the shares are NaN, which no rule applies to.
     small = (reads["size_bytes"] < _SMALL_BYTES).mean()
     sequential = (reads["pattern"] == access.SEQUENTIAL).mean()
-    if small < 0.5 or sequential < 0.5:
-        return None
-    return (
+    yield (
+        small >= 0.5 and sequential >= 0.5,
         f"{small:.0%} of the reads of TFRecords are below 4 KiB, and {sequential:.0%} go on where "
-        "the one before ended: a larger read buffer makes fewer calls of them"
+        "the one before ended: a larger read buffer makes fewer calls of them",
     )
-
-
-def _random_reads(trace: Loaded, found: Access, summary: dict) -> str | None:
-    classes = summary["access"]["file_classes"] or {}
-    share = classes.get(files.TFRECORDS, {}).get("patterns", {}).get(access.RANDOM, {})
-    share = share.get("share_of_bytes") or 0
-    if share < 0.5:
-        return None
-    return (
+    of_class = (figures["file_classes"] or {}).get(files.TFRECORDS)
+    share = of_class["patterns"][access.RANDOM]["share_of_bytes"] or 0 if of_class else 0
+    yield (
+        share >= 0.5,
         f"{share:.0%} of the bytes of TFRecords were read at random offsets, where nothing can be "
-        "read ahead: read whole files in a random order, and shuffle their records in memory"
+        "read ahead: read whole files in a random order, and shuffle their records in memory",
     )
 
 
-def _cached(trace: Loaded, found: Access, summary: dict) -> str | None:
-    passes = [p for p in summary["access"]["passes"] or [] if p["storage_bytes"] is not None]
-    shares = [each["storage_bytes"] / each["call_bytes"] for each in passes]
+def _of_cache(passes: list[dict]) -> Iterator[tuple[bool, str]]:
+    known = [each for each in passes if each["storage_bytes"] is not None]
+    shares = [each["storage_bytes"] / each["call_bytes"] for each in known]
     if not shares or max(shares[1:], default=0) > _NOTHING:
-        return None
-    if shares[0] <= _NOTHING:
-        return (
-            "the page cache held all training data from the start: this run says nothing about "
-            "storage; python -m tracing.sweep --cache=cold reads them from it"
-        )
-    if len(shares) == 1:
-        return None
-    return (
+        return
+    yield (
+        shares[0] <= _NOTHING,
+        "the page cache held all training data from the start: this run says nothing about "
+        "storage; python -m tracing.sweep --cache=cold reads them from it",
+    )
+    yield (
+        shares[0] > _NOTHING and len(shares) > 1,
         "the page cache holds all training data after pass 1: from there on this run says nothing "
-        f"about storage; a limit of memory below {passes[0]['call_bytes']:,} bytes of data does "
-        "(python -m tracing.sweep --memory)"
+        f"about storage; a limit of memory below {known[0]['call_bytes']:,} bytes of data does "
+        "(python -m tracing.sweep --memory)",
     )
 
 
-def _share(trace: Loaded, kind: str) -> float:
-    """Of the blocks' time by the log's ledger; 0 without one."""
+def _of_time(trace: Loaded, figures: dict) -> Iterator[tuple[bool, str]]:
+    """Of what the log's ledger says of the blocks' time, nothing without one; and of losses."""
     blocks = [(end - begin, s) for begin, end, s in mllog.ledger_shares(trace.table("mllog"))]
-    total = sum(lasting for lasting, _ in blocks)
-    return sum(lasting * s.get(kind, 0) for lasting, s in blocks) / total / 100 if total else 0.0
-
-
-def _input_wait(trace: Loaded, found: Access, summary: dict) -> str | None:
-    share = _share(trace, "input wait")
-    if share <= _MOST_WAIT:
-        return None
-    return (
-        f"the training waited for its input {share:.0%} of the time, where MLPerf Storage allows "
-        f"{_MOST_WAIT:.0%}: the storage or the reading is too slow for this accelerator"
+    total = 100 * sum(lasting for lasting, _ in blocks) or 1
+    waiting, saving = (
+        sum(lasting * shares.get(kind, 0) for lasting, shares in blocks) / total
+        for kind in ("input wait", "saving")
     )
-
-
-def _one_at_a_time(trace: Loaded, found: Access, summary: dict) -> str | None:
-    depth = summary["access"]["queue_depth"].get("read_calls", {}).get("mean", 0)
-    if _share(trace, "input wait") <= _MOST_WAIT or not 0 < depth < 1.5:
-        return None
-    return (
+    yield (
+        waiting > _MOST_WAIT,
+        f"the training waited for its input {waiting:.0%} of the time, where MLPerf Storage allows "
+        f"{_MOST_WAIT:.0%}: the storage or the reading is too slow for this accelerator",
+    )
+    depth = figures["queue_depth"].get("read_calls", {}).get("mean", 0)
+    yield (
+        waiting > _MOST_WAIT and 0 < depth < 1.5,
         f"while the training waited, {depth:.1f} reads were under way on average: more files at "
-        "once (--num_parallel_files) give the storage more to do"
+        "once (--num_parallel_files) give the storage more to do",
     )
-
-
-def _saving(trace: Loaded, found: Access, summary: dict) -> str | None:
-    share = _share(trace, "saving")
-    if share <= _MOST_WAIT:
-        return None
-    return (
-        f"checkpoints held the training up for {share:.0%} of the time: save less often, or "
-        "while the training goes on (--async_checkpoint)"
+    yield (
+        saving > _MOST_WAIT,
+        f"checkpoints held the training up for {saving:.0%} of the time: save less often, or "
+        "while the training goes on (--async_checkpoint)",
     )
-
-
-def _lost(trace: Loaded, found: Access, summary: dict) -> str | None:
-    if not (lost := trace.losses.total()):
-        return None
-    return f"{lost:,} events were lost: calls and bytes are at least those shown here"
-
-
-RULES: tuple[Callable[[Loaded, Access, dict], str | None], ...] = (
-    _small_reads, _random_reads, _cached, _input_wait, _one_at_a_time, _saving, _lost,
-)  # fmt: skip
+    lost = trace.losses.total()
+    yield lost > 0, f"{lost:,} events were lost: calls and bytes are at least those shown here"

@@ -1,6 +1,6 @@
 """The pictures of a trace, as SVG text that can stand in a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 
@@ -22,115 +22,99 @@ CLASS_COLORS = {
     files.LIBRARIES: "#8a63b8",
     files.OTHER: "#8b98a5",
 }
-PHASE_COLORS = {
-    "init": "#e6eaef",
-    "block": "#dbe8f7",
-    "eval": "#fbe6cf",
-    "checkpoint": "#cfead9",
-}
+PHASE_COLORS = {"init": "#e6eaef", "block": "#dbe8f7", "eval": "#fbe6cf", "checkpoint": "#cfead9"}
 _MOST_BINS = 300
 _SHORTEST_BIN_S = 0.05
 _MOST_FILES_DRAWN = 8
 _MOST_PROCESSES_DRAWN = 20
-Panel = Callable[[Axes, list[Patch]], list]
-"""Draws on axes whose phases are shaded; returns the legend's entries."""
+Panel = Callable[[Axes], None]
+"""Draws on axes whose phases are shaded; what has a label stands in their legend."""
 
 
-def _shade_phases(axes: Axes, trace: Loaded) -> list[Patch]:
-    present = []
-    for name, color in PHASE_COLORS.items():
-        spans = trace.spans[trace.spans["name"] == name]
-        for span in spans.itertuples():
-            # Above the ground, below the grid; a checkpoint lies over its block.
-            axes.axvspan(span.seconds, span.end_seconds, color=color, linewidth=0, zorder=0)
-        if len(spans):
-            present.append(Patch(color=color, label=name))
-    return present
-
-
-def _finish_time_axis(axes: Axes, trace: Loaded, *, has_label: bool = True) -> None:
-    axes.set_xlim(0, max(trace.seconds, 0.1))
-    if has_label:
-        axes.set_xlabel("seconds since the trace began")
-
-
-def _over_time(
-    trace: Loaded, alt: str, panels: Sequence[Panel], *, height_inches: float = 4.6
+def over_time(
+    alt: str,
+    seconds: float,
+    spans: pd.DataFrame,
+    panels: Sequence[Panel],
+    *,
+    height_inches: float = 4.6,
 ) -> str:
-    """Draws panels above each other over the same seconds, with the phases shaded."""
+    """Draws panels above each other over the same seconds, with the phases of `spans` shaded."""
 
     def draw(axes: np.ndarray) -> None:
         for place, panel in zip(axes[:, 0], panels):
-            handles = panel(place, _shade_phases(place, trace))
+            panel(place)
+            handles, _ = place.get_legend_handles_labels()
+            for name, color in PHASE_COLORS.items():
+                of_name = spans[spans["name"] == name]
+                for span in of_name.itertuples():
+                    # Above the ground, below the grid; a checkpoint lies over its block.
+                    place.axvspan(span.seconds, span.end_seconds, color=color, lw=0, zorder=0)
+                if len(of_name) and panel is panels[-1]:
+                    handles.append(Patch(color=color, label=name))
             if handles:  # in one row over the right end, where the legend hides nothing
                 place.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
                              borderaxespad=0)  # fmt: skip
-            _finish_time_axis(place, trace, has_label=panel is panels[-1])
+            place.set_xlim(0, max(seconds, 0.1))
+        axes[-1, 0].set_xlabel("seconds since the trace began")
 
     return look.svg(draw, height_inches, alt, rows=len(panels))
 
 
-def _bins(trace: Loaded) -> np.ndarray:
-    width = max(trace.seconds / _MOST_BINS, _SHORTEST_BIN_S)
-    return np.arange(0, trace.seconds + width, width)
+def _of(trace: Loaded, alt: str, panels: Sequence[Panel], **more: float) -> str:
+    return over_time(alt, trace.seconds, trace.spans, panels, **more)
+
+
+def draw_curves(label: str, curves: Mapping[str, tuple], place: Axes, *, most: int | None = None):
+    """Lines, by their labels: (x, y, color); of numbers between edges x has one more."""
+    for name, (x, y, color) in curves.items():
+        if len(x) > len(y):
+            place.stairs(y, x, color=color, label=name, linewidth=1.2)
+        else:
+            place.plot(x, y, color=color, label=name)
+    place.set_ylabel(label)
+    place.set_ylim(0, most)
+
+
+def bins_of(seconds: float) -> np.ndarray:
+    """Edges over a trace's time."""
+    width = max(seconds / _MOST_BINS, _SHORTEST_BIN_S)
+    return np.arange(0, seconds + width, width)
+
+
+def rate(rows: pd.DataFrame, bins: np.ndarray) -> np.ndarray:
+    """MB/s of what begins between each two edges."""
+    moved, _ = np.histogram(rows["seconds"], bins, weights=rows["size_bytes"])
+    return moved / np.diff(bins) / 1e6
+
+
+def _by_class(place: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray, weights=None):
+    """A histogram, the classes of files on top of each other."""
+    groups = {name: group for name, group in calls.groupby("file_class") if name in CLASS_COLORS}
+    names = [name for name in CLASS_COLORS if name in groups]
+    if names:
+        place.hist(
+            [groups[name][column] for name in names], bins.tolist(), stacked=True, linewidth=0,
+            weights=[groups[name][weights] for name in names] if weights else None,
+            histtype="stepfilled", color=[CLASS_COLORS[name] for name in names], label=names,
+        )  # fmt: skip
+    place.set_ylim(bottom=0)
 
 
 def transfers_over_time(trace: Loaded) -> str | None:
-    """Reads and writes in MB/s by class of file, the phases shaded; None without calls."""
+    """Reads and writes in MB/s by class of file; None without calls."""
     if trace.transfers.empty:
         return None
-    bins = _bins(trace)
+    bins = bins_of(trace.seconds)
 
-    def panel(kind: str, verb: str, place: Axes, shades: list) -> list:
-        _stacked(place, trace.transfers[trace.transfers["kind"] == kind], bins)
+    def panel(kind: str, verb: str, place: Axes) -> None:
+        calls = trace.transfers[trace.transfers["kind"] == kind]
+        calls = calls.assign(rate=calls["size_bytes"] / 1e6 / (bins[1] - bins[0]))
+        _by_class(place, calls, "seconds", bins, "rate")
         place.set_ylabel(f"{verb}, MB/s")
-        place.set_ylim(bottom=0)
-        return _classes(trace) if kind == "read" else shades
 
     panels = [partial(panel, "read", "read"), partial(panel, "write", "written")]
-    return _over_time(trace, "Bytes read and written over time", panels)
-
-
-def _classes(trace: Loaded) -> list[Patch]:
-    """A legend's entries: the classes of files from or to which bytes moved."""
-    present = set(trace.transfers["file_class"])
-    return [Patch(color=color, label=n) for n, color in CLASS_COLORS.items() if n in present]
-
-
-def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> None:
-    base = np.zeros(len(bins) - 1)
-    for name, color in CLASS_COLORS.items():
-        group = transfers[transfers["file_class"] == name]
-        if group.empty:
-            continue
-        moved, _ = np.histogram(group["seconds"], bins, weights=group["size_bytes"])
-        rate = moved / np.diff(bins) / 1e6
-        axes.stairs(base + rate, bins, baseline=base, fill=True, color=color, linewidth=0)
-        base = base + rate
-
-
-def hosts_over_time(operations: pd.DataFrame, hosts: Sequence[str], seconds: float) -> str | None:
-    """Reads and writes in MB/s, a line for each host; None without calls.
-
-    Takes `file_ops` of several hosts, with `host` and `seconds`.
-    """
-    if operations.empty:
-        return None
-    bins = np.arange(0, seconds + 2 * _SHORTEST_BIN_S, max(seconds / _MOST_BINS, _SHORTEST_BIN_S))
-
-    def draw(axes: np.ndarray) -> None:
-        for place, kind, verb in zip(axes[:, 0], ("read", "write"), ("read", "written")):
-            for host in hosts:
-                found = operations[(operations["host"] == host) & (operations["kind"] == kind)]
-                moved, _ = np.histogram(found["seconds"], bins, weights=found["size_bytes"])
-                place.stairs(moved / np.diff(bins) / 1e6, bins, label=host, linewidth=1.2)
-            place.set_ylabel(f"{verb}, MB/s")
-            place.set_ylim(bottom=0)
-            place.set_xlim(0, bins[-1])
-        axes[0, 0].legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
-        axes[1, 0].set_xlabel("seconds since the first trace began, CLOCK_REALTIME")
-
-    return look.svg(draw, 4.2, "Bytes read and written by host", rows=2)
+    return _of(trace, "Bytes read and written over time", panels)
 
 
 def counters_over_time(trace: Loaded) -> str | None:
@@ -138,19 +122,18 @@ def counters_over_time(trace: Loaded) -> str | None:
     totals = trace.counters
     if len(totals) < 3:
         return None  # no line without two intervals
-    columns = ["read_call_bytes", "storage_read_bytes", "write_call_bytes", "storage_written_bytes"]
     rates = totals.diff().div(np.diff(totals.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
 
-    def panel(columns: list[str], verb: str, place: Axes, shades: list) -> list:
-        calls, storage = columns
-        place.plot(rates.index, rates[calls], color=BLUE, label="by calls")
-        place.plot(rates.index, rates[storage], color=RED, label="from or to storage")
-        place.set_ylabel(f"{verb}, MB/s")
-        place.set_ylim(bottom=0)
-        return [*place.get_lines(), *(shades if verb == "read" else [])]
+    def panel(calls: str, storage: str, verb: str, place: Axes) -> None:
+        curves = {"by calls": (rates.index, rates[calls], BLUE),
+                  "from or to storage": (rates.index, rates[storage], RED)}  # fmt: skip
+        draw_curves(f"{verb}, MB/s", curves, place)
 
-    panels = [partial(panel, columns[:2], "read"), partial(panel, columns[2:], "written")]
-    return _over_time(trace, "Bytes by the counters of the processes", panels)
+    panels = [
+        partial(panel, "read_call_bytes", "storage_read_bytes", "read"),
+        partial(panel, "write_call_bytes", "storage_written_bytes", "written"),
+    ]
+    return _of(trace, "Bytes by the counters of the processes", panels)
 
 
 def histograms(trace: Loaded) -> str | None:
@@ -159,34 +142,26 @@ def histograms(trace: Loaded) -> str | None:
         return None
 
     def draw(axes) -> None:
-        for row, kind in enumerate(["read", "write"]):
+        for (sizes, latencies), kind in zip(axes, ("read", "write")):
             calls = trace.transfers[trace.transfers["kind"] == kind]
-            sizes, latencies = axes[row]
-            _histogram(sizes, calls, "size_bytes", 2.0 ** np.arange(0, 31))
-            _histogram(latencies, calls, "latency_ns", 10 ** np.arange(2.0, 10.6, 0.25))
+            _by_class(sizes, calls, "size_bytes", 2.0 ** np.arange(0, 31))
+            _by_class(latencies, calls, "latency_ns", 10 ** np.arange(2.0, 10.6, 0.25))
             sizes.set_ylabel(f"{kind} calls")
-            sizes.xaxis.set_major_formatter(FuncFormatter(_bytes_text))
-            latencies.xaxis.set_major_formatter(FuncFormatter(_time_text))
+            _set_log_axis(sizes, _bytes_text, base=2)
+            _set_log_axis(latencies, _time_text, base=10)
         axes[0, 0].set_title("request size", color=INK, fontsize=9)
         axes[0, 1].set_title("latency, as the program saw it", color=INK, fontsize=9)
-        axes[0, 1].figure.legend(handles=_classes(trace), ncols=5, loc="outside upper right")
+        drawn = dict(zip(*reversed(axes[1, 0].get_legend_handles_labels())))
+        drawn |= dict(zip(*reversed(axes[0, 0].get_legend_handles_labels())))
+        axes[0, 1].figure.legend(drawn.values(), drawn, ncols=5, loc="outside upper right")
 
     return look.svg(draw, 5, "Request sizes and latencies", rows=2, columns=2)
 
 
-def _histogram(axes: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray) -> None:
-    axes.set_xscale("log", base=2 if column == "size_bytes" else 10)
-    base = np.zeros(len(bins) - 1)
-    for name, color in CLASS_COLORS.items():
-        values = calls.loc[calls["file_class"] == name, column].dropna()
-        counts, _ = np.histogram(values, bins)
-        axes.stairs(base + counts, bins, baseline=base, fill=True, color=color, linewidth=0)
-        base = base + counts
-    used = np.flatnonzero(base)
-    low, high = (used[0], used[-1] + 1) if len(used) else (0, len(bins) - 1)
-    axes.set_xlim(bins[low], bins[high])
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_minor_formatter(NullFormatter())
+def _set_log_axis(place: Axes, write: Callable, *, base: int) -> None:
+    place.set_xscale("log", base=base)
+    place.xaxis.set_major_formatter(FuncFormatter(write))
+    place.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _bytes_text(value: float, _=None) -> str:
@@ -198,91 +173,66 @@ def _time_text(value: float, _=None) -> str:
     return look.in_units(value, [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1, " ns")])
 
 
-def _tfrecord_reads(trace: Loaded) -> pd.DataFrame:
-    found = trace.transfers
-    return found[(found["kind"] == "read") & (found["file_class"] == files.TFRECORDS)]
-
-
-def num_tfrecord_files(trace: Loaded) -> tuple[int, int]:
-    """How many TFRecord files were read, and how many of them are drawn."""
-    found = _tfrecord_reads(trace)["final_path"].nunique()
-    return found, min(found, _MOST_FILES_DRAWN)
-
-
 def offsets_over_time(trace: Loaded) -> str | None:
-    """Where in each TFRecord file is read when, the files most read first; None without reads."""
-    reads = _tfrecord_reads(trace).dropna(subset=["offset_bytes"])
+    """Where in each TFRecord file is read when, the files most read; None without reads."""
+    reads = trace.transfers.dropna(subset=["offset_bytes"])
+    reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
     if reads.empty:
         return None
-    by_bytes = reads.groupby("final_path")["size_bytes"].sum().sort_values(ascending=False)
-    drawn = sorted(by_bytes.index[:_MOST_FILES_DRAWN])
+    by_bytes = reads.groupby("final_path")["size_bytes"].sum()
+    drawn = sorted(by_bytes.nlargest(_MOST_FILES_DRAWN).index)
 
-    def panel(path: str, place: Axes, shades: list) -> list:
+    def panel(path: str, place: Axes) -> None:
         of_file = reads[reads["final_path"] == path]
+        begins = of_file["offset_bytes"] / 1e6
         place.vlines(
-            of_file["seconds"],
-            of_file["offset_bytes"] / 1e6,
-            (of_file["offset_bytes"] + of_file["size_bytes"]) / 1e6,
-            color=CLASS_COLORS[files.TFRECORDS],
-            linewidth=1.2,
-            rasterized=len(of_file) > 2000,
-        )
+            of_file["seconds"], begins, begins + of_file["size_bytes"] / 1e6, linewidth=1.2,
+            color=CLASS_COLORS[files.TFRECORDS], rasterized=len(of_file) > 2000,
+        )  # fmt: skip
         place.set_ylim(bottom=0)
         place.set_title(PurePath(path).name, loc="left", fontsize=8, color=INK, pad=2)
         place.set_ylabel("MB")
         place.tick_params(labelbottom=path == drawn[-1])
-        return []
 
     panels = [partial(panel, path) for path in drawn]
     height_inches = 0.6 + 1.05 * len(drawn)
-    return _over_time(trace, "Read offsets over time per file", panels, height_inches=height_inches)
+    return _of(trace, "Read offsets over time per file", panels, height_inches=height_inches)
 
 
 def queue_depths(trace: Loaded, access: Access) -> str | None:
     """Calls, and requests to block devices, in flight over time; None without calls."""
-    parts = [
-        ("calls", (("read_calls", "reading", BLUE), ("write_calls", "writing", ORANGE))),
-        ("block I/O", (("block_reads", "reading", BLUE), ("block_writes", "writing", ORANGE))),
-    ]
-    present = [(label, lines) for label, lines in parts if lines[0][0] in access.in_flight
-               or lines[1][0] in access.in_flight]  # fmt: skip
-    if not present:
+    bins = bins_of(trace.seconds)
+    panels: list[Panel] = []
+    for label, reading, writing in (("calls", "read_calls", "write_calls"),
+                                    ("block I/O", "block_reads", "block_writes")):  # fmt: skip
+        curves = {
+            verb: (bins, access.in_flight[name].mean_over(trace.begin_ns + bins * 1e9), color)
+            for verb, name, color in (("reading", reading, BLUE), ("writing", writing, ORANGE))
+            if name in access.in_flight
+        }
+        if curves:
+            panels.append(partial(draw_curves, f"{label}, mean", curves))
+    if not panels:
         return None
-    bins = _bins(trace)
-
-    def panel(label: str, lines, place: Axes, shades: list) -> list:
-        for name, verb, color in lines:
-            if name in access.in_flight:
-                depths = access.in_flight[name].mean_over(trace.begin_ns + bins * 1e9)
-                place.stairs(depths, bins, color=color, label=verb, linewidth=1.2)
-        place.set_ylabel(f"{label}, mean")
-        place.set_ylim(bottom=0)
-        return [*place.patches[-len(lines) :], *(shades if label == "calls" else [])]
-
-    panels = [partial(panel, label, lines) for label, lines in present]
-    return _over_time(trace, "Calls in flight over time", panels, height_inches=2.3 * len(panels))
+    return _of(trace, "Calls in flight over time", panels, height_inches=2.3 * len(panels))
 
 
-def reuse(access: Access, summary: dict) -> str | None:
+def reuse(summary: dict) -> str | None:
     """The share of block reads whose distance is at most that, by class; None without any."""
-    found = summary["access"]["reuse"]
-    classes = {
-        name: figures["share_within_bytes"]
-        for name, figures in (found["file_classes"] if found else {}).items()
-        if figures["share_within_bytes"] and name in CLASS_COLORS
-    }
-    if not classes:
+    found = summary["access"]["reuse"] or {"file_classes": {}}
+    shares = {name: found["file_classes"].get(name, {}).get("share_within_bytes")
+              for name in CLASS_COLORS}  # fmt: skip
+    if not any(shares.values()):
         return None
 
     def draw(axes) -> None:
         place = axes[0, 0]
-        for name, shares in classes.items():
-            sizes = [int(size) for size in shares]
-            place.step(sizes, [100 * share for share in shares.values()], where="post",
-                       color=CLASS_COLORS[name], label=name)  # fmt: skip
-        place.set_xscale("log", base=2)
-        place.xaxis.set_major_formatter(FuncFormatter(_bytes_text))
-        place.xaxis.set_minor_formatter(NullFormatter())
+        for name, of_class in shares.items():
+            if of_class:
+                sizes = [int(size) for size in of_class]
+                place.step(sizes, [100 * share for share in of_class.values()], where="post",
+                           color=CLASS_COLORS[name], label=name)  # fmt: skip
+        _set_log_axis(place, _bytes_text, base=2)
         place.set_xlabel("distinct data between two reads of a block")
         place.set_ylabel("of block reads, %")
         place.set_ylim(0, 101)
@@ -298,28 +248,22 @@ def processors_and_memory(trace: Loaded) -> str | None:
         return None
     resident = trace.table("processes").groupby("seconds")["resident_bytes"].sum() / 1e9
     memory = trace.table("memory")
+    dirty = memory["dirty_bytes"] + memory["writeback_bytes"]
 
-    def processors(place: Axes, shades: list) -> list:
-        seconds, user, system, iowait = percentages.T
-        areas = place.stackplot(
-            seconds, user, system, iowait, colors=[BLUE, ORANGE, RED],
-            labels=["programs", "kernel", "waiting for I/O"], linewidth=0,
-        )  # fmt: skip
+    def processors(place: Axes) -> None:
+        seconds, *shares = percentages.T
+        place.stackplot(seconds, *shares, colors=[BLUE, ORANGE, RED], linewidth=0,
+                        labels=["programs", "kernel", "waiting for I/O"])  # fmt: skip
         place.set_ylim(0, 100)
         place.set_ylabel("all CPUs, %")
-        return [*areas, *shades]
 
-    def bytes_held(place: Axes, shades: list) -> list:
-        dirty = memory["dirty_bytes"] + memory["writeback_bytes"]
-        place.plot(resident.index, resident, color=BLUE, label="resident, all of the target")
-        place.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color=GREEN,
-                   label="page cache, machine")  # fmt: skip
-        place.plot(memory["seconds"], dirty / 1e9, color=RED, label="not yet written back")
-        place.set_ylabel("GB")
-        place.set_ylim(bottom=0)
-        return place.get_lines()
-
-    return _over_time(trace, "Processors and memory over time", [processors, bytes_held])
+    curves = {
+        "resident, all of the target": (resident.index, resident, BLUE),
+        "page cache, machine": (memory["seconds"], memory["page_cache_bytes"] / 1e9, GREEN),
+        "not yet written back": (memory["seconds"], dirty / 1e9, RED),
+    }
+    panels: list[Panel] = [processors, partial(draw_curves, "GB", curves)]
+    return _of(trace, "Processors and memory over time", panels)
 
 
 def gpus(trace: Loaded) -> str | None:
@@ -328,49 +272,34 @@ def gpus(trace: Loaded) -> str | None:
     if found.empty:
         return None
 
-    def panel(column: str, scale: float, label: str, most: int | None, place, shades) -> list:
-        for gpu, rows in found.groupby("gpu"):
-            place.plot(rows["seconds"], rows[column] / scale, label=f"GPU {gpu}")
-        place.set_ylim(0, most)
-        place.set_ylabel(label)
-        return place.get_lines() if column == "busy_percent" else []
+    def of_column(column: str, unit: float) -> dict[str, tuple]:
+        by_gpu = found.groupby("gpu")
+        return {f"GPU {gpu}": (rows["seconds"], rows[column] / unit, None) for gpu, rows in by_gpu}
 
-    busy = partial(panel, "busy_percent", 1, "busy, %", 100)
-    memory = partial(panel, "memory_used_bytes", 1e9, "memory used, GB", None)
-    return _over_time(trace, "GPUs over time", [busy, memory], height_inches=4.2)
+    panels = [
+        partial(draw_curves, "busy, %", of_column("busy_percent", 1), most=100),
+        partial(draw_curves, "memory used, GB", of_column("memory_used_bytes", 1e9)),
+    ]
+    return _of(trace, "GPUs over time", panels, height_inches=4.2)
 
 
 def block_io(trace: Loaded) -> str | None:
-    """Block I/O of the machine: MB/s, and latency from issue to completion; None without any."""
+    """Block I/O of the machine in MB/s, and its mean latency; None without any."""
     found = trace.table("block_io")
     if found.empty:
         return None
-    bins = _bins(trace)
-
-    def draw(axes) -> None:
-        rates, latencies = axes[0]
-        _shade_phases(rates, trace)
-        used = 10.0 ** np.arange(
-            np.floor(np.log10(found["latency_ns"].clip(lower=1000).min())),
-            np.ceil(np.log10(found["latency_ns"].max())) + 0.2,
-            0.2,
-        )
-        for letter, name, color in (("R", "read", BLUE), ("W", "written", ORANGE)):
-            group = found[found["operation"].str.contains(letter)]
-            moved, _ = np.histogram(group["seconds"], bins, weights=group["size_bytes"])
-            rates.stairs(moved / np.diff(bins) / 1e6, bins, color=color, label=name)
-            latencies.hist(group["latency_ns"], used, color=color,
-                           alpha=0.7, label=name)  # fmt: skip
-        rates.set_ylabel("block devices, MB/s")
-        rates.set_ylim(bottom=0)
-        rates.legend()
-        _finish_time_axis(rates, trace)
-        latencies.set_xscale("log")
-        latencies.xaxis.set_major_formatter(FuncFormatter(_time_text))
-        latencies.set_xlabel("from issue to completion")
-        latencies.set_ylabel("requests")
-
-    return look.svg(draw, 3, "Block I/O", columns=2)
+    bins = bins_of(trace.seconds)
+    rates, latencies = {}, {}
+    for letter, name, color in (("R", "read", BLUE), ("W", "written", ORANGE)):
+        group = found[found["operation"].str.contains(letter)]
+        rates[name] = (bins, rate(group, bins), color)
+        means = group.groupby(np.digitize(group["seconds"], bins))["latency_ns"].mean() / 1e6
+        latencies[name] = (bins[means.index - 1], means, color)
+    panels = [
+        partial(draw_curves, "block devices, MB/s", rates),
+        partial(draw_curves, "issue to completion, ms", latencies),
+    ]
+    return _of(trace, "Block I/O", panels)
 
 
 def processes_over_time(trace: Loaded) -> str | None:
@@ -378,15 +307,15 @@ def processes_over_time(trace: Loaded) -> str | None:
     samples = trace.table("processes")
     if samples.empty:
         return None
-    by_pid = samples.groupby("pid")
-    found = by_pid.agg(first=("seconds", "min"), last=("seconds", "max"), user=("user_ms", "max"),
-                       system=("system_ms", "max"))  # fmt: skip
+    found = samples.groupby("pid").agg(
+        first=("seconds", "min"), last=("seconds", "max"), user=("user_ms", "max"),
+        system=("system_ms", "max"),
+    )  # fmt: skip
     found["cpu_s"] = (found["user"] + found["system"]) / 1000
-    found = found.sort_values("cpu_s", ascending=False).head(_MOST_PROCESSES_DRAWN)
-    found = found.sort_values("first", ascending=False)
+    found = found.nlargest(_MOST_PROCESSES_DRAWN, "cpu_s").sort_values("first", ascending=False)
     names = trace.process_names()
 
-    def panel(place: Axes, shades: list) -> list:
+    def panel(place: Axes) -> None:
         for row, process in enumerate(found.itertuples()):
             width = max(process.last - process.first, trace.seconds / 300)
             place.barh(row, width, left=process.first, height=0.34, color=BLUE)
@@ -396,10 +325,8 @@ def processes_over_time(trace: Loaded) -> str | None:
                        va="bottom", ha="right" if is_late else "left")  # fmt: skip
         place.set_yticks([])
         place.set_ylim(-0.6, len(found))
-        return []
 
-    height_inches = 0.9 + 0.31 * len(found)
-    return _over_time(trace, "Processes over time", [panel], height_inches=height_inches)
+    return _of(trace, "Processes over time", [panel], height_inches=0.9 + 0.31 * len(found))
 
 
 def _short(command: str) -> str:

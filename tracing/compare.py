@@ -9,7 +9,7 @@ calls that overlap, both count. There is one trace of each, so nothing says how 
 Exit codes: 0; 1 bad input.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,31 +35,17 @@ _CALL_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Change:
-    """One figure of both traces."""
-
-    what: str
-    a: float
-    b: float
-
-    @property
-    def difference(self) -> float:
-        """B minus A."""
-        return self.b - self.a
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Two traces; each list has the largest change first."""
+    """Two traces; the tables have the largest change first, and columns A, B and B - A."""
 
-    phases: tuple[Change, ...]
+    phases: pd.DataFrame
     """Seconds of each phase, those of the same name together."""
     calls: pd.DataFrame
-    """Phase, file_class and kind, calls, bytes and seconds of waits of each trace (_a, _b), and how
-    much longer B waits; empty if a trace has no single calls."""
-    usage: tuple[Change, ...]
+    """By phase, file_class and kind: calls, bytes and seconds of waits of each trace (_a, _b), and
+    how much longer B waits; empty if a trace has no single calls."""
+    usage: pd.DataFrame
     """Of all processes, by the ratio."""
-    remarks: tuple[str, ...]
+    remarks: list[str]
     """What makes the two differ besides, or is not known."""
 
 
@@ -71,77 +57,69 @@ def compare(a: Finished, b: Finished) -> Comparison:
     """
     if a.folder.resolve() == b.folder.resolve():
         raise ValueError(f"A and B are both {a.folder}; give two traces")
-    remarks = list(_remarks(a, b))
-    has_calls = all(trace.summary["backend"] != backends.PROC for trace in (a, b))
+    remarks = list(_remarks(a.summary, b.summary))
     calls = pd.DataFrame()
-    if has_calls:
-        for trace in (a, b):
-            trace.require_calls()
-        calls = _call_changes(_calls(a), _calls(b))
-    else:
+    if backends.PROC in (a.summary["backend"], b.summary["backend"]):
         remarks.append("single calls are not compared: proc records none")
-    usage = [
-        Change(words, float(a.summary["usage"][name]), float(b.summary["usage"][name]))
-        for name, words in _USAGE.items()
-        if all(isinstance(_usage(trace, name), int | float) for trace in (a, b))
-    ]
+    else:
+        calls = _calls(a).add_suffix("_a").join(_calls(b).add_suffix("_b"), how="outer").fillna(0)
+        calls["longer"] = calls["waits_b"] - calls["waits_a"]
+        calls = calls.sort_values("longer", key=lambda each: -each.abs(), kind="stable")
+    both = {"A": a, "B": b}
+    phases = pd.DataFrame({name: _phase_seconds(trace) for name, trace in both.items()}).fillna(0)
+    usage = {name: _usage(trace.summary) for name, trace in both.items()}
     return Comparison(
-        phases=tuple(_largest_first(_phase_changes(a, b), lambda each: each.difference)),
+        phases=_largest_first(phases, lambda found: found["B - A"]),
         calls=calls,
-        usage=tuple(_largest_first(usage, lambda each: np.log((each.b + 1) / (each.a + 1)))),
-        remarks=tuple(remarks),
+        usage=_largest_first(
+            pd.DataFrame(usage).rename(_USAGE).dropna(),
+            lambda found: np.log((found["B"] + 1) / (found["A"] + 1)),
+        ),
+        remarks=remarks,
     )
 
 
-def _largest_first(changes: Iterable, size) -> list:
-    return sorted(changes, key=lambda change: -abs(size(change)))
+def _usage(summary: dict) -> pd.Series:
+    found = summary.get("usage") or {}
+    return pd.Series({name: found.get(name) for name in _USAGE}, dtype=float)
 
 
-def _usage(trace: Finished, name: str) -> object:
-    usage = trace.summary.get("usage")
-    return usage.get(name) if isinstance(usage, dict) else None
+def _largest_first(found: pd.DataFrame, size: Callable) -> pd.DataFrame:
+    found["B - A"] = found["B"] - found["A"]
+    order = size(found).abs().sort_values(ascending=False, kind="stable").index
+    return found.loc[order]
 
 
-def _remarks(a: Finished, b: Finished) -> Iterable[str]:
-    found = [trace.summary for trace in (a, b)]
-    if found[0]["backend"] != found[1]["backend"]:
-        names = " and ".join(each["backend"] for each in found)
+def _remarks(a: dict, b: dict) -> Iterator[str]:
+    if a["backend"] != b["backend"]:
+        names = f"{a['backend']} and {b['backend']}"
         yield f"ANOTHER BACKEND ({names}): each adds its own time to a call; waits do not compare"
-    machines = [each.get("machine") or {} for each in found]
+    machines = [summary.get("machine") or {} for summary in (a, b)]
     for name in ("hostname", "kernel", "num_cpus", "memory_bytes"):
         of_a, of_b = (machine.get(name) for machine in machines)
         if of_a != of_b and None not in (of_a, of_b):
             yield f"ANOTHER MACHINE, or another state of it: {name} {of_b}, not {of_a}"
-    of_a, of_b = (each.get("command") or [] for each in found)
+    of_a, of_b = (summary.get("command") or [] for summary in (a, b))
     if of_a and of_b and of_a != of_b:
-        words = [f"{_one_line(word)} (A)" for word in of_a if word not in of_b]
-        words += [f"{_one_line(word)} (B)" for word in of_b if word not in of_a]
+        words = [f"{word!r} (A)" for word in of_a if word not in of_b]
+        words += [f"{word!r} (B)" for word in of_b if word not in of_a]
         yield f"another command: {', '.join(words) or 'the same words in another order':.300}"
-    for name, summary in zip("AB", found, strict=True):
-        losses = summary.get("losses") or {}
-        if lost := sum(n for n in losses.values() if isinstance(n, int)):
+    for name, summary in (("A", a), ("B", b)):
+        if lost := sum((summary.get("losses") or {}).values()):
             yield f"{name} has lost {lost:,} events or lines: its counts are too small"
 
 
-def _one_line(word: object) -> str:
-    return word if isinstance(word, str) and word.isprintable() else repr(word)
-
-
-def _phase_changes(a: Finished, b: Finished) -> list[Change]:
-    seconds = []
-    for trace in (a, b):
-        spans = trace.table("spans", ["monotonic_ns", "name", "end_monotonic_ns"])
-        length = (spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9
-        seconds.append(length.groupby(spans["name"]).sum().to_dict())
-    whole = [trace.summary.get("seconds", 0) for trace in (a, b)]
-    changes = [Change("the whole trace", *map(float, whole))]
-    for name in dict.fromkeys([*seconds[0], *seconds[1]]):
-        changes.append(Change(str(name), *(float(each.get(name, 0)) for each in seconds)))
-    return changes
+def _phase_seconds(trace: Finished) -> pd.Series:
+    spans = trace.table("spans", ["monotonic_ns", "name", "end_monotonic_ns"])
+    seconds = (spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9
+    found = seconds.groupby(spans["name"]).sum()
+    found["the whole trace"] = float(trace.summary.get("seconds", 0))
+    return found
 
 
 def _calls(trace: Finished) -> pd.DataFrame:
     """Return number, bytes and seconds of calls by phase, class of file and kind."""
+    trace.require_calls()
     calls = trace.table("file_ops", _CALL_COLUMNS)
     stamps = calls["monotonic_ns"].to_numpy()
     phases = np.full(len(calls), OUTSIDE, dtype=object)
@@ -160,50 +138,33 @@ def _calls(trace: Finished) -> pd.DataFrame:
     return by.agg(calls=("bytes", "size"), bytes=("bytes", "sum"), waits=("waits", "sum"))
 
 
-def _call_changes(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    both = a.add_suffix("_a").join(b.add_suffix("_b"), how="outer").fillna(0)
-    both["longer"] = both["waits_b"] - both["waits_a"]
-    return both.sort_values("longer", key=lambda each: -each.abs(), kind="stable").reset_index()
-
-
 def lines(compared: Comparison) -> list[str]:
     """Return one page for a terminal."""
+    seconds, whole = "{:,.3f}".format, "{:,.0f}".format
     found = [*compared.remarks, "seconds of the phases, largest change first:"]
-    row = "  {:<28}{:>16}{:>16}{:>16}"
-    found.append(row.format("", "A", "B", "B - A"))
-    for change in compared.phases:
-        found.append(row.format(change.what, *_cells(change, in_seconds=True)))
+    found.append(compared.phases.to_string(float_format=seconds))
     if not compared.calls.empty:
-        found.append("calls, by the change of their waits:")
-        wide = "  {:<28}{:>10}{:>10}{:>15}{:>15}{:>10}{:>10}{:>10}"
-        heads = "calls A", "calls B", "bytes A", "bytes B", "waits A", "waits B", "B - A s"
-        found.append(wide.format("", *heads))
-        for each in compared.calls[:_MOST_ROWS].itertuples():
-            counts = (each.calls_a, each.calls_b, each.bytes_a, each.bytes_b)
-            found.append(
-                wide.format(
-                    f"{each.phase} {each.file_class} {each.kind}",
-                    *(f"{count:,.0f}" for count in counts),
-                    *(f"{wait:.3f}" for wait in (each.waits_a, each.waits_b)),
-                    f"{each.longer:+.3f}",
-                )
+        shown = compared.calls[:_MOST_ROWS].set_axis(
+            [" ".join(words) for words in compared.calls.index[:_MOST_ROWS]]
+        )
+        columns = [f"{name}_{trace}" for name in ("calls", "bytes", "waits") for trace in "ab"]
+        written = dict.fromkeys(columns, whole) | dict.fromkeys(("waits_a", "waits_b"), seconds)
+        found.append("calls, by the change of their waits in seconds:")
+        found.append(
+            shown[[*columns, "longer"]].to_string(
+                formatters={**written, "longer": "{:+,.3f}".format}
             )
+        )
         rest = compared.calls["longer"][_MOST_ROWS:].abs()
         if len(rest):
             found.append(
-                f"  and {len(rest)} more, none of which changed by more than {rest.max():.3f} s"
+                f"and {len(rest)} more, none of which changed by more than {rest.max():.3f} s"
             )
-    if compared.usage:
+    if len(compared.usage):
         found.append("all processes:")
-        for change in compared.usage:
-            found.append(row.format(change.what, *_cells(change)))
-    return [*found, "one trace of each: how much of this is noise is not known"]
-
-
-def _cells(change: Change, *, in_seconds: bool = False) -> tuple[str, str, str]:
-    if in_seconds or not (change.a.is_integer() and change.b.is_integer()):
-        return f"{change.a:,.3f}", f"{change.b:,.3f}", f"{change.difference:+,.3f}"
-    return f"{change.a:,.0f}", f"{change.b:,.0f}", f"{change.difference:+,.0f}"
+        found.append(compared.usage.to_string(float_format="{:,.1f}".format))
+    found.append("one trace of each: how much of this is noise is not known")
+    return [line for text in found for line in text.splitlines()]
 
 
 @ends_in_one_line("compare")

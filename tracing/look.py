@@ -2,7 +2,7 @@
 
 import html
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,32 @@ class Card(NamedTuple):
     label: str
     value: str
     note: str
+
+
+Columns = Mapping[str, tuple[str, str | Callable[[Any], str]]]
+"""Heading -> the value's name in a row, with dots to one within, and how it is written: a format
+or a function."""
+
+
+def table(columns: Columns, rows: Iterable[dict]) -> list[list[str]]:
+    """A table for `page`, its headings first; what a row does not know is "-"."""
+    return [list(columns), *([_cell(row, *of) for of in columns.values()] for row in rows)]
+
+
+def _cell(row: dict, name: str, write: str | Callable[[Any], str]) -> str:
+    value: Any = row
+    for part in name.split("."):
+        value = None if value is None else value.get(part)
+    if value is None:
+        return "-"
+    return write.format(value) if isinstance(write, str) else write(value)
+
+
+def bytes_text(number: float) -> str:
+    """As in 2.50 MB."""
+    if number < 1e3:
+        return f"{number:,.0f} B"
+    return in_units(number, [(1e9, " GB"), (1e6, " MB"), (1e3, " kB")], ",.2f")
 
 
 def _escaped(value: object) -> Markup:

@@ -1,18 +1,104 @@
 """A trace as an HTML page: what templates/trace.html shows."""
 
 import shlex
+from collections.abc import Iterator
 
 from tracing import charts, files, look
 from tracing.access import TERMS
 from tracing.access_figures import Access
 from tracing.loaded import Loaded
-from tracing.look import Card, in_units
+from tracing.look import Card, bytes_text
+
+_COUNT, _SECONDS, _TENTHS, _SHARE = "{:,}", "{:.3f} s", "{:.1f} s", "{:.0%}"
+_US = "{:,.0f} µs"
+
+
+def _tail(path: str) -> str:
+    return path if len(path) <= 48 else f"…{path[-47:]}"
+
+
+def _of_calls_and_bytes(shares: dict) -> str:
+    if not shares["num_calls"]:
+        return "-"
+    return f"{shares['share_of_calls']:.0%} of calls, {shares['share_of_bytes'] or 0:.0%} of bytes"
+
+
+# Title -> heading -> where a row has it, and how it is written.
+_TABLES: dict[str, look.Columns] = {
+    "Classes of files": {
+        "class": ("name", "{}"), "opens": ("num_opens", _COUNT), "reads": ("num_reads", _COUNT),
+        "read": ("read_bytes", bytes_text), "median size": ("read_size_bytes.p50", bytes_text),
+        "median read": ("read_latency_us.p50", _US), "p99 read": ("read_latency_us.p99", _US),
+        "writes": ("num_writes", _COUNT), "written": ("written_bytes", bytes_text),
+        "median write": ("write_latency_us.p50", _US), "p99 write": ("write_latency_us.p99", _US),
+        "mapped": ("mapped_bytes", bytes_text),
+    },
+    "How files were read": {
+        "class": ("name", "{}"),
+        **{name: (f"patterns.{name}", _of_calls_and_bytes)
+           for name in ("sequential", "strided", "random", "unknown")},
+        "distinct": ("distinct_bytes", bytes_text),
+        "amplification": ("read_amplification", "{:.2f}"),
+        "median reuse distance": ("distance_bytes.p50", bytes_text),
+        "blocks read once": ("first_reads_share", _SHARE),
+    },
+    "Passes over the training data": {
+        "pass": ("number", "{}"), "begins": ("begin_seconds", _TENTHS),
+        "lasts": ("seconds", _TENTHS), "read by calls": ("call_bytes", bytes_text),
+        "read from storage": ("storage_bytes", bytes_text),
+        "from the page cache": ("cached", _SHARE),
+    },
+    "Files with the most bytes": {
+        "file": ("path", _tail), "class": ("file_class", "{}"), "size": ("size_bytes", bytes_text),
+        "reads": ("num_reads", _COUNT), "read": ("read_bytes", bytes_text),
+        "passes": ("passes", "{:.2f}"), "writes": ("num_writes", _COUNT),
+        "written": ("written_bytes", bytes_text),
+    },
+    "Checkpoints": {
+        "checkpoint": ("path", _tail), "at": ("begin_seconds", _TENTHS),
+        "files": ("num_files", "{}"), "written": ("written_bytes", bytes_text),
+        "calls": ("num_writes", _COUNT), "in write calls": ("writing_seconds", _SECONDS),
+        "as MLLOG reports": ("span_seconds", _SECONDS),
+    },
+    "Phases": {
+        "phase": ("label", "{}"), "begins": ("begin_seconds", _SECONDS),
+        "lasts": ("seconds", _SECONDS),
+        "TFRecords read": (f"read_bytes.{files.TFRECORDS}", bytes_text),
+        "checkpoints written": (f"written_bytes.{files.CHECKPOINTS}", bytes_text),
+    },
+}  # fmt: skip
+
+
+def _rows_of(summary: dict) -> Iterator[list[dict]]:
+    """Of each of the tables."""
+    classes, access = summary["file_classes"] or {}, summary["access"]
+    yield [
+        {"name": name, **found}
+        for name, found in classes.items()
+        if found["num_opens"] + found["num_reads"] + found["num_writes"]
+    ]
+    reuse = (access["reuse"] or {"file_classes": {}})["file_classes"]
+    of_classes = (access["file_classes"] or {}).items()
+    yield [{"name": name, **found, **reuse.get(name, {})} for name, found in of_classes]
+    yield [
+        {"number": n, "cached": _cached(p), **p} for n, p in enumerate(access["passes"] or [], 1)
+    ]
+    yield summary["files"]
+    yield summary["checkpoints"]
+    yield [
+        {"label": phase["name"] + ("" if phase["is_closed"] else " (not ended)"), **phase}
+        for phase in summary["phases"]
+    ]
+
+
+def _cached(found: dict) -> float | None:
+    storage = found["storage_bytes"]
+    return None if storage is None else max(0, 1 - storage / found["call_bytes"])
 
 
 def page(trace: Loaded, access: Access, summary: dict) -> str:
     """Returns the page; `summary` is that of `figures.summary`."""
-    read, drawn = charts.num_tfrecord_files(trace)
-    offsets = "Read offsets over time" + (f", {drawn} of {read} files" if drawn < read else "")
+    tables = zip(_TABLES.items(), _rows_of(summary), strict=True)
     return look.page(
         title=shlex.join(summary["command"]) or "a running program",
         subtitle=f"{summary['seconds']:.1f} s, traced with {summary['backend']}; "
@@ -24,22 +110,15 @@ def page(trace: Loaded, access: Access, summary: dict) -> str:
              "This backend records no single calls; the counters below stand in."),
             ("Reads and writes by the processes' counters", charts.counters_over_time(trace), ""),
             ("Request sizes and latencies", charts.histograms(trace), ""),
-            (offsets, charts.offsets_over_time(trace), ""),
+            ("Read offsets over time, of the files most read", charts.offsets_over_time(trace), ""),
             ("Calls in flight", charts.queue_depths(trace, access), ""),
-            ("Reuse: what a cache of this size would serve", charts.reuse(access, summary), ""),
+            ("Reuse: what a cache of this size would serve", charts.reuse(summary), ""),
             ("Processors and memory", charts.processors_and_memory(trace), ""),
             ("GPUs", charts.gpus(trace), ""),
             ("Block I/O of the machine", charts.block_io(trace), ""),
             ("Processes", charts.processes_over_time(trace), ""),
         ],
-        tables=[
-            ("Classes of files", _class_rows(summary)),
-            ("How files were read", _access_rows(summary)),
-            ("Passes over the training data", _pass_rows(summary)),
-            ("Files with the most bytes", _file_rows(summary)),
-            ("Checkpoints", _checkpoint_rows(summary)),
-            ("Phases", _phase_rows(summary)),
-        ],
+        tables=[(title, look.table(columns, rows)) for (title, columns), rows in tables],
         notes=[
             *summary["notes"],
             str(trace.losses),
@@ -56,150 +135,36 @@ def _how_it_ended(summary: dict) -> str:
     return f"exit code {summary['exit_code']}{early}"
 
 
-def _cards(trace: Loaded, summary: dict) -> list[Card]:
+def _cards(trace: Loaded, summary: dict) -> Iterator[Card]:
     usage, clocks, access = summary["usage"], summary["clocks"], summary["access"]
-    found = []
     if classes := summary["file_classes"]:
         records, saved = classes[files.TFRECORDS], classes[files.CHECKPOINTS]
         calls = sum(entry["num_reads"] + entry["num_writes"] for entry in classes.values())
-        found += [
-            Card("TFRecords read", _bytes(records["read_bytes"]),
-                 f"{records['num_reads']:,} calls"),
-            Card("Checkpoints written", _bytes(saved["written_bytes"]),
-                 f"{len(summary['checkpoints'])} of them"),
-            Card("Read and write calls", f"{calls:,}", f"{trace.losses.total():,} events lost"),
-        ]  # fmt: skip
+        num_saved = f"{len(summary['checkpoints'])} of them"
+        lost = f"{trace.losses.total():,} events lost"
+        num_reads = f"{records['num_reads']:,} calls"
+        yield Card("TFRecords read", bytes_text(records["read_bytes"]), num_reads)
+        yield Card("Checkpoints written", bytes_text(saved["written_bytes"]), num_saved)
+        yield Card("Read and write calls", f"{calls:,}", lost)
     else:
-        found.append(Card("Reads and writes", "-", "single calls were not recorded"))
-    cached, share, note = access["page_cache"], "unknown", access["page_cache"]["storage_from"]
+        yield Card("Reads and writes", "-", "single calls were not recorded")
+    cached = access["page_cache"]
+    share, note = "unknown", cached["storage_from"]
     if cached["hit_ratio"] is not None:
         share = f"{cached['hit_ratio']:.0%}"
-        note = f"{_bytes(cached['storage_bytes'])} came from storage"
-    found.append(Card("Read from the page cache", share, note))
+        note = f"{bytes_text(cached['storage_bytes'])} came from storage"
+    yield Card("Read from the page cache", share, note)
     samples, sockets = access["samples"], access["network"]["of_processes"]
     if samples and samples["call_bytes_per_sample"] is not None:
-        storage = _bytes(samples["storage_bytes_per_sample"])
-        note = f"{storage} from storage; {samples['num_trained']:,} samples"
-        found.append(Card("Read per sample", _bytes(samples["call_bytes_per_sample"]), note))
+        storage = samples["storage_bytes_per_sample"]
+        from_storage = "unknown" if storage is None else bytes_text(storage)
+        note = f"{from_storage} from storage; {samples['num_trained']:,} samples"
+        yield Card("Read per sample", bytes_text(samples["call_bytes_per_sample"]), note)
     if sockets and sum(sockets.values()):
-        note = f"received; {_bytes(sockets['sent_bytes'])} sent"
-        found.append(Card("Network, by sockets", _bytes(sockets["received_bytes"]), note))
-    cores = usage["cpu_seconds"] / summary["seconds"] if summary["seconds"] else 0
-    return [
-        *found,
-        Card("Processor time", f"{usage['cpu_seconds']:,.1f} s", f"{cores:.2f} processors busy"),
-        Card("Peak memory", _bytes(usage["peak_resident_bytes"]), "resident, all processes"),
-        Card("Clocks", f"± {clocks['error_bound_ns'] / 1000:.1f} µs",
-             f"drift {clocks['drift_ns'] / 1000 + 0:.1f} µs over the trace"),
-    ]  # fmt: skip
-
-
-def _access_rows(summary: dict) -> list[list[str]]:
-    rows = [["class", "sequential", "strided", "random", "unknown", "distinct", "amplification",
-             "median reuse distance", "blocks read once"]]  # fmt: skip
-    reuse = (summary["access"]["reuse"] or {"file_classes": {}})["file_classes"]
-    for name, found in (summary["access"]["file_classes"] or {}).items():
-        again = reuse.get(name, {})
-        once = again.get("first_reads_share")
-        rows.append(
-            [name, *(_of_calls_and_bytes(shares) for shares in found["patterns"].values()),
-             _bytes(found["distinct_bytes"]),
-             "-" if found["read_amplification"] is None else f"{found['read_amplification']:.2f}",
-             _bytes((again.get("distance_bytes") or {}).get("p50")),
-             "-" if once is None else f"{once:.0%}"]
-        )  # fmt: skip
-    return rows
-
-
-def _of_calls_and_bytes(shares: dict) -> str:
-    if not shares["num_calls"]:
-        return "-"
-    of_calls, of_bytes = shares["share_of_calls"], shares["share_of_bytes"]
-    return f"{of_calls or 0:.0%} of calls, {of_bytes or 0:.0%} of bytes"
-
-
-def _pass_rows(summary: dict) -> list[list[str]]:
-    rows = [
-        ["pass", "begins", "lasts", "read by calls", "read from storage", "from the page cache"]
-    ]
-    for number, found in enumerate(summary["access"]["passes"] or [], 1):
-        storage = found["storage_bytes"]
-        cached = "-" if storage is None else f"{max(0, 1 - storage / found['call_bytes']):.0%}"
-        rows.append(
-            [str(number), f"{found['begin_seconds']:.1f} s", f"{found['seconds']:.1f} s",
-             _bytes(found["call_bytes"]), _bytes(storage), cached]
-        )  # fmt: skip
-    return rows
-
-
-def _bytes(number: float | None) -> str:
-    if number is None:
-        return "-"
-    if number < 1e3:
-        return f"{number:,.0f} B"
-    return in_units(number, [(1e9, " GB"), (1e6, " MB"), (1e3, " kB")], ",.2f")
-
-
-def _us(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f} µs"
-
-
-def _tail(path: str) -> str:
-    return path if len(path) <= 48 else f"…{path[-47:]}"
-
-
-def _class_rows(summary: dict) -> list[list[str]]:
-    rows = [["class", "opens", "reads", "read", "median size", "median", "p99",
-             "writes", "written", "median", "p99", "mapped"]]  # fmt: skip
-    for name, found in (summary["file_classes"] or {}).items():
-        read, write = found["read_latency_us"] or {}, found["write_latency_us"] or {}
-        if not found["num_opens"] + found["num_reads"] + found["num_writes"]:
-            continue
-        size = (found["read_size_bytes"] or {}).get("p50")
-        rows.append(
-            [name, f"{found['num_opens']:,}", f"{found['num_reads']:,}",
-             _bytes(found["read_bytes"]), _bytes(size), _us(read.get("p50")), _us(read.get("p99")),
-             f"{found['num_writes']:,}", _bytes(found["written_bytes"]), _us(write.get("p50")),
-             _us(write.get("p99")), _bytes(found["mapped_bytes"])]
-        )  # fmt: skip
-    return rows
-
-
-def _file_rows(summary: dict) -> list[list[str]]:
-    rows = [["file", "class", "size", "reads", "read", "passes", "writes", "written"]]
-    for found in summary["files"]:
-        passes = "-" if found["passes"] is None else f"{found['passes']:.2f}"
-        rows.append(
-            [_tail(found["path"]), found["file_class"], _bytes(found["size_bytes"]),
-             f"{found['num_reads']:,}", _bytes(found["read_bytes"]), passes,
-             f"{found['num_writes']:,}", _bytes(found["written_bytes"])]
-        )  # fmt: skip
-    return rows
-
-
-def _checkpoint_rows(summary: dict) -> list[list[str]]:
-    rows = [["checkpoint", "at", "files", "written", "calls", "in write calls", "as MLLOG reports"]]
-    for found in summary["checkpoints"]:
-        span = "-" if found["span_seconds"] is None else f"{found['span_seconds']:.3f} s"
-        rows.append(
-            [_tail(found["path"]), f"{found['begin_seconds']:.1f} s", str(found["num_files"]),
-             _bytes(found["written_bytes"]), f"{found['num_writes']:,}",
-             f"{found['writing_seconds']:.3f} s", span]
-        )  # fmt: skip
-    return rows
-
-
-def _phase_rows(summary: dict) -> list[list[str]]:
-    rows = [["phase", "begins", "lasts", "TFRecords read", "checkpoints written"]]
-    for found in summary["phases"]:
-        name = found["name"] + ("" if found["is_closed"] else " (not ended)")
-        rows.append(
-            [name, f"{found['begin_seconds']:.3f} s", f"{found['seconds']:.3f} s",
-             _bytes_of(found["read_bytes"], files.TFRECORDS),
-             _bytes_of(found["written_bytes"], files.CHECKPOINTS)]
-        )  # fmt: skip
-    return rows
-
-
-def _bytes_of(bytes_by_class: dict[str, int] | None, name: str) -> str:
-    return _bytes(None if bytes_by_class is None else bytes_by_class.get(name, 0))
+        note = f"received; {bytes_text(sockets['sent_bytes'])} sent"
+        yield Card("Network, by sockets", bytes_text(sockets["received_bytes"]), note)
+    cores = usage["cpu_seconds"] / (summary["seconds"] or 1)
+    yield Card("Processor time", f"{usage['cpu_seconds']:,.1f} s", f"{cores:.2f} processors busy")
+    yield Card("Peak memory", bytes_text(usage["peak_resident_bytes"]), "resident, all processes")
+    bound, drift = (clocks[name] / 1000 for name in ("error_bound_ns", "drift_ns"))
+    yield Card("Clocks", f"± {bound:.1f} µs", f"drift {drift + 0:.1f} µs over the trace")

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from tracing import look
-from tracing.look import BLUE, GREEN, INK, MUTED, ORANGE, RED, Card
+from tracing.look import BLUE, GREEN, INK, MUTED, ORANGE, RED, Card, bytes_text
 
 _COLORS = (BLUE, ORANGE, GREEN, RED, "#8a63b8", "#8b98a5")
 _MARKS = "os^Dv*"
@@ -16,17 +16,17 @@ _GOOD_UTILIZATION = 0.9
 """Source: the bar of MLPerf Storage for most of its workloads."""
 _MOST_PASSES = 6
 _NO_LIMIT = float("inf")
-# The table's heading -> (column, how it is written, its unit).
-_CELLS = {
-    "memory / data": ("memory_to_data_ratio", "{:.2f}", 1),
-    "peak memory": ("peak_resident_bytes", "{:,.0f} MB", 1e6),
-    "samples/s": ("samples_per_second", "{:,.0f}", 1),
-    "utilization": ("utilization", "{:.0%}", 1),
-    "step": ("step_seconds", "{:.1f} ms", 1e-3),
-    "read": ("call_bytes", "{:,.0f} MB", 1e6),
-    "from storage": ("storage_bytes", "{:,.0f} MB", 1e6),
-    "page cache": ("hit_ratio", "{:.0%}", 1),
-}
+_CELLS: look.Columns = {
+    "point": ("name", "{}"), "status": ("status", "{}"),
+    "memory / data": ("memory_to_data_ratio", "{:.2f}"),
+    "peak memory": ("peak_resident_bytes", bytes_text),
+    "samples/s": ("samples_per_second", "{:,.0f}"), "utilization": ("utilization", "{:.0%}"),
+    "step": ("step_seconds", "{:.4f} s"), "read": ("call_bytes", bytes_text),
+    "from storage": ("storage_bytes", bytes_text), "page cache": ("hit_ratio", "{:.0%}"),
+    "from storage by pass": (
+        "pass_storage_bytes", lambda moved: ", ".join(bytes_text(each or 0) for each in moved)
+    ),
+}  # fmt: skip
 # Figures at the head: label, column, how it is written, what the numbers are of.
 _CARDS = (
     ("Throughput", "samples_per_second", "{:,.0f}", "samples/s"),
@@ -57,7 +57,7 @@ def page(command: Sequence[str], rows: Sequence[dict], notes: Sequence[str]) -> 
             ("Read from storage, by pass over the data", by_pass(done),
              "No point read the data with calls that were recorded."),
         ],
-        tables=[("Points", _table(rows))],
+        tables=[("Points", look.table(_CELLS, rows))],
         notes=[*notes, *_notes(rows, done)] or ["every point is done"],
         terms=_TERMS,
     )  # fmt: skip
@@ -79,19 +79,6 @@ def _notes(rows: Sequence[dict], done: Sequence[dict]) -> Iterator[str]:
     for row in rows:
         if row["status"] != "done":
             yield f"{row['name']}: {row['status']}, {row['reason']}"
-
-
-def _table(rows: Sequence[dict]) -> list[list[str]]:
-    found = [["point", "status", *_CELLS, "from storage by pass"]]
-    for row in rows:
-        cells = [
-            "-" if row[column] is None else spec.format(row[column] / unit)
-            for column, spec, unit in _CELLS.values()
-        ]
-        passes = [f"{(moved or 0) / 1e6:,.0f}" for moved in row["pass_storage_bytes"] or []]
-        by_pass = f"{', '.join(passes)} MB" if passes else "-"
-        found.append([row["name"], row["status"], *cells, by_pass])
-    return found
 
 
 def _series(rows: Sequence[dict]) -> dict[str, list[dict]]:

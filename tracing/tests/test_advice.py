@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tracing import advice, outputs
+from tracing import outputs
 from tracing.tests import by_hand
 from tracing.tests.by_hand import DATA_BYTES
 
@@ -118,8 +118,7 @@ def test_a_rule_applies_to_one_trace_and_not_to_another(tmp_path, without_page, 
         assert len(found) == (folder == "there"), found
 
 
-def test_every_rule_is_tested_and_a_good_run_needs_no_advice(tmp_path, without_page):
-    assert len(advice.RULES) == 7 <= len(RULES)
+def test_a_good_run_needs_no_advice(tmp_path, without_page):
     assert advised(tmp_path, ledger=COMPUTES, storage=FROM_STORAGE) == []
 
 
