@@ -112,7 +112,7 @@ class Reference:
     """The accuracy at which the runs ended."""
     initial_accuracy: float | None = None
     """Of the weights with which they began; None: not known."""
-    hyperparameters: Mapping[str, float] = field(default_factory=dict)
+    hyperparameters: Mapping[str, object] = field(default_factory=dict)
     """Of these runs, by their keys in the MLLOG."""
     task: Mapping[str, object] = field(default_factory=dict)
     """What a run must have in common with these, as `run_logs.work_of`."""
@@ -129,25 +129,6 @@ class Reference:
         # Without dips, so that a band has one accuracy for each number of samples.
         self._low = np.maximum.accumulate(self._rows.min(axis=0))
         self._high = np.maximum.accumulate(self._rows.max(axis=0))
-
-    def heights(
-        self, samples: np.ndarray, *, without: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The least and the greatest accuracy of all runs, or of all but one, without margins."""
-        low, high = self._low, self._high
-        if without is not None:
-            row, lows, highs = self._rows[without], self._two_lowest, self._two_highest
-            low = np.maximum.accumulate(np.where(row == lows[0], lows[1], lows[0]))
-            high = np.maximum.accumulate(np.where(row == highs[0], highs[1], highs[0]))
-        return np.interp(samples, self._grid, low), np.interp(samples, self._grid, high)
-
-    @functools.cached_property
-    def _two_lowest(self) -> np.ndarray:
-        return np.partition(self._rows, 1, axis=0)[:2]
-
-    @functools.cached_property
-    def _two_highest(self) -> np.ndarray:
-        return -np.partition(-self._rows, 1, axis=0)[:2]
 
     def _drawn(self, curve: Curve) -> np.ndarray:
         began = curve.best[0] if self.initial_accuracy is None else self.initial_accuracy
@@ -269,6 +250,16 @@ def _words(wanted: int, batches: Sequence[int]) -> str:
     return f"published runs at batch {batches[0]:,} to {batches[-1]:,} ({few} published {wanted:,})"
 
 
+@dataclass(frozen=True)
+class OwnRuns:
+    """Runs of one's own, as a folder or a file of `save` has them."""
+
+    curves: Sequence[Curve]
+    words: str
+    hyperparameters: Mapping[str, object] = field(default_factory=dict)
+    task: Mapping[str, object] = field(default_factory=dict)
+
+
 def own_reference(name: str, *, target: float | None = None) -> Reference:
     """Runs of one's own that have reached their target.
 
@@ -281,71 +272,68 @@ def own_reference(name: str, *, target: float | None = None) -> Reference:
     """
     place = paths.location(name)
     if place.suffix == ".json" and place.exists():
-        found = json_text.read_record(place, _parsed, remedy=_REMEDY)
-        assert found is not None
+        own = json_text.read_record(place, _parsed, remedy=_REMEDY)
+        assert own is not None
     else:
-        found = _read_own(name)
-    curves, words, hyperparameters, task = found
-    if target is None and curves:
-        target = min(curve.best[-1] for curve in curves)
-    reached = [curve for each in curves if (curve := each.until(target or 0))]
+        own = _read_own(name)
+    if target is None:
+        target = min((curve.best[-1] for curve in own.curves), default=0.0)
+    reached = [curve for each in own.curves if (curve := each.until(target))]
     if len(reached) < _FEWEST_OWN_RUNS:
         raise ValueError(
-            f"--reference={name}: {len(reached)} of its runs have reached the target"
-            f"{f' {target:g}' if target else ''}; {_FEWEST_OWN_RUNS} are the fewest to compare "
-            "with, ten make a band"
+            f"--reference={name}: {len(reached)} of its runs have reached the target {target:g}; "
+            f"{_FEWEST_OWN_RUNS} are the fewest to compare with, ten make a band"
         )
     return Reference(
         reached,
-        words=words,
-        margins=own_margins(reached, target or 0),
-        target=target or 0,
-        hyperparameters=hyperparameters,
-        task=task,
+        words=own.words,
+        margins=own_margins(reached, target),
+        target=target,
+        hyperparameters=own.hyperparameters,
+        task=own.task,
     )
 
 
-_Own = tuple[list[Curve], str, dict[str, float], dict[str, object]]
-
-
-def _read_own(name: str) -> _Own:
+def _read_own(name: str) -> OwnRuns:
     runs = [run for run in runs_so_far(name) if run.succeeded]
     copies = copies_among([(str(run.path), run) for run in runs])
     runs = [run for number, run in enumerate(runs) if number not in copies]
-    words = f"runs of {name}" + (f" (without {len(copies)} copies of them)" if copies else "")
     known = [(run, curve) for run in runs if (curve := curve_of(run))]
     works = [work_of(run) for run, _ in known]
-    task = common_task(f"--reference={name}", works, all_say=True)
-    hyperparameters = _numbers(known[0][0].hyperparameters) if known else {}
-    return [curve for _, curve in known], words, hyperparameters, task
+    return OwnRuns(
+        curves=[curve for _, curve in known],
+        words=f"runs of {name}" + (f" (without {len(copies)} copies of them)" if copies else ""),
+        hyperparameters=known[0][0].hyperparameters if known else {},
+        task=common_task(f"--reference={name}", works, all_say=True),
+    )
 
 
-def _numbers(values: Mapping[str, object]) -> dict[str, float]:
-    return {
-        key: value
-        for key, value in values.items()
-        if isinstance(value, int | float) and abs(value) < 1e300  # finite, and fits a float
-    }
+def _parsed(content: dict) -> OwnRuns:
+    curves = [Curve(*np.array(each, float)) for each in content["curves"]]
+    for curve in curves:
+        # A band of other curves would be drawn, and mean nothing.
+        if (
+            not (np.diff(curve.samples, prepend=0) > 0).all()
+            or not np.isfinite(curve.accuracy).all()
+        ):
+            raise ValueError("the samples of a curve do not rise, or an accuracy is not a number")
+    texts = content["words"], content["hyperparameters"], content["task"]
+    return OwnRuns(curves, str(texts[0]), *map(dict, texts[1:]))
 
 
-def _parsed(content: dict) -> _Own:
-    curves = [_curve(samples, accuracy) for samples, accuracy in content["curves"]]
-    hyperparameters = _numbers(content["hyperparameters"])
-    return curves, str(content["words"]), hyperparameters, dict(content["task"])
+def save(name: str, reference: Reference) -> None:
+    """Writes runs to compare others with: a JSON object with about, words, curves and so on.
 
-
-def _curve(samples: Sequence[float], accuracy: Sequence[float]) -> Curve:
-    try:
-        found = Curve(np.array(samples, float), np.array(accuracy, float))
-    except OverflowError as error:
-        raise ValueError(str(error)) from error
-    is_rising = np.diff(found.samples, prepend=0) > 0
-    is_share = (found.accuracy >= 0) & (found.accuracy <= 1)
-    if found.samples.shape != (len(found.accuracy),) or not (is_rising & is_share).any():
-        raise ValueError("a curve has not as many samples as accuracies")
-    if not (is_rising & is_share & np.isfinite(found.samples)).all():
-        raise ValueError("samples of a curve do not rise, or an accuracy is not from 0 to 1")
-    return found
+    Raises:
+      ValueError: the name does not end with .json.
+      OSError: it cannot be written.
+    """
+    if paths.location(name).suffix != ".json":
+        raise ValueError(f"--save={name}: give a name that ends with .json")
+    curves = [[curve.samples.tolist(), curve.accuracy.tolist()] for curve in reference.curves]
+    content = {"about": _ABOUT, "words": reference.words, "curves": curves}
+    own = {"hyperparameters": dict(reference.hyperparameters), "task": dict(reference.task)}
+    json_text.write_record(paths.with_folder_made(name), content | own)
 
 
 def curve_of(run: RunResult) -> Curve | None:
@@ -373,37 +361,13 @@ def outlooks(run: RunResult, reference: Reference) -> list[Outlook]:
 
 def own_margins(curves: Sequence[Curve], target: float) -> Margins:
     """Twice as much slack as makes room for each run in the band of the others."""
-    whole = Reference(curves, words="", margins=Margins(1, 1, 0), target=target)
-    firsts, ends = (np.array([c.samples[place] for c in curves]) for place in (0, -1))
     excess = 0.0
     for number, curve in enumerate(curves):
-        first, last = np.delete(firsts, number).min(), np.delete(ends, number).max()
-        if (first, last) == (firsts.min(), ends.max()):
-            low, high = whole.heights(curve.samples, without=number)
-        else:  # the others are drawn over other samples; hundreds of runs have at most two such
-            others = [*curves[:number], *curves[number + 1 :]]
-            band = Reference(others, words="", margins=whole.margins, target=target)
-            low, high = band.heights(curve.samples)
-        # Before the first evaluation of the others, and after their last one, nobody is too low.
-        is_among = (curve.samples >= first) & (curve.samples <= last)
-        excess = max(excess, *(low - curve.accuracy)[is_among], *(curve.accuracy - high))
+        others = [*curves[:number], *curves[number + 1 :]]
+        band = Reference(others, words="", margins=Margins(1, 1, 0), target=target)
+        for samples, accuracy in zip(curve.samples, curve.accuracy):
+            low, high = band.band(samples)
+            # After the last evaluation of the others nobody is too low.
+            is_among = samples <= band.end_samples
+            excess = max(excess, low - accuracy if is_among else 0.0, accuracy - high)
     return Margins(slack=max(SLACK, 2 * excess))
-
-
-def save(reference: Reference, name: str) -> None:
-    """Writes runs to compare others with: a JSON object with about, words, curves and so on.
-
-    Raises:
-      ValueError: the name does not end with .json.
-      OSError: it cannot be written.
-    """
-    if paths.location(name).suffix != ".json":
-        raise ValueError(f"--save={name}: give a name that ends with .json")
-    content = {
-        "about": _ABOUT,
-        "words": reference.words,
-        "hyperparameters": dict(reference.hyperparameters),
-        "task": dict(reference.task),
-        "curves": [[c.samples.tolist(), c.accuracy.tolist()] for c in reference.curves],
-    }
-    json_text.write_record(paths.with_folder_made(name), content)

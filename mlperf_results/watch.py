@@ -248,7 +248,7 @@ def _published_like(config: "RunConfig", model: Mapping[str, object]) -> Referen
             f"published runs are of BERT-large with {MAX_SEQ_LENGTH} tokens, LAMB, a linear decay "
             f"and target {TARGET_MASKED_LM_ACCURACY}; give runs like this one as --reference"
         )
-    return other_runs.published_reference(config.global_batch_size, published.load())
+    return _published(config.global_batch_size)
 
 
 @functools.cache
@@ -262,16 +262,12 @@ def reference_of_log(run: RunResult) -> Reference:
     Raises:
       ValueError: no published run is like it, or its log does not say what is needed.
     """
-    if not run.global_batch_size or run.global_batch_size < 1:
-        raise ValueError(
-            f"{run.path}: the log does not say its global_batch_size; give runs like it as "
-            "--reference"
-        )
     is_other = run.max_sequence_length not in (None, MAX_SEQ_LENGTH)
-    if is_other or (run.num_weights or NUM_WEIGHTS_OF_BERT_LARGE) < NUM_WEIGHTS_OF_BERT_LARGE:
+    is_small = (run.num_weights or NUM_WEIGHTS_OF_BERT_LARGE) < NUM_WEIGHTS_OF_BERT_LARGE
+    if is_other or is_small or not run.global_batch_size:
         raise ValueError(
-            f"{run.path}: not BERT-large with {MAX_SEQ_LENGTH} tokens, as published runs are; give "
-            "runs like it as --reference"
+            f"{run.path}: no batch size in the log, or not BERT-large with {MAX_SEQ_LENGTH} tokens "
+            "as published runs are; give runs like it as --reference"
         )
     try:
         return _published(int(run.global_batch_size))
@@ -349,15 +345,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reference", help="runs of one's own, in place of published")
     parser.add_argument("--save", help="write the runs of --reference to this file, NAME.json")
     given = parser.parse_args(words_with_home(arguments))
-    if given.save and not given.reference:
-        parser.error("--save writes the runs of --reference: give it too")
-    if not given.runs and not given.save:
-        parser.error("give the log of a run")
+    if (not given.runs and not given.save) or (given.save and not given.reference):
+        parser.error("give the log of a run, or --reference and --save")
     with paths.reads() as inputs:
         reference = given.reference and other_runs.own_reference(given.reference)
     if given.save:
         require_free({"--save": given.save}, [*inputs, *given.runs])
-        other_runs.save(reference, given.save)
+        other_runs.save(given.save, reference)
         print(f"{len(reference)} {reference.words} are in {given.save}")
     return EXIT_OUTSIDE if watch(given.runs, reference, follow=given.follow) else 0
 

@@ -256,17 +256,12 @@ def test_a_log_that_grows_is_read_up_to_its_last_whole_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change, reason",
-    [
-        ({"global_batch_size": None}, "the log does not say its global_batch_size"),
-        ({"max_sequence_length": 128}, "not BERT-large with 512 tokens"),
-        ({"num_weights": 30}, "not BERT-large with 512 tokens"),
-    ],
+    "change", [{"global_batch_size": None}, {"max_sequence_length": 128}, {"num_weights": 30}]
 )
-def test_a_log_with_nothing_to_compare_it_with_is_refused(tmp_path, change, reason):
+def test_a_log_with_nothing_to_compare_it_with_is_refused(tmp_path, change):
     write_log(tmp_path / "bert.log", [0.38, 0.73], num_layers=24)
     run = replace(logs.read_run(tmp_path / "bert.log"), **change)
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(ValueError, match="no batch size in the log, or not BERT-large with 512"):
         watch.reference_of_log(run)
 
 
