@@ -3,9 +3,8 @@
     python -m mlperf_results.expect --accelerator=H100 --count=8 --batch=448 --nodes=1
 
 prints minutes to 0.720, samples/s and energy, each with an interval of 80%, the systems that they
-rest on, and with `--price_per_hour` money: `Published` has the method. Without arguments it
-prints, in Markdown, the table of all hardware that two submitters or more have published, and the
-errors of the method.
+rest on, and with `--price_per_hour` money: `Published` has the method, and
+`python -m mlperf_results.benchmarks.expect_table` prints its errors.
 
 The method:
 
@@ -26,7 +25,6 @@ The method:
 
 import argparse
 import contextlib
-import dataclasses
 import difflib
 import functools
 import math
@@ -43,12 +41,10 @@ from mlperf_bert.options import whole_number, words_with_home
 from mlperf_results import published
 from mlperf_results.published import Entry, comparable, family_of
 
-COMMAND = "python -m mlperf_results.expect"
 SOURCE = "closed division, rounds 1.0 to 5.0"
 LEVEL = 0.8
 RATE, MINUTES = 0, 1
 COUNT, BATCH, NODES = 0, 1, 2
-_NUM_SUBMITTERS_IN_TABLE = 2
 _NUM_SYSTEMS_SHOWN = 3
 _NUM_NEAR = 30
 _WEIGHT_OF_OTHERS = 5
@@ -380,37 +376,6 @@ def price_line(minutes: Sequence[float], price_per_hour: float) -> str:
     )
 
 
-def table(known: Published) -> str:
-    """Return expectations of all hardware of two submitters or more, in Markdown."""
-    lines = ["| accelerators | results | submitters | minutes to 0.720 | samples/s | kWh |"]
-    lines += ["|---|---|---|---|---|---|"]
-    for family, count in sorted({(e.family, e.accelerators or 0) for e in known.entries}):
-        each = known.expectation(Question(family, count))
-        if each.num_submitters >= _NUM_SUBMITTERS_IN_TABLE:
-            figures = each.minutes, each.samples_per_second, each.kilowatt_hours or ""
-            cells = [each.question, len(each.results), each.num_submitters, *figures]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
-
-
-def table_of_errors(known: Published) -> str:
-    """Return the errors of every kind of question, in Markdown."""
-    each = "median, 90th percentile, in the interval"
-    lines = [f"| its count | also given | results | samples/s: {each} | minutes: {each} |"]
-    lines += ["|---|---|---|---|---|"]
-    names = {BATCH: "batch", NODES: "nodes"}
-    for is_published, count in ((True, "published"), (False, "hidden")):
-        for given in ((), (BATCH,), (NODES,), (BATCH, NODES)):
-            errors = known.errors((COUNT, *given), is_published)
-            cells = [count, " and ".join(names[n] for n in given), str(len(errors.families))]
-            for figure in (RATE, MINUTES):
-                middle, far = (errors.relative(figure, quantile) for quantile in (0.5, 0.9))
-                held = errors.level_and_coverage(figure)[1]
-                cells.append(f"{middle:.1%}, {far:.0%}, {held:.0%}")
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def _price(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 <= float(text) < 1e9:
@@ -418,36 +383,28 @@ def _price(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r}: give the price of an hour, below 1,000,000,000")
 
 
-def _answer(given: argparse.Namespace) -> list[str]:
-    known = Published(published.load())
-    family = family_of(given.accelerator, given.count)
-    expected = known.expectation(Question(family, given.count, given.batch, given.nodes))
-    lines = lines_of(expected)
-    if given.price_per_hour is not None:
-        lines.append(price_line(dataclasses.astuple(expected.minutes), given.price_per_hour))
-    return lines
-
-
 @ends_in_one_line("expect")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print an expectation, or the tables; return 1 with one line if there is none."""
-    parser = argparse.ArgumentParser(prog=COMMAND)
-    parser.add_argument("--accelerator", help="H100, A100 PCIe, or as its driver names it")
-    parser.add_argument("--count", type=whole_number, help="of accelerators in the whole system")
+    """Print an expectation; return 1 with one line if there is none."""
+    parser = argparse.ArgumentParser(prog="python -m mlperf_results.expect")
+    parser.add_argument(
+        "--accelerator", required=True, help="H100, A100 PCIe, or as its driver names it"
+    )
+    parser.add_argument(
+        "--count", type=whole_number, required=True, help="of accelerators in the whole system"
+    )
     parser.add_argument("--batch", type=whole_number, help="global batch size")
     parser.add_argument("--nodes", type=whole_number, help="that the accelerators are in")
     parser.add_argument("--price_per_hour", type=_price, help="of the whole system")
     given = parser.parse_args(words_with_home(arguments))
-    asks = {name for name, value in vars(given).items() if value is not None}
-    if asks and not {"accelerator", "count"} <= asks:
-        parser.error("give both --accelerator and --count, or no argument at all for the tables")
     if given.nodes and given.nodes > given.count:
         parser.error(f"--nodes={given.nodes}: more than --count={given.count} accelerators")
-    if asks:
-        print("\n".join(_answer(given)))
-    else:
-        known = Published(published.load())
-        print(f"{table(known)}\n\n{table_of_errors(known)}")
+    family = family_of(given.accelerator, given.count)
+    question = Question(family, given.count, given.batch, given.nodes)
+    expected = Published(published.load()).expectation(question)
+    print("\n".join(lines_of(expected)))
+    if given.price_per_hour is not None:
+        print(price_line(astuple(expected.minutes), given.price_per_hour))
     return 0
 
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -230,17 +230,6 @@ LICENCE = (
 )
 _LIST_OF_ONE = re.compile(rb'("value": )\[(\d+)\]')
 _LOGS = "*/results/*/bert/result_*.txt"
-_TYPES = {
-    str: pyarrow.string(),
-    str | None: pyarrow.string(),
-    int: pyarrow.int64(),
-    int | None: pyarrow.int64(),
-    float | None: pyarrow.float64(),
-    tuple[float, ...]: pyarrow.list_(pyarrow.float64()),
-    tuple[float | None, ...]: pyarrow.list_(pyarrow.float64()),
-    tuple[tuple[float, ...], ...]: pyarrow.list_(pyarrow.list_(pyarrow.float64())),
-}
-"""Type of an entry's field -> type of the column."""
 
 
 def save(entries: Sequence[Entry], commits: Mapping[str, str], path: Path) -> None:
@@ -250,9 +239,7 @@ def save(entries: Sequence[Entry], commits: Mapping[str, str], path: Path) -> No
         "licence": LICENCE,
         "sources": {SOURCE.format(round=round): commit for round, commit in commits.items()},
     }
-    types = get_type_hints(Entry)
-    schema = pyarrow.schema([(name, _TYPES[types[name]]) for name in types])
-    table = pyarrow.Table.from_pylist([dataclasses.asdict(entry) for entry in entries], schema)
+    table = pyarrow.Table.from_pylist([dataclasses.asdict(entry) for entry in entries])
     table = table.replace_schema_metadata({PANDAS_ATTRS: json.dumps(attrs)})
     with written_beside(path) as file:
         pyarrow.parquet.write_table(table, file, compression="zstd", compression_level=19)

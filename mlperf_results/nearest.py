@@ -7,7 +7,7 @@ length is shown, and never ranked.
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,19 @@ from mlperf_results.published import UNKNOWN, Entry, comparable, with_twins
 from pages import Card
 
 NUM_NEIGHBOURS = 8
-_NUMBERS = {"accelerators": "accelerators", "batch": "global_batch_size"}
-"""Name in a condition -> field of an entry."""
-_TEXTS = ("round", "org", "system", "division", "accelerator", "framework")
+# Name in a condition -> what it is of an entry.
+_NUMBERS: dict[str, Callable[[Entry], int | None]] = {
+    "accelerators": lambda entry: entry.accelerators,
+    "batch": lambda entry: entry.global_batch_size,
+}
+_TEXTS: dict[str, Callable[[Entry], str]] = {
+    "round": lambda entry: entry.round,
+    "org": lambda entry: entry.org,
+    "system": lambda entry: entry.system,
+    "division": lambda entry: entry.division or "",
+    "accelerator": lambda entry: f"{entry.family} {entry.accelerator_model_name}",
+    "framework": lambda entry: entry.framework or "",
+}
 
 
 @dataclass(frozen=True)
@@ -233,29 +243,22 @@ def chosen(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
     Raises:
       ValueError: a condition is none, or nothing meets them all.
     """
-    found = list(entries)
+    met = list(entries)
     for condition in conditions:
-        name, equals, value = condition.partition("=")
-        if not equals or name not in {*_TEXTS, *_NUMBERS}:
-            raise ValueError(
-                f"--where={condition}: give NAME=VALUE; names are {', '.join([*_TEXTS, *_NUMBERS])}"
-            )
-        if name in _TEXTS:
-            found = [entry for entry in found if value.lower() in _text(entry, name).lower()]
-            continue
+        name, _, value = condition.partition("=")
         limits = re.fullmatch(r"(\d{1,18})|(\d{0,18})\.\.(\d{0,18})", value)
-        if not limits:
-            raise ValueError(f"--where={condition:.80}: give a number, or FROM..TO")
-        least = int(limits[1] or limits[2] or 0)
-        most = int(limits[1] or limits[3]) if limits[1] or limits[3] else math.inf
-        numbers = [(entry, getattr(entry, _NUMBERS[name])) for entry in found]
-        found = [entry for entry, n in numbers if n is not None and least <= n <= most]
-    if not found:
+        if name in _TEXTS:
+            met = [entry for entry in met if value.lower() in _TEXTS[name](entry).lower()]
+        elif name in _NUMBERS and limits:
+            least = int(limits[1] or limits[2] or 0)
+            most = int(limits[1] or limits[3] or 10**18)
+            numbers = [(entry, _NUMBERS[name](entry)) for entry in met]
+            met = [entry for entry, n in numbers if n is not None and least <= n <= most]
+        else:
+            raise ValueError(
+                f"--where={condition:.80}: give NAME=TEXT with {', '.join(_TEXTS)}, or a number or "
+                f"FROM..TO with {', '.join(_NUMBERS)}"
+            )
+    if not met:
         raise ValueError(f"no published result meets {' and '.join(conditions)}; ask for less")
-    return found
-
-
-def _text(entry: Entry, name: str) -> str:
-    if name == "accelerator":
-        return f"{entry.family} {entry.accelerator_model_name}"
-    return getattr(entry, name) or ""
+    return met

@@ -146,12 +146,8 @@ class Entry:
                 path=Path(f"{self.name}, run {number}"),
                 status="success",
                 minutes=minutes,
-                init_minutes=None,
                 samples_to_converge=needed,
-                counts_by_train_samples=False,
                 global_batch_size=self.global_batch_size,
-                num_eval_samples=None,
-                seeds=(),
                 evaluations=tuple(
                     Evaluation(minutes=minutes * at / samples[-1], samples=at, accuracy=accuracy)
                     for at, accuracy in zip(samples, accuracies)

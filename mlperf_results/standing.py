@@ -11,7 +11,7 @@ import argparse
 import csv
 import dataclasses
 import io
-import os
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, has_ended, read_run
+from mlperf_bert.mlperf.logs import RECORD_NAME, has_ended, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.folder import result_files
@@ -51,70 +51,63 @@ def read_own(
     """
     place = paths.location(path)
     with paths.failures_named(place):
+        org_dirs = [place] if (place / "results").is_dir() else []
         if (place / CAMPAIGN_RECORD).exists():
             found = sorted(results.parent for results in place.glob("submission/*/results"))
             org_dirs = [path for path in found if path.name[0] != "."]  # not whole, its writer died
             if not org_dirs:
                 raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
-            return [row for org_dir in org_dirs for row in _of_org(org_dir, ruleset, custom_rcps)]
-        if paths.is_file(place) or (place / LOG_NAME).exists():
+        folders = [
+            (org_dir, folder.parent)
+            for org_dir in org_dirs
+            for folder in sorted((org_dir / "results").glob("*/bert"))
+            if result_files(folder)
+        ]
+        if org_dirs and not folders:
+            raise ValueError(f"{place}: no results/SYSTEM/bert/result_*.txt; put the logs there")
+        if not folders:
             return [_of_run(place)]
-        if (place / "results").is_dir():
-            return _of_org(place, ruleset, custom_rcps)
-    raise ValueError(
-        f"{place}: no run, campaign or submission: give a folder with {LOG_NAME}, "
-        f"{CAMPAIGN_RECORD} or results/SYSTEM/bert, or a log"
-    )
+        return [
+            entry_of(_judged(folder, ruleset, custom_rcps), org=paths.resolve(org_dir).name)
+            for org_dir, folder in folders
+        ]
 
 
-def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> list[Entry]:
-    folders = sorted(path for path in (org_dir / "results").glob("*/bert"))
-    folders = [folder for folder in folders if result_files(folder)]
-    if not folders:
-        raise ValueError(
-            f"{org_dir}: no results/SYSTEM/bert/result_*.txt; put the logs of the runs there"
-        )
-    systems = [read_system(folder.parent) for folder in folders]
-    judged = [
-        with_convergence(system, ruleset, custom_rcps=custom_rcps)
-        if len(system.runs) == NUM_RUNS_PER_RESULT
-        else system
-        for system in systems
-    ]
-    return [entry_of(system, org=paths.resolve(org_dir).name) for system in judged]
+def _judged(folder: paths.Location, ruleset: str, custom_rcps: Path | None) -> System:
+    system = read_system(folder)
+    # The RCP checker asks for the ten runs of a result.
+    if len(system.runs) != NUM_RUNS_PER_RESULT:
+        return system
+    return with_convergence(system, ruleset, custom_rcps=custom_rcps)
 
 
 def _of_run(place: paths.Location) -> Entry:
     """Return the row on a log or a run; of one of this project run.json knows the devices."""
-    [files] = runs_in(place)
+    files, *others = runs_in(place)
     folder = files.output_dir
-    is_going_on = folder and (folder / RECORD_NAME).exists() and not has_ended(folder)
+    if others:
+        raise ValueError(f"{place}: holds {len(others) + 1} runs; give one, or results/SYSTEM/bert")
     # A log that is named may be whole, though its run was killed before run.json said so.
+    is_going_on = folder and (folder / RECORD_NAME).exists() and not has_ended(folder)
     if is_going_on and not paths.is_file(place):
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
-    if len(files.logs) > 1:
+    if len(files.logs) != 1:
         raise ValueError(f"{place}: was resumed, none of its logs has all of its time")
     _, num_gpus = recorded_devices(folder) if folder else (None, None)
     described = {"number_of_nodes": 1, "accelerators_per_node": 0} if num_gpus == 0 else {}
-    run = read_run(files.logs[0] if files.logs else place)
+    run = read_run(files.logs[0])
     return entry_of(System(name=str(place), runs=(run,), description=described))
 
 
 def as_csv(entries: Sequence[Entry]) -> str:
-    """Return the rows as CSV: the fields of an entry, numbers apart by blanks, lists by "; "."""
+    """Return the rows as CSV: the fields of an entry, lists as JSON."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(column.name for column in dataclasses.fields(Entry))
     for entry in entries:
-        table.writerow(map(_cell, dataclasses.astuple(entry)))
+        cells = dataclasses.astuple(entry)
+        table.writerow(json.dumps(cell) if isinstance(cell, tuple) else cell for cell in cells)
     return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    if not isinstance(value, tuple):
-        return value
-    has_lists = any(isinstance(part, tuple) for part in value)
-    return ("; " if has_lists else " ").join(str(_cell(part)) for part in value)
 
 
 def page(
@@ -177,11 +170,6 @@ def _cells(own: Entry, other: Entry) -> list[str]:
     ]
 
 
-def write(path: str | os.PathLike, text: str) -> None:
-    """Write a page or a table, whole or not at all, in a folder that is made if need be."""
-    write_whole(paths.with_folder_made(path), text)
-
-
 @ends_in_one_line("standing")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the standing, write the page; return 1 with one line if something cannot be read."""
@@ -217,9 +205,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for standing in standings:
         print("\n".join(standing.lines()))
     if given.output:
-        write(given.output, page(standings, shown, **points, conditions=given.where))
+        write_whole(
+            paths.with_folder_made(given.output),
+            page(standings, shown, **points, conditions=given.where),
+        )
     if given.csv:
-        write(given.csv, as_csv([*(each.own for each in standings), *shown]))
+        write_whole(
+            paths.with_folder_made(given.csv), as_csv([*(each.own for each in standings), *shown])
+        )
     return 0
 
 

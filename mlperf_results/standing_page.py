@@ -36,35 +36,18 @@ from bokeh.models.widgets import (
 from bokeh.palettes import Category20_20, Dark2_8
 from bokeh.plotting import figure
 from bokeh.resources import Resources
-from bokeh.themes import Theme
 
 import pages
 from mlperf_bert.mlperf.convergence import ReferencePoint
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_results.nearest import Standing
 from mlperf_results.published import Entry
-from pages.charts import GREEN, GREY, GRID, INK, MUTED, RED
+from pages.charts import GREEN, INK, RED
 
 YOURS = "yours"
 _HEIGHT_PIXELS = 420
 _MOST_CURVES = 8
 """That are drawn before any is chosen."""
-_THEME = Theme(
-    json={
-        "attrs": {
-            "Axis": {
-                "axis_line_color": GREY,
-                "major_tick_line_color": GREY,
-                "minor_tick_line_color": None,
-                "major_label_text_color": MUTED,
-                "axis_label_text_color": MUTED,
-                "axis_label_text_font_style": "normal",
-            },
-            "Grid": {"grid_line_color": GRID},
-            "Plot": {"outline_line_color": None, "background_fill_color": None},
-        }
-    }
-)
 _HOVER = [
     ("system", "@name"),
     ("accelerators", "@accelerators_text of @family"),
@@ -97,10 +80,8 @@ def draw(
     standings: Sequence[Standing],
     entries: Sequence[Entry],
     points: Mapping[int, ReferencePoint],
-    *,
-    parts: Sequence[str] | None = None,
 ) -> Drawn:
-    """Draw all that reacts: filters, table and plots; or only those of some names."""
+    """Draw all that reacts: filters, table and plots."""
     own = [standing.own for standing in standings]
     everything = [*own, *entries]
     colors = _colors(everything)
@@ -151,12 +132,11 @@ def draw(
     }
     for name, model in (shown | of_rows).items():
         model.name = name  # by which a script finds it in the page
-    shown = {name: model for name, model in shown.items() if parts is None or name in parts}
-    document = Document(theme=_THEME)
+    document = Document()
     for model in shown.values():
         document.add_root(model)
     document.js_on_event("document_ready", apply, show)
-    script, places = components(shown, theme=_THEME)
+    script, places = components(shown)
     code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
     library = Resources(mode="inline", components=code, log_level="error").render_js()
     return Drawn(library=library, script=script, places=places, colors=colors)

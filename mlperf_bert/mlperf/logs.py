@@ -90,18 +90,18 @@ class RunResult:
     """The status of run_stop, "success" or "aborted" in most logs."""
     minutes: float
     """From run_start to run_stop."""
-    init_minutes: float | None
+    init_minutes: float | None = None
     """From the first init_start to init_stop."""
-    samples_to_converge: float | None
+    samples_to_converge: float | None = None
     """None for a run that did not succeed."""
-    counts_by_train_samples: bool
+    counts_by_train_samples: bool = False
     """Whether samples_to_converge was taken from train_samples."""
-    global_batch_size: float | None
-    num_eval_samples: float | None
+    global_batch_size: float | None = None
+    num_eval_samples: float | None = None
     """In every evaluation."""
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = ()
     """Every seed logged."""
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[Evaluation, ...] = ()
     """Before run_stop, in the order of the log."""
     phases: tuple[Phase, ...] = ()
     """In the order of their starts; init lies before 0."""

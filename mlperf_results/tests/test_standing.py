@@ -197,13 +197,16 @@ def test_conditions_choose(shipped, conditions, number):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--where=speed=8"], "--where=speed=8: give NAME=VALUE; names are round, org, system, "),
-        (["--where=accelerators=eight"], "accelerators=eight: give a number, or FROM..TO"),
-        ([f"--where=accelerators={'9' * 5000}"], "99: give a number, or FROM..TO"),
-        ([f"--where=batch=1..{'9' * 5000}"], "99: give a number, or FROM..TO"),
+        (["--where=speed=8"], "--where=speed=8: give NAME=TEXT with round, org, system, "),
+        (["--where=accelerators=eight"], "accelerators=eight: give NAME=TEXT with round"),
+        ([f"--where=accelerators={'9' * 5000}"], "or FROM..TO with accelerators, batch"),
+        ([f"--where=batch=1..{'9' * 5000}"], "or FROM..TO with accelerators, batch"),
         (["--where=round=9.9"], "no published result meets round=9.9; ask for less"),
         (["--ruleset=5.1.0"], "ruleset '5.1.0' has no BERT"),
-        (["nowhere"], "nowhere: no run, campaign or submission: give a folder with bert.log"),
+        (
+            ["nowhere"],
+            "nowhere: there is no such file or folder; give a log",
+        ),
         (["--custom_rcps=nowhere.json"], "nowhere.json: no file of reference points"),
     ],
 )
@@ -305,9 +308,9 @@ def test_rows_as_csv(miniature, tmp_path):
     assert (rows[0]["round"], rows[0]["system"]) == ("", str(miniature))
     nvidia = next(row for row in rows if row["system"] == "dgxa100_ngc21.05_pytorch")
     assert nvidia["minutes_scored"] == "21.6926"
-    assert len(nvidia["run_minutes"].split()) == 10
-    [one, *_] = runs = nvidia["evaluation_accuracy"].split("; ")
-    assert len(runs) == 10 and all(0 < float(accuracy) < 1 for accuracy in one.split())
+    assert len(json.loads(nvidia["run_minutes"])) == 10
+    [one, *_] = runs = json.loads(nvidia["evaluation_accuracy"])
+    assert len(runs) == 10 and all(0 < accuracy < 1 for accuracy in one)
 
 
 def test_names_of_foreign_logs_stay_text(org_dir, tmp_path):
