@@ -313,7 +313,7 @@ NOT_OF_A_RUN = {
     f"{PACKAGE}.{name}"
     for name in (
         "training.inspection training.offline training.processes training.jax_processes data.chain "
-        "training.tensorflow_processes input.bad_records "
+        "training.tensorflow_processes"
         "model.encoder model.fusion data.casing data.stages mlperf.joining"
     ).split()
 }

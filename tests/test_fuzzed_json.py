@@ -20,7 +20,7 @@ from mlperf_bert.submission import compliance, report, system, verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
 from mlperf_bert.submission.verdict import SystemVerdict
 from mlperf_bert.training import workers
-from mlperf_bert.training.offline import RESULTS_LINES, read_evaluations, record_evaluation
+from mlperf_bert.training.evaluations import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_results import nearest, published
 from mlperf_results.make_published import entry_of

@@ -124,7 +124,7 @@ def window_size(batch_size: int) -> int:
 def require_packable(
     features: dict[str, tf.Tensor], lengths: tf.Tensor, num_predictions: tf.Tensor
 ) -> None:
-    """Checks all examples of a batch as bad_records.py checks one.
+    """Checks all examples of a batch as checked.py checks one.
 
     Takes the batch and its `sizes`.
 

@@ -4,20 +4,18 @@ Shapes: B=batch, S=sequence, P=predictions. A batch is a dict of the seven featu
 int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sentence_labels`.
 """
 
-import contextlib
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.data import tfrecord, validity
+from mlperf_bert.data import validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.files import paths
-from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.input import packing
 
 # Files read at once and examples held for shuffling while training. Source: the reference.
 NUM_PARALLEL_FILES = 8
@@ -27,13 +25,8 @@ BATCHES_AHEAD = 4
 # not so many that much is read ahead.
 EXAMPLES_PARSED_AT_ONCE = 64
 PARSED_AT_A_TIME = 4
-# TensorFlow's reader crashes on a length that exceeds memory but has the right checksum, which does
-# not happen by accident. Lengths are checked beforehand where that takes less than a second.
-_MAX_BYTES_CHECKED_FIRST = 256 * 2**20
 
 _Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
-# TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
-PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 # Evaluation examples and records, as they lie in the folders of parts.
 _NO_PART = re.compile(r"eval_(10k|intermediate)|eval\.(txt|md5)|.*\.json|histograms.*\.png")
 
@@ -128,7 +121,7 @@ def training_batches(
     examples of this worker are skipped, to resume a run. With `pack_sequences` short examples share
     rows (packing.py), and `packing.assemble` describes a batch.
 
-    Every value is checked as it is parsed; `checked_input` explains TensorFlow's errors.
+    Every value is checked as it is parsed; `checked.input_of` explains TensorFlow's errors.
     """
     if seed is None:
         # After `repeat`: so the workers together go on as one process would in the next epoch too.
@@ -159,8 +152,6 @@ def training_batches(
     if pack_sequences:
         # A packed batch holds as many examples as any other, but which ones is known only once the
         # windows before it are packed: batches are skipped, not examples.
-        from mlperf_bert.input import packing
-
         dataset = packing.packed(
             dataset,
             parse=parse,
@@ -180,7 +171,7 @@ def evaluation_batches(
     """Every example once, in file order, with its weight: (features, example_weights [B]).
 
     A short last batch is filled up with rows of weight 0, so that all batches have one shape.
-    Every value is checked as it is parsed; `checked_input` explains TensorFlow's errors.
+    Every value is checked as it is parsed; `checked.input_of` explains TensorFlow's errors.
     """
     dataset = tf.data.TFRecordDataset(files).batch(batch_size)
     if max_batches is not None:
@@ -218,57 +209,7 @@ def synthetic_batches(
     batch = synthetic_batch(shape, batch_size=batch_size)
     if not pack_sequences:
         return tf.data.Dataset.from_tensors(batch)
-    from mlperf_bert.input import packing  # here and below: only a run that packs loads it
-
     return packing.batches_of_every_shape(batch)
-
-
-@contextlib.contextmanager
-def checked_input(
-    files: Sequence[str],
-    limits: ExampleLimits,
-    *,
-    eval_files: Sequence[str] = (),
-    packs: bool = False,
-    time: Ledger | None = None,
-) -> Iterator[int]:
-    """Looks at the files before batches are drawn; names the bad record if that fails later.
-
-    The first look reads one first record of each kind, and the lengths of records where that takes
-    less than a second. TensorFlow's errors name no record: to find it the files are read again.
-
-    Args:
-      files: from which batches are drawn.
-      limits: of their examples.
-      eval_files: further ones, whose examples are counted.
-      packs: whether the examples of `files` are packed.
-      time: where the first look counts as waiting for input.
-
-    Yields: the number of examples in `eval_files`.
-
-    Raises:
-      ValueError: a record is bad.
-      OSError: TensorFlow cannot read the input, but no record is bad.
-    """
-    with (time or Ledger()).counting(ledger.INPUT_WAIT):
-        # One of each kind: to look into all of them would take time of the run; --check does.
-        for path in [files[0], *eval_files[:1]]:
-            validity.require_valid_record(tfrecord.first_frame(path), limits)
-        if paths.are_local(files) and sum(map(paths.size_bytes, files)) <= _MAX_BYTES_CHECKED_FIRST:
-            for path in files:
-                tfrecord.count_records(path)
-        num_examples = sum(map(tfrecord.count_records, eval_files))
-    try:
-        yield num_examples
-    except (tf.errors.DataLossError, *PARSE_ERRORS) as error:
-        from mlperf_bert.input import bad_records  # no other run loads it
-
-        packed = files if packs else ()
-        bad_records.require_valid_files([*files, *eval_files], limits, packed)
-        raise OSError(
-            "the input could not be read, but no bad record is found in the files; TensorFlow "
-            f"says: {bad_records.reason(error)}"
-        ) from error
 
 
 def _batched(examples: tf.data.Dataset, parse: _Parse, batch_size: int) -> tf.data.Dataset:

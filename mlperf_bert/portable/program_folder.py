@@ -26,7 +26,7 @@ from mlperf_bert.checkpoints import reading
 from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
-from mlperf_bert.input import packing, pipeline
+from mlperf_bert.input import checked, packing, pipeline
 from mlperf_bert.messages import Finding, Progress
 from mlperf_bert.options import option
 from mlperf_bert.portable import flop
@@ -171,14 +171,14 @@ def _evaluation_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
         return []
     if not setup.eval_files:
         raise ValueError("--evaluation needs --eval_input_file, for its batches")
-    with pipeline.checked_input(setup.eval_files, setup.limits):
+    with checked.input_of(setup.eval_files, setup.limits):
         batches = itertools.islice(build.evaluation_batches(setup), wanted.num_batches)
         return [{**batch, program.EXAMPLE_WEIGHTS: weights} for batch, weights in batches]
 
 
 def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
     config = setup.config
-    with pipeline.checked_input(setup.files, setup.limits, packs=config.pack_sequences):
+    with checked.input_of(setup.files, setup.limits, packs=config.pack_sequences):
         batches = pipeline.training_batches(
             setup.files,
             setup.limits,

@@ -27,9 +27,9 @@ from mlperf_bert.programs.config import Compilation
 from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer, one_cpu
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.tensorflow_import import lines_left_out
-from mlperf_bert.training import devices
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.evaluations import read_evaluations
 from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import StartUp
@@ -46,10 +46,7 @@ class Run:
     """On the chief: what the run is made from, and its records."""
     log: MlperfLog
     """In memory until `commit`: a run that is refused before it leaves no log."""
-    rates: WarmupPolynomialDecay
-    trainer: Trainer
-    """Its weights are random until `load_weights`."""
-    evaluator: Evaluator
+    programs: "Programs"
     state: RunState
     """What a checkpoint holds."""
     start_up: StartUp
@@ -84,7 +81,8 @@ def build(
     Says how steps are computed.
     """
     config = setup.config
-    rates, trainer, evaluator = build_programs(setup, seed=team.seed)
+    programs = build_programs(setup, seed=team.seed)
+    trainer, evaluator = programs.trainer, programs.evaluator
     if team.connection:
         trainer = team.connection.watched(trainer)
         evaluator = team.connection.watched(evaluator)
@@ -106,9 +104,7 @@ def build(
         team=team,
         origin=origin,
         log=log,
-        rates=rates,
-        trainer=trainer,
-        evaluator=evaluator,
+        programs=dataclasses.replace(programs, trainer=trainer, evaluator=evaluator),
         state=state,
         start_up=start_up,
         stop_request=stop_request,
@@ -120,8 +116,6 @@ def _disposable(setup: Setup, team: Team, steps: Collection[int]) -> Collection[
     """Those of some checkpoints that may go: without evaluation in the run, what is evaluated."""
     if setup.eval_files:
         return steps
-    from mlperf_bert.training.offline import read_evaluations  # no other run loads it
-
     try:
         return set(steps) & read_evaluations(team.output.location).keys()
     except (ValueError, OSError) as error:
@@ -129,17 +123,50 @@ def _disposable(setup: Setup, team: Team, steps: Collection[int]) -> Collection[
         return ()
 
 
-def build_programs(setup: Setup, *, seed: int) -> tuple[WarmupPolynomialDecay, Trainer, Evaluator]:
-    """Builds the learning rate, and what trains and evaluates by the runtime of the run."""
-    rates, trainer = build_trainer(setup, seed=seed, compiled=setup.config.compilation)
-    on_devices = None
-    if setup.devices.mesh:
-        from mlperf_bert.programs.jax_trainer import JaxTrainer  # no other runtime loads jax
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Programs:
+    """What computes the steps of a run, and a synthetic batch of every shape that it is given."""
 
-        jax_trainer = JaxTrainer(trainer, setup.devices.mesh, described=setup.step)
-        trainer, on_devices = cast(Trainer, jax_trainer), jax_trainer.on_devices
-    evaluator = devices.evaluator_of(trainer.model, setup.devices, on_devices, described=setup.step)
-    return rates, trainer, evaluator
+    rates: WarmupPolynomialDecay
+    trainer: Trainer
+    """Its weights are random until `load_weights`."""
+    evaluator: Evaluator
+    batches: tf.data.Dataset
+    """Of one replica, one of every shape that the training will use."""
+    evaluation: tf.data.Dataset | None
+    """One: all of an evaluation have its shape, also the last, which is filled up. None: no run."""
+
+    def warm_up(self, *, keeps_weights: bool) -> None:
+        """Compiles what is not compiled yet, and executes each program once."""
+        self.trainer.warm_up(self.batches, keeps_weights=keeps_weights)
+        if self.evaluation:
+            self.evaluator.evaluate(self.evaluation)
+
+
+def build_programs(setup: Setup, *, seed: int) -> Programs:
+    """Builds what trains and evaluates by the runtime of the run."""
+    config = setup.config
+    rates, trainer = build_trainer(setup, seed=seed, compiled=config.compilation)
+    evaluator = Evaluator(model=trainer.model, strategy=setup.devices.strategy)
+    if mesh := setup.devices.mesh:
+        from mlperf_bert.programs import jax_trainer  # no other runtime loads jax
+
+        by_jax = jax_trainer.JaxTrainer(trainer, mesh, described=setup.step)
+        evaluating = jax_trainer.JaxEvaluator(
+            evaluator, mesh, by_jax.on_devices, described=setup.step
+        )
+        trainer, evaluator = cast(Trainer, by_jax), cast(Evaluator, evaluating)
+    batches = pipeline.synthetic_batches(
+        config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
+    )
+    evaluation = None
+    if setup.eval_files:
+        size = config.eval_batch_size
+        batch = pipeline.synthetic_batch(config.shape, batch_size=size)
+        evaluation = tf.data.Dataset.from_tensors((batch, tf.ones([size])))
+    return Programs(
+        rates=rates, trainer=trainer, evaluator=evaluator, batches=batches, evaluation=evaluation
+    )
 
 
 def build_trainer(
@@ -188,22 +215,6 @@ def build_trainer(
     return rates, trainer
 
 
-def synthetic_batches(setup: Setup) -> tf.data.Dataset:
-    """A batch of one replica of every shape that the training will use."""
-    return pipeline.synthetic_batches(
-        setup.config.shape,
-        batch_size=setup.replica_batch_size,
-        pack_sequences=setup.config.pack_sequences,
-    )
-
-
-def synthetic_evaluation(setup: Setup) -> tf.data.Dataset:
-    """One batch; all of an evaluation have its shape, also the last, which is filled up."""
-    size = setup.config.eval_batch_size
-    batch = pipeline.synthetic_batch(setup.config.shape, batch_size=size)
-    return tf.data.Dataset.from_tensors((batch, tf.ones([size])))
-
-
 # TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
 _NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEntry")
 
@@ -247,8 +258,8 @@ def load_weights(run: Run) -> None:
             )
         run.state.restore(path)
     elif stored := run.setup.initial_checkpoint:
-        reading.load_initial_weights(run.trainer.variables_to_train, stored)
-    run.trainer.put_state()
+        reading.load_initial_weights(run.programs.trainer.variables_to_train, stored)
+    run.programs.trainer.put_state()
 
 
 def evaluation_batches(setup: Setup) -> tf.data.Dataset:
@@ -290,13 +301,13 @@ def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
                 num_parallel_files=config.num_parallel_files,
             )
 
-        return run.trainer.batches(own_batches)
+        return run.programs.trainer.batches(own_batches)
 
     # An iterator that is distributed has no position that could be saved.
     has_position = not team.cluster and one_cpu(setup.devices.strategy)
     iterator = iterator_from(0) if has_position else None
     # A new run has nothing to restore: it begins with this one.
     if iterator is None or not run.state.restore_input(iterator):
-        iterator = iterator_from(int(run.trainer.step.numpy()))
+        iterator = iterator_from(int(run.programs.trainer.step.numpy()))
     run.state.attach_input(iterator)
     return iterator, evaluation

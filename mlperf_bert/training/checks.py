@@ -66,6 +66,8 @@ class Inputs:
     """The manifest of each folder of training data; None where there is none."""
     initial_checkpoint: StoredCheckpoint | None = None
     """Opened, to load its weights; None for random ones, and for a run that has a checkpoint."""
+    departures: list[rules.Issue] = dataclasses.field(default_factory=list)
+    """From the closed division's rules."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,6 +177,7 @@ def inspect(
 def _check_model(inspection: Inspection, model: BertConfig) -> None:
     """What depends on the model: kernels, lengths, memory, reference points."""
     config, findings = inspection.config, inspection.findings
+    inspection.departures.extend(departures(inspection, model))
     if config.kernels == "triton":
         findings.attempt(_require_kernels, config, model)
     findings.attempt(

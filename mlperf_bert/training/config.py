@@ -477,7 +477,7 @@ class RunConfig:
         """MLLOG key -> value of what the log must contain before the run starts.
 
         `seed` is the one that was drawn, if none was given. The number of evaluation examples is
-        counted after run_start, by `checked_input`: their files are data too.
+        counted after run_start, by `checked.input_of`: their files are data too.
         """
         return {
             constants.SEED: seed,

@@ -7,14 +7,12 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
-from mlperf_bert.programs.steps import Evaluator
 from mlperf_bert.training.config import DeviceConfig, RunConfig
 
 if TYPE_CHECKING:  # only jax's runtime loads it
@@ -166,29 +164,6 @@ def jax_devices(run: RunConfig) -> Devices:
     if run.kernels == "triton" and (why := jax_step.obstacle_to_kernels(chosen[0])):
         raise ValueError(f"--kernels=triton: {why}; give --kernels=xla")
     return Devices(tf.distribute.OneDeviceStrategy("CPU:0"), jax_step.mesh_of(chosen))
-
-
-def evaluator_of(
-    model: tf.Module,
-    devices: Devices,
-    on_devices: Callable[[], dict] | None = None,
-    *,
-    described: str = "",
-) -> Evaluator:
-    """What evaluates a model.
-
-    Args:
-      model: its variables have the weights, if nothing else has.
-      devices: compute.
-      on_devices: returns the state of a training, if jax has it.
-      described: says what decides its step, so that jax's can be kept.
-    """
-    evaluator = Evaluator(model=model, strategy=devices.strategy)
-    if devices.mesh is None:
-        return evaluator
-    from mlperf_bert.programs.jax_trainer import JaxEvaluator
-
-    return cast(Evaluator, JaxEvaluator(evaluator, devices.mesh, on_devices, described=described))
 
 
 def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:

@@ -14,14 +14,14 @@ import jax
 from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding, Progress
 from mlperf_bert.programs import jax_step
 from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
-from mlperf_bert.programs.steps import Evaluator, Trainer
 from mlperf_bert.training import build, memory
+from mlperf_bert.training.build import Programs
 from mlperf_bert.training.checks import Setup
 
 _ON_A_CPU = "give --recompute=attention, then blocks, then fewer examples (docs/training.md)"
 
 
-def finding_of(setup: Setup, trainer: Trainer, evaluator: Evaluator) -> Finding:
+def finding_of(setup: Setup, programs: Programs) -> Finding:
     """Compiles all programs of a run by jax, and says what they take of each device.
 
     It is an error if they do not fit, with what would, by the compiler too. On a CPU it is a
@@ -30,17 +30,15 @@ def finding_of(setup: Setup, trainer: Trainer, evaluator: Evaluator) -> Finding:
     Raises:
       JaxRuntimeError: a program does not compile, and not for lack of memory.
     """
-    by_jax, mesh = cast(JaxTrainer, trainer), setup.devices.mesh
+    by_jax, mesh = cast(JaxTrainer, programs.trainer), setup.devices.mesh
     assert mesh  # of no other runtime
     limit = by_jax.usable_bytes()
     usable = limit or memory.memory_bytes() // len(mesh.local_devices)
     with build.reading_compilation_cache(setup.config.compilation_cache_dir):
-        batches = [*build.synthetic_batches(setup)]
-        step = _taken(lambda: by_jax.compile(batches), by_jax, usable)
+        step = _taken(lambda: by_jax.compile([*programs.batches]), by_jax, usable)
         evaluation = 0.0
-        if setup.eval_files:
-            spec = build.synthetic_evaluation(setup).element_spec
-            asked = cast(JaxEvaluator, evaluator)
+        if programs.evaluation:
+            spec, asked = programs.evaluation.element_spec, cast(JaxEvaluator, programs.evaluator)
             # Beside it the whole state of the training stays on the device.
             evaluation = _taken(lambda: asked.compile(spec) + by_jax.state_bytes, by_jax, usable)
         kinds = ", ".join(sorted({device.device_kind for device in mesh.devices.flat}))
@@ -79,9 +77,9 @@ def _what_fits(setup: Setup, usable: float) -> str:
 
 def _step_bytes(setup: Setup, usable: float) -> float:
     """What the step of another run takes."""
-    _, trainer, _ = build.build_programs(setup, seed=0)
-    by_jax = cast(JaxTrainer, trainer)
-    *_, largest = build.synthetic_batches(setup)
+    programs = build.build_programs(setup, seed=0)
+    by_jax = cast(JaxTrainer, programs.trainer)
+    *_, largest = programs.batches
     return _taken(lambda: by_jax.compile([largest]), by_jax, usable)
 
 

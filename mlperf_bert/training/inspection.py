@@ -10,7 +10,7 @@ from mlperf_bert.checkpoints.names import checkpoint_bytes
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.files import paths
-from mlperf_bert.input import pipeline
+from mlperf_bert.input import checked
 from mlperf_bert.messages import ERROR, NOTE, WARNING
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
@@ -44,7 +44,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
         _count_evaluation_examples(inspection)
     if model:
         _check_first_records(inspection, config.shape.for_model(model))
-        for issue in checks.departures(inspection, model):
+        for issue in inspection.departures:
             findings.add(WARNING, f"not a submission to the closed division: {issue}")
         findings.add(NOTE, _way_of_saving(config, model))
         if checks.is_bert_large(model):
@@ -59,8 +59,8 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
         if setup.devices.mesh and config.emulate_step_seconds is None:
             from mlperf_bert.training import fit  # no other runtime loads jax
 
-            _, trainer, evaluator = build.build_programs(setup, seed=0)
-            findings.append(fit.finding_of(setup, trainer, evaluator))
+            programs = build.build_programs(setup, seed=0)
+            findings.append(fit.finding_of(setup, programs))
         if measure_initial_accuracy and not findings.errors:
             findings.attempt(_measure_initial_accuracy, setup, findings)
     return inspection
@@ -199,7 +199,7 @@ def _measure_initial_accuracy(setup: Setup, findings: Findings) -> None:
     stored = setup.initial_checkpoint or StoredCheckpoint(config.init_checkpoint)
     reading.refuse_output_of_a_run(stored)
     reading.load_initial_weights(pretrainer.trained_variables(model), stored)
-    with pipeline.checked_input(setup.eval_files, setup.limits):
+    with checked.input_of(setup.eval_files, setup.limits):
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING

@@ -34,6 +34,7 @@ from pathlib import Path
 import psutil
 
 from mlperf_bert.checkpoints.names import FLOAT_BYTES, checkpoint_bytes, num_weights
+from mlperf_bert.input import packing
 from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import (
@@ -58,8 +59,6 @@ def step_bytes(config: RunConfig, model: BertConfig, *, num_rows: int) -> int:
     """The peak of a step of so many rows on one CPU."""
     predictions = config.shape.max_predictions_per_seq
     if config.pack_sequences:
-        from mlperf_bert.input import packing  # only a run that packs loads it
-
         predictions = packing.predictions_per_row(predictions)
     length = config.shape.max_seq_length
     element_bytes = 2 if config.precision == "bfloat16" else FLOAT_BYTES

@@ -1,27 +1,25 @@
 """Offline evaluation: every saved checkpoint of a run, oldest first, each exactly once.
 
 Without a run, the checkpoint that is given. It may run during the training, in another process:
-then it waits for the next checkpoint. The end of this file is where the results are kept.
+then it waits for the next checkpoint. The results are kept by evaluations.py.
 """
 
 import contextlib
-import dataclasses
-import json
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import paths
 from mlperf_bert.files.locks import held, lock_of
-from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
-from mlperf_bert.input import pipeline
+from mlperf_bert.input import checked, pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import joining, rules
 from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
@@ -32,11 +30,15 @@ from mlperf_bert.programs.steps import Evaluator
 from mlperf_bert.training import checks, devices
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Devices
+from mlperf_bert.training.evaluations import (
+    RESULTS_LINES,
+    RESULTS_TEXT,
+    read_evaluations,
+    record_evaluation,
+)
 from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import read_record, run_logs
 
-RESULTS_TEXT = "eval_results.txt"
-RESULTS_LINES = "eval_results.jsonl"
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
@@ -167,7 +169,7 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
     chosen = devices.create(config)
     devices.replica_batch_size(config.eval_batch_size, chosen.num_replicas, flag="eval_batch_size")
     limits = config.shape.for_model(bert_config)
-    with pipeline.checked_input(files, limits):
+    with checked.input_of(files, limits):
         # Whatever precision the training has: a checkpoint is evaluated as the reference computes.
         model, evaluator = model_to_evaluate(bert_config, chosen)
         dataset = pipeline.evaluation_batches(
@@ -187,7 +189,12 @@ def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Modu
         # By jax the fused model: tf-models' layers need weights of no use too.
         fused = chosen.mesh is not None
         model = pretrainer.build_pretrainer(bert_config, seed=0, compile_passes=fused)
-    return model, devices.evaluator_of(model, chosen)
+    evaluator = Evaluator(model=model, strategy=chosen.strategy)
+    if chosen.mesh:
+        from mlperf_bert.programs.jax_trainer import JaxEvaluator  # no other runtime loads jax
+
+        evaluator = cast(Evaluator, JaxEvaluator(evaluator, chosen.mesh))
+    return model, evaluator
 
 
 def write_result(output_dir: str, *, target_accuracy: float) -> str:
@@ -297,63 +304,3 @@ def _is_running(directory: paths.Location) -> bool:
     if not (directory / RECORD_NAME).exists():
         return not saved_checkpoints(str(directory))  # not begun yet
     return not is_end(read_record(directory).status)
-
-
-def record_evaluation(
-    directory: paths.Location, step: int, evaluation: Evaluation, *, checkpoint: str | None = None
-) -> None:
-    """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format.
-
-    Args:
-      directory: of the run.
-      step: of its checkpoint.
-      evaluation: of that step's weights.
-      checkpoint: the path of one that is not the run's own; `read_evaluations` leaves it out.
-    """
-    values = dataclasses.asdict(evaluation)
-    of_whom = {} if checkpoint is None else {"checkpoint": checkpoint}
-    line = json.dumps({"step": step, **of_whom, **values}).encode() + b"\n"
-    with written_beside(directory / RESULTS_LINES) as file:
-        # The file is written again as a whole: a line that a kill has cut is left out.
-        file.writelines([*_whole_lines(directory), line])
-    # After the lines, which alone say what is evaluated: a kill in between costs only this text.
-    listed = {"global_step": step, **values}
-    text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
-    write_whole(directory / RESULTS_TEXT, text)
-
-
-def read_evaluations(directory: paths.Location) -> dict[int, Evaluation]:
-    """Step -> evaluation of the run's checkpoints, oldest first; an incomplete line is left out.
-
-    Raises:
-      ValueError: a line was not written by `record_evaluation`.
-    """
-    evaluations = {}
-    for number, line in enumerate(_whole_lines(directory), start=1):
-        try:
-            step, evaluation, is_own = _entry(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
-                "line, and its checkpoint is evaluated again"
-            ) from error
-        if is_own:
-            evaluations[step] = evaluation
-    return dict(sorted(evaluations.items()))
-
-
-def _entry(line: bytes) -> tuple[int, Evaluation, bool]:
-    values = json_text.parse_object(line)
-    step, is_own = values.pop("step"), values.pop("checkpoint", None) is None
-    if type(step) is not int or not all(type(value) in (int, float) for value in values.values()):
-        raise TypeError("a value is not a number")
-    return step, Evaluation(**values), is_own
-
-
-def _whole_lines(directory: paths.Location) -> list[bytes]:
-    try:
-        content = read_regular_file(directory / RESULTS_LINES)
-    except FileNotFoundError:
-        return []
-    # What stands behind the last end of a line was cut by a kill.
-    return [line + b"\n" for line in content.split(b"\n")[:-1]]

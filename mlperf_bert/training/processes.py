@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver as slurm
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, write_whole
@@ -35,7 +36,6 @@ _EXAMPLE = (
 )
 # An IPv6 address is in brackets.
 _ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.]+(%\w+)?\]):(?P<port>[0-9]{1,5})")
-_MAX_PROCESSES = 100_000
 # Slurm assigns no ports; different jobs on one node need different ones.
 _SLURM_FIRST_PORT, _SLURM_NUM_PORTS = 20000, 10000
 
@@ -91,9 +91,11 @@ def _is_address(text: object) -> bool:
 
 def _from_slurm(environment: Mapping[str, str]) -> Cluster:
     """One worker per task; source: srun's manual, section OUTPUT ENVIRONMENT VARIABLES."""
+    # Not TensorFlow's whole resolver: it sorts the hosts by name, so that n10 comes before n2, and
+    # the addresses are then those of other tasks.
     try:
-        hosts = expand_hosts(environment["SLURM_STEP_NODELIST"])
-        counts = _expand_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
+        hosts = slurm.expand_hostlist(environment["SLURM_STEP_NODELIST"])
+        counts = slurm.expand_tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
         job, task = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_PROCID"])
         num_tasks = int(environment["SLURM_STEP_NUM_TASKS"])
     except (KeyError, ValueError) as error:
@@ -115,34 +117,6 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
             f"task {task}; use srun's block distribution, or set TF_CONFIG"
         )
     return Cluster(addresses, task)
-
-
-def expand_hosts(text: str) -> list[str]:
-    """Slurm's short form of host names: "a[1-3,07],b" -> a1, a2, a3, a07, b."""
-    hosts = []
-    # A comma within brackets separates numbers, not hosts.
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        prefix, bracket, rest = part.partition("[")
-        inside, _, suffix = rest.partition("]")
-        if not bracket:
-            hosts.append(prefix)
-            continue
-        for item in inside.split(","):
-            first, _, last = item.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                # The suffix may have brackets too. A number is as wide as the first of its range.
-                hosts += expand_hosts(f"{prefix}{number:0{len(first)}d}{suffix}")
-                if len(hosts) > _MAX_PROCESSES:
-                    raise ValueError(f"{text!r} names more than {_MAX_PROCESSES} hosts")
-    return hosts
-
-
-def _expand_counts(text: str) -> list[int]:
-    """Slurm's short form of counts: "2(x3),1" -> 2, 2, 2, 1."""
-    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    if sum(int(count) * int(times or 1) for count, times in counts) > _MAX_PROCESSES:
-        raise ValueError(f"{text!r} counts more than {_MAX_PROCESSES} processes")
-    return [int(count) for count, times in counts for _ in range(int(times or 1))]
 
 
 MEETING_SECONDS = 300.0

@@ -18,7 +18,6 @@ from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import NO_PARALLELISM, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.logs import RECORD_NAME
-from mlperf_bert.training import checks
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.output import METRICS_NAME
@@ -223,7 +222,7 @@ def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | No
 
 
 def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
-    departures = checks.departures(setup, setup.bert_config)
+    departures = list(setup.departures)
     if team.goes_on and provenance.get("initial_weights"):  # it need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.resumes:

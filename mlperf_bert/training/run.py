@@ -11,7 +11,7 @@ import numpy as np
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.state import Saves
-from mlperf_bert.input import pipeline
+from mlperf_bert.input import checked
 from mlperf_bert.messages import ERROR, WARNING, Progress
 from mlperf_bert.mlperf import ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog, TimedRun
@@ -115,7 +115,7 @@ def _train(run: Run) -> Outcome:
             log.run(meter=run.config.energy_meter() if team.is_chief else None) as timed,
             # The data are touched for the first time, before the log is on disk: what is refused
             # here leaves none, and the division can still be changed.
-            pipeline.checked_input(
+            checked.input_of(
                 setup.files,
                 setup.limits,
                 eval_files=setup.eval_files,
@@ -142,11 +142,11 @@ def _compile(run: Run) -> None:
 
     Then executes all programs once, on synthetic batches of all shapes that the run will use.
     """
-    setup, config = run.setup, run.config
-    if setup.devices.mesh and config.emulate_step_seconds is None:
+    config = run.config
+    if run.setup.devices.mesh and config.emulate_step_seconds is None:
         from mlperf_bert.training import fit  # no other runtime loads jax
 
-        finding = fit.finding_of(setup, run.trainer, run.evaluator)
+        finding = fit.finding_of(run.setup, run.programs)
         if finding.level == ERROR:
             raise ValueError(finding.text)
         run.team.say(finding if finding.level == WARNING else finding.text)
@@ -154,9 +154,7 @@ def _compile(run: Run) -> None:
     # weights has to be kept meanwhile.
     loads_weights = run.team.goes_on or config.init_checkpoint
     with build.reading_compilation_cache(config.compilation_cache_dir):
-        run.trainer.warm_up(build.synthetic_batches(setup), keeps_weights=not loads_weights)
-        if setup.eval_files:
-            run.evaluator.evaluate(build.synthetic_evaluation(setup))
+        run.programs.warm_up(keeps_weights=not loads_weights)
 
 
 def _log_evaluation_samples(run: Run, timed: TimedRun, num_examples: int) -> None:
@@ -197,7 +195,7 @@ def _outputs_of(run: Run, *, step: int) -> Iterator[Outputs]:
             silent=not team.is_chief,
         ) as progress,
         contextlib.closing(
-            events.Profile(config.profile_steps, output_dir, run.trainer.profiled)
+            events.Profile(config.profile_steps, output_dir, run.programs.trainer.profiled)
         ) as profile,
         Saves(
             run.state if team.is_chief else None,
@@ -247,7 +245,7 @@ def list_of_events(
             timed=timed,
             metrics=metrics,
             progress=progress,
-            rates=run.rates,
+            rates=run.programs.rates,
             limit=limit,
             say=team.say,
         ),
@@ -263,7 +261,7 @@ def list_of_events(
         # After the save: killed in this evaluation, a run has no time left to train the step again.
         evaluation and events.EvaluateAtEnd(evaluation),
         # Last: a run that ends anyway is not interrupted, and its `end` raises.
-        events.StopOnSignal(run.stop_request, run.trainer.any_process),
+        events.StopOnSignal(run.stop_request, run.programs.trainer.any_process),
     ]
     return [event for event in in_order if event]
 
@@ -275,7 +273,7 @@ def _time_limit(run: Run, timed: TimedRun, progress: Progress) -> TimeBudget | N
         config=run.config,
         timed=timed,
         before=run.team.time_spent,
-        of_chief=run.trainer.of_chief,
+        of_chief=run.programs.trainer.of_chief,
         progress=progress,
     )
 
@@ -301,7 +299,8 @@ def train_by_events(
 
 def _train_against_the_clock(run: Run, timed: TimedRun) -> Outcome:
     """Opens input and outputs, and trains."""
-    step = int(run.trainer.step.numpy())
+    trainer, evaluator = run.programs.trainer, run.programs.evaluator
+    step = int(trainer.step.numpy())
     batches, evaluation = build.all_batches(run)
     with _outputs_of(run, step=step) as outputs:
         if step == 0 and not run.setup.eval_files:
@@ -310,9 +309,9 @@ def _train_against_the_clock(run: Run, timed: TimedRun) -> Outcome:
         run.start_up.done("data")
         run.team.say(run.start_up)
         in_order = list_of_events(
-            run, timed, outputs, lambda: run.evaluator.evaluate(evaluation, timed.ledger)
+            run, timed, outputs, lambda: evaluator.evaluate(evaluation, timed.ledger)
         )
-        train_steps = counted_steps(run.trainer, batches, timed.ledger)
+        train_steps = counted_steps(trainer, batches, timed.ledger)
         outcome = train_by_events(run.config, timed, in_order, train_steps, step=step)
     run.team.say(f"where the time went: {ledger.in_words(timed.ledger.read())}")
     return outcome

@@ -14,7 +14,7 @@ import tensorflow as tf
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.data.evaluation_shard import PickConfig, pick
 from mlperf_bert.data.validity import ExampleLimits
-from mlperf_bert.input import packing, pipeline
+from mlperf_bert.input import checked, packing, pipeline
 
 LIMITS = ExampleLimits(
     max_seq_length=8, max_predictions_per_seq=3, vocab_size=60, type_vocab_size=2
@@ -180,7 +180,7 @@ class Readers:
 
     def _draw(self, dataset: tf.data.Dataset, **given) -> None:
         files = pipeline.expand_input(str(self.path), flag="input_file")
-        with pipeline.checked_input(files, LIMITS, **given):
+        with checked.input_of(files, LIMITS, **given):
             for features in itertools.islice(dataset, NUM_RECORDS):
                 if isinstance(features, tuple):
                     features, _ = features

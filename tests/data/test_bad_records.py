@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.data import provenance, tfrecord, validity
-from mlperf_bert.input import pipeline
+from mlperf_bert.input import checked
 from tests.data.hostile_records import (
     LIMITS,
     NUM_RECORDS,
@@ -250,6 +250,6 @@ def test_the_first_record_is_looked_at_before_all_else(readers):
     write(readers, *framed)
     with (
         pytest.raises(tfrecord.BadRecord, match="record 0 at byte 0 holds 77 in input_ids"),
-        pipeline.checked_input([str(readers.path)], LIMITS),
+        checked.input_of([str(readers.path)], LIMITS),
     ):
         pytest.fail("batches would be drawn")

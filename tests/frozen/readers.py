@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import state
 from mlperf_bert.mlperf import energy, ledger, logs
-from mlperf_bert.training import offline, output
+from mlperf_bert.training import evaluations, output
 
 OFFLINE_LOG = logs.RESULT_LOG
 _OF_A_SAVING_THREAD = ("checkpoint_stop", energy.LOG_KEY)
@@ -134,7 +134,7 @@ def checkpoint_values(folder: Path) -> dict:
 
 def evaluation_values(folder: Path) -> dict[str, dict]:
     """Step -> evaluation, of those that were made offline."""
-    found = offline.read_evaluations(folder)
+    found = evaluations.read_evaluations(folder)
     return {str(step): dataclasses.asdict(each) for step, each in found.items()}
 
 

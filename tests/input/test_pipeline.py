@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.input import pipeline
+from mlperf_bert.input import checked, pipeline
 from mlperf_bert.input.pipeline import ExampleLimits
 from tests.input import numbered_examples
 
@@ -94,7 +94,7 @@ SAID = [
 
 @pytest.mark.parametrize(("message", "told"), SAID)
 def test_an_error_that_is_in_no_record_is_told_without_nodes(files, message, told):
-    with pytest.raises(OSError) as caught, pipeline.checked_input(files, LIMITS):
+    with pytest.raises(OSError) as caught, checked.input_of(files, LIMITS):
         raise tf.errors.InvalidArgumentError(None, None, message)
     assert str(caught.value) == (
         "the input could not be read, but no bad record is found in the files; TensorFlow says: "

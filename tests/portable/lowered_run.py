@@ -16,7 +16,6 @@ import tensorflow as tf
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.input import pipeline
 from mlperf_bert.portable import compile_step, run_step
 from mlperf_bert.programs import jax_step
 from mlperf_bert.training import build, checks
@@ -50,11 +49,8 @@ def pairs(folder: Path, name: str) -> Iterator[tuple[jax.stages.Lowered, jax.sta
     assert setup.devices.mesh
     devices = [*setup.devices.mesh.devices.flat]
     exported = run_step.Exported(folder, "training", len(devices))
-    batches = pipeline.synthetic_batches(
-        config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
-    )
-    _, trainer, _ = build.build_programs(setup, seed=1)
-    for rows, step in trainer.lowered(list(batches)):
+    programs = build.build_programs(setup, seed=1)
+    for rows, step in programs.trainer.lowered(list(programs.batches)):
         entry = exported.entries[rows]
         yield step, run_step.lowered(folder, entry, devices, exported.signature)
 

@@ -161,11 +161,10 @@ def test_the_time_of_a_step_is_the_median():
 
 @pytest.mark.parametrize("batches, recorded, made", [(1, 3, 3), (4, 3, 4), (2, 0, 2)])
 def test_there_is_a_batch_for_every_step_that_is_recorded(monkeypatch, batches, recorded, made):
-    read = types.SimpleNamespace(
-        checked_input=lambda *_, **__: contextlib.nullcontext(),
-        training_batches=lambda *_, **__: range(99),
-    )
-    monkeypatch.setattr(program_folder, "pipeline", read)
+    batches_of_a_run = types.SimpleNamespace(training_batches=lambda *_, **__: range(99))
+    looked_at = types.SimpleNamespace(input_of=lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(program_folder, "pipeline", batches_of_a_run)
+    monkeypatch.setattr(program_folder, "checked", looked_at)
     setup = types.SimpleNamespace(config=types.SimpleNamespace(**CONFIG), files=[], limits=None)
     wanted = types.SimpleNamespace(num_batches=batches, num_recorded_steps=recorded)
     assert program_folder._training_batches(setup, wanted) == list(range(made))

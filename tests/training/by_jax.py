@@ -16,10 +16,8 @@ import tensorflow as tf
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.programs import jax_step
-from mlperf_bert.programs.jax_trainer import JaxTrainer
+from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
 from mlperf_bert.programs.steps import Evaluator, Trainer
-from mlperf_bert.training import devices
-from mlperf_bert.training.devices import Devices
 from tests.input import unpacking
 from tests.training import distributed_losses, generated_task, small_trainer
 from tests.training.configurations import run_config
@@ -34,8 +32,8 @@ def of_devices(trainer: Trainer, number: int = 1) -> JaxTrainer:
 
 def evaluator_of(trainer: JaxTrainer) -> Evaluator:
     """As a run makes it: it evaluates the state that is on the devices."""
-    chosen = Devices(small_trainer.CPU, trainer._mesh)
-    return devices.evaluator_of(trainer.model, chosen, trainer.on_devices)
+    evaluator = Evaluator(model=trainer.model, strategy=small_trainer.CPU)
+    return JaxEvaluator(evaluator, trainer._mesh, trainer.on_devices)
 
 
 def trainer_of_case(task: dict, case: dict, *, devices: int = 1) -> JaxTrainer:

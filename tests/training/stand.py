@@ -111,8 +111,7 @@ class Stand:
         of_run = types.SimpleNamespace(
             config=self.config,
             team=self,
-            trainer=self,
-            rates=self,
+            programs=types.SimpleNamespace(trainer=self, rates=self),
             stop_request=self,
             observers=observers,
         )

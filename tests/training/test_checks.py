@@ -180,16 +180,16 @@ def test_all_problems_come_at_once(config, tmp_path):
         input_file=str(tmp_path / "nothing"),
         init_checkpoint=str(tmp_path / "model.ckpt-1"),
         shape=ExampleShape(max_seq_length=32, max_predictions_per_seq=4),
-        train_batch_size=0,
+        eval_input_file=str(tmp_path / "none"),
     )
     found = checks.inspect(broken)
     with pytest.raises(ValueError, match=r"^4 problems:") as error:
         found.setup()
     for part in (
-        "no file matches",
+        "--input_file: no file matches",
+        "--eval_input_file: no file matches",
         "max_position_embeddings=16",
         "no such checkpoint",
-        "--train_batch_size must be at least 1, got 0",
     ):
         assert part in str(error.value)
 

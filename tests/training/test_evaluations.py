@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training.offline import RESULTS_LINES, read_evaluations, record_evaluation
+from mlperf_bert.training.evaluations import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
 
 FIGURES = dict.fromkeys(Evaluation.__annotations__, 1)

@@ -50,12 +50,15 @@ def told(by_jax, monkeypatch):
     def tell(*, changed=(), **of_compiler) -> str:
         setup = checks.inspect(dataclasses.replace(by_jax, **dict(changed))).setup()
 
-        def build_programs(setup, *, seed):
-            return None, *2 * [Compiled(setup.config, **of_compiler)]
+        build_programs = build.build_programs
 
-        monkeypatch.setattr(build, "build_programs", build_programs)
-        _, trainer, evaluator = build.build_programs(setup, seed=0)
-        return str(fit.finding_of(setup, trainer, evaluator))
+        def without_compiler(setup, *, seed):
+            compiled = Compiled(setup.config, **of_compiler)
+            programs = build_programs(setup, seed=seed)
+            return dataclasses.replace(programs, trainer=compiled, evaluator=compiled)
+
+        monkeypatch.setattr(build, "build_programs", without_compiler)
+        return str(fit.finding_of(setup, build.build_programs(setup, seed=0)))
 
     return tell
 
@@ -135,6 +138,7 @@ def test_on_a_cpu_it_is_a_warning_and_nothing_else_is_compiled(told, monkeypatch
 
 def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypatch):
     setup = checks.inspect(by_jax).setup()
+    built = build.build_programs(setup, seed=0)
     executed, said = [], []
     team = types.SimpleNamespace(goes_on=False, say=said.append)
 
@@ -142,11 +146,9 @@ def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypa
         compiled = Compiled(by_jax, **of_compiler)
         compiled.warm_up = lambda *_, **__: executed.append("steps")
         compiled.evaluate = lambda *_: executed.append("evaluation")
-        run._compile(
-            types.SimpleNamespace(
-                setup=setup, config=by_jax, team=team, trainer=compiled, evaluator=compiled
-            )
-        )
+        programs = dataclasses.replace(built, trainer=compiled, evaluator=compiled)
+        of_run = {"setup": setup, "config": by_jax, "team": team, "programs": programs}
+        run._compile(types.SimpleNamespace(**of_run))
 
     with pytest.raises(ValueError, match=r"does not fit: an evaluation takes 41\.1 of 41"):
         compile_with(limit_gib=41, evaluation_gib=40.6)

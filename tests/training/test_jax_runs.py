@@ -20,7 +20,7 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.mlperf import ledger, logs
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training.offline import RESULTS_LINES
+from mlperf_bert.training.evaluations import RESULTS_LINES
 from tests.helpers import starts
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import (

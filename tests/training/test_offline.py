@@ -18,7 +18,7 @@ from mlperf_bert.mlperf.logs import RESULT_LOG
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import offline
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.offline import (
+from mlperf_bert.training.evaluations import (
     RESULTS_LINES,
     RESULTS_TEXT,
     read_evaluations,
