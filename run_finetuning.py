@@ -94,7 +94,7 @@ def main():
     with command_line.tensorflow_explained(advice), command_line.resumable():
         results = sweep.run(_config())
         print(results.table())
-        print(f"{FLAGS.output_dir}/{sweep.RESULTS_NAME}, {FLAGS.output_dir}/{sweep.PICTURE_NAME}")
+        print(f"{FLAGS.output_dir}/{sweep.RESULTS_NAME}")
         for path in results.prediction_files:
             print(path)
         print(results.line(), flush=True)

@@ -7,7 +7,6 @@ Shapes: F=features (of GLUE one for each example, of SQuAD one for each window),
 
 import contextlib
 import dataclasses
-import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -29,8 +28,8 @@ TRAIN = "train"
 _TEST = "test"
 _LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0  # of STS-B
 _COLA_COLUMNS = ("source", "label", "original_label", "sentence")
-_MRPC_SENTENCES = ("#1 String", "#2 String")
-_MRPC_IDS = ("#1 ID", "#2 ID")
+_INFERENCE = ("entailment", "not_entailment")
+_F1_FIRST = ("f1", "accuracy")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,9 +47,9 @@ class Example:
 class GlueTask:
     """One task of GLUE; `squad.SquadTask` has the same name, splits, main metric and methods."""
 
-    data_dir: str
     name: str
     """As in --task."""
+    data_dir: str = ""
     max_seq_length: int = 128
     folder: str
     """In `data_dir`."""
@@ -66,8 +65,8 @@ class GlueTask:
     """Runs are compared on the first."""
     test_splits: tuple[str, ...] = (_TEST,)
     """Those without labels."""
-    answer_files: tuple[str, ...]
-    """One for each test split, as the server names them."""
+    answer_files: tuple[str, ...] = ()
+    """One for each test split, as the server names them; empty: FOLDER.tsv."""
     index_column: str = "index"
     names_without_header: tuple[str, ...] | None = None
     """Columns of train and dev, where these have no line with them."""
@@ -91,23 +90,25 @@ class GlueTask:
         named = None if is_test else self.names_without_header
         needed = [*self.sentences, self.index_column if is_test else self.label_column]
         path = paths.location(self.data_dir) / self.folder / f"{split}.tsv"
-        skips_incomplete = self.skips_incomplete and not is_test
         rows = tables.read_table(
-            path, columns=needed, names=named, skips_incomplete=skips_incomplete
+            path,
+            columns=needed,
+            names=named,
+            skips_incomplete=self.skips_incomplete and not is_test,
         )
         return [self._example(row, number, is_test) for number, row in enumerate(rows)]
 
     def _example(self, row: Row, number: int, is_test: bool) -> Example:
-        a, *b = (row.values[column] for column in self.sentences)
+        where, values = row
+        a, *b = (values[column] for column in self.sentences)
         return Example(
-            index=row.values.get(self.index_column, str(number)) if is_test else str(number),
+            index=values.get(self.index_column, str(number)) if is_test else str(number),
             text_a=a,
             text_b=b[0] if b else None,
-            label=None if is_test else self._label(row),
+            label=None if is_test else self._label(where, values[self.label_column].strip()),
         )
 
-    def _label(self, row: Row) -> float:
-        value = row.values[self.label_column].strip()
+    def _label(self, where: str, value: str) -> float:
         if value in self.labels:
             return self.labels.index(value)
         expected = f"one of {', '.join(self.labels)}"
@@ -116,8 +117,10 @@ class GlueTask:
             with contextlib.suppress(ValueError):
                 if _LOWEST_SCORE <= (score := float(value)) <= _HIGHEST_SCORE:
                     return score
-        found = value[: tables.LONGEST_VALUE]
-        raise row.problem(f"{self.label_column} is {found!r}, expected {expected}")
+        raise ValueError(
+            f"{where}: {self.label_column} is {value!r:.80}, expected {expected}; correct or "
+            "remove the line"
+        )
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, is_training: bool
@@ -141,7 +144,8 @@ class GlueTask:
         self, split: Split, outputs: np.ndarray, *, name: str, folder: Path
     ) -> list[paths.Location]:
         """Writes the answers to the test split of this name as GLUE's server takes them."""
-        path: paths.Location = folder / self.answer_files[self.test_splits.index(name)]
+        names = self.answer_files or (f"{self.folder}.tsv",)
+        path: paths.Location = folder / names[self.test_splits.index(name)]
         answers = [self._answer(found) for found in self._predictions(outputs)]
         lines = [f"{one.index}\t{answer}" for one, answer in zip(split.examples, answers)]
         write_whole(path, "".join(f"{line}\n" for line in ["index\tprediction", *lines]))
@@ -153,98 +157,63 @@ class GlueTask:
         return f"{min(max(float(prediction), _LOWEST_SCORE), _HIGHEST_SCORE):.3f}"
 
 
-class Mrpc(GlueTask):
-    """MRPC is also read from Microsoft's files, of which GLUE publishes only how to divide them."""
-
-    def read(self, split: str) -> list[Example]:
-        """As `GlueTask.read`; without SPLIT.tsv, from msr_paraphrase_*.txt and dev_ids.tsv."""
-        folder = paths.location(self.data_dir) / self.folder
-        kind = _TEST if split == _TEST else TRAIN
-        original = folder / f"msr_paraphrase_{kind}.txt"
-        if paths.is_file(folder / f"{split}.tsv"):
-            return super().read(split)
-        if not paths.is_file(original):
-            raise ValueError(
-                f"{folder}: neither {split}.tsv nor {original.name}; MRPC needs the files of "
-                "GLUE's script, or Microsoft's msr_paraphrase_train.txt and "
-                "msr_paraphrase_test.txt with GLUE's dev_ids.tsv"
-            )
-        needed = (self.label_column, *_MRPC_IDS, *_MRPC_SENTENCES)
-        rows = tables.read_table(original, columns=needed)
-        if split != _TEST:
-            path = folder / "dev_ids.tsv"
-            dev = tables.read_table(path, columns=_MRPC_IDS, names=_MRPC_IDS)
-            of_dev = {_mrpc_ids(row) for row in dev}
-            rows = [row for row in rows if (_mrpc_ids(row) in of_dev) == (split == "dev")]
-            if not rows:
-                raise ValueError(
-                    f"{path}: leaves no examples of {original} for {split}; copy the two files "
-                    "here again"
-                )
-        return [self._example(row, number, split == _TEST) for number, row in enumerate(rows)]
-
-
-def _mrpc_ids(row: Row) -> tuple[str, ...]:
-    return tuple(row.values[name] for name in _MRPC_IDS)
-
-
-def _task(
-    folder: str, *sentences: str, kind: type[GlueTask] = GlueTask, **others: Any
-) -> Callable[..., GlueTask]:
-    """A task whose answers are FOLDER.tsv, unless `others` says so."""
-    fields = {"answer_files": (f"{folder}.tsv",)} | others
-    return functools.partial(kind, folder=folder, sentences=sentences, **fields)
-
-
-_F1: dict[str, Any] = {"metric_names": ("f1", "accuracy"), "main_metric": "f1"}
-_INFERENCE = ("entailment", "not_entailment")
-_TASKS = {
-    "cola": _task(
-        "CoLA",
-        "sentence",
+_ALL = (
+    GlueTask(
+        name="cola",
+        folder="CoLA",
+        sentences=("sentence",),
         metric_names=("matthews",),
         main_metric="matthews",
         names_without_header=_COLA_COLUMNS,
     ),
-    "sst2": _task("SST-2", "sentence"),
-    "mrpc": _task("MRPC", *_MRPC_SENTENCES, kind=Mrpc, label_column="Quality", **_F1),
-    "stsb": _task(
-        "STS-B",
-        "sentence1",
-        "sentence2",
+    GlueTask(name="sst2", folder="SST-2", sentences=("sentence",)),
+    GlueTask(
+        name="mrpc",
+        folder="MRPC",
+        sentences=("#1 String", "#2 String"),
+        label_column="Quality",
+        metric_names=_F1_FIRST,
+        main_metric="f1",
+    ),
+    GlueTask(
+        name="stsb",
+        folder="STS-B",
+        sentences=("sentence1", "sentence2"),
         label_column="score",
         labels=(),
         metric_names=("pearson", "spearman"),
         main_metric="spearman",
     ),
-    "qqp": _task(
-        "QQP",
-        "question1",
-        "question2",
+    GlueTask(
+        name="qqp",
+        folder="QQP",
+        sentences=("question1", "question2"),
         label_column="is_duplicate",
         index_column="id",
         skips_incomplete=True,
-        **_F1,
+        metric_names=_F1_FIRST,
+        main_metric="f1",
     ),
-    "mnli": _task(
-        "MNLI",
-        "sentence1",
-        "sentence2",
+    GlueTask(
+        name="mnli",
+        folder="MNLI",
+        sentences=("sentence1", "sentence2"),
         label_column="gold_label",
         labels=("contradiction", "entailment", "neutral"),
         eval_splits=("dev_matched", "dev_mismatched"),
         test_splits=("test_matched", "test_mismatched"),
         answer_files=("MNLI-m.tsv", "MNLI-mm.tsv"),
     ),
-    "qnli": _task("QNLI", "question", "sentence", labels=_INFERENCE),
-    "rte": _task("RTE", "sentence1", "sentence2", labels=_INFERENCE),
-}
+    GlueTask(name="qnli", folder="QNLI", sentences=("question", "sentence"), labels=_INFERENCE),
+    GlueTask(name="rte", folder="RTE", sentences=("sentence1", "sentence2"), labels=_INFERENCE),
+)
+_TASKS = {task.name: task for task in _ALL}
 NAMES = tuple(_TASKS)
 
 
-def create(name: str, data_dir: str, **options: int) -> GlueTask:
+def create(name: str, data_dir: str, **options: Any) -> GlueTask:
     """A task of GLUE, over the folder that holds those of all tasks; `options` are fields of it."""
-    return _TASKS[name](name=name, data_dir=data_dir, **options)
+    return dataclasses.replace(_TASKS[name], data_dir=data_dir, **options)
 
 
 def _correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]:
@@ -306,10 +275,8 @@ def encode(
 
 def cut(first: list[int], second: list[int], *, at_most: int) -> tuple[list[int], list[int]]:
     """Cuts the longer one until both have `at_most` tokens; of two equally long, the second."""
-    num_first, num_second = len(first), len(second)
-    while num_first + num_second > at_most:
-        if num_first > num_second:
-            num_first -= 1
-        else:
-            num_second -= 1
+    # Each may have half of the room, the first its odd token too, and what the other leaves.
+    half = at_most // 2
+    num_second = max(half, at_most - len(first))
+    num_first = max(at_most - half, at_most - len(second))
     return first[:num_first], second[:num_second]

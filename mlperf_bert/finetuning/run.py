@@ -2,12 +2,10 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +14,14 @@ import tf_keras
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import model as task_model
-from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
+from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.messages import Progress
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
-from mlperf_bert.signals import StopRequest
-from mlperf_bert.training import loop
+from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy
-from mlperf_bert.training.events import LastStep, StopOnSignal
-from mlperf_bert.training.loop import Event, Trained
 from mlperf_bert.training.output import METRICS_NAME, OutputDirectory
 from mlperf_bert.training.reporting import MetricsWriter
 
@@ -47,40 +42,6 @@ class RunResult:
     def metrics(self) -> dict[str, dict[str, float]]:
         """Those after the last epoch: split -> metric -> value."""
         return self.epochs[-1]
-
-
-def read_result(folder: Path, setting: Setting, task: Task) -> RunResult | None:
-    """The result of the run in a folder, if it has ended.
-
-    Raises:
-      ValueError: the file is damaged.
-    """
-
-    def parsed(content: dict) -> RunResult:
-        result = RunResult(setting=setting, folder=folder, epochs=content["epochs"])
-        float(result.metrics[task.eval_splits[0]][task.main_metric])
-        return result
-
-    remedy = f"remove the folder {folder} to train again"
-    return read_record(folder / RESULT_NAME, parsed, remedy=remedy)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Steps(Event):
-    """What a run does with each step, and what with the last one if a signal stops it."""
-
-    act: Callable[[int, float], None]
-    """Given the step and its loss."""
-    stopped: Callable[[int], None]
-
-    def at(self, trained: Trained) -> None:
-        """A device call is one step."""
-        self.act(trained.step, float(trained.figures[0, 0]))
-
-    def end(self, step: int, ending: str) -> None:
-        """Before `StopOnSignal` raises Interrupted."""
-        if ending == loop.STOPPED:
-            self.stopped(step)
 
 
 class Run:
@@ -121,11 +82,18 @@ class Run:
         """The result, if the run has ended in an earlier process.
 
         Raises:
-          ValueError: the folder holds another run.
+          ValueError: the folder holds another run, or the file is damaged.
         """
+
+        def parsed(content: dict) -> RunResult:
+            result = RunResult(setting=self._setting, folder=self.folder, epochs=content["epochs"])
+            float(result.metrics[self._task.eval_splits[0]][self._task.main_metric])
+            return result
+
         if (self.folder / RESULT_NAME).exists():
             self._output.require_same_run()
-        return read_result(self.folder, self._setting, self._task)
+        remedy = f"remove the folder {self.folder} to train again"
+        return read_record(self.folder / RESULT_NAME, parsed, remedy=remedy)
 
     def train(self, stop: StopRequest) -> RunResult:
         """Trains all epochs, or those that an earlier process has left.
@@ -218,9 +186,6 @@ class Run:
         epochs, steps = divmod(step, self._steps_per_epoch)
         return epochs * self._num_features + steps * self._config.train_batch_size
 
-    def _ends_epoch(self, step: int) -> bool:
-        return step % self._steps_per_epoch == 0
-
     def _loop(
         self,
         trainer: Trainer,
@@ -230,41 +195,33 @@ class Run:
         stop: StopRequest,
     ) -> None:
         config, features = self._config, self._prepared.split(TRAIN).features
-        order = functools.lru_cache(maxsize=1)(
-            lambda epoch: order_of_epoch(self._num_features, seed=self._setting.seed, epoch=epoch)
-        )
-
-        def train_step(_: int) -> tuple[np.ndarray, float]:
-            began = time.monotonic()
-            epoch, number = divmod(int(trainer.step.numpy()), self._steps_per_epoch)
-            first = number * config.train_batch_size
-            rows = order(epoch)[first : first + config.train_batch_size]
-            return np.array([[trainer.train_step(features, rows)]]), time.monotonic() - began
-
-        def is_saved(step: int) -> bool:
-            return self._ends_epoch(step) or step % config.save_checkpoints_steps == 0
-
-        def act(step: int, loss: float) -> None:
-            if not math.isfinite(loss):
-                raise self._diverged(f"the loss of step {step} is {loss}")
-            progress.advance(self._examples(step) - self._examples(step - 1), f"loss {loss:.4f}")
-            if step % _LOG_EVERY_STEPS == 0:
-                metrics.write("train", step=step, samples=self._examples(step), loss=loss)
-            if self._ends_epoch(step):
-                self._evaluate(trainer, metrics, progress, step)
-            if is_saved(step):  # after the evaluation, which a resumed run does not repeat
-                state.save(step)
-
-        def stopped(step: int) -> None:
-            if not is_saved(step):
-                state.save(step)
-
-        events = [
-            _Steps(act, stopped),
-            StopOnSignal(stop, lambda flag: flag),
-            LastStep(self._num_steps, longest_call_steps=1),
-        ]
-        loop.train(train_step, events, step=int(trainer.step.numpy()))
+        first_epoch, number = divmod(int(trainer.step.numpy()), self._steps_per_epoch)
+        for epoch in range(first_epoch, config.num_train_epochs):
+            order = order_of_epoch(self._num_features, seed=self._setting.seed, epoch=epoch)
+            for begin in range(
+                number * config.train_batch_size, self._num_features, config.train_batch_size
+            ):
+                rows = order[begin : begin + config.train_batch_size]
+                loss = trainer.train_step(features, rows)
+                step = int(trainer.step.numpy())
+                if not math.isfinite(loss):
+                    raise self._diverged(f"the loss of step {step} is {loss}")
+                progress.advance(len(rows), f"loss {loss:.4f}")
+                if step % _LOG_EVERY_STEPS == 0:
+                    metrics.write("train", step=step, samples=self._examples(step), loss=loss)
+                ends_epoch = step % self._steps_per_epoch == 0
+                if ends_epoch:
+                    self._evaluate(trainer, metrics, progress, step)
+                signal_name = stop.signal_name
+                # After the evaluation, which a resumed run does not repeat.
+                if ends_epoch or signal_name or step % config.save_checkpoints_steps == 0:
+                    state.save(step)
+                if signal_name:
+                    raise Interrupted(
+                        f"{signal_name} after step {step}: the checkpoint is saved; run the same "
+                        "command again to resume"
+                    )
+            number = 0
 
     def _evaluate(
         self, trainer: Trainer, metrics: MetricsWriter, progress: Progress, step: int

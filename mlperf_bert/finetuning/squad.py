@@ -48,9 +48,7 @@ class SquadTask:
         """
         path = paths.location(self.data_dir) / f"{split}-v{_VERSIONS[self.name]}.json"
         is_training = split == "train"
-        examples = read_examples(
-            path, has_impossible=self.name == _WITH_IMPOSSIBLE, is_training=is_training
-        )
+        examples = read_examples(path, has_impossible=self.name == _WITH_IMPOSSIBLE)
         if not is_training:
             return examples
         # As in the field: an answer that is not at its offset cannot be trained on.
@@ -81,7 +79,7 @@ class SquadTask:
         return squad_answers.scores(
             {e.question_id: [answer.text for answer in e.answers] for e in split.examples},
             {name: prediction.text for name, prediction in predicted.items()},
-            null_odds=_null_odds(predicted) or None,
+            null_odds=_null_odds(predicted),
         )
 
     def write_predictions(

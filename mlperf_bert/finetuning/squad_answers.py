@@ -93,13 +93,12 @@ def _predict_one(
     context: str, features: Mapping[str, np.ndarray], outputs: np.ndarray, rules: Rules
 ) -> Prediction:
     answers = list(_best_answers(context, features, outputs, rules))
+    if rules.null_score_diff_threshold is None:
+        candidates = answers or [Candidate(text="", start_logit=0.0, end_logit=0.0)]
+        return Prediction(text=candidates[0].text, candidates=candidates, null_odds=None)
     # [CLS] as the answer, of the window that is least sure that there is none.
     start_logit, end_logit = min(outputs[:, 0].tolist(), key=sum, default=(0.0, 0.0))
     null = Candidate(text="", start_logit=start_logit, end_logit=end_logit)
-    if rules.null_score_diff_threshold is None:
-        nothing = Candidate(text="", start_logit=0.0, end_logit=0.0)
-        candidates = answers or [nothing]
-        return Prediction(text=candidates[0].text, candidates=candidates, null_odds=None)
     odds = null.score
     if answers:
         odds = null.score - answers[0].start_logit - answers[0].end_logit
@@ -158,7 +157,7 @@ def scores(
     answers: Mapping[str, Sequence[str]],
     predictions: Mapping[str, str],
     *,
-    null_odds: Mapping[str, float] | None,
+    null_odds: Mapping[str, float],
 ) -> dict[str, float]:
     """Percentages: "exact", "f1" and "total", the number of questions.
 
@@ -170,7 +169,7 @@ def scores(
     Args:
       answers: question id -> annotated answers; none if the question is impossible.
       predictions: question id -> answer, or an empty text.
-      null_odds: question id -> score of no answer, less that of the best answer; SQuAD 2.0.
+      null_odds: question id -> score of no answer, less that of the best answer; none of SQuAD 1.1.
     """
     asked = [
         {"id": question_id, "answers": [{"text": text} for text in texts]}
@@ -179,7 +178,7 @@ def scores(
     dataset = [{"paragraphs": [{"qas": asked}]}]
     # Without the odds: from 1 on, it would take them for "no answer".
     found = squad_evaluate_v2_0.evaluate(dataset, predictions)
-    if null_odds is None:
+    if not null_odds:
         return {name: found[name] for name in ("exact", "f1", "total")}
     of_thresholds = squad_evaluate_v2_0.evaluate(dataset, predictions, null_odds)
     best = ("final_exact", "final_exact_thresh", "final_f1", "final_f1_thresh")

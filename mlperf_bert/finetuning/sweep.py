@@ -1,25 +1,22 @@
-"""All runs of a command: tasks, learning rates, seeds; table, average, picture."""
+"""All runs of a command: tasks, learning rates, seeds; their table and average."""
 
 import dataclasses
-import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlperf_bert.files import locks, paths
 from mlperf_bert.files.json_text import read_record, write_record
-from mlperf_bert.files.whole import written_beside
 from mlperf_bert.finetuning import glue, prepared, weights
-from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Setting, Task
+from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Task
 from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.run import Run, RunResult
 from mlperf_bert.messages import Problems
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy, replica_batch_size
-from pages import charts
 
-RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
+RESULTS_NAME, PREDICTIONS_NAME = "results.json", "predictions"
 _LOCK_NAME, _PATIENCE_SECONDS = ".results.lock", 60
 
 
@@ -94,26 +91,18 @@ class Results:
     @property
     def glue_average(self) -> float | None:
         """The mean of the task scores; None unless all tasks of GLUE were trained."""
-        scores = [result.task_score for result in self.tasks if result.task_score is not None]
-        return statistics.mean(scores) if len(scores) == len(glue.NAMES) else None
+        return _average([result.task_score for result in self.tasks])
 
     def table(self) -> str:
         """The results in lines, in percent."""
         rows = [("task", "metric", "learning rate", "seeds", "median", "best")]
         for result in self.tasks:
-            scores = result.by_learning_rate
-            for rate, found in scores.items():
-                mark = "*" if rate == result.learning_rate and len(scores) > 1 else ""
-                rows.append(
-                    (
-                        result.task.name,
-                        result.task.main_metric,
-                        f"{rate:g}{mark}",
-                        str(len(found)),
-                        f"{statistics.median(found):.2f}",
-                        f"{max(found):.2f}",
-                    )
-                )
+            by_rate, task = result.by_learning_rate, result.task
+            for rate, scores in by_rate.items():
+                mark = "*" if rate == result.learning_rate and len(by_rate) > 1 else ""
+                numbers = f"{statistics.median(scores):.2f}", f"{max(scores):.2f}"
+                name = f"{rate:g}{mark}"
+                rows.append((task.name, task.main_metric, name, str(len(scores)), *numbers))
         if self.glue_average is not None:
             rows.append(("glue", "average", "", "", f"{self.glue_average:.2f}", ""))
         widths = [max(map(len, column)) for column in zip(*rows)]
@@ -131,6 +120,11 @@ class Results:
             f"RESULT,{result.task.name},{result.task.main_metric},{result.median:.3f},"
             f"learning_rate={result.learning_rate:g},runs={len(result.runs)}"
         )
+
+
+def _average(task_scores: Sequence[float | None]) -> float | None:
+    scores = [score for score in task_scores if score is not None]
+    return statistics.mean(scores) if len(scores) == len(glue.NAMES) else None
 
 
 def run(config: FinetuningConfig) -> Results:
@@ -160,15 +154,10 @@ def run(config: FinetuningConfig) -> Results:
             ready.split(split)  # before the first run, so that a bad file is found at once
         result, runs = _run_task(config, ready)
         found.append(result)
-        predicted: list[paths.Location] = []
-        try:
-            if config.do_predict:
-                predicted = _predict(config, ready, result, runs)
-        finally:
-            # Another task's command may write now.
-            with locks.held(folder, file_name=_LOCK_NAME, patience_seconds=_PATIENCE_SECONDS):
-                _write(folder, result, is_predicted=bool(predicted))
-        files += predicted
+        _write(folder, result)
+        if config.do_predict:
+            files += _predict(config, ready, result, runs)
+            _write(folder, result, is_predicted=True)
     return Results(tasks=found, prediction_files=files)
 
 
@@ -227,83 +216,23 @@ def _predict(
     return files
 
 
-def _write(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
-    """Writes results.json and the picture; tasks of other commands stay in both."""
-    found, name = _read(folder / RESULTS_NAME), one.task.name
-    predicted = one.best.setting if is_predicted else _predictions_of(found.get(name, {}))
-    found[name] = one.as_json()
-    if predicted:
-        found[name]["predictions_of"] = dataclasses.asdict(predicted)
-    if predicted not in (None, one.best.setting):
-        print(
-            f"warning: {folder / PREDICTIONS_NAME} has the answers of an earlier best run of "
-            f"{name} ({predicted}); the best is now {one.best.setting}: give --do_predict",
-            file=sys.stderr,
-        )
-    scores = [found[name]["task_score"] for name in glue.NAMES if name in found]
-    listed = {name: found[name] for name in TASKS if name in found}
-    content = {
-        "tasks": listed,
-        "glue_average": statistics.mean(scores) if len(scores) == len(glue.NAMES) else None,
-    }
-    write_record(folder / RESULTS_NAME, content)
-    panels = dict(_panel(name, one) for name, one in listed.items())
-    draw(panels, folder / PICTURE_NAME)
+def _write(folder: Path, result: TaskResult, *, is_predicted: bool = False) -> None:
+    """Writes results.json; tasks of other commands stay in it."""
+    path, name = folder / RESULTS_NAME, result.task.name
+    # Another task's command may write now.
+    with locks.held(folder, file_name=_LOCK_NAME, patience_seconds=_PATIENCE_SECONDS):
+        found = _read(path)
+        before = found.get(name, {}).get("predictions_of")
+        predictions_of = dataclasses.asdict(result.best.setting) if is_predicted else before
+        found[name] = result.as_json()
+        if predictions_of:  # the answers of an earlier command stay too
+            found[name]["predictions_of"] = predictions_of
+        average = _average([found.get(name, {}).get("task_score") for name in glue.NAMES])
+        listed = {name: found[name] for name in TASKS if name in found}
+        write_record(path, {"tasks": listed, "glue_average": average})
 
 
 def _read(path: Path) -> dict[str, dict]:
     """The tasks in results.json; raises ValueError if it is damaged."""
-
-    def parsed(content: dict) -> dict[str, dict]:
-        for name, one in content["tasks"].items():
-            _panel(name, one)
-            float(one["task_score"] if name in glue.NAMES else 0)
-            _predictions_of(one)
-        return content["tasks"]
-
     remedy = "remove it: the results of finished runs are in their folders too"
-    return read_record(path, parsed, remedy=remedy) or {}
-
-
-def _predictions_of(result: dict) -> Setting | None:
-    """The run that wrote a task's answers, if any were written."""
-    found = result.get("predictions_of")
-    return Setting(**found) if found else None
-
-
-def _panel(name: str, result: dict) -> tuple[str, dict[str, list[float]]]:
-    """A task's title in the picture, and its runs: name -> main metric after each epoch."""
-    split, _, metric = result["main_metric"].partition("/")
-    runs = {
-        str(Setting(learning_rate=run["learning_rate"], seed=run["seed"])): [
-            float(epoch[split][metric]) for epoch in run["epochs"]
-        ]
-        for run in result["runs"]
-    }
-    return f"{name}, {metric}", runs
-
-
-_MOST_COLUMNS = 4
-_MOST_IN_LEGEND = 8
-
-
-def draw(panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
-    """Writes a PNG; panels: title -> name of a run -> metric after each epoch."""
-    num_columns = min(len(panels), _MOST_COLUMNS)
-    num_rows = math.ceil(len(panels) / num_columns)
-    size = max(5.0, 3.2 * num_columns), 3.4 * num_rows
-    with (
-        written_beside(path) as file,
-        charts.png(file, size, rows=num_rows, columns=num_columns) as grid,
-    ):
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        for axes, (title, runs) in zip(grid.flat, panels.items()):
-            for name, values in runs.items():
-                axes.plot(range(1, len(values) + 1), values, "o-", markersize=3, label=name)
-            axes.set_title(title)
-            axes.set_xlabel("epochs")
-            axes.set_ylabel("percent")
-            axes.xaxis.get_major_locator().set_params(integer=True)
-            if len(runs) <= _MOST_IN_LEGEND:
-                axes.legend()
+    return read_record(path, lambda content: dict(content["tasks"]), remedy=remedy) or {}

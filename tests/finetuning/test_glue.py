@@ -72,41 +72,10 @@ def test_incomplete_lines_of_qqp_are_skipped_and_counted(tmp_path, capsys):
     rows = ["1\t2\t3\ta\tb\t1", "cut off", "4\t5\t6\tq", "7\t8\t9\tc\td\t0"]
     write(tmp_path / "QQP" / "train.tsv", header, *rows)
     assert [example.label for example in create("qqp", tmp_path).read("train")] == [1, 0]
-    create("qqp", tmp_path).read("train")
-    said = capsys.readouterr()
-    assert said.err.count("train.tsv: skipped 2 lines without all columns") == 1 and not said.out
+    assert "train.tsv: skipped 2 lines without all columns" in capsys.readouterr().err
     write(tmp_path / "QQP" / "test.tsv", "id\tquestion1\tquestion2", "0\ta\tb", "1\tcut off")
-    cut = "test.tsv line 3: 2 columns, 'question2' is missing; correct or remove the line"
+    cut = "test.tsv line 3: 2 columns, expected 3; correct or remove the line"
     assert cut in refusal("qqp", tmp_path, "test")  # its answers need a row for each
-
-
-def test_mrpc_is_read_from_microsofts_files(tmp_path):
-    folder = tmp_path / "MRPC"
-    header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
-    train = ["1\t10\t11\ta\tb", '0\t20\t21\tc "\td', "1\t30\t31\te\tf"]
-    write(folder / "msr_paraphrase_train.txt", header, *train)
-    write(folder / "msr_paraphrase_test.txt", header, "1\t40\t41\tg\th", "0\t50\t51\ti\tj")
-    write(folder / "dev_ids.tsv", "20\t21", "30\t99")
-    task = create("mrpc", tmp_path)
-    assert [(e.text_a, e.label) for e in task.read("train")] == [("a", 1), ("e", 1)]
-    assert [(e.text_a, e.label) for e in task.read("dev")] == [('c "', 0)]
-    found = [(e.index, e.text_a, e.label) for e in task.read("test")]
-    assert found == [("0", "g", None), ("1", "i", None)]
-    write(folder / "dev.tsv", header, "1\t1\t1\tfrom\tscript")
-    assert [e.text_a for e in task.read("dev")] == ["from"]
-    (folder / "dev.tsv").unlink()
-    write(folder / "dev_ids.tsv", "30\t99")
-    assert "dev_ids.tsv: leaves no examples of" in refusal("mrpc", tmp_path, "dev")
-    write(folder / "dev_ids.tsv", "10\t11", "20\t21", "30\t31")
-    assert "msr_paraphrase_train.txt for train; copy the two" in refusal("mrpc", tmp_path)
-    (folder / "dev_ids.tsv").unlink()
-    message = "dev_ids.tsv: no such file; --data_dir takes the folder of the unpacked GLUE, which "
-    assert f"{message}holds MRPC/dev_ids.tsv for this task" in refusal("mrpc", tmp_path)
-    for split, kind in (("train", "train"), ("dev", "train"), ("test", "test")):
-        (folder / f"msr_paraphrase_{kind}.txt").unlink(missing_ok=True)
-        (folder / f"{split}.tsv").unlink(missing_ok=True)
-        message = f"{folder}: neither {split}.tsv nor msr_paraphrase_{kind}.txt; MRPC needs the"
-        assert message in refusal("mrpc", tmp_path, split)
 
 
 def test_bad_files_are_one_line_each(tmp_path):
@@ -122,18 +91,17 @@ def test_bad_files_are_one_line_each(tmp_path):
         return refusal("sst2", tmp_path)
 
     header = "sentence\tlabel"
-    missing = "train.tsv line 1: no column 'label', there are 'sentence', 'target'; give the file"
+    missing = "train.tsv line 1: no column 'label'; give the file as GLUE publishes it"
     assert missing in found("sentence\ttarget", "a\t1")
-    assert "train.tsv: is empty; copy the file here again" in found()
     assert "train.tsv: no examples; copy the file here again" in found(header)
-    short = "train.tsv line 3: 1 columns, 'label' is missing; correct or remove the line"
+    short = "train.tsv line 3: 1 columns, expected 2; correct or remove the line"
     assert short in found(header, "a\t1", "b")
     wide = "train.tsv line 3: 3 columns, expected 2; correct or remove the line"
     assert wide in found(header, "a\t1\t", "a\tb\t1")
     unknown = "train.tsv line 2: label is 'yes\\x1b', expected one of 0, 1; correct or remove"
     assert unknown in found(header, "a\tyes\x1b")
     path.write_bytes(b"sentence\tlabel\nfine\t1\ncaf\xe9\t0\n")
-    assert "train.tsv: byte 25 is not UTF-8; make the file again" in refusal("sst2", tmp_path)
+    assert "train.tsv: byte 25 is not UTF-8; give a text file" in refusal("sst2", tmp_path)
 
 
 @pytest.mark.parametrize("score", ["high", "nan", "5.1", "-1", "inf", ""])

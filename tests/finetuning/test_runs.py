@@ -26,7 +26,6 @@ from mlperf_bert.messages import Problems
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import DeviceConfig
-from pages import charts
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
 from tests.helpers import starts, waiting
@@ -140,15 +139,6 @@ def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, capsys):
     sweep.run(config_of(own, **changes))
 
 
-def test_what_a_killed_process_left_is_removed_with_the_checkpoints(own):
-    run = run_of(own)
-    (run.folder / "model.ckpt-5_temp").mkdir(parents=True)
-    for name in ("model.ckpt-5_temp/part", "model.ckpt-4.index", "checkpoint", "metrics.jsonl"):
-        (run.folder / name).touch()
-    run.remove_checkpoints()
-    assert [path.name for path in run.folder.iterdir()] == ["metrics.jsonl"]
-
-
 @pytest.mark.all
 def test_results_of_other_commands_stay(own):
     changes = {"num_train_epochs": 1}
@@ -156,23 +146,20 @@ def test_results_of_other_commands_stay(own):
     sweep.run(config_of(own, task="rte", **changes))
     path = own / "out" / "results.json"
     first = json.loads(path.read_text())["tasks"]
-    before = (own / "out" / "results.png").read_bytes()
     sweep.run(config_of(own, task="cola", **changes))
     found = json.loads(path.read_text())["tasks"]
     assert list(found) == ["cola", "rte"] and found["rte"] == first["rte"]
-    assert (own / "out" / "results.png").read_bytes() != before
     # The checkpoint of a run that an earlier command trained stays too, the better one or not.
     sweep.run(config_of(own, task="rte", settings=(single, other), **changes))
     kept = {path.parent.name for path in (own / "out" / "rte").rglob("model.ckpt-*.index")}
     assert single.folder in kept
-    for damage in ('{"tasks": []}', '{"tasks": {"rte": {"runs": [{}]}}}'):
-        path.write_text(damage)
-        with pytest.raises(ValueError, match=r"results.json: damaged .*; remove it: the results"):
-            sweep.run(config_of(own, task="rte", **changes))
+    path.write_text('{"tasks": [1]}')
+    with pytest.raises(ValueError, match=r"results.json: damaged .*; remove it: the results"):
+        sweep.run(config_of(own, task="rte", **changes))
 
 
 @pytest.mark.all
-def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own, capsys):
+def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own):
     settings = tuple(Setting(learning_rate=r, seed=s) for r in (1e-3, 1e-5) for s in (1, 2))
     changes = {"settings": settings, "num_train_epochs": 1, "do_predict": True}
     results = sweep.run(config_of(own, **changes))
@@ -185,7 +172,6 @@ def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own, capsys):
     content = json.loads((own / "out" / "results.json").read_text())
     assert content["tasks"]["cola"]["median"] == task.median
     assert content["tasks"]["cola"]["best"] == max(task.score(run) for run in task.runs)
-    assert (own / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
     kept = {path.parent for path in (own / "out").rglob("model.ckpt-*.index")}
     assert kept == {task.best.folder}
     assert [path.name for path in results.prediction_files] == ["CoLA.tsv"]
@@ -199,13 +185,7 @@ def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own, capsys):
         sweep.run(config_of(own, **changes | {"settings": (other,), "task": "glue"}))
     content = json.loads((own / "out" / "results.json").read_text())  # and the result stays
     assert Setting(**content["tasks"]["cola"]["best_setting"]) == other
-    capsys.readouterr()
-    for _ in range(2):
-        sweep.run(config_of(own, **changes | {"settings": (other,), "do_predict": False}))
-        warning = f"has the answers of an earlier best run of cola ({task.best.setting}); the best"
-        assert warning in capsys.readouterr().err
-    sweep.run(config_of(own, **changes | {"do_predict": False}))
-    assert "warning" not in capsys.readouterr().err
+    assert Setting(**content["tasks"]["cola"]["predictions_of"]) == task.best.setting
 
 
 def test_what_was_trained_is_in_the_results_when_its_answers_cannot_be_written(own, monkeypatch):
@@ -276,28 +256,6 @@ def test_medians_and_the_best_by_hand(tmp_path):
     ]
 
 
-def test_the_picture_has_a_panel_for_each_task(tmp_path, monkeypatch):
-    figures = []
-
-    class Kept(charts.Figure):
-        def __init__(self, **options):
-            super().__init__(**options)
-            figures.append(self)
-
-    monkeypatch.setattr(charts, "Figure", Kept)
-    panels = {f"task {n}": {"one": [1.0, 2.0], "two": [0.0, float(n)]} for n in range(5)}
-    sweep.draw(panels, tmp_path / "all.png")
-    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
-    drawn = [axes for axes in figures[0].axes if axes.get_visible()]
-    assert len(figures[0].axes) == 8
-    found = {
-        axes.get_title(): {line.get_label(): list(line.get_ydata()) for line in axes.lines}
-        for axes in drawn
-    }
-    assert found == panels
-    assert {tuple(line.get_xdata()) for axes in drawn for line in axes.lines} == {(1, 2)}
-
-
 @pytest.mark.all
 def test_replicas_change_nothing(own):
     """Two of a MirroredStrategy, on two devices made of one CPU, against one."""
@@ -350,15 +308,6 @@ def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
     spans = task_model.build(SquadTask(name="squad1", data_dir=""), source, seed=1)
     assert len(task_model.trained_variables(spans)) == len(spans.trainable_variables) - 2
     assert "no such checkpoint" in refusal(own, checkpoint=f"{own}/model/model.ckpt-9")
-
-
-def test_a_hugging_face_model_without_pooler_is_refused(hugging_face, tmp_path):
-    path = shutil.copytree(hugging_face, tmp_path / "hf") / "model.safetensors"
-    tensors = safetensors.numpy.load_file(path)
-    safetensors.numpy.save_file({n: v for n, v in tensors.items() if "pooler" not in n}, path)
-    source = weights.find(str(tmp_path / "hf"), bert_config_file=None, vocab_file=None)
-    with pytest.raises(ValueError, match=r"hf: has no pooler \(bert/pooler\)"):
-        weights.check(source, needs_pooler=True)
 
 
 def test_what_does_not_belong_together_is_refused(own):
@@ -518,8 +467,8 @@ def command(folder, *more, **changes) -> list[str]:
 @pytest.mark.gate
 def test_command_line(own):
     done = starts.run(command(own, "--do_predict"), check=True)
-    *_, png, tsv, result = done.stdout.splitlines()
-    assert png.endswith("out/results.png") and tsv.endswith("predictions/CoLA.tsv")
+    *_, results, tsv, result = done.stdout.splitlines()
+    assert results.endswith("out/results.json") and tsv.endswith("predictions/CoLA.tsv")
     assert result.startswith("RESULT,cola,matthews,") and result.endswith("=0.001,runs=1")
     assert "cola, learning rate 0.001, seed 1: epoch 1: dev/matthews" in done.stderr
 

@@ -80,9 +80,7 @@ def test_what_cannot_be_scored_or_trained_on_is_found_before_the_training(tmp_pa
     published = json.loads(dev.read_text())
     del published["data"][4]["paragraphs"][0]["qas"][0]["answers"]
     dev.write_text(json.dumps(published))
-    assert refusal() == (
-        f"{dev}: question 'q4' has no answer to compare with; take the published dev file"
-    )
+    assert refusal() == (f"{dev}: damaged (lacks 'answers'); take the file as it is published")
     write_squad(dev, 6, version=version)
     if name == "squad2":
         for article in (content := json.loads(train.read_text()))["data"]:

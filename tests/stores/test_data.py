@@ -5,7 +5,6 @@ Oracle: the same commands with local paths, which other tests compare with the r
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -136,16 +135,9 @@ def made(store: Store) -> dict:
 
 
 @pytest.mark.all
-def test_a_second_run_is_refused_and_requests_are_few(store, work):
-    store.delay_s = 0.05
+def test_a_rerun_makes_few_requests(store, work):
     flags = dataset("gs://bucket", nworker=1)
-    first = start(store, "create_pretraining_data.py", **flags)
-    waiting.until(lambda: f"out/{manifest.NAME}" in outputs(store), first)
-    first.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
-    code, _, error = run(store, "create_pretraining_data.py", **flags)
-    first.send_signal(signal.SIGCONT)
-    assert code == 1 and "gs://bucket/out: another process writes here; wait for it" in error
-    code, output, error = ended(first)
+    code, output, error = run(store, "create_pretraining_data.py", **flags)
     assert code == 0 and "3 parts made" in output, error
     before = store.kinds()
     code, output, error = run(store, "create_pretraining_data.py", **flags)

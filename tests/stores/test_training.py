@@ -283,7 +283,7 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     assert "cannot be written to (gs://nobody/run/run.json: no such bucket" in text
     filled.put("bucket", "an-object", b"x")
     text = host.run(check(output_dir=f"{BUCKET}/an-object"), code=1)
-    assert f"--output_dir={BUCKET}/an-object: is a file, not a folder" in text
+    assert f"({BUCKET}/an-object: is a file, not a folder; choose another name)" in text
     text = host.run(training(input_file=f"{BUCKET}/none-*"), code=1)
     assert f"--input_file: no file matches '{BUCKET}/none-*'" in text
     filled.deny_writes()
