@@ -56,8 +56,9 @@ repository, of `convert/` and of `portable/`, below the name of the page that ex
 `portable/export.py` takes those of `run_pretraining.py` too. Other commands (`python -m ...`,
 `cleanup_scripts/`, `tracing/trace.sh`) also print theirs with `--help`. A file of `mlperf_bert/` is
 started as a module: `python -m mlperf_bert.portable.export`. `--flagfile=FILE` reads flags of a
-file; flags after it override it. A flag whose default is `true` or `false` is turned on by its
-name, and off by `no` before it: `--noshuffle`. `python -m mlperf_bert.flags_page` writes this page.
+file; flags after it override it. The default stands in brackets, then what else may be given. A
+flag whose default is `true` or `false` is turned on by its name, and off by `no` before it:
+`--noshuffle`. `python -m mlperf_bert.flags_page` writes this page.
 """
 _NUMBER = "must be a number "
 _SIGNS = {"at least": ">=", "at most": "<=", "above": ">", "below": "<", " and": ","}
@@ -121,16 +122,15 @@ def _described_action(action: argparse.Action) -> dict[str, Any]:
 def section(script: str, found: Sequence[dict[str, Any]]) -> str:
     """Returns the section of the page on a script."""
     page = _EXPLAINED_IN[script]
-    rows = [f"## {script}", "", f"[{Path(page).stem}]({page})", ""]
-    rows += ["| flag | default; values | meaning |", "|---|---|---|"]
+    lines = [f"## {script}", "", f"[{Path(page).stem}]({page})", ""]
     for flag in found:
         dashes = "" if flag.get("is_positional") else "--"
+        values = f" ({values})" if (values := _values(flag)) else ""
         meaning = " ".join(flag["meaning"].split())
         if other := flag.get("page"):
             meaning += f" ([{Path(other).stem}]({other}))"
-        cells = [f"`{dashes}{flag['name']}`", _values(flag), meaning]
-        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(rows)
+        lines.append(f"- `{dashes}{flag['name']}`{values}: {meaning}")
+    return "\n".join(lines)
 
 
 def _values(flag: dict[str, Any]) -> str:

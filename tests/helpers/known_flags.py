@@ -80,4 +80,4 @@ def flags_of(script: str) -> set[str]:
     """The names of a script's flags, by the page of flags."""
     page = flags_page.PAGE.read_text(encoding="utf-8")
     section = page.partition(f"\n## {script}\n")[2].partition("\n## ")[0]
-    return set(re.findall(r"^\| `--(\w+)`", section, re.MULTILINE))
+    return set(re.findall(r"^- `--(\w+)`", section, re.MULTILINE))
