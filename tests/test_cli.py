@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -174,27 +173,6 @@ def test_a_flag_that_cannot_be_read_is_one_line(inputs, name, value, message):
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("run_pretraining.py: ") and name in line and message in line
     assert not (inputs / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "words, instead",
-    [
-        ("compare A B", "mlperf_results.compare"),
-        ("watch bert.log --follow", "mlperf_results.watch"),
-        ("published clones", "mlperf_results.make_published"),
-        ("campaign --org=o --alternate a b --", "mlperf_results.alternate --variants A B"),
-        ("report org --standing=page.html", "mlperf_results.standing --output=PAGE.html"),
-    ],
-)
-def test_what_submission_was_asked_for_before_names_the_command_of_today(words, instead):
-    command, *rest = words.split()
-    module = f"mlperf_bert.submission.{command}"
-    done = subprocess.run(
-        [sys.executable, "-m", module, *rest], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert line.endswith(f": has left; use python -m {instead}")
 
 
 OTHER_SCRIPTS = {

@@ -85,22 +85,19 @@ def claim(campaign: Campaign) -> None:
     Raises:
       ValueError: it belongs to another campaign, or holds other things.
     """
-    content: dict[str, object] = {
-        "org": campaign.org,
-        "system": campaign.system,
-        "status": campaign.status,
-        "flags": list(campaign.flags),
-        "offline_eval_input_file": campaign.offline_eval_input_file,
-    }
-    found = recorded(campaign.folder, logs.CAMPAIGN_RECORD, content)
+    names = ("org", "system", "status", "offline_eval_input_file")
+    content: dict[str, object] = {name: getattr(campaign, name) for name in names}
+    content["flags"] = list(campaign.flags)
+    record = recorded(campaign.folder, logs.CAMPAIGN_RECORD, content)
     paths.make_folder(campaign.runs_dir)
-    differing = [name for name in content if found.get(name) != content[name]]
+    differing = [name for name in content if record.get(name) != content[name]]
+    # Until the first run has begun, a mistake may be corrected.
     if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):
         raise ValueError(
             f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
             "give the same flags, or another --output_dir"
         )
-    if differing:  # a mistake is being corrected
+    if differing:
         write_record(campaign.folder / logs.CAMPAIGN_RECORD, content)
 
 
@@ -134,21 +131,7 @@ def interrupted_runs(campaign: Campaign) -> list[str]:
     folders = sorted(campaign.runs_dir.glob("*.interrupted-*"))
     for number in range(campaign.num_runs):
         folders += campaign.output_dirs(number)[:-1]
-    return [
-        f"{folder.name}: cut off after {_samples_trained(folder)} samples, run again"
-        for folder in folders
-    ]
-
-
-def _samples_trained(output_dir: paths.Location) -> str:
-    log = output_dir / logs.LOG_NAME
-    if not log.exists():
-        return "0"
-    try:
-        found = [record for record in logs.read_records(log) if record.key == "block_stop"]
-    except ValueError:  # cut in the middle of a line
-        return "an unknown number of"
-    return f"{found[-1].metadata.get('samples_count', 0):,}" if found else "0"
+    return [f"{folder.name}: cut off, run again" for folder in folders]
 
 
 def _train(campaign: Campaign, number: int) -> RunResult:

@@ -20,7 +20,7 @@ from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
-from mlperf_bert.options import duration, words_with_home
+from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import report_charts
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.run_logs import require_free
@@ -32,7 +32,7 @@ _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
 
 _COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", "init min", "seed",
             "compliance", "kWh")  # fmt: skip
-"""Of the page's table; the last one only if some log says the energy."""
+"""Of the table; the last one only if some log says the energy."""
 
 
 def judge_systems(
@@ -50,36 +50,16 @@ def judge_systems(
 
 
 def as_text(system: SystemVerdict) -> str:
-    """Return the report for a terminal."""
-    lines = [f"{system.name}: {_score(system)}", _ROW.format(*_HEADINGS)]
-    for run, verdict in zip(system.runs, system.compliance, strict=True):
-        lines.append(_ROW.format(*_row(run), "yes" if verdict.passed else "NO"))
-    rcp = system.rcp
-    lines.append(f"  RCP: {rcp.word} ({rcp.reason})")
-    if system.rcp_unaided:
-        lines.append(f"  {UNAIDED}: {system.rcp_unaided}")
-    if rcp.mean_samples and rcp.min_mean_samples and rcp.submission_mean_samples:
-        lines.append(
-            f"  samples to converge: olympic mean {rcp.submission_mean_samples:,.0f}; the "
-            f"reference's is {rcp.mean_samples:,.0f}, credible from {rcp.min_mean_samples:,.0f} on"
-        )
-    lines.append(f"  seeds: {'unique' if system.seeds.passed else 'FAILED'}")
-    phases = mean_phase_minutes(system.runs)
-    times = ", ".join(f"{kind} {minutes:.4g}" for kind, minutes in phases.items())
-    lines.append(f"  minutes of a run by phase, mean: {times or 'the logs do not say'}")
-    if energy := mean_energy(system.runs):
-        lines.append(f"  energy of a run{', mean' if len(system.runs) > 1 else ''}: {energy}")
-    budget_seconds = system.runs[0].hyperparameters.get("time_budget_seconds")
-    if isinstance(budget_seconds, int | float) and 0 < budget_seconds < 2**63:
-        lines.append(f"  time budget of a run: {duration(budget_seconds)}")
-    for name in ("accelerator_model_name", "host_processor_model_name", "framework"):
-        if system.description.get(name):
-            lines.append(f"  {name.replace('_', ' ')}: {system.description[name]}")
-    made = (
-        f"{name.replace('_', ' ')} {value}" for name, value in system.runs[0].provenance.items()
-    )
-    lines += [f"  made from: {text}" for text in made if not text.endswith(" ")]
-    lines += [f"  problem: {problem}" for problem in system.problems]
+    """Return the report for a terminal: the page's table, figures and problems."""
+    columns = _columns([system])
+    rows = [columns, *([text for text, _ in row] for row in _rows(system))]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = [f"{system.name}, under ruleset {system.ruleset}"]
+    for row in rows:
+        lines.append("  " + "  ".join(text.rjust(width) for text, width in zip(row, widths)))
+    lines += [f"  {card.label}: {card.value} ({card.note})" for card in _cards(system)]
+    lines += [f"  problem: {problem}" for problem in _problems(system)]
+    lines += [f"  {remark}" for remark in _remarks(system)]
     return "\n".join(lines)
 
 
@@ -101,51 +81,26 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
     return json.dumps(finite, indent=1, allow_nan=False) + "\n"
 
 
-_HEADINGS = "run status minutes samples accuracy batch samples/s seed compliant".split()
-_ROW = "  {:<14} {:<8} {:>10} {:>11} {:>8} {:>6} {:>11} {:>11} {:>9}"
-
-
-def _row(run: RunResult) -> list[str]:
-    return [
-        run.path.name,
-        run.status,
-        f"{run.minutes:.4f}",
-        "-" if run.samples_to_converge is None else f"{run.samples_to_converge:,}",
-        f"{run.evaluations[-1].accuracy:.4f}" if run.evaluations else "-",
-        str(run.global_batch_size or "-"),
-        f"{run.samples_per_second:,.0f}" if run.samples_per_second else "-",
-        str(run.seeds[0]) if run.seeds else "none",
-    ]
-
-
-def _score(system: SystemVerdict) -> str:
-    if system.olympic_minutes is None:
-        return "no score: too few runs converged"
-    text = f"{system.olympic_minutes:.5f} minutes, olympic mean of {len(system.runs)} runs"
-    if system.rcp.scaling != 1.0:
-        text += f"; {system.scaled_minutes:.5f} scaled by {system.rcp.scaling:.4f}"
-    return text
-
-
 def page(verdicts: Sequence[SystemVerdict], *, title: str, subtitle: str) -> str:
     """Return the page on systems, each with its pictures."""
-    with_energy = any(_kwh(run) for system in verdicts for run in system.runs)
     return pages.render(
         "report.html",
         title=title,
         subtitle=subtitle,
-        columns=_COLUMNS if with_energy else _COLUMNS[:-1],
+        columns=_columns(verdicts),
         systems=verdicts,
         charts=report_charts,
         figures_of=_cards,
         problems_of=_problems,
         remarks_of=_remarks,
-        rows_of=lambda system: [
-            _cells(run, verdict.passed)
-            for run, verdict in zip(system.runs, system.compliance, strict=True)
-        ],
+        rows_of=_rows,
         facts_of=_facts,
     )
+
+
+def _columns(verdicts: Sequence[SystemVerdict]) -> tuple[str, ...]:
+    with_energy = any(_kwh(run) for system in verdicts for run in system.runs)
+    return _COLUMNS if with_energy else _COLUMNS[:-1]
 
 
 def _remarks(system: SystemVerdict) -> list[str]:
@@ -208,21 +163,30 @@ def _problems(system: SystemVerdict) -> list[str]:
     return found
 
 
-def _cells(run: RunResult, compliant: bool) -> list[tuple[str, bool | None]]:
+def _rows(system: SystemVerdict) -> list[list[tuple[str, bool | None]]]:
     """Each cell's text, and whether it is good or bad news; None for neither."""
-    rate, init, kwh = run.samples_per_second, run.init_minutes, _kwh(run)
-    return [
-        (run.path.stem, None),
-        (run.status, run.succeeded),
-        (f"{run.minutes:.4f}", None),
-        ("-" if run.samples_to_converge is None else f"{run.samples_to_converge:,}", None),
-        (f"{run.evaluations[-1].accuracy:.4f}" if run.evaluations else "-", None),
-        (f"{rate:,.1f}" if rate else "-", None),
-        ("-" if init is None else f"{init:.2f}", None),
-        (str(run.seeds[0]) if run.seeds else "-", None),
-        ("yes" if compliant else "no", compliant),
-        ("-" if kwh is None else f"{kwh:.4g}", None),
-    ]
+    rows = []
+    for run, verdict in zip(system.runs, system.compliance, strict=True):
+        accuracy = run.evaluations[-1].accuracy if run.evaluations else None
+        rows.append(
+            [
+                (run.path.stem, None),
+                (run.status, run.succeeded),
+                (_number(run.minutes, ".4f"), None),
+                (_number(run.samples_to_converge, ","), None),
+                (_number(accuracy, ".4f"), None),
+                (_number(run.samples_per_second, ",.1f"), None),
+                (_number(run.init_minutes, ".2f"), None),
+                (str(run.seeds[0]) if run.seeds else "-", None),
+                ("yes" if verdict.passed else "no", verdict.passed),
+                (_number(_kwh(run), ".4g"), None),
+            ]
+        )
+    return rows
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "-" if value is None else f"{value:{spec}}"
 
 
 def _kwh(run: RunResult) -> float | None:

@@ -117,9 +117,7 @@ def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
     runs = train(made)
     assert [result.seeds for result in runs] == [(100 + number,) for number in range(5)]
     assert (tmp_path / "calls").read_text().split() == ["0", "1", "2", "3", "3", "4"]
-    assert campaign.interrupted_runs(made) == [
-        "3.interrupted-1: cut off after 150,080 samples, run again"
-    ]
+    assert campaign.interrupted_runs(made) == ["3.interrupted-1: cut off, run again"]
 
 
 @pytest.mark.parametrize("code", [-9, 128 + 9, 128 + 15])  # those above 128: in a container
@@ -239,18 +237,6 @@ def test_an_evaluation_that_failed_is_repeated_without_the_training(make, tmp_pa
     assert campaign.interrupted_runs(made) == []
 
 
-def test_a_log_that_was_cut_off_in_a_line_is_no_obstacle(make, tmp_path):
-    made = make({"0": "exit 75"}, num_runs=1)
-    with pytest.raises(campaign.Interrupted):
-        train(made)
-    log = tmp_path / "campaign" / "runs" / "0" / "bert.log"
-    log.write_text(log.read_text()[:-30])
-    train(made)
-    assert campaign.interrupted_runs(made) == [
-        "0.interrupted-1: cut off after an unknown number of samples, run again"
-    ]
-
-
 @pytest.mark.all
 @pytest.mark.parametrize(
     ("plan", "num_runs", "reason"),
@@ -343,11 +329,8 @@ def test_a_folder_with_another_campaign_at_work_is_refused(make, tmp_path):
         ({"org": "a/b"}, "--org='a/b' names folders"),
         ({"org": ".."}, "--org='..' names folders"),
         ({"system": "a\nb"}, r"--system='a\\nb' names folders"),
-        ({"system": "a\x1b[1mb"}, r"--system='a\\x1b\[1mb' names folders"),
-        ({"system": "a\udcffb"}, r"--system='a\\udcffb' names folders"),
         ({"org": "--runs"}, "--org='--runs' names folders"),
         ({"system": "x" * 300}, r"--system='x+\.\.\.x+' names folders"),
-        ({"system": "é" * 51}, r"--system='é+\.\.\.é+' names folders"),
         ({"num_runs": 0}, "--runs=0: at least 1"),
         ({"flags": ()}, "give the flags of run_pretraining.py after --"),
         ({"flags": ("--seed=1",)}, "--seed is given by the campaign to every run"),
