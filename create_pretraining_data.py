@@ -1,7 +1,7 @@
 """Makes TFRecords of masked training examples from text with one sentence a line.
 
 With --output_file all input becomes one set of examples, as in the reference. With --output_dir
-every input file becomes a TFRecord of the same name, in parallel, resumable, with a manifest.
+every input file becomes a TFRecord of the same name, in parallel, resumable, with a record of them.
 """
 
 from mlperf_bert import signals
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.data import casing, overview, provenance, verification, vocabulary
-from mlperf_bert.data.dataset import DatasetConfig, Request, write_dataset
+from mlperf_bert.data import casing, provenance, verification, vocabulary
+from mlperf_bert.data.dataset import DatasetConfig, Request, summary, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import require_apart, require_writable
@@ -61,22 +61,22 @@ def _config() -> DatasetConfig:
 
 def _make_file(request: Request) -> None:
     if FLAGS.examples_per_part:
-        raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
+        raise ValueError("--examples_per_part needs --output_dir, whose record says so")
     started = time.monotonic()
     texts = _texts(request.input_file)
     outputs = _outputs(request.output_file, [*texts, FLAGS.vocab_file])
     config = _config()
-    made = write_examples(texts, outputs, config.tokenizer(), config.instances)
+    num_examples = write_examples(texts, outputs, config.tokenizer(), config.instances)
     seconds = time.monotonic() - started
     provenance.note(
         outputs[0].parent,
-        step="training examples",
+        step="one file of examples",
         inputs=[*texts, config.vocab_file],
         outputs=outputs,
         parameters=config.parameters(),
     )
     num_bytes = sum(map(paths.size_bytes, outputs))
-    print(f"{made.examples:,} examples, {num_bytes:,} bytes in {request.output_file}")
+    print(f"{num_examples:,} examples, {num_bytes:,} bytes in {request.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")
 
 
@@ -121,23 +121,20 @@ def _make_dataset(request: Request) -> None:
             raise ValueError("--beam_options needs Apache Beam: pip install apache-beam") from error
         options = shlex.split(request.beam_options)
         make = functools.partial(beam_pipeline.make_parts, options=options)
-    found, made = write_dataset(request, _config(), make)
+    record, made = write_dataset(request, _config(), make)
     seconds = time.monotonic() - started
     needed = {size: point.mean_samples for size, point in reference_points().items()}
-    print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
-    picture = paths.location(request.output_dir) / overview.PICTURE_NAME
-    overview.save_picture(picture, found)
-    print(f"histograms: {picture}")
+    print(summary(record, num_made=len(made), seconds=seconds, samples_needed=needed))
 
 
 def _verify(request: Request) -> None:
     if not request.output_dir:
-        raise ValueError("--verify needs --output_dir, the folder with the manifest")
+        raise ValueError("--verify needs --output_dir, the folder of the parts")
     files = expand_input(request.input_file) if request.input_file else []
     issues = verification.verify(paths.location(request.output_dir), map(paths.location, files))
     if issues:
         raise Problems(issues)
-    print(f"{request.output_dir}: all parts agree with the manifest")
+    print(f"{request.output_dir}: all parts are as recorded")
 
 
 if __name__ == "__main__":

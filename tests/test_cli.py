@@ -179,7 +179,7 @@ OTHER_SCRIPTS = {
     "create_pretraining_data.py": {
         **{"max_seq_length": 4, "max_predictions_per_seq": 0, "dupe_factor": 0, "nworker": -1},
         **{"masked_lm_prob": 2, "short_seq_prob": "nan", "random_seed": 2**32, "vocab_file": ""},
-        **{"memory_budget_gib": "-inf", "examples_per_part": -1, "input_file": ""},
+        **{"examples_per_part": -1, "input_file": ""},
     },
     "pick_eval_samples.py": {
         **{"num_examples_to_pick": 0, "max_seq_length": 0, "max_predictions_per_seq": -1},

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlperf_bert.data import manifest, overview, verification
+from mlperf_bert.data import provenance, verification
 from mlperf_bert.mlperf import convergence, joining, logs
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
@@ -38,13 +38,13 @@ MARK = b":::MLLOG "
 PUBLISHED = published.load()[::30]
 LOG = object()  # the log of a run
 
-PART = {"input_bytes": 9, "input_md5": "0" * 32, "examples": 2, "bytes": 5, "sha256": "0" * 64}
-PART |= {"length_histogram": [1] * 16, "predictions_histogram": [0] * 16}
-MANIFEST = {
+PART = {"path": "part-0", "bytes": 5, "digest": f"sha256:{64 * '0'}", "examples": 2}
+ORIGIN = {
+    "step": provenance.PARTS,
+    "inputs": [{"path": "../part-0", "bytes": 9, "digest": f"md5:{32 * '0'}"}],
+    "outputs": [PART, PART | {"path": "part-1"}],
     "parameters": {"examples_per_part": 0, "max_seq_length": 128},
-    "versions": {"numpy": "2"},
-    "parts": {"part-0": PART, "part-1": PART},
-    "whole_parts_fit_for_submission": True,
+    "made_with": {"numpy": "2"},
 }
 CONFIG = dataclasses.replace(
     TINY,
@@ -97,13 +97,12 @@ def log_lines(folder: Path) -> list[dict]:
     return [line | {"time_ms": 10**12 + 1000 * number} for number, line in enumerate(found)]
 
 
-def read_manifest(path: Path) -> None:
+def read_origin(path: Path) -> None:
     (path.parent / "part-0").write_bytes(b"12345")
-    found = manifest.load(path.parent)
     verification.verify(path.parent)
-    overview.summary(found, num_made=0, seconds=1.0, samples_needed={448: 2.5e6})
-    found.content()
-    assert found.is_whole in (True, False)
+    provenance.known_digests([str(path.parent / "part-0")])
+    [record] = provenance.read(path.parent)
+    provenance.add(path.parent, record, continues=True)
 
 
 def read_log(path: Path) -> None:
@@ -167,7 +166,7 @@ def drop_metrics(path: Path) -> None:
 
 # target -> name of the file, what it holds when whole, who reads it
 TARGETS = {
-    "manifest": ("manifest.json", MANIFEST, read_manifest),
+    "provenance": (provenance.NAME, {"records": [ORIGIN]}, read_origin),
     "bert_config": (
         "bert_config.json",
         dataclasses.asdict(CONFIG),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import manifest, provenance
+from mlperf_bert.data import provenance
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import sweep
 from mlperf_bert.mlperf import logs
@@ -26,7 +26,6 @@ def claim(folder: Path) -> None:
 
 # Who reads a record from its folder -> its name, texts whose fields are wrong, and what to do.
 READERS = {
-    manifest.load: (manifest.NAME, ['{"parts": []}'], "remove it and its parts"),
     provenance.read: (provenance.NAME, ['{"records": [{"inputs": [{}]}]}'], AGAIN),
     output.read_record: (logs.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
     finished_run: (logs.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.data import provenance
 from mlperf_bert.mlperf import ledger
 from tests.fixtures import REPOSITORY, lacking
 from tests.helpers.tiny_examples import spoil, train, write_inputs
@@ -24,8 +25,14 @@ def work(tmp_path):
 
 @pytest.mark.gate
 def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
-    of_a_sample = {"parameters": {"examples_per_part": 6000}, "versions": {}, "parts": {}}
-    (work / "manifest.json").write_text(json.dumps(of_a_sample))
+    of_a_sample = provenance.Record(
+        step=provenance.PARTS,
+        inputs=[],
+        outputs=[],
+        parameters={"examples_per_part": 6000},
+        made_with={},
+    )
+    provenance.add(work, of_a_sample)
     began = time.time()
     done = train(work)
     most = time.time() - began

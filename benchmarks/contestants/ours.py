@@ -43,7 +43,7 @@ def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
         devices=Devices(create_strategy(config.device)),
         files=[],
         eval_files=[],
-        manifests={},
+        records={},
     )
     _, trainer = build.build_trainer(setup, seed=1, compiled=config.compilation)
     return trainer

@@ -14,7 +14,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from mlperf_bert.data.dataset import DatasetConfig, Results, make_part
-from mlperf_bert.data.manifest import Part
+from mlperf_bert.data.provenance import File
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
@@ -53,20 +53,21 @@ def make_parts(
     outcome = json.loads(paths.read_bytes(folder / _OUTCOME))
     with paths.failures_named(folder / _OUTCOME):
         (folder / _OUTCOME).unlink()
-    yield {name: Part(**result) if isinstance(result, dict) else result for name, result in outcome}
+    for name, result in outcome:
+        yield {name: result if isinstance(result, str) else (File(**result[0]), File(**result[1]))}
 
 
 class _MakePart(beam.DoFn):
-    """(name, input path) -> (name, the part as a dict or why it failed)."""
+    """(name, input path) -> (name, text and part as dicts, or why it failed)."""
 
     def __init__(self, folder: paths.Location, tokenizer: Tokenizer, config: DatasetConfig):
         self._folder, self._tokenizer, self._config = folder, tokenizer, config
 
-    def process(self, element: tuple[str, str]) -> Iterator[tuple[str, dict | str]]:
+    def process(self, element: tuple[str, str]) -> Iterator[tuple[str, list[dict] | str]]:
         name, path = element
         try:
-            part = make_part(path, self._folder / name, self._tokenizer, self._config)
-            yield name, dataclasses.asdict(part)
+            made = make_part(path, self._folder / name, self._tokenizer, self._config)
+            yield name, list(map(dataclasses.asdict, made))
         except (ValueError, OSError) as error:
             # Not left to Beam, which would end the pipeline: the other parts are kept.
             yield name, str(error)

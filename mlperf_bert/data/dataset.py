@@ -1,8 +1,8 @@
-"""Many parts at once: one TFRecord per text file, in processes, resumable, with a manifest.
+"""Many parts at once: one TFRecord per text file, in processes, resumable, with a record of them.
 
 Every part is made by a new process: its memory is freed when it ends, and when it is killed, the
-part is known. A part is written whole, then entered in the manifest, so that after any interruption
-a rerun makes exactly what is missing.
+part is known. A part is written whole, then entered in provenance.json, so that after any
+interruption a rerun makes exactly what is missing.
 """
 
 import concurrent.futures
@@ -13,19 +13,14 @@ import functools
 import hashlib
 import multiprocessing
 import os
-import platform
 import posixpath
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TypeAlias
 
-import numba
-import numpy as np
-
-from mlperf_bert.data import example_encoder, manifest, provenance, stages
+from mlperf_bert.data import example_encoder, provenance, stages
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
-from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.data.sentences import documents_of
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import locks, paths, whole
@@ -33,10 +28,6 @@ from mlperf_bert.files.whole import digest, read_regular_file
 from mlperf_bert.messages import Progress, as_lines
 from mlperf_bert.options import flags_of, option, options
 
-# Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
-_WORKER_BASE_BYTES = 250 << 20
-_WORKER_BYTES_PER_INPUT_BYTE = 2
-_WORKER_BYTES_PER_INPUT_BYTE_AND_COPY = 1.2
 # The workers of a run that was killed keep its lock for a moment.
 LOCK_PATIENCE_SECONDS = 5
 
@@ -49,14 +40,13 @@ class Request:
     output_file: str = option(None, "TFRecord, or several with commas, filled in turn.", path=True)
     # From here on: not in the reference.
     output_dir: str = option(
-        None, "Folder for one TFRecord per input file, and a manifest.", path=True
+        None, "Folder for one TFRecord per input file, and a record of them.", path=True
     )
     nworker: int = option(0, "Parts of --output_dir made at once; 0: one per core.", at_least=0)
-    memory_budget_gib: float = option(0.0, "Lowers --nworker to fit; 0: no limit.", at_least=0)
     beam_options: str = option(
         None, "Make --output_dir with Apache Beam: its options, as '--runner=...'."
     )
-    verify: bool = option(False, "Only check --output_dir against its manifest, make nothing.")
+    verify: bool = option(False, "Only check --output_dir against its record, make nothing.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,35 +72,15 @@ class DatasetConfig:
         )
 
     def parameters(self) -> dict[str, object]:
-        """Everything that determines the bytes, as the manifest records it."""
+        """Everything that determines the bytes, as provenance.json records it."""
         own = dataclasses.asdict(self)
         vocabulary = read_regular_file(own.pop("vocab_file"))
         return own.pop("instances") | own | {"vocab_md5": hashlib.md5(vocabulary).hexdigest()}
 
 
-def num_workers(
-    inputs: list[str], *, dupe_factor: int, nworker: int = 0, memory_budget_bytes: float = 0
-) -> int:
-    """Returns how many parts to make at once: `nworker` or the cores, as far as memory reaches.
-
-    Raises:
-      ValueError: the budget is too small for one worker.
-    """
-    workers = min(nworker or len(os.sched_getaffinity(0)), len(inputs))
-    largest_bytes = max(paths.in_parallel(paths.size_bytes, inputs))
-    factor = _WORKER_BYTES_PER_INPUT_BYTE + _WORKER_BYTES_PER_INPUT_BYTE_AND_COPY * dupe_factor
-    per_worker_bytes = _WORKER_BASE_BYTES + factor * largest_bytes
-    if memory_budget_bytes:
-        workers = min(workers, int(memory_budget_bytes / per_worker_bytes))
-    if workers < 1:
-        raise ValueError(
-            f"memory_budget_gib={memory_budget_bytes / 2**30:.2f}: one worker needs about "
-            f"{per_worker_bytes / 2**30:.2f} GiB for the largest part; raise the budget"
-        )
-    return workers
-
-
-Results: TypeAlias = dict[str, Part | str]
+Made: TypeAlias = tuple[provenance.File, provenance.File]
+"""The text of a part, and the part."""
+Results: TypeAlias = dict[str, Made | str]
 """Name -> the part, or why it failed."""
 Make: TypeAlias = Callable[
     [dict[str, str], paths.Location, Tokenizer, DatasetConfig], Generator[Results, None, None]
@@ -120,8 +90,8 @@ Make: TypeAlias = Callable[
 
 def write_dataset(
     request: Request, config: DatasetConfig, make: Make | None = None
-) -> tuple[Manifest, list[str]]:
-    """Makes the parts that are missing; returns the manifest and the names made now.
+) -> tuple[provenance.Record, list[str]]:
+    """Makes the parts that are missing; returns the record of all and the names made now.
 
     Args:
       request: with an output_dir.
@@ -140,127 +110,121 @@ def write_dataset(
             "name different --output_dir"
         )
     tokenizer = config.tokenizer()
-    if make is None:
-        workers = num_workers(
-            files,
-            dupe_factor=config.instances.dupe_factor,
-            nworker=request.nworker,
-            memory_budget_bytes=request.memory_budget_gib * 2**30,
-        )
-        make = functools.partial(_make_in_processes, workers=workers)
+    workers = request.nworker or len(os.sched_getaffinity(0))
+    make = make or functools.partial(_make_in_processes, workers=workers)
     folder = paths.location(request.output_dir)
     named = [(f"--output_dir: {folder / name}", folder / name) for name in inputs]
     whole.require_apart(named, [*files, config.vocab_file], remedy="give another --output_dir")
+    failures: dict[str, str] = {}
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
-        made = _DataSet(folder, inputs, config, _open_manifest(folder, config, inputs))
-        missing = made.missing()
-        if missing:
-            provenance.read(folder)  # a damaged one is refused now, not when the parts are made
+        record = _record_to_go_on(folder, config, inputs)
+        missing = _missing(folder, record, inputs)
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
-            failures = made.enter(results, len(missing), require_held=lock.require_held)
+            for result in results:
+                failures |= {name: why for name, why in result.items() if isinstance(why, str)}
+                if made := [files for files in result.values() if not isinstance(files, str)]:
+                    lock.require_held()
+                    record = _with_parts(record, made)
+                    provenance.add(folder, record, continues=True)
     if failures:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(failures.items()))
         raise ValueError(f"{len(failures)} of {len(inputs)} parts failed, run again: {listed}")
-    return made.manifest, sorted(missing)
+    return record, sorted(missing)
 
 
-def _open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterable[str]) -> Manifest:
-    """Returns the manifest to go on with: the folder's, or a new one, which is written.
+def _record_to_go_on(
+    folder: paths.Location, config: DatasetConfig, parts: Iterable[str]
+) -> provenance.Record:
+    """The record of the folder's parts; a new one is written.
 
     Raises:
       ValueError: the folder holds data made with other parameters, or parts of unknown origin.
     """
+    remedy = "choose another --output_dir or remove the old data"
     parameters = config.parameters()
-    before = manifest.load(folder)
+    before = provenance.of_step(folder, provenance.PARTS)
     if before is None:
         with paths.failures_named(folder):
             present = {path.name for path in folder.glob("*")}
         if foreign := min(present.intersection(parts), default=None):
-            raise ValueError(
-                f"{folder}: holds {foreign} but no {manifest.NAME}; "
-                "choose another --output_dir or remove the old data"
-            )
-        versions = {"python": platform.python_version(), "numpy": np.__version__}
-        before = Manifest(parameters, versions | {"numba": numba.__version__})
-        before.save(folder)
-    for name, value in parameters.items():
-        if before.parameters.get(name) != value:
-            raise ValueError(
-                f"{folder}: made with {name}={before.parameters.get(name)}, now it is {value}; "
-                "choose another --output_dir or remove the old data"
-            )
-    return before
-
-
-@dataclasses.dataclass(frozen=True)
-class _DataSet:
-    """A folder, the text of each part (name -> path), and the manifest, which grows."""
-
-    folder: paths.Location
-    inputs: Mapping[str, str]
-    config: DatasetConfig
-    manifest: Manifest
-
-    def missing(self) -> dict[str, str]:
-        """Name -> input of every part that is not what the manifest says, or of another text.
-
-        Sizes are always compared; the content only of files changed since the manifest was written,
-        so that a rerun over hundreds of GB is quick. `verify` reads everything.
-        """
-        written = paths.status(self.folder / manifest.NAME)
-        assert written is not None  # `_open_manifest` has written it
-
-        def is_done(name: str) -> bool:
-            if (part := self.manifest.parts.get(name)) is None:
-                return False
-            files = (self.folder / name, paths.location(self.inputs[name]))
-            statuses = [paths.status(file) for file in files]
-            sizes = [status and status.size_bytes for status in statuses]
-            if sizes != [part.bytes, part.input_bytes]:
-                return False
-            digests = (("sha256", part.sha256), ("md5", part.input_md5))
-            return all(
-                (status and status.is_older_than(written)) or digest(file, algorithm) == expected
-                for file, status, (algorithm, expected) in zip(files, statuses, digests)
-            )
-
-        done = dict(zip(self.inputs, paths.in_parallel(is_done, list(self.inputs))))
-        return {name: path for name, path in self.inputs.items() if not done[name]}
-
-    def enter(
-        self, results: Iterable[Results], to_go: int, *, require_held: Callable[[], None]
-    ) -> dict[str, str]:
-        """Enters so many parts in the manifest as they come; returns why others failed, by name."""
-        failures: dict[str, str] = {}
-        for result in results:
-            failures |= {name: why for name, why in result.items() if isinstance(why, str)}
-            parts = {name: part for name, part in result.items() if isinstance(part, Part)}
-            to_go -= len(parts)
-            # Until the record is written one part counts as missing: a run that ends before is
-            # repeated, and makes this part again and the record.
-            last = dict([parts.popitem()]) if parts and not to_go else {}
-            for entered in filter(None, (parts, last)):
-                require_held()
-                self.manifest.parts.update(entered)
-                if entered is last:
-                    self._note_provenance()
-                self.manifest.save(self.folder)
-        return failures
-
-    def _note_provenance(self) -> None:
-        """Records what the parts were made from; their digests are those of the manifest."""
-        parts = self.manifest.parts
-        made = {str(self.folder / name): f"sha256:{part.sha256}" for name, part in parts.items()}
-        texts = {path: f"md5:{parts[name].input_md5}" for name, path in self.inputs.items()}
-        provenance.note(
-            self.folder,
-            step="training examples",
-            inputs=[*(self.inputs[name] for name in sorted(self.inputs)), self.config.vocab_file],
-            outputs=[self.folder / name for name in sorted(parts)],
-            parameters=self.manifest.parameters,
-            digests=made | texts,
-            continues=True,
+            raise ValueError(f"{folder}: holds {foreign}, and no record of its origin; {remedy}")
+        vocabulary = provenance.describe(config.vocab_file, folder)
+        before = provenance.Record(
+            step=provenance.PARTS,
+            inputs=[vocabulary],
+            outputs=[],
+            parameters=parameters,
+            made_with={},
         )
+        provenance.add(folder, before)
+    for name, value in parameters.items():
+        if (there := before.parameters.get(name)) != value:
+            raise ValueError(f"{folder}: made with {name}={there}, now it is {value}; {remedy}")
+    return dataclasses.replace(before, made_with=provenance.made_with())
+
+
+def _missing(
+    folder: paths.Location, record: provenance.Record, inputs: Mapping[str, str]
+) -> dict[str, str]:
+    """Name -> text of every part that is not what the record says, or of another text.
+
+    Sizes are always compared; the content only of files changed since the record was written, so
+    that a rerun over hundreds of GB is quick. `verify` reads everything.
+    """
+    written = paths.status(folder / provenance.NAME)
+    texts, parts = map(provenance.by_name, (record.inputs, record.outputs))
+
+    def is_done(name: str) -> bool:
+        if name not in texts or name not in parts:
+            return False
+        text = dataclasses.replace(texts[name], path=paths.name_from(inputs[name], folder))
+        files = (text, parts[name])
+        return not any(provenance.difference(file, folder, since=written) for file in files)
+
+    done = paths.in_parallel(is_done, list(inputs))
+    return {name: path for (name, path), is_made in zip(inputs.items(), done) if not is_made}
+
+
+def _with_parts(record: provenance.Record, made: Iterable[Made]) -> provenance.Record:
+    """The record with some parts more, or in place of others of their names."""
+    texts, parts = map(provenance.by_name, (record.inputs, record.outputs))
+    for text, part in made:
+        texts[posixpath.basename(text.path)], parts[part.path] = text, part
+    inputs, outputs = ([files[name] for name in sorted(files)] for files in (texts, parts))
+    return dataclasses.replace(record, inputs=inputs, outputs=outputs)
+
+
+def summary(
+    record: provenance.Record,
+    *,
+    num_made: int,
+    seconds: float,
+    samples_needed: Mapping[int, float],
+) -> str:
+    """The numbers of parts, examples and bytes, the time, and how many passes runs need.
+
+    Args:
+      record: of all parts.
+      num_made: parts made by this run, in so many `seconds`.
+      samples_needed: global batch size -> samples a run needs on average.
+    """
+    parts = record.outputs
+    examples = sum(part.examples or 0 for part in parts)
+    num_bytes = sum(part.bytes for part in parts)
+    first = record.parameters["examples_per_part"]
+    kind = f"the first {first} examples of each part: a uniform sample, not fit for a submission"
+    return "\n".join(
+        [
+            f"{len(parts)} parts, {examples:,} examples, {num_bytes:,} bytes "
+            f"({kind if first else 'whole parts'})",
+            f"{num_made} parts made in {seconds:.1f} s, {len(parts) - num_made} were there already",
+            "a run needs on average, by global batch size, so many samples, or passes over these:",
+            *(
+                f"{batch:>10}: {needed:>11,.0f}  {needed / max(examples, 1):10.2f}"
+                for batch, needed in sorted(samples_needed.items())
+            ),
+        ]
+    )
 
 
 def warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
@@ -302,12 +266,12 @@ def _make_in_processes(
                 ended, _ = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
                 for future in ended:
                     name, pool = running.pop(future)
-                    result: Part | str = "its process was killed (memory? lower --nworker)"
+                    result: Made | str = "its process was killed (memory? lower --nworker)"
                     with contextlib.suppress(concurrent.futures.BrokenExecutor):
                         result = future.result()
                     pool.shutdown()
                     progress.advance(sizes[name])
-                    state = "done" if isinstance(result, Part) else "failed"
+                    state = "failed" if isinstance(result, str) else "done"
                     progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
                     if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
                         waiting.clear()  # the others would fail too
@@ -321,7 +285,7 @@ def _make_in_processes(
 
 def _made(
     input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
-) -> Part | str:
+) -> Made | str:
     """A part, or why it failed: an error of one part does not end the others."""
     try:
         return make_part(input_path, output, tokenizer, config)
@@ -333,7 +297,7 @@ def _made(
 
 def make_part(
     input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
-) -> Part:
+) -> Made:
     """Makes one TFRecord of one text file.
 
     Raises:
@@ -343,7 +307,7 @@ def make_part(
     sha256 = hashlib.sha256()
     # The run's own lock ends with a killed run, though its workers may write a moment longer.
     with locks.held_by_one_writer(output, patience_seconds=LOCK_PATIENCE_SECONDS):
-        statistics = write_examples(
+        num_examples = write_examples(
             [input_path],
             [output],
             tokenizer,
@@ -352,10 +316,7 @@ def make_part(
             silent=True,
             on_written=sha256.update,
         )
-    return Part(
-        input_bytes=paths.size_bytes(input_path),
-        input_md5=digest(input_path, "md5"),
-        bytes=paths.size_bytes(output),
-        sha256=sha256.hexdigest(),
-        **dataclasses.asdict(statistics),
-    )
+    folder = output.parent
+    text = provenance.describe(input_path, folder, digest=f"md5:{digest(input_path, 'md5')}")
+    part = provenance.describe(output, folder, digest=f"sha256:{sha256.hexdigest()}")
+    return text, dataclasses.replace(part, examples=num_examples)

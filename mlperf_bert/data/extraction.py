@@ -147,7 +147,7 @@ def _note(dump: Dump, folder: Path, extraction: Extraction, *, is_complete: bool
 
 def _read(dump: Dump, folder: Path, today: datetime.date | None) -> tuple[Extraction, bool] | None:
     """What is there already, and whether it is complete; ValueError if it is of something else."""
-    record = next((each for each in provenance.read(folder) if each.step == STEP), None)
+    record = provenance.of_step(folder, STEP)
     if record is None:
         if unknown := next(folder.glob("??/wiki_*"), None):
             raise ValueError(f"{unknown}: nothing says what it is from; give another folder")

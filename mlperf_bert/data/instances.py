@@ -51,7 +51,6 @@ from mlperf_bert.data.example_encoder import Batch
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.options import MAX_SEED, option
 
-_NUM_BINS = 16
 _EXAMPLES_AT_ONCE = 64  # so many arrays stay in the cache
 
 
@@ -97,30 +96,6 @@ class Instances(NamedTuple):
     """[M] int32: what replaces the token there."""
     order: np.ndarray
     """[I] int64: of writing."""
-
-    def statistics(self, config: InstanceConfig) -> "Statistics":
-        """Counts of the instances in `order`."""
-        segments = self.segments[self.order]
-        num_tokens = segments[:, 1] + segments[:, 3] + 3
-        num_masked = np.diff(self.mask_starts)[self.order]
-        return Statistics(
-            examples=len(self.order),
-            length_histogram=_histogram(num_tokens, config.max_seq_length),
-            predictions_histogram=_histogram(num_masked, config.max_predictions_per_seq),
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Statistics:
-    """How many examples, and how many of them in each of 16 equal ranges from 0."""
-
-    examples: int
-    length_histogram: list[int]
-    predictions_histogram: list[int]
-
-
-def _histogram(values: np.ndarray, largest: int) -> list[int]:
-    return np.histogram(values, _NUM_BINS, (0, largest))[0].tolist()
 
 
 def make_instances(

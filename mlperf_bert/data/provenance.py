@@ -21,6 +21,8 @@ from mlperf_bert.files import paths, whole
 from mlperf_bert.files.json_text import read_record, write_record
 
 NAME = "provenance.json"
+PARTS = "training examples"
+"""The step that makes a TFRecord of each text; its outputs are the parts of a data set."""
 _ALGORITHMS = ("", "sha256", "md5")
 _REPOSITORY = Path(__file__).resolve().parents[2]
 # Name -> the packages that may hold it: TensorFlow without kernels for GPUs has another one.
@@ -42,6 +44,8 @@ class File:
     digest: str
     """sha256:... or md5:...; empty where it is not known. For a checkpoint its index stands, which
     has a checksum of every tensor."""
+    examples: int | None = None
+    """How many a TFRecord holds, where that is known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,8 +185,12 @@ def add(folder: paths.Location, record: Record, *, continues: bool = False) -> N
         makers = [*(each.made_with for each in replaced), record.made_with]
         record = dataclasses.replace(record, made_with=_joined(makers))
     kept = [each for each in records if each not in replaced]
-    content = [dataclasses.asdict(each) for each in [*kept, record]]
+    content = [dataclasses.asdict(each, dict_factory=_known) for each in [*kept, record]]
     write_record(folder / NAME, {"records": content})
+
+
+def _known(fields: list[tuple[str, object]]) -> dict[str, object]:
+    return {name: value for name, value in fields if (name, value) != ("examples", None)}
 
 
 def _joined(makers: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -208,6 +216,16 @@ def read(folder: paths.Location) -> list[Record]:
     return read_record(folder / NAME, parsed, remedy="copy it here again") or []
 
 
+def of_step(folder: paths.Location, step: str) -> Record | None:
+    """The record of a step in a folder, None if there is none; raises as `read`."""
+    return next((record for record in read(folder) if record.step == step), None)
+
+
+def by_name(files: Iterable[File]) -> dict[str, File]:
+    """The files by their names, without folders."""
+    return {posixpath.basename(file.path): file for file in files}
+
+
 def _parsed(content: Mapping) -> Record:
     files = {
         name: [fitting(File, file) for file in content[name]] for name in ("inputs", "outputs")
@@ -215,13 +233,16 @@ def _parsed(content: Mapping) -> Record:
     for file in [*files["inputs"], *files["outputs"]]:
         if file.digest.partition(":")[0] not in _ALGORITHMS:
             raise ValueError(f"{file.path}: its digest {file.digest!r:.80} is of no known kind")
-    return Record(**{**content, **files})
+    return fitting(Record, {**content, **files})
 
 
 def fitting(kind: type[_T], content: Mapping[str, Any]) -> _T:
     """A dataclass of the fields of a record; raises TypeError for one that is not of its type."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    if unknown := content.keys() - {field.name for field in fields}:
+        raise TypeError(f"the fields {sorted(unknown)!r:.80} are unknown")
     made = kind(**content)
-    for field in dataclasses.fields(made):  # type: ignore[arg-type]
+    for field in fields:
         fits = _FITS.get(field.type, lambda value: True)
         if not fits(value := getattr(made, field.name)):
             raise TypeError(f"{field.name} is {value!r:.80}")
@@ -235,21 +256,28 @@ def is_count(value: object) -> bool:
 
 _FITS: dict[Any, Callable[[Any], bool]] = {
     str: lambda value: isinstance(value, str),
-    bool: lambda value: isinstance(value, bool),
     int: is_count,
-    list[int]: lambda value: isinstance(value, list) and all(map(is_count, value)),
+    int | None: lambda value: value is None or is_count(value),
+    dict[str, object]: lambda value: isinstance(value, dict),
+    dict[str, str]: lambda value: isinstance(value, dict),
 }
 
 
-def difference(file: File, folder: paths.Location) -> str | None:
-    """How a file differs from its record in `folder`, in a line; None if it does not."""
+def difference(
+    file: File, folder: paths.Location, *, since: paths.Status | None = None
+) -> str | None:
+    """How a file differs from its record in `folder`, in a line; None if it does not.
+
+    The content of a file that is older than the one of `since` is not read.
+    """
     path = paths.path_of(file.path, folder)
     if (status := paths.status(path)) is None:
         return f"{path}: missing"
     if status.size_bytes != file.bytes:
         return f"{path}: {status.size_bytes:,} bytes, {file.bytes:,} were recorded"
     algorithm, _, recorded = file.digest.partition(":")
-    if recorded and whole.digest(path, algorithm) != recorded:
+    is_trusted = since is not None and status.is_older_than(since)
+    if recorded and not is_trusted and whole.digest(path, algorithm) != recorded:
         return f"{path}: its content has changed since it was recorded ({algorithm})"
     return None
 

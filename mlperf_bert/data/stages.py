@@ -17,10 +17,7 @@ from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress, printable
 
-_RECORDS = re.compile(
-    r"(provenance|manifest)\.json|wikiextractor\.log|histograms.*\.png"
-    r"|eval\.(txt|md5)"
-)
+_RECORDS = re.compile(r"provenance\.json|wikiextractor\.log|eval\.(txt|md5)")
 _DIGEST = re.compile(rf"{whole.BYTE_ORDER_MARK}?[0-9a-f]{{32}}", re.IGNORECASE)
 _LINE = re.compile(r"[^\n]*\n?")
 _LINES_LOOKED_AT = 10

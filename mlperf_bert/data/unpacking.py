@@ -55,11 +55,11 @@ def unpack_text(published: PublishedFile, folder: Path) -> None:
     source = provenance.File(
         path=f"../{published.path}", bytes=archive.stat().st_size, digest=f"md5:{published.md5}"
     )
-    before = [record for record in provenance.read(results) if record.inputs == [source]]
+    before = provenance.of_step(results, STEP)
     wrong: str | None = "not unpacked yet"
-    if before:
-        outputs = before[0].outputs
-        wrong = next(filter(None, (provenance.difference(file, results) for file in outputs)), None)
+    if before and before.inputs == [source]:
+        differences = (provenance.difference(file, results) for file in before.outputs)
+        wrong = next(filter(None, differences), None)
     if wrong:
         print(f"{results}: {wrong}; unpacking", file=sys.stderr)
         # After the files: without it they are unpacked again.

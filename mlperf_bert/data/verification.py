@@ -1,12 +1,11 @@
-"""Whether the parts of a data set are what its manifest says, and what is published.
+"""Whether the parts of a data set are what their record says, and what is published.
 
 Source of the published figures: the benchmark's README.
 """
 
 from collections.abc import Iterable
 
-from mlperf_bert.data import manifest, tfrecord
-from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.data import provenance
 from mlperf_bert.data.published import (
     PUBLISHED_LENGTHS,
     PUBLISHED_PARTS,
@@ -15,78 +14,58 @@ from mlperf_bert.data.published import (
     PUBLISHED_TOTAL_BYTES,
 )
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import digest
 
 
 def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) -> list[str]:
-    """Checks all parts against the manifest, and all against the published figures.
+    """Compares all parts with their record, and all 500 with the published figures.
 
-    The published figures hold for the official 500 parts, sizes of records for 512 tokens, and for
-    the text files of which they are published.
+    Sizes of records are published for 512 tokens, and of some text files size and MD5.
 
     Returns:
       Every disagreement as one line; none if all is well.
 
     Raises:
-      ValueError: no manifest.
+      ValueError: no record of parts.
     """
-    made = manifest.load(folder)
+    made = provenance.of_step(folder, provenance.PARTS)
     if made is None:
-        raise ValueError(f"{folder}: no {manifest.NAME}; make the data with --output_dir")
+        raise ValueError(f"{folder}: no {provenance.NAME} of parts; make them with --output_dir")
 
-    answers = paths.in_parallel(
-        lambda name: _check(folder, name, made.parts[name]), list(made.parts)
-    )
-    issues = list(filter(None, answers))
-    if made.is_whole and set(made.parts) >= PUBLISHED_PARTS:
+    def compared(file: provenance.File) -> str | None:
+        return provenance.difference(file, folder)
+
+    answers = paths.in_parallel(compared, made.outputs)
+    issues = [f"{answer}; remove it and run again" for answer in answers if answer]
+    parts, texts = map(provenance.by_name, (made.outputs, made.inputs))
+    if parts.keys() >= PUBLISHED_PARTS and not made.parameters.get("examples_per_part"):
         if made.parameters.items() >= PUBLISHED_LENGTHS.items():
-            issues += _check_published_sizes(made, folder)
+            issues += _unlike_published({name: part.bytes for name, part in parts.items()}, folder)
         issues += [
-            f"{name}: made from a text with MD5 {made.parts[name].input_md5}, published is {md5}"
+            f"{name}: made from a text with {texts[name].digest}, published is md5:{md5}"
             for name, (_, md5) in PUBLISHED_TEXT.items()
-            if name in made.parts and made.parts[name].input_md5 != md5
+            if name in texts and texts[name].digest != f"md5:{md5}"
         ]
-    text_files = list(text_files)
-    if {path.name for path in text_files} >= PUBLISHED_PARTS:
-        issues += filter(None, map(_check_published_text, text_files))
+    named = {path.name: path for path in text_files}
+    if named.keys() >= PUBLISHED_PARTS:
+        for name in named.keys() & PUBLISHED_TEXT.keys():
+            num_bytes, md5 = PUBLISHED_TEXT[name]
+            text = provenance.File(path=name, bytes=num_bytes, digest=f"md5:{md5}")
+            if problem := provenance.difference(text, named[name].parent):
+                issues.append(f"not as published: {problem}")
     return issues
 
 
-def _check(folder: paths.Location, name: str, part: Part) -> str | None:
-    path = folder / name
-    if (status := paths.status(path)) is None:
-        return f"{name}: missing; run again without --verify"
-    if status.size_bytes != part.bytes:
-        return f"{name}: {status.size_bytes} bytes instead of {part.bytes}; make it again"
-    if digest(path, "sha256") != part.sha256:
-        return f"{name}: the SHA-256 differs; remove it and run again"
-    if (examples := tfrecord.count_records(path)) != part.examples:
-        return f"{name}: {examples} examples instead of {part.examples}; make it again"
-    return None
-
-
-def _check_published_sizes(made: Manifest, folder: paths.Location) -> list[str]:
+def _unlike_published(sizes: dict[str, int], folder: paths.Location) -> list[str]:
     """What differs in size from the published data: parts, and evaluation files beside them."""
-    found = {name: part.bytes for name, part in made.parts.items()}
-    beside = (name for name in PUBLISHED_RECORD_BYTES if name not in found)
-    statuses = {name: paths.status(folder / name) for name in beside}
-    found |= {name: status.size_bytes for name, status in statuses.items() if status}
+    total_bytes = sum(sizes[name] for name in PUBLISHED_PARTS)
+    for name in PUBLISHED_RECORD_BYTES.keys() - sizes.keys():
+        if status := paths.status(folder / name):
+            sizes[name] = status.size_bytes
     issues = [
-        f"{name}: {found[name]} bytes, published are {expected}"
+        f"{name}: {sizes[name]} bytes, published are {expected}"
         for name, expected in PUBLISHED_RECORD_BYTES.items()
-        if name in found and found[name] != expected
+        if sizes.get(name, expected) != expected
     ]
-    total_bytes = sum(found[name] for name in PUBLISHED_PARTS)
     if total_bytes != PUBLISHED_TOTAL_BYTES:
         issues.append(f"all parts: {total_bytes} bytes, published are {PUBLISHED_TOTAL_BYTES}")
     return issues
-
-
-def _check_published_text(path: paths.Location) -> str | None:
-    expected_bytes, expected_md5 = PUBLISHED_TEXT.get(path.name, (None, None))
-    if expected_md5 is None:
-        return None
-    if (num_bytes := paths.size_bytes(path)) != expected_bytes:
-        return f"{path}: {num_bytes} bytes, published are {expected_bytes}"
-    md5 = digest(path, "md5")
-    return None if md5 == expected_md5 else f"{path}: MD5 {md5}, published is {expected_md5}"

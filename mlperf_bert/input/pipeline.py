@@ -28,7 +28,7 @@ PARSED_AT_A_TIME = 4
 
 _Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 # Evaluation examples and records, as they lie in the folders of parts.
-_NO_PART = re.compile(r"eval_(10k|intermediate)|eval\.(txt|md5)|.*\.json|histograms.*\.png")
+_NO_PART = re.compile(r"eval_(10k|intermediate)|eval\.(txt|md5)|.*\.json")
 
 
 def expand_input(

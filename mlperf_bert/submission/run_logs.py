@@ -29,7 +29,7 @@ _RESUMED_LOG = re.compile(r"bert\.resumed-(\d+)\.log")
 _OF_A_RUN = (RESULT_LOG, LOG_NAME, METRICS_NAME)
 _KEPT = re.compile(
     r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl"
-    r"|(run|campaign|alternate|provenance|manifest)\.json"
+    r"|(run|campaign|alternate|provenance)\.json"
 )
 """Names of what runs and campaigns have written."""
 _NUMBER = re.compile(r"(\d+)(?:\.repeat-(\d+))?")

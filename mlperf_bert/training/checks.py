@@ -1,7 +1,7 @@
 """Checks everything that can be checked before the clock starts, without reading data.
 
-Reads names, sizes, manifests, the indexes of checkpoints, free disk space and devices. Each finding
-is one line that says what, where and how to fix it.
+Reads names, sizes, records of data, the indexes of checkpoints, free disk space and devices. Each
+finding is one line that says what, where and how to fix it.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import manifest, published, vocabulary
+from mlperf_bert.data import provenance, published, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
@@ -62,8 +62,8 @@ class Inputs:
     """To train on."""
     eval_files: list[str]
     """Empty: no evaluation during training."""
-    manifests: dict[paths.Location, manifest.Manifest | None]
-    """The manifest of each folder of training data; None where there is none."""
+    records: dict[paths.Location, provenance.Record | None]
+    """The record of the parts in each folder of training data; None where there is none."""
     initial_checkpoint: StoredCheckpoint | None = None
     """Opened, to load its weights; None for random ones, and for a run that has a checkpoint."""
     departures: list[rules.Issue] = dataclasses.field(default_factory=list)
@@ -154,7 +154,7 @@ def inspect(
         devices=connected or findings.attempt(devices.create, config),
         files=files,
         eval_files=eval_files,
-        manifests=_manifests(files, findings),
+        records=_records(files, findings),
         initial_checkpoint=stored,
     )
     _check_open_files(inspection)
@@ -363,27 +363,27 @@ _OFFICIAL_DATA = {
 """Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
 
 
-def _manifests(
+def _records(
     files: list[str], findings: Findings
-) -> dict[paths.Location, manifest.Manifest | None]:
-    """The manifest of each folder; a folder with a damaged one is left out."""
-    loaded: dict[paths.Location, manifest.Manifest | None] = {}
+) -> dict[paths.Location, provenance.Record | None]:
+    """The record of the parts of each folder; a folder with a damaged one is left out."""
+    loaded: dict[paths.Location, provenance.Record | None] = {}
     for folder in sorted({paths.location(path).parent for path in files}, key=str):
         try:
-            loaded[folder] = manifest.load(folder)
+            loaded[folder] = provenance.of_step(folder, provenance.PARTS)
         except (ValueError, OSError) as error:
             findings.add(ERROR, as_lines(error))
     return loaded
 
 
 def check_data(inspection: Inspection) -> None:
-    """Compares files with the manifests in their folders, by name and size; reads no content."""
-    for folder, made in inspection.manifests.items():
+    """Compares files with the records of their folders, by name and size; reads no content."""
+    for folder, made in inspection.records.items():
         if made is None:
             inspection.findings.add(
                 WARNING,
-                f"{folder}: no {manifest.NAME}, so it is unknown whether the data are complete; "
-                "create_pretraining_data.py --output_dir=... writes one",
+                f"{folder}: no {provenance.NAME} of parts, so it is unknown whether the data are "
+                "complete; create_pretraining_data.py --output_dir=... writes one",
             )
         else:
             _check_parts(inspection, folder, made)
@@ -391,27 +391,28 @@ def check_data(inspection: Inspection) -> None:
     _check_evaluation_size(inspection)
 
 
-def _check_parts(inspection: Inspection, folder: paths.Location, made: manifest.Manifest) -> None:
+def _check_parts(inspection: Inspection, folder: paths.Location, made: provenance.Record) -> None:
     named = _names_in(folder, inspection.files)
-    if left_out := sorted(set(made.parts) - named):
+    recorded = {file.path: file.bytes for file in made.outputs}
+    if left_out := sorted(recorded.keys() - named):
         inspection.findings.add(
             WARNING,
-            f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
-            f"{folder / manifest.NAME}, such as {left_out[0]}",
+            f"--input_file leaves out {len(left_out)} of {len(recorded)} parts of "
+            f"{folder / provenance.NAME}, such as {left_out[0]}",
         )
-    names = sorted(named & set(made.parts))
+    names = sorted(named & recorded.keys())
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
     for name, size in zip(names, sizes):
-        if size != made.parts[name].bytes:
+        if size != recorded[name]:
             inspection.findings.add(
                 ERROR,
-                f"{folder / name}: {size} bytes, {manifest.NAME} says {made.parts[name].bytes}; "
+                f"{folder / name}: {size} bytes, {provenance.NAME} says {recorded[name]}; "
                 "make this part again",
             )
 
 
 def _check_parameters(
-    inspection: Inspection, folder: paths.Location, made: manifest.Manifest
+    inspection: Inspection, folder: paths.Location, made: provenance.Record
 ) -> None:
     shape = dataclasses.asdict(inspection.config.shape)
     for name, value in made.parameters.items():
@@ -437,26 +438,27 @@ def _check_evaluation_size(inspection: Inspection) -> None:
 def departures(inputs: Inputs, model: BertConfig) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules.
 
-    Of the data, every difference from the published ones, by the manifests of their folders.
+    Of the data, every difference from the published ones, by the records in their folders.
     """
     issues = inputs.config.departures(model)
     if is_bert_large(model) and inputs.initial_checkpoint:
         issues += _departure_of_weights(inputs.initial_checkpoint.prefix)
-    for folder, made in inputs.manifests.items():
+    for folder, made in inputs.records.items():
         # Nothing is known of it, so that no departure is either; `check_data` warns.
         if made is None:
             continue
-        if not made.is_whole:
-            first = f"the first {made.parameters['examples_per_part']} of each"
+        if first_examples := made.parameters.get("examples_per_part"):
+            first = f"the first {first_examples} of each"
             issues.append(rules.Issue("input_file", "all examples of every part", first))
         named = _names_in(folder, inputs.files)
-        if missing := len(published.PUBLISHED_PARTS - (named & set(made.parts))):
+        recorded = {file.path for file in made.outputs}
+        if missing := len(published.PUBLISHED_PARTS - (named & recorded)):
             num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
             issues.append(
                 rules.Issue("input_file", f"the {num_published} published parts", present)
             )
-        # What a manifest does not say counts as the rules have it.
+        # What a record does not say counts as the rules have it.
         for name, expected in _OFFICIAL_DATA.items():
             if (value := made.parameters.get(name, expected)) != expected:
                 issues.append(rules.Issue(f"{name} of the data", expected, value))

@@ -8,7 +8,7 @@ import sys
 import tarfile
 
 from mlperf_bert import options
-from mlperf_bert.data import manifest
+from mlperf_bert.data import provenance
 from mlperf_bert.data.dataset import DatasetConfig, Request
 from tests.data.reference_figures import md5
 from tests.fixtures import REPOSITORY
@@ -84,8 +84,11 @@ def packed(*entries: tuple[str, bytes]) -> bytes:
     return content.getvalue()
 
 
-def lines_of(work) -> dict[str, dict]:
-    return json.loads((work / "out" / manifest.NAME).read_text())["parts"]
+def parts_of(work) -> dict[str, tuple[provenance.File, provenance.File]]:
+    """Each part that the record of out/ has: its text and the part."""
+    made = provenance.of_step(work / "out", provenance.PARTS)
+    texts = provenance.by_name(made.inputs) if made else {}
+    return {part.path: (texts[part.path], part) for part in (made.outputs if made else [])}
 
 
 def visible(folder) -> set[str]:

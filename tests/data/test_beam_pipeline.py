@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.data.making import fails, lines_of, run, visible
+from tests.data.making import fails, parts_of, run, visible
 
 pytestmark = pytest.mark.all
 
@@ -15,8 +15,7 @@ DIRECT = "--runner=DirectRunner"
 
 
 def contents(folder) -> dict[str, bytes]:
-    names = visible(folder) - {"histograms.png"}
-    return {name: (folder / name).read_bytes() for name in names}
+    return {name: (folder / name).read_bytes() for name in visible(folder)}
 
 
 @pytest.mark.parametrize("options", [DIRECT, f"{DIRECT} --direct_num_workers=2"])
@@ -40,7 +39,7 @@ def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(work):
     with (work / "part-2").open("ab") as file:
         file.write(b"\n\nOne more article.\n")
     assert "1 parts made" in run(work, beam_options=DIRECT).stdout
-    assert lines_of(work)["part-2"]["input_bytes"] == (work / "part-2").stat().st_size
+    assert parts_of(work)["part-2"][0].bytes == (work / "part-2").stat().st_size
 
 
 @pytest.mark.parametrize("name", ["part-1", "vocab.txt"])
@@ -67,5 +66,5 @@ def test_a_failed_part_is_one_line_and_the_others_are_kept(work):
     (work / "part-1").write_bytes(b"good\n\xff\n")
     message = fails(run(work, beam_options=DIRECT))
     assert "1 of 3 parts failed" in message and f"{work}/part-1: byte 5 is not UTF-8" in message
-    assert set(lines_of(work)) == {"part-0", "part-2"}
-    assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
+    assert set(parts_of(work)) == {"part-0", "part-2"}
+    assert visible(work / "out") == {"part-0", "part-2", "provenance.json"}

@@ -6,7 +6,7 @@ the reference.
 Long because one command has many ways to be disturbed.
 """
 
-import os
+import dataclasses
 import random
 import subprocess
 import sys
@@ -16,9 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlperf_bert.data import manifest, provenance, published, tfrecord, verification
-from mlperf_bert.data.dataset import make_part, num_workers, write_dataset
-from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.data import provenance, published, tfrecord, verification
+from mlperf_bert.data.dataset import make_part, write_dataset
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import (
@@ -27,7 +26,7 @@ from tests.data.making import (
     command,
     config_of,
     fails,
-    lines_of,
+    parts_of,
     request_of,
     run,
     visible,
@@ -35,7 +34,7 @@ from tests.data.making import (
 from tests.helpers import programs, starts, waiting
 
 NUM_PARTS = 20
-ALL_FILES = {"part-0", "part-1", "part-2", "manifest.json", "histograms.png", "provenance.json"}
+ALL_FILES = {"part-0", "part-1", "part-2", "provenance.json"}
 
 
 @pytest.mark.gate
@@ -43,16 +42,13 @@ def test_each_part_is_what_it_is_alone(work):
     done = run(work)
     assert done.returncode == 0, done.stderr
     assert visible(work / "out") == ALL_FILES
-    for name, part in lines_of(work).items():
+    for name, (_, part) in parts_of(work).items():
         one = {"input_file": work / name, "output_file": work / "one"}
         alone = run(work, **one, output_dir=None, nworker=None)
         assert alone.returncode == 0, alone.stderr
         assert (work / "one").read_bytes() == (work / "out" / name).read_bytes()
-        assert part["examples"] == tfrecord.count_records(work / "one")
-        assert sum(part["length_histogram"]) == part["examples"]
-        assert sum(part["predictions_histogram"]) == part["examples"]
+        assert part.examples == tfrecord.count_records(work / "one")
     assert "3 parts made" in done.stdout and "2,414,421" in done.stdout
-    assert (work / "out" / "histograms.png").read_bytes().startswith(b"\x89PNG")
     assert run(work, verify=True).returncode == 0
 
 
@@ -62,25 +58,23 @@ def test_first_examples_are_a_prefix_and_marked(work):
     done = run(work, output_dir=work / "few", examples_per_part=7)
     assert done.returncode == 0, done.stderr
     assert "not fit for a submission" in done.stdout
-    for name in lines_of(work):
+    for name in parts_of(work):
         few = (work / "few" / name).read_bytes()
         assert (work / "out" / name).read_bytes().startswith(few)
         assert tfrecord.count_records(work / "few" / name) == 7
-    assert not manifest.load(work / "few").is_whole
-    assert manifest.load(work / "out").is_whole
 
 
 @pytest.mark.gate
 def test_a_rerun_makes_only_what_is_missing_or_differs(work):
     assert run(work).returncode == 0
-    before = lines_of(work)
+    before = parts_of(work)
     kept = (work / "out" / "part-0").stat().st_mtime_ns
     (work / "out" / "part-1").unlink()
     with (work / "out" / "part-2").open("ab") as file:
         file.truncate(100)
     done = run(work)
     assert done.returncode == 0 and "2 parts made" in done.stdout
-    assert lines_of(work) == before
+    assert parts_of(work) == before
     assert (work / "out" / "part-0").stat().st_mtime_ns == kept
     assert run(work, verify=True).returncode == 0
 
@@ -88,7 +82,7 @@ def test_a_rerun_makes_only_what_is_missing_or_differs(work):
 @pytest.mark.all
 def test_a_rerun_notices_content_changed_since(work):
     assert run(work).returncode == 0
-    before = lines_of(work)
+    before = parts_of(work)
     damaged = work / "out" / "part-1"
     content = bytearray(damaged.read_bytes())
     content[50] ^= 1
@@ -98,8 +92,8 @@ def test_a_rerun_notices_content_changed_since(work):
     (work / "part-0").write_bytes((work / "part-0").read_bytes().swapcase())
     done = run(work)
     assert done.returncode == 0 and "2 parts made" in done.stdout
-    after = lines_of(work)
-    assert after["part-0"]["input_md5"] != before["part-0"]["input_md5"]
+    after = parts_of(work)
+    assert after["part-0"][0].digest != before["part-0"][0].digest
     assert after["part-1"] == before["part-1"] and after["part-2"] == before["part-2"]
     assert run(work, verify=True).returncode == 0
 
@@ -114,8 +108,8 @@ def test_verify_tells_every_disagreement(work):
     done = run(work, verify=True)
     assert done.returncode == 1
     for message in (
-        "3 problems", "part-0: missing", "part-1: 5 bytes instead of",
-        "part-2: the SHA-256 differs",
+        "3 problems", "part-0: missing; remove it and run again", "part-1: 5 bytes, ",
+        "part-2: its content has changed since it was recorded (sha256); remove it and run",
     ):  # fmt: skip
         assert message in done.stderr
 
@@ -125,10 +119,10 @@ def test_other_parameters_and_foreign_files_are_refused(work):
     assert "made with dupe_factor=2, now it is 3" in fails(run(work, dupe_factor=3))
     (work / "vocab.txt").write_bytes(vocabulary(1).encode() + b"more\n")
     assert "made with vocab_md5=" in fails(run(work))
-    (work / "out" / manifest.NAME).unlink()
-    assert "holds part-0 but no manifest.json" in fails(run(work))
-    (work / "out" / manifest.NAME).write_text("{}")
-    assert "manifest.json: damaged (lacks" in fails(run(work))
+    (work / "out" / provenance.NAME).unlink()
+    assert "holds part-0, and no record of its origin" in fails(run(work))
+    (work / "out" / provenance.NAME).write_text("{}")
+    assert "provenance.json: damaged (lacks" in fails(run(work))
 
 
 def test_one_failed_part_is_named_and_the_others_are_kept(work):
@@ -138,8 +132,8 @@ def test_one_failed_part_is_named_and_the_others_are_kept(work):
     assert "2 of 3 parts failed" in message
     assert "part-1" in message and "byte 5 is not UTF-8" in message
     assert "part-2" in message and "no document" in message
-    assert visible(work / "out") == {"part-0", "manifest.json"}
-    assert set(lines_of(work)) == {"part-0"}
+    assert visible(work / "out") == {"part-0", "provenance.json"}
+    assert set(parts_of(work)) == {"part-0"}
 
 
 KILLED = """
@@ -164,7 +158,7 @@ def test_a_killed_worker_names_its_part_and_the_others_are_kept(work):
     done = programs.run(sys.executable, "-c", KILLED, *command(work)[2:])
     assert "1 of 3 parts failed" in fails(done)
     assert "part-1: its process was killed (memory? lower --nworker)" in done.stderr
-    assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
+    assert visible(work / "out") == {"part-0", "part-2", "provenance.json"}
 
 
 def test_where_there_are_no_semaphores_threads_make_the_parts(work, monkeypatch):
@@ -185,21 +179,21 @@ def test_a_file_that_may_grow_no_further_leaves_nothing_half_written(work):
     most_kib = (work / "warm" / "part-0").stat().st_size // 1024 // 2
     limited = ["bash", "-c", f'ulimit -f {most_kib}; exec "$@"', "bash", *command(work)]
     assert "part-0: File too large; free space" in fails(programs.run(*limited))
-    assert visible(work / "out") == {"part-1", "part-2", "manifest.json"}
+    assert visible(work / "out") == {"part-1", "part-2", "provenance.json"}
 
 
 @pytest.mark.gate
 def test_a_full_disk_leaves_nothing_half_written(work, small_disk):
     assert run(work, output_dir=work / "warm").returncode == 0
     sizes = [(work / "warm" / f"part-{n}").stat().st_size for n in range(3)]
-    out = small_disk(sum(sizes[:2]) // 1024 + 40)  # the manifest and two parts fit in
+    out = small_disk(sum(sizes[:2]) // 1024 + 40)  # the record and two parts fit in
     message = fails(run(work, output_dir=out, nworker=1))
     assert "1 of 3 parts failed" in message
     assert f"part-2: No space left on device; free space or fix {out}" in message
-    assert visible(out) == {"part-0", "part-1", "manifest.json"}
+    assert visible(out) == {"part-0", "part-1", "provenance.json"}
     one = run(work, output_dir=None, output_file=out / "one", nworker=None)
     assert "No space left on device" in fails(one)
-    assert visible(out) == {"part-0", "part-1", "manifest.json"}
+    assert visible(out) == {"part-0", "part-1", "provenance.json"}
 
 
 @pytest.mark.all
@@ -209,8 +203,7 @@ def test_usage_errors(work):
     assert one_of in fails(run(work, output_file=work / "x"))
     assert "--vocab_file must be given" in fails(run(work, vocab_file=None))
     assert "examples_per_part=-1" in fails(run(work, examples_per_part=-1))
-    assert "raise the budget" in fails(run(work, memory_budget_gib=0.01))
-    assert "no manifest.json" in fails(run(work, verify=True))
+    assert "no provenance.json of parts" in fails(run(work, verify=True))
     (work / "more").mkdir()
     (work / "more" / "part-0").write_bytes(b"a\n")
     two = f"{work}/part-*,{work}/more/part-0"
@@ -276,7 +269,7 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
         [sys.executable, "-c", STOPPED, *command(work)[2:]],
         cwd=repository, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    waiting.until(lambda: (work / "worker").exists() and len(lines_of(work)) >= 2)
+    waiting.until(lambda: (work / "worker").exists() and len(parts_of(work)) >= 2)
     worker = psutil.Process(int((work / "worker").read_text()))
     killed.kill()
     killed.wait()
@@ -288,31 +281,6 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
     assert visible(work / "out") == ALL_FILES
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_the_record_is_written_before_the_last_part_counts_as_made(work, monkeypatch, at_once):
-    """So a run that ends in between is repeated, and makes one part again: with Beam too."""
-    part = official().parts["part-00000-of-00500"]
-    asked, told = [], []
-
-    def make(missing, *_):
-        asked.append(len(missing))
-        yield from [dict.fromkeys(missing, part)] if at_once else [{n: part} for n in missing]
-
-    def note(*_, outputs, **others):
-        told.append((len(lines_of(work)), len(outputs)))
-        if len(told) == 1:
-            raise OSError("no answer")
-
-    monkeypatch.setattr(provenance, "note", note)
-    config = config_of(vocab_file=str(work / "vocab.txt"))
-    request = request_of(input_file=f"{work}/part-*", output_dir=str(work / "out"))
-    with pytest.raises(OSError, match="no answer"):
-        write_dataset(request, config, make)
-    assert (asked, told, len(lines_of(work))) == ([3], [(2, 3)], 2)
-    write_dataset(request, config, make)
-    assert told[1:] == [(2, 3)] and len(lines_of(work)) == 3
-
-
 def test_a_folder_may_have_the_name_of_a_scheme(work, monkeypatch):
     def make(missing, folder, tokenizer, config):
         for name, path in missing.items():
@@ -321,45 +289,33 @@ def test_a_folder_may_have_the_name_of_a_scheme(work, monkeypatch):
     monkeypatch.chdir(work)
     config = config_of(vocab_file="vocab.txt")
     write_dataset(request_of(input_file="part-*", output_dir="./gs:out"), config, make)
-    assert visible(work / "gs:out") == ALL_FILES - {"histograms.png"}
+    assert visible(work / "gs:out") == ALL_FILES
 
 
-def test_a_damaged_record_is_refused_before_a_part_is_made(work):
-    (work / "out").mkdir()
-    (work / "out" / "provenance.json").write_text("{}")
-    assert "provenance.json: " in fails(run(work))
-    assert visible(work / "out") == {"provenance.json", "manifest.json"}
-
-
-def test_memory_budget_lowers_the_workers(tmp_path):
-    (tmp_path / "part").write_bytes(b"")
-    inputs = [str(tmp_path / "part")] * 9
-    assert num_workers(inputs, dupe_factor=10, nworker=4) == 4
-    assert num_workers(inputs, dupe_factor=10, nworker=4, memory_budget_bytes=2**30) == 4
-    assert num_workers(inputs, dupe_factor=10, nworker=4, memory_budget_bytes=2**29) == 2
-    assert num_workers(inputs, dupe_factor=10) == min(9, len(os.sched_getaffinity(0)))
-
-
-def official(**sizes) -> Manifest:
+def official(**sizes) -> provenance.Record:
     """The published figures; parts of unknown size share what is left of the total."""
     known = {n: s for n, s in published.PUBLISHED_RECORD_BYTES.items() if n.startswith("part")}
     unknown = sorted(published.PUBLISHED_PARTS - set(known))
     left = published.PUBLISHED_TOTAL_BYTES - sum(known.values())
     expected = dict.fromkeys(unknown, left // len(unknown)) | known
     expected[unknown[0]] += left % len(unknown)
-    parts = {
-        name: Part(
-            input_bytes=1,
-            input_md5=published.PUBLISHED_TEXT.get(name, (0, ""))[1],
-            examples=1,
-            bytes=size,
-            sha256="",
-            length_histogram=[0] * 16,
-            predictions_histogram=[0] * 16,
-        )
-        for name, size in (expected | sizes).items()
-    }
-    return Manifest({"examples_per_part": 0, **published.PUBLISHED_LENGTHS}, {}, parts)
+    texts = {name: published.PUBLISHED_TEXT.get(name, (1, ""))[1] for name in expected}
+    return provenance.Record(
+        step=provenance.PARTS,
+        inputs=[provenance.File(path=n, bytes=1, digest=f"md5:{md5}") for n, md5 in texts.items()],
+        outputs=[
+            provenance.File(path=name, bytes=size, digest="")
+            for name, size in (expected | sizes).items()
+        ],
+        parameters={"examples_per_part": 0, **published.PUBLISHED_LENGTHS},
+        made_with={},
+    )
+
+
+@pytest.fixture
+def nothing_is_read(monkeypatch):
+    """The 391 GB are not at hand."""
+    monkeypatch.setattr(provenance, "difference", lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -377,40 +333,38 @@ def official(**sizes) -> Manifest:
         ),
     ],
 )
-def test_published_sizes(tmp_path, monkeypatch, sizes, eval_bytes, messages):
-    official(**sizes).save(tmp_path)
+def test_published_sizes(tmp_path, nothing_is_read, sizes, eval_bytes, messages):
+    provenance.add(tmp_path, official(**sizes))
     with (tmp_path / "eval_10k").open("wb") as file:
         file.truncate(eval_bytes)
-    monkeypatch.setattr(verification, "_check", lambda *_: [])  # the 391 GB are not at hand
     assert verification.verify(tmp_path) == messages
 
 
-def test_sizes_are_published_for_one_length_of_records(tmp_path, monkeypatch):
+def test_sizes_are_published_for_one_length_of_records(tmp_path, nothing_is_read):
     made = official(**{"part-00000-of-00500": 5})
-    made.parameters |= {"max_seq_length": 128, "max_predictions_per_seq": 20}
-    made.save(tmp_path)
-    monkeypatch.setattr(verification, "_check", lambda *_: [])
+    made.parameters.update(max_seq_length=128, max_predictions_per_seq=20)
+    provenance.add(tmp_path, made)
     assert verification.verify(tmp_path) == []
-    other = made.parts["part-00002-of-00500"]
-    made.parts["part-00001-of-00500"] = other  # its text is read too
-    made.save(tmp_path)
-    (issue,) = verification.verify(tmp_path)
-    assert issue == (
-        f"part-00001-of-00500: made from a text with MD5 {other.input_md5}, published is "
-        "549a9ed4f805257245bec936563abfd0"
-    )
+    [place] = [n for n, text in enumerate(made.inputs) if text.path == "part-00001-of-00500"]
+    made.inputs[place] = dataclasses.replace(made.inputs[place], digest="md5:of another text")
+    provenance.add(tmp_path, made)
+    assert verification.verify(tmp_path) == [
+        "part-00001-of-00500: made from a text with md5:of another text, published is "
+        "md5:549a9ed4f805257245bec936563abfd0"
+    ]
 
 
 def test_published_text(tmp_path):
-    official().save(tmp_path)
+    provenance.add(tmp_path, official())
     names = sorted({*published.PUBLISHED_PARTS, "eval.txt"})
     for name in names:
         (tmp_path / name).touch()
     with (tmp_path / "eval.txt").open("wb") as file:
         file.truncate(published.PUBLISHED_TEXT["eval.txt"][0])  # right size, wrong content
     issues = verification.verify(tmp_path, [tmp_path / name for name in names])
-    assert any("part-00499-of-00500: 0 bytes, published are 21873644" in line for line in issues)
-    assert any("published is 2a220f790517261547b1b45ed3ada07a" in line for line in issues)
+    of_text = [line for line in issues if line.startswith("not as published: ")]
+    assert any("part-00499-of-00500: 0 bytes, 21,873,644 were" in line for line in of_text)
+    assert any("eval.txt: its content has changed" in line for line in of_text)
 
 
 @pytest.mark.soak
@@ -437,9 +391,9 @@ def test_killed_at_any_moment_a_rerun_ends_as_an_undisturbed_run(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
     calm, out = tmp_path / "calm", tmp_path / "out"
-    assert (out / manifest.NAME).read_bytes() == (calm / manifest.NAME).read_bytes()
+    assert (out / provenance.NAME).read_bytes() == (calm / provenance.NAME).read_bytes()
     assert visible(out) == visible(calm)
-    for name in lines_of(tmp_path):
+    for name in parts_of(tmp_path):
         assert (out / name).read_bytes() == (calm / name).read_bytes()
 
 

@@ -172,8 +172,8 @@ def beside_the_parts(work, *names):
 @pytest.mark.parametrize(
     "name",
     [
-        "eval.txt", "eval.md5", "provenance.json", "manifest.json", "unpacked.json",
-        "histograms_a.png", "part-00000-of-00500.4",
+        "eval.txt", "eval.md5", "provenance.json",
+        "part-00000-of-00500.4",
     ],
 )  # fmt: skip
 def test_what_lies_beside_the_parts_is_refused(tmp_path, name):

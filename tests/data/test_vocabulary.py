@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mlperf_bert.data import casing, vocabulary
+from mlperf_bert.data import casing, provenance, vocabulary
 from tests.helpers import starts
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "a"]
@@ -178,8 +178,8 @@ def test_data_follow_the_configuration_beside_the_vocabulary(write, tmp_path):
     command += [f"--input_file={tmp_path}/text", f"--output_dir={tmp_path}/data"]
     done = starts.run(command, check=True)
     assert "warning" not in done.stderr
-    made = json.loads((tmp_path / "data" / "manifest.json").read_text())
-    assert made["parameters"]["do_lower_case"] is False
+    [made] = provenance.read(tmp_path / "data")
+    assert made.parameters["do_lower_case"] is False
     (tmp_path / "tokenizer_config.json").unlink()
     told = starts.run([*command, f"--output_dir={tmp_path}/other"], check=True).stderr
     assert "create_pretraining_data.py: warning: " in told and "such as 'The'" in told

@@ -1,11 +1,12 @@
 """What the rooms beside the training leave: data, campaign and report, fine-tuning, traces."""
 
+import dataclasses
 import json
 import os
 import re
 import sys
 
-from mlperf_bert.data import manifest
+from mlperf_bert.data import provenance
 from mlperf_bert.finetuning import sweep
 from tests.data import generated_wiki
 from tests.finetuning import generated_glue
@@ -18,7 +19,7 @@ from tracing.tests import example_training
 
 
 def data_values(room: Room, name: str) -> dict:
-    """Two texts become TFRecords with a manifest, and examples of one are picked."""
+    """Two texts become TFRecords with a record, and examples of one are picked."""
     folder = room.folder / name
     folder.mkdir()
     for number in (1, 2):
@@ -31,11 +32,12 @@ def data_values(room: Room, name: str) -> dict:
     picked = ["--num_examples_to_pick=7", f"--output_tfrecord={folder}/picked"]
     first = f"--input_tfrecord={folder}/records/text-1"
     _start("pick_eval_samples.py", *lengths, *picked, first)
-    found = manifest.load(folder / "records")
-    assert found
+    [record] = provenance.read(folder / "records")
     values = {
         "files": sorted(path.name for path in (folder / "records").iterdir()),
-        "manifest": {key: value for key, value in found.content().items() if key != "versions"},
+        "parameters": record.parameters,
+        "inputs": list(map(dataclasses.asdict, record.inputs)),
+        "outputs": list(map(dataclasses.asdict, record.outputs)),
         "picked": readers.digest((folder / "picked").read_bytes()),
     }
     return readers.without_root(values, room.folder)

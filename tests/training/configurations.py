@@ -46,7 +46,7 @@ def trainer_of(
         devices=Devices(strategy),
         files=[],
         eval_files=[],
-        manifests={},
+        records={},
     )
     _, trainer = build.build_trainer(setup, seed=seed, compiled=compiled or config.compilation)
     return trainer

@@ -19,8 +19,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.convert.tf1_tf2 import convert
-from mlperf_bert.data import published
-from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.data import provenance, published
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
@@ -41,16 +40,24 @@ def texts(config, level):
     return [finding.text for finding in inspection.findings if finding.level == level]
 
 
-def save_manifest(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
-    part = Part(input_bytes=1, input_md5="", examples=1, bytes=9, sha256="",
-                length_histogram=[0] * 16, predictions_histogram=[0] * 16)  # fmt: skip
-    parts = {name: dataclasses.replace(part, bytes=size) for name, size in sizes}
+def record_parts(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
     official = {"max_seq_length": 16, "max_predictions_per_seq": 4, "examples_per_part": 0}
-    Manifest(official | parameters, {}, parts).save(folder)
+    parts = [provenance.File(path=name, bytes=size, digest="") for name, size in sizes]
+    (folder / provenance.NAME).unlink(missing_ok=True)
+    provenance.add(
+        folder,
+        provenance.Record(
+            step=provenance.PARTS,
+            inputs=[],
+            outputs=parts,
+            parameters=official | parameters,
+            made_with={},
+        ),
+    )
 
 
 def test_a_fitting_run_has_no_findings(config, tmp_path):
-    save_manifest(tmp_path)
+    record_parts(tmp_path)
     found = checks.inspect(config)
     assert [str(finding) for finding in found.findings if finding.level == "error"] == []
     assert found.bert_config == TINY
@@ -194,15 +201,15 @@ def test_all_problems_come_at_once(config, tmp_path):
         assert part in str(error.value)
 
 
-def test_manifest_is_compared_by_name_and_size(config, tmp_path):
-    assert any("no manifest.json" in text for text in texts(config, "warning"))
-    save_manifest(tmp_path, sizes=[("part-0", 9), ("part-1", 8), ("part-2", 9)])
-    assert any("part-1: 9 bytes, manifest.json says 8" in text for text in texts(config, "error"))
+def test_parts_are_compared_with_their_record_by_name_and_size(config, tmp_path):
+    assert any("no provenance.json of parts" in text for text in texts(config, "warning"))
+    record_parts(tmp_path, sizes=[("part-0", 9), ("part-1", 8), ("part-2", 9)])
+    assert any("part-1: 9 bytes, provenance.json says 8" in text for text in texts(config, "error"))
     assert any("leaves out 1 of 3 parts" in text for text in texts(config, "warning"))
-    save_manifest(tmp_path, max_seq_length=512)
+    record_parts(tmp_path, max_seq_length=512)
     assert any("was made with max_seq_length=512" in text for text in texts(config, "error"))
-    (tmp_path / "manifest.json").write_text("{")
-    assert any("manifest.json: damaged" in text for text in texts(config, "error"))
+    (tmp_path / "provenance.json").write_text("{")
+    assert any("provenance.json: damaged" in text for text in texts(config, "error"))
 
 
 def test_other_data_than_the_published_are_no_submission(config, tmp_path):
@@ -210,7 +217,7 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
     files = f"{tmp_path}/part-00000-of-00500,{tmp_path}/part-1"
     changed = dataclasses.replace(config, input_file=files)
     parts = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
-    save_manifest(tmp_path, sizes=parts, random_seed=1, dupe_factor=10, examples_per_part=6000)
+    record_parts(tmp_path, sizes=parts, random_seed=1, dupe_factor=10, examples_per_part=6000)
     departures = checks.departures(checks.inspect(changed), TINY)
     found = [str(issue) for issue in departures]
     of_data = [line for line in found if line.startswith("input_file") or "of the data" in line]
@@ -560,7 +567,7 @@ def test_weights_that_are_not_published_depart_from_the_rules(
             config=of_run,
             files=[],
             eval_files=[],
-            manifests={},
+            records={},
             initial_checkpoint=types.SimpleNamespace(prefix=prefix),
         )
         departures = checks.departures(inputs, BertConfig(**model))
