@@ -112,7 +112,7 @@ def by_jax(mesh: Any, flags: dict) -> Callable[[], Any]:
 def member(watch: str, flags: dict, folder: Path) -> None:
     """One of the two processes; they share the folder."""
     tensorflow()
-    from mlperf_bert.training import connections, output, processes, tensorflow_processes, workers
+    from mlperf_bert.training import output, processes, tensorflow_processes, workers
     from mlperf_bert.training.config import DeviceConfig
 
     cluster = workers.read_cluster()
@@ -127,7 +127,7 @@ def member(watch: str, flags: dict, folder: Path) -> None:
     compared = {name: value for name, value in flags.items() if name != FAILS}
     processes.Meeting(cluster, folder).hold(compared, None, dict)
     config = types.SimpleNamespace(runtime=watch, device=DeviceConfig(), compilation_cache_dir=None)
-    connection = connections.connect(config, cluster)
+    connection = workers.module_of(config.runtime).Connection(config, cluster)
     team = workers.Team(
         cluster=cluster,
         connection=connection,

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from mlperf_bert import signals
 from mlperf_bert.training import devices, processes
@@ -39,7 +40,6 @@ _REPORTED = re.compile(r"(?:Error reported from \S+: )?(worker \d+ \(.*)")
 def obstacle(device: DeviceConfig, cluster: Cluster) -> str | None:
     """Why TensorFlow cannot start here: the others would wait for this process without an end."""
     try:
-        require_names()
         devices.require_devices(device)
         processes.require_free_port(cluster)
     except ValueError as error:
@@ -60,32 +60,15 @@ class Connection:
         return part
 
     def pass_on(self, error: BaseException) -> str | None:
-        """As the function."""
-        return pass_on(self._cluster, error)
+        """Reports to the other processes why this one ends; returns which other is lost."""
+        # The failure of another process comes out here as an error of TensorFlow: that process is
+        # the cause, and is named to the others too.
+        lost = loss(self._cluster, str(error)) if isinstance(error, tf.errors.OpError) else None
+        report(lost or processes.end_of(self._cluster, error))
+        return lost
 
     def leave(self) -> None:
         """Nothing waits for this process any more."""
-
-
-def require_names() -> None:
-    """Checks that this TensorFlow has the private names that several processes need.
-
-    Raises:
-      ValueError: an upgrade has removed one.
-    """
-    try:
-        _context().report_error_to_cluster  # noqa: B018 - only whether it is there
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"TensorFlow {tf.__version__} cannot tell the other processes of a run why one has "
-            f"failed ({error}); install the version of pyproject.toml"
-        ) from error
-
-
-def _context():
-    from tensorflow.python.eager import context
-
-    return context.context()
 
 
 @contextlib.contextmanager
@@ -147,16 +130,7 @@ def report(failure: str) -> None:
       failure: a line that begins with `Cluster.name` of the process that has failed, or is lost.
     """
     with contextlib.suppress(ValueError, tf.errors.OpError):
-        _context().report_error_to_cluster(tf.errors.ABORTED, failure)
-
-
-def pass_on(cluster: Cluster, error: BaseException) -> str | None:
-    """Reports to the other processes why this one ends; returns which other is lost, if one is."""
-    # The failure of another process comes out here as an error of TensorFlow: that process is the
-    # cause, and is named to the others too.
-    lost = loss(cluster, str(error)) if isinstance(error, tf.errors.OpError) else None
-    report(lost or processes.end_of(cluster, error))
-    return lost
+        context.context().report_error_to_cluster(tf.errors.ABORTED, failure)
 
 
 def loss(cluster: Cluster, error: str) -> str | None:

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import Protocol, TypeVar
 
 from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.signals import Interrupted
@@ -19,12 +20,39 @@ from mlperf_bert.training.config import Cluster, RunConfig
 from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.output import OutputDirectory
 
-if TYPE_CHECKING:  # a run of one process does not load it
-    from mlperf_bert.training.connections import Connection
-
 _RESUME = "run the same command on all processes, to go on from the last checkpoint if there is one"
 # All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
+
+
+_Part = TypeVar("_Part")
+
+
+class Connection(Protocol):
+    """What a runtime promises of several processes that it has connected."""
+
+    devices: Devices
+    """Of all processes."""
+
+    def watched(self, part: _Part) -> _Part:
+        """A trainer or evaluator whose calls raise an error if another process is lost."""
+
+    def pass_on(self, error: BaseException) -> str | None:
+        """Tells the other processes why this one ends; returns which other is lost, if one is."""
+
+    def leave(self) -> None:
+        """Ends the connection, once all processes have done their part."""
+
+
+def module_of(runtime: str) -> ModuleType:
+    """What connects several processes: its `Connection`, and the `obstacle` that is in its way."""
+    if runtime == "jax":
+        from mlperf_bert.training import jax_processes
+
+        return jax_processes
+    from mlperf_bert.training import tensorflow_processes
+
+    return tensorflow_processes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +61,7 @@ class Team:
 
     cluster: Cluster | None
     """None: only this one."""
-    connection: "Connection | None"
+    connection: Connection | None
     """With the others, if there are any."""
     output: OutputDirectory
     """Locked by the chief until the end."""
@@ -114,17 +142,18 @@ def agree(config: RunConfig) -> Team:
     release = output.release
     try:
         if cluster:
-            from mlperf_bert.training import connections, processes
+            from mlperf_bert.training import processes  # one process does not load it
 
             processes.leave_out_proxies(os.environ, cluster)
             held = processes.Meeting(cluster, output.location)
             release = functools.partial(_release, output, held.made)
             decision = held.hold(
                 processes.compared(config),
-                connections.obstacle(config, cluster),
+                module_of(config.runtime).obstacle(config.device, cluster),
                 lambda: _claim(output, config.seed),
             )
-            joined = connections.connect(config, cluster)
+            # They have met: no runtime could name one that is missing.
+            joined = module_of(config.runtime).Connection(config, cluster)
         else:
             decision = _claim(output, config.seed)
         return Team(cluster=cluster, connection=joined, output=output, release=release, **decision)

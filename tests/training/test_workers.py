@@ -283,18 +283,6 @@ def test_an_error_of_tensorflow_names_who_is_lost(case):
     assert tensorflow_processes.loss(Cluster(ADDRESSES, 1), error) == expected
 
 
-def test_tensorflow_has_the_private_names():
-    tensorflow_processes.require_names()
-    assert callable(context.context().report_error_to_cluster)
-
-
-def test_a_private_name_that_an_upgrade_removes_is_told_in_one_line(monkeypatch):
-    monkeypatch.delattr(context.Context, "report_error_to_cluster")
-    cluster = Cluster((*free_addresses(1), "b:2"), 0)
-    line = tensorflow_processes.obstacle(DeviceConfig(), cluster)
-    assert "no attribute 'report_error_to_cluster'); install" in line and "\n" not in line
-
-
 def test_a_report_that_nobody_can_receive_has_no_effect():
     with pytest.raises((ValueError, errors.OpError)):
         context.context().report_error_to_cluster(errors.ABORTED, "disk is full")
