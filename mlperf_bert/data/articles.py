@@ -7,7 +7,7 @@ same, and the sizes of these files, by which parts are packed, are too.
 import re
 from collections.abc import Iterable, Iterator
 
-from mlperf_bert.data.documents import SUFFIXES, Document, documents_of_lines, read_documents
+from mlperf_bert.data.documents import SUFFIXES, Document, read_documents
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
 
@@ -88,16 +88,6 @@ def in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
         size_bytes += len(article)
     if content:
         yield content
-
-
-def from_json(text: str, path: str) -> str:
-    """The text of one file of WikiExtractor's --json, as it is without this option.
-
-    Raises:
-      ValueError: a line that is not a document, named by its number.
-    """
-    lines = (line.encode() for line in text.split("\n"))
-    return b"".join(map(_article, documents_of_lines(lines, path))).decode()
 
 
 def _article(document: Document) -> bytes:

@@ -25,7 +25,6 @@ _COMPRESSION: dict[str, Callable] = {
 }
 SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), PARQUET)
 _CHUNK_BYTES = 1 << 20
-_URL_OF_WIKIEXTRACTOR = "?curid="
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,43 +67,31 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
                     yield Document(*values)
             else:
                 chunks = iter(lambda: file.read(_CHUNK_BYTES), b"")
-                lines = _lines(decompressed(chunks, new_stream) if new_stream else chunks)
-                yield from documents_of_lines(lines, path, text_column=text_column)
+                content = decompressed(chunks, new_stream) if new_stream else chunks
+                yield from _documents_of_lines(content, path, text_column)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
 
 
-def read_texts(path: str, *, text_column: str = "text") -> Iterator[str]:
-    """The text of every document; raises as `read_documents`."""
-    return (document.text for document in read_documents(path, text_column=text_column))
-
-
-def write_sentences(
+def write_stage_3(
     input_path: str, output_path: str, punkt: paths.Location, text_column: str = "text"
 ) -> None:
-    """Writes what stage .3 writes: a blank line before each document, and one sentence a line.
+    """Stage .3 from file to file: of text, or of documents, which need no stage before it.
 
     Documents without a sentence are left out. Raises as `read_documents`.
     """
+    if not input_path.endswith(SUFFIXES):
+        segmentation.write_stage_3(input_path, output_path, punkt)
+        return
     splitter = segmentation.load_splitter(punkt)
     with written_beside(output_path) as output:
-        for text in read_texts(input_path, text_column=text_column):
+        for document in read_documents(input_path, text_column=text_column):
             # A line end inside a text ends a sentence, as in the extracted Wikipedia.
-            lines = with_plain_line_ends(text).split("\n")
+            lines = with_plain_line_ends(document.text).split("\n")
             split = (sentence.strip() for line in lines for sentence in splitter.tokenize(line))
             if sentences := list(filter(None, split)):
                 output.write("\n".join(["", *sentences, ""]).encode())
         output.write(b"\n")
-
-
-def write_stage_3(
-    input_path: str, output_path: str, punkt: paths.Location, text_column: str
-) -> None:
-    """Stage .3 from file to file: of text, or of documents, which need no stage before it."""
-    if input_path.endswith(SUFFIXES):
-        write_sentences(input_path, output_path, punkt, text_column)
-    else:
-        segmentation.write_stage_3(input_path, output_path, punkt)
 
 
 def outputs_of(files: Sequence[str], suffix: str) -> list[str]:
@@ -124,13 +111,10 @@ def outputs_of(files: Sequence[str], suffix: str) -> list[str]:
     return outputs
 
 
-def documents_of_lines(
-    lines: Iterable[bytes], path: str, *, text_column: str = "text"
-) -> Iterator[Document]:
-    """The document of every line of `path` that is not blank; raises as `read_documents`."""
+def _documents_of_lines(chunks: Iterable[bytes], path: str, text_column: str) -> Iterator[Document]:
     number = 0
     try:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(_lines(chunks), 1):
             if line.strip():
                 yield _document_of(line, text_column, f"{path}: line {number}")
     except (zstandard.ZstdError, zlib.error, EOFError) as error:
@@ -163,13 +147,4 @@ def _document_of(line: bytes, text_column: str, where: str) -> Document:
         )
     values = (found.get(name) for name in _NAMES)
     names = [str(value) if isinstance(value, str | int) else "" for value in values]
-    return _without_title(Document(text, *names))
-
-
-def _without_title(document: Document) -> Document:
-    """Drops the title with which the reference's WikiExtractor begins a text of --json."""
-    # Other versions do not: it goes only where the text begins with it.
-    head = f"{document.title}\n"
-    if _URL_OF_WIKIEXTRACTOR not in document.url or not document.text.startswith(head):
-        return document
-    return dataclasses.replace(document, text=document.text.removeprefix(head).removeprefix("\n"))
+    return Document(text, *names)

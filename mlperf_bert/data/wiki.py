@@ -54,13 +54,8 @@ def _edited(line: str) -> str:
 
 
 def write_stage_1(input_path: str, output_path: str) -> None:
-    """Stage .1 from file to file; the input may be one of WikiExtractor's --json."""
-    text = stages.read_any_text(input_path)
-    if stages.is_json(text):
-        text = articles.from_json(text, input_path)
-    else:
-        require_sentences(text, input_path)
-    write_whole(output_path, drop_tags_and_titles(stages.with_plain_line_ends(text)))
+    """Stage .1 from file to file."""
+    write_whole(output_path, drop_tags_and_titles(stages.read_text(input_path)))
 
 
 def write_stage_2(input_path: str, output_path: str) -> None:

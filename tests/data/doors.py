@@ -31,21 +31,6 @@ def as_text(articles: list[dict[str, str]]) -> str:
     )
 
 
-def as_json(articles_of_a_file: list[dict[str, str]], *, with_title: bool) -> str:
-    """A file of WikiExtractor's --json; the reference's version begins texts with the title."""
-    title = "{title}\n\n" if with_title else ""
-    return "".join(
-        json.dumps(
-            article
-            | {"revid": "1", "url": f"https://en.wikipedia.org/wiki?curid={article['id']}"}
-            | {"text": title.format(**article) + article["text"]},
-            ensure_ascii=False,
-        )
-        + "\n"
-        for article in articles_of_a_file
-    )
-
-
 def write(path: Path, articles: list[dict[str, str]], **options) -> Path:
     """Writes articles in the form that the suffix of `path` names; `options` are Parquet's."""
     lines = "".join(f"{json.dumps(article)}\n" for article in articles).encode()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mlperf_bert.data import articles, documents, wiki
+from mlperf_bert.data import articles, documents
 from tests.data import doors
 from tests.data.generated_wiki import sentences
 from tests.data.making import clean_up
@@ -41,30 +41,6 @@ def test_documents_become_what_wikiextractor_writes(tmp_path, door):
     path = doors.write(tmp_path / f"a{door}", given)
     articles.write_articles(str(path), tmp_path / "a", "text")
     assert written(tmp_path / "a") == [doors.as_text(given).encode()]
-
-
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("with_title", [False, True])
-def test_stage_1_reads_json_of_wikiextractor(tmp_path, with_title, mark):
-    given = generated(1)
-    (tmp_path / "wiki_00").write_text(mark + doors.as_json(given, with_title=with_title))
-    (tmp_path / "wiki_01").write_bytes(doors.as_text(given).encode())
-    for name in ("wiki_00", "wiki_01"):
-        wiki.write_stage_1(str(tmp_path / name), str(tmp_path / f"{name}.1"))
-    assert (tmp_path / "wiki_00.1").read_bytes() == (tmp_path / "wiki_01.1").read_bytes()
-    lines = doors.as_json(given, with_title=with_title).splitlines()
-    (tmp_path / "wiki_00").write_text("\n".join([*lines[:3], lines[3][:-1]]))
-    with pytest.raises(ValueError, match=r"wiki_00: line 4: not JSON .*fix or remove the line"):
-        wiki.write_stage_1(str(tmp_path / "wiki_00"), str(tmp_path / "wiki_00.1"))
-
-
-def test_an_article_without_text_has_its_title_alone_in_json(tmp_path):
-    [line] = doors.as_json(
-        [{"id": "7", "title": "River", "text": ""}], with_title=True
-    ).splitlines()
-    (tmp_path / "a.json").write_text(line.replace("\\n\\n", "\\n"))
-    [found] = documents.read_documents(str(tmp_path / "a.json"))
-    assert (found.title, found.text) == ("River", "")
 
 
 def test_files_hold_whole_articles_and_a_mebibyte(tmp_path, monkeypatch):
@@ -132,14 +108,6 @@ def test_the_same_parts_through_every_door(tmp_path, punkt):
         for number in range(5):
             doors.write(folder / f"wiki_0{number}{door}", generated(number))
         results[door] = process_wiki(folder, punkt, f"wiki_??{door}")
-    folder = tmp_path / "json"
-    (folder / "AA").mkdir(parents=True)
-    for number in range(5):
-        text = doors.as_json(generated(number), with_title=True)
-        # Parts are packed by the sizes of the raw files.
-        size = (tmp_path / "door" / f"wiki_0{number}").stat().st_size
-        (folder / "AA" / f"wiki_0{number}").write_text(text + "\n" * (size - len(text.encode())))
-    results["json"] = process_wiki(folder, punkt, "AA/wiki_??")
     assert len(results[""]) > 4
     assert all(found == results[""] for found in results.values())
 
@@ -183,23 +151,23 @@ NOT_UTF_8 = pa.Array.from_buffers(
 BAD_FILES = {
     "no column": (
         lambda path: parquet(path, id=["1"], body=["a"]),
-        "no single column 'text'; there are id, body: name one with --text_column",
+        "the column 'text' holds nothing, not text; name another with --text_column",
     ),
     "no text": (
         lambda path: parquet(path, text=[b"a"], body=["a"]),
-        "the column 'text' holds binary, not text; name another with --text_column, of text, body",
+        "the column 'text' holds binary, not text; name another with --text_column",
     ),
     "a list": (
         lambda path: parquet(path, text=[["a"]]),
         "the column 'text' holds list<element: string>, not text",
     ),
     "null": (lambda path: parquet(path, text=["a"] * 99 + [None]), "row 100: 'text' is null"),
-    "not UTF-8": (lambda path: parquet(path, text=NOT_UTF_8), "row 2: the text is not UTF-8"),
+    "not UTF-8": (lambda path: parquet(path, text=NOT_UTF_8), "behind row 0 ('utf-8' codec"),
     "a title": (
         lambda path: parquet(path, text=["a", "b"], title=NOT_UTF_8),
-        "row 2: the text is not UTF-8",
+        "damaged or no Parquet file, behind row 0 ('utf-8' codec",
     ),
-    "no rows": (lambda path: parquet(path, text=pa.array([], pa.string())), "has no rows"),
+    "no rows": (lambda path: parquet(path, text=pa.array([], pa.string())), "holds no document"),
     "no bytes": (lambda path: path.touch(), "damaged or no Parquet file, behind row 0"),
     "other bytes": (lambda path: path.write_bytes(b"x" * 999), "no Parquet file, behind row 0"),
     "cut off": (cut_off, "damaged or no Parquet file, behind row 0"),
@@ -223,7 +191,11 @@ def test_a_bad_file_is_one_line_and_leaves_no_text(tmp_path, make):
 def test_scripts_say_the_same_in_one_line(tmp_path, punkt):
     parquet(tmp_path / "a.parquet", body=["a"])
     code, line = extract(tmp_path, f"--data={tmp_path}/*.parquet")
-    assert code == 1 and line.startswith("extract_documents.py: ") and "there are body" in line
+    assert (
+        code == 1
+        and line.startswith("extract_documents.py: ")
+        and "for process_wiki.sh), of body" in line
+    )
     code, line = extract(tmp_path, f"--data={tmp_path}/*.parquet", "--text_column=body")
     assert code == 0
 
@@ -241,7 +213,7 @@ def test_scripts_say_the_same_in_one_line(tmp_path, punkt):
     assert code == 1 and "b.jsonl: documents, not text; run extract_documents.py first" in line
     segment = ("do_sentence_segmentation.py", f"--punkt={punkt}", f"--data={tmp_path}/a.parquet")
     code, line = ended(*segment)
-    assert code == 1 and "no single column 'text'; there are body" in line
+    assert code == 1 and "the column 'text' holds nothing" in line
     assert ended(*segment, "--text_column=body")[0] == 0
     assert (tmp_path / "a.parquet.3").read_text() == "\na\n\n"
 
@@ -252,13 +224,13 @@ def test_a_file_without_documents_is_refused(tmp_path):
         articles.write_articles(str(tmp_path / "a.jsonl"), tmp_path / "a", "text")
     (tmp_path / "a.jsonl").write_text('{"body": "a", "id": 1}\n')
     with pytest.raises(ValueError, match=r"line 1: expected .*, not one with body, id; fix or"):
-        list(documents.read_texts(str(tmp_path / "a.jsonl")))
+        list(documents.read_documents(str(tmp_path / "a.jsonl")))
 
 
 PEAK_MIB = """
 import resource, sys
-from mlperf_bert.data.documents import read_texts
-assert sum(map(len, read_texts(sys.argv[1]))) == int(sys.argv[2])
+from mlperf_bert.data.documents import read_documents
+assert sum(len(document.text) for document in read_documents(sys.argv[1])) == int(sys.argv[2])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 

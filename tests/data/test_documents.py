@@ -40,7 +40,7 @@ def test_all_forms_give_the_lines_of_stage_3(tmp_path, punkt):
 def test_articles_of_two_files_stay_apart_in_a_part(tmp_path, punkt):
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_bytes(json_lines([f"This is {name[0]}."]))
-        documents.write_sentences(str(tmp_path / name), str(tmp_path / f"{name}.3"), punkt)
+        documents.write_stage_3(str(tmp_path / name), str(tmp_path / f"{name}.3"), punkt)
     joined = "".join(stages.read_text(str(tmp_path / f"{n}.jsonl.3"))[:-1] for n in "ab")
     assert joined == "\nThis is a.\n\nThis is b.\n"
 
@@ -58,7 +58,7 @@ def test_bad_lines_are_named(tmp_path, punkt, content, message):
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=re.escape(f"{path}: {message}")):
-        documents.write_sentences(str(path), f"{path}.3", punkt)
+        documents.write_stage_3(str(path), f"{path}.3", punkt)
     assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl", "punkt"}
 
 
@@ -68,9 +68,9 @@ def test_a_compressed_file_cut_off_is_damaged_not_short(tmp_path, kept_bytes):
     path = tmp_path / "cut.jsonl.zst"
     path.write_bytes(content[: int(kept_bytes * len(content))])
     with pytest.raises(ValueError, match=r"cut\.jsonl\.zst: damaged behind line .*fetch the file"):
-        list(documents.read_texts(str(path)))
+        list(documents.read_documents(str(path)))
     path.write_bytes(b"no zstd at all")
     with pytest.raises(ValueError, match="damaged behind line 0"):
-        list(documents.read_texts(str(path)))
+        list(documents.read_documents(str(path)))
     with pytest.raises(ValueError, match="no such file"):
-        list(documents.read_texts(str(tmp_path / "absent.jsonl")))
+        list(documents.read_documents(str(tmp_path / "absent.jsonl")))

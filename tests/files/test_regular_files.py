@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.data import provenance, punkt, segmentation, sentences, vocabulary
-from mlperf_bert.data.documents import read_texts
+from mlperf_bert.data.documents import read_documents
 from mlperf_bert.files import paths
 from mlperf_bert.files.paths import require_regular_file
 from mlperf_bert.files.whole import require_apart, write_whole, written_beside
@@ -89,7 +89,7 @@ def test_a_file_may_be_behind_a_link(tmp_path):
     [
         vocabulary.read_vocabulary,
         lambda path: sentences.read_documents([path], None),
-        lambda path: list(read_texts(path)),
+        lambda path: list(read_documents(path)),
         BertConfig.from_json_file,
         lambda path: provenance.read(Path(path).parent),
         lambda path: punkt.warn_if_not_published(Path(path).parent),
