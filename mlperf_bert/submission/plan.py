@@ -14,7 +14,6 @@ from mlperf_bert.options import with_home
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
-_NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
 # Given to every run by the campaign.
@@ -51,13 +50,6 @@ class Campaign:
             raise ValueError(f"--runs={self.num_runs}: at least 1; 10 make a result")
         if not self.flags:
             raise ValueError("give the flags of run_pretraining.py after --")
-        if self.in_containers and (
-            wrong := sorted({*self.command, *self.flags} & set(_NOT_IN_A_CAMPAIGN))
-        ):
-            raise ValueError(
-                f"{wrong[0]}: leave it out; a campaign starts one training after the other, and "
-                "waits for each"
-            )
         if own := sorted(_names_of(self.flags) & set(_OWN_FLAGS)):
             raise ValueError(
                 f"--{own[0]} is given by the campaign to every run; leave it out after --"

@@ -6,7 +6,7 @@ A wide picture comes twice, drawn for a screen and for a telephone; the page sho
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.logs import RunResult
+from mlperf_bert.mlperf.logs import Evaluation, RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.official import RcpVerdict
 from pages import charts
@@ -56,69 +56,101 @@ def accuracy_over_samples(
     if not any(evaluation.samples is not None for run in runs for evaluation in run.evaluations):
         return None
 
-    def draw(axes: Axes) -> None:
-        for color, run in _colored(runs):
-            points = [(e.samples, e.accuracy) for e in run.evaluations if e.samples is not None]
-            _draw_run(axes, points, color)
-        handles = [*_runs_handles(runs), *_draw_target(axes)]
-        if rcp and rcp.mean_samples and rcp.min_mean_samples:
-            axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
-            axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
-            handles.append(Patch(color=BAND, label="RCP: from least credible mean to mean"))
-        _finish_accuracy(axes, runs, handles, "samples")
+    def reference(axes: Axes) -> list[Patch]:
+        if not (rcp and rcp.mean_samples and rcp.min_mean_samples):
+            return []
+        axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
+        axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
+        return [Patch(color=BAND, label="RCP: from least credible mean to mean")]
 
-    return _both_sizes(draw, "Masked-LM accuracy over training samples")
+    title = "Masked-LM accuracy over training samples"
+    return _accuracy(runs, lambda each: each.samples, title, "samples", reference)
 
 
 def accuracy_over_time(runs: Sequence[RunResult]) -> Picture:
     """Draw accuracy over minutes since run_start with the target."""
+    title, label = "Masked-LM accuracy over time", "minutes since run_start"
+    return _accuracy(runs, lambda each: each.minutes, title, label, lambda axes: [])
+
+
+def _accuracy(
+    runs: Sequence[RunResult],
+    over: Callable[[Evaluation], float | None],
+    title: str,
+    xlabel: str,
+    more: Callable[[Axes], list[Patch]],
+) -> Picture:
+    """Draw the accuracies of runs over something, and `more`, which has entries of the legend."""
 
     def draw(axes: Axes) -> None:
         for color, run in _colored(runs):
-            _draw_run(axes, [(e.minutes, e.accuracy) for e in run.evaluations], color)
-        handles = [*_runs_handles(runs), *_draw_target(axes)]
-        _finish_accuracy(axes, runs, handles, "minutes since run_start")
+            points = [(x, e.accuracy) for e in run.evaluations if (x := over(e)) is not None]
+            if points:
+                axes.plot(*zip(*points), color=color, linewidth=1.3, alpha=0.85)
+                axes.plot(*points[-1], "o", color=color, markersize=4)
+        target: Any = {"color": RED, "linestyle": (0, (4, 3)), "linewidth": 1.2}
+        axes.axhline(TARGET_MASKED_LM_ACCURACY, **target)
+        # A run that has diverged has NaN, which would leave the axis without ends.
+        shown = [e.accuracy for run in runs for e in run.evaluations if math.isfinite(e.accuracy)]
+        low, high = (end([*shown, TARGET_MASKED_LM_ACCURACY]) for end in (min, max))
+        axes.set_ylim(low - 0.05 * (high - low) - 0.005, high + 0.08 * (high - low) + 0.005)
+        axes.xaxis.set_major_formatter(FuncFormatter(_short))
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel("masked-LM accuracy")
+        label = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
+        _legend_above(
+            axes, [*_runs_handles(runs), Line2D([], [], label=label, **target), *more(axes)]
+        )
 
-    return _both_sizes(draw, "Masked-LM accuracy over time")
+    return _both_sizes(draw, title)
 
 
 def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> Picture | None:
     """Draw each run's minutes with the olympic mean; None if no run reached the target."""
-
-    def draw(axes: Axes) -> None:
-        _draw_dots(axes, runs, [run.minutes if run.succeeded else None for run in runs])
-        if olympic_minutes is not None:
-            _draw_level(axes, olympic_minutes, INK, f"olympic mean {olympic_minutes:.4g}")
-        axes.set_ylabel("minutes")
-        _legend_above(axes, axes.get_legend_handles_labels()[0])
-
-    return _of_converged(runs, draw, "Time to train of every run")
+    values = [run.minutes if run.succeeded else None for run in runs]
+    levels = [(olympic_minutes, INK, "olympic mean {:.4g}")]
+    return _by_run(runs, values, levels, "Time to train of every run", "minutes")
 
 
 def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> Picture | None:
     """Draw each run's samples to converge with the RCP; None if no run reached the target."""
-
-    def draw(axes: Axes) -> None:
-        _draw_dots(axes, runs, [run.samples_to_converge for run in runs])
-        if rcp.mean_samples and rcp.min_mean_samples:
-            axes.axhspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
-            _draw_level(axes, rcp.mean_samples, GREEN, f"RCP mean {rcp.mean_samples:,.0f}")
-            least = f"least credible mean {rcp.min_mean_samples:,.0f}"
-            _draw_level(axes, rcp.min_mean_samples, RED, least)
-        if mean := rcp.submission_mean_samples:
-            _draw_level(axes, mean, INK, f"olympic mean {mean:,.0f}")
-        axes.yaxis.set_major_formatter(FuncFormatter(_short))
-        axes.set_ylabel("samples to converge")
-        _legend_above(axes, axes.get_legend_handles_labels()[0])
-
-    return _of_converged(runs, draw, "Samples to converge of every run")
+    values = [run.samples_to_converge for run in runs]
+    levels = [
+        (rcp.mean_samples, GREEN, "RCP mean {:,.0f}"),
+        (rcp.min_mean_samples, RED, "least credible mean {:,.0f}"),
+        (rcp.submission_mean_samples, INK, "olympic mean {:,.0f}"),
+    ]
+    title, label = "Samples to converge of every run", "samples to converge"
+    return _by_run(
+        runs, values, levels, title, label, band=(rcp.min_mean_samples, rcp.mean_samples)
+    )
 
 
-def _of_converged(
-    runs: Sequence[RunResult], draw: Callable[[Axes], None], title: str
+def _by_run(
+    runs: Sequence[RunResult],
+    values: Sequence[float | None],
+    levels: Sequence[tuple[float | None, str, str]],
+    title: str,
+    ylabel: str,
+    *,
+    band: tuple[float | None, float | None] = (None, None),
 ) -> Picture | None:
+    """Draw a value of each run; `levels` are lines with colour and label, `band` is between two."""
     if not any(run.succeeded for run in runs):
         return None
+
+    def draw(axes: Axes) -> None:
+        _draw_dots(axes, runs, values)
+        low, high = band
+        if low is not None and high is not None:
+            axes.axhspan(low, high, color=BAND, zorder=0)
+        for level, color, label in levels:
+            if level is not None:
+                axes.axhline(level, color=color, linewidth=1.2, label=label.format(level))
+        axes.yaxis.set_major_formatter(FuncFormatter(_short))
+        axes.set_ylabel(ylabel)
+        _legend_above(axes, axes.get_legend_handles_labels()[0])
+
     return Picture(title, _svg(draw, _NARROW_INCHES))
 
 
@@ -185,30 +217,6 @@ def _finish_rows(axes: Axes, runs: Sequence[RunResult], xlabel: str) -> None:
     axes.set_ylabel("run")
 
 
-def _draw_run(axes: Axes, points: Sequence[tuple[float, float]], color: str) -> None:
-    if points:
-        axes.plot(*zip(*points), color=color, linewidth=1.3, alpha=0.85)
-        axes.plot(*points[-1], "o", color=color, markersize=4)
-
-
-def _draw_target(axes: Axes) -> list:
-    axes.axhline(TARGET_MASKED_LM_ACCURACY, color=RED, linestyle=(0, (4, 3)), linewidth=1.2)
-    label = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
-    return [Line2D([], [], color=RED, linestyle=(0, (4, 3)), linewidth=1.2, label=label)]
-
-
-def _finish_accuracy(axes: Axes, runs: Sequence[RunResult], handles: list, xlabel: str) -> None:
-    all_accuracies = (e.accuracy for run in runs for e in run.evaluations)
-    accuracies = [accuracy for accuracy in all_accuracies if math.isfinite(accuracy)]
-    low = min([*accuracies, TARGET_MASKED_LM_ACCURACY])
-    high = max([*accuracies, TARGET_MASKED_LM_ACCURACY])
-    axes.set_ylim(low - 0.05 * (high - low) - 0.005, high + 0.08 * (high - low) + 0.005)
-    axes.xaxis.set_major_formatter(FuncFormatter(_short))
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel("masked-LM accuracy")
-    _legend_above(axes, handles)
-
-
 def _runs_handles(runs: Sequence[RunResult]) -> list[Line2D]:
     counts = Counter(map(_outcome, runs))
     return [
@@ -242,10 +250,6 @@ def _draw_dots(axes: Axes, runs: Sequence[RunResult], values: Sequence[float | N
     axes.grid(axis="x", visible=False)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlabel("run (hollow: left out of the olympic mean)")
-
-
-def _draw_level(axes: Axes, value: float, color: str, label: str) -> None:
-    axes.axhline(value, color=color, linewidth=1.2, label=label)
 
 
 def _legend_above(axes: Axes, handles: list) -> None:

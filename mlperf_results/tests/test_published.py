@@ -261,7 +261,7 @@ def test_power_agrees_with_the_official_summarizer(clone, capsys):
         (
             f"result_2/node_{'9' * 99}",
             [(0, START, None)],
-            "power/result_0/node_2.txt is missing",
+            f"power/result_0/node_{'9' * 99}.txt is missing",
         ),
         (
             "result_2/sw_0",

@@ -509,13 +509,6 @@ def test_software_in_the_image_is_described(containers, tmp_path, monkeypatch):
     assert described["other_software_stack"] == found["other_software_stack"]
 
 
-@pytest.mark.parametrize("word", ["--detach", "--dry-run", "--demo", "--eval", "--finetune"])
-def test_options_of_the_launcher_that_are_no_training_are_refused(containers, word):
-    message = f"{word}: leave it out; a campaign starts one training after the other"
-    with pytest.raises(ValueError, match=message):
-        containers(flags=("--x=1", word))
-
-
 @pytest.mark.parametrize(
     ("device", "num_workers", "nodes", "gpus"),
     [
