@@ -7,7 +7,7 @@
 # DATA_DIR=/data            the unpacked GLUE, or the JSON files of SQuAD
 # WIKI_DIR=/wiki            bert_config.json, vocab.txt
 # OUTPUT_DIR=/output        results go to its folder finetuning
-# INIT_CHECKPOINT=$OUTPUT_DIR    a checkpoint, the folder of a run, or a model in Hugging Face's layout, which needs no WIKI_DIR
+# INIT_CHECKPOINT=$OUTPUT_DIR    a checkpoint, or the folder of a run
 # NUM_GPUS=(all that CUDA_VISIBLE_DEVICES leaves)    0 = the CPU
 # SEED=1                    with --sweep the only one of its seeds
 set -euo pipefail
@@ -23,10 +23,6 @@ done
 
 wiki=${WIKI_DIR:-/wiki} output=${OUTPUT_DIR:-/output}
 checkpoint=${INIT_CHECKPOINT:-$output}
-# shellcheck disable=SC2088 # what is looked for is the character
-case $checkpoint in '~/'*) checkpoint=~/${checkpoint#'~/'} ;; esac
-model=(--bert_config_file="$wiki/bert_config.json" --vocab_file="$wiki/vocab.txt")
-if [ -e "$checkpoint/config.json" ]; then model=(); fi # Hugging Face's layout has both
 seed=--seed
 for flag in "$@"; do
   case $flag in --sweep|--sweep=[Tt1]*) seed=--seeds ;; --nosweep|--sweep=*) seed=--seed ;; esac
@@ -43,7 +39,8 @@ export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 exec "${PYTHON:-python}" run_finetuning.py \
   --data_dir="${DATA_DIR:-/data}" \
   --checkpoint="$checkpoint" \
-  "${model[@]}" \
+  --bert_config_file="$wiki/bert_config.json" \
+  --vocab_file="$wiki/vocab.txt" \
   --output_dir="$output/finetuning" \
   --num_gpus="$num_gpus" \
   ${SEED:+"$seed=$SEED"} \

@@ -213,10 +213,7 @@ else
     [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with $content, $offer"
     [ "$(ls -- "$data" 2>/dev/null)" ] || fail "DATA_DIR=$data is empty; name the one with $content, $offer"
   fi
-  if [ "$program" = ./finetune_model.sh ] && [ "${INIT_CHECKPOINT:-}" ]; then
-    # It can be a Hugging Face model, which needs no other file; only the container can see it.
-    if is_local "$wiki" && ! [ -d "$wiki" ]; then wiki=''; fi
-  elif is_local "$wiki"; then
+  if is_local "$wiki"; then
     [ -f "$wiki/bert_config.json" ] || fail "WIKI_DIR=$wiki: no bert_config.json; name the folder with $model, $offer"
   fi
 fi

@@ -23,9 +23,8 @@ HEART = [
     {"programs"},
     {"training"},
 ]
-# What a counted run does not execute: it may import the heart, which knows nothing of it. Convert
-# comes first: fine-tuning too begins with models in Hugging Face's layout.
-GUESTS = [{"convert"}, {"submission", "finetuning", "portable"}]
+# What a counted run does not execute: it may import the heart, which knows nothing of it.
+GUESTS = [{"convert", "submission", "finetuning", "portable"}]
 LEVELS = [*HEART, *GUESTS]  # a room may import those of the levels before its own, no sibling
 # Next to the package: each imports these of our own, and nothing else.
 MAY_IMPORT = {
@@ -34,7 +33,7 @@ MAY_IMPORT = {
     "mlperf_results": {"pages", "mlperf_bert", "mlperf_results"},
 }
 # Which guest takes what stands beside the package.
-TAKES = {"submission": {"pages"}, "finetuning": {"pages"}}
+TAKES = {"submission": {"pages"}}
 # Commands of guests that run TensorFlow take flags as the root scripts do.
 COMMANDS_WITH_FLAGS = {
     "convert/from_hugging_face.py",

@@ -49,8 +49,7 @@ class FinetuningConfig:
     )
     checkpoint: str = option(
         None,
-        "Pre-trained weights: a checkpoint, TF1 or TF2, the folder of a run (its newest one), or "
-        "a model in Hugging Face's layout.",
+        "Pre-trained weights: a checkpoint, TF1 or TF2, or the folder of a run (its newest one).",
         required=True,
         path=True,
         may_have_wildcards=False,
@@ -62,12 +61,8 @@ class FinetuningConfig:
         path=True,
         may_have_wildcards=False,
     )
-    bert_config_file: str | None = option(
-        None, "Its bert_config.json; Hugging Face's layout has its own.", path=True
-    )
-    vocab_file: str | None = option(
-        None, "Its vocab.txt; Hugging Face's layout has its own.", path=True
-    )
+    bert_config_file: str = option(None, "Its bert_config.json.", required=True, path=True)
+    vocab_file: str = option(None, "Its vocab.txt.", required=True, path=True)
     do_lower_case: bool | None = option(
         True,
         "Lower-case the text; False for cased models. A tokenizer_config.json beside the "

@@ -85,15 +85,13 @@ class SquadTask:
     def write_predictions(
         self, split: Split, outputs: np.ndarray, *, name: str, folder: paths.Location
     ) -> list[paths.Location]:
-        """Writes predictions.json, nbest_predictions.json and, for 2.0, null_odds.json.
+        """Writes predictions.json and, for 2.0, null_odds.json, which SQuAD's script takes.
 
-        SQuAD's script takes the first and the last; it has one split to score, so that its `name`
-        is in none of theirs. Returns their paths; raises OSError if one cannot be written.
+        It has one split to score, so that its `name` is in none of theirs. Returns their paths.
         """
         predicted = self._predict(split, outputs)
         contents: dict[str, Mapping] = {
-            "predictions": {key: one.text for key, one in predicted.items()},
-            "nbest_predictions": {key: one.n_best() for key, one in predicted.items()},
+            "predictions": {key: one.text for key, one in predicted.items()}
         }
         if odds := _null_odds(predicted):
             contents["null_odds"] = odds

@@ -1,4 +1,4 @@
-"""From the logits of windows to one answer for each question, with the n best ones, and its score.
+"""From the logits of windows to one answer for each question, and its score.
 
 Legend: F=windows, S=sequence length.
 Source: Devlin et al., arXiv 1810.04805, sections 4.2 and 4.3, and the code published with it. Where
@@ -9,8 +9,8 @@ normalization, such as of "The".
 """
 
 import dataclasses
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from official.nlp.tools import squad_evaluate_v2_0
@@ -19,43 +19,12 @@ from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.squad_tokens import piece_of
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A text that may be the answer; an empty one says that there is none."""
-
-    text: str
-    start_logit: float
-    end_logit: float
-
-    @property
-    def score(self) -> float:
-        """The logarithm of its probability, up to a constant."""
-        return self.start_logit + self.end_logit
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prediction:
+class Prediction(NamedTuple):
     """What is predicted for a question."""
 
     text: str
-    candidates: Sequence[Candidate]
-    """The best first."""
     null_odds: float | None
     """The score of no answer less that of the best answer; None if a question always has one."""
-
-    def n_best(self) -> list[dict[str, str | float]]:
-        """The candidates for nbest_predictions.json; the softmax makes their probabilities."""
-        largest = max(candidate.score for candidate in self.candidates)
-        powers = [math.exp(candidate.score - largest) for candidate in self.candidates]
-        return [
-            {
-                "text": candidate.text,
-                "probability": power / sum(powers),
-                "start_logit": candidate.start_logit,
-                "end_logit": candidate.end_logit,
-            }
-            for candidate, power in zip(self.candidates, powers)
-        ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +34,7 @@ class Rules:
     max_answer_length: int = 30
     """In tokens."""
     n_best_size: int = 20
+    """So many starts and ends of each window are combined."""
     null_score_diff_threshold: float | None = 0.0
     """An answer is predicted unless the null odds are above; None: there is always an answer."""
 
@@ -92,46 +62,19 @@ def predict(split: Split, outputs: np.ndarray, *, rules: Rules) -> dict[str, Pre
 def _predict_one(
     context: str, features: Mapping[str, np.ndarray], outputs: np.ndarray, rules: Rules
 ) -> Prediction:
-    answers = list(_best_answers(context, features, outputs, rules))
-    if rules.null_score_diff_threshold is None:
-        candidates = answers or [Candidate(text="", start_logit=0.0, end_logit=0.0)]
-        return Prediction(text=candidates[0].text, candidates=candidates, null_odds=None)
-    # [CLS] as the answer, of the window that is least sure that there is none.
-    start_logit, end_logit = min(outputs[:, 0].tolist(), key=sum, default=(0.0, 0.0))
-    null = Candidate(text="", start_logit=start_logit, end_logit=end_logit)
-    odds = null.score
-    if answers:
-        odds = null.score - answers[0].start_logit - answers[0].end_logit
-    is_answered = bool(answers) and odds <= rules.null_score_diff_threshold
-    # Stable: of equal scores, an answer comes before none.
-    ranked = sorted([*answers, null], key=lambda one: -one.score)
-    kept = ranked[: rules.n_best_size]
-    return Prediction(
-        text=answers[0].text if is_answered else "",
-        candidates=kept if null in kept else [*kept, null],
-        null_odds=odds,
-    )
-
-
-def _best_answers(
-    context: str, features: Mapping[str, np.ndarray], outputs: np.ndarray, rules: Rules
-) -> Iterator[Candidate]:
-    """At most `n_best_size` answers of different texts, the best first."""
     windows, starts, ends = _valid_spans(features, outputs, rules)
     start_logits, end_logits = outputs[windows, starts, 0], outputs[windows, ends, 1]
-    begins, after_ends = features["char_starts"], features["char_ends"]
-    seen: set[str] = set()
-    for number in np.argsort(-(start_logits + end_logits), kind="stable"):
-        window, start, end = windows[number], starts[number], ends[number]
-        text = piece_of(context, int(begins[window, start]), int(after_ends[window, end]))
-        if text in seen:
-            continue
-        if len(seen) == rules.n_best_size:
-            return
-        seen.add(text)
-        yield Candidate(
-            text=text, start_logit=float(start_logits[number]), end_logit=float(end_logits[number])
-        )
+    text = ""
+    # [CLS] as the answer, of the window that is least sure that there is none.
+    odds = float(sum(min(outputs[:, 0].tolist(), key=sum, default=(0.0, 0.0))))
+    if len(windows):
+        best = np.argmax(start_logits + end_logits)  # the first of equal ones
+        begin = features["char_starts"][windows[best], starts[best]]
+        text = piece_of(context, int(begin), int(features["char_ends"][windows[best], ends[best]]))
+        odds = odds - float(start_logits[best]) - float(end_logits[best])
+    if rules.null_score_diff_threshold is None:
+        return Prediction(text, None)
+    return Prediction(text if odds <= rules.null_score_diff_threshold else "", odds)
 
 
 def _valid_spans(

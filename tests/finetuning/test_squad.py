@@ -222,7 +222,6 @@ def predicted_both(name, content, folder, tokenizer, their_tokenizer, sizes, see
         split=data,
         logits=logits,
         predictions=found["predictions"],
-        n_best=found["nbest_predictions"],
         null_odds=found.get("null_odds"),
         expected_examples=expected_examples,
         expected_predictions=expected[0],
@@ -259,15 +258,6 @@ def test_predictions_and_metrics_equal_theirs(
     assert len(nothing) < len(both.predictions) / 4
     expected_predictions = both.expected_predictions | dict.fromkeys(nothing, "")
     assert both.predictions == expected_predictions
-    assert both.n_best.keys() == both.expected_n_best.keys()
-    for question_id, expected in both.expected_n_best.items():
-        found = both.n_best[question_id]
-        if question_id in nothing:
-            assert [one["text"] for one in found] == [""]
-            continue
-        assert [one["text"] for one in found] == [one["text"] for one in expected]
-        for key in ("probability", "start_logit", "end_logit"):
-            assert [one[key] for one in found] == pytest.approx([one[key] for one in expected])
     assert both.null_odds == both.expected_null_odds
     scores = both.task.metrics(both.split, both.logits)
     expected_scores = their_metrics.squad_evaluate(
@@ -286,25 +276,14 @@ def test_predictions_and_metrics_equal_theirs(
 
 def test_a_predicted_text_is_exactly_its_tokens(tokenizer, their_tokenizer, tmp_path):
     """Where theirs differs, it could not align the texts and took whole words, or another place."""
-    content = generated_squad.questions(6, impossible=False, num_answers=3, num_paragraphs=16)
+    content = generated_squad.questions(6, impossible=False, num_answers=3, num_paragraphs=48)
     both = predicted_both("squad1", content, tmp_path, tokenizer, their_tokenizer, (64, 16, 20))
-    contexts = {e.question_id: " ".join(e.context.split()) for e in both.examples}
-    num_same = num_words = num_elsewhere = 0
-    for question_id, expected in both.expected_n_best.items():
-        theirs_by_logits = {(one["start_logit"], one["end_logit"]): one for one in expected}
-        for one in both.n_best[question_id]:
-            other = theirs_by_logits.get((one["start_logit"], one["end_logit"]))
-            if other is None:  # the other of two spans of the same text
-                continue
-            if one["text"] == other["text"]:
-                num_same += 1
-            elif one["text"] in other["text"]:
-                num_words += 1
-                assert " ".join(other["text"].split()) in contexts[question_id]
-            else:
-                num_elsewhere += 1
-                assert tokenizer.tokenize(one["text"]) == tokenizer.tokenize(other["text"])
-    assert num_same > 300 and num_words > 20 and num_elsewhere < 5
+    num_same = num_words = 0
+    for question_id, theirs_text in both.expected_predictions.items():
+        text = both.predictions[question_id]
+        num_same += text == theirs_text
+        num_words += text != theirs_text and text in theirs_text
+    assert num_same + num_words > 0.95 * len(both.predictions) and num_words > 3
 
 
 @pytest.mark.all
@@ -417,9 +396,6 @@ def test_a_context_without_tokens_has_no_window_and_no_answer(name, context, tok
     paths = task.write_predictions(split, logits, name="dev", folder=folder)
     assert json.loads(paths[0].read_text()) == {"empty": "", "q0": "bu"}
     assert task.metrics(split, logits)["exact"] == 50
-    if name == "squad2":  # of equal scores, an answer comes before none
-        n_best = json.loads(paths[1].read_text())
-        assert [one["text"] for one in n_best["q0"]] == ["bu", ""]
 
 
 def test_an_empty_question_is_taken(tokenizer, tmp_path):
@@ -462,7 +438,6 @@ def test_no_threshold_but_the_given_one(tokenizer, tmp_path):
         paths = task.write_predictions(split, logits, name="dev", folder=str(tmp_path))
         assert [path.name for path in paths] == [
             "predictions.json",
-            "nbest_predictions.json",
             "null_odds.json",
         ]
         assert json.loads(paths[0].read_text()) == {"q0": expected, "q1": expected}

@@ -1,7 +1,6 @@
 """finetune_model.sh and start_training.sh --finetune: what they start and refuse. Seconds."""
 
 import os
-import shlex
 import subprocess
 
 import pytest
@@ -40,16 +39,6 @@ def test_the_seed_is_that_of_the_run_or_of_the_sweep(tools, flags, expected):
     assert words[len(words) - len(flags) :] == flags
 
 
-def test_a_hugging_face_model_gets_no_other_configuration(tools, tmp_path):
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "config.json").touch()
-    place = str(tmp_path / "hf")
-    done = start(tools, "finetune_model.sh", INIT_CHECKPOINT=place, NUM_GPUS="0")
-    words = done.stdout.splitlines()
-    assert f"--checkpoint={place}" in words, done.stderr
-    assert not [word for word in words if word.startswith(("--vocab_file", "--bert_config_file"))]
-
-
 def test_start_training_refuses_what_fine_tuning_cannot_do(tools, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").touch()
@@ -64,8 +53,3 @@ def test_start_training_refuses_what_fine_tuning_cannot_do(tools, tmp_path):
     assert "OUTPUT_DIR=gs://b/run: fine-tuning writes to a local folder; name one" in remote
     wiki = refusal("--finetune")
     assert "wiki: no bert_config.json; name the folder with it and vocab.txt" in wiki
-    given = ["start_training.sh", "--dry-run", "--finetune"]
-    own = start(tools, *given, INIT_CHECKPOINT="/data/hf")
-    assert own.returncode == 0, own.stderr
-    words = shlex.split(own.stdout)
-    assert "INIT_CHECKPOINT=/data/hf" in words and not [w for w in words if "/wiki" in w]

@@ -16,6 +16,7 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue
 from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.squad import SquadTask
+from mlperf_bert.finetuning.squad_answers import Rules, predict
 from mlperf_bert.finetuning.squad_features import Sizes
 from tests.finetuning import generated_glue, generated_squad
 
@@ -116,9 +117,9 @@ def test_windows_are_the_same(theirs, tokenizer, tmp_path, name, split):
 def test_answers_are_the_same_on_plain_words_only(theirs, tokenizer, tmp_path, name, make):
     """Their alignment takes whole words where a token is unknown, or an accent is a character."""
     content = generated_squad.questions(
-        5, impossible=name == "squad2", num_answers=3, num_paragraphs=16, make=make
+        5, impossible=name == "squad2", num_answers=3, num_paragraphs=64, make=make
     )
-    task, ours, features, others, rows = both(
+    _, ours, features, others, rows = both(
         theirs, tokenizer, tmp_path, content, name=name, split="dev"
     )
     logits = np.random.default_rng(1).normal(size=(*features["input_ids"].shape, 2)) * 3
@@ -131,16 +132,15 @@ def test_answers_are_the_same_on_plain_words_only(theirs, tokenizer, tmp_path, n
     _, expected, _ = theirs.squad.postprocess_output(
         others, rows, results, 20, 30, True, version_2_with_negative=name == "squad2"
     )
-    data = Split(examples=ours, features=features)
-    written = task.write_predictions(data, logits, name="dev", folder=tmp_path)
-    found = json.loads(written[1].read_text())
-    texts = [
-        (one["text"], other["text"])
-        for key in found
-        for one, other in zip(found[key], expected[key])
-    ]
-    is_same = [one == other for one, other in texts]
-    assert len(is_same) > 500
+    rules = Rules(null_score_diff_threshold=1e9)  # there is always an answer
+    found = predict(Split(examples=ours, features=features), logits, rules=rules)
+    # Where nothing can be predicted, theirs says "empty" or nothing.
+    listed = {key: [one["text"] for one in expected[key]] for key in found}
+    best = {
+        key: [text for text in texts if text not in ("", "empty")] for key, texts in listed.items()
+    }
+    is_same = [found[key].text == texts[0] for key, texts in best.items() if texts]
+    assert len(is_same) > 100
     assert all(is_same) == (make is generated_squad.plain_word)
 
 
