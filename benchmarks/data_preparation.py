@@ -43,32 +43,24 @@ ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
 
 
-def seconds(command: list, *, cwd: Path | None = None, **environment: str) -> float:
-    """Runs a command and returns how long it took; one that fails ends the benchmark."""
-    started = time.perf_counter()
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    elapsed = time.perf_counter() - started
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}: {done.stderr.decode()[-2000:]}")
-    return elapsed
+def seconds(command: list, *, cwd: Path | None = None, **environment: str) -> tuple[float, float]:
+    """Runs a command; returns its seconds by the clock, and those of the processor.
 
+    The latter are those of all its processes. A command that fails ends the benchmark.
+    """
 
-def cpu_seconds(command: list, **options: Any) -> float:
-    """Runs a command as `seconds`; returns the processor time of it and its processes."""
-
-    def so_far() -> float:
+    def of_children() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
 
-    before = so_far()
-    seconds(command, **options)
-    return so_far() - before
+    began, before = time.perf_counter(), of_children()
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: {done.stderr.decode()[-2000:]}")
+    return time.perf_counter() - began, of_children() - before
 
 
 def examples(
@@ -76,7 +68,7 @@ def examples(
 ) -> float:
     """Seconds of the processor that a script needs to make the examples of a text."""
     command = [python, script, f"--input_file={text}", f"--output_file={output}"]
-    return cpu_seconds([*command, f"--vocab_file={vocab_file}", *OPTIONS], **environment)
+    return seconds([*command, f"--vocab_file={vocab_file}", *OPTIONS], **environment)[1]
 
 
 def measure_examples(args: argparse.Namespace, work: Path) -> None:
@@ -104,7 +96,7 @@ def measure_examples(args: argparse.Namespace, work: Path) -> None:
     print(f"  ours with compilation: start-up {cold:.2f}")
     num_blocks = max(1, int(output_mb))
     zeros = ["dd", "if=/dev/zero", f"of={work / 'zeros'}", "bs=1M", f"count={num_blocks}"]
-    written = num_blocks * 1.048576 / seconds([*zeros, "conv=fsync"])
+    written = num_blocks * 1.048576 / seconds([*zeros, "conv=fsync"])[0]
     (work / "zeros").unlink()
     print(f"  dd with fsync: {written:.0f} MB/s")
     measure_parts(args.text, str(args.vocab_file))
@@ -172,7 +164,7 @@ def measure_workers(args: argparse.Namespace, work: Path) -> None:
         command = [sys.executable, ROOT / "create_pretraining_data.py", *OPTIONS]
         command += [f"--input_file={work}/texts/part-*", f"--output_dir={folder}"]
         command += [f"--vocab_file={args.vocab_file}", f"--nworker={workers}"]
-        times.append(seconds(command))
+        times.append(seconds(command)[0])
         shutil.rmtree(folder)
     print(f"  {args.workers} workers on as many parts: {times[0] / times[1]:.2f} times one worker")
 
@@ -212,7 +204,7 @@ def clean_up(
             commands = [["bash", ROOT / "cleanup_scripts" / "process_wiki.sh", "wiki_??"]]
         for command in commands:
             name = Path(command[1]).stem
-            taken[name] = taken.get(name, 0.0) + cpu_seconds(command, cwd=folder, **environment)
+            taken[name] = taken.get(name, 0.0) + seconds(command, cwd=folder, **environment)[1]
         made = {
             path.relative_to(folder).as_posix(): digest(path, "sha256")
             for path in folder.rglob("*")

@@ -10,7 +10,7 @@ what is available is left out, with a line. Of accelerators their compilers say 
 Measurements are added to OUTPUT.json; those that are in it are not repeated. OUTPUT.png shows all.
 """
 
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import whole_number, words_with_home
 from mlperf_bert.tensorflow_import import tensorflow
 
 if __name__ == "__main__":
@@ -23,7 +23,6 @@ import json
 import resource
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -117,35 +116,16 @@ def report(results: list[dict], output: Path | None) -> None:
         axes.figure.legend(loc="outside upper center")
 
 
-def sizes(text: str) -> list[int]:
-    """Batch sizes, separated by commas."""
-    found = [int(size) for size in text.split(",")]
-    if min(found) < 1:
-        raise ValueError
-    return found
-
-
-def some_of(*known: str) -> Callable[[str], list[str]]:
-    """Returns what reads some of these, separated by commas."""
-
-    def read(text: str) -> list[str]:
-        found = text.split(",")
-        if unknown := [each for each in found if each not in known]:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r}: give some of {', '.join(known)}")
-        return found
-
-    return read
-
-
 def main() -> None:
     """Measures what is not in OUTPUT.json yet, prints the table, draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="without suffix; OUTPUT.json is added to")
-    parser.add_argument("--batch_sizes", type=sizes, default="2,4,8", help="with commas")
-    known = some_of("float32", "bfloat16")
-    parser.add_argument("--precisions", type=known, default="float32,bfloat16", help="too")
-    known = some_of(*RECOMPUTE_CHOICES)
-    parser.add_argument("--recompute", type=known, default="none,attention,blocks", help="too")
+    several = {"nargs": "+", "help": "several"}
+    parser.add_argument("--batch_sizes", type=whole_number, default=[2, 4, 8], **several)
+    precisions = ("float32", "bfloat16")
+    parser.add_argument("--precisions", choices=precisions, default=precisions, **several)
+    recompute = RECOMPUTE_CHOICES
+    parser.add_argument("--recompute", choices=recompute, default=recompute, **several)
     parser.add_argument("--jit_compile", default="auto", choices=["auto", "true", "false"])
     parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
     given = parser.parse_args(words_with_home())

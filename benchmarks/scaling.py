@@ -1,14 +1,13 @@
-r"""How training scales: measured on this machine for two processes, simulated for more.
+"""How training scales: measured on this machine for two processes, simulated for more.
 
-    python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png
-    python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png \
-        --bert_config_file=wiki/bert_config.json --replica_batch_size=16 --step_seconds=0.2
+    python -m benchmarks.scaling --gb_per_second=25
+    python -m benchmarks.scaling --gb_per_second=25 --bert_config_file=... --step_seconds=0.2
 
 First it trains a small BERT with one process and with two, each on its own core, and prints
-samples/s. Then it draws the efficiency that a ring would allow up to 1,024 replicas: a simulation,
+samples/s. Then it prints the efficiency that a ring would allow up to 1,024 replicas: a simulation,
 not a promise. It uses the step time just measured, or that of your device and model (the second
-command), the bytes of the gradients, and the bandwidth that you give. The picture lists the
-assumptions.
+command), the bytes of the gradients, and the bandwidth that you give, and assumes no straggler, no
+waiting for input and no congestion.
 """
 
 from mlperf_bert.tensorflow_import import tensorflow
@@ -26,16 +25,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks import random_task
 from benchmarks.processes import environment_of, free_addresses
 from mlperf_bert.checkpoints.names import num_weights
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.options import whole_number, words_with_home
-from pages import charts
+from mlperf_bert.options import words_with_home
 
 ROOT = Path(__file__).resolve().parent.parent
 GRADIENT_BYTES = 4  # float32
@@ -113,46 +109,22 @@ def measure(folder: Path, num_workers: int) -> float:
     return statistics.median(rates[len(rates) // 2 :])
 
 
-def draw(machine: Machine, replica_batch_size: int, title: str, measured: list[float], path):
-    """Draws the efficiency with and without overlap, and writes the assumptions below."""
-    replicas = 2 ** np.arange(11)
-    assumptions = (
-        f"Assumptions: {replica_batch_size} samples per replica in "
-        f"{1000 * machine.step_seconds:,.0f} ms;  {machine.gradient_bytes / 1e6:,.0f} MB of "
-        f"float32 gradients once a step;\na ring all-reduce at "
-        f"{machine.bytes_per_second / 1e9:g} GB/s each way per replica and "
-        f"{1e6 * machine.latency_seconds:g} µs a message; no straggler, no waiting for input, "
-        "no congestion."
-    )
-    with charts.png(path, (9, 6.2)) as [[axes]]:
-        for label, share, style in (
-            ("gradients are sent during the backward pass", BACKWARD_SHARE, "-"),
-            ("gradients are sent after the backward pass", 0.0, "--"),
-        ):
-            shown = [100 * machine.efficiency(int(n), hidden_share=share) for n in replicas]
-            axes.plot(replicas, shown, style, marker="o", label=label)
-        ratio = 100 * measured[1] / (2 * measured[0])
-        label = f"measured here: small BERT, 2 processes on 2 cores, {ratio:.0f}%"
-        axes.plot([2], [ratio], "k*", markersize=12, linestyle="none", label=label)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(replicas, [f"{n:,}" for n in replicas])
-        axes.set_ylim(0, 109)
-        axes.set_xlabel("replicas (the batch grows with them)")
-        axes.set_ylabel("samples/s per replica, % of one alone")
-        axes.set_title(f"Expected efficiency, a simulation: {title}")
-        axes.legend(loc="lower left")
-        axes.figure.supxlabel(assumptions, fontsize=9, ha="left", x=0.02)
+def table(machine: Machine) -> list[str]:
+    """Samples/s per replica, a share of those of one alone; the batch grows with the replicas."""
+    lines = ["| replicas | gradients sent during the backward pass | after it |", "|---|---|---|"]
+    for replicas in (2**n for n in range(11)):
+        shares = [machine.efficiency(replicas, hidden_share=h) for h in (BACKWARD_SHARE, 0.0)]
+        lines.append(f"| {replicas:,} | {' | '.join(f'{share:.0%}' for share in shares)} |")
+    return lines
 
 
 def main() -> None:
     """Measures, prints, draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output_file", required=True, help="The PNG to write.")
     parser.add_argument("--gb_per_second", type=float, required=True, help="Each way per replica.")
     parser.add_argument("--latency_us", type=float, default=10.0, help="Of a message in the ring.")
     parser.add_argument("--bert_config_file", help="Another model than the small one measured.")
     parser.add_argument("--step_seconds", type=float, help="Step time of one replica of yours.")
-    parser.add_argument("--replica_batch_size", type=whole_number, default=BATCH_SIZE)
     args = parser.parse_args(words_with_home())
     if bool(args.bert_config_file) != bool(args.step_seconds):
         parser.error("--bert_config_file and --step_seconds belong together: give both or none")
@@ -162,15 +134,13 @@ def main() -> None:
             parser.error(f"--{name}={value}: it must be more than 0")
     if len(os.sched_getaffinity(0)) < 2:
         parser.error("two processes are measured, each on its own core: run it where two are free")
-    config, title = BertConfig(**MEASURED), "the small BERT measured here"
+    config = BertConfig(**MEASURED)
     if args.bert_config_file:
         try:
             config = BertConfig.from_json_file(args.bert_config_file)
         except (ValueError, OSError) as error:
             parser.error(str(error))
-        title = f"{num_weights(config) / 1e6:,.0f} million weights"
     measured = []
-    Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         lengths = [SHAPE.max_seq_length] * (8 * BATCH_SIZE)
         random_task.write(Path(folder), MEASURED, SHAPE, lengths)
@@ -184,8 +154,11 @@ def main() -> None:
         bytes_per_second=args.gb_per_second * 1e9,
         latency_seconds=args.latency_us * 1e-6,
     )
-    draw(machine, args.replica_batch_size, title, measured, args.output_file)
-    print(args.output_file)
+    print(
+        f"simulated, with a step of {1000 * machine.step_seconds:,.0f} ms and "
+        f"{machine.gradient_bytes / 1e6:,.0f} MB of float32 gradients:"
+    )
+    print("\n".join(table(machine)))
 
 
 if __name__ == "__main__":

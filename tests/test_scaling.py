@@ -24,6 +24,13 @@ def test_efficiency_between_no_and_full_overlap():
     assert ROUND.efficiency(1024, hidden_share=2 / 3) < 0.75
 
 
+def test_the_table_has_both_ways_of_sending():
+    lines = scaling.table(ROUND)
+    assert (
+        lines[2] == "| 1 | 100% | 100% |" and lines[3] == "| 2 | 100% | 67% |" and len(lines) == 13
+    )
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -32,14 +39,14 @@ def test_efficiency_between_no_and_full_overlap():
     ],
 )
 def test_bad_options_are_told(options, message):
-    command = [sys.executable, "benchmarks/scaling.py", "--output_file=none.png", *options]
+    command = [sys.executable, "benchmarks/scaling.py", *options]
     done = starts.run(command)
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
 
 
 def test_one_core_is_told(monkeypatch, capsys):
     monkeypatch.setattr(scaling.os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(sys, "argv", ["scaling", "--output_file=none.png", "--gb_per_second=1"])
+    monkeypatch.setattr(sys, "argv", ["scaling", "--gb_per_second=1"])
     with pytest.raises(SystemExit, match="2"):
         scaling.main()
     assert "two processes are measured, each on its own core" in capsys.readouterr().err
