@@ -287,12 +287,6 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     # Most examples first; between equal ones, that with the oldest example.
     turns = tf.argsort(tf.where(counts > 0, oldest, num_examples) - counts * num_examples)
 
-    unit, fewest = _row_unit(batch_size), row_counts(batch_size)[0]
-    units_saved = (num_examples - tf.math.count_nonzero(counts, dtype=tf.int32)) // unit
-    # Shares of a whole number of units that differ by one at the most, as of a line cut evenly.
-    borders = -(-units_saved * tf.range(num_batches + 1) // num_batches)
-    needs = tf.minimum(unit * (borders[1:] - borders[:-1]), batch_size - fewest)
-
     # Always the same lots: a run that goes on packs as it did before.
     draw = tf.random.experimental.stateless_shuffle(tf.range(num_batches), seed=[0, 0])
 
@@ -311,7 +305,8 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
         batch_of_row = tf.tensor_scatter_nd_update(batch_of_row, [[row]], [batch])
         return turn + 1, needs - taken * saved, places - taken * count, batch_of_row
 
-    start = (0, needs, tf.fill([num_batches], batch_size))
+    saved = num_examples - tf.math.count_nonzero(counts, dtype=tf.int32)
+    start = (0, _needs(saved, num_batches, batch_size), tf.fill([num_batches], batch_size))
     num_shared = tf.math.count_nonzero(counts > 1, dtype=tf.int32)
     _, _, places, batch_of_row = tf.while_loop(
         lambda turn, *_: turn < num_shared, deal, (*start, tf.fill([num_examples], -1))
@@ -321,6 +316,14 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     fill = tf.repeat(tf.range(num_batches), places)
     batches = tf.tensor_scatter_nd_update(batches, tf.where(is_alone), fill)
     return batches, tf.where(is_alone, num_examples + indices, rows)
+
+
+def _needs(num_saved: tf.Tensor, num_batches: int, batch_size: int) -> tf.Tensor:
+    """How many rows each batch has to save, int32 [M], of those that a window saves together."""
+    unit, fewest = _row_unit(batch_size), row_counts(batch_size)[0]
+    # Shares of a whole number of units that differ by one at the most, as of a line cut evenly.
+    borders = -(-(num_saved // unit) * tf.range(num_batches + 1) // num_batches)
+    return tf.minimum(unit * (borders[1:] - borders[:-1]), batch_size - fewest)
 
 
 def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:

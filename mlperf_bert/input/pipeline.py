@@ -130,24 +130,9 @@ def training_batches(
         # With fewer files than workers some would read nothing; then each reads every file and
         # keeps its share of the examples.
         by_file = len(files) >= num_workers
+        share = None if by_file else (num_workers, worker)
         own_files = files[worker::num_workers] if by_file else files
-
-        def read(file):
-            examples = tf.data.TFRecordDataset(file)
-            return examples if by_file else examples.shard(num_workers, worker)
-
-        dataset = tf.data.Dataset.from_tensor_slices(own_files)
-        # The order of this and of the two shuffles below is part of what a seed means: a resumed
-        # run must draw the same examples.
-        dataset = dataset.shuffle(len(own_files), seed=seed)
-        dataset = dataset.interleave(
-            read,
-            cycle_length=min(num_parallel_files, len(own_files)),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=deterministic,
-        )
-        # Before `repeat`: an epoch ends before the next begins, and no example comes twice in it.
-        dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed).repeat()
+        dataset = _shuffled(own_files, share, seed, num_parallel_files, deterministic)
     parse = parser(limits)
     if pack_sequences:
         # A packed batch holds as many examples as any other, but which ones is known only once the
@@ -162,6 +147,33 @@ def training_batches(
     else:
         dataset = _batched(dataset.skip(first_example), parse, batch_size)
     return _prefetched(dataset)
+
+
+def _shuffled(
+    files: list[str],
+    share: tuple[int, int] | None,
+    seed: int,
+    num_parallel_files: int,
+    in_order: bool,
+) -> tf.data.Dataset:
+    """Examples in an order of the seed: of each file all, or a share as `Dataset.shard` has it."""
+
+    def read(file):
+        examples = tf.data.TFRecordDataset(file)
+        return examples.shard(*share) if share else examples
+
+    dataset = tf.data.Dataset.from_tensor_slices(files)
+    # The order of this and of the two shuffles below is part of what a seed means: a resumed run
+    # must draw the same examples.
+    dataset = dataset.shuffle(len(files), seed=seed)
+    dataset = dataset.interleave(
+        read,
+        cycle_length=min(num_parallel_files, len(files)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=in_order,
+    )
+    # Before `repeat`: an epoch ends before the next begins, and no example comes twice in it.
+    return dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed).repeat()
 
 
 @tf.autograph.experimental.do_not_convert

@@ -30,55 +30,17 @@ ACTIVATIONS = {
 _UNUSED_POOLER = "pooler_transform"
 
 
-# Only the inner loop in steps.py needs AutoGraph. Everywhere else it would rewrite Python without
-# effect, which took half of the time before the first step.
-@tf.autograph.experimental.do_not_convert
-def build_pretrainer(
-    config: BertConfig,
-    *,
-    seed: int,
-    precision: str = "float32",
-    compile_passes: bool = False,
-    sums_of_vectors: bool = False,
-    barriers: bool = False,
-    pack_sequences: bool = False,
-    recompute: str = RECOMPUTE_NONE,
-    kernels: bool = False,
-) -> models.BertPretrainerV2:
-    """Builds the model with random weights; call it inside the strategy's scope.
+def _with_random_weights(config: BertConfig, seed: int) -> models.BertPretrainerV2:
+    """The layers of tf-models.
 
-    The layers hold the weights, always float32. By default `forward` calls these layers; with any
-    of the speed options encoder.py computes with their weights instead, equal to 1e-5 in float32.
-    `precision` is float32, bfloat16 (matrix products and the values passed between layers; softmax,
-    LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores may round). With
-    `compile_passes` XLA compiles the passes between the matrix products; `sums_of_vectors` is for
-    passes that are programs of their own, `barriers` for passes in one program (fusion.py). With
-    `pack_sequences` examples may share rows (mlperf_bert/input/packing.py). With `recompute` the
-    backward pass computes again what the forward pass then does not keep: "attention" (scores,
-    probabilities and their dropout) or "blocks" (all but the inputs of each block), with the same
-    bits of dropout. With `kernels`, those of model/kernels, only GPUs of NVIDIA can run the model,
-    in bfloat16.
-
-    Inputs of the model: `input_word_ids`, `input_mask`, `input_type_ids` [B, S] and
-    `masked_lm_positions` [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2],
-    `sequence_output` [B, S, H], `pooled_output` (unused).
-
-    Dropout draws from `tf.random.Generator`s (see `random_generators`), so that their state can be
-    saved and a run resumed exactly: one for each layer, or a single one with the speed options.
-
-    Raises:
-      ValueError: the precision, or what to recompute, is unknown.
+    Inputs: `input_word_ids`, `input_mask`, `input_type_ids` [B, S] and `masked_lm_positions`
+    [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2], `sequence_output`
+    [B, S, H], `pooled_output` (unused).
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
-    if recompute not in RECOMPUTE_CHOICES:
-        raise ValueError(f"recompute must be one of {RECOMPUTE_CHOICES}, got {recompute!r}")
-    # A switch of the whole process, which TensorFlow has on: float32 must turn it off.
-    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     # Dropout of tf-models' layers then draws from generators, whose state a checkpoint can hold.
     tf_keras.backend.experimental.enable_tf_random_generator()
-    # Python's, numpy's and TensorFlow's generators: initial weights are drawn below, in the order
-    # in which the layers are made.
+    # Python's, numpy's and TensorFlow's generators: weights are drawn in the order in which the
+    # layers are made.
     tf_keras.utils.set_random_seed(seed % 2**32)
     initializer = tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
     activation = ACTIVATIONS[config.hidden_act]
@@ -112,32 +74,74 @@ def build_pretrainer(
     )
     # Makes the heads' weights, which Keras leaves until the first call.
     model(model.inputs)
+    return model
+
+
+# Only the inner loop in steps.py needs AutoGraph. Everywhere else it would rewrite Python without
+# effect, which took half of the time before the first step.
+@tf.autograph.experimental.do_not_convert
+def build_pretrainer(
+    config: BertConfig,
+    *,
+    seed: int,
+    precision: str = "float32",
+    compile_passes: bool = False,
+    sums_of_vectors: bool = False,
+    barriers: bool = False,
+    pack_sequences: bool = False,
+    recompute: str = RECOMPUTE_NONE,
+    kernels: bool = False,
+) -> models.BertPretrainerV2:
+    """Builds the model with random weights; call it inside the strategy's scope.
+
+    The layers of `_with_random_weights` hold the weights, always float32. By default `forward`
+    calls them; with a speed option encoder.py computes with their weights, equal to 1e-5 in
+    float32.
+
+    Args:
+      config: sizes, activation, rates of dropout.
+      seed: of weights and dropout.
+      precision: float32; bfloat16 (matrix products and the values passed between layers; softmax,
+        LayerNorm and losses stay float32); tf32 (float32 that tensor cores may round).
+      compile_passes: XLA compiles the passes between the matrix products.
+      sums_of_vectors: for passes that are programs of their own (fusion.py).
+      barriers: for passes in one program (fusion.py).
+      pack_sequences: examples may share rows (input/packing.py).
+      recompute: what the backward pass computes again, with the same bits of dropout: "attention"
+        (scores, probabilities, their dropout) or "blocks" (all but the inputs of each block).
+      kernels: those of model/kernels, for NVIDIA's GPUs alone, in bfloat16.
+
+    Dropout draws from `tf.random.Generator`s (see `random_generators`), so that their state can be
+    saved and a run resumed exactly: one for each layer, or a single one with the speed options.
+
+    Raises:
+      ValueError: the precision, or what to recompute, is unknown.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
+    if recompute not in RECOMPUTE_CHOICES:
+        raise ValueError(f"recompute must be one of {RECOMPUTE_CHOICES}, got {recompute!r}")
+    # A switch of the whole process, which TensorFlow has on: float32 must turn it off.
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+    model = _with_random_weights(config, seed)
     model.fused = None
-    if is_fused(
-        precision=precision,
-        compile_passes=compile_passes,
-        pack_sequences=pack_sequences,
-        recompute=recompute,
-    ):
-        from mlperf_bert.model import fusion  # only the speed options load these
-        from mlperf_bert.model.encoder import Encoder
-        from mlperf_bert.model.kernel_encoder import KernelEncoder
+    if is_fused(precision, compile_passes, pack_sequences, recompute):
+        from mlperf_bert.model import encoder, fusion, kernel_encoder  # speed options alone
 
         passes = fusion.Passes(
-            activation,
+            ACTIVATIONS[config.hidden_act],
             compiled=compile_passes,
             sums_of_vectors=sums_of_vectors,
             barriers=barriers,
         )
         dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
-        model.fused = (KernelEncoder if kernels else Encoder)(
-            model, config, passes=passes, compute_dtype=dtype, recompute=recompute
-        )
+        make = kernel_encoder.KernelEncoder if kernels else encoder.Encoder
+        model.fused = make(model, config, passes=passes, compute_dtype=dtype, recompute=recompute)
         model.dropout_generator = tf.random.Generator.from_seed(seed)
     return model
 
 
-def is_fused(*, precision: str, compile_passes: bool, pack_sequences: bool, recompute: str) -> bool:
+def is_fused(precision: str, compile_passes: bool, pack_sequences: bool, recompute: str) -> bool:
     """Whether encoder.py computes, as for every speed option, and not the layers of tf-models."""
     recomputes = recompute != RECOMPUTE_NONE
     return precision == "bfloat16" or compile_passes or pack_sequences or recomputes

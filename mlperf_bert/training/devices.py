@@ -128,25 +128,10 @@ def jax_devices(run: RunConfig) -> Devices:
         jax.config.update("jax_compilation_cache_dir", str(kept))
         # By default jax keeps only what took a second or more.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    asked = f"--num_gpus={config.num_gpus}" if config.num_gpus else "--use_tpu"
     try:
         every = jax.devices(config.kind.lower())
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        if config.tpu_name:
-            raise ValueError(
-                f"--tpu_name={config.tpu_name}: this machine has no TPU, and jax uses that of its "
-                "own machine; run the command there, on every host of the TPU (cloud/gcp_tpu.sh)"
-            ) from error
-        if re.search("RESOURCE_EXHAUSTED|out of memory", reason, re.IGNORECASE):
-            raise ValueError(
-                f"{asked}: out of memory ({reason}); end other processes that hold memory of the "
-                "devices (nvidia-smi names them)"
-            ) from error
-        raise ValueError(
-            f"{asked}: jax finds none ({reason}); check the driver, that the container was given "
-            "the devices, and that jax's plugin for them is installed"
-        ) from error
+        raise ValueError(_why_no_devices(config, " ".join(str(error).split())[:200])) from error
     of_process: dict[int, list] = {}
     for device in every:
         of_process.setdefault(device.process_index, []).append(device)
@@ -164,6 +149,25 @@ def jax_devices(run: RunConfig) -> Devices:
     if run.kernels == "triton" and (why := jax_step.obstacle_to_kernels(chosen[0])):
         raise ValueError(f"--kernels=triton: {why}; give --kernels=xla")
     return Devices(tf.distribute.OneDeviceStrategy("CPU:0"), jax_step.mesh_of(chosen))
+
+
+def _why_no_devices(config: DeviceConfig, reason: str) -> str:
+    """What jax's error means for a user, and how to mend it."""
+    asked = f"--num_gpus={config.num_gpus}" if config.num_gpus else "--use_tpu"
+    if config.tpu_name:
+        return (
+            f"--tpu_name={config.tpu_name}: this machine has no TPU, and jax uses that of its own "
+            "machine; run the command there, on every host of the TPU (cloud/gcp_tpu.sh)"
+        )
+    if re.search("RESOURCE_EXHAUSTED|out of memory", reason, re.IGNORECASE):
+        return (
+            f"{asked}: out of memory ({reason}); end other processes that hold memory of the "
+            "devices (nvidia-smi names them)"
+        )
+    return (
+        f"{asked}: jax finds none ({reason}); check the driver, that the container was given the "
+        "devices, and that jax's plugin for them is installed"
+    )
 
 
 def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:

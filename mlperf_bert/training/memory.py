@@ -82,10 +82,7 @@ def step_bytes(config: RunConfig, model: BertConfig, *, num_rows: int) -> int:
     elif config.recompute == RECOMPUTE_ATTENTION:
         activations = bytes_of(hidden=8, inner=2)
     elif pretrainer.is_fused(
-        precision=config.precision,
-        compile_passes=config.compilation.passes,
-        pack_sequences=config.pack_sequences,
-        recompute=config.recompute,
+        config.precision, config.compilation.passes, config.pack_sequences, config.recompute
     ):
         activations = bytes_of(hidden=8, inner=2, scores=2)
     else:
