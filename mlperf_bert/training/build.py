@@ -37,93 +37,6 @@ from mlperf_bert.training.workers import Team
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run, built once: all that it is made of. Nothing of it is replaced until it ends."""
-
-    setup: Setup
-    team: Team
-    origin: Origin | None
-    """On the chief: what the run is made from, and its records."""
-    log: MlperfLog
-    """In memory until `commit`: a run that is refused before it leaves no log."""
-    programs: "Programs"
-    state: RunState
-    """What a checkpoint holds."""
-    start_up: StartUp
-    stop_request: StopRequest
-    observers: Sequence[Observer]
-
-    @property
-    def config(self) -> RunConfig:
-        """Of the run."""
-        return self.setup.config
-
-    def finish(self, status: str) -> None:
-        """Writes how the run ended; its only end, but for an interruption."""
-        # After the last line of the logs and metrics, of which the records have digests.
-        if self.origin:
-            self.origin.end(status)
-            self.team.publish()
-
-
-def build(
-    setup: Setup,
-    team: Team,
-    *,
-    origin: Origin | None,
-    log: MlperfLog,
-    start_up: StartUp,
-    stop_request: StopRequest,
-    observers: Sequence[Observer] = (),
-) -> Run:
-    """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds.
-
-    Says how steps are computed.
-    """
-    config = setup.config
-    programs = build_programs(setup, seed=team.seed)
-    trainer, evaluator = programs.trainer, programs.evaluator
-    if team.connection:
-        trainer = team.connection.watched(trainer)
-        evaluator = team.connection.watched(evaluator)
-    steps_are = f"computing in {config.precision}; {config.compilation}"
-    if config.emulate_step_seconds is not None:
-        trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
-        steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
-    team.say(steps_are)
-    state = RunState(
-        config.output_dir,
-        parts=trainer.state,
-        keep_checkpoint_max=config.keep_checkpoint_max,
-        disposable=functools.partial(_disposable, setup, team),
-        fetch=trainer.fetch_state,
-    )
-    start_up.done("model")
-    return Run(
-        setup=setup,
-        team=team,
-        origin=origin,
-        log=log,
-        programs=dataclasses.replace(programs, trainer=trainer, evaluator=evaluator),
-        state=state,
-        start_up=start_up,
-        stop_request=stop_request,
-        observers=observers,
-    )
-
-
-def _disposable(setup: Setup, team: Team, steps: Collection[int]) -> Collection[int]:
-    """Those of some checkpoints that may go: without evaluation in the run, what is evaluated."""
-    if setup.eval_files:
-        return steps
-    try:
-        return set(steps) & read_evaluations(team.output.location).keys()
-    except (ValueError, OSError) as error:
-        team.say(f"warning: no checkpoint is removed: {error}")
-        return ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
     """What computes the steps of a run, and a synthetic batch of every shape that it is given."""
 
@@ -134,7 +47,7 @@ class Programs:
     batches: tf.data.Dataset
     """Of one replica, one of every shape that the training will use."""
     evaluation: tf.data.Dataset | None
-    """One: all of an evaluation have its shape, also the last, which is filled up. None: no run."""
+    """One: all of an evaluation have its shape, also the last, which is filled up; None: none."""
 
     def warm_up(self, *, keeps_weights: bool) -> None:
         """Compiles what is not compiled yet, and executes each program once."""
@@ -213,6 +126,93 @@ def build_trainer(
         compiled=compiled,
     )
     return rates, trainer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run, built once: all that it is made of. Nothing of it is replaced until it ends."""
+
+    setup: Setup
+    team: Team
+    origin: Origin | None
+    """On the chief: what the run is made from, and its records."""
+    log: MlperfLog
+    """In memory until `commit`: a run that is refused before it leaves no log."""
+    programs: Programs
+    state: RunState
+    """What a checkpoint holds."""
+    start_up: StartUp
+    stop_request: StopRequest
+    observers: Sequence[Observer]
+
+    @property
+    def config(self) -> RunConfig:
+        """Of the run."""
+        return self.setup.config
+
+    def finish(self, status: str) -> None:
+        """Writes how the run ended; its only end, but for an interruption."""
+        # After the last line of the logs and metrics, of which the records have digests.
+        if self.origin:
+            self.origin.end(status)
+            self.team.publish()
+
+
+def build(
+    setup: Setup,
+    team: Team,
+    *,
+    origin: Origin | None,
+    log: MlperfLog,
+    start_up: StartUp,
+    stop_request: StopRequest,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds.
+
+    Says how steps are computed.
+    """
+    config = setup.config
+    programs = build_programs(setup, seed=team.seed)
+    trainer, evaluator = programs.trainer, programs.evaluator
+    if team.connection:
+        trainer = team.connection.watched(trainer)
+        evaluator = team.connection.watched(evaluator)
+    steps_are = f"computing in {config.precision}; {config.compilation}"
+    if config.emulate_step_seconds is not None:
+        trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
+        steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
+    team.say(steps_are)
+    state = RunState(
+        config.output_dir,
+        parts=trainer.state,
+        keep_checkpoint_max=config.keep_checkpoint_max,
+        disposable=functools.partial(_disposable, setup, team),
+        fetch=trainer.fetch_state,
+    )
+    start_up.done("model")
+    return Run(
+        setup=setup,
+        team=team,
+        origin=origin,
+        log=log,
+        programs=dataclasses.replace(programs, trainer=trainer, evaluator=evaluator),
+        state=state,
+        start_up=start_up,
+        stop_request=stop_request,
+        observers=observers,
+    )
+
+
+def _disposable(setup: Setup, team: Team, steps: Collection[int]) -> Collection[int]:
+    """Those of some checkpoints that may go: without evaluation in the run, what is evaluated."""
+    if setup.eval_files:
+        return steps
+    try:
+        return set(steps) & read_evaluations(team.output.location).keys()
+    except (ValueError, OSError) as error:
+        team.say(f"warning: no checkpoint is removed: {error}")
+        return ()
 
 
 # TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
