@@ -7,6 +7,7 @@ import types
 import jax
 import pytest
 
+from mlperf_bert.input import pipeline
 from mlperf_bert.messages import ERROR
 from mlperf_bert.programs.jax_trainer import JaxTrainer
 from mlperf_bert.training import build, checks, fit, memory, run
@@ -43,6 +44,17 @@ class Compiled:
         return int(max(len(batch["input_ids"]) for batch in given) * each * GIB)
 
 
+def programs_of(setup, compiled):
+    """A run's programs, of which only the shapes of their batches are there."""
+    config = setup.config
+    batches = pipeline.synthetic_batches(
+        config.shape, batch_size=config.train_batch_size, pack_sequences=False
+    )
+    evaluation = batches.map(lambda batch: (batch, 1.0)) if setup.eval_files else None
+    made = {"rates": None, "trainer": compiled, "evaluator": compiled}
+    return build.Programs(**made, batches=batches, evaluation=evaluation)
+
+
 @pytest.fixture
 def told(by_jax, monkeypatch):
     """Returns what a run says of 4 examples a step, by such a compiler."""
@@ -50,12 +62,8 @@ def told(by_jax, monkeypatch):
     def tell(*, changed=(), **of_compiler) -> str:
         setup = checks.inspect(dataclasses.replace(by_jax, **dict(changed))).setup()
 
-        build_programs = build.build_programs
-
         def without_compiler(setup, *, seed):
-            compiled = Compiled(setup.config, **of_compiler)
-            programs = build_programs(setup, seed=seed)
-            return dataclasses.replace(programs, trainer=compiled, evaluator=compiled)
+            return programs_of(setup, Compiled(setup.config, **of_compiler))
 
         monkeypatch.setattr(build, "build_programs", without_compiler)
         return str(fit.finding_of(setup, build.build_programs(setup, seed=0)))
@@ -138,7 +146,6 @@ def test_on_a_cpu_it_is_a_warning_and_nothing_else_is_compiled(told, monkeypatch
 
 def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypatch):
     setup = checks.inspect(by_jax).setup()
-    built = build.build_programs(setup, seed=0)
     executed, said = [], []
     team = types.SimpleNamespace(goes_on=False, say=said.append)
 
@@ -146,7 +153,7 @@ def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypa
         compiled = Compiled(by_jax, **of_compiler)
         compiled.warm_up = lambda *_, **__: executed.append("steps")
         compiled.evaluate = lambda *_: executed.append("evaluation")
-        programs = dataclasses.replace(built, trainer=compiled, evaluator=compiled)
+        programs = programs_of(setup, compiled)
         of_run = {"setup": setup, "config": by_jax, "team": team, "programs": programs}
         run._compile(types.SimpleNamespace(**of_run))
 
