@@ -259,7 +259,7 @@ _FITS: dict[Any, Callable[[Any], bool]] = {
     int: is_count,
     int | None: lambda value: value is None or is_count(value),
     dict[str, object]: lambda value: isinstance(value, dict),
-    dict[str, str]: lambda value: isinstance(value, dict),
+    dict[str, str]: lambda value: all(isinstance(each, str) for each in value.values()),
 }
 
 
