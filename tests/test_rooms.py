@@ -35,7 +35,7 @@ CEILINGS = {
     "mlperf_bert/submission": 2_343,
     "mlperf_bert/training": 5_364,
     "mlperf_results": 3_673,
-    "root": 750,
+    "root": 705,
     "tracing": 7_713,
 }
 
