@@ -246,33 +246,6 @@ def test_documents_between_folders_of_a_bucket(store, bucket, tmp_path):
     assert code == 1 and "gs://bucket/text: holds b/, of which this run has no input" in error
 
 
-SCRIPTS = {
-    "create_pretraining_data": "input_file output_file vocab_file output_dir",
-    "pick_eval_samples": "input_tfrecord output_tfrecord",
-    "tf2_encoder_checkpoint_converter": "bert_config_file checkpoint_to_convert "
-    "converted_checkpoint_path",
-    "checkpoint_add_gradacc": "old new",
-    "mlperf_bert/convert/to_hugging_face": "bert_config_file checkpoint vocab_file output_dir",
-    "mlperf_bert/convert/from_hugging_face": "model output_dir",
-    "run_finetuning": "data_dir checkpoint output_dir bert_config_file vocab_file",
-}
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("ftp://host/file", "ftp://host/file: give a local path or gs://BUCKET/FOLDER"),
-        ("gs:/bucket/file", "gs:/bucket/file: give a local path or gs://BUCKET/FOLDER"),
-    ],
-)
-def test_other_schemes_are_refused_in_a_line_each(store, script, path, message):
-    names = SCRIPTS[script].split()
-    code, _, error = run(store, f"{script}.py", **dict.fromkeys(names, path))
-    assert code == 1 and message in error
-
-
 @pytest.mark.all
 def test_what_a_bucket_refuses_is_a_line(store, work):
     script = "create_pretraining_data.py"
