@@ -1,6 +1,6 @@
 """Where the readers and features of tf-models' official.nlp.data answer as ours, and where not.
 
-docs/finetuning.md has the table. A case that fails here, after an update of tf-models, is one that
+benchmarks/NOTES.md has the table. A case that fails here, after an update of tf-models, is one that
 may no longer need to be ours. CPU, seconds.
 """
 
