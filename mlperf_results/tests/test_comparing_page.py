@@ -26,13 +26,14 @@ def test_the_example_is_what_the_command_prints(capsys):
 def test_single_runs_mislead_as_much_as_the_page_says(shipped):
     whole = [entry.run_minutes for entry in shipped if len(entry.run_minutes) == 10]
     spans = [(max(minutes) - min(minutes)) / np.mean(minutes) for minutes in whole]
-    assert f"differ by {np.median(spans):.1%} of their mean" in PAGE
+    page = " ".join(PAGE.split())
+    assert f"differ by {np.median(spans):.1%} of their mean" in page
     [shown] = [entry for entry in shipped if entry.name == "3.1/Dell/XE9680x8H100-SXM-80GB"]
     samples = np.array(shown.run_samples, float)
     scatter = np.log(samples).std(ddof=1)
-    assert f"because the samples to converge scatter by {scatter:.0%}. A's rate" in PAGE
+    assert f"because the samples to converge scatter by {scatter:.0%}. A's rate" in page
     rates = samples / shown.run_minutes
-    assert f"scatters by\n{np.log(rates).std(ddof=1):.1%}: B is 3.9% faster" in PAGE
+    assert f"scatters by {np.log(rates).std(ddof=1):.1%}: B is 3.9% faster" in page
 
 
 def test_five_percent_of_equal_groups_look_different(shipped):
