@@ -241,6 +241,17 @@ def test_whole_files_are_read(target, tmp_path):
     TARGETS[target][2](path)
 
 
+@pytest.mark.parametrize("name", ["part\0", "\ud800"])
+def test_a_record_of_a_name_that_no_file_has_is_refused_by_its_own(tmp_path, name):
+    outputs = [PART | {"path": name}]
+    (tmp_path / provenance.NAME).write_text(
+        json.dumps({"records": [ORIGIN | {"outputs": outputs}]})
+    )
+    require_good_end(read_origin, tmp_path / provenance.NAME)
+    with pytest.raises(ValueError, match=r"provenance.json: damaged .* or its digest"):
+        provenance.read(tmp_path)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_damaged_files_are_refused_in_one_line(target, tmp_path):
     fuzz(target, tmp_path, CASES)

@@ -24,6 +24,7 @@ NAME = "provenance.json"
 PARTS = "training examples"
 """The step that makes a TFRecord of each text; its outputs are the parts of a data set."""
 _ALGORITHMS = ("", "sha256", "md5")
+_NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")  # a file's name has none of these
 _REPOSITORY = Path(__file__).resolve().parents[2]
 # Name -> the packages that may hold it: TensorFlow without kernels for GPUs has another one.
 _PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "jax": ["jax"]} | {
@@ -231,8 +232,8 @@ def _parsed(content: Mapping) -> Record:
         name: [fitting(File, file) for file in content[name]] for name in ("inputs", "outputs")
     }
     for file in [*files["inputs"], *files["outputs"]]:
-        if file.digest.partition(":")[0] not in _ALGORITHMS:
-            raise ValueError(f"{file.path}: its digest {file.digest!r:.80} is of no known kind")
+        if _NO_NAME.search(file.path) or file.digest.partition(":")[0] not in _ALGORITHMS:
+            raise ValueError(f"{file.path!r:.80} or its digest {file.digest!r:.80} is none")
     return fitting(Record, {**content, **files})
 
 
