@@ -228,13 +228,11 @@ def by_name(files: Iterable[File]) -> dict[str, File]:
 
 
 def _parsed(content: Mapping) -> Record:
-    files = {
-        name: [fitting(File, file) for file in content[name]] for name in ("inputs", "outputs")
-    }
-    for file in [*files["inputs"], *files["outputs"]]:
+    inputs, outputs = ([fitting(File, f) for f in content[n]] for n in ("inputs", "outputs"))
+    for file in (*inputs, *outputs):
         if _NO_NAME.search(file.path) or file.digest.partition(":")[0] not in _ALGORITHMS:
-            raise ValueError(f"{file.path!r:.80} or its digest {file.digest!r:.80} is none")
-    return fitting(Record, {**content, **files})
+            raise ValueError(f"{file.path!r:.80} or {file.digest!r:.80} is of no known kind")
+    return fitting(Record, {**content, "inputs": inputs, "outputs": outputs})
 
 
 def fitting(kind: type[_T], content: Mapping[str, Any]) -> _T:
