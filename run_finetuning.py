@@ -60,17 +60,17 @@ def _numbers(flag: str, kind: type, *, at_most: float) -> list:
     """The numbers in a list; raises ValueError if one is none, out of range or stands twice."""
     given = FLAGS[flag].value or []
     try:
-        found = [kind(value) for value in given]
+        numbers = [kind(value) for value in given]
     except ValueError:
-        found = []
+        numbers = []
     lowest = 0 if kind is int else 1e-12
-    names = {f"{number:g}" if kind is float else str(number) for number in found}  # of folders
-    if not found or len(names) < len(found) or not all(lowest <= n <= at_most for n in found):
+    names = {f"{number:g}" if kind is float else str(number) for number in numbers}  # of folders
+    if not numbers or len(names) < len(numbers) or not all(lowest <= n <= at_most for n in numbers):
         raise ValueError(
             f"--{flag}={','.join(given)}: give different numbers from {lowest:g} to {at_most:g}, "
             "with commas between them"
         )
-    return found
+    return numbers
 
 
 def _config() -> FinetuningConfig:

@@ -109,8 +109,8 @@ def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generato
         raise _other_version(error) from error
 
 
-def _other_version(found: object) -> ValueError:
+def _other_version(difference: object) -> ValueError:
     return ValueError(
         f"{_PACKAGE} {metadata.version(_PACKAGE)} is built differently from {_KNOWN_VERSION} "
-        f"({found}); install the versions of environment/requirements.lock"
+        f"({difference}); install the versions of environment/requirements.lock"
     )

@@ -160,12 +160,12 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
     def step(features, seed):
         # As `Trainer` does it, but with a seed that is given and nothing to reduce.
         num_predictions = tf.reduce_sum(features["masked_lm_weights"])
-        found, gradients = trainer.losses_and_gradients(
+        losses, gradients = trainer.losses_and_gradients(
             features, seed, num_predictions, trainer.batch_size
         )
         trainer.step_of_reduced(trainer.clipped_by_replica(gradients))
         _count(trainer)
-        return found
+        return losses
 
     seed = tf.zeros([2], tf.int32)
     given = [*_inputs_of_batch(batch, trainer.model), _given("seed", seed, SEED)]
@@ -182,10 +182,10 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
 
     @tf.function(jit_compile=True, autograph=False)
     def half(features, seed, num_predictions, num_examples):
-        found, gradients = trainer.losses_and_gradients(
+        losses, gradients = trainer.losses_and_gradients(
             features, seed, num_predictions, num_examples
         )
-        return found, *trainer.clipped_by_replica(gradients)
+        return losses, *trainer.clipped_by_replica(gradients)
 
     seed, one = tf.zeros([2], tf.int32), tf.ones([])
     counts = [_given(name, one, COUNT) for name in ("num_predictions", "num_examples")]

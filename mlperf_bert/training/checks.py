@@ -218,14 +218,14 @@ def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
       ValueError: the run computes in another precision, or has other sizes.
     """
     length, sizes = config.shape.max_seq_length, (kernels.NUM_HEADS, kernels.HEAD_SIZE)
-    found = (bert_config.num_attention_heads, bert_config.head_size)
+    own_sizes = (bert_config.num_attention_heads, bert_config.head_size)
     obstacle = ""
     if config.precision != "bfloat16":
         obstacle = f"--precision={config.precision}, and the kernels compute in bfloat16"
     elif length % kernels.BLOCK:
         obstacle = f"--max_seq_length={length} is not a multiple of {kernels.BLOCK}"
-    elif found != sizes:
-        obstacle = "{} heads of {}, and the kernels are for {} of {}".format(*found, *sizes)
+    elif own_sizes != sizes:
+        obstacle = "{} heads of {}, and the kernels are for {} of {}".format(*own_sizes, *sizes)
     if obstacle:
         raise ValueError(f"--kernels=triton: {obstacle}; change that, or give --kernels=xla")
 

@@ -319,11 +319,11 @@ class _Watched:
         self._connection, self._part = connection, part
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
+        attribute = getattr(self._part, name)
         if name not in _COMPUTES:
-            return found
+            return attribute
         call = self._connection.train if name == "train" else self._connection.call
-        return functools.partial(call, found)
+        return functools.partial(call, attribute)
 
     def warm_up(self, *arguments, **options) -> None:
         """Without what gloo says of the connections, which it makes meanwhile."""

@@ -75,8 +75,8 @@ def _backward(
         of_update = jnp.where(kept, of_total * factor, 0.0)
         triton.store(of_hidden_ref.at[at, :], of_total.astype(of_hidden_ref.dtype))
         triton.store(of_update_ref.at[at, :], of_update.astype(of_update_ref.dtype))
-        found = (up * x, up, of_update)
-        return tuple(each + jnp.sum(more, axis=0) for each, more in zip(sums, found))
+        more_sums = (up * x, up, of_update)
+        return tuple(each + jnp.sum(more, axis=0) for each, more in zip(sums, more_sums))
 
     zeros = jnp.zeros((width,), jnp.float32)
     sums = lax.fori_loop(0, STEPS, body, (zeros, zeros, zeros))
