@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from demo.encyclopedia import articles_with_facts
-from demo.facts import Facts
+from demo.facts import WORDS, Facts
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import words_with_home
@@ -29,38 +29,7 @@ _LEFT_OUT = "test"  # SQuAD's is hidden
 
 # Kind of article -> number of a paragraph, a question, and the fact that answers it. All wordings
 # of the paragraph hold that fact.
-_QUESTIONS: dict[str, list[tuple[int, str, str]]] = {
-    "town": [
-        (1, "Who founded {name}?", "founder"),
-        (1, "In which year was {name} founded?", "year"),
-        (2, "What is sold at the {market} market?", "goods"),
-    ],
-    "artist": [
-        (0, "Where was {first} {last} born?", "home"),
-        (0, "In which year was {first} {last} born?", "year"),
-        (1, "Who taught {last} in {capital}?", "teacher"),
-    ],
-    "river": [
-        (0, "Into which sea does the {name} flow?", "sea"),
-        (0, "In which mountains does the {name} rise?", "mountains"),
-        (1, "Which fish swims up the {name}?", "fish"),
-    ],
-    "animal": [
-        (0, "What does the {name} {animal} eat?", "food"),
-        (1, "Who first saw the {name} {animal}?", "finder"),
-        (2, "How many young has the female?", "number"),
-    ],
-    "ship": [
-        (0, "How many masts had the {name}?", "masts"),
-        (1, "Who sailed the {name}?", "captain"),
-        (2, "Which ship did the {name} meet?", "other_name"),
-    ],
-    "club": [
-        (0, "Who founded {name} {team}?", "founder"),
-        (0, "In which year was {name} {team} founded?", "year"),
-        (1, "Who scored the winning goal?", "last"),
-    ],
-}
+_QUESTIONS: dict[str, list[tuple[int, str, str]]] = WORDS["questions"]
 
 Article = tuple[str, Facts, list[str]]
 
