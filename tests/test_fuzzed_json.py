@@ -84,7 +84,7 @@ RECORDING = {
     "machine": {},
 }
 SUMMARY = {"backend": "strace", "checkpoints": [], "records": {"mean_bytes": 9}}
-SUMMARY |= {"begin_monotonic_ns": 5}
+SUMMARY |= {"begin_monotonic_ns": 5, "format_version": 1}
 
 
 def log_lines(folder: Path) -> list[dict]:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tracing import backends, ends_in_one_line, files, parser_of, path_with_home
-from tracing.exports.finished import Finished, readable
+from tracing.exports.finished import Finished
 from tracing.loaded import final_paths
 
 OUTSIDE = "outside"
@@ -174,8 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("a", type=path_with_home, metavar="A", help="folder of a finished trace")
     parser.add_argument("b", type=path_with_home, metavar="B")
     given = parser.parse_args(arguments)
-    with readable(given.a, given.b):
-        print("\n".join(lines(compare(Finished(given.a), Finished(given.b)))))
+    print("\n".join(lines(compare(Finished(given.a), Finished(given.b)))))
 
 
 if __name__ == "__main__":

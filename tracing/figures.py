@@ -10,8 +10,8 @@ import pandas as pd
 from tracing import backends, counters, files, mllog
 from tracing.access_figures import Access
 from tracing.loaded import TRANSFERS, Loaded
+from tracing.tables import FORMAT_VERSION
 
-FORMAT_VERSION = 1
 _MOST_FILES = 200
 _MOST_FILES_OPENED = 8
 _MOST_RECORDS_PER_FILE = 5000

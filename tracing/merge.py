@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracing import charts, ends_in_one_line, files, look, parser_of, path_with_home, tables
-from tracing.exports.finished import readable, summary_of
+from tracing.exports.finished import summary_of
 from tracing.look import Card, bytes_text
 
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]
@@ -179,8 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("traces", nargs="+", type=path_with_home, help="folders of finished traces")
     parser.add_argument("--output", type=path_with_home, required=True, help="new folder")
     given = parser.parse_args(arguments)
-    with readable(*given.traces):
-        found = write(given.traces, given.output)
+    found = write(given.traces, given.output)
     print(*notes_on_clocks(found)[:1], f"look at {given.output / 'summary.html'}", sep="\n")
 
 

@@ -14,6 +14,8 @@ from tracing.clocks import Alignment
 if TYPE_CHECKING:  # a command that is traced would wait half a second for it
     import pandas as pd
 
+FORMAT_VERSION = 1
+"""Of summary.json."""
 ROWS_PER_GROUP = 100_000
 
 _STAMPS = {
@@ -302,43 +304,32 @@ def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Align
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around all that reads a table's file.
+    """Around all that reads a file of a finished trace.
 
     Raises:
-      ValueError: it cannot be read; names the trace, the table and the way out.
+      ValueError: it cannot be read; names the file and the ways out.
     """
     try:
         yield
-    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(
-            f"{path.parent}: its table {path.name} cannot be read ({reason}); copy the trace here "
-            "again, or record it again"
+            f"{path} is not of a finished trace ({reason}): record it again, copy it here again, "
+            f"or finish it by python -m tracing --convert {path.parent}"
         ) from error
 
 
-def require_written(path: Path) -> None:
-    """Makes sure that a table's file has all of its columns; more do no harm.
-
-    Raises:
-      ValueError: the tracing has not written it, or it is damaged.
-    """
-    with reading(path):
-        found = pq.read_schema(path)
-    for column in schema(path.stem):
-        kind = _kind(column)
-        if column.name not in found.names or _kind(found.field(column.name)) != kind:
-            raise ValueError(
-                f"{path}: no column {column.name} of {kind}; this tracing has not written it: copy "
-                "the trace here again, or record it again"
-            )
-
-
-def _kind(field: pa.Field) -> str:
-    """In words: whole numbers with gaps may have become floats on the way."""
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return "numbers" if is_number else str(kind).removeprefix("large_") + "s"
+def require_columns(path: Path, names: Iterable[str]) -> None:
+    """Makes sure that a table has these columns: another version may have written it."""
+    if missing := set(names) - set(pq.read_schema(path).names):
+        raise KeyError(f"no column {min(missing)}")
 
 
 def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
@@ -353,8 +344,8 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
     names = list(columns) if columns else schema(table).names
     if not path.exists():
         return schema(table).empty_table().select(names).to_pandas()
-    require_written(path)
     with reading(path):
+        require_columns(path, names)
         found = pq.read_table(path, columns=names).to_pandas()
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})
 

@@ -41,7 +41,7 @@ fadvise_hint=0
 """
 
 
-def write(trace: Finished, output: Path, *, per: str) -> str:
+def write(trace: Finished, output: Path, *, per: str = "thread") -> str:
     """Makes a folder with logs, files and replay.fio; returns how to replay it.
 
     Raises:
@@ -50,23 +50,25 @@ def write(trace: Finished, output: Path, *, per: str) -> str:
     """
     trace.require_calls()
     calls = _calls(trace)
-    if calls.empty:
-        raise ValueError(f"{trace.folder} holds no call that read or wrote a file")
-    num_logs = sum(1 for _ in _groups(calls, per))
-    if num_logs > _MOST_LOGS:
+    logs = list(_groups(calls, per))
+    if not 0 < len(logs) <= _MOST_LOGS:
         raise ValueError(
-            f"{trace.folder} has {num_logs:,} logs, one for each {per}, and fio replays "
-            f"{_MOST_LOGS:,} at most; --per=process or --per=trace makes fewer"
+            f"{trace.folder}: its calls on files make {len(logs):,} logs, one for each {per}, and "
+            f"fio replays 1 to {_MOST_LOGS:,}; --per=process or --per=trace makes fewer"
         )
     with folder_written_beside(output) as folder:
         (folder / "logs").mkdir()
         (folder / "files").mkdir()
         _write_files(calls, folder)
-        _write_logs(calls, folder, per, trace.begin_ns)
+        with (folder / "replay.fio").open("w", encoding="utf-8") as jobs:
+            jobs.write(_JOBS.format(per=per))
+            for name, group in logs:
+                jobs.write(f"[{name}]\nread_iolog=logs/{name}.log\n")
+                with (folder / "logs" / f"{name}.log").open("w", encoding="utf-8") as log:
+                    log.writelines(f"{line}\n" for line in _lines(group, trace.begin_ns))
     guessed = f", {num:,} of them at guessed offsets" if (num := calls["is_guessed"].sum()) else ""
-    return (
-        f"{len(calls):,} calls{guessed} in {num_logs:,} logs; replay: cd {output} && fio replay.fio"
-    )
+    held = f"{len(calls):,} calls{guessed} in {len(logs):,} logs"
+    return f"{held}; replay: cd {output} && fio replay.fio"
 
 
 def _calls(trace: Finished) -> pd.DataFrame:
@@ -81,25 +83,21 @@ def _calls(trace: Finished) -> pd.DataFrame:
     found = found[moved | found["operation"].isin(_ACTIONS)]
     found = found[found["path"].isin(found.loc[moved, "path"].unique())]
     is_guessed = found["offset_bytes"].isna() & found["kind"].isin(TRANSFERS)
-    offsets = found["offset_bytes"].fillna(_following_offsets(found, is_guessed)).fillna(0)
+    offsets = _known_offsets(found).astype("int64")
     numbers, paths = pd.factorize(found["path"])
     names = pd.Series([_name(number, path) for number, path in enumerate(paths)], dtype=object)
-    offsets = offsets.astype("int64")
     names = names.to_numpy()[numbers]
     return found.assign(offset_bytes=offsets, name=names, is_guessed=is_guessed)
 
 
-def _following_offsets(calls: pd.DataFrame, is_guessed: pd.Series) -> pd.Series:
-    """Where the trace does not know the offset: behind the call before, on that file."""
-    paths = calls.loc[is_guessed, "path"].unique()
-    calls = calls[calls["path"].isin(paths) & calls["kind"].isin(TRANSFERS)]
-    ends: dict[tuple[str, str], int] = {}
-    offsets = []
-    columns = ("path", "kind", "offset_bytes", "size_bytes")
-    for path, kind, offset, size in zip(*(calls[column] for column in columns)):
-        offsets.append(ends.get((path, kind), 0) if pd.isna(offset) else int(offset))
-        ends[path, kind] = offsets[-1] + size
-    return pd.Series(offsets, calls.index, dtype=float)
+def _known_offsets(calls: pd.DataFrame) -> pd.Series:
+    """The offsets; where the trace does not know one, behind the call before on that file."""
+    of_file = [calls["path"].astype(object), calls["kind"].astype(object)]
+    # Bytes since the last call whose offset is known, that call included.
+    known = calls["offset_bytes"].notna()
+    runs = known.groupby(of_file).cumsum()
+    moved = calls["size_bytes"].groupby([*of_file, runs]).cumsum() - calls["size_bytes"]
+    return calls["offset_bytes"].groupby(of_file).ffill().fillna(0) + moved.where(~known, 0)
 
 
 def _name(number: int, path: str) -> str:
@@ -118,16 +116,9 @@ def _write_files(calls: pd.DataFrame, folder: Path) -> None:
     sizes.to_csv(folder / "files.csv", index=False)
 
 
-def _write_logs(calls: pd.DataFrame, folder: Path, per: str, begin_ns: int) -> None:
-    with (folder / "replay.fio").open("w", encoding="utf-8") as jobs:
-        jobs.write(_JOBS.format(per=per))
-        for name, group in _groups(calls, per):
-            jobs.write(f"[{name}]\nread_iolog=logs/{name}.log\n")
-            with (folder / "logs" / f"{name}.log").open("w", encoding="utf-8") as log:
-                log.writelines(f"{line}\n" for line in _lines(group, begin_ns))
-
-
 def _groups(calls: pd.DataFrame, per: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    if calls.empty:
+        return
     if not GROUPS[per]:
         yield per, calls
         return

@@ -12,10 +12,11 @@ from typing import IO
 
 import pandas as pd
 import pyarrow as pa
+from google.protobuf.message import Message
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-from tracing import backends, mllog
+from tracing import mllog
 from tracing.exports.finished import Finished
 from tracing.tables import COLUMNS, written_beside
 
@@ -42,17 +43,13 @@ def write(trace: Finished, output: Path) -> str:
     """Writes the file beside and renames it; returns how many calls it holds.
 
     Raises:
-      ValueError: the trace lacks the calls that it had.
       OSError: there is no room; nothing is left.
     """
-    if trace.summary["backend"] != backends.PROC:  # which has none
-        trace.require_calls()
     with written_beside(output, "wb") as file:
         writer = _Writer(file)
         tracks = _Tracks(trace, writer)
         writer.clocks(trace.table("clock_pairs"))
         _write_log(trace, writer, tracks)
-        _write_ledger(trace, writer, tracks)
         _write_counters(trace, writer, tracks)
         _write_processes(trace, writer, tracks)
         _write_block_io(trace, writer, tracks)
@@ -67,43 +64,44 @@ class _Writer:
         self._builder = StreamingTraceProtoBuilder(file)
         self._num_tracks = 0
         self._words: dict[tuple[str, str], int] = {}
-        first = self._packet()
-        first.sequence_flags = proto.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
-        first.trace_packet_defaults.timestamp_clock_id = proto.BUILTIN_CLOCK_MONOTONIC
-        self._builder.write_packet(first)
+        defaults = proto.TracePacketDefaults(timestamp_clock_id=proto.BUILTIN_CLOCK_MONOTONIC)
+        cleared = proto.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+        self._write(None, cleared, trace_packet_defaults=defaults)
 
-    def _packet(self, stamp_ns: int | None = None) -> proto.TracePacket:
-        return proto.TracePacket(
-            timestamp=stamp_ns,
-            trusted_packet_sequence_id=_SEQUENCE,
-            sequence_flags=proto.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE,
+    def _write(
+        self,
+        stamp_ns: int | None,
+        flags: int = proto.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE,
+        **fields: Message,
+    ) -> None:
+        packet = proto.TracePacket(
+            timestamp=stamp_ns, trusted_packet_sequence_id=_SEQUENCE, sequence_flags=flags, **fields
         )
+        self._builder.write_packet(packet)
 
     def clocks(self, pairs: pd.DataFrame) -> None:
         """The clocks as they were read together."""
         for pair in pairs[list(_CLOCKS)].itertuples(index=False):
-            packet = self._packet(pair.monotonic_ns)
+            snapshot = proto.ClockSnapshot()
             for number, stamp in zip(_CLOCKS.values(), pair):
-                packet.clock_snapshot.clocks.add(clock_id=number, timestamp=stamp)
-            self._builder.write_packet(packet)
+                snapshot.clocks.add(clock_id=number, timestamp=stamp)
+            self._write(pair.monotonic_ns, clock_snapshot=snapshot)
 
     def track(self, **fields) -> int:
         """A new track, by the fields of its descriptor; returns its number."""
         self._num_tracks += 1
-        packet = self._packet()
-        packet.track_descriptor.CopyFrom(proto.TrackDescriptor(uuid=self._num_tracks, **fields))
-        self._builder.write_packet(packet)
+        descriptor = proto.TrackDescriptor(uuid=self._num_tracks, **fields)
+        self._write(None, track_descriptor=descriptor)
         return self._num_tracks
 
     def slice(
         self, track: int, name: str, category: str, begin_ns: int, lasting_ns: int, **values
     ) -> None:
         """Something that lasted; of the values those that are known are shown with it."""
-        self._event(proto.TrackEvent.TYPE_SLICE_BEGIN, track, name, category, begin_ns, values)
-        packet = self._packet(begin_ns + lasting_ns)
-        packet.track_event.type = proto.TrackEvent.TYPE_SLICE_END
-        packet.track_event.track_uuid = track
-        self._builder.write_packet(packet)
+        begin, end = proto.TrackEvent.TYPE_SLICE_BEGIN, proto.TrackEvent.TYPE_SLICE_END
+        self._event(begin, track, name, category, begin_ns, values)
+        event = proto.TrackEvent(type=end, track_uuid=track)
+        self._write(begin_ns + lasting_ns, track_event=event)
 
     def instant(self, track: int, name: str, category: str, at_ns: int, **values) -> None:
         """Something that happened."""
@@ -111,40 +109,34 @@ class _Writer:
 
     def count(self, track: int, at_ns: int, value: float) -> None:
         """A sample of a counter."""
-        packet = self._packet(at_ns)
-        packet.track_event.type = proto.TrackEvent.TYPE_COUNTER
-        packet.track_event.track_uuid = track
-        packet.track_event.double_counter_value = value
-        self._builder.write_packet(packet)
+        kind = proto.TrackEvent.TYPE_COUNTER
+        event = proto.TrackEvent(type=kind, track_uuid=track, double_counter_value=value)
+        self._write(at_ns, track_event=event)
 
     def _event(self, kind, track: int, name: str, category: str, at_ns: int, values: dict) -> None:
-        packet = self._packet(at_ns)
-        event = packet.track_event
-        event.type = kind
-        event.track_uuid = track
-        event.name_iid = self._number(packet, "event_names", name)
-        event.category_iids.append(self._number(packet, "event_categories", category))
+        new = proto.InternedData()
+        event = proto.TrackEvent(
+            type=kind, track_uuid=track, name_iid=self._number(new, "event_names", name),
+            category_iids=[self._number(new, "event_categories", category)],
+        )  # fmt: skip
         for key, value in values.items():
             if value is None:
                 continue
             shown = event.debug_annotations.add()
-            shown.name_iid = self._number(packet, "debug_annotation_names", key)
+            shown.name_iid = self._number(new, "debug_annotation_names", key)
             if isinstance(value, str):
-                shown.string_value_iid = self._number(packet, _STRINGS, value)
+                shown.string_value_iid = self._number(new, _STRINGS, value)
             else:
                 shown.int_value = value
-        self._builder.write_packet(packet)
+        self._write(at_ns, track_event=event, interned_data=new)
 
-    def _number(self, packet: proto.TracePacket, table: str, word: str) -> int:
-        """A word's number; the first packet that needs it explains it."""
+    def _number(self, new: proto.InternedData, table: str, word: str) -> int:
+        """A word's number; the first packet that needs it explains it, in `new`."""
         number = self._words.get((table, word))
         if number is None:
             number = self._words[table, word] = len(self._words) + 1
-            entry = getattr(packet.interned_data, table).add(iid=number)
-            if table == _STRINGS:
-                entry.str = word.encode()
-            else:
-                entry.name = word
+            spelled = {"str": word.encode()} if table == _STRINGS else {"name": word}
+            getattr(new, table).add(iid=number, **spelled)
         return number
 
 
@@ -186,9 +178,8 @@ class _Tracks:
 
 
 def _write_log(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
-    """Points and phases of the MLPerf log."""
-    log = tracks.named("MLPerf log")
-    events = trace.table("mllog")
+    """Points and phases of the MLPerf log, and the shares of every block's time, by kind."""
+    log, events = tracks.named("MLPerf log"), trace.table("mllog")
     for event in events[events["event_type"] == "POINT_IN_TIME"].itertuples():
         values = {"value": event.value, "metadata": event.metadata}
         writer.instant(log, event.key, "mllog", event.monotonic_ns, **values)
@@ -199,12 +190,7 @@ def _write_log(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
         values = {"is_closed": int(span.is_closed), "metadata": span.metadata, "file": span.file}
         track = tracks.named(span.name, log)
         writer.slice(track, span.name, "mllog", span.monotonic_ns, lasting_ns, **values)
-
-
-def _write_ledger(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
-    """Shares of every block's time, by kind."""
-    log = tracks.named("MLPerf log")
-    for begin_ns, end_ns, shares in mllog.ledger_shares(trace.table("mllog")):
+    for begin_ns, end_ns, shares in mllog.ledger_shares(events):
         for name, share in shares.items():
             track = tracks.counter(f"ledger {name}", log, "%")
             writer.count(track, begin_ns, share)

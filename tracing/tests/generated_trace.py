@@ -40,7 +40,7 @@ def write(folder: Path, *, backend: str = "strace") -> Path:
     for table, rows in found.items():
         tables.write_table(folder, table, sorted(rows, key=_stamp), alignment())
     summary = {"backend": backend, "checkpoints": [], "records": None, "seconds": SECONDS}
-    summary["begin_monotonic_ns"] = BEGIN_NS
+    summary |= {"begin_monotonic_ns": BEGIN_NS, "format_version": tables.FORMAT_VERSION}
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 

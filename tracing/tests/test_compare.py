@@ -111,6 +111,6 @@ def test_the_sample_compares_with_a_copy_without_its_evaluations(tmp_path, capsy
 
 def test_bad_input_is_told_in_one_line(tmp_path):
     line = refusal(compare.main, tmp_path, SAMPLE)
-    assert line.endswith("is not a finished trace: it has no summary.json")
+    assert "summary.json is not of a finished trace (" in line
     line = refusal(compare.main, SAMPLE, SAMPLE / "../sample")
     assert line == f"compare: A and B are both {SAMPLE}; give two traces"

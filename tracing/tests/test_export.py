@@ -5,18 +5,15 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.fixtures import lacking
 from tests.helpers import programs
 from tests.helpers.programs import refusal
-from tracing import calls, compare, export, tables
+from tracing import export, tables
 from tracing.exports import dftracer, fio
 from tracing.exports.finished import Finished
 from tracing.tests import generated_trace
@@ -43,132 +40,44 @@ def test_a_target_without_output_writes_into_the_traces_folder(tmp_path, target,
     assert not list(trace.glob("*.unfinished"))
 
 
-@pytest.mark.parametrize("target", export.OUTPUTS)
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda folder: None, "is not a finished trace: there is no such folder"),
-        (lambda folder: folder.mkdir(), "is not a finished trace: it has no summary.json"),
-        (
-            lambda folder: (folder / "raw").mkdir(parents=True),
-            "tracing --convert .* finishes it",
-        ),
-    ],
-)
-def test_what_is_no_finished_trace_is_refused(tmp_path, target, make, reason):
-    make(tmp_path / "trace")
-    assert re.search(f"{reason}$", refusal(export.main, tmp_path / "trace", f"--to={target}"))
+def test_what_is_no_finished_trace_is_named_with_the_way_out(tmp_path):
+    trace = tmp_path / "trace"
+    line = refusal(export.main, trace, "--to=fio")
+    assert line.startswith(f"export: {trace / 'summary.json'} is not of a finished trace (")
+    assert line.endswith(f"or finish it by python -m tracing --convert {trace}")
+    generated_trace.write(trace)
+    path = trace / "summary.json"
+    found = json.loads(path.read_text())
+    for damaged in (found | {"format_version": 0}, found | {"begin_monotonic_ns": None}, [1]):
+        path.write_text(json.dumps(damaged))
+        assert f"{path} is not of a finished trace (" in refusal(export.main, trace, "--to=fio")
 
 
 @pytest.mark.parametrize("target", export.OUTPUTS)
-def test_an_output_in_no_folder_and_a_flag_of_another_target_are_refused(
-    generated, tmp_path, target
-):
-    output = tmp_path / "none" / "there"
-    line = refusal(export.main, generated, f"--to={target}", f"--output={output}")
-    assert line.endswith(f"there is no folder {output.parent}; make it first")
-    if target != "fio":
-        line = refusal(export.main, generated, f"--to={target}", "--per=trace")
-        assert line == "export: --per=trace is for --to=fio alone; leave it out"
-
-
-@pytest.mark.parametrize("target", ["dftracer", "fio"])
-def test_a_trace_without_single_calls_is_refused(tmp_path, target):
-    trace = generated_trace.write(tmp_path / "trace", backend="proc")
-    line = refusal(export.main, trace, f"--to={target}")
-    assert line.endswith(
-        "holds no single calls: trace with strace or bpftrace, this one was made with proc"
-    )
-
-
-def _damages(path: Path) -> Iterator[bytes]:
-    """What may become of a table's file: cut, empty, text, holes in it."""
-    whole = path.read_bytes()
-    yield from (whole[: len(whole) // 2], b"", b"no table\n" * 20)
-    yield whole[:4] + b"\xff" * (len(whole) - 12) + whole[-8:]
-    yield whole[:4] + b"\xff" * (len(whole) // 3) + whole[4 + len(whole) // 3 :]
-
-
-@pytest.mark.parametrize("target", export.OUTPUTS)
-def test_damaged_traces_are_one_line(tmp_path, target):
+def test_a_damaged_table_is_named_by_every_target(tmp_path, target):
     trace = generated_trace.write(tmp_path / "trace")
     table = trace / "file_ops.parquet"
-    for damaged in list(_damages(table)):
+    whole = table.read_bytes()
+    holes = whole[:4] + b"\xff" * (len(whole) - 12) + whole[-8:]
+    for damaged in (whole[: len(whole) // 2], b"", b"no table\n" * 20, holes):
         table.write_bytes(damaged)
         line = refusal(export.main, trace, f"--to={target}")
-        assert line.startswith(f"export: {trace}: its table file_ops.parquet cannot be read (")
-        assert line.endswith("); copy the trace here again, or record it again")
-    found = json.loads((trace / "summary.json").read_text()) | {"begin_monotonic_ns": None}
-    (trace / "summary.json").write_text(json.dumps(found))
-    line = refusal(export.main, trace, f"--to={target}")
-    assert line.endswith("is not a finished trace: when it began is not recorded")
-
-
-@pytest.mark.parametrize("table", tables.COLUMNS)
-def test_every_command_names_the_table_that_is_damaged(tmp_path, table):
-    trace = generated_trace.write(tmp_path / "trace")
-    other = generated_trace.write(tmp_path / "other")
-    path = trace / f"{table}.parquet"
-    if not path.exists():
-        pq.write_table(tables.schema(table).empty_table(), path)
-    path.write_bytes(next(_damages(path)))
-    outputs = {target: f"--output={tmp_path / target}" for target in export.OUTPUTS}
-    commands = [(export.main, trace, f"--to={to}", output) for to, output in outputs.items()]
-    commands += [(compare.main, other, trace)]
-    lines = [line for command in commands if (line := _refused(*command))]
-    # DLIO refuses this trace in any case.
-    named = [f"{trace}: its table {table}.parquet cannot be read (" in line for line in lines]
-    assert all(named[n] or "holds no reads of TFRecords" in line for n, line in enumerate(lines))
-    assert any(named) or table not in _READ
-
-
-_READ = ("file_ops", "process_events", "block_io", "processes", "threads", "mllog", "spans")
-
-
-def _refused(main, *words) -> str | None:
-    """The line that a command ends with; None: it does not read the table."""
-    try:
-        main([str(word) for word in words])
-    except SystemExit as ended:
-        assert ended.code and len(str(ended.code).splitlines()) == 1
-        return str(ended.code)
-    return None
-
-
-def test_values_of_another_kind_are_one_line(tmp_path):
-    trace = generated_trace.write(tmp_path / "trace")
-    path = trace / "file_ops.parquet"
-    found = pq.read_table(path)
-    nulls = pa.nulls(len(found), pa.int64())
-    for column in ("monotonic_ns", "latency_ns", "pid"):
-        number = found.schema.get_field_index(column)
-        pq.write_table(found.set_column(number, column, nulls), path)
-        for target in export.OUTPUTS:
-            _refused(export.main, trace, f"--to={target}", f"--output={tmp_path / column / target}")
-
-
-@pytest.mark.parametrize("target", export.OUTPUTS)
-@pytest.mark.parametrize("strange", [{"monotonic_ns": ["a"]}, {"monotonic_ns": [1], "path": [2]}])
-def test_foreign_tables_are_one_line(tmp_path, target, strange):
-    trace = generated_trace.write(tmp_path / "trace")
-    for table in ("file_ops", "mllog", "files", "spans", "threads"):
-        pd.DataFrame(strange).to_parquet(trace / f"{table}.parquet")
-    line = refusal(export.main, trace, f"--to={target}")
-    assert line.endswith("not written it: copy the trace here again, or record it again")
-
-
-def test_a_table_that_lacks_a_column_and_one_that_is_gone_are_refused(tmp_path):
-    trace = generated_trace.write(tmp_path / "trace")
-    found = pd.read_parquet(trace / "file_ops.parquet")
-    for column in ("latency_ns", "opening"):  # one that the target needs, and one that it does not
-        found.drop(columns=column).to_parquet(trace / "file_ops.parquet")
-        line = refusal(export.main, trace, "--to=dftracer")
-        assert f"file_ops.parquet: no column {column} of numbers; this tracing has not" in line
-    (trace / "file_ops.parquet").unlink()
-    for target in ("dftracer", "perfetto"):
-        line = refusal(export.main, trace, f"--to={target}")
-        assert "is damaged: file_ops.parquet is missing" in line
+        assert line.startswith(f"export: {table} is not of a finished trace (")
+    pd.DataFrame({"monotonic_ns": [1], "path": ["x"]}).to_parquet(table)
+    assert "(no column " in refusal(export.main, trace, f"--to={target}").replace("('", "(")
     assert not list(trace.glob("trace.*"))
+
+
+def test_other_wrong_inputs_are_one_line(generated, tmp_path):
+    output = tmp_path / "none" / "there"
+    line = refusal(export.main, generated, "--to=perfetto", f"--output={output}")
+    assert line.endswith(f"there is no folder {output.parent}; make it first")
+    line = refusal(export.main, generated, "--to=dlio", "--per=trace")
+    assert line == "export: --per is not for --to=dlio; leave it out"
+    trace = generated_trace.write(tmp_path / "trace", backend="proc")
+    assert refusal(export.main, trace, "--to=dftracer").endswith(
+        "holds no single calls: trace with strace or bpftrace, this one was made with proc"
+    )
 
 
 @pytest.mark.parametrize("target", ["dftracer", "perfetto", "fio"])
@@ -189,8 +98,7 @@ def test_an_offset_that_is_not_known_is_guessed_behind_the_call_before(tmp_path,
         ],
         columns=["path", "kind", "offset_bytes", "size_bytes"],
     )  # fmt: skip
-    guessed = calls["offset_bytes"].isna() & (calls["kind"] != "sync")
-    assert fio._following_offsets(calls, guessed).to_dict() == {0: 100, 1: 110, 3: 0, 4: 120}
+    assert fio._known_offsets(calls)[:5].tolist() == [100, 110, 5, 0, 120]
     export.main([str(trace), "--to=fio"])
     assert re.search(r"calls, \d+ of them at guessed offsets in", capsys.readouterr().err)
 
@@ -331,21 +239,13 @@ def test_a_replay_moves_the_bytes_of_the_trace_in_its_time(tmp_path, generated, 
     assert (tmp_path / "replay" / "files").is_dir()
 
 
-def test_too_many_threads_for_fio_are_refused(tmp_path, monkeypatch, generated):
+def test_too_many_threads_for_fio_and_none_are_refused(tmp_path, monkeypatch, generated):
     monkeypatch.setattr(fio, "_MOST_LOGS", 2)
-    message = "3 logs, one for each thread, and fio replays 2 at most; --per=process or --per=trace"
+    message = "make 3 logs, one for each thread, and fio replays 1 to 2; --per=process or --per"
     with pytest.raises(ValueError, match=message):
         fio.write(Finished(generated), tmp_path / "replay", per="thread")
-
-
-def test_a_trace_without_transfers_has_nothing_to_replay(tmp_path):
     trace = generated_trace.write(tmp_path / "trace")
-    row = {"kind": "open", "operation": "openat", "path": "/x", "file_class": "other"}
-    row |= {"monotonic_ns": generated_trace.BEGIN_NS, "size_bytes": 0}
-    tables.write_table(trace, "file_ops", [row], generated_trace.alignment())
-    with pytest.raises(ValueError, match="holds no call that read or wrote a file"):
-        fio.write(Finished(trace), tmp_path / "replay", per="thread")
-
-
-def test_the_generated_trace_holds_every_kind_of_call(file_ops):
-    assert set(file_ops["operation"]) == {*calls.KIND_OF, "page_fault"}
+    rows = tables.read_table(trace, "file_ops")
+    rows[rows["kind"] == "open"].to_parquet(trace / "file_ops.parquet")
+    with pytest.raises(ValueError, match="make 0 logs"):
+        fio.write(Finished(trace), tmp_path / "replay")

@@ -10,9 +10,8 @@ import pytest
 from tests.fixtures import REPOSITORY
 from tests.helpers.programs import refusal
 from tracing import bpftrace, export, tables
-from tracing.exports import chakra_format as chakra
-from tracing.exports.chakra import MAPPING
-from tracing.tests import generated_trace
+from tracing.exports import chakra, chakra_format
+from tracing.tests import chakra_reader, generated_trace
 from tracing.tests.generated_trace import BEGIN_NS, moved_in, point
 
 NUM_STEPS, EXAMPLES = 10, 64
@@ -49,10 +48,11 @@ def exported(trace: Path, output: Path, *flags: str) -> list:
 
 
 def nodes_of(path: Path) -> list:
-    _, nodes = chakra.read(path)
-    found = list(nodes)
-    assert not list(chakra.violations(found))
-    return found
+    metadata, nodes = chakra_reader.read(path)
+    assert metadata.version == chakra_format.VERSION
+    assert chakra_reader.attributes_of(metadata)["schema_commit"] == chakra_format.SCHEMA_COMMIT
+    assert not list(chakra_reader.violations(nodes))
+    return nodes
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,8 @@ def nodes(trace, tmp_path_factory) -> list:
 
 
 def of_kind(nodes: list, kind: str) -> list:
-    return [node for node in nodes if node.type == chakra.value_of("NodeType", f"{kind}_NODE")]
+    number = chakra_format.ENUMS["NodeType"].split().index(f"{kind}_NODE")
+    return [node for node in nodes if node.type == number]
 
 
 def of_level(nodes: list, level: str) -> list:
@@ -75,15 +76,15 @@ def test_the_bytes_are_those_of_the_tables(trace, nodes):
     for kind, total in calls.items():
         word = kind.upper()
         found = [n for n in of_level(nodes, "fs") if word in op_of(n)]
-        assert sum(map(chakra.moved_bytes, found)) == total > 0
+        assert sum(map(chakra_reader.moved_bytes, found)) == total > 0
     blocks = tables.read_table(trace, "block_io")
     requests = of_level(nodes, "block")
-    assert sum(map(chakra.moved_bytes, requests)) == blocks["size_bytes"].sum() > 0
+    assert sum(map(chakra_reader.moved_bytes, requests)) == blocks["size_bytes"].sum() > 0
     assert [n.storage.block.lba for n in requests] == list(blocks["sector"])
 
 
 def op_of(node) -> str:
-    return chakra.ENUMS["FsOp.Op"].split()[node.storage.fs.op]
+    return chakra_format.ENUMS["FsOp.Op"].split()[node.storage.fs.op]
 
 
 def test_calls_have_their_times_names_and_offsets(trace, nodes):
@@ -104,7 +105,7 @@ def test_a_call_follows_its_threads_last_and_the_opening_of_its_file(nodes):
     of_thread: dict[int, int] = {}
     opened: dict[str, int] = {}
     for node in calls:
-        tid = chakra.attributes_of(node)["tid"]
+        tid = chakra_reader.attributes_of(node)["tid"]
         expected = {of_thread.get(tid), opened.get(node.storage.fs.pathname)} - {None}
         if op_of(node) == "FS_OP_OPEN":
             expected = {of_thread.get(tid)} - {None}
@@ -118,9 +119,10 @@ def test_a_call_follows_its_threads_last_and_the_opening_of_its_file(nodes):
 def test_each_record_read_is_the_data_of_one_later_batch(trace, nodes):
     batches = of_kind(nodes, "BATCH")
     assert len(batches) == NUM_STEPS
-    assert all(set(chakra.attributes_of(b).items()) >= {("phase", "training"), ("examples", 64)}
-               for b in batches)  # fmt: skip
-    assert chakra.attributes_of(batches[0])["input_wait_percent"] == 25
+    attributes = [chakra_reader.attributes_of(batch) for batch in batches]
+    assert {(a["phase"], a["examples"], a["input_wait_percent"]) for a in attributes} == {
+        ("training", 64, 25)
+    }
     calls = tables.read_table(trace, "file_ops")
     is_record = (calls["file_class"] == "tfrecords") & (calls["kind"] == "read")
     records = calls[is_record & calls["error"].isna()]
@@ -177,18 +179,69 @@ def test_a_part_of_the_time_and_what_a_trace_lacks_is_said(trace, tmp_path, caps
     )
 
 
-@pytest.mark.parametrize("seconds", ["5", "2:1", "a:b", "-1:3", "nan:2"])
-def test_other_flags_are_one_line(trace, seconds):
-    line = refusal(export.main, trace, "--to=chakra", f"--seconds={seconds}")
-    assert line == f"export: --seconds={seconds}: give two, BEGIN:END, the second later"
-    line = refusal(export.main, trace, "--to=dlio", "--seconds=0:1")
-    assert line == "export: --seconds=0:1 is for --to=chakra alone; leave it out"
+def test_a_wrong_part_of_the_time_is_one_line(trace, capsys):
+    assert refusal(export.main, trace, "--to=dlio", "--seconds=0:1") == (
+        "export: --seconds is not for --to=dlio; leave it out"
+    )
+    for seconds in ("5", "2:1", "nan:2"):
+        with pytest.raises(SystemExit, match="2"):
+            export.main([str(trace), "--to=chakra", f"--seconds={seconds}"])
+        assert "argument --seconds: invalid" in capsys.readouterr().err
 
 
-def test_the_page_has_the_mapping():
+def test_the_page_has_what_becomes_which_node():
     page = (REPOSITORY / "tracing/docs/chakra.md").read_text()
-    rows = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
-            for line in page.splitlines() if line.startswith("|")]  # fmt: skip
-    for ours, (kind, detail) in MAPPING.items():
-        assert [ours, kind, detail] in rows, ours
-    assert chakra.SCHEMA_COMMIT[:8] in page and chakra.VERSION in page
+    for op, calls in chakra.FS_OPS.items():
+        assert f"| `{', '.join(calls.split())}` | STORAGE | {op} |" in page
+    for letter, op in chakra.BLOCK_OPS.items():
+        assert f"| `block_io {letter}` | STORAGE | {op}, BLOCK_EVENT_DISPATCH |" in page
+    assert chakra_format.SCHEMA_COMMIT[:8] in page and chakra_format.VERSION in page
+
+
+# Of schema/protobuf/et_def.proto at SCHEMA_COMMIT.
+NUMBERS = {
+    "GlobalMetadata": {"version": 1, "attr": 2},
+    "Node": {
+        "id": 1, "name": 2, "type": 3, "ctrl_deps": 4, "data_deps": 5, "start_time_micros": 6,
+        "duration_micros": 7, "attr": 10, "storage": 11,
+    },
+    "AttributeProto": {
+        "name": 1, "double_val": 3, "int64_val": 9, "bool_val": 27, "string_val": 29,
+    },
+    "StorageInfo": {"level": 1, "fs": 10, "page": 11, "block": 12},
+    "FsOp": {"op": 1, "pathname": 2, "fd": 3, "offset": 4, "size_bytes": 5},
+    "PageOp": {"op": 1, "page_index": 3, "nr_pages": 4},
+    "BlockOp": {"op": 1, "queue_event": 2, "device": 3, "lba": 4, "nr_sectors": 5},
+}  # fmt: skip
+NAMES = {
+    "NodeType": {"STORAGE_NODE": 8, "BATCH_NODE": 9, "CHECKPOINT_NODE": 10},
+    "StorageLevel": {"STORAGE_LEVEL_BLOCK": 3},
+    "FsOp.Op": {"FS_OP_PREAD": 5, "FS_OP_FDATASYNC": 8},
+    "PageOp.Op": {"PAGE_OP_ADD_TO_CACHE": 1},
+    "BlockOp.Op": {"BLOCK_OP_FLUSH": 3},
+    "BlockOp.QueueEvent": {"BLOCK_EVENT_DISPATCH": 4},
+}
+
+
+def test_fields_and_names_have_mlcommons_numbers():
+    for name, numbers in NUMBERS.items():
+        fields = chakra_format.CLASSES[name].DESCRIPTOR.fields_by_name
+        assert {n: field.number for n, field in fields.items()} == numbers
+    for enum, numbers in NAMES.items():
+        names = chakra_format.ENUMS[enum].split()
+        assert {name: names.index(name) for name in numbers} == numbers
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"id": 1, "start_time_micros": 9}, "its number occurs twice"),
+        ({"id": 2, "start_time_micros": 4}, "begins before the node above it"),
+        ({"id": 2, "start_time_micros": 9, "ctrl_deps": [3]}, "depends on {3}, which do not stand"),
+        ({"id": 2, "start_time_micros": 8, "data_deps": [1]}, "its data from node 1 at 9 us"),
+    ],
+)
+def test_a_violation_is_found(second, reason):
+    first = chakra_format.CLASSES["Node"](id=1, start_time_micros=5, duration_micros=4)
+    [found] = chakra_reader.violations([first, chakra_format.CLASSES["Node"](**second)])
+    assert reason in found

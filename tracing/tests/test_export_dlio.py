@@ -203,4 +203,4 @@ def test_a_log_without_what_dlio_needs_is_refused(tmp_path):
     assert "holds no reads of TFRecords during training" in line
     (trace / "spans.parquet").unlink()
     line = programs.refusal(export.main, trace, "--to=dlio")
-    assert line.endswith("holds no training: no block_start of an MLPerf log within its 2 s")
+    assert line.endswith("holds no training: no block_start of an MLPerf log")

@@ -97,11 +97,10 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
     assert message in refusal(merge.main, good, good, f"--output={output}")
     line = refusal(merge.main, good, other, f"--output={good}")
     assert "is there already: name another folder" in line
-    summary = json.loads((other / "summary.json").read_text())
-    for damage in ({"seconds": "x"}, {"access": [1]}, {"clocks": {}}, {"machine": None}):
-        (other / "summary.json").write_text(json.dumps(summary | damage))
-        line = refusal(merge.main, good, other, f"--output={output}")
-        assert str(other) in line and "is damaged" in line and not output.exists()
+    (other / "file_ops.parquet").write_bytes(b"PAR1")
+    line = refusal(merge.main, good, other, f"--output={output}")
+    assert f"{other / 'file_ops.parquet'} is not of a finished trace (" in line
+    assert not output.exists()
 
 
 def test_what_the_kernel_says_about_its_clock():

@@ -112,13 +112,11 @@ def test_a_block_stands_still_for_what_its_ledger_says():
 
 def test_dlios_step_takes_what_it_computes_not_what_it_waits_for():
     """10 s of a block, 7.5 of them computing: 5 steps of 10 samples."""
-    measured = object.__new__(dlio.Measured)
     size = ("global_batch_size", 1, 10, {})
-    measured.events, measured.spans = tables(size, *SAVED_WHILE_TRAINING)
-    assert measured.steps() == dlio.Steps(10, 5, 1.5, 0)
+    assert dlio.steps_of(*tables(size, *SAVED_WHILE_TRAINING)) == dlio.Steps(10, 5, 1.5, 0)
     lines = [line for line in SAVED_WHILE_TRAINING if line[0] != "tracked_stats"]
-    measured.events, measured.spans = tables(size, *lines)
-    assert measured.steps() == dlio.Steps(10, 5, (10 - 2) / 5, 0)  # but for the checkpoint
+    without_saving = dlio.Steps(10, 5, (10 - 2) / 5, 0)
+    assert dlio.steps_of(*tables(size, *lines)) == without_saving
 
 
 def test_without_a_ledger_a_block_stands_still_for_the_checkpoints_within_it():
