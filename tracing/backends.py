@@ -40,14 +40,6 @@ class Backends:
         without = f" ({'; '.join(reasons)})" if reasons else ""
         return f"{self.chosen} records {_RECORDS[self.chosen]}{without}"
 
-    def lines(self) -> list[str]:
-        """One line for each tracer."""
-        lines = []
-        for name in NAMES:
-            use = "used" if name in (self.chosen, PROC) else "not needed"
-            lines.append(f"{name}: {self.reasons.get(name) or f'{use}; {_RECORDS[name]}'}")
-        return lines
-
 
 def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
     """Picks the best tracer that works here.
@@ -59,11 +51,8 @@ def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
     Raises:
       ValueError: the wanted one does not work here.
     """
-    reasons = {}
-    if reason := _missing_bpftrace():
-        reasons[BPFTRACE] = reason
-    if reason := _missing_strace(attaches_to):
-        reasons[STRACE] = reason
+    missing = {BPFTRACE: bpftrace.missing(), STRACE: _missing_strace(attaches_to)}
+    reasons = {name: reason for name, reason in missing.items() if reason}
     if wanted in reasons:
         raise ValueError(
             f"--backend={wanted}: {reasons[wanted]}; without --backend the best that works is taken"
@@ -73,15 +62,6 @@ def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
 
 def _best(reasons: dict[str, str]) -> str:
     return next(name for name in NAMES if name not in reasons)
-
-
-def _missing_bpftrace() -> str | None:
-    is_root, version_text = os.geteuid() == 0, bpftrace.installed_version()
-    return bpftrace.missing(
-        is_root=is_root,
-        version_text=version_text,
-        events=bpftrace.tracepoints() if is_root and version_text else frozenset(),
-    )
 
 
 def _missing_strace(attaches_to: int | None) -> str | None:

@@ -27,17 +27,18 @@ _WITH_TRACEFS = [
 ADD_TO_PAGE_CACHE = "add_to_page_cache"
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
-# what -> alternatives: (program, tracepoint it needs, kernels that have it), the best one first.
-ALTERNATIVES: Mapping[str, tuple[tuple[str, str, str], ...]] = {
-    "calls": (("files.bt", "syscalls/sys_enter_openat", "with CONFIG_FTRACE_SYSCALLS"),),
-    "page faults": (
-        ("faults_filemap_fault.bt", "filemap/mm_filemap_fault", "6.12 and later"),
-        ("faults_page_cache.bt", "filemap/mm_filemap_add_to_page_cache", "3.13 and later"),
-    ),
-    "block I/O": (
-        ("block_io.bt", "block/block_io_start", "6.5 and later"),
-        ("block_rq.bt", "block/block_rq_issue", "4.7 and later"),
-    ),
+# what -> program -> tracepoint that it needs, the best one first; docs/record.md says which kernels
+# have them.
+ALTERNATIVES: Mapping[str, dict[str, str]] = {
+    "calls": {"files.bt": "syscalls/sys_enter_openat"},
+    "page faults": {
+        "faults_filemap_fault.bt": "filemap/mm_filemap_fault",
+        "faults_page_cache.bt": "filemap/mm_filemap_add_to_page_cache",
+    },
+    "block I/O": {
+        "block_io.bt": "block/block_io_start",
+        "block_rq.bt": "block/block_rq_issue",
+    },
 }
 
 
@@ -62,38 +63,28 @@ def tracepoints() -> frozenset[str]:
     return frozenset(line.removeprefix(f"{folder}/") for line in done.stdout.splitlines())
 
 
-def missing(*, is_root: bool, version_text: str | None, events: frozenset[str]) -> str | None:
+def missing() -> str | None:
     """Why bpftrace cannot be used here; None if it can."""
-    if version_text is None:
-        return "bpftrace is not installed"
-    found = re.search(r"(\d+)\.(\d+)", version_text)
-    if not found or tuple(map(int, found.groups())) < OLDEST_VERSION:
-        oldest = ".".join(str(number) for number in OLDEST_VERSION)
-        return f"{version_text.strip() or 'this bpftrace'} is too old; {oldest} or later is needed"
-    if not is_root:
-        return "it needs root; take the trace with sudo"
-    if not events:
-        return "this kernel has no tracepoints (built without ftrace), or hides them"
-    if not chosen_programs(events):
-        return "this kernel has none of the tracepoints in question"
-    return None
-
-
-def installed_version() -> str | None:
-    """What `bpftrace --version` prints; None if it is not installed."""
     if shutil.which("bpftrace") is None:
-        return None
-    return subprocess.run(["bpftrace", "--version"], capture_output=True, text=True).stdout
+        return "bpftrace is not installed"
+    version = subprocess.run(["bpftrace", "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"(\d+)\.(\d+)", version)
+    if not found or tuple(map(int, found.groups())) < OLDEST_VERSION:
+        oldest = ".".join(map(str, OLDEST_VERSION))
+        return f"{version.strip() or 'this bpftrace'} is too old; {oldest} or later is needed"
+    if os.geteuid() != 0:
+        return "it needs root; take the trace with sudo"
+    if not chosen_programs(tracepoints()):
+        return "this kernel has none of the tracepoints in question, or hides them"
+    return None
 
 
 def chosen_programs(events: frozenset[str]) -> dict[str, str]:
     """What is traced -> its program, the first alternative whose tracepoint is there."""
     chosen = {}
     for what, alternatives in ALTERNATIVES.items():
-        for program, tracepoint, _ in alternatives:
-            if tracepoint in events:
-                chosen[what] = program
-                break
+        if present := [name for name, needed in alternatives.items() if needed in events]:
+            chosen[what] = present[0]
     # Faults are filtered by the tree that the program of calls keeps.
     if "calls" not in chosen:
         chosen.pop("page faults", None)

@@ -56,26 +56,25 @@ def summary(trace: Loaded, access: Access) -> dict:
 
 def file_rows(trace: Loaded) -> Iterator[dict]:
     """The rows of the table of files: each with what was done to it."""
-    operations = trace.operations
-    operations = operations[~operations["file_class"].isin([files.PIPES, files.PSEUDO])]
-    operations = operations[operations["error"].isna() & (operations["kind"] != "rename")]
-    for path, group in operations.groupby("final_path", sort=False):
-        reads, writes = (group[group["kind"] == kind] for kind in TRANSFERS)
-        read_bytes = int(reads["size_bytes"].sum())
+    calls = trace.operations
+    calls = calls[~calls["file_class"].isin([files.PIPES, files.PSEUDO])]
+    calls = calls[calls["error"].isna() & (calls["kind"] != "rename")]
+    kinds, sizes = calls["kind"], calls["size_bytes"]
+    counted = {
+        "num_opens": kinds.isin(["open", "create"]),
+        "num_reads": kinds == "read",
+        "read_bytes": sizes.where(kinds == "read", 0),
+        "num_writes": kinds == "write",
+        "written_bytes": sizes.where(kinds == "write", 0),
+        "mapped_bytes": sizes.where(kinds == "map", 0),
+    }
+    counts = pd.DataFrame(counted, calls.index).groupby(calls["final_path"], sort=False).sum()
+    first = calls.drop_duplicates("final_path").set_index("final_path")
+    found = first[["monotonic_ns", "file_class"]].join(counts.astype("int64"))
+    for path, row in found.to_dict("index").items():
         size = _size_on_disk(trace, path)
-        yield {
-            "monotonic_ns": int(group["monotonic_ns"].iloc[0]),
-            "path": path,
-            "file_class": group["file_class"].iloc[0],
-            "size_bytes": size,
-            "num_opens": int(group["kind"].isin(["open", "create"]).sum()),
-            "num_reads": len(reads),
-            "read_bytes": read_bytes,
-            "passes": read_bytes / size if size else None,
-            "num_writes": len(writes),
-            "written_bytes": int(writes["size_bytes"].sum()),
-            "mapped_bytes": int(group.loc[group["kind"] == "map", "size_bytes"].sum()),
-        }
+        passes = row["read_bytes"] / size if size else None
+        yield {**row, "path": path, "size_bytes": size, "passes": passes}
 
 
 def _size_on_disk(trace: Loaded, path: str) -> int | None:
@@ -92,8 +91,11 @@ def _files_in_short(trace: Loaded) -> Iterator[dict]:
     moved = found["read_bytes"] + found["written_bytes"]
     kept = found.loc[moved.sort_values(ascending=False).index[:_MOST_FILES]]
     names = [name for name in kept.columns if not name.endswith("_ns") and name != "seconds"]
-    for row in kept[names].to_dict("records"):
-        yield {name: _plain(value) for name, value in row.items()}
+    kept = kept[names].astype(object).where(kept[names].notna(), None)
+    for row in kept.to_dict("records"):
+        size, passes = row["size_bytes"], row["passes"]
+        row["size_bytes"] = None if size is None else int(size)  # a float beside nulls
+        yield row | {"passes": None if passes is None else round(passes, 4)}
 
 
 def _records(trace: Loaded) -> dict | None:
@@ -112,14 +114,6 @@ def _records(trace: Loaded) -> dict | None:
         "mean_bytes": round(float(np.mean(lengths)), 1),
         "stdev_bytes": round(float(np.std(lengths)), 1),
     }
-
-
-def _plain(value):
-    if value is None or (isinstance(value, float) and np.isnan(value)):
-        return None
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) > 1e3 else round(value, 4)
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _of_class(trace: Loaded, name: str) -> dict:

@@ -104,21 +104,29 @@ def trained_samples(stop) -> int:
         return 0
 
 
-def ledger_of(block, events: pd.DataFrame) -> dict | None:
-    """The log's ledger of a block, a row of the table spans; None without one or an end."""
-    stop = stop_of(block, events)
-    if stop is None:
-        return None
-    counts = json.loads(stop.metadata)
-    later = events[(events["file"] == block.file) & (events["key"] == LEDGER)]
-    for event in later[later["monotonic_ns"] >= stop.monotonic_ns].itertuples():
+def _ledgers(events: pd.DataFrame) -> Iterator[tuple[Any, dict[str, float], dict]]:
+    """(event, seconds by kind, metadata) of every block.
+
+    Vendors log figures of other names under the same key: these are passed over.
+    """
+    for event in events[events["key"] == LEDGER].itertuples():
         value, metadata = json.loads(event.value), json.loads(event.metadata)
-        if not all(isinstance(each, dict) for each in (counts, value, metadata)):
-            continue
+        if isinstance(value, dict) and isinstance(metadata, dict) and metadata.get("of") == "block":
+            numbers = {n: v for n, v in value.items() if isinstance(v, int | float)}
+            seconds = {n: v for n, v in numbers.items() if n.endswith("_seconds")}
+            if sum(seconds.values()) > 0:
+                yield event, seconds, metadata
+
+
+def ledger_of(block, events: pd.DataFrame) -> dict[str, float] | None:
+    """The log's ledger of a block, a row of the table spans; None without one or an end."""
+    if (stop := stop_of(block, events)) is None:
+        return None
+    counts = json.loads(stop.metadata) or {}
+    for event, seconds, metadata in _ledgers(events[events["file"] == block.file]):
         same = all(metadata.get(n) == counts.get(n) for n in ("first_epoch_num", "samples_count"))
-        is_known = isinstance(value.get("saving_seconds"), int | float)
-        if same and is_known and metadata.get("of") == "block":
-            return value
+        if same and event.monotonic_ns >= stop.monotonic_ns and "saving_seconds" in seconds:
+            return seconds
     return None
 
 
@@ -138,20 +146,11 @@ def saving_seconds(block, events: pd.DataFrame, spans: pd.DataFrame) -> float:
 
 
 def ledger_shares(events: pd.DataFrame) -> Iterator[tuple[int, int, dict[str, float]]]:
-    """(begin, end, percent of each kind) of every block; monotonic nanoseconds.
-
-    Vendors log figures of other names under the same key: these are passed over.
-    """
-    for event in events[events["key"] == LEDGER].itertuples():
-        value, metadata = json.loads(event.value), json.loads(event.metadata)
-        if not isinstance(value, dict) or not isinstance(metadata, dict):
-            continue
-        seconds = {
-            name.removesuffix("_seconds").replace("_", " "): number
-            for name, number in value.items()
-            if name.endswith("_seconds") and isinstance(number, int | float)
-        }
+    """(begin, end, percent of each kind) of every block; monotonic nanoseconds."""
+    for event, seconds, _ in _ledgers(events):
         total = sum(seconds.values())
-        if metadata.get("of") == "block" and total > 0:
-            shares = {name: 100 * number / total for name, number in seconds.items()}
-            yield event.monotonic_ns - round(total * 1e9), event.monotonic_ns, shares
+        shares = {
+            name.removesuffix("_seconds").replace("_", " "): 100 * number / total
+            for name, number in seconds.items()
+        }
+        yield event.monotonic_ns - round(total * 1e9), event.monotonic_ns, shares

@@ -227,7 +227,7 @@ class _Recorder:
 
     def _finish(self, sampler: Sampler) -> Recording:
         code = self._command.wait() if self._command else None
-        self._notes = [*self._found.lines(), *self._notes, f"GPUs: {sampler.gpu_status}"]
+        self._notes = [self._found.line(), *self._notes, f"GPUs: {sampler.gpu_status}"]
         self._notes += sampler.errors
         found = Recording(
             command=list(self._request.command),

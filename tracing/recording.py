@@ -70,35 +70,31 @@ def load(trace: Path) -> Recording:
     """Reads it back.
 
     Raises:
-      ValueError: the raw files are gone.
+      ValueError: the raw files are gone, or damaged.
     """
     path = trace / RAW / FILE
     try:
-        return _recording(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found["containers"] = [_container(each) for each in found["containers"]]
+        found["raw_files"] = [_raw_file(each) for each in found["raw_files"]]
+        found["pairs"] = [ClockPair(**pair) for pair in found["pairs"]]
+        recording = Recording(**found)
+        recording.alignment()  # needs whole numbers
+        return recording
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{path} cannot be read ({error!r:.300}): the raw files are needed"
         ) from None
 
 
-def _recording(*, raw_files, containers, pairs, **rest) -> Recording:
-    pairs = [ClockPair(**pair) for pair in pairs]
-    if not pairs or not all(type(ns) is int for pair in pairs for ns in vars(pair).values()):
-        raise ValueError("the readings of the clocks are not whole numbers")
-    return Recording(
-        raw_files=[_raw_file(**entry) for entry in raw_files],
-        containers=[_container(**entry) for entry in containers],
-        pairs=pairs,
-        **rest,
+def _container(found: dict) -> Container:
+    return Container(**found | {"mounts": tuple(map(tuple, found["mounts"]))})
+
+
+def _raw_file(found: dict) -> RawFile:
+    return RawFile(
+        found["name"],
+        found["container"] and _container(found["container"]),
+        {int(tid): pid for tid, pid in found["process_of_thread"].items()},
+        [tuple(entry) for entry in found["path_of_fd"]],
     )
-
-
-def _container(*, mounts, **rest) -> Container:
-    return Container(mounts=tuple(tuple(mount) for mount in mounts), **rest)
-
-
-def _raw_file(*, name, container, process_of_thread, path_of_fd) -> RawFile:
-    if container:
-        container = _container(**container)
-    threads = {int(tid): pid for tid, pid in process_of_thread.items()}
-    return RawFile(name, container, threads, [tuple(entry) for entry in path_of_fd])

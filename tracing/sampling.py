@@ -12,8 +12,13 @@ import psutil
 
 from tracing import clocks, files, processes
 from tracing.processes import PROC
-from tracing.tables import MEMINFO_KEYS, TableWriter
+from tracing.tables import TableWriter
 
+MEMINFO_KEYS = {
+    "total_bytes": "MemTotal", "free_bytes": "MemFree", "available_bytes": "MemAvailable",
+    "buffers_bytes": "Buffers", "page_cache_bytes": "Cached", "dirty_bytes": "Dirty",
+    "writeback_bytes": "Writeback", "mapped_bytes": "Mapped", "swap_free_bytes": "SwapFree",
+}  # fmt: skip
 SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device
 _MS_PER_TICK = 1000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")

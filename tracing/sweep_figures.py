@@ -8,42 +8,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracing.tables import described, written_beside
+from tracing.tables import RUNS, described, written_beside
 
 _LEDGER = [
     "input_wait_seconds", "compute_seconds", "saving_seconds", "evaluation_input_wait_seconds",
     "evaluation_compute_seconds", "host_seconds",
 ]  # fmt: skip
-_WORD, _COUNT, _NUMBER = pa.string(), pa.int64(), pa.float64()
-# column -> (type, what it is and its unit)
-COLUMNS = {
-    "name": (_WORD, "the point's folder"),
-    "status": (_WORD, "done killed failed skipped"),
-    "reason": (_WORD, "why it is not done"),
-    "exit_code": (_COUNT, "of the command"),
-    "memory_bytes": (_COUNT, "the limit; null without one"),
-    "batch": (_COUNT, "examples of a step; null: as the command has it"),
-    "workers": (_COUNT, "files read at once; null: as the command has it"),
-    "compute": (_WORD, "real sleep"),
-    "cache": (_WORD, "cold warm; null: as it was found"),
-    "emulated_step_seconds": (_NUMBER, "length of the sleep"),
-    "data_bytes": (_COUNT, "size of the training's files"),
-    "memory_to_data_ratio": (_NUMBER, "memory_bytes / data_bytes"),
-    "peak_resident_bytes": (_COUNT, "bytes of memory, all processes"),
-    "seconds": (_NUMBER, "of the trace"),
-    "training_seconds": (_NUMBER, "of the log's blocks, without standing still for checkpoints"),
-    "num_samples": (_COUNT, "trained"),
-    "samples_per_second": (_NUMBER, "num_samples / training_seconds"),
-    "step_seconds": (_NUMBER, "of a step that does not wait"),
-    "utilization": (_NUMBER, "share of the training's time that does not wait for input"),
-    "utilization_from": (_WORD, "what that was computed from"),
-    "call_bytes": (_COUNT, "read by calls"),
-    "storage_bytes": (_COUNT, "read from storage"),
-    "storage_from": (_WORD, "whose counters"),
-    "hit_ratio": (_NUMBER, "of the page cache"),
-    "pass_call_bytes": (pa.list_(_COUNT), "read by calls in each pass over the data"),
-    "pass_storage_bytes": (pa.list_(_COUNT), "read from storage in each pass over the data"),
-}
 _OF_THE_CACHE = ("call_bytes", "storage_bytes", "storage_from", "hit_ratio")
 
 
@@ -54,7 +24,7 @@ def row(folder: Path, given: dict) -> dict:
       folder: of the point, with trace/ and run/.
       given: what the sweep itself knows.
     """
-    found = dict.fromkeys(COLUMNS) | given
+    found = dict.fromkeys(RUNS) | given
     if given["memory_bytes"] and given["data_bytes"]:
         found["memory_to_data_ratio"] = round(given["memory_bytes"] / given["data_bytes"], 4)
     try:
@@ -117,10 +87,10 @@ def read_row(path: Path) -> dict:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and found.keys() == COLUMNS.keys() else {}
+    return found if isinstance(found, dict) and found.keys() == RUNS.keys() else {}
 
 
 def write_table(path: Path, rows: Sequence[dict]) -> None:
     """Writes runs.parquet; each field's metadata says what it is."""
     with written_beside(path, "wb") as file:
-        pq.write_table(pa.Table.from_pylist(list(rows), described(COLUMNS)), file)
+        pq.write_table(pa.Table.from_pylist(list(rows), described(RUNS)), file)

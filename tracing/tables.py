@@ -1,6 +1,7 @@
 """The tables of a trace: names, columns, units, and how they are written and read."""
 
 import contextlib
+import csv
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,162 +19,28 @@ FORMAT_VERSION = 1
 """Of summary.json."""
 ROWS_PER_GROUP = 100_000
 
+_TYPES = {
+    "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(), "text": pa.string(),
+    "word": pa.dictionary(pa.int32(), pa.string()), "int64s": pa.list_(pa.int64()),
+}  # fmt: skip
 _STAMPS = {
     "monotonic_ns": (pa.int64(), "ns, CLOCK_MONOTONIC"),
     "realtime_ns": (pa.int64(), "ns since 1970, CLOCK_REALTIME"),
 }
-_WORD = pa.dictionary(pa.int32(), pa.string())
-_PROCESS = {"pid": (pa.int64(), "process"), "tid": (pa.int64(), "thread")}
 
-MEMINFO_KEYS: Mapping[str, str] = {
-    "total_bytes": "MemTotal",
-    "free_bytes": "MemFree",
-    "available_bytes": "MemAvailable",
-    "buffers_bytes": "Buffers",
-    "page_cache_bytes": "Cached",
-    "dirty_bytes": "Dirty",
-    "writeback_bytes": "Writeback",
-    "mapped_bytes": "Mapped",
-    "swap_free_bytes": "SwapFree",
-}
-"""Column of the table memory -> key of /proc/meminfo."""
 
-# table -> column -> (type, what it is and its unit). Every table begins with the two stamps.
-COLUMNS: Mapping[str, dict] = {
-    "file_ops": {
-        **_PROCESS,
-        "kind": (
-            _WORD,
-            "open close read write map fault seek create remove rename sync receive send",
-        ),
-        "operation": (_WORD, "the system call, page_fault, or add_to_page_cache"),
-        "fd": (pa.int64(), "file descriptor; null where the call has none, and for copies"),
-        "opening": (
-            pa.int64(),
-            "which opening the descriptor comes from, for reads and writes; null where unknown",
-        ),
-        "path": (_WORD, "as the kernel knows it; in a container, the container's path"),
-        "new_path": (_WORD, "of a rename"),
-        "file_class": (_WORD, "tfrecords checkpoints logs libraries pseudo pipes other"),
-        "offset_bytes": (pa.int64(), "bytes from the file's start; null where unknown"),
-        "requested_bytes": (pa.int64(), "bytes asked for; null for vectors"),
-        "size_bytes": (pa.int64(), "bytes moved or mapped; 0 if the call failed"),
-        "latency_ns": (pa.int64(), "ns from the call to its return"),
-        "error": (_WORD, "errno's name; null if the call succeeded"),
-    },
-    "process_events": {
-        **_PROCESS,
-        "event": (_WORD, "process thread exec exit"),
-        "parent_pid": (pa.int64(), "process that made it; null for exec and exit"),
-        "detail": (_WORD, "program of an exec, how an exit went"),
-    },
-    "block_io": {
-        "pid": (pa.int64(), "who issued it; often a kernel worker"),
-        "command": (_WORD, "name of that process"),
-        "device": (_WORD, "major:minor"),
-        "operation": (_WORD, "kernel's letters: R read, W write, F flush, S sync, A ahead"),
-        "sector": (pa.int64(), "first sector, of 512 bytes"),
-        "size_bytes": (pa.int64(), "bytes"),
-        "latency_ns": (pa.int64(), "ns from issue to completion"),
-    },
-    "processes": {
-        "pid": (pa.int64(), "process"),
-        "parent_pid": (pa.int64(), "its parent"),
-        "command": (_WORD, "command line, cut at 200 characters"),
-        "num_threads": (pa.int64(), "threads"),
-        "user_ms": (pa.int64(), "ms of processor time so far, user"),
-        "system_ms": (pa.int64(), "ms of processor time so far, system"),
-        "resident_bytes": (pa.int64(), "bytes of memory"),
-        "minor_faults": (pa.int64(), "page faults without I/O so far"),
-        "major_faults": (pa.int64(), "page faults with I/O so far: also those on mapped files"),
-        "read_call_bytes": (pa.int64(), "bytes that read calls returned so far"),
-        "write_call_bytes": (pa.int64(), "bytes that write calls took so far"),
-        "storage_read_bytes": (pa.int64(), "bytes fetched from storage so far"),
-        "storage_written_bytes": (pa.int64(), "bytes sent to storage so far"),
-    },
-    "threads": {
-        **_PROCESS,
-        "name": (_WORD, "name of the thread"),
-        "user_ms": (pa.int64(), "ms of processor time so far, user"),
-        "system_ms": (pa.int64(), "ms of processor time so far, system"),
-    },
-    "open_files": {
-        "pid": (pa.int64(), "process"),
-        "fd": (pa.int64(), "file descriptor"),
-        "path": (_WORD, "regular files only"),
-        "file_class": (_WORD, "as in file_ops"),
-        "offset_bytes": (pa.int64(), "position of read and write; pread does not move it"),
-    },
-    "cpus": {
-        "cpu": (pa.int64(), "number"),
-        "user_ms": (pa.int64(), "ms since boot in programs, nice ones included"),
-        "system_ms": (pa.int64(), "ms since boot in the kernel, interrupts included"),
-        "iowait_ms": (pa.int64(), "ms since boot idle while I/O was under way"),
-        "idle_ms": (pa.int64(), "ms since boot idle otherwise"),
-        "steal_ms": (pa.int64(), "ms since boot taken by the host of a virtual machine"),
-    },
-    "memory": {
-        name: (pa.int64(), f"bytes; {key} of /proc/meminfo") for name, key in MEMINFO_KEYS.items()
-    },
-    "disks": {
-        "device": (_WORD, "name"),
-        "num_reads": (pa.int64(), "completed since boot"),
-        "read_bytes": (pa.int64(), "bytes since boot"),
-        "read_ms": (pa.int64(), "ms of reads since boot, summed"),
-        "num_writes": (pa.int64(), "completed since boot"),
-        "written_bytes": (pa.int64(), "bytes since boot"),
-        "write_ms": (pa.int64(), "ms of writes since boot, summed"),
-        "num_in_flight": (pa.int64(), "now"),
-    },
-    "networks": {
-        "device": (_WORD, "name"),
-        "name_space": (_WORD, "net:[inode]; the tracer's, and those of the target's processes"),
-        "received_bytes": (pa.int64(), "bytes since boot"),
-        "received_packets": (pa.int64(), "packets since boot"),
-        "sent_bytes": (pa.int64(), "bytes since boot"),
-        "sent_packets": (pa.int64(), "packets since boot"),
-    },
-    "gpus": {
-        "gpu": (pa.int64(), "index of NVML"),
-        "name": (_WORD, "model"),
-        "busy_percent": (pa.int64(), "share of time with a kernel running"),
-        "memory_busy_percent": (pa.int64(), "share of time with memory traffic"),
-        "memory_used_bytes": (pa.int64(), "bytes"),
-        "power_mw": (pa.int64(), "mW"),
-        "temperature_c": (pa.int64(), "degrees Celsius"),
-    },
-    "mllog": {
-        "key": (_WORD, "event, as the MLPerf log spells it"),
-        "event_type": (_WORD, "INTERVAL_START INTERVAL_END POINT_IN_TIME"),
-        "value": (pa.string(), "JSON"),
-        "metadata": (pa.string(), "JSON"),
-        "file": (_WORD, "the log"),
-    },
-    "spans": {
-        "name": (_WORD, "init run block eval checkpoint"),
-        "end_monotonic_ns": (pa.int64(), "ns, CLOCK_MONOTONIC"),
-        "end_realtime_ns": (pa.int64(), "ns since 1970"),
-        "is_closed": (pa.bool_(), "false: the run ended within, the end is the trace's"),
-        "metadata": (pa.string(), "JSON, of the start"),
-        "file": (_WORD, "the log"),
-    },
-    "files": {
-        "path": (_WORD, "what it was called in the end, after renames"),
-        "file_class": (_WORD, "as in file_ops"),
-        "size_bytes": (pa.int64(), "bytes when the trace ended; null if it is gone"),
-        "num_opens": (pa.int64(), "opens that succeeded"),
-        "num_reads": (pa.int64(), "read calls of any kind"),
-        "read_bytes": (pa.int64(), "bytes that they returned"),
-        "passes": (pa.float64(), "read_bytes / size_bytes: how often it was read whole"),
-        "num_writes": (pa.int64(), "write calls of any kind"),
-        "written_bytes": (pa.int64(), "bytes that they took"),
-        "mapped_bytes": (pa.int64(), "bytes mapped into memory"),
-    },
-    "clock_pairs": {
-        "boottime_ns": (pa.int64(), "ns, CLOCK_BOOTTIME"),
-        "uncertainty_ns": (pa.int64(), "ns within which the three were read"),
-    },
-}
+def _columns() -> dict[str, dict[str, tuple[pa.DataType, str]]]:
+    found: dict[str, dict[str, tuple[pa.DataType, str]]] = {}
+    with (Path(__file__).parent / "tables.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["table"], {})[row["column"]] = _TYPES[row["type"]], row["what"]
+    return found
+
+
+COLUMNS = _columns()
+"""Table of a trace -> column -> (type, what it is and its unit); all begin with the two stamps."""
+RUNS = COLUMNS.pop("runs")
+"""The columns of a sweep's runs.parquet."""
 
 
 def schema(table: str) -> pa.Schema:

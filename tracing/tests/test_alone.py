@@ -58,7 +58,12 @@ def test_every_module_is_installed_and_none_needs_the_benchmark(python, tmp_path
     site = next(python.parent.parent.glob("lib/python*/site-packages"))
     assert not list(site.glob("tensorflow*"))
     files = {path.name for path in (site / "tracing").rglob("*") if path.is_file()}
-    assert {"files.bt", "trace.html", "style.css"} < files and "conftest.py" not in files
+    assert {
+        "files.bt",
+        "tables.csv",
+        "trace.html",
+        "style.css",
+    } < files and "conftest.py" not in files
 
 
 def test_the_script_says_what_to_install(tmp_path):

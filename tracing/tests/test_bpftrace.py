@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import programs
 from tracing import backends, bpftrace
 from tracing.tests.conftest import require, rows
 
 RECORDED = Path(__file__).parent / "recorded_bpftrace.txt"
-NEW_KERNEL = frozenset(tracepoint for a in bpftrace.ALTERNATIVES.values() for _, tracepoint, _ in a)
+NEW_KERNEL = frozenset(event for a in bpftrace.ALTERNATIVES.values() for event in a.values())
 
 
 @pytest.fixture(scope="module")
@@ -168,19 +169,20 @@ def test_lost_events_and_damaged_lines_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("version", "user", "events", "reason"),
     [
-        ({"version_text": None}, "bpftrace is not installed"),
-        ({"version_text": "bpftrace v0.9.4\n"}, "bpftrace v0.9.4 is too old; 0.14 or later"),
-        ({"is_root": False}, "it needs root; take the trace with sudo"),
-        ({"events": frozenset()}, "this kernel has no tracepoints"),
-        ({"events": frozenset({"sched/sched_switch"})}, "none of the tracepoints in question"),
+        ("bpftrace v0.9.4", 0, NEW_KERNEL, "bpftrace v0.9.4 is too old; 0.14 or later"),
+        ("bpftrace v0.17.0", 1000, NEW_KERNEL, "it needs root; take the trace with sudo"),
+        ("bpftrace v0.17.0", 0, frozenset({"sched/x"}), "none of the tracepoints in question"),
+        ("bpftrace v0.17.0", 0, NEW_KERNEL, "None"),
     ],
 )
-def test_what_is_missing_is_said(given, reason):
-    here = {"is_root": True, "version_text": "bpftrace v0.17.0\n", "events": NEW_KERNEL}
-    assert bpftrace.missing(**here) is None
-    assert reason in bpftrace.missing(**{**here, **given})
+def test_what_is_missing_is_said(tmp_path, monkeypatch, version, user, events, reason):
+    programs.stand_in(tmp_path / "bpftrace", f"echo {version}")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(bpftrace, "tracepoints", lambda: events)
+    assert reason in str(bpftrace.missing())
 
 
 def test_older_kernels_fall_back_to_older_tracepoints():

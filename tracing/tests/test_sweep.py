@@ -16,7 +16,7 @@ import pytest
 
 from mlperf_bert.data import tfrecord
 from tests.helpers import programs, waiting
-from tracing import limits, sweep, sweep_figures, sweep_page
+from tracing import limits, sweep, sweep_figures, sweep_page, tables
 from tracing.sweep import Point
 from tracing.tests.conftest import environment, require, require_limits
 
@@ -216,7 +216,7 @@ def test_a_point_whose_file_is_damaged_is_done_again(tmp_path, main):
         place.write_text(damage)
         code, lines = main(*options)
         assert code == 0 and "kept from before" not in lines, damage
-        assert json.loads(place.read_text()).keys() == sweep_figures.COLUMNS.keys()
+        assert json.loads(place.read_text()).keys() == tables.RUNS.keys()
 
 
 def test_a_sleep_without_a_measured_step_is_skipped(tmp_path, main):
@@ -307,13 +307,13 @@ def test_utilization_by_the_best_source():
 
 
 def test_a_page_without_anything_done():
-    row = dict.fromkeys(sweep_figures.COLUMNS) | {"name": "real", "status": "killed", "reason": "x"}
+    row = dict.fromkeys(tables.RUNS) | {"name": "real", "status": "killed", "reason": "x"}
     page = sweep_page.page(["train"], [row], ["a note"])
     assert "0 of 1" in page and "a note" in page and "real: killed, x" in page
 
 
 def test_the_picture_says_what_its_lines_are():
-    row = dict.fromkeys(sweep_figures.COLUMNS) | {"name": "x", "status": "done", "compute": "real"}
+    row = dict.fromkeys(tables.RUNS) | {"name": "x", "status": "done", "compute": "real"}
     row |= {"samples_per_second": 90.0, "utilization": 0.5}
     limited = {"memory_bytes": 10**9, "memory_to_data_ratio": 1.5}
     found = sweep_page.speed([row | limited, row | {"samples_per_second": 100.0}])
