@@ -38,7 +38,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     target = saving.new_folder(output_dir)
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
     do_lower_case = casing.lower_casing(vocab_file, None)
-    for doubt in casing.doubts(vocab_file, words, do_lower_case=do_lower_case, model=prefix):
+    for doubt in casing.doubts(vocab_file, words, do_lower_case=do_lower_case):
         print(f"warning: {doubt}", file=sys.stderr)
     variables = trained_variables(build_pretrainer(config, seed=0))
     reading.load_weights(variables, StoredCheckpoint(prefix))

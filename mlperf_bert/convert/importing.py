@@ -102,7 +102,7 @@ def _read_tokenizer(
         words = vocabulary.read_fitting(path, vocab_size, of=hub.CONFIG)
         stated = casing.stated_lower_casing(path)
         do_lower_case = casing.lower_casing(path, None)
-        doubts = casing.doubts(path, words, do_lower_case=do_lower_case, model=model)
+        doubts = casing.doubts(path, words, do_lower_case=do_lower_case)
     except ValueError as error:  # the folder may be a copy
         raise ValueError(str(error).replace(str(folder), model)) from error
     files, lines = {hub.VOCABULARY: whole.read_regular_file(path)}, []

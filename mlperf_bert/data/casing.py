@@ -1,19 +1,13 @@
 """Whether a vocabulary is cased: what the files beside it say, and what speaks against them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from mlperf_bert.data import unicode11, vocabulary
 from mlperf_bert.files import json_text, paths
 
+_TOKENIZER, _NORMALIZER = vocabulary.TOKENIZER, "BertNormalizer"
 _MARK = re.compile(r"\[.*\]|<.*>")  # [CLS], [unused7], <S>: no words of a text
-# Key of tokenizer_config.json -> that of tokenizer.json.
-_NORMALIZER = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
-_CASED_NAME = re.compile(r"(?<![a-z])(un)?cased(?![a-z])")
 
 
 def stated_lower_casing(path: str) -> bool | None:
@@ -22,39 +16,26 @@ def stated_lower_casing(path: str) -> bool | None:
     Raises:
       ValueError: they say something else than true or false, or cannot be read.
     """
-    return _stated(path).get("do_lower_case", (None, None))[0]
+    return _stated(path)[0]
 
 
-def _stated(path: str) -> dict[str, tuple[bool, paths.Location]]:
-    """What is known of the tokenizer, and of which file.
-
-    It is tokenizer_config.json, or tokenizer.json's normalizer if that does not say all.
-    """
+def _stated(path: str) -> tuple[bool | None, paths.Location]:
+    """As `stated_lower_casing`, and which file says so."""
     folder = paths.location(path).parent
-    stated = {}
-    if paths.is_file(config := folder / vocabulary.TOKENIZER_CONFIG):
-        names = {name: name for name in _NORMALIZER}
-        stated = _truths(json_text.read_object(config), names, config)
-    tokenizer = folder / vocabulary.TOKENIZER
-    if "do_lower_case" not in stated and paths.is_file(tokenizer):
-        normalizer = json_text.read_object(tokenizer).get("normalizer")
-        if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
-            stated = _truths(normalizer, _NORMALIZER, tokenizer) | stated
-    return stated
-
-
-def _truths(
-    values: Mapping, keys: Mapping[str, str], path: paths.Location
-) -> dict[str, tuple[bool, paths.Location]]:
-    """The value of each name, by its key in `values`, and the file; ValueError if it is no bool."""
-    truths = {}
-    for name, key in keys.items():
-        if values.get(key) is None:
+    # The second decides where the first is silent.
+    for name, key in ((vocabulary.TOKENIZER_CONFIG, "do_lower_case"), (_TOKENIZER, "lowercase")):
+        if not paths.is_file(file := folder / name):
             continue
-        if not isinstance(values[key], bool):
-            raise ValueError(f"{path}: {key} must be true or false; correct it")
-        truths[name] = values[key], path
-    return truths
+        values = json_text.read_object(file)
+        if name == _TOKENIZER:
+            normalizer = values.get("normalizer")
+            is_known = isinstance(normalizer, dict) and normalizer.get("type") == _NORMALIZER
+            values = dict(normalizer or {}) if is_known else {}
+        if (value := values.get(key)) is not None:
+            if not isinstance(value, bool):
+                raise ValueError(f"{file}: {key} must be true or false; correct it")
+            return value, file
+    return None, folder
 
 
 def lower_casing(path: str, given: bool | None) -> bool:
@@ -63,7 +44,7 @@ def lower_casing(path: str, given: bool | None) -> bool:
     Raises:
       ValueError: as `stated_lower_casing`, or the two are not the same.
     """
-    stated, file = _stated(path).get("do_lower_case", (None, None))
+    stated, file = _stated(path)
     if None not in (given, stated) and given != stated:
         raise ValueError(
             f"--do_lower_case={given}, but {file} says {stated}; leave the flag out, or correct it"
@@ -71,49 +52,27 @@ def lower_casing(path: str, given: bool | None) -> bool:
     return next((value for value in (stated, given) if value is not None), True)
 
 
-def doubts(path: str, words: Iterable[str], *, do_lower_case: bool, model: str = "") -> list[str]:
-    """What speaks against lower-casing text, or against not doing so; a line for each.
+def doubts(path: str, words: Iterable[str], *, do_lower_case: bool) -> list[str]:
+    """What in the words of a vocabulary speaks against lower-casing text, or against not doing so.
 
-    Args:
-      path: the vocabulary.
-      words: those in it.
-      do_lower_case: what will be done.
-      model: its name or path, which may say "cased" or "uncased", as that of the vocabulary may.
+    A line for each, which names the vocabulary's path.
     """
-    what = "lower-cased" if do_lower_case else "not lower-cased"
-    other = "false" if do_lower_case else "true"
-    give = f"give --do_lower_case={other}, or correct {vocabulary.TOKENIZER_CONFIG} beside it"
-    told = []
     capital = [
         word for word in words if unicode11.lower(word) != word and not _MARK.fullmatch(word)
     ]
     # Some uncased vocabularies hold the letters; a cased one holds words with capitals too.
     longer = [word for word in capital if len(word.removeprefix("##")) > 1]
+    config = f"or correct {vocabulary.TOKENIZER_CONFIG} beside it"
     if do_lower_case and longer:
-        told.append(
-            f"{len(longer):,} words of the vocabulary have capitals, such as {longer[0]!r}, and "
-            f"are never met; if the model is cased, {give}"
-        )
+        return [
+            f"{path}: text is lower-cased, but {len(longer):,} words of the vocabulary have "
+            f"capitals, such as {longer[0]!r}, and are never met; if the model is cased, give "
+            f"--do_lower_case=false, {config}"
+        ]
     if not do_lower_case and not capital:
-        told.append(
-            "no word of the vocabulary has a capital, so that words with one are unknown; if the "
-            f"model is uncased, {give}"
-        )
-    names = ((name, _CASED_NAME.findall(name.lower())) for name in (model, path))
-    name, says = next(((name, says) for name, says in names if says), ("", []))
-    if says and (says[-1] == "un") != do_lower_case:
-        told.append(f"{name} says {says[-1]}cased; {give}")
-    doubted = [f"{path}: text is {what}, but {reason}" for reason in told]
-    return doubted + _unlike_ours(path, do_lower_case=do_lower_case)
-
-
-def _unlike_ours(path: str, *, do_lower_case: bool) -> list[str]:
-    """What else the tokenizer's configuration says, and is not done here."""
-    stated = {name: value for name, (value, _) in _stated(path).items()}
-    ours = {"strip_accents": do_lower_case, "tokenize_chinese_chars": True}
-    return [
-        f"{path}: its tokenizer has {name}={stated[name]}, here it is {value}; such words become "
-        "other tokens"
-        for name, value in ours.items()
-        if stated.get(name, value) != value
-    ]
+        return [
+            f"{path}: text is not lower-cased, but no word of the vocabulary has a capital, so "
+            "that words with one are unknown; if the model is uncased, give "
+            f"--do_lower_case=true, {config}"
+        ]
+    return []

@@ -186,27 +186,19 @@ def encode_records(batch: Batch) -> memoryview:
         if (unsigned := integers.view(np.uint64)).max(initial=0) >= _ENCODABLE_VALUES:
             wrong = integers[unsigned >= _ENCODABLE_VALUES][0]
             raise ValueError(f"cannot encode {wrong}: integers must be in [0, 2**35)")
-    out = np.empty(bytes_at_most(batch), np.uint8)
+    # 5 bytes at most for each value, and names and lengths for each example.
+    num_values = batch.tokens.size + batch.predictions.size + batch.weights.size
+    out = np.empty(5 * num_values + 512 * len(batch.next_sentence), np.uint8)
     used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, out)
     return out.data[:used]
-
-
-def bytes_at_most(batch: Batch) -> int:
-    """Returns an upper bound of the encoded size of the examples: 5 bytes for each value."""
-    num_values = batch.tokens.size + batch.predictions.size + batch.weights.size
-    return 5 * num_values + 512 * len(batch.next_sentence)
 
 
 def encode(example: Mapping[str, np.ndarray]) -> bytes:
     """Encodes one example (feature name -> values) as tf.Example bytes.
 
     Raises:
-      ValueError: an integer cannot be encoded, or there are floats where integers belong.
+      ValueError: an integer cannot be encoded.
     """
-    for name, dtype in FEATURE_DTYPES.items():
-        found = np.asarray(example[name]).dtype
-        if dtype.kind == "i" and found.kind not in "iub":
-            raise ValueError(f"cannot encode {name}: {found} values where integers belong")
     values = [np.asarray(example[name], dtype) for name, dtype in FEATURE_DTYPES.items()]
     batch = Batch(
         tokens=np.stack(values[0:3])[:, None],

@@ -39,9 +39,7 @@ def start(config: FinetuningConfig) -> Start:
         source.vocab_file, source.config.vocab_size, of="the configuration"
     )
     do_lower_case = casing.lower_casing(source.vocab_file, config.do_lower_case)
-    for doubt in casing.doubts(
-        source.vocab_file, words, do_lower_case=do_lower_case, model=source.name
-    ):
+    for doubt in casing.doubts(source.vocab_file, words, do_lower_case=do_lower_case):
         print(f"warning: {doubt}", file=sys.stderr)
     tokenizer = Tokenizer(source.vocab_file, do_lower_case=do_lower_case)
     return Start(source, tokenizer)

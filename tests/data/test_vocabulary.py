@@ -137,31 +137,20 @@ def test_a_flag_against_the_tokenizer_s_files_is_refused(write):
 
 
 @pytest.mark.parametrize(
-    "words, lower, model, expected",
+    "words, lower, expected",
     [
-        (WORDS, True, "bert-large-uncased", []),
-        (CASED, False, "bert-large-cased", []),
-        ([*WORDS, "A", "##B"], True, "", []),
-        ([*WORDS, "A", "##B"], False, "", []),
-        (CASED, True, "", ["1 words of the vocabulary have capitals, such as 'The'"]),
-        (WORDS, False, "", ["no word of the vocabulary has a capital"]),
-        (WORDS, True, "in/multi_cased_L-12/x", ["in/multi_cased_L-12/x says cased; give"]),
-        (CASED, False, "BERT-Uncased", ["BERT-Uncased says uncased; give --do_lower_case=true"]),
-        (WORDS, True, "cased-or-uncased", []),
-        (WORDS, True, "biased", []),
+        (WORDS, True, []),
+        (CASED, False, []),
+        ([*WORDS, "A", "##B"], True, []),
+        ([*WORDS, "A", "##B"], False, []),
+        (CASED, True, ["1 words of the vocabulary have capitals, such as 'The'"]),
+        (WORDS, False, ["no word of the vocabulary has a capital"]),
     ],
 )
-def test_what_speaks_against_the_casing_is_told(words, lower, model, expected):
-    found = casing.doubts("vocab.txt", words, do_lower_case=lower, model=model)
+def test_what_speaks_against_the_casing_is_told(words, lower, expected):
+    found = casing.doubts("vocab.txt", words, do_lower_case=lower)
     assert len(found) == len(expected)
     assert all(text in line for text, line in zip(expected, found))
-
-
-def test_what_the_tokenizer_does_otherwise_is_told(write):
-    stated = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": True}
-    path = write(WORDS, tokenizer_config=stated)
-    [line] = casing.doubts(path, WORDS, do_lower_case=True)
-    assert "its tokenizer has strip_accents=False, here it is True" in line
 
 
 def test_the_published_vocabulary_is_not_cased(shared):
