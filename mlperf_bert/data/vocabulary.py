@@ -4,7 +4,6 @@ The line of a word is its id, the row of the model's word embeddings: a vocabula
 stands twice, or a line is blank, would shift the ids against the model's, and is refused.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from mlperf_bert.files import json_text, whole
@@ -18,7 +17,6 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##"}
-_MOST_LINES = 4
 
 
 def read_vocabulary(path: str) -> dict[str, int]:
@@ -72,22 +70,19 @@ def _words(path: str) -> dict[str, int]:
             f"{path}: begins with a byte order mark, which would be part of the first token; "
             "remove it (sed -i '1s/^\\xEF\\xBB\\xBF//' FILE)"
         )
-    lines_of = defaultdict(list)
-    for number, line in enumerate(text.split("\n")[: -1 if text.endswith("\n") else None], 1):
+    words: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n")[: -1 if text.endswith("\n") else None]):
         # Published Chinese vocabularies hold U+2028 as a word, which str.strip takes for blank.
-        lines_of[line.strip() or line.strip(" \t")].append(number)
-    repeated = {word: lines for word, lines in lines_of.items() if len(lines) > 1 or not word}
-    if repeated:
-        word, lines = next(iter(repeated.items()))
-        listed = ", ".join(map(str, lines[:_MOST_LINES])) + (", ..." if lines[_MOST_LINES:] else "")
-        what = f"{word!r} stands on the lines {listed}" if word else f"blank: line {listed}"
-        more = f", and {len(repeated) - 1} more words stand twice" if len(repeated) > 1 else ""
-        raise ValueError(
-            f"{path}: {what}{more}; a word's line is its id, so that ids would be shifted: take "
-            "the file that the model was trained with, or put a new word such as [unused_1] on "
-            "each such line"
-        )
-    return {word: lines[0] - 1 for word, lines in lines_of.items()}
+        word = line.strip() or line.strip(" \t")
+        if not word or word in words:
+            what = f"has {word!r} again" if word else "is blank"
+            raise ValueError(
+                f"{path}: line {number + 1} {what}; a word's line is its id, so that ids would be "
+                "shifted: take the file that the model was trained with, or put a new word such as "
+                "[unused_1] on the line"
+            )
+        words[word] = number
+    return words
 
 
 def _words_of_json(path: str) -> dict[str, int]:

@@ -255,7 +255,9 @@ def test_a_vocabulary_with_repeated_words_is_refused(model, tmp_path):
     words = words_of(model)
     (model.folder / "vocab.txt").write_text("\n".join([*words[:8], words[6], *words[9:]]) + "\n")
     line = model.refusal(tmp_path)
-    assert line.startswith(f"{model.folder}/vocab.txt: 'token6' stands on the lines 7, 9; a word's")
+    assert line.startswith(
+        f"{model.folder}/vocab.txt: line 9 has 'token6' again; a word's line is its id"
+    )
 
 
 def test_the_words_of_tokenizer_json_become_vocab_txt(model, tmp_path):

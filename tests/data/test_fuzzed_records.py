@@ -1,25 +1,20 @@
 """Mutated TFRecords through picking, training and evaluation: taken, or refused in one line. CPU.
 
-Seeded: the same files every time. More of them, and steps of a model, under the marker `soak`.
+Seeded: the same files every time. More of them under the marker `soak`.
 """
 
 import collections
 import faulthandler
-import struct
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlperf_bert.data import provenance, tfrecord
 from tests.data.hostile_records import (
-    BATCH_SIZE,
-    LIMITS,
     READERS,
     Readers,
-    assert_in_range,
     entry,
     features_of,
     field,
@@ -30,7 +25,6 @@ from tests.data.hostile_records import (
     varint,
 )
 from tests.helpers.fuzzing import seeded
-from tests.training.small_trainer import make_trainer
 
 EXAMPLES = valid_examples()
 SECONDS_UNTIL_IT_HANGS = 120
@@ -47,7 +41,6 @@ REMEDIES = (
 INTEGERS = [0, 1, 2, 7, 8, 59, 60, 127, 128, -1, 2**31 - 1, 2**31, 2**32 + 5, 2**35, 2**62]
 INTEGERS += [2**63 - 1, -(2**63), -(2**31)]
 FLOATS = [0, 1, 0.5, -0.0, -1, 2, 1e-40, 1e30, float("nan"), float("inf"), -float("inf")]
-LENGTHS = [0, 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 4, 2**64 - 1]
 
 few_bytes = st.binary(min_size=1, max_size=12)
 
@@ -117,12 +110,6 @@ def other_record(draw, example: dict) -> bytes:
     return draw(other_bytes(record)) if kind == "bytes" else record
 
 
-def with_length(framed: bytes, length: int) -> bytes:
-    """A record that claims another length, with the right checksum of it."""
-    header = struct.pack("<Q", length)
-    return header + struct.pack("<I", tfrecord.masked_crc32c(header)) + framed[12:]
-
-
 @st.composite
 def files(draw) -> bytes:
     """Some records, most of them valid, and perhaps a damaged file of them."""
@@ -131,9 +118,6 @@ def files(draw) -> bytes:
     for _ in range(draw(st.integers(0, 2))):
         record = draw(other_record(draw(st.sampled_from(EXAMPLES))))
         framed.insert(draw(st.integers(0, len(framed))), tfrecord.frame(record))
-    if framed and draw(st.integers(0, 9)) == 0:
-        at = draw(st.integers(0, len(framed) - 1))
-        framed[at] = with_length(framed[at], draw(st.sampled_from(LENGTHS)))
     data = b"".join(framed)
     return draw(other_bytes(data)) if draw(st.integers(0, 3)) == 0 else data
 
@@ -175,26 +159,7 @@ def test_mutated_files_are_taken_or_refused(tmp_path):
     assert min(ends[reader, end] for reader in READERS for end in ("taken", "refused")) > 10
 
 
-class Model:
-    """A tiny model that is trained on every batch of four that comes through."""
-
-    def __init__(self):
-        changed = {"vocab_size": LIMITS.vocab_size, "hidden_size": 8, "num_hidden_layers": 1}
-        self._trainer = make_trainer(batch_size=BATCH_SIZE, config=changed)
-        self.num_steps = 0
-
-    def step(self, features: dict[str, tf.Tensor]) -> None:
-        """The loss is a number, whatever the values are that came through."""
-        assert_in_range(features)
-        if len(features["input_ids"]) == BATCH_SIZE:
-            batch = iter(tf.data.Dataset.from_tensors(features))
-            assert np.isfinite(self._trainer.train(batch, tf.constant(1))).all()
-            self.num_steps += 1
-
-
 @pytest.mark.soak
-def test_a_thousand_mutated_files_and_a_model(tmp_path):
-    model = Model()
-    ends = fuzz(Readers(tmp_path, on_batch=model.step), 1000)
+def test_a_thousand_mutated_files(tmp_path):
+    ends = fuzz(Readers(tmp_path), 1000)
     assert min(ends[reader, end] for reader in READERS for end in ("taken", "refused")) > 100
-    assert model.num_steps > 1000

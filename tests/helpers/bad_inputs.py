@@ -48,7 +48,7 @@ BAD_INPUTS = {
     ),
     "a vocabulary with a word twice": (
         lambda work: (work / "vocab.txt").write_text(words_of_a_vocabulary(60) + "word7\n"),
-        r"vocab.txt: 'word7' stands on the lines 8, 61; a word's line is its id",
+        r"vocab.txt: line 61 has 'word7' again; a word's line is its id",
     ),
     "no initial checkpoint": (
         lambda work: {"init_checkpoint": work / "model.ckpt-1"},
