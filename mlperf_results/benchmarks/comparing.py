@@ -2,7 +2,7 @@
 
     python -m mlperf_results.benchmarks.comparing
 
-prints the tables of docs/comparing.md, in some seconds:
+prints the tables of benchmarks/NOTES.md, in some seconds:
 
 - False alarms: two groups are drawn without overlap from the ten runs of one published system, so
   nothing differs between them. 20,000 pairs of groups, from all comparable results of ten
