@@ -48,9 +48,9 @@ def variants_of(both: campaign.Campaign, flag_files: Sequence[str]) -> list[camp
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: no file of flags ({error})") from error
+        # As absl reads a file of flags: blank lines, # and // are comments.
         own = [line.strip() for line in lines if line.strip().startswith("-")]
-        others = [line for line in map(str.strip, lines) if line and line[0] not in "-#/"]
-        if others:
+        if others := [line for line in map(str.strip, lines) if line and line[0] not in "-#/"]:
             raise ValueError(f"{path}: {others[0]!r:.80} is not a flag: --NAME=VALUE")
         variants.append(replace(both, folder=both.folder / name, flags=(*both.flags, *own)))
     return variants
@@ -72,6 +72,7 @@ def run_alternating(both: campaign.Campaign, flag_files: Sequence[str]) -> compa
             f"{both.folder} holds other variants, {record.get('variants')}; give the same files in "
             "the same order, or another --output_dir"
         )
+    # Both folders are held from the first run on: another campaign in one would spoil the pairs.
     with contextlib.ExitStack() as stack:
         for variant in variants:
             stack.enter_context(campaign.claimed(variant))

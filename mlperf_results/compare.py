@@ -225,6 +225,7 @@ def _require_comparable(a: Side, b: Side) -> None:
         sorted((run.minutes or 0, run.samples_per_second or 0) for run in side.runs)
         for side in (a, b)
     ]
+    # As resubmitted results do: every interval would hold "no change", and mean nothing.
     if measured[0] == measured[1]:
         raise ValueError(
             f"{a.name} and {b.name} are the same runs, time for time; give those of two systems"
@@ -251,6 +252,7 @@ def _why_not(figure: str, a: Side, b: Side) -> str:
 
 def _parts_of(a: Side, b: Side) -> list[Figure]:
     """Return the parts of the ledger as figures: of a million samples, or of a run."""
+    # Runs need different numbers of samples: of so many a second says more than of a run.
     by_samples = all(run.samples for side in (a, b) for run in side.runs if run.seconds)
 
     def seconds_of(kind: str) -> FigureOf:
@@ -287,6 +289,7 @@ def _change(figure: Figure, a: Side, b: Side, difference: float) -> Change | Non
     if not of_a.size or not of_b.size or not (of_a.any() or of_b.any()):
         return None
     interval, method = intervals.of_ratio(of_a, of_b, pairs=pairs)
+    # Geometric: run times scatter by a factor, and then B/A is the middle of its interval.
     if min(of_a.min(), of_b.min()) > 0:
         mean_a, mean_b = (math.exp(np.log(values).mean()) for values in (of_a, of_b))
     else:
@@ -315,6 +318,7 @@ def _difference_in_words(figure: Figure, ratio: float, low: float, high: float) 
     if ratio >= _MANY_TIMES:
         words = figure.if_more.format("much")
         return f"B {words}: {ratio:.3g} times A's {figure.unit} ({low:.3g} to {high:.3g})"
+    # Of A's figure, without a sign: the words say the direction.
     ends = sorted((abs(low - 1), abs(high - 1)))
     words = (figure.if_less if ratio < 1 else figure.if_more).format(f"{abs(ratio - 1):.1%}")
     return f"B {words} ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
@@ -359,12 +363,7 @@ def number_in_words(value: float) -> str:
 
 
 def judge(change: Change, threshold: float) -> tuple[int, str]:
-    """Return the exit code and its words.
-
-    Args:
-      change: of the figure that decides.
-      threshold: relative, 0.03 is 3%.
-    """
+    """Return the exit code and its words; 0.03 is a threshold of 3%."""
     asked = f"verdict on {change.figure.label}, slower by {100 * threshold:.3g}% or more"
     if change.interval is None:
         return EXIT_CANNOT_TELL, f"{asked}: cannot tell, there is no interval"
@@ -372,6 +371,7 @@ def judge(change: Change, threshold: float) -> tuple[int, str]:
     sign = -1 if change.figure.key == SAMPLES_PER_SECOND else 1
     slowdown = sign * (change.b / change.a - 1)
     ends = sorted(sign * (end - 1) for end in change.interval)
+    # Surely slower, and most likely by so much; the interval need not exclude less.
     if slowdown >= threshold and ends[0] > 0:
         return EXIT_SLOWER, f"{asked}: yes"
     if ends[1] < threshold:
@@ -393,6 +393,7 @@ def _sides(given: argparse.Namespace) -> tuple[Side, Side]:
             raise ValueError("--baseline is A: give B alone")
         return read_baseline(given.baseline), read_side(given.sides[0])
     names: Sequence[str] = given.sides
+    # The folder of alternating campaigns holds both.
     if len(names) == 1:
         variants = read_alternating(names[0])
         if variants is None:
@@ -400,6 +401,7 @@ def _sides(given: argparse.Namespace) -> tuple[Side, Side]:
         names = variants
     if len(names) != 2:
         raise ValueError(f"{len(names)} given: give A and B")
+    # Also by a link, or with ./ in front.
     if len({str(paths.resolve(paths.location(name))) for name in names}) == 1:
         raise ValueError(f"A and B are both {names[0]}; give two")
     return read_side(names[0]), read_side(names[1])

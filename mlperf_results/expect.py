@@ -5,22 +5,6 @@
 prints minutes to 0.720, samples/s and energy, each with an interval of 80%, the systems that they
 rest on, and with `--price_per_hour` money: `Published` has the method, and
 `python -m mlperf_results.benchmarks.expect_table` prints its errors.
-
-The method:
-
-1. Rates. Results of the same family are moved to the asked count and, if they are given, to the
-   global batch and the number of nodes: log(samples/s) is linear in the logarithm of each, with
-   slopes that all published families have in common (least absolute deviations). The median of the
-   moved results counts: of those with the same count or, if nobody published it, of all.
-2. Samples to converge are moved along the reference's curve (its RCPs) from batch to batch. Their
-   median is that of the same results or, if nobody published the count, of the `_NUM_NEAR` with the
-   nearest batch on any accelerator. A batch that is not given is moved to the count as a rate is.
-   Minutes are samples over rate.
-3. Intervals are percentiles of errors. Every published result is asked for, as the question asks,
-   without the results of its submitter and, for a count that nobody published, without those of
-   its count. Errors of the family count once each, all others together as `_WEIGHT_OF_OTHERS`. Far
-   from all published counts they grow with every doubling. `Errors.level_and_coverage` finds
-   which percentiles hold 80% of the results.
 """
 
 import argparse
@@ -108,9 +92,11 @@ class Errors:
     def factors(self, figure: int, family: str, doublings: float) -> tuple[float, float]:
         """Return by what an expected figure is multiplied for the ends of its interval."""
         level, _ = self.level_and_coverage(figure)
+        # Far from all published counts an interval grows with every doubling.
         values = self.errors[:, figure] / self.doublings
         order = np.argsort(values, kind="stable")
         shares = np.cumsum(self._weights(family, self.families != "")[order])
+        # Percentiles of what the method was wrong by, mostly of the family's own errors.
         ends = np.searchsorted(shares, [(1 - level) / 2, (1 + level) / 2])
         least, most = values[order][np.minimum(ends, len(order) - 1)] * doublings
         return math.exp(min(least, 0)), math.exp(max(most, 0))
@@ -123,6 +109,7 @@ class Errors:
         `LEVEL` of the results are held, each by the level and the errors of other submitters.
         """
         values, needed = self.errors[:, figure] / self.doublings, []
+        # The level at which an interval made without a result's submitter would just hold it.
         for family, submitter, value in zip(self.families, self.submitters, values):
             weights = self._weights(family, self.submitters != submitter)
             below, up_to = weights[values < value].sum(), weights[values <= value].sum()
@@ -139,6 +126,7 @@ class Errors:
         return float(np.quantile(levels, quantile, method="higher")), coverage
 
     def _weights(self, family: str, among: np.ndarray) -> np.ndarray:
+        # Errors of the family count once each, all others together as `_WEIGHT_OF_OTHERS`.
         own = (self.families == family) & among
         others = among & ~own
         weights = own + others * (_WEIGHT_OF_OTHERS / max(others.sum(), 1))
@@ -219,15 +207,20 @@ class Published:
 
         It returns the logarithms of samples/s and minutes.
         """
+        # log(samples/s) is linear in the logarithms of count, batch and nodes, with slopes that all
+        # families have in common: few families have results enough for slopes of their own.
         rate_slopes = self.slopes(self.log_rate, columns, among)
         batch_slopes = self.slopes(self.place[:, BATCH], [COUNT], among)
 
         def predict(place: np.ndarray, rows: np.ndarray, is_published: bool) -> tuple[float, float]:
+            # Results are moved to the place that is asked for; their median is robust to odd ones.
             moves = place - self.place[rows]
             rate = np.median(self.log_rate[rows] + moves[:, columns] @ rate_slopes)
             batch = place[BATCH]
+            # A batch that is not given is moved to the count as a rate is.
             if math.isnan(batch):
                 batch = np.median(self.place[rows, BATCH] + moves[:, [COUNT]] @ batch_slopes)
+            # Where nobody published the count any accelerator helps: samples follow the batch.
             samples = self.log_samples_at(batch, rows if is_published else self.near(batch, among))
             return rate, samples - rate - math.log(60)
 
@@ -241,6 +234,7 @@ class Published:
 
     def log_samples_at(self, log2_batch: float, rows: np.ndarray) -> float:
         """Return the logarithm of the samples to converge, by the results of some rows."""
+        # From batch to batch along the reference's curve, its RCPs.
         moved = log_reference_samples(log2_batch) - log_reference_samples(self.place[rows, BATCH])
         return float(np.median(self.log_samples[rows] + moved))
 
@@ -253,11 +247,13 @@ class Published:
         """
         found = []
         for submitter in np.unique(self.submitter):
+            # One submitter publishes the same machine several times: all of them are left out.
             among = self.submitter != submitter
             predict = self.predictor(columns, among)
             for row in np.flatnonzero(~among):
                 place = np.full(3, math.nan)
                 place[list(columns)] = self.place[row, list(columns)]
+                # As the question asks: by the same count, or where nobody published it.
                 with_count = self.place[:, COUNT] == place[COUNT]
                 alike = among & (self.family == self.family[row]) & (with_count == is_published)
                 if alike.any():
@@ -289,6 +285,7 @@ class Published:
             )
         given = question.count, question.batch or math.nan, question.nodes or math.nan
         place = np.log2(given)
+        # The same count, if anybody published it; else the whole family.
         same = family & (self.place[:, COUNT] == place[COUNT])
         is_published = bool(same.any())
         rows = np.flatnonzero(same if is_published else family)
@@ -299,6 +296,7 @@ class Published:
             Interval(value, *(value * f for f in errors.factors(n, question.family, doublings)))
             for n, value in enumerate(np.exp(predict(place, rows, is_published)))
         )
+        # Few have measured: power scales with the count, whatever the batch.
         watts = [e.watts / e.accelerators for e in self.entries
                  if e.family == question.family and e.watts and e.accelerators]  # fmt: skip
         energy = None
@@ -340,6 +338,8 @@ def three_digits(value: float) -> str:
 def lines_of(expected: Expectation) -> list[str]:
     """Return an expectation for a terminal."""
     energy = expected.kilowatt_hours
+    names = ", ".join(entry.name for entry in expected.results[:_NUM_SYSTEMS_SHOWN])
+    more = len(expected.results) - _NUM_SYSTEMS_SHOWN
     return [
         f"{expected.question}: from {expected.basis()} ({SOURCE}); the {LEVEL:.0%} intervals in "
         f"brackets and the errors are those of {len(expected.errors.families)} results, each "
@@ -347,15 +347,8 @@ def lines_of(expected: Expectation) -> list[str]:
         f"  minutes to 0.720: {expected.minutes}; {_errors_text(expected.errors, MINUTES)}",
         f"  samples/s: {expected.samples_per_second}; {_errors_text(expected.errors, RATE)}",
         f"  kWh of a run: {energy or 'unknown: nobody published the power of this family'}",
-        f"  rests on: {names_of(expected)}",
+        f"  rests on: {names}{f' and {more} more' if more > 0 else ''}",
     ]
-
-
-def names_of(expected: Expectation) -> str:
-    """Return the names of the first systems that an expectation rests on."""
-    names = ", ".join(entry.name for entry in expected.results[:_NUM_SYSTEMS_SHOWN])
-    more = len(expected.results) - _NUM_SYSTEMS_SHOWN
-    return names + (f" and {more} more" if more > 0 else "")
 
 
 def _errors_text(errors: Errors, figure: int) -> str:

@@ -31,6 +31,7 @@ from mlperf_bert.files.whole import require_writable, written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.logs import (
     MOST_SAMPLES_TO_CONVERGE,
+    SAMPLES_UNKNOWN,
     RunResult,
     in_words,
     read_run,
@@ -78,6 +79,7 @@ def entry_of(
       notes: on the row.
     """
     runs, description, rcp = system.runs, system.description, system.rcp
+    # The review's own factor, where there is one, was made with the points of its round.
     if rcp and scaling is None and rcp.scaling != 1.0:
         scaling = rcp.scaling
     converged = [run for run in runs if run.succeeded]
@@ -92,6 +94,7 @@ def entry_of(
         notes = [*notes, why]
     minutes = [run.minutes for run in converged]
     num_failed = len(runs) + num_failed_logs - len(converged)
+    # Nobody knows whether a log that is missing was the slowest.
     mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
     accelerators = _accelerators(description, runs)
     name = _text(description, "accelerator_model_name")
@@ -166,6 +169,7 @@ def _division(description: Mapping[str, object], runs: Sequence[RunResult]) -> s
 
 
 def _status(description: Mapping[str, object]) -> str | None:
+    # Each submitter spells it differently: "Available on-premise", "onprem", "RDI".
     filed = (_text(description, "status") or "").lower()
     return next(
         (name for word, name in _STATUSES.items() if word in filed), "available" if filed else None
@@ -271,6 +275,7 @@ def read_round(folder: Path, round: str) -> list[Entry]:
     logs = [path for path in listed if path.match(_LOGS)]
     if not logs:  # no clone, but the same folders
         logs = [path.relative_to(folder) for path in folder.glob(_LOGS)]
+    # By what git lists: a sparse clone may lack a log that belongs to the result.
     counts = collections.Counter(path.parent for path in sorted(logs))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda part: _read_system(folder / part, round, counts[part]), counts))
@@ -294,8 +299,9 @@ def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
         scaling=_object(folder / "scaling.json").get("scaling_factor"),
         notes=failures,
     )
+    # In the open division nothing has to converge as the reference does.
     is_judged = entry.division == "closed" and entry.runs == NUM_RUNS_PER_RESULT
-    if not is_judged or entry.samples_unknown_because:
+    if not is_judged or entry.noted(SAMPLES_UNKNOWN):
         return entry
     by_train_samples = entry.samples_source == "train_samples"
     verdict = check_rcp(folder, f"{round}.0", by_train_samples=by_train_samples)

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.logs import SAMPLES_UNKNOWN
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
 from mlperf_bert.submission.official import UNAIDED
-from mlperf_results.published import UNKNOWN, Entry, comparable, with_twins
+from mlperf_results import published
+from mlperf_results.published import COPIES, UNKNOWN, Entry, comparable, with_twins
 from pages import Card
 
 NUM_NEIGHBOURS = 8
@@ -71,8 +73,8 @@ class Standing:
         """Return each figure with a note."""
         own = self.own
         runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
-        if own.copies:
-            runs += f", copies left out: {own.copies}"
+        if copies := own.noted(COPIES):
+            runs += f", {COPIES}{copies}"
         if own.rcp_scaling_factor:
             runs += f", scaled by {own.rcp_scaling_factor:.4f}"
         return [
@@ -82,7 +84,7 @@ class Standing:
             Card("Samples/s per accelerator",
              _number(own.samples_per_second_per_accelerator, ",.4g"), self._rate()),
             Card("Samples/s per watt",
-             _number(own.samples_per_joule or own.samples_per_rated_joule, ".3g"), _watts(own)),
+             _number(own.samples_per_joule, ".3g"), _watts(own)),
         ]  # fmt: skip
 
     def _convergence(self) -> str:
@@ -94,7 +96,7 @@ class Standing:
         return f"{batch}; {self.bound}"
 
     def _rate(self) -> str:
-        if why := self.own.samples_unknown_because:
+        if why := self.own.noted(SAMPLES_UNKNOWN):
             return why
         if self.own.samples_per_second_median is None:
             return "no run reached the target, or the logs do not say its samples"
@@ -131,11 +133,8 @@ def _place(place: tuple[int, int] | None, among: str) -> str:
 def _watts(entry: Entry) -> str:
     if entry.watts:
         return f"{entry.watts:,.0f} W measured, the whole system"
-    why = entry.power_unknown_because
-    unknown = f"the power is unknown: {why}" if why else "no power was measured"
-    if entry.rated_watts:
-        return f"of an accelerator's rated {entry.rated_watts:.0f} W; {unknown}"
-    return unknown
+    why = entry.noted(published.POWER_UNKNOWN)
+    return f"the power is unknown: {why}" if why else "no power was measured"
 
 
 def _number(value: float | None, spec: str, unit: str = "") -> str:
@@ -154,6 +153,7 @@ def standing_of(
     Raises:
       ValueError: as `convergence.bound_of`.
     """
+    # Its own logs, as they were published, would be its nearest neighbour.
     others = [entry for entry in comparable(entries) if entry.name != own.same_logs_as]
     same_size = [entry for entry in others if entry.accelerators == own.accelerators]
     rates = [e.samples_per_second_per_accelerator for e in others]
@@ -162,8 +162,10 @@ def standing_of(
         for e in others
         if e.family == own.family and e.samples_per_second_per_accelerator
     ]
+    # Software gets faster from round to round: of equally near ones the latest says most.
     latest_first = others[::-1]  # sorting keeps the order of those that are equally like it
     batch = own.global_batch_size
+    # What is open, a miniature or of another sequence length is shown, and never ranked.
     minutes = rate = None
     if not own.departures:  # it is ranked
         rate = own.samples_per_second_per_accelerator
@@ -190,6 +192,7 @@ def _place_of(
 
 def _distance(own: Entry, other: Entry) -> float:
     """Return how unlike two systems are: twice the accelerators, or others, count 1."""
+    # Hardware counts most, then the batch, which decides the samples, then the framework.
     distance = _doublings(own.accelerators, other.accelerators)
     distance += _doublings(own.global_batch_size, other.global_batch_size) / 2
     distance += own.family != other.family
@@ -212,6 +215,7 @@ def unlike(own: Entry, other: Entry) -> list[str]:
     """Return how a published system differs from one's own, in what is known of both."""
     differs = own.family not in (UNKNOWN, other.family)
     found = [f"{other.family}, not {own.family}"] if differs else []
+    # Few closed logs say their length, which the rules fix.
     tokens = other.max_sequence_length or (MAX_SEQ_LENGTH if other.division == "closed" else None)
     for name, mine, theirs in (
         ("accelerators", own.accelerators, other.accelerators),

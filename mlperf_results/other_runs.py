@@ -4,15 +4,7 @@ The others are the published runs (published.py) of the nearest batch sizes, so 
 systems or more are among them; samples at another batch size are multiplied by what the reference
 points (RCP) say of the two. Or they are runs of one's own.
 
-Band: from the lowest to the highest accuracy of the others, also if these took `slow` times as many
-samples, or `fast` times fewer, and `slack` of accuracy beyond. A run that is not at the target
-after `slow` times the samples of the slowest is outside too. The margins are such that 99.5% of the
-published runs are inside from their first to their last evaluation, while their own system is left
-out of the others.
-
-Forecast: with the accuracy that a run has now, the others still needed so many samples. Their
-median, added to its own, is expected, and the 3% to 97% of theirs are the interval. It is right for
-nine runs of ten, as `python -m mlperf_results.benchmarks.watch_table` shows.
+benchmarks/watch_table.py measures how often the band and the forecast are right.
 """
 
 import functools
@@ -131,6 +123,7 @@ class Reference:
         self._high = np.maximum.accumulate(self._rows.max(axis=0))
 
     def _drawn(self, curve: Curve) -> np.ndarray:
+        # To its first evaluation a run is drawn straight, and at its target it stays.
         began = curve.best[0] if self.initial_accuracy is None else self.initial_accuracy
         x, y = np.append(0, curve.samples), np.append(began, curve.best)
         return np.interp(self._grid, x, y, right=max(self.target, y[-1]))
@@ -155,7 +148,11 @@ class Reference:
 
     def band(self, samples: float) -> tuple[float, float]:
         """The least and the greatest accuracy inside, after so many samples."""
+        # From the lowest to the highest accuracy of the others, also if these took `slow` times as
+        # many samples or `fast` times fewer, and `slack` beyond. So 99.5% of the published runs are
+        # inside from end to end, while their own system is left out of the others.
         margins = self.margins
+        # Before the first step a run has the accuracy of its checkpoint.
         if not samples:
             initial = self.initial_accuracy
             return (0, 1) if initial is None else (initial - margins.slack, initial + margins.slack)
@@ -163,6 +160,7 @@ class Reference:
         if samples < self.first_samples:
             # Nobody was evaluated as early: how the others got to their first one is not known.
             low = (self.initial_accuracy or 0) - margins.slack
+        # By then the slowest would have been at the target with time to spare.
         elif samples > margins.slow * self._ends.max():
             low = self.target
         return low, self._at(self._high, samples * margins.fast) + margins.slack
@@ -172,6 +170,7 @@ class Reference:
 
     def usual(self, samples: float) -> tuple[float, float]:
         """Between which accuracies nine of ten of the runs are after so many samples."""
+        # Between two points of the grid, without drawing every run again.
         place = np.interp(samples, self._grid, np.arange(_NUM_POINTS))
         left = min(int(place), _NUM_POINTS - 2)
         before, after = self._rows[:, left], self._rows[:, left + 1]
@@ -180,9 +179,11 @@ class Reference:
 
     def forecast(self, samples: float, best: float) -> tuple[float, float, float]:
         """Samples at the target, least, median and most, of a run with its best accuracy so far."""
+        # With the accuracy that this run has now, the others still needed so many samples.
         left = []
         for curve, rising, end in zip(self.curves, self._rising, self._ends):
             left.append(end - np.interp(best, rising, curve.samples, left=0))
+        # 3% to 97%: right for nine runs of ten of a submitter of whom nothing is known.
         least, median, most = np.quantile(left, _QUANTILES)
         return samples + max(least, 0), samples + median, samples + most
 
@@ -215,6 +216,7 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
     def distance(other: Entry | convergence.ReferencePoint) -> float:
         return abs(math.log((other.global_batch_size or 1) / global_batch_size))
 
+    # The nearest batch sizes, so many that some systems are among them, and all of the last size.
     known.sort(key=distance)
     farthest = distance(known[min(_NUM_SYSTEMS, len(known)) - 1])
     near = [entry for entry in known if distance(entry) <= farthest + 1e-9]
@@ -225,6 +227,7 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
     }
     curves = []
     for entry in near:
+        # As the reference needs more samples at a larger batch, so do the others.
         factor = math.exp(needed[global_batch_size] - needed[entry.global_batch_size or 0])
         curves += [Curve(each.samples * factor, each.accuracy) for each in curves_of(entry)]
     nearest = min(convergence.reference_points().values(), key=distance)
@@ -347,16 +350,6 @@ def curve_of(run: RunResult) -> Curve | None:
         if e.samples is not None and e.samples > 0 and math.isfinite(e.accuracy)
     ]
     return Curve(*np.array(known, dtype=float).T) if known else None
-
-
-def outlooks(run: RunResult, reference: Reference) -> list[Outlook]:
-    """Where a run stood at each evaluation of which its log says the samples."""
-    found, best = [], 0.0
-    for evaluation in run.evaluations:
-        if evaluation.samples is not None:
-            best = max(best, evaluation.accuracy)
-            found.append(reference.outlook(evaluation.samples, evaluation.accuracy, best=best))
-    return found
 
 
 def own_margins(curves: Sequence[Curve], target: float) -> Margins:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from mlperf_bert.mlperf.logs import SAMPLES_UNKNOWN, Evaluation, RunResult
+from mlperf_bert.mlperf.logs import Evaluation, RunResult
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
 
 TABLE = Path(__file__).with_name("published.parquet")
@@ -134,12 +134,14 @@ class Entry:
         """The score; of runs that are too few for one, their mean."""
         if self.minutes_scored is not None:
             return self.minutes_scored
+        # The mean of those that converged would hide one that did not.
         is_whole = not self.runs_missing and self.runs == self.runs_converged
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
 
     @property
     def results(self) -> list[RunResult]:
         """The converged runs, as far as the table has them."""
+        # A row has no times of evaluations: the samples between them took as long each.
         columns = (self.run_samples, self.evaluation_samples, self.evaluation_accuracy)
         return [
             RunResult(
@@ -172,27 +174,14 @@ class Entry:
         ]
         if not known:
             return []
+        # The run in the middle: its samples are as typical as its curve.
         _, number = sorted(known)[len(known) // 2]
         return list(zip(self.evaluation_samples[number], self.evaluation_accuracy[number]))
 
-    @property
-    def power_unknown_because(self) -> str | None:
-        """Why there is no power, where some was measured."""
-        return self._noted(POWER_UNKNOWN)
-
-    @property
-    def samples_unknown_because(self) -> str | None:
-        """Why there are no samples to converge, where runs converged."""
-        return self._noted(SAMPLES_UNKNOWN)
-
-    @property
-    def copies(self) -> str | None:
-        """Which logs are those of other runs again, and do not count."""
-        return self._noted(COPIES)
-
-    def _noted(self, beginning: str) -> str | None:
-        found = (self.notes or "").partition(beginning)[2]
-        return found.partition("; ")[0] or None
+    def noted(self, beginning: str) -> str | None:
+        """What the notes say behind POWER_UNKNOWN, COPIES or SAMPLES_UNKNOWN; None if nothing."""
+        reason = (self.notes or "").partition(beginning)[2]
+        return reason.partition("; ")[0] or None
 
     @property
     def family(self) -> str:
@@ -211,13 +200,6 @@ class Entry:
         if not self.watts or not self.samples_per_second_median:
             return None
         return self.samples_per_second_median / self.watts
-
-    @property
-    def samples_per_rated_joule(self) -> float | None:
-        """Samples/s per watt of the accelerators' rated power."""
-        if not self.rated_watts or not self.samples_per_second_per_accelerator:
-            return None
-        return self.samples_per_second_per_accelerator / self.rated_watts
 
     @property
     def departures(self) -> tuple[str, ...]:
@@ -244,6 +226,7 @@ def comparable(entries: Sequence[Entry]) -> list[Entry]:
 
 def family_of(accelerator: str, number: int | None) -> str:
     """Return the family of an accelerator by its name; the name itself if it is not known."""
+    # The first pattern counts: GB200 before B200, kin of a family before the family.
     for pattern, family in _FAMILIES:
         if pattern.search(accelerator):
             return family or accelerator
@@ -252,6 +235,7 @@ def family_of(accelerator: str, number: int | None) -> str:
 
 def with_twins(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries, those with the timed runs of an earlier one marked."""
+    # By minutes to four digits: submitters hand the same logs in under another name, or round.
     first: dict[tuple, str] = {}
     found = []
     for entry in entries:

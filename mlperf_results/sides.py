@@ -123,13 +123,11 @@ def read_alternating(name: str) -> tuple[str, str] | None:
       ValueError: its record is damaged.
     """
     place = paths.location(name)
-    record = place / ALTERNATING_RECORD
-
-    def parsed(content: dict) -> tuple[str, str]:
-        first, second = map(str, content["variants"])
-        return str(place / first), str(place / second)
-
-    return json_text.read_record(record, parsed, remedy="give A and B by themselves")
+    return json_text.read_record(
+        place / ALTERNATING_RECORD,
+        lambda content: (str(place / content["variants"][0]), str(place / content["variants"][1])),
+        remedy="give A and B by themselves",
+    )
 
 
 class _LeftOut(Exception):
@@ -153,6 +151,7 @@ def _side(name: str, place: paths.Location) -> Side:
       ValueError: there are none, or not of one task.
     """
     files = runs_in(name)
+    # One run that does not count must not hide the others.
     counted, left_out = [], []
     for each in files:
         try:
@@ -165,10 +164,12 @@ def _side(name: str, place: paths.Location) -> Side:
     counted = [run for number, run in enumerate(counted) if number not in copies]
     # Only all runs together show that a number of samples is a plan.
     results = {run.path: run for run in without_plans([r.result for r in counted if r.result])}
+    # A vendor's runs say nothing of the machine; their description does.
     results_dir = files[0].results_dir
     described = read_description(paths.resolve(results_dir).parent) if results_dir else {}
     machine = {key: described[name] for key, name in _DESCRIBED.items() if described.get(name)}
     above = paths.resolve(place).parent
+    # Pairs are those of one folder: runs of two campaigns never met the same moods of a machine.
     alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
     made_on: dict[str, dict[str, None]] = {}  # each value once, in the order of the runs
     for run in counted:
@@ -190,6 +191,7 @@ def _side(name: str, place: paths.Location) -> Side:
 
 def _of_run(files: RunFiles) -> _Counted:
     folder = files.output_dir
+    # Its log may have a run_stop already, while its last checkpoint is being written.
     if folder and (folder / RECORD_NAME).exists() and not has_ended(folder):
         raise _LeftOut("has not ended")
     if len(files.logs) > 1:
@@ -211,6 +213,7 @@ def _machine_of_run(folder: paths.Location) -> dict[str, object]:
         made_on |= {key: value for key, value in record.made_with.items() if value}
     parameters = read_own_record(folder / RECORD_NAME).get("parameters")
     for key, value in parameters.items() if isinstance(parameters, dict) else ():
+        # device.num_gpus and so on: a whole group that differs would not say in what.
         nested = value.items() if isinstance(value, dict) else ()
         made_on |= {f"{key}.{inner}": each for inner, each in nested} or {key: value}
     return {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
@@ -225,6 +228,7 @@ def _of_log(files: RunFiles) -> _Counted:
         raise _LeftOut(reason.replace(": ", ", ")) from error
     if not result.succeeded:
         raise _LeftOut(f"{result.status}, without the target")
+    # Some logs say success of a run that has diverged.
     if result.evaluations and not math.isfinite(result.evaluations[-1].accuracy):
         raise _LeftOut(f"says {result.status} with accuracy {result.evaluations[-1].accuracy}")
     if not result.minutes > 0:
@@ -263,9 +267,11 @@ def _of_metrics(path: paths.Location, name: str) -> MeasuredRun:
     seconds: ledger.Seconds = dict.fromkeys(ledger.KINDS, 0.0)
     samples, where = 0, path
     try:
+        # What stands behind the last end of a line may still be written.
         for number, line in enumerate(read_regular_file(path).split(b"\n")[:-1], start=1):
             where = f"{path} line {number}"
             fields = json_text.parse_object(line)
+            # An evaluation's line has accuracies, and NaN among them.
             if fields["kind"] != "train":
                 continue
             samples = int(fields["samples"])
@@ -357,10 +363,9 @@ def _parsed(content: dict) -> Side:
 
 
 def differing(a: Side, b: Side, names: Iterable[str]) -> list[str]:
-    """Return "NAME: OF A -> OF B" for what is recorded of both and differs."""
-    found = []
-    for name in names:
-        of_a, of_b = a.made_on.get(name), b.made_on.get(name)
-        if of_a and of_b and set(of_a) != set(of_b):
-            found.append(f"{name}: {' or '.join(of_a)[:60]} -> {' or '.join(of_b)[:60]}")
-    return found
+    """Return "NAME: OF A -> OF B" for those of `names`, recorded of both, that differ."""
+    return [
+        f"{name}: {' or '.join(a.made_on[name])[:60]} -> {' or '.join(b.made_on[name])[:60]}"
+        for name in names
+        if set(a.made_on[name]) != set(b.made_on[name])
+    ]

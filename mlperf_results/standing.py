@@ -93,6 +93,7 @@ def _of_run(place: paths.Location) -> Entry:
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
     if len(files.logs) != 1:
         raise ValueError(f"{place}: was resumed, none of its logs has all of its time")
+    # Processors alone: a log does not say it, and no accelerators are not an unknown number.
     _, num_gpus = recorded_devices(folder) if folder else (None, None)
     described = {"number_of_nodes": 1, "accelerators_per_node": 0} if num_gpus == 0 else {}
     run = read_run(files.logs[0])
@@ -151,12 +152,10 @@ def _facts(own: Entry) -> str:
     accelerators = f"{number} accelerators: {own.accelerator_model_name or own.family}"
     if own.family == CPU:
         accelerators = own.host_processor_model_name or "processors, no accelerators"
-    found = [accelerators, own.framework, own.precision, own.division]
-    if own.max_sequence_length:
-        found.append(f"sequences of {own.max_sequence_length} tokens")
-    if own.global_batch_size:
-        found.append(f"batch {own.global_batch_size:,}")
-    return "; ".join(filter(None, found))
+    tokens = own.max_sequence_length and f"sequences of {own.max_sequence_length} tokens"
+    batch = own.global_batch_size and f"batch {own.global_batch_size:,}"
+    said = [accelerators, own.framework, own.precision, own.division, tokens, batch]
+    return "; ".join(str(each) for each in said if each)
 
 
 def _cells(own: Entry, other: Entry) -> list[str]:
@@ -201,6 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for own in read_own(path, **points)
         ]
     outputs = {"--output": given.output, "--csv": given.csv}
+    # After reading: what was read must not be replaced.
     require_free(outputs, [*inputs, given.custom_rcps])
     for standing in standings:
         print("\n".join(standing.lines()))

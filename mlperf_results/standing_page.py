@@ -83,6 +83,7 @@ def draw(
 ) -> Drawn:
     """Draw all that reacts: filters, table and plots."""
     own = [standing.own for standing in standings]
+    # One's own first: the table begins with them.
     everything = [*own, *entries]
     colors = _colors(everything)
     each = [
@@ -95,6 +96,7 @@ def draw(
     run_filter = BooleanFilter(booleans=[True] * len(runs.data["row"]))
     lines, curves = (ColumnDataSource({name: [] for name in names}) for names in (
         ("xs", "ys", "color", "family"), ("xs", "ys", "color", "name")))  # fmt: skip
+    # A page with many curves shows nothing: some of the neighbours of each are chosen.
     num_each = max(_MOST_CURVES // max(len(standings), 1), 1)
     neighbours = {other.name for standing in standings for other in standing.neighbours[:num_each]}
     rows.selected.indices = [
@@ -109,6 +111,7 @@ def draw(
     apply = CustomJS(args=of_rows | of_runs | filters, code=pages.text("standing_filter.js"))
     for widget in filters.values():
         widget.js_on_change("value_input" if isinstance(widget, TextInput) else "value", apply)
+    # Red is one's own in every plot.
     colors_of_curves = {"own_color": RED, "palette": [c for c in Dark2_8 if c != RED]}
     of_curves = {"rows": rows, "curves": curves, "legend": legend}
     show = CustomJS(args=of_curves | colors_of_curves, code=pages.text("standing_curves.js"))
@@ -135,8 +138,10 @@ def draw(
     document = Document()
     for model in shown.values():
         document.add_root(model)
+    # As the filters stand at first: closed results, with a line through the fastest.
     document.js_on_event("document_ready", apply, show)
     script, places = components(shown)
+    # Inline: the page loads nothing from elsewhere.
     code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
     library = Resources(mode="inline", components=code, log_level="error").render_js()
     return Drawn(library=library, script=script, places=places, colors=colors)
@@ -145,6 +150,7 @@ def draw(
 def _colors(entries: Sequence[Entry]) -> dict[str, str]:
     """Give a colour to each family, those with most results first."""
     names = [entry.family for entry in entries]
+    # So that the most frequent ones have the strongest colours.
     ordered = sorted(set(names), key=lambda name: (-names.count(name), name))
     strong, pale = Category20_20[::2], Category20_20[1::2]
     palette = [color for color in (*strong, *Dark2_8, *pale) if color != Category20_20[6]]
@@ -169,7 +175,6 @@ def _row(entry: Entry, is_own: bool, color: str) -> dict[str, object]:
         "samples": entry.samples_mean or math.nan,
         "rate": entry.samples_per_second_per_accelerator or math.nan,
         "per_watt": entry.samples_per_joule or math.nan,
-        "per_rated_watt": entry.samples_per_rated_joule or math.nan,
         "caveat": entry.caveat or ("" if is_own or not twin else f"same runs as {twin}"),
         "rcp": entry.rcp or "",
         "rcp_unaided": entry.rcp_unaided or "",
@@ -244,6 +249,7 @@ def _add_hover(drawn: figure, renderers: Sequence[GlyphRenderer], tooltips: Sequ
 
 def _views(source: ColumnDataSource, row_filter: BooleanFilter) -> tuple[CDSView, CDSView]:
     """Return what is drawn: all that the filters leave, then one's own on top."""
+    # The filters never hide one's own.
     own = BooleanFilter(booleans=list(source.data["is_own"]))
     return CDSView(filter=row_filter), CDSView(filter=own)
 
@@ -337,7 +343,6 @@ def _table(rows: ColumnDataSource, view: CDSView) -> DataTable:
         ("samples", "samples", 90, "0,0"),
         ("rate", "samples/s each", 100, "0,0.0"),
         ("per_watt", "per watt", 70, "0.000"),
-        ("per_rated_watt", "per rated watt", 100, "0.000"),
         ("framework", "framework", 200, None),
         ("caveat", "unlike", 200, None),
         ("rcp", "RCP, today's checker", 330, None),

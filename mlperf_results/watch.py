@@ -33,7 +33,7 @@ from mlperf_bert.submission.run_logs import require_free, runs_so_far, work_of
 from mlperf_bert.training.loop import OVER, Trained
 from mlperf_bert.training.observers import Observer
 from mlperf_results import other_runs, published
-from mlperf_results.other_runs import Outlook, Reference, outlooks
+from mlperf_results.other_runs import Outlook, Reference
 from mlperf_results.published import NUM_WEIGHTS_OF_BERT_LARGE
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ class Watch(Observer):
         samples, accuracy = step * self.batch_size, evaluation.masked_lm_accuracy
         self._best = max(self._best, accuracy)
         seen = self.reference.outlook(samples, accuracy, best=self._best)
+        # Above the band is odd, and no reason to end a run.
         self._is_hopeless = seen.is_low
         began_step, began = self._began
         seconds = time.monotonic() - began
@@ -217,6 +218,7 @@ def observer(config: "RunConfig", words: Sequence[str]) -> Watch:
     if given.reference is None:
         others = _published_like(config, model)
     else:
+        # Up to the target of this run, which may be lower than theirs.
         others = other_runs.own_reference(given.reference, target=config.target_accuracy)
         task = {"tokens": config.shape.max_seq_length, "batch": batch_size}
         others.require_same_work(task, "this run")
@@ -281,13 +283,15 @@ def lines(run: RunResult, reference: Reference) -> list[tuple[str, bool]]:
     Raises:
       ValueError: the log does not say after how many samples its evaluations were.
     """
-    seen_at = outlooks(run, reference)
-    if len(seen_at) < len(run.evaluations):
-        raise ValueError(
-            f"{run.path}: its epoch_num does not count samples: nothing says when an evaluation was"
-        )
-    told = []
-    for seen, evaluation in zip(seen_at, run.evaluations):
+    told, best = [], 0.0
+    for evaluation in run.evaluations:
+        if evaluation.samples is None:
+            raise ValueError(
+                f"{run.path}: its epoch_num does not count samples: nothing says when an "
+                "evaluation was"
+            )
+        best = max(best, evaluation.accuracy)
+        seen = reference.outlook(evaluation.samples, evaluation.accuracy, best=best)
         seconds = 60 * evaluation.minutes
         rate = seen.samples / seconds if seconds > 0 else None
         words = in_words(seen, reference, others="others", samples_per_second=rate)
@@ -309,6 +313,7 @@ def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bo
     awaited: set[Path] = set()
     while True:
         is_outside = False
+        # Read again each time: a folder may have further runs by now.
         runs = [run for place in places for run in runs_so_far(place, may_be_empty=follow)]
         for run in runs:
             # Before run_start a log does not name all weights, nor its batch perhaps.
@@ -319,6 +324,7 @@ def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bo
                 continue
             reference = given or reference_of_log(run)
             reference.require_same_work(work_of(run), str(run.path))
+            # What was printed stays printed, also if a log is written again.
             of_run = lines(run, reference)
             new = of_run[told.get(run.path, 0) :]
             if new or run.path not in told:
@@ -329,6 +335,7 @@ def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bo
                 print(f"  {line}", flush=True)
             told[run.path] = len(of_run)
             is_outside |= any(outside for _, outside in of_run)
+        # A killed run never says that it has ended: the user ends the watch.
         if not follow or all(run.status != "running" for run in runs):
             return is_outside
         time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -58,6 +58,7 @@ def as_text(system: SystemVerdict) -> str:
     for row in rows:
         lines.append("  " + "  ".join(text.rjust(width) for text, width in zip(row, widths)))
     lines += [f"  {card.label}: {card.value} ({card.note})" for card in _cards(system)]
+    lines.append(f"  RCP checker: {system.rcp}")
     lines += [f"  problem: {problem}" for problem in _problems(system)]
     lines += [f"  {remark}" for remark in _remarks(system)]
     return "\n".join(lines)

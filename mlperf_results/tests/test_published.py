@@ -163,7 +163,6 @@ def test_generated_logs_of_two_dialects(clone):
         evaluation_accuracy=((), (), ()),
     )
     assert (epochs.family, epochs.frameworks) == ("A100 PCIe", ("PyTorch",))
-    assert epochs.samples_per_rated_joule == pytest.approx(568.18 / 250)
     assert samples.samples_source == "epoch_num"
     assert samples.run_samples == (300_160, 450_240, 450_240)
     assert samples.curve == [(150_080, 0.4), (300_160, 0.5), (450_240, 0.73)]
@@ -223,7 +222,7 @@ def test_measured_power(clone, lines, watts, switch):
     whole = 2 * watts + (2 * 0.9 * 50 if switch else 0)
     assert epochs.watts == pytest.approx(whole)
     assert epochs.samples_per_joule == pytest.approx(4545.46 / whole)
-    assert epochs.power_unknown_because is None
+    assert epochs.noted(published.POWER_UNKNOWN) is None
 
 
 def test_power_agrees_with_the_official_summarizer(clone, capsys):
@@ -278,15 +277,15 @@ def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
     else:
         write_power_log(spoiled, *lines)
     [epochs, _] = make_published.read_round(clone, "3.0")
-    assert epochs.watts is None and epochs.power_unknown_because == reason
+    assert epochs.watts is None and epochs.noted(published.POWER_UNKNOWN) == reason
     [*_, card] = nearest.standing_of(epochs, []).figures()
-    assert card.note == f"of an accelerator's rated 250 W; the power is unknown: {reason}"
+    assert card.note == f"the power is unknown: {reason}"
 
 
 def test_a_node_that_no_run_has_measured_is_missed(clone):
     write_power(clone, *WHOLE, switch=None, num_nodes=1)
     [epochs, _] = make_published.read_round(clone, "3.0")
-    assert epochs.power_unknown_because == "1 of 2 nodes have logs of power"
+    assert epochs.noted(published.POWER_UNKNOWN) == "1 of 2 nodes have logs of power"
 
 
 @pytest.mark.parametrize("value", ["much", None, True, -1, [3], "nan"])
