@@ -115,7 +115,7 @@ def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
         for campaign in campaigns if number % 2 == 0 else reversed(campaigns):
             run = logs.finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
             own = runs[str(campaign.folder)]
-            own.append(run or _train(campaign, number))
+            own.append(run or _train(campaign, number))  # finished runs stay
             failed = [str(place) for place, other in enumerate(own) if not other.succeeded]
             if len(failed) > MAX_FAILED_RUNS:
                 raise ValueError(
@@ -153,7 +153,7 @@ def _train(campaign: Campaign, number: int) -> RunResult:
             raise Interrupted(
                 f"run {number} was stopped; the same command goes on, with run {number} again"
             )
-        if not logs.has_ended(output_dir):
+        if not logs.has_ended(output_dir):  # there is nothing to evaluate
             break
     run = logs.finished_run(output_dir, campaign.log_name)
     if run is None:

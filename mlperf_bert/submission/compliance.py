@@ -47,11 +47,12 @@ def check_log(path: str | os.PathLike, ruleset: str) -> Verdict:
     if not paths.is_file(path):
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
     arguments = ["--usage", "training", "--ruleset", ruleset, str(path)]
-    answer = official.ask("compliance_checker", *arguments, ruleset=ruleset)
-    passed = answer.returncode == 0 and "SUCCESS" in answer.report
-    messages = _findings(answer.report)
+    has_ended, report = official.ask("compliance_checker", *arguments, ruleset=ruleset)
+    passed = has_ended and "SUCCESS" in report
+    messages = _findings(report)
+    # A log that it cannot parse ends it in an error.
     if not passed and not messages:
-        messages = (official.last_line(answer.report),)
+        messages = (official.last_line(report),)
     return Verdict(path, ruleset, passed, messages)
 
 

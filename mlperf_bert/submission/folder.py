@@ -86,8 +86,9 @@ def _write_run_folder(folder: Path, campaign: Campaign, description: Mapping[str
         | {"system_name": system, "flags": commands[0]},
     )
     go_there = f'cd "$(dirname "$0")/../implementations/{IMPLEMENTATION}"\n'
+    # What the campaign ran, but for the output: its reader has another place.
     starter, settings = [".venv/bin/python", "run_pretraining.py"], ""
-    setup = f"{go_there}make setup\n"
+    setup = f"{go_there}make setup\n"  # nothing is installed outside of the folder
     if campaign.in_containers:
         starter, settings = [_LAUNCHER], "DATA_DIR=... WIKI_DIR=... "
         settings += "EVAL_FILE= " if len(commands) > 1 else ""

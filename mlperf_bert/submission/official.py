@@ -32,14 +32,6 @@ UNAIDED = "official RCP checker, which counts by epoch_num"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a tool said: its exit code, its log file, or its standard error if it wrote none."""
-
-    returncode: int
-    report: str
-
-
-@dataclass(frozen=True)
 class ToolVerdict:
     """One official tool's verdict on a submission."""
 
@@ -85,8 +77,10 @@ class RcpVerdict:
         )
 
 
-def ask(tool: str, *arguments: str, ruleset: str) -> Answer:
+def ask(tool: str, *arguments: str, ruleset: str) -> tuple[bool, str]:
     """Run `python -m mlperf_logging.TOOL ARGUMENTS` with a fresh log file.
+
+    Returns: whether it ended with 0, and its log file, or its standard error if it crashed.
 
     Raises:
       ValueError: the ruleset has no BERT.
@@ -97,9 +91,10 @@ def ask(tool: str, *arguments: str, ruleset: str) -> Answer:
         options = ["-m", f"mlperf_logging.{tool}", "--log_output", str(output)]
         finished = _python(*options, *local, ruleset=ruleset)
         report = output.read_text(encoding="utf-8") if output.exists() else ""
+    # A crash leaves a log that looks like one of a failed check, without the reason.
     crashed = "Traceback (most recent call last)" in finished.stderr and finished.returncode
     report = finished.stderr if crashed or not report else report
-    return Answer(finished.returncode, original(report))
+    return finished.returncode == 0, original(report)
 
 
 @contextlib.contextmanager
@@ -144,11 +139,10 @@ def check_rcp(
     options = ["--rcp_usage", "training", "--rcp_version", ruleset]
     options += ["--bert_train_samples"] if by_train_samples else []
     options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []
-    answer = ask("rcp_checker", *options, str(results_dir), ruleset=ruleset)
-    report = answer.report
-    reason, _, _ = last_line(report).partition(", consider adding")
+    has_ended, report = ask("rcp_checker", *options, str(results_dir), ruleset=ruleset)
+    reason, _, _ = last_line(report).partition(", consider adding")  # how to bypass the check
     return RcpVerdict(
-        passed=answer.returncode == 0 and "RCP test PASSED" in report,
+        passed=has_ended and "RCP test PASSED" in report,
         reason=reason.partition(" - ")[2] or reason,
         mean_samples=_number(r"'RCP Mean': (?:np\.float64\()?([\d.]+)", report),
         min_mean_samples=_number(r"'Min Epochs': (?:np\.float64\()?([\d.]+)", report),
@@ -169,22 +163,24 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     removes scaling.json beside the logs, which the summarizer reads.
     """
     options = ["--rcp-bert-train-samples"] if by_train_samples else []
-    answer = ask("package_checker", *options, str(org_dir), "training", ruleset, ruleset=ruleset)
-    reasons = _errors(answer.report)
+    words = (*options, str(org_dir), "training", ruleset)
+    has_ended, report = ask("package_checker", *words, ruleset=ruleset)
+    reasons = _errors(report)
     systems = (org_dir / "systems").glob("*.json")
     divisions = {str(read_overrides(path).get("division")) for path in systems}
+    # It checks nothing in a division whose name it does not know.
     if other := sorted(divisions - {"closed", "open"}):
         reasons.append(
             f"systems/*.json: division {other[0]!r} is neither closed nor open, so that it left "
             "out the checks of seeds and convergence"
         )
-    if "Skipping benchmark" in answer.report:
+    if "Skipping benchmark" in report:
         reasons.append("it skipped the benchmark, so that its success means nothing")
-    passed = answer.returncode == 0 and _PACKAGE_PASSED in answer.report
-    if "closed" in divisions and "RCP Test Passed" not in answer.report and not reasons:
+    passed = has_ended and _PACKAGE_PASSED in report
+    if "closed" in divisions and "RCP Test Passed" not in report and not reasons:
         reasons.append("it did not reach the convergence check")
     if not passed and not reasons:
-        reasons.append(last_line(answer.report))
+        reasons.append(last_line(report))
     return ToolVerdict("package checker", passed and not reasons, tuple(reasons))
 
 
@@ -204,19 +200,21 @@ def check_seeds(result_files: Sequence[paths.Location], ruleset: str) -> ToolVer
 
 def check_system_description(path: Path, ruleset: str) -> ToolVerdict:
     """Ask the checker of system descriptions."""
-    answer = ask("system_desc_checker", str(path), "training", ruleset, ruleset=ruleset)
-    return _by_phrase("system description checker", answer.report, _SYSTEM_PASSED)
+    _, report = ask("system_desc_checker", str(path), "training", ruleset, ruleset=ruleset)
+    return _by_phrase("system description checker", report, _SYSTEM_PASSED)
 
 
 def check_repository(org_dir: Path, ruleset: str) -> ToolVerdict:
     """Ask the repository checker about names and sizes of files."""
+    # It would end in an error of its own arguments.
     if ruleset in _RULESETS_WITHOUT_REPOSITORY_CHECKER:
         return ToolVerdict("repository checker", None, (f"it does not know ruleset {ruleset}",))
-    answer = ask("repo_checker", str(org_dir), "training", ruleset, ruleset=ruleset)
-    return _by_phrase("repository checker", answer.report, _REPOSITORY_PASSED)
+    _, report = ask("repo_checker", str(org_dir), "training", ruleset, ruleset=ruleset)
+    return _by_phrase("repository checker", report, _REPOSITORY_PASSED)
 
 
 def _by_phrase(tool: str, report: str, success: str) -> ToolVerdict:
+    # They end with 0 whatever they find.
     passed = success in report
     reasons = () if passed else tuple(_errors(report) or [last_line(report)])
     return ToolVerdict(tool, passed, reasons)
@@ -235,6 +233,7 @@ def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
     """
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "summary.csv"
+        # It prints a table for people; the numbers are in a file beside the CSV.
         options = ["-m", "mlperf_logging.result_summarizer", str(org_dir), "training", ruleset]
         finished = _python(*options, "--csv", str(table), ruleset=ruleset)
         found = table.with_suffix(".json")

@@ -81,7 +81,7 @@ class Campaign:
         """Return the flags of the training, and of its evaluation if offline, but --output_dir."""
         training = [
             *self.flags,
-            "--drop_caches",
+            "--drop_caches",  # in the run's own process: each host has caches of its own
             f"--submission_org={self.org}",
             f"--submission_platform={self.system}",
             f"--submission_status={self.status}",
@@ -102,6 +102,7 @@ class Campaign:
         if self.in_containers:
             # The launcher mounts its output directory. A fixed seed would be that of every run.
             settings = ["-u", "SEED", f"OUTPUT_DIR={output_dir}"]
+            # An EVAL_FILE of the environment would evaluate during the training too.
             settings += ["EVAL_FILE="] if self.offline_eval_input_file else []
             start = ["env", *settings, *start]
         own = f"--output_dir={output_dir}"

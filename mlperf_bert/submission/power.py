@@ -41,7 +41,7 @@ def measured_watts(
     listed = {path.name for each in folders for path in each.glob("*.txt")}
     names = sorted(name for name in listed if re.fullmatch(r"(node|sw)_\d+\.txt", name))
     num_measured = sum(name.startswith("node") for name in names)
-    if not num_measured:
+    if not num_measured:  # few submitters measure
         return None, None
     if num_nodes is not None and num_measured < num_nodes:
         return None, f"{num_measured} of {num_nodes} nodes have logs of power"

@@ -8,6 +8,7 @@ be gs://BUCKET/FOLDER.
 """
 
 import argparse
+import collections
 import dataclasses
 import json
 import sys
@@ -24,7 +25,7 @@ from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import report_charts
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.run_logs import require_free
-from mlperf_bert.submission.verdict import SystemVerdict, judge, mean_energy, mean_phase_minutes
+from mlperf_bert.submission.verdict import SystemVerdict, judge, mean_energy
 from pages import Card
 
 _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
@@ -72,7 +73,11 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
         for name in _NOT_IN_JSON:
             del entry[name]
         entry["scaled_minutes"] = system.scaled_minutes
-        entry["mean_phase_minutes"] = mean_phase_minutes(system.runs)
+        sums: collections.Counter = collections.Counter()
+        for phase in (phase for run in system.runs for phase in run.phases):
+            sums[phase.kind] += phase.stop_minutes - phase.start_minutes
+        means = {kind: total / len(system.runs) for kind, total in sums.items() if total}
+        entry["mean_phase_minutes"] = means
         for run, fields in zip(system.runs, entry["runs"], strict=True):
             fields["samples_per_second"] = run.samples_per_second
             fields["energy_joules"] = run.energy.joules if run.energy else None
@@ -121,6 +126,7 @@ def _cards(system: SystemVerdict) -> list[Card]:
     mean = rcp.submission_mean_samples
     seeds = {run.seeds[0] for run in runs if run.seeds}
     rates = sorted(run.samples_per_second for run in runs if run.samples_per_second)
+    # The median: one run on a busy host does not move it.
     rate = f"{rates[len(rates) // 2]:,.0f} /s" if rates else "unknown"
     return [
         Card("Time to train", "no score" if score is None else f"{score:.5g} min",

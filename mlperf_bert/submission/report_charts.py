@@ -56,21 +56,14 @@ def accuracy_over_samples(
     if not any(evaluation.samples is not None for run in runs for evaluation in run.evaluations):
         return None
 
-    def reference(axes: Axes) -> list[Patch]:
-        if not (rcp and rcp.mean_samples and rcp.min_mean_samples):
-            return []
-        axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
-        axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
-        return [Patch(color=BAND, label="RCP: from least credible mean to mean")]
-
     title = "Masked-LM accuracy over training samples"
-    return _accuracy(runs, lambda each: each.samples, title, "samples", reference)
+    return _accuracy(runs, lambda each: each.samples, title, "samples", rcp)
 
 
 def accuracy_over_time(runs: Sequence[RunResult]) -> Picture:
     """Draw accuracy over minutes since run_start with the target."""
     title, label = "Masked-LM accuracy over time", "minutes since run_start"
-    return _accuracy(runs, lambda each: each.minutes, title, label, lambda axes: [])
+    return _accuracy(runs, lambda each: each.minutes, title, label)
 
 
 def _accuracy(
@@ -78,10 +71,8 @@ def _accuracy(
     over: Callable[[Evaluation], float | None],
     title: str,
     xlabel: str,
-    more: Callable[[Axes], list[Patch]],
+    rcp: RcpVerdict | None = None,
 ) -> Picture:
-    """Draw the accuracies of runs over something, and `more`, which has entries of the legend."""
-
     def draw(axes: Axes) -> None:
         for color, run in _colored(runs):
             points = [(x, e.accuracy) for e in run.evaluations if (x := over(e)) is not None]
@@ -98,9 +89,12 @@ def _accuracy(
         axes.set_xlabel(xlabel)
         axes.set_ylabel("masked-LM accuracy")
         label = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
-        _legend_above(
-            axes, [*_runs_handles(runs), Line2D([], [], label=label, **target), *more(axes)]
-        )
+        handles: list[Any] = [*_runs_handles(runs), Line2D([], [], label=label, **target)]
+        if rcp and rcp.mean_samples and rcp.min_mean_samples:
+            axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
+            axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
+            handles.append(Patch(color=BAND, label="RCP: from least credible mean to mean"))
+        _legend_above(axes, handles)
 
     return _both_sizes(draw, title)
 
@@ -169,7 +163,7 @@ def timeline(runs: Sequence[RunResult]) -> Picture:
                 axes.broken_barh(spans, (row - 0.36, 0.72), color=_PHASE_COLORS[kind], linewidth=0)
             end_color = GREEN if run.succeeded else RED
             axes.plot([run.minutes] * 2, [row - 0.45, row + 0.45], color=end_color)
-        axes.axvline(0, color=INK, linewidth=1)
+        axes.axvline(0, color=INK, linewidth=1)  # run_start: init lies before it
         _finish_rows(axes, runs, "minutes since run_start")
         handles: list = [Patch(color=_PHASE_COLORS[kind], label=kind) for kind in kinds]
         handles.append(Line2D([], [], color=GREEN, label="run_stop"))
@@ -234,6 +228,7 @@ def _outcome(run: RunResult) -> str:
 def _draw_dots(axes: Axes, runs: Sequence[RunResult], values: Sequence[float | None]) -> None:
     """Draw a dot for each run, hollow where the olympic mean leaves it out, x where it failed."""
     known = {place: value for place, value in enumerate(values) if value is not None}
+    # As the olympic mean counts: a failed run is the slowest one that it leaves out.
     ordered = sorted(known, key=lambda place: known[place])
     left_out = ordered[:1] if len(known) < len(values) else [ordered[0], ordered[-1]]
     for place, value in enumerate(values):

@@ -84,8 +84,6 @@ def _runs_in(place: paths.Location) -> list[RunFiles]:
                 metrics=place if is_metrics else None,
             )
         ]
-    if (place / "clock_pairs.parquet").exists():
-        raise ValueError(f"{place}: is a trace; python -m tracing.compare A B compares two")
     if (place / ALTERNATING_RECORD).exists():
         raise ValueError(f"{place}: holds A and B, whose runs alternate; compare takes it alone")
     if any((place / file).exists() for file in _OF_A_RUN):
@@ -96,7 +94,7 @@ def _runs_in(place: paths.Location) -> list[RunFiles]:
         return found
     folders = (place, place / "bert", *sorted(place.glob("results/*/bert")))
     results = {folder: logs for folder in folders if (logs := result_files(folder))}
-    if len(results) > 1:
+    if len(results) > 1:  # of two systems' runs no figure is a mean
         first = next(iter(results))
         raise ValueError(f"{place}: results of {len(results)} systems; give one, as {first}")
     return [
@@ -111,12 +109,13 @@ def _of_folders(above: paths.Location, *, is_campaign: bool = False) -> list[Run
     newest: dict[str, tuple[int, paths.Location]] = {}
     for folder in above.glob("*"):
         number = _NUMBER.fullmatch(folder.name)
-        if _SET_ASIDE.fullmatch(folder.name):
+        if _SET_ASIDE.fullmatch(folder.name):  # cut off, and run again
             continue
         if number if is_campaign else any((folder / file).exists() for file in _OF_A_RUN):
             name = number[1] if number else folder.name
             repetition = int(number[2] or 0) if number else 0
             newest[name] = max(newest.get(name, (-1, folder)), (repetition, folder))
+    # By number, not by letters: 10 comes after 9.
     names = sorted(newest, key=lambda name: (int(name) if name.isdecimal() else -1, name))
     return [_of_output_dir(newest[name][1], name) for name in names]
 
@@ -190,7 +189,7 @@ def _joined(pieces: Sequence[RunResult]) -> RunResult:
             while evaluations and (evaluations[-1].samples or 0) >= (each.samples or math.inf):
                 evaluations.pop()
             evaluations.append(replace(each, minutes=each.minutes + minutes))
-        minutes += piece.minutes
+        minutes += piece.minutes  # without the time between the pieces
     hyperparameters = dict(pieces[0].hyperparameters)
     return replace(
         pieces[-1],

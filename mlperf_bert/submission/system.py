@@ -71,13 +71,13 @@ def describe(
         "division": division,
         "status": STATUS_SINCE_4_0[status] if int(ruleset[0]) >= 4 else status,
         "system_name": campaign.system,
-        "number_of_nodes": str(num_nodes or 1),
+        "number_of_nodes": str(num_nodes or 1),  # a run has a process on each
         "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
         "host_storage_capacity": f"{shutil.disk_usage(campaign.folder).total / _GIB:.0f} GiB",
         **_processors(),
         **accelerators(num_gpus),
         **_software(),
-        **overrides,
+        **overrides,  # last: the submitter knows better than this host
     }
 
 
@@ -120,6 +120,7 @@ def _processors() -> dict[str, str]:
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     sockets = set(re.findall(r"^physical id\s*: (\d+)", text, re.MULTILINE))
+    # Of one socket, as the field asks; the virtual ones are of all.
     cores = re.search(r"^cpu cores\s*: (\d+)", text, re.MULTILINE)
     model = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
     cache = re.search(r"^cache size\s*: (.+)", text, re.MULTILINE)
@@ -137,11 +138,11 @@ def _processors() -> dict[str, str]:
 
 def accelerators(num_gpus: int | None) -> dict[str, str]:
     """Return what nvidia-smi says; other accelerators are left to the overrides."""
-    if num_gpus == 0:
+    if num_gpus == 0:  # of a run on processors, on a host that may have GPUs
         return {"accelerators_per_node": "0"}
     query = "name,memory.total,clocks.max.sm"
     rows = printed_by("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").splitlines()
-    if not rows:
+    if not rows:  # no driver of NVIDIA's
         return {"accelerators_per_node": str(num_gpus or 0)}
     name, memory, clock = (cell.strip() for cell in rows[0].split(","))
     return {
@@ -179,6 +180,6 @@ def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:
         given = read_own_record(output_dir / RECORD_NAME)["parameters"]
         found = given["num_workers"], given["device"]["num_gpus"]
         uses_tpu = given["device"]["use_tpu"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):  # of another project, or none
         return None, None
     return (None, None) if uses_tpu or any(type(n) is not int for n in found) else found

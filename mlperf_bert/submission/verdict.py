@@ -8,7 +8,6 @@ from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.logs import (
-    PHASES,
     RunResult,
     copies_among,
     in_words,
@@ -85,9 +84,9 @@ class SystemVerdict(System):
     def passed(self) -> bool:
         """Whether everything that applies passed; one log of ten may be not compliant."""
         return (
-            sum(not verdict.passed for verdict in self.compliance) <= 1
+            sum(not verdict.passed for verdict in self.compliance) <= 1  # as the rules forgive
             and self.rcp.passed is True
-            and all(tool.passed is not False for tool in self.tools)
+            and all(tool.passed is not False for tool in self.tools)  # None: it does not apply
             and not self.problems
             and self.olympic_minutes is not None
         )
@@ -147,6 +146,7 @@ def with_convergence(
     Raises:
       ValueError: the ruleset has no BERT.
     """
+    # The checker counts whatever a log says: a plan, or one run ten times, would pass.
     why = why_samples_are_unknown(system.runs)
     if not why and system.copies:
         why = f"it would count copies, {in_words(system.copies)}"
@@ -154,6 +154,7 @@ def with_convergence(
         return replace(system, rcp=RcpVerdict(None, why, None, None, None, 1.0), rcp_unaided=None)
     folder, by_train_samples = system.runs[0].path.parent, system.counts_by_train_samples
     verdict = check_rcp(folder, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps)
+    # Asked twice, because it fails such logs unless it is told.
     unaided = check_rcp(folder, ruleset, custom_rcps=custom_rcps) if by_train_samples else None
     return replace(system, rcp=verdict, rcp_unaided=unaided)
 
@@ -165,7 +166,7 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
       ValueError: there are no logs, or one cannot be read, or the ruleset has no BERT.
     """
     system = with_convergence(read_system(folder), ruleset, custom_rcps=custom_rcps)
-    logs = [run.path for run in system.runs]
+    logs = [run.path for run in system.runs]  # without copies
     minutes = [run.minutes for run in system.runs if run.succeeded]
     return SystemVerdict(
         **vars(system),
@@ -211,6 +212,7 @@ def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | No
     if num_failed > 1:
         return None
     ordered = sorted(minutes)
+    # A failed run is the slowest, and takes the place of the one that would be left out.
     counted = ordered[1 : len(ordered) - (1 - num_failed)]
     return sum(counted) / len(counted) if counted else None
 
@@ -227,6 +229,7 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     if len(batch_sizes) > 1:
         problems.append(f"different global batch sizes: {sorted(map(str, batch_sizes))}")
     closed = [run for run in runs if run.division == "closed"]
+    # The open division may evaluate on other examples.
     sizes = {run.num_eval_samples for run in closed if run.num_eval_samples is not None}
     sizes.discard(NUM_EVAL_SAMPLES)
     if sizes:
@@ -240,6 +243,7 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     for name in sorted({name for run in runs for name in run.provenance}):
         if len({run.provenance.get(name) for run in runs}) > 1:
             problems.append(f"the runs differ in {name.replace('_', ' ')}, which their logs name")
+    # A log may have several seeds; the first is the run's.
     first_seeds = [run.seeds[0] for run in runs if run.seeds]
     if len(set(first_seeds)) < len(first_seeds):
         problems.append("the same seed in several runs")
@@ -255,18 +259,10 @@ def mean_energy(runs: Sequence[RunResult]) -> Energy | None:
     Unknown if not the same parts were measured in all.
     """
     known = [run.energy for run in runs if run.energy]
+    # The sum's remarks are those of each; its joules become the mean.
     whole = energy.total(known)
     if whole is None or len(known) < len(runs):
         return None
     if len({frozenset(each.parts) for each in known}) > 1:
         return replace(whole, unknown=whole.unknown or _PARTS_DIFFER)
     return replace(whole, parts={name: joules / len(runs) for name, joules in whole.parts.items()})
-
-
-def mean_phase_minutes(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return kind of phase -> minutes that a run spends in it, the mean over runs."""
-    kinds = [kind for kind, _ in PHASES.values()]
-    sums = dict.fromkeys(kinds, 0.0)
-    for phase in (phase for run in runs for phase in run.phases):
-        sums[phase.kind] += phase.stop_minutes - phase.start_minutes
-    return {kind: total / len(runs) for kind, total in sums.items() if total}

@@ -9,7 +9,6 @@ from scipy import stats
 
 from mlperf_results import compare, intervals, published, sides
 from mlperf_results.compare import EXIT_CANNOT_TELL, EXIT_SLOWER
-from tests.fixtures import REPOSITORY
 from tests.submission.timed_log import write_log, write_power_log, write_results
 
 SLOW = [20.0, 21.0, 22.0, 20.5, 21.5]
@@ -282,7 +281,6 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
         (["a", "b", "--baseline=x"], "--baseline is A: give B alone"),
         (["a", "--baseline=x"], "--baseline=x: no such file; write it again with --write_baseline"),
         (["a", "b", "--write_baseline=x"], "--write_baseline writes A: give it alone"),
-        (["a", REPOSITORY / "tracing" / "sample"], "sample: is a trace; python -m tracing.compare"),
     ]:
         code, printed, error = call(*words)
         assert (code, printed) == (1, "")
