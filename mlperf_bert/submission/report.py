@@ -73,7 +73,7 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
         for name in _NOT_IN_JSON:
             del entry[name]
         entry["scaled_minutes"] = system.scaled_minutes
-        sums: collections.Counter = collections.Counter()
+        sums: dict[str, float] = collections.defaultdict(float)
         for phase in (phase for run in system.runs for phase in run.phases):
             sums[phase.kind] += phase.stop_minutes - phase.start_minutes
         means = {kind: total / len(system.runs) for kind, total in sums.items() if total}
