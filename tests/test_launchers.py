@@ -196,20 +196,14 @@ SLICE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
         ({"CUDA_VISIBLE_DEVICES": "2,3"}, "2,3"),
         ({"CUDA_VISIBLE_DEVICES": "3, 2"}, "3,2"),
         ({"NVIDIA_VISIBLE_DEVICES": "5"}, "5"),
-        ({"CUDA_VISIBLE_DEVICES": f"{ONE},{OTHER}"}, f"{ONE},{OTHER}"),
         ({"NVIDIA_VISIBLE_DEVICES": SLICE}, SLICE),
-        ({"CUDA_VISIBLE_DEVICES": "6", "NVIDIA_VISIBLE_DEVICES": "all"}, "6"),
-        ({"CUDA_VISIBLE_DEVICES": "2,3", "NVIDIA_VISIBLE_DEVICES": "3,2"}, "3,2"),
         ({"CUDA_VISIBLE_DEVICES": "2,3", "NUM_GPUS": "1"}, "2"),
         # Slurm without a control group, where CUDA's numbers are the host's, and in one.
         ({"SLURM_JOB_GPUS": "4,5"}, "4,5"),
         ({"SLURM_JOB_GPUS": "4,5,6,7", "SLURM_STEP_GPUS": "6,7"}, "6,7"),
-        ({"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}, "4,5"),
         ({"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "0,1"}, "4,5"),
         ({"SLURM_JOB_GPUS": "4,5,6", "CUDA_VISIBLE_DEVICES": "2,1"}, "6,5"),
-        ({"SLURM_STEP_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, "2,3"),
         ({"SLURM_STEP_GPUS": "4,5", "NVIDIA_VISIBLE_DEVICES": "5"}, "5"),
-        ({"SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": SLICE}, SLICE),
     ],
 )
 def test_a_container_gets_the_gpus_that_its_job_was_given(host, environment, gpus):
@@ -239,29 +233,20 @@ def test_a_container_gets_the_gpus_that_its_job_was_given(host, environment, gpu
                 f"{name}={value} leaves this job no GPU: choose some, or give NUM_GPUS=0",
             )
             for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS")
-            for value in ("", "none", "void", "NoDevFiles", "-1")
+            for value in ("", "none", "-1")
         ],
         *[
             ({"CUDA_VISIBLE_DEVICES": value}, f"CUDA_VISIBLE_DEVICES={value}: give numbers of GPUs")
-            for value in ("2;3", "2 3", "2,", ",2", "0,-1", "all", "07", "1.5", f"2,{ONE}", "$(id)")
+            for value in ("2;3", "2,", "0,-1", "07", f"2,{ONE}", "$(id)")
         ],
-        ({"NVIDIA_VISIBLE_DEVICES": "0,all"}, "NVIDIA_VISIBLE_DEVICES=0,all: give numbers of GPUs"),
         ({"CUDA_VISIBLE_DEVICES": "2,3,2"}, "CUDA_VISIBLE_DEVICES=2,3,2 names a GPU twice"),
         (
             {"CUDA_VISIBLE_DEVICES": "2,3", "NUM_GPUS": "4"},
             "NUM_GPUS=4: CUDA_VISIBLE_DEVICES=2,3 leaves this job 2; give that many or fewer",
         ),
         (
-            {"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "NoDevFiles", "NUM_GPUS": "2"},
-            "CUDA_VISIBLE_DEVICES=NoDevFiles leaves this job no GPU",
-        ),
-        (
             {"CUDA_VISIBLE_DEVICES": "0,1", "NVIDIA_VISIBLE_DEVICES": "2,3"},
             "NVIDIA_VISIBLE_DEVICES=2,3 and CUDA_VISIBLE_DEVICES=0,1 name different GPUs; leave",
-        ),
-        (
-            {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": ONE},
-            f"NVIDIA_VISIBLE_DEVICES={ONE} and CUDA_VISIBLE_DEVICES=0 name different GPUs",
         ),
         (
             {"SLURM_STEP_GPUS": "4,5", "NVIDIA_VISIBLE_DEVICES": "0"},
@@ -468,14 +453,6 @@ def test_detach_prints_the_name_and_the_pid_for_tracers(host):
     assert "<--detach>" in host.calls()[3]
 
 
-def test_names_are_new_each_time(host):
-    names = set()
-    for _ in range(2):
-        words = shlex.split(host("--dry-run", NAME=None).stdout)
-        names.add(words[words.index("--name") + 1])
-    assert len(names) == 2
-
-
 def test_the_demo_needs_no_data(host):
     done = host("--demo", "--dry-run", SEED="3", DATA_DIR="/nowhere")
     words = shlex.split(done.stdout)
@@ -488,18 +465,12 @@ def test_the_demo_needs_no_data(host):
     ("environment", "message"),
     [
         ({"DATA_DIR": "/nowhere"}, "DATA_DIR=/nowhere: no such folder"),
-        ({"DATA_DIR": "/nowhere"}, "./start_training.sh --demo"),
         ({"DATA_DIR": "empty"}, "DATA_DIR=empty is empty"),
         ({"WIKI_DIR": "data"}, "WIKI_DIR=data: no bert_config.json"),
         ({"OUTPUT_DIR": "/proc/none"}, "cannot be made"),
         ({"OUTPUT_DIR": "a,b"}, "cannot have a comma"),
-        ({"OUTPUT_DIR": "a\n"}, "a?: a mount cannot have a comma, quote or line break"),
         ({"OUTPUT_DIR": "a\nb"}, "a?b: a mount cannot have a comma, quote or line break"),
-        ({"OUTPUT_DIR": 'a"'}, "cannot have a comma, quote"),
         ({"NUM_GPUS": "abc"}, "NUM_GPUS=abc: give a number, 0 for the CPU, or leave it out"),
-        ({"NUM_GPUS": "-1"}, "NUM_GPUS=-1: give a number"),
-        ({"NUM_GPUS": "1.5"}, "NUM_GPUS=1.5: give a number"),
-        ({"NUM_GPUS": "9" * 30}, "NUM_GPUS=999"),
         ({"NUM_GPUS": "a[$(touch x)]"}, "NUM_GPUS=a[$(touch x)]: give a number"),
         ({"NUM_GPUS": "1\n\x1b[2J"}, "NUM_GPUS=1??[2J: give a number"),
         ({"RELABEL": "maybe"}, "RELABEL=maybe: give yes or no, or leave it out"),
@@ -508,7 +479,6 @@ def test_the_demo_needs_no_data(host):
         ({"STOP_TIMEOUT": "5m"}, "STOP_TIMEOUT=5m: give whole seconds, or leave it out"),
         ({"NAME": "my run"}, "NAME=my run: give letters, digits, _ . and -"),
         ({"ENGINE": "no-engine"}, "ENGINE=no-engine does not answer: install it"),
-        ({"ENGINE": "/no/docker"}, "ENGINE=/no/docker does not answer"),
         ({"ENGINE": "silent"}, "ENGINE=silent does not answer"),
     ],
 )
@@ -543,20 +513,13 @@ def test_the_home_folder_stands_for_a_tilde(host):
     assert f"type=bind,source={key},target=/credentials.json,readonly" in shlex.split(done.stdout)
 
 
-@pytest.mark.parametrize("two", list(itertools.permutations(("--demo", "--eval", "--finetune"), 2)))
-def test_one_program_is_started(host, two):
-    line = refusal(host, *two)
-    assert line == f"start_training.sh: {two[0]} and {two[1]}: give one of them"
+def test_one_program_is_started(host):
+    line = refusal(host, "--eval", "--demo")
+    assert line == "start_training.sh: --eval and --demo: give one of them"
     assert not host.calls()
 
 
-def test_a_program_named_twice_is_one(host):
-    once, twice = (host("--dry-run", *["--eval"] * number, NAME="bert") for number in (1, 2))
-    assert once.returncode == 0 and "eval_model.sh" in once.stdout
-    assert twice.stdout == once.stdout and twice.stderr == once.stderr
-
-
-@pytest.mark.parametrize("size", ["512m", "8g", "1.5G", "8GiB", "2gb", "1073741824", None])
+@pytest.mark.parametrize("size", ["512m", "1.5G", "8GiB", None])
 def test_sizes_are_those_of_the_engines(host, size):
     done = host(MEMORY=size, SHM_SIZE=size)
     assert done.returncode == 0, done.stderr
@@ -572,9 +535,7 @@ def test_no_engine_is_one_line(host):
     assert "no container engine answers" in refusal(host)
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", "[abc]", "*", "back\\slash", "-dash", "-", "$(touch x)", "\x1b[1m", "é"]
-)
+@pytest.mark.parametrize("name", ["a b", "[abc]", "back\\slash", "-", "$(touch x)", "\x1b[1m", "é"])
 def test_folders_may_have_any_name_that_an_engine_takes(host, name):
     for kind in ("data", "wiki"):
         (host.folder / f"{kind}-{name}").mkdir()
@@ -596,16 +557,6 @@ def test_cdpath_leads_nowhere_else(host, repository, tmp_path):
     given = {"DATA_DIR": "data", "WIKI_DIR": "wiki", "OUTPUT_DIR": "output"}
     words = shlex.split(host("--dry-run", **given, CDPATH=str(other)).stdout)
     assert words[: words.index("--env")] == expected_run(host)[: words.index("--env")]
-
-
-@pytest.mark.parametrize(
-    "script", ["cleanup_scripts/download_and_uncompress.sh", "tracing/trace.sh"]
-)
-def test_scripts_find_their_own_folder_whatever_cdpath_says(tmp_path, script):
-    (tmp_path / "cleanup_scripts").mkdir()
-    (tmp_path / "tracing").mkdir()
-    done = programs.run("bash", script, "--help", env={**os.environ, "CDPATH": str(tmp_path)})
-    assert done.returncode == 0 and "usage" in done.stdout, done.stderr
 
 
 def train(repository, script, tmp_path, *flags, **environment) -> list[str]:
@@ -637,15 +588,7 @@ def test_train_model_turns_the_environment_into_flags(repository, tmp_path):
 @pytest.mark.parametrize("script", ["train_model.sh", "finetune_model.sh"])
 @pytest.mark.parametrize(
     "visible, number",
-    [
-        (None, 8),
-        ("2,3", 2),
-        (f"{ONE}, {OTHER}", 2),
-        (SLICE, 1),
-        ("", 0),
-        ("NoDevFiles", 0),
-        ("-1", 0),
-    ],
+    [(None, 8), (f"{ONE}, {OTHER}", 2), (SLICE, 1), ("", 0), ("-1", 0)],
 )
 def test_without_an_engine_the_gpus_that_cuda_sees_are_counted(
     repository, tmp_path, script, visible, number
