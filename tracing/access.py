@@ -27,7 +27,7 @@ TERMS = {
     "there are distinct ones among those that were read, and so on; because data are read ahead, a "
     "pass is not exactly an epoch",
 }
-"""Word -> what it means; the page and docs/record.md say the same."""
+"""Word -> what it means, as the page says it."""
 
 BLOCK_BYTES = 4096  # a page of the page cache
 MOST_BLOCK_READS = 1_000_000

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tracing import backends, ends_in_one_line, files, parser_of, path_with_home
+from tracing import backends, ends_in_one_line, parser_of, path_with_home
 from tracing.exports.finished import Finished
-from tracing.loaded import final_paths
 
 OUTSIDE = "outside"
 _MOST_ROWS = 15
@@ -29,9 +28,6 @@ _USAGE = {
     "storage_written_bytes": "sent to storage, bytes",
     "major_faults": "page faults with I/O",
 }
-_CALL_COLUMNS = (
-    "monotonic_ns", "kind", "path", "new_path", "file_class", "size_bytes", "latency_ns", "error",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,9 +106,8 @@ def _remarks(a: dict, b: dict) -> Iterator[str]:
 
 
 def _phase_seconds(trace: Finished) -> pd.Series:
-    spans = trace.table("spans", ["monotonic_ns", "name", "end_monotonic_ns"])
-    seconds = (spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9
-    found = seconds.groupby(spans["name"]).sum()
+    seconds = trace.spans["end_seconds"] - trace.spans["seconds"]
+    found = seconds.groupby(trace.spans["name"]).sum()
     found["the whole trace"] = float(trace.summary.get("seconds", 0))
     return found
 
@@ -120,17 +115,12 @@ def _phase_seconds(trace: Finished) -> pd.Series:
 def _calls(trace: Finished) -> pd.DataFrame:
     """Return number, bytes and seconds of calls by phase, class of file and kind."""
     trace.require_calls()
-    calls = trace.table("file_ops", _CALL_COLUMNS)
+    calls = trace.operations
     stamps = calls["monotonic_ns"].to_numpy()
     phases = np.full(len(calls), OUTSIDE, dtype=object)
-    spans = trace.table("spans", ["monotonic_ns", "name", "end_monotonic_ns"])
-    for span in spans.itertuples():  # an inner span begins after the one around it
+    for span in trace.spans.itertuples():  # an inner span begins after the one around it
         begin, end = np.searchsorted(stamps, [span.monotonic_ns, span.end_monotonic_ns])
         phases[begin:end] = span.name
-    # A checkpoint that is written under another name is a checkpoint.
-    final = final_paths(calls)
-    was_renamed = final != calls["path"]
-    calls.loc[was_renamed, "file_class"] = final[was_renamed].map(files.classify)
     # A map moves no bytes yet, a seek or an open none at all.
     moved = calls["size_bytes"].where(calls["kind"].isin(_MOVING), 0)
     calls = calls.assign(phase=phases, bytes=moved, waits=calls["latency_ns"] / 1e9)

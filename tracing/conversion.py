@@ -9,7 +9,7 @@ from tracing import backends, bpftrace, files, mllog, strace
 from tracing.clocks import Alignment
 from tracing.containers import Container
 from tracing.recording import RAW, RawFile, Recording
-from tracing.tables import TableWriter, read_table, write_table
+from tracing.tables import read_table, table_writer, write_table
 
 CALL_TABLES = ("file_ops", "process_events", "block_io")
 
@@ -79,7 +79,7 @@ def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:
     locator = Locator(recording.containers)
     with contextlib.ExitStack() as stack:
         writers = {
-            table: stack.enter_context(TableWriter(trace, table, alignment))
+            table: stack.enter_context(table_writer(trace, table, alignment))
             for table in CALL_TABLES
         }
         for raw_file in recording.raw_files:
@@ -110,7 +110,7 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
         for table, row in parser.parse(lines):
             # The machine's disks were seen before the command was let go.
             if table != "block_io" or row["boottime_ns"] >= begin:
-                writers[table].write([row])
+                writers[table]([row])
     losses.damaged_lines += parser.num_damaged_lines
     losses.calls_cut_short += parser.num_calls_cut_short
     losses.lost_events += parser.num_lost_events

@@ -1,7 +1,7 @@
 """A finished trace's tables as data frames, with seconds since its beginning."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,32 +9,32 @@ import pandas as pd
 from tracing import counters, files
 from tracing.conversion import Locator, Losses
 from tracing.recording import Recording
-from tracing.tables import Tables
+from tracing.tables import read_table
 
 TRANSFERS = ("read", "write")
 
 
-class Loaded(Tables):
-    """The tables, each read when it is first asked for, and what was recorded besides."""
+class Tables:
+    """The tables of a trace, in order of time and with a column `seconds`."""
 
-    def __init__(self, folder: Path, recording: Recording, losses: Losses, locator: Locator):
-        """Takes the trace's folder and what is known besides the tables."""
-        super().__init__(folder, recording.pairs[0].monotonic_ns)
-        self.recording = recording
-        self.losses = losses
-        self.locator = locator
-        self.seconds = (recording.pairs[-1].monotonic_ns - self.begin_ns) / 1e9
+    def __init__(self, folder: Path, begin_ns: int, locator: Locator | None = None):
+        """Takes the trace's folder, when it began by CLOCK_MONOTONIC, and where files are found."""
+        self.folder = folder
+        self.begin_ns = begin_ns
+        self.locator = locator or Locator()
 
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
     def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """One of them, for all who ask: not to be changed."""
-        return super().table(name, columns)
+        """A whole table, for all who ask: not to be changed; empty if it was not written."""
+        found = read_table(self.folder, name, columns)
+        found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
+        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     @functools.cached_property
     def operations(self) -> pd.DataFrame:
         """file_ops with `final_path`: what a file was called in the end, after renames."""
         found = self.table("file_ops")
-        found = found.assign(final_path=final_paths(found))
+        found = found.assign(final_path=_final_paths(found))
         renamed = found["final_path"] != found["path"]
         # A checkpoint that is written under another name is a checkpoint.
         found.loc[renamed, "file_class"] = found.loc[renamed, "final_path"].map(self._class_of)
@@ -42,6 +42,40 @@ class Loaded(Tables):
 
     def _class_of(self, path: str) -> str:
         return files.classify(path, seen_as=str(self.locator.find(path)))
+
+    @functools.cached_property
+    def spans(self) -> pd.DataFrame:
+        """The spans with `end_seconds`."""
+        found = self.table("spans")
+        return found.assign(end_seconds=(found["end_monotonic_ns"] - self.begin_ns) / 1e9)
+
+    def process_names(self) -> dict[int, str]:
+        """Process -> its command line, or the program alone for one that ended between samples."""
+        executed = self.table("process_events")
+        executed = executed[executed["event"] == "exec"].drop_duplicates("pid", keep="last")
+        names = dict(zip(executed["pid"].astype(int), executed["detail"]))
+        sampled = self.table("processes").drop_duplicates("pid", keep="last")
+        sampled = sampled[sampled["command"] != ""]
+        return names | dict(zip(sampled["pid"].astype(int), sampled["command"]))
+
+    def cpu_percentages(self) -> Iterator[tuple[float, float, float, float]]:
+        """(seconds, user, system, iowait) between samples, in percent of all processors."""
+        columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
+        spent = self.table("cpus").groupby("seconds")[columns].sum().diff().iloc[1:]
+        spent = spent[spent.sum(axis=1) > 0]
+        shares = spent.div(spent.sum(axis=1), axis=0) * 100
+        yield from shares[columns[:3]].itertuples(name=None)
+
+
+class Loaded(Tables):
+    """A trace whose outputs are being made, with what was recorded besides the tables."""
+
+    def __init__(self, folder: Path, recording: Recording, losses: Losses, locator: Locator):
+        """Takes the trace's folder and what is known besides the tables."""
+        super().__init__(folder, recording.pairs[0].monotonic_ns, locator)
+        self.recording = recording
+        self.losses = losses
+        self.seconds = (recording.pairs[-1].monotonic_ns - self.begin_ns) / 1e9
 
     @functools.cached_property
     def transfers(self) -> pd.DataFrame:
@@ -56,14 +90,8 @@ class Loaded(Tables):
         """What all processes together had read and written, by their counters, at each sample."""
         return counters.totals(self.table("processes"), ran_before=not self.recording.command)
 
-    @functools.cached_property
-    def spans(self) -> pd.DataFrame:
-        """The spans with `end_seconds`."""
-        found = self.table("spans")
-        return found.assign(end_seconds=(found["end_monotonic_ns"] - self.begin_ns) / 1e9)
 
-
-def final_paths(operations: pd.DataFrame) -> pd.Series:
+def _final_paths(operations: pd.DataFrame) -> pd.Series:
     """What the file of each row of file_ops was called in the end; rows in order of time."""
     final = operations["path"].copy()
     is_rename = (operations["kind"] == "rename") & operations["error"].isna()

@@ -121,11 +121,7 @@ class _Recorder:
         sampler = Sampler(self._target, self._request.output, interval_s=self._request.interval_s)
         reserve = self._raw / "reserve"
         reserve.write_bytes(bytes(_RESERVE_BYTES))
-        try:
-            self._begin_with_what_works(container)
-        except BaseException:
-            sampler.discard()
-            raise
+        self._begin_with_what_works(container)
         sampler.start()
         watcher = containers.Watcher(self._target, self._note_container)
         watcher.start()

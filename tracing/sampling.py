@@ -12,7 +12,7 @@ import psutil
 
 from tracing import clocks, files, processes
 from tracing.processes import PROC
-from tracing.tables import TableWriter
+from tracing.tables import table_writer
 
 MEMINFO_KEYS = {
     "total_bytes": "MemTotal", "free_bytes": "MemFree", "available_bytes": "MemAvailable",
@@ -172,6 +172,7 @@ SYSTEM_TABLES: dict[str, Callable[[], Iterator[dict]]] = {
     "disks": disk_rows,
     "networks": network_rows,
 }
+TABLES = (*SYSTEM_TABLES, "gpus", "processes", "threads", "open_files")
 
 
 class Sampler(threading.Thread):
@@ -180,10 +181,6 @@ class Sampler(threading.Thread):
     def __init__(self, target: processes.Target, folder: Path, *, interval_s: float):
         """Takes the target, the folder of the tables, and the seconds between samples."""
         super().__init__(name="sampler", daemon=True)
-        self._tables = {
-            table: TableWriter(folder, table)
-            for table in [*SYSTEM_TABLES, "processes", "threads", "open_files", "gpus"]
-        }
         self.pairs: list[clocks.ClockPair] = []
         self.tracer_cpu_ms: dict[int, int] = {}
         """tracer -> what it has used: it is gone when the trace ends."""
@@ -193,16 +190,19 @@ class Sampler(threading.Thread):
         self._done = threading.Event()
         self._gpus = Gpus()
         self.gpu_status = self._gpus.status
+        self._opened = {table: contextlib.ExitStack() for table in TABLES}
+        self._write = {
+            table: stack.enter_context(table_writer(folder, table))
+            for table, stack in self._opened.items()
+        }
 
     def run(self) -> None:
         """Samples at fixed times, so that the interval does not grow by the work."""
         due = time.monotonic()
-        while True:
+        while not self._done.wait(due - time.monotonic()):
             self._sample()
             due = max(due + self._interval_s, time.monotonic())
-            if self._done.wait(due - time.monotonic()):
-                self._sample()
-                return
+        self._sample()
 
     def stop(self) -> None:
         """Takes the last sample and the last pair of clocks, and completes the tables."""
@@ -210,14 +210,8 @@ class Sampler(threading.Thread):
         self.join()
         self._gpus.close()
         self.pairs.append(clocks.read_pair())
-        for table, writer in self._tables.items():
-            self._tried(table, writer.close)
-
-    def discard(self) -> None:
-        """Leaves no table; for a trace that did not begin."""
-        self._gpus.close()
-        for writer in self._tables.values():
-            writer.discard()
+        for table, stack in self._opened.items():
+            self._tried(table, stack.close)
 
     def _sample(self) -> None:
         pair = clocks.read_pair()
@@ -238,7 +232,7 @@ class Sampler(threading.Thread):
                 self.tracer_cpu_ms[pid] = row["user_ms"] + row["system_ms"]
 
     def _take(self, table: str, stamps: dict, read) -> None:
-        self._tried(table, lambda: self._tables[table].write({**stamps, **row} for row in read()))
+        self._tried(table, lambda: self._write[table]({**stamps, **row} for row in read()))
 
     def _tried(self, table: str, action) -> None:
         """A machine without some file, or without room, is traced without that table."""

@@ -3,7 +3,7 @@
 import contextlib
 import csv
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -91,82 +91,60 @@ def folder_written_beside(path: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-class TableWriter:
-    """Collects rows, a dict each, and writes them in groups; the file appears when complete.
+@contextlib.contextmanager
+def table_writer(
+    folder: Path, table: str, alignment: Alignment | None = None
+) -> Iterator[Callable[[Iterable[dict]], None]]:
+    """A function that takes rows, a dict each; the file appears when all are written.
 
-    Rows carry either stamp, or "boottime_ns"; the other one follows from the alignment.
+    Columns that a row lacks are null. Rows carry either stamp, or "boottime_ns"; the other one
+    follows from the alignment. Without one, all rows carry both.
+
+    Raises:
+      OSError: there is no room; nothing is left.
     """
+    waiting: list[dict] = []
+    with (
+        written_beside(folder / f"{table}.parquet", "wb") as file,
+        pq.ParquetWriter(file, schema(table), compression="zstd") as writer,
+    ):
 
-    def __init__(self, folder: Path, table: str, alignment: Alignment | None = None):
-        """Without an alignment all rows must carry both stamps."""
-        self._schema = schema(table)
-        self._alignment = alignment
-        self._rows: list[dict] = []
-        with contextlib.ExitStack() as opened:
-            file = opened.enter_context(written_beside(folder / f"{table}.parquet", "wb"))
-            writer = pq.ParquetWriter(file, self._schema, compression="zstd")
-            self._writer = opened.enter_context(writer)
-            self._opened = opened.pop_all()
+        def flush() -> None:
+            if waiting:
+                writer.write_table(_arrow(waiting, schema(table), alignment))
+                waiting.clear()
 
-    def write(self, rows: Iterable[dict]) -> None:
-        """Adds rows; columns that a row lacks are null."""
-        for row in rows:
-            self._rows.append(row)
-            if len(self._rows) >= ROWS_PER_GROUP:
-                self._flush()
+        def write(rows: Iterable[dict]) -> None:
+            for row in rows:
+                waiting.append(row)
+                if len(waiting) >= ROWS_PER_GROUP:
+                    flush()
 
-    def _flush(self) -> None:
-        if not self._rows:
-            return
-        columns = {name: [row.get(name) for row in self._rows] for name in self._schema.names}
-        self._complete_stamps(columns)
-        arrays = [pa.array(columns[field.name], field.type) for field in self._schema]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-        self._rows.clear()
+        yield write
+        flush()
 
-    def _complete_stamps(self, columns: dict) -> None:
-        first = self._rows[0]
-        if {"monotonic_ns", "realtime_ns"} <= first.keys():
-            return
-        assert self._alignment is not None  # without one, all rows carry both stamps
-        if "monotonic_ns" not in first and "realtime_ns" in first:
-            stamps = self._alignment.monotonic_from_realtime(columns["realtime_ns"])
-            columns["monotonic_ns"] = stamps
-        elif "monotonic_ns" not in first:
-            boottime = [row["boottime_ns"] for row in self._rows]
-            columns["monotonic_ns"] = self._alignment.monotonic_from_boottime(boottime)
-        if "realtime_ns" not in first:
-            stamps = self._alignment.realtime_from_monotonic(columns["monotonic_ns"])
-            columns["realtime_ns"] = stamps
 
-    def __enter__(self) -> "TableWriter":
-        return self
-
-    def __exit__(self, kind, *rest) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def close(self) -> None:
-        """Writes what is left; the file appears.
-
-        Raises:
-          OSError: there is no room; nothing is left.
-        """
-        with self._opened:
-            self._flush()
-
-    def discard(self) -> None:
-        """Leaves nothing."""
-        with contextlib.suppress(OSError), self._opened:
-            raise OSError("discarded")
+def _arrow(rows: list[dict], schema: pa.Schema, alignment: Alignment | None) -> pa.Table:
+    columns: dict = {name: [row.get(name) for row in rows] for name in schema.names}
+    if alignment:
+        if "monotonic_ns" not in rows[0]:
+            boottime = [row.get("boottime_ns") for row in rows]
+            columns["monotonic_ns"] = (
+                alignment.monotonic_from_realtime(columns["realtime_ns"])
+                if "realtime_ns" in rows[0]
+                else alignment.monotonic_from_boottime(boottime)
+            )
+        if "realtime_ns" not in rows[0]:
+            monotonic = columns["monotonic_ns"]
+            columns["realtime_ns"] = alignment.realtime_from_monotonic(monotonic)
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Alignment) -> None:
     """Writes a whole table."""
-    with TableWriter(folder, table, alignment) as writer:
-        writer.write(rows)
+    with table_writer(folder, table, alignment) as write:
+        write(rows)
 
 
 @contextlib.contextmanager
@@ -215,36 +193,3 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
         require_columns(path, names)
         found = pq.read_table(path, columns=names).to_pandas()
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})
-
-
-class Tables:
-    """The tables of a finished trace, in order of time and with a column `seconds`."""
-
-    def __init__(self, folder: Path, begin_ns: int):
-        """Takes the trace's folder, and when it began by CLOCK_MONOTONIC."""
-        self.folder = folder
-        self.begin_ns = begin_ns
-
-    def table(self, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-        """A whole table; empty if it was not written."""
-        found = read_table(self.folder, name, columns)
-        found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
-        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
-
-    def process_names(self) -> dict[int, str]:
-        """Process -> its command line, or the program alone for one that ended between samples."""
-        executed = self.table("process_events")
-        executed = executed[executed["event"] == "exec"].drop_duplicates("pid", keep="last")
-        names = dict(zip(executed["pid"].astype(int), executed["detail"]))
-        sampled = self.table("processes").drop_duplicates("pid", keep="last")
-        sampled = sampled[sampled["command"] != ""]
-        return names | dict(zip(sampled["pid"].astype(int), sampled["command"]))
-
-    def cpu_percentages(self) -> Iterator[tuple[float, float, float, float]]:
-        """(seconds, user, system, iowait) between samples, in percent of all processors."""
-        columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
-        sums = self.table("cpus").groupby("seconds")[columns].sum()
-        spent = sums.diff().iloc[1:]
-        for seconds, row in spent.iterrows():
-            if total := row.sum():
-                yield (float(seconds), *(100 * row[name] / total for name in columns[:3]))

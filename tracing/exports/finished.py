@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from tracing import backends
-from tracing.tables import FORMAT_VERSION, Tables, reading, require_columns
+from tracing.loaded import Tables
+from tracing.tables import FORMAT_VERSION, reading, require_columns
 
 _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown

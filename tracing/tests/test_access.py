@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -277,12 +276,6 @@ def test_the_page_shows_them_and_says_what_the_words_mean(summary):
         assert text in page, text
     for word in access.TERMS:
         assert f"<li>{word}: " in page
-
-
-def test_the_document_defines_the_words_as_the_page_does(repository):
-    document = re.sub(r"\s+", " ", (repository / "tracing/docs/record.md").read_text())
-    for word, meaning in access.TERMS.items():
-        assert f"| {word} | {meaning} |" in document, word
 
 
 # --- a real program -----------------------------------------------------------------------------

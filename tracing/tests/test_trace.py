@@ -3,7 +3,6 @@
 Long because all of its tests look at the same traces.
 """
 
-import dataclasses
 import json
 import os
 import re
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import programs, waiting
-from tracing import backends, clocks, processes, recorder, tables
+from tracing import backends, processes, tables
 from tracing.tests import example_training as example
 from tracing.tests.conftest import (
     TRACE,
@@ -166,15 +165,6 @@ def test_page_names_pictures_and_what_is_missing(traced):
         assert note.split(";")[0].split("'")[0] in page
 
 
-def test_what_was_used_and_lost_is_printed(traced):
-    lines = traced.done.stderr
-    # One before the command's own output, which this command has not.
-    assert re.match(rf"trace: {traced.summary['backend']} records .*\ntrace: writing ", lines)
-    assert re.search(r"trace: [\d.]+ s recorded, with stamps to ± [\d.]+ µs; nothing was", lines)
-    assert " 0 " not in lines and "pseudo" not in lines
-    assert traced.done.stdout == ""
-
-
 def test_nothing_is_left_mounted_or_running(traced):
     assert str(traced.folder) not in Path("/proc/mounts").read_text()
     running = [" ".join(processes.arguments_of(pid)) for pid in psutil.pids()]
@@ -267,17 +257,6 @@ def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
     summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
     closed = {phase["name"]: phase["is_closed"] for phase in summary["phases"]}
     assert closed == {"init": True, "run": False, "block": False}
-
-
-@pytest.mark.all
-def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder):
-    require(backends.STRACE)  # the log is open too shortly for /proc
-    subprocess.run(example_command(training_folder), check=True)
-    words = example_command(training_folder, "--log=bert.1.log")
-    found = trace(tmp_path / "second", *words, options=STRACE)
-    events = tables.read_table(found.folder, "mllog")
-    assert (events["key"] == "run_start").sum() == 1
-    assert [p["name"] for p in found.summary["phases"]] == ["init", "run", "block", "checkpoint"]
 
 
 @pytest.mark.parametrize(
@@ -457,16 +436,6 @@ def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_f
     last = found.done.stderr.strip().splitlines()[-1]
     assert re.search(r"No space left.*lies in .*raw: make room, then .*--convert", last), last
     assert not list((disk / "trace").glob("*.unfinished"))
-
-
-@pytest.mark.parametrize("num_pairs", [1, 2, 400, 401, 799, 100_000])
-def test_what_finishes_a_trace_fits_into_its_reserve(num_pairs):
-    now = time.time_ns()
-    pairs = [clocks.ClockPair(now + n, now + n, now + n, 99_999) for n in range(num_pairs)]
-    kept = recorder._thinned(pairs)
-    assert kept[0] == pairs[0] and kept[-1] == pairs[-1]
-    size = len(json.dumps([dataclasses.asdict(pair) for pair in kept]))
-    assert size < recorder._RESERVE_BYTES / 2  # half is left for the files that are open
 
 
 @pytest.mark.all
