@@ -200,7 +200,7 @@ class Parser(CallParser):
         tid = 0
         for line in lines:
             if lost := _LOST.search(line):
-                self.num_lost_events += int(lost[1])
+                self.losses.lost_events += int(lost[1])
                 # Between what waits and what comes, nobody knows where.
                 yield from ((stamp, "lost", []) for stamp in (0, self._latest_ns))
                 continue
@@ -209,7 +209,7 @@ class Parser(CallParser):
                 if word in self._names:
                     names, tid = self._names[word], int(fields[0])
                     names[tid] = "\t".join(fields[1:])
-                    self.num_damaged_lines += len(names[tid].encode()) >= _LONGEST_NAME_BYTES
+                    self.losses.damaged_lines += len(names[tid].encode()) >= _LONGEST_NAME_BYTES
                 elif word in _LINES:
                     names = None
                     yield self._event(word, fields)

@@ -76,22 +76,47 @@ class OpenFile:
         self.position = position if self._is_followed else None
 
 
+@dataclass
+class Losses:
+    """What a trace lacks, counted."""
+
+    lost_events: int = 0
+    """Events that bpftrace's buffers had no room for."""
+    lost_lines: int = 0
+    """Lines that the disk had no room for."""
+    damaged_lines: int = 0
+    """Lines that could not be understood."""
+    calls_cut_short: int = 0
+    """Calls whose return was never seen: their thread was killed within."""
+
+    def total(self) -> int:
+        """Events and lines that had no room or could not be understood."""
+        return self.lost_events + self.lost_lines + self.damaged_lines
+
+    def __str__(self) -> str:
+        parts = [
+            (self.lost_events, "events for which bpftrace had no room"),
+            (self.lost_lines, "lines for which the disk had no room"),
+            (self.damaged_lines, "lines that were not understood"),
+            (self.calls_cut_short, "calls that an end cut short"),
+        ]
+        return ", ".join(f"{n:,} {what}" for n, what in parts if n) or "nothing was lost"
+
+
 class CallParser:
-    """Follows the folder of each process and the open files of its descriptors.
+    """Follows the folder of each process and the open files of its descriptors."""
 
-    Counts what is missing: events lost, lines that cannot be understood, calls cut short by a kill.
-    """
-
-    def __init__(self, *, folder: str, host_path: Callable[[str], str] = str):
+    def __init__(
+        self, *, folder: str, host_path: Callable[[str], str] = str, losses: Losses | None = None
+    ):
         """Takes what the lines do not contain.
 
         Args:
           folder: where the command was started.
           host_path: where this machine finds a path of a container.
+          losses: what is missing is added to it.
         """
-        self.num_lost_events = 0
-        self.num_damaged_lines = 0
-        self.num_calls_cut_short = 0
+        self.losses = losses or Losses()
         self._first_folder = folder
         self._host_path = host_path
         self._folders: dict[int, str] = {}
@@ -119,7 +144,7 @@ class CallParser:
 
     def _damaged(self) -> None:
         """A line is not understood: what it moved is unknown."""
-        self.num_damaged_lines += 1
+        self.losses.damaged_lines += 1
         self._lose_all()
 
     def _moved(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:

@@ -6,39 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from tracing import backends, bpftrace, files, mllog, strace
+from tracing.calls import Losses
 from tracing.clocks import Alignment
 from tracing.containers import Container
 from tracing.recording import RAW, RawFile, Recording
 from tracing.tables import read_table, table_writer, write_table
 
 CALL_TABLES = ("file_ops", "process_events", "block_io")
-
-
-@dataclass
-class Losses:
-    """What a trace lacks, counted."""
-
-    lost_events: int = 0
-    """Events that bpftrace's buffers had no room for."""
-    lost_lines: int = 0
-    """Lines that the disk had no room for."""
-    damaged_lines: int = 0
-    """Lines that could not be understood."""
-    calls_cut_short: int = 0
-    """Calls whose return was never seen: their thread was killed within."""
-
-    def total(self) -> int:
-        """Events and lines that had no room or could not be understood."""
-        return self.lost_events + self.lost_lines + self.damaged_lines
-
-    def __str__(self) -> str:
-        parts = [
-            (self.lost_events, "events for which bpftrace had no room"),
-            (self.lost_lines, "lines for which the disk had no room"),
-            (self.damaged_lines, "lines that were not understood"),
-            (self.calls_cut_short, "calls that an end cut short"),
-        ]
-        return ", ".join(f"{n:,} {what}" for n, what in parts if n) or "nothing was lost"
 
 
 @dataclass
@@ -93,9 +67,8 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
     path = trace / RAW / raw_file.name
     if not path.exists():
         return  # the tracer ended before it began
-    where = {"folder": recording.folder, "host_path": locator.within(raw_file)}
-    if raw_file.container:
-        where["folder"] = "/"
+    folder = "/" if raw_file.container else recording.folder
+    where = {"folder": folder, "host_path": locator.within(raw_file), "losses": losses}
     parser: strace.Parser | bpftrace.Parser
     if recording.backend == backends.STRACE:
         with _lines(path) as lines:
@@ -111,9 +84,6 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
             # The machine's disks were seen before the command was let go.
             if table != "block_io" or row["boottime_ns"] >= begin:
                 writers[table]([row])
-    losses.damaged_lines += parser.num_damaged_lines
-    losses.calls_cut_short += parser.num_calls_cut_short
-    losses.lost_events += parser.num_lost_events
 
 
 def _lines(path: Path):

@@ -16,7 +16,7 @@ _MOST_FILES = 200
 _MOST_FILES_OPENED = 8
 _MOST_RECORDS_PER_FILE = 5000
 _PERCENTILES = (50, 95, 99)
-_CHECKPOINT_FILE = re.compile(r"(?P<prefix>.*ckpt-(?P<step>\d+))\.(index|data-\d{5}-of-\d{5})$")
+_CHECKPOINT_FILE = re.compile(r"^(?P<prefix>.*ckpt-(?P<step>\d+))\.(?:index|data-\d{5}-of-\d{5})$")
 
 
 def summary(trace: Loaded, access: Access) -> dict:
@@ -149,22 +149,17 @@ def percentiles(values: pd.Series, factor: float) -> dict[str, float] | None:
 
 def checkpoints(trace: Loaded) -> list[dict]:
     """Each checkpoint written: its step, files and bytes, and its seconds by the MLPerf log."""
-    found: dict[str, dict] = {}
-    for row in trace.table("files").itertuples():
-        named = _CHECKPOINT_FILE.fullmatch(row.path)
-        if not named or not row.num_writes:
-            continue
-        entry = found.setdefault(
-            named["prefix"],
-            {"path": named["prefix"], "step": int(named["step"]), "num_files": 0,
-             "written_bytes": 0, "num_writes": 0},
-        )  # fmt: skip
-        entry["num_files"] += 1
-        entry["written_bytes"] += int(row.written_bytes)
-        entry["num_writes"] += int(row.num_writes)
-    for entry in found.values():
-        entry |= _times_of_checkpoint(trace, entry["path"])
-    return sorted(found.values(), key=lambda entry: (entry["path"], entry["step"]))
+    found = trace.table("files")
+    found = found.join(found["path"].astype(str).str.extract(_CHECKPOINT_FILE))
+    found = found[(found["num_writes"] > 0) & found["prefix"].notna()]
+    found = found.astype({"step": int}).groupby(["prefix", "step"], as_index=False)
+    found = found.agg(
+        num_files=("path", "size"), written_bytes=("written_bytes", "sum"),
+        num_writes=("num_writes", "sum"),
+    ).rename(columns={"prefix": "path"})  # fmt: skip
+    return [
+        entry | _times_of_checkpoint(trace, entry["path"]) for entry in found.to_dict("records")
+    ]
 
 
 def _times_of_checkpoint(trace: Loaded, prefix: str) -> dict:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from tracing import counters, files
-from tracing.conversion import Locator, Losses
+from tracing.calls import Losses
+from tracing.conversion import Locator
 from tracing.recording import Recording
 from tracing.tables import read_table
 

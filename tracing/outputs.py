@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tracing import advice, conversion, figures, files, page
 from tracing.access_figures import Access
+from tracing.calls import Losses
 from tracing.exports import perfetto
 from tracing.exports.finished import Finished
 from tracing.loaded import Loaded
@@ -40,7 +41,7 @@ def _calls(number: int) -> str:
     return "1 call" if number == 1 else f"{number:,} calls"
 
 
-def _lines(folder: Path, summary: dict, losses: conversion.Losses) -> Iterator[str]:
+def _lines(folder: Path, summary: dict, losses: Losses) -> Iterator[str]:
     bound_us = summary["clocks"]["error_bound_ns"] / 1000
     yield f"{summary['seconds']:.1f} s recorded, with stamps to ± {bound_us:.1f} µs; {losses}"
     for name, found in (summary["file_classes"] or {}).items():

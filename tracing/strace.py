@@ -175,7 +175,7 @@ class Parser(CallParser):
                 yield from self._rows(call)
             except (ValueError, IndexError):
                 self._damaged()
-        self.num_calls_cut_short = len(begun)
+        self.losses.calls_cut_short += len(begun)
 
     def _appear(self, tid: int) -> None:
         """At a thread's first line, or the end of the call that made it, whichever comes first."""
@@ -225,7 +225,7 @@ class Parser(CallParser):
         if name == "execve":
             self._executed(pid)
         if not (names := _texts_in(arguments) if arguments.startswith('"') else []):
-            self.num_damaged_lines += 1
+            self.losses.damaged_lines += 1
         elif name == "chdir":
             self._folders[pid] = self._absolute(pid, names[0])
         else:

@@ -146,7 +146,7 @@ class _Tracks:
     def __init__(self, trace: Finished, writer: _Writer):
         self._writer = writer
         self._name_of_process = trace.process_names()
-        threads = trace.table("threads", ["monotonic_ns", "pid", "tid", "name"])
+        threads = trace.table("threads", ("monotonic_ns", "pid", "tid", "name"))
         keys = zip(threads["pid"].tolist(), threads["tid"].tolist())
         self._name_of_thread = dict(zip(keys, threads["name"]))  # the last one counts
 

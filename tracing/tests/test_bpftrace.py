@@ -21,7 +21,7 @@ def parsed():
 
 
 def test_every_line_is_understood(parsed):
-    assert (parsed[0].num_damaged_lines, parsed[0].num_lost_events) == (0, 0)
+    assert (parsed[0].losses.damaged_lines, parsed[0].losses.lost_events) == (0, 0)
 
 
 def test_reads_of_every_kind_with_offset_size_and_latency(parsed):
@@ -158,14 +158,14 @@ def test_a_name_may_have_tabs_and_lines_and_one_that_was_cut_is_counted():
     parser = bpftrace.Parser(folder="/d")
     first, _ = parser.parse(lines)
     assert first[1]["path"] == "/d/a\tb\nc\td"
-    assert parser.num_damaged_lines == 1
+    assert parser.losses.damaged_lines == 1
 
 
 def test_lost_events_and_damaged_lines_are_counted():
     parser = bpftrace.Parser(folder="/d")
     lines = ["Lost 12 events\n", "call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n"]
     assert list(parser.parse(lines)) == []
-    assert (parser.num_lost_events, parser.num_damaged_lines) == (12, 3)
+    assert (parser.losses.lost_events, parser.losses.damaged_lines) == (12, 3)
 
 
 @pytest.mark.parametrize(

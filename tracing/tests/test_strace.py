@@ -20,8 +20,8 @@ def parsed():
 
 
 def test_every_line_is_understood(parsed):
-    assert parsed[0].num_damaged_lines == 0
-    assert parsed[0].num_calls_cut_short == 0
+    assert parsed[0].losses.damaged_lines == 0
+    assert parsed[0].losses.calls_cut_short == 0
 
 
 def test_reads_of_every_kind_with_offset_size_and_latency(parsed):
@@ -102,14 +102,14 @@ def test_calls_that_threads_interleave_are_joined():
     assert close["operation"] == "close"
     assert (read["realtime_ns"], read["latency_ns"], read["offset_bytes"]) == (10**9 + 1, 7, 16)
     assert (read["pid"], read["tid"]) == (10, 11)
-    assert parser.num_calls_cut_short == 1
+    assert parser.losses.calls_cut_short == 1
 
 
 @pytest.mark.parametrize("line", ["gibberish\n", "11 1.000000001 read(3</d/x>, ", "11 <... read\n"])
 def test_damaged_lines_are_counted(line):
     parser = strace.Parser(folder="/d")
     assert list(parser.parse([line])) == []
-    assert parser.num_damaged_lines == 1
+    assert parser.losses.damaged_lines == 1
 
 
 def test_calls_whose_path_cannot_be_read():
@@ -123,7 +123,7 @@ def test_calls_whose_path_cannot_be_read():
     opened, renamed = [row for _, row in parser.parse(lines)]
     assert (opened["path"], opened["error"]) == ("unknown:", "EFAULT")
     assert (renamed["path"], renamed["new_path"]) == ("/data/a", "unknown:")
-    assert parser.num_damaged_lines == 1
+    assert parser.losses.damaged_lines == 1
 
 
 def test_a_file_that_creat_opens_is_written_from_its_begin():
@@ -242,4 +242,4 @@ def test_a_thread_is_told_from_a_process_after_a_making_that_failed_or_never_ret
 
 def test_arguments_that_are_missing_are_counted():
     _, parser = calls("7 read(3</d/x>) = 4", "7 close_range(3) = 0", '7 unlink("/d/\\") = 0')
-    assert parser.num_damaged_lines == 3
+    assert parser.losses.damaged_lines == 3
