@@ -74,6 +74,7 @@ def missing() -> str | None:
         return f"{version.strip() or 'this bpftrace'} is too old; {oldest} or later is needed"
     if os.geteuid() != 0:
         return "it needs root; take the trace with sudo"
+    # Last, because it lists some thousand folders.
     if not chosen_programs(tracepoints()):
         return "this kernel has none of the tracepoints in question, or hides them"
     return None

@@ -161,6 +161,7 @@ class CallParser:
         self._files[pid] = {fd: f for fd, f in self._files[pid].items() if fd < _KEPT_BY_EXEC}
 
     def _duplicate(self, pid: int, fd: int, new_fd: int) -> None:
+        # A copy of what is not known is not known.
         if file := self._files[pid].get(fd):
             self._files[pid][new_fd] = file
         else:

@@ -91,6 +91,7 @@ def rate(rows: pd.DataFrame, bins: np.ndarray) -> np.ndarray:
 def _by_class(place: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray, weights=None):
     """A histogram, the classes of files on top of each other."""
     groups = {name: group for name, group in calls.groupby("file_class") if name in CLASS_COLORS}
+    # Always in this order, so that a class lies where it lay on the page of another trace.
     names = [name for name in CLASS_COLORS if name in groups]
     if names:
         place.hist(
@@ -294,6 +295,7 @@ def block_io(trace: Loaded) -> str | None:
         group = found[found["operation"].str.contains(letter)]
         rates[name] = (bins, rate(group, bins), color)
         means = group.groupby(np.digitize(group["seconds"], bins))["latency_ns"].mean() / 1e6
+        # The numbers of bins count from 1.
         latencies[name] = (bins[means.index - 1], means, color)
     panels = [
         partial(draw_curves, "block devices, MB/s", rates),

@@ -64,6 +64,7 @@ def compare(a: Finished, b: Finished) -> Comparison:
     both = {"A": a, "B": b}
     phases = pd.DataFrame({name: _phase_seconds(trace) for name, trace in both.items()}).fillna(0)
     usage = {name: _usage(trace.summary) for name, trace in both.items()}
+    # Of nothing there is no ratio: all are counted from one.
     return Comparison(
         phases=_largest_first(phases, lambda found: found["B - A"]),
         calls=calls,

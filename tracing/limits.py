@@ -15,6 +15,7 @@ from typing import NamedTuple
 CGROUPS = Path("/sys/fs/cgroup")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _LARGEST = 2**63
+# The shell joins, then becomes the command: nothing of it runs outside.
 _JOIN = 'echo $$ > "$0" && exec "$@"'
 
 
@@ -102,6 +103,7 @@ class MemoryGroup:
 
     def remove(self) -> None:
         """Removes the group once its processes are gone; what it had in the page cache stays."""
+        # The kernel lets go of a group some time after its last process has ended.
         for folder in self.folders:
             for _ in range(50):
                 with contextlib.suppress(OSError):

@@ -52,6 +52,7 @@ def write(folders: Sequence[Path], output: Path) -> dict:
     bounds = [host["error_bound_of_clock_ns"] for host in hosts]
     apart = None
     if None not in bounds:
+        # The two that know least of their clocks may be the furthest apart.
         apart = sum(sorted(b + h["error_bound_of_stamps_ns"] for b, h in zip(bounds, hosts))[-2:])
     found = {
         "clock": "CLOCK_REALTIME",
@@ -99,6 +100,7 @@ def _write_table(hosts: Sequence[dict], table: str, output: Path) -> None:
         part = pa.Table.from_pandas(found, tables.schema(table), preserve_index=False)
         column = pa.array([host["host"]] * len(found), pa.string()).dictionary_encode()
         parts.append(part.add_column(0, "host", column))
+    # Words of several hosts get the same numbers.
     merged = pa.concat_tables(parts, promote_options="permissive").unify_dictionaries()
     pq.write_table(merged.sort_by("realtime_ns"), output / f"{table}.parquet", compression="zstd")
 

@@ -166,5 +166,6 @@ def _cards(trace: Loaded, summary: dict) -> Iterator[Card]:
     cores = usage["cpu_seconds"] / (summary["seconds"] or 1)
     yield Card("Processor time", f"{usage['cpu_seconds']:,.1f} s", f"{cores:.2f} processors busy")
     yield Card("Peak memory", bytes_text(usage["peak_resident_bytes"]), "resident, all processes")
+    # Adding 0 takes the sign from a zero.
     bound, drift = (clocks[name] / 1000 for name in ("error_bound_ns", "drift_ns"))
     yield Card("Clocks", f"± {bound:.1f} µs", f"drift {drift + 0:.1f} µs over the trace")

@@ -117,6 +117,7 @@ def _whole_calls(lines: Iterable[str], begun: dict[int, _Call]) -> Iterator[_Cal
             yield None
             continue
         call = _Call(int(found[1]), int(found[2]) * 10**9 + int(found[3]), found[4].rstrip("\n"))
+        # Lines of other threads stand between the halves of a call.
         if call.text.endswith(_UNFINISHED):
             begun[call.tid] = call._replace(text=call.text.removesuffix(_UNFINISHED))
         elif resumed := _RESUMED.match(call.text):

@@ -124,6 +124,8 @@ def points(given: argparse.Namespace) -> list[Point]:
     """All combinations: computed ones first, and most memory first."""
     memories = sorted(given.memory or [None], key=_most_first)
     names = ("compute", "memory", "batch", "workers", "cache")
+    # Sleeping steps last as long as computed ones, which come first, and with most memory first,
+    # where they wait the least.
     grid = itertools.product(
         sorted(given.compute), memories, given.batch, given.workers, given.cache
     )
@@ -177,6 +179,7 @@ def run_all(sweep: Sweep, grid: Sequence[Point], notes: Sequence[str]) -> list[d
     """
     folder = sweep.output / "points"
     folder.mkdir(parents=True, exist_ok=True)
+    # A half point is not gone on with: its cache and its trace would be those of two parts.
     for unfinished in folder.glob("*.unfinished"):
         shutil.rmtree(unfinished)
     rows: list[dict] = []
@@ -228,6 +231,7 @@ def _run(sweep: Sweep, point: Point, step_s: float | None) -> dict:
     with written_beside(unfinished / "point.json") as file:
         file.write(json.dumps(row, indent=1) + "\n")
     shutil.rmtree(unfinished / "run", ignore_errors=True)  # checkpoints: nobody reads them again
+    # Last of all: a folder under the point's own name is whole.
     unfinished.rename(sweep.folder(point))
     return row
 
@@ -275,6 +279,7 @@ def _call(sweep: Sweep, folder: Path, words: Sequence[str], environment: dict) -
         except subprocess.TimeoutExpired:
             return None
         finally:  # after Ctrl-C too
+            # The tracing passes it on to the command, and closes the trace.
             process.terminate()
             process.wait()
 
@@ -292,6 +297,7 @@ def _record(sweep: Sweep, notes: Sequence[str]) -> None:
       ValueError: the folder holds something else.
     """
     path = sweep.output / "sweep.json"
+    # From another working folder the same words may mean other files.
     data = [str(Path(each).resolve()) for each in sweep.data]
     same = {"command": list(sweep.command), "data": data, "backend": sweep.backend}
     if sweep.output.exists() and (not sweep.output.is_dir() or any(sweep.output.iterdir())):
@@ -401,6 +407,7 @@ def _say(line: str) -> None:
 @ends_in_one_line("sweep")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a sweep, or goes on with one."""
+    # As Ctrl-C does, it leaves a sweep that can be gone on with.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = _parser().parse_args(arguments)
     sweep = _checked(given)

@@ -33,6 +33,7 @@ def row(folder: Path, given: dict) -> dict:
         return found  # the command was not there, or the disk was full
     access, phases = summary["access"], summary["phases"]
     training_s = sum(phase["seconds"] for phase in phases if phase["name"] == "block")
+    # A block stands still while a checkpoint is written in it.
     training_s -= sum(phase["saving_seconds"] or 0 for phase in phases)
     passes = access["passes"] or []
     found |= {name: access["page_cache"][name] for name in _OF_THE_CACHE} | {

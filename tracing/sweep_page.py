@@ -109,6 +109,7 @@ def _draw(
       rows: all points of the picture, which have the same axis in each panel.
     """
     limits = {_limit(row): row["memory_to_data_ratio"] for row in sorted(rows, key=_limit)}
+    # Not to scale: limits may lie decades apart, and no limit has a place, too.
     places = {limit: n for n, limit in enumerate(limits)}
     for number, (label, points) in enumerate(curves.items()):
         known = [(places[_limit(row)], value) for row, value in points if value is not None]

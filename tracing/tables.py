@@ -69,6 +69,7 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO]:
     """
     if path.exists() and not path.is_file():
         raise ValueError(f"{path}: exists and is not a regular file; give the name of a file")
+    # Within a folder the renaming is one step.
     unfinished = path.with_name(path.name + ".unfinished")
     try:
         with unfinished.open(mode, encoding=None if "b" in mode else "utf-8") as file:

@@ -89,6 +89,7 @@ def workload(trace: Finished) -> dict:
             "data_loader": "tensorflow",
             "batch_size": steps.batch_size,
             "read_threads": of_training["tid"].nunique(),
+            # The most frequent one: the last read of a file may ask for less.
             "transfer_size": int(training["requested_bytes"].mode().iloc[-1]),
             "file_shuffle": "seed" if order != sorted(order) else "off",
         },
@@ -176,6 +177,7 @@ def _dataset(trace: Finished, events: pd.DataFrame, paths: list[str], *, has_eva
     sizes = known.loc[known["path"].isin(paths), "size_bytes"].dropna()
     if not records or sizes.empty:
         raise ValueError("the TFRecords were gone when the trace ended: their records are unknown")
+    # One number for all files is what DLIO takes.
     per_file = round(float(sizes.mean()) / (records["mean_bytes"] + _FRAME_BYTES))
     eval_samples = mllog.value_of(events, "eval_samples", 0)
     length, spread = round(records["mean_bytes"]), round(records["stdev_bytes"])

@@ -86,6 +86,7 @@ class Finished(Tables):
             with tqdm(
                 total=num_rows, desc=table, unit=" rows", delay=_SILENT_SECONDS, disable=None
             ) as progress:
+                # Of a million calls all at once would be gigabytes of Python's objects.
                 for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
                     yield from zip(*(batch.column(name).to_pylist() for name in columns))
                     progress.update(len(batch))
