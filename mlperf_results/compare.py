@@ -162,27 +162,27 @@ class Comparison:
         """Return the comparison for a terminal."""
         a, b = self.a, self.b
         recorded = a.made_on.keys() & b.made_on.keys()
-        found = [_about("A", a), _about("B", b)]
+        lines = [_about("A", a), _about("B", b)]
         # First: a comparison on two hosts also compares the hosts.
         if others := differing(a, b, [name for name in MACHINE if name in recorded]):
-            found.append("ON OTHER HOSTS, to which differences below may be due:")
-            found += [f"  {line}" for line in others]
+            lines.append("ON OTHER HOSTS, to which differences below may be due:")
+            lines += [f"  {line}" for line in others]
         elif not recorded & set(MACHINE):
-            found.append("on which hosts they ran is not recorded of both")
+            lines.append("on which hosts they ran is not recorded of both")
         if tasks := [f"{name}: {a.task[name]} -> {b.task[name]}" for name in _other_task(a, b)]:
-            found.append(f"ANOTHER TASK: {'; '.join(tasks)}")
+            lines.append(f"ANOTHER TASK: {'; '.join(tasks)}")
         unlike = differing(a, b, sorted(recorded - set(MACHINE)))
-        found += [f"unlike in {line}" for line in unlike[:_MOST_DIFFERENCES_SHOWN]]
+        lines += [f"unlike in {line}" for line in unlike[:_MOST_DIFFERENCES_SHOWN]]
         if (more := len(unlike) - _MOST_DIFFERENCES_SHOWN) > 0:
-            found.append(f"unlike in {more} more")
-        found += [f"  {line}" for line in (*self.changes, *self.not_compared)]
-        found += _methods("  ", self.changes)
+            lines.append(f"unlike in {more} more")
+        lines += [f"  {line}" for line in (*self.changes, *self.not_compared)]
+        lines += _methods("  ", self.changes)
         if self.parts:
             unit = self.parts[0].figure.unit
-            found.append(f"  where the seconds went, {unit}, largest change first:")
-            found += [f"    {part}" for part in self.parts]
-            found += _methods("    ", self.parts)
-        return found
+            lines.append(f"  where the seconds went, {unit}, largest change first:")
+            lines += [f"    {part}" for part in self.parts]
+            lines += _methods("    ", self.parts)
+        return lines
 
 
 def compare(a: Side, b: Side, *, difference: float = DIFFERENCE) -> Comparison:

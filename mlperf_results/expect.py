@@ -245,7 +245,7 @@ class Published:
         Every result is predicted without all of its submitter and, unless its count is to be a
         published one, without those of its count.
         """
-        found = []
+        predicted = []
         for submitter in np.unique(self.submitter):
             # One submitter publishes the same machine several times: all of them are left out.
             among = self.submitter != submitter
@@ -260,9 +260,9 @@ class Published:
                     rows = np.flatnonzero(alike)
                     rate, minutes = predict(place, rows, is_published)
                     errors = self.log_rate[row] - rate, self.log_minutes[row] - minutes
-                    found.append((row, self.doublings(place, rows), errors))
-        of, doublings = [row for row, *_ in found], [doublings for _, doublings, *_ in found]
-        logarithms = np.array([errors for *_, errors in found])
+                    predicted.append((row, self.doublings(place, rows), errors))
+        of, doublings = [row for row, *_ in predicted], [far for _, far, *_ in predicted]
+        logarithms = np.array([errors for *_, errors in predicted])
         return Errors(self.family[of], self.submitter[of], np.array(doublings), logarithms)
 
     def doublings(self, place: np.ndarray, rows: np.ndarray) -> float:

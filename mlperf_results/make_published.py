@@ -187,8 +187,8 @@ def _accelerators(description: Mapping[str, object], runs: Sequence[RunResult]) 
 def _precision(runs: Sequence[RunResult]) -> str | None:
     """Return that of linear layers, on which all logs agree; a foreign log may hold anything."""
     named = [run.hyperparameters.get("lowest_numerical_precision_in_linear") for run in runs]
-    found = {name if isinstance(name, str) else None for name in named}
-    return found.pop() if len(found) == 1 else None
+    names = {name if isinstance(name, str) else None for name in named}
+    return names.pop() if len(names) == 1 else None
 
 
 def _text(description: Mapping[str, object], name: str) -> str | None:
@@ -202,8 +202,8 @@ def _whole(value: object) -> int | None:
 
 def _common(values: Sequence[float | None]) -> int | None:
     """Return what all logs that say it agree on."""
-    found = {value for value in values if value is not None}
-    return int(found.pop()) if len(found) == 1 else None
+    distinct = {value for value in values if value is not None}
+    return int(distinct.pop()) if len(distinct) == 1 else None
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -214,7 +214,7 @@ def _framework_differs(own: Entry, other: Entry) -> bool:
 def unlike(own: Entry, other: Entry) -> list[str]:
     """Return how a published system differs from one's own, in what is known of both."""
     differs = own.family not in (UNKNOWN, other.family)
-    found = [f"{other.family}, not {own.family}"] if differs else []
+    differences = [f"{other.family}, not {own.family}"] if differs else []
     # Few closed logs say their length, which the rules fix.
     tokens = other.max_sequence_length or (MAX_SEQ_LENGTH if other.division == "closed" else None)
     for name, mine, theirs in (
@@ -223,18 +223,18 @@ def unlike(own: Entry, other: Entry) -> list[str]:
         ("tokens", own.max_sequence_length, tokens),
     ):
         if mine is not None and theirs is not None and mine != theirs:
-            found.append(f"{name} {theirs:,}, not {mine:,}")
+            differences.append(f"{name} {theirs:,}, not {mine:,}")
     if _framework_differs(own, other):
-        found.append(f"{'/'.join(other.frameworks)}, not {'/'.join(own.frameworks)}")
+        differences.append(f"{'/'.join(other.frameworks)}, not {'/'.join(own.frameworks)}")
     if own.division != other.division:
-        found.append(f"division {other.division}, not {own.division}")
+        differences.append(f"division {other.division}, not {own.division}")
     if own.num_weights and "miniature" in own.departures:
-        found.append("BERT-large, not a miniature")
+        differences.append("BERT-large, not a miniature")
     if other.rcp_scaling_factor:
-        found.append(f"its time is scaled by {other.rcp_scaling_factor:.4f}")
+        differences.append(f"its time is scaled by {other.rcp_scaling_factor:.4f}")
     if own.runs != other.runs:
-        found.append(f"{other.runs} runs, not {own.runs}")
-    return found
+        differences.append(f"{other.runs} runs, not {own.runs}")
+    return differences
 
 
 def chosen(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:

@@ -204,14 +204,14 @@ class Entry:
     @property
     def departures(self) -> tuple[str, ...]:
         """Why it is shown and never ranked; empty if it is like closed results."""
-        found = [] if self.division == "closed" else [self.division or "no division"]
+        reasons = [] if self.division == "closed" else [self.division or "no division"]
         if self.num_weights and self.num_weights < NUM_WEIGHTS_OF_BERT_LARGE:
-            found.append("miniature")
+            reasons.append("miniature")
         elif self.max_sequence_length not in (None, MAX_SEQ_LENGTH):
-            found.append(f"sequences of {self.max_sequence_length} tokens")
+            reasons.append(f"sequences of {self.max_sequence_length} tokens")
         if self.minutes is None:
-            found.append("logs missing" if self.runs_missing else "did not converge")
-        return tuple(found)
+            reasons.append("logs missing" if self.runs_missing else "did not converge")
+        return tuple(reasons)
 
     @property
     def caveat(self) -> str:
@@ -237,11 +237,11 @@ def with_twins(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries, those with the timed runs of an earlier one marked."""
     # By minutes to four digits: submitters hand the same logs in under another name, or round.
     first: dict[tuple, str] = {}
-    found = []
+    marked = []
     for entry in entries:
         earlier = first.setdefault(tuple(sorted(entry.run_minutes)) or (entry.name,), entry.name)
-        found.append(replace(entry, same_logs_as=earlier if earlier != entry.name else None))
-    return found
+        marked.append(replace(entry, same_logs_as=earlier if earlier != entry.name else None))
+    return marked
 
 
 def load(path: Path = TABLE) -> list[Entry]:

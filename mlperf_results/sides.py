@@ -110,10 +110,10 @@ def read_side(name: str) -> Side:
     with paths.failures_named(place):
         if not place.exists():
             return side_of_entry(published_entry(name))
-        found = _side(name, place)
-    if not found.runs:
-        raise ValueError(f"{name}: no run in it counts; {in_words(found.left_out)}")
-    return found
+        side = _side(name, place)
+    if not side.runs:
+        raise ValueError(f"{name}: no run in it counts; {in_words(side.left_out)}")
+    return side
 
 
 def read_alternating(name: str) -> tuple[str, str] | None:

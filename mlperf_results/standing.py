@@ -53,8 +53,8 @@ def read_own(
     with paths.failures_named(place):
         org_dirs = [place] if (place / "results").is_dir() else []
         if (place / CAMPAIGN_RECORD).exists():
-            found = sorted(results.parent for results in place.glob("submission/*/results"))
-            org_dirs = [path for path in found if path.name[0] != "."]  # not whole, its writer died
+            org_dirs = sorted(results.parent for results in place.glob("submission/*/results"))
+            org_dirs = [path for path in org_dirs if path.name[0] != "."]  # its writer died
             if not org_dirs:
                 raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
         folders = [

@@ -194,18 +194,18 @@ def _marker(entry: Entry, is_own: bool) -> str:
 
 def _runs(entries: Sequence[Entry], rows: Mapping[str, Sequence]) -> dict[str, list]:
     """Return a row for each converged run whose samples are known, with columns of its entry."""
-    found = [
+    counted = [
         (place, samples, minutes)
         for place, entry in enumerate(entries)
         for samples, minutes in zip(entry.run_samples, entry.run_minutes, strict=True)
         if samples and entry.global_batch_size
     ]
-    places = [place for place, *_ in found]
+    places = [place for place, *_ in counted]
     of_entry = ("name", "batch", "color", "caveat", "is_own", "marker")
     return {
         "row": places,
-        "samples": [samples for _, samples, _ in found],
-        "minutes": [minutes for *_, minutes in found],
+        "samples": [samples for _, samples, _ in counted],
+        "minutes": [minutes for *_, minutes in counted],
         "size": [16 if rows["is_own"][place] else 5 for place in places],
         **{name: [rows[name][place] for place in places] for name in of_entry},
     }

@@ -62,8 +62,8 @@ def description_path(org_dir: paths.Location, system: str) -> paths.Location:
 
 def result_files(folder: paths.Location) -> list[paths.Location]:
     """Return result_0.txt, result_1.txt, ... of a folder, by number."""
-    found = {path: path.stem.removeprefix("result_") for path in folder.glob("result_*.txt")}
-    return sorted(found, key=lambda path: int(found[path]) if found[path].isdecimal() else -1)
+    numbers = {path: path.stem.removeprefix("result_") for path in folder.glob("result_*.txt")}
+    return sorted(numbers, key=lambda path: int(numbers[path]) if numbers[path].isdecimal() else -1)
 
 
 def _copy_sources(folder: Path) -> None:

@@ -152,8 +152,8 @@ def check_rcp(
 
 
 def _number(pattern: str, text: str) -> float | None:
-    found = re.search(pattern, text)
-    return float(found.group(1)) if found else None
+    match = re.search(pattern, text)
+    return float(match.group(1)) if match else None
 
 
 def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False) -> ToolVerdict:
@@ -191,10 +191,10 @@ def check_seeds(result_files: Sequence[paths.Location], ruleset: str) -> ToolVer
     with _copied(names) as (local, original), warnings.catch_warnings(action="ignore"):
         try:
             # Private; mlperf-logging is pinned.
-            found = SeedChecker(ruleset)._assert_unique_seed_per_run(local)
+            findings = SeedChecker(ruleset)._assert_unique_seed_per_run(local)
         except TypeError as error:  # the place of a seed, file and line, may be lists in a log
-            found = [f"TypeError: {error}"]
-    reasons = tuple(map(original, found))
+            findings = [f"TypeError: {error}"]
+    reasons = tuple(map(original, findings))
     return ToolVerdict("seed checker", not reasons, reasons)
 
 
@@ -236,10 +236,10 @@ def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
         # It prints a table for people; the numbers are in a file beside the CSV.
         options = ["-m", "mlperf_logging.result_summarizer", str(org_dir), "training", ruleset]
         finished = _python(*options, "--csv", str(table), ruleset=ruleset)
-        found = table.with_suffix(".json")
-        if finished.returncode or not found.exists():
+        numbers = table.with_suffix(".json")
+        if finished.returncode or not numbers.exists():
             raise ValueError(f"the official summarizer failed: {last_line(finished.stderr)}")
-        rows = json.loads(found.read_text(encoding="utf-8"))
+        rows = json.loads(numbers.read_text(encoding="utf-8"))
     return {row["system"]: row.get("bert") for row in rows}
 
 

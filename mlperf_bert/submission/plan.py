@@ -72,10 +72,10 @@ class Campaign:
 
     def output_dirs(self, number: int) -> list[paths.Location]:
         """Return the directories of one run, the newest last; only a bucket has several."""
-        found = [self.runs_dir / str(number)]
-        while (later := self.runs_dir / f"{number}.repeat-{len(found)}").exists():
-            found.append(later)
-        return found
+        folders = [self.runs_dir / str(number)]
+        while (later := self.runs_dir / f"{number}.repeat-{len(folders)}").exists():
+            folders.append(later)
+        return folders
 
     def flags_of_commands(self) -> list[list[str]]:
         """Return the flags of the training, and of its evaluation if offline, but --output_dir."""

@@ -99,8 +99,8 @@ def _mean_watts(records: Sequence[Record], log: Location, where: str, minutes: f
 
 
 def _efficiency(records: Sequence[Record], log: Location) -> float:
-    found = [record for record in records if record.key == "conversion_eff"]
-    return _number(found[-1], log) if found else 1.0
+    logged = [record for record in records if record.key == "conversion_eff"]
+    return _number(logged[-1], log) if logged else 1.0
 
 
 def _number(record: Record, log: Location) -> float:

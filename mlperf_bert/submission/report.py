@@ -157,17 +157,17 @@ def _energy_card(runs: Sequence[RunResult]) -> list[Card]:
 
 
 def _problems(system: SystemVerdict) -> list[str]:
-    found = list(system.problems)
-    if not any("seed" in problem for problem in found):
-        found += system.seeds.reasons
+    problems = list(system.problems)
+    if not any("seed" in problem for problem in problems):
+        problems += system.seeds.reasons
     names: dict[str, list[str]] = {}  # each finding of the compliance checker, and the logs with it
     for verdict in system.compliance:
         for message in () if verdict.passed else verdict.messages:
             names.setdefault(message, []).append(verdict.path.name)
     for message, logs in names.items():
         is_in_all = len(logs) == len(system.runs) > 1
-        found.append(f"{'all logs' if is_in_all else ', '.join(logs)}: {message}")
-    return found
+        problems.append(f"{'all logs' if is_in_all else ', '.join(logs)}: {message}")
+    return problems
 
 
 def _rows(system: SystemVerdict) -> list[list[tuple[str, bool | None]]]:
@@ -202,15 +202,15 @@ def _kwh(run: RunResult) -> float | None:
 
 
 def _facts(facts: Mapping[str, object]) -> list[tuple[str, str]]:
-    found = []
+    rows = []
     for name, value in facts.items():
         if value in ("", None):
             continue
         words = str(value)
         if isinstance(value, Mapping):
             words = ", ".join(f"{key} {entry}" for key, entry in value.items())
-        found.append((name.replace("_", " "), words))
-    return found
+        rows.append((name.replace("_", " "), words))
+    return rows
 
 
 @ends_in_one_line("report")

@@ -175,15 +175,15 @@ def timeline(runs: Sequence[RunResult]) -> Picture:
 def ledgers(runs: Sequence[RunResult]) -> Picture | None:
     """Draw where every second of every run went, in percent; None if no log keeps a ledger."""
     seconds = [run.seconds or {} for run in runs]
-    totals = [sum(found.values()) or 1.0 for found in seconds]
+    totals = [sum(spent_of_run.values()) or 1.0 for spent_of_run in seconds]
     shares = [
-        {kind: 100 * spent / total for kind, spent in found.items()}
-        for found, total in zip(seconds, totals)
+        {kind: 100 * spent / total for kind, spent in spent_of_run.items()}
+        for spent_of_run, total in zip(seconds, totals)
     ]
     colors = {
         kind: color
         for kind, color in _KIND_COLORS.items()
-        if any(found.get(kind) for found in seconds)
+        if any(spent_of_run.get(kind) for spent_of_run in seconds)
     }
     if not colors:
         return None
@@ -191,7 +191,7 @@ def ledgers(runs: Sequence[RunResult]) -> Picture | None:
     def draw(axes: Axes) -> None:
         ends = np.zeros(len(runs))
         for kind, color in colors.items():
-            parts = np.array([found.get(kind, 0.0) for found in shares])
+            parts = np.array([spent_of_run.get(kind, 0.0) for spent_of_run in shares])
             axes.barh(range(len(runs)), parts, left=ends, height=0.72, color=color)
             ends += parts
         axes.set_xlim(0, 100)

@@ -65,8 +65,8 @@ def runs_in(name: str | os.PathLike) -> list[RunFiles]:
     """
     place = paths.location(name)
     with paths.failures_named(place):
-        if found := _runs_in(place):
-            return found
+        if runs := _runs_in(place):
+            return runs
         why = "no run in it" if place.exists() else "there is no such file or folder"
     raise ValueError(f"{name}: {why}; {_WHAT_TO_GIVE}")
 
@@ -90,8 +90,8 @@ def _runs_in(place: paths.Location) -> list[RunFiles]:
         return [_of_output_dir(place, str(place))]
     if (place / CAMPAIGN_RECORD).exists():
         return _of_folders(place / "runs", is_campaign=True)
-    if found := _of_folders(place / "runs") or _of_folders(place):
-        return found
+    if runs := _of_folders(place / "runs") or _of_folders(place):
+        return runs
     folders = (place, place / "bert", *sorted(place.glob("results/*/bert")))
     results = {folder: logs for folder in folders if (logs := result_files(folder))}
     if len(results) > 1:  # of two systems' runs no figure is a mean
@@ -170,12 +170,12 @@ def runs_so_far(name: str, *, may_be_empty: bool = False) -> list[RunResult]:
     Raises:
       ValueError: there are no runs with a log, or one is damaged.
     """
-    found = [files.logs for files in runs_in(name) if files.logs]
-    if not found:
+    logs_of_runs = [files.logs for files in runs_in(name) if files.logs]
+    if not logs_of_runs:
         raise ValueError(f"{name}: no run in it has a log of MLPerf, which has the evaluations")
     return [
         _joined([read_run(log, may_run=True, may_be_empty=may_be_empty) for log in logs])
-        for logs in found
+        for logs in logs_of_runs
     ]
 
 

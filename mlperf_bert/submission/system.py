@@ -178,8 +178,8 @@ def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:
     """
     try:
         given = read_own_record(output_dir / RECORD_NAME)["parameters"]
-        found = given["num_workers"], given["device"]["num_gpus"]
+        counts = given["num_workers"], given["device"]["num_gpus"]
         uses_tpu = given["device"]["use_tpu"]
     except (OSError, ValueError, KeyError, TypeError):  # of another project, or none
         return None, None
-    return (None, None) if uses_tpu or any(type(n) is not int for n in found) else found
+    return (None, None) if uses_tpu or any(type(n) is not int for n in counts) else counts
