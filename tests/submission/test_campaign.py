@@ -129,6 +129,13 @@ def test_a_killed_run_interrupts_the_campaign(make, code):
     assert campaign._call(["sh", "-c", "kill -KILL $$"]) == -signal.SIGKILL
 
 
+def test_the_command_ends_with_75_if_its_run_is_killed(tmp_path, capsys):
+    killed = "--run_command=sh -c 'kill -KILL $$' sh"
+    words = ["--org=o", "--system=s", f"--output_dir={tmp_path / 'c'}", killed, "--", "--do_train"]
+    assert campaign.main(words) == campaign.EXIT_TRY_AGAIN == 75
+    assert "run 0 was stopped; the same command goes on" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("code", [75, 0])  # 0: the run had ended by itself
 def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number, code):
