@@ -68,7 +68,7 @@ def test_a_damaged_record_is_refused_in_the_same_words(tmp_path, read, damage):
 
 
 def test_a_folder_is_not_a_record(tmp_path):
-    with pytest.raises(ValueError, match=r"damaged \(a folder; give a regular file"):
+    with pytest.raises(ValueError, match=r"damaged \(is not a regular file; give one"):
         read_record(tmp_path, dict, remedy="")
 
 

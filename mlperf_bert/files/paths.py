@@ -39,13 +39,6 @@ _BUFFER_BYTES = 8 * 2**20
 _CAUSE_IN_A_GRAPH = re.compile(r"^(?:\s*\(\d+\) \w+:)?[ \t]*(\S.*)\n\s*\[\[\{\{node", re.MULTILINE)
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or the disk fails
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 class StoreUnavailable(OSError):
@@ -221,17 +214,13 @@ def free_bytes(folder: Location) -> float:
 class Status:
     """What a file system knows of a file or folder."""
 
-    kind: int
-    """As of stat.S_IFMT; an object is a regular file."""
+    is_file: bool
+    """Whether it is a regular file or an object."""
+    is_folder: bool
     size_bytes: int
     modified_ns: int
     """When it was written last, by its clock."""
     clock: str
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it is a regular file or an object."""
-        return self.kind == stat.S_IFREG
 
     def is_older_than(self, other: "Status") -> bool:
         """Whether it is known to be written before another; two clocks do not tell."""
@@ -243,11 +232,12 @@ def look_up(path: str | os.PathLike) -> Status:
     target = location(path)
     if isinstance(target, Path):
         local = target.stat()
-        return Status(stat.S_IFMT(local.st_mode), local.st_size, local.st_mtime_ns, "local")
+        is_file, is_folder = stat.S_ISREG(local.st_mode), stat.S_ISDIR(local.st_mode)
+        return Status(is_file, is_folder, local.st_size, local.st_mtime_ns, "local")
     with failures_named(target):  # epath's own has whole seconds
         remote = tensorflow().io.gfile.stat(str(target))
-    kind = stat.S_IFDIR if remote.is_directory else stat.S_IFREG
-    return Status(kind, remote.length, remote.mtime_nsec, "store")
+    is_folder = remote.is_directory
+    return Status(not is_folder, is_folder, remote.length, remote.mtime_nsec, "store")
 
 
 def status(path: str | os.PathLike) -> Status | None:
@@ -272,8 +262,7 @@ def require_regular_file(path: str | os.PathLike) -> Status:
     found = look_up(path)
     if not found.is_file:
         raise ValueError(
-            f"{path}: {_KINDS.get(found.kind, 'no file')}; give a regular file (write what it "
-            "would deliver into one)"
+            f"{path}: is not a regular file; give one (write what it would deliver into one)"
         )
     return found
 

@@ -6,7 +6,6 @@ int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sen
 
 import posixpath
 import re
-import stat
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -89,7 +88,7 @@ def _files_matching(pattern: str) -> list[tuple[str, paths.Status]]:
     with paths.failures_named(pattern):
         names = tf.io.gfile.glob(pattern)
     matches = zip(names, paths.in_parallel(paths.look_up, names))
-    return [(name, status) for name, status in matches if status.kind != stat.S_IFDIR]
+    return [(name, status) for name, status in matches if not status.is_folder]
 
 
 @tf.autograph.experimental.do_not_convert

@@ -342,7 +342,7 @@ def test_damaged_files_and_pickles_are_refused(model, tmp_path):
         assert "model.safetensors: cannot be read (" in model.refusal(tmp_path)
     weights.unlink()
     os.mkfifo(weights)
-    assert "a FIFO; give a regular file" in model.refusal(tmp_path)
+    assert "is not a regular file; give one" in model.refusal(tmp_path)
     weights.unlink()
     (model.folder / "pytorch_model.bin").write_bytes(b"a pickle")
     line = model.refusal(tmp_path)

@@ -173,7 +173,7 @@ BAD_FILES = {
     "cut off": (cut_off, "damaged or no Parquet file, behind row 0"),
     "a changed byte": (with_checksums, "damaged or no Parquet file, behind row 0"),
     "no file": (lambda path: path.symlink_to("none"), "a.parquet: no such file"),
-    "a FIFO": (os.mkfifo, "a FIFO; give a regular file"),
+    "a FIFO": (os.mkfifo, "is not a regular file; give one"),
 }
 
 

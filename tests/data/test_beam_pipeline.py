@@ -58,7 +58,7 @@ def test_a_fifo_is_refused_and_not_waited_for(work, flags, name):
     if "output_file" in flags:
         flags = {**flags, "output_file": work / flags["output_file"]}
     message = fails(run(work, **flags))
-    assert f"{work}/{name}: a FIFO; give a regular file" in message
+    assert f"{work}/{name}: is not a regular file; give one" in message
     assert not list(work.glob("*.tfrecord"))
 
 

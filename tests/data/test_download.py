@@ -136,9 +136,9 @@ def test_a_url_that_is_none_is_said_at_once(tmp_path, monkeypatch, host):
 def test_a_fifo_in_the_place_of_a_file_is_refused(server, tmp_path, name):
     os.mkfifo(tmp_path / name)
     [(_, problem)] = download.fetch_group([PUBLISHED], tmp_path, base_url=server.url)
-    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in str(problem)
+    assert f"{tmp_path}/{name}: is not a regular file; give one" in str(problem)
     [(_, problem)] = download.fetch_group([PublishedFile(name, None, MD5)], tmp_path)
-    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in str(problem)
+    assert f"{tmp_path}/{name}: is not a regular file; give one" in str(problem)
 
 
 def test_a_full_disk_names_file_and_url(server, small_disk):

@@ -67,7 +67,7 @@ BAD_REQUESTS = {
         lambda stored: {"max_seq_length": -1},
         r"--max_seq_length=-1: must be a number at least 1",
     ),
-    "a pipe": (pipe, "pipe: a FIFO; give a regular file"),
+    "a pipe": (pipe, "pipe: is not a regular file; give one"),
     "its own input": (
         lambda stored: {"output_tfrecord": linked(stored)},
         "link: is an input too; name",

@@ -324,7 +324,7 @@ def test_what_is_left_and_wrong_is_told_and_fetched(there, run, tmp_path):
     code, _, errors = run("config")
     assert code == 0
     assert "note: not taken: vocab.txt: 6 bytes, published are 2,000; remove it" in errors
-    assert "note: not taken: bert_config.json: a FIFO; give a regular file" in errors
+    assert "note: not taken: bert_config.json: is not a regular file; give one" in errors
     assert (tmp_path / "vocab.txt").read_bytes() == b"[PAD]\n"
     assert (tmp_path / "wiki" / "vocab.txt").read_bytes() == FILES["vocab.txt"]
 

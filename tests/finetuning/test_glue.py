@@ -83,7 +83,7 @@ def test_bad_files_are_one_line_each(tmp_path):
     assert f"{path}: no such file; --data_dir takes the folder of the" in refusal("sst2", tmp_path)
     assert "SST-2/train.tsv for this task" in refusal("sst2", tmp_path)
     path.mkdir(parents=True)
-    assert f"{path}: a folder; give a regular file" in refusal("sst2", tmp_path)
+    assert f"{path}: is not a regular file; give one" in refusal("sst2", tmp_path)
     path.rmdir()
 
     def found(*lines) -> str:
