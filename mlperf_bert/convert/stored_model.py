@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.convert import hub
-from mlperf_bert.files import whole
+from mlperf_bert.files import paths, whole
 
 # Copies that some versions store: here they are one weight with the original.
 _TIED = {
@@ -46,6 +46,7 @@ class StoredModel:
         self._files: dict[str, tuple[safetensors.safe_open, str]] = {}
         self._types: collections.Counter[str] = collections.Counter()
         for name in _files_of_weights(folder, model):
+            paths.require_regular_file(folder / name)  # safetensors would wait for a FIFO
             whole.require_unpacked(folder / name)
             with self._damage_named(name):
                 file = safetensors.safe_open(folder / name, framework="np")
