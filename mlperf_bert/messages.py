@@ -166,8 +166,7 @@ class Progress:
         self.done, self._silent = initial, silent
         self._bar = tqdm(
             total=total, initial=initial, desc=description,
-            unit="B" if in_bytes else f" {unit}", unit_scale=in_bytes, disable=silent,
-            miniters=1, dynamic_ncols=True,
+            unit=unit, unit_scale=in_bytes, disable=silent, miniters=1, dynamic_ncols=True,
             **({"file": sys.stderr} if sys.stderr.isatty() else elsewhere),
         )  # fmt: skip
 
