@@ -104,6 +104,7 @@ def test_a_parquet_file_and_a_public_model_make_a_run(made):
     assert set(steps) == {
         "training",
         "training examples",
+        "one file of examples",
         "evaluation examples",
         "clean-up",
         "documents to text",

@@ -289,10 +289,8 @@ def _made(
     """A part, or why it failed: an error of one part does not end the others."""
     try:
         return make_part(input_path, output, tokenizer, config)
-    except OSError as error:
+    except (ValueError, OSError) as error:
         return as_lines(error)
-    except ValueError as error:
-        return str(error)
 
 
 def make_part(

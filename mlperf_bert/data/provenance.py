@@ -153,18 +153,16 @@ def note(
     inputs: Iterable[File | str | os.PathLike],
     outputs: Iterable[str | os.PathLike],
     parameters: Mapping[str, object],
-    digests: Mapping[str, str] | None = None,
-    continues: bool = False,
 ) -> None:
-    """Describes a step of this process and adds it, as `add`; `digests` are those known already."""
+    """Describes a step of this process and adds it, as `add`."""
     record = Record(
         step=step,
-        inputs=describe_all(inputs, folder, digests),
-        outputs=describe_all(outputs, folder, digests),
+        inputs=describe_all(inputs, folder),
+        outputs=describe_all(outputs, folder),
         parameters=dict(parameters),
         made_with=made_with(),
     )
-    add(folder, record, continues=continues)
+    add(folder, record)
 
 
 def add(folder: paths.Location, record: Record, *, continues: bool = False) -> None:
