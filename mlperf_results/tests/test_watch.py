@@ -243,6 +243,14 @@ def test_a_run_is_outside_of_others_that_differ_little(tmp_path, capsys):
     assert code == watch.EXIT_OUTSIDE and "WARNING" in capsys.readouterr().out
 
 
+def test_one_of_several_runs_that_is_outside_is_enough(tmp_path):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12, 12))
+    good, bad = folder / "runs" / "1" / "bert.log", tmp_path / "bad.log"
+    write_log(bad, [0.3, 0.31, 0.31, 0.31, 0.31, 0.32])
+    for runs, code in [([good], 0), ([good, bad], 3), ([bad, good], 3)]:
+        assert watch.main([*map(str, runs), f"--reference={folder}"]) == code
+
+
 def test_a_log_that_grows_is_read_up_to_its_last_whole_line(tmp_path):
     write_log(tmp_path / "whole.log", [0.38, 0.39, 0.45], num_layers=24)
     text = (tmp_path / "whole.log").read_text()

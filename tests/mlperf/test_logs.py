@@ -67,6 +67,19 @@ def test_log_that_counts_epochs_takes_train_samples(tmp_path):
     assert run.evaluations[0].samples is None
 
 
+def test_init_lasts_from_the_first_rank_that_starts_to_the_last_that_stops(tmp_path):
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (6_000, "init_start", None, {}),
+        (0, "init_start", None, {}),
+        (24_000, "init_stop", None, {}),
+        (30_000, "init_stop", None, {}),
+        (30_000, "run_start", None, {}),
+        (60_000, "run_stop", None, {"status": "aborted"}),
+    )
+    assert logs.read_run(log).init_minutes == 0.5
+
+
 @pytest.mark.parametrize(
     "numbers",
     [(1, 2, 3), (0, 1, 2), (0.05, 0.1, 0.15), (1, 1, 1), (2, 2, 3), (335, 670, 1005)],

@@ -48,6 +48,15 @@ def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(tm
     assert "± 3.000 ms" in page and 'aria-label="Bytes read and written by host"' in page
 
 
+def test_any_two_hosts_are_within_the_bound(tmp_path):
+    folders = [
+        host(tmp_path, name, monotonic_s=1000, ahead_s=0, sync_ms=sync_ms, events=[1])
+        for name, sync_ms in (("a", 4), ("b", 1), ("c", 2))
+    ]
+    found = merge.write(folders, tmp_path / "merged")
+    assert found["error_bound_between_hosts_ns"] == (4 + 2) * MS + 2 * 200
+
+
 @pytest.mark.gate
 def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path):
     """Host b's clock is 3 ms ahead, and its daemon knows it only to 5 ms."""
