@@ -157,6 +157,14 @@ def test_steps_that_take_long_are_forecast_before_there_are_ten():
     assert "at most about 10 steps" in machine.said[0] and "warning" in machine.said[1]
 
 
+def test_a_resumed_run_is_forecast_by_its_own_steps():
+    """Not by the first of them, which is slow, however much of the time was used before."""
+    machine = Machine(before=500.0, step_seconds=lambda step: 20.0 if step == 0 else 1.0)
+    machine.run(until=20)
+    [forecast] = machine.said
+    assert 470 <= int(re.search(r"at most about (\d+) steps", forecast)[1]) <= 490
+
+
 TASK = SMALL
 
 

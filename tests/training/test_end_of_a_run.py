@@ -159,6 +159,16 @@ def test_the_last_step_is_evaluated_before_it_is_saved(tmp_path):
     assert stand.events == ["evaluate", "evaluate", "save 30", "saved"]
 
 
+def test_an_evaluation_is_in_the_file_before_it_is_published(tmp_path):
+    stand = Stand(num_train_steps=20)
+    stand.write = lambda kind, **figures: stand.events.append(f"write {kind}")
+    stand.flush = lambda: stand.events.append("flush")
+    stand.publish = lambda: stand.events.append("publish")
+    stand.run(tmp_path / "bert.log")
+    at = stand.events.index("write eval")
+    assert stand.events[at - 1 : at + 3] == ["evaluate", "write eval", "flush", "publish"]
+
+
 class EndsAtSecondEvaluation(Observer):
     """Ends a run after its second evaluation."""
 
@@ -275,3 +285,12 @@ def test_a_resumed_run_keeps_the_seed_that_was_drawn(config):
     team = workers.agree(config)
     team.release()
     assert team.resumes and team.seed == 7
+
+
+@pytest.mark.parametrize("error", [Interrupted, FloatingPointError, ValueError])
+def test_whatever_ends_a_run_its_directory_is_free(config, error):
+    """At once: in a bucket the lock of a process that is gone counts for forty seconds more."""
+    team = workers.agree(config)
+    with pytest.raises(error), team.failures_reported():
+        raise error
+    assert not team.output.location.exists()
