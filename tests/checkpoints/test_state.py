@@ -1,5 +1,6 @@
 """Which checkpoint a run goes on from, whatever the directory is called. CPU, seconds."""
 
+import errno
 import pathlib
 import shutil
 
@@ -100,6 +101,20 @@ def test_old_ones_go_once_the_new_one_is_listed(tmp_path, value, monkeypatch):
     save(state, value, 20)
     old = {path: names for path, names in listed.items() if "/model.ckpt-10." in path}
     assert len(old) == 2 and all(names == ["model.ckpt-20"] for names in old.values()), listed
+
+
+def test_of_one_that_cannot_be_listed_nothing_is_left(tmp_path, value, monkeypatch):
+    state = state_in(str(tmp_path), value)
+    save(state, value, 10)
+    before = sorted(tmp_path.iterdir())
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tf.compat.v1.train, "update_checkpoint_state", full)
+    with pytest.raises(OSError, match="make room and repeat the command to go on from step 10"):
+        save(state, value, 20)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 LISTS = {

@@ -96,6 +96,17 @@ def test_a_saved_position_goes_on_bitwise(stored, tmp_path, num_batches):
             assert np.array_equal(again[name], values), name
 
 
+def test_without_a_position_as_many_batches_are_skipped_as_were_trained(stored):
+    path, _ = stored
+    [expected] = batches_of(path, 96).skip(13).take(1)
+    again = pipeline.training_batches(
+        [path], SHAPE, batch_size=96, seed=None, pack_sequences=True, first_example=13 * 96
+    )
+    [found] = again.take(1)
+    for name, values in expected.items():
+        assert np.array_equal(found[name], values), name
+
+
 def published_lengths(rng, count: int) -> np.ndarray:
     """Lengths as in the published data: a quarter full, the others 165 on average, 247 in all.
 

@@ -120,3 +120,13 @@ def test_an_update_takes_the_rate_of_its_last_micro_batch():
     )
     rates = [float(schedule(update)) for update in range(5)]
     assert rates == pytest.approx([3 / 8, 7 / 8, 9 / 20, 5 / 20, 1 / 20])
+
+
+@pytest.mark.parametrize("start", [0, -3])
+def test_the_last_step_of_the_warm_up_is_below_the_peak(start):
+    schedule = WarmupPolynomialDecay(
+        learning_rate=1.0, num_train_steps=20, num_warmup_steps=8, start_warmup_step=start
+    )
+    end = 8 + start
+    rates = [float(schedule.at_step(step)) for step in (end - 1, end, end + 1)]
+    assert rates == pytest.approx([7 / 8, 1 - end / 20, 1 - (end + 1) / 20])
