@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -405,3 +406,17 @@ def test_a_worker_that_is_killed_is_named(monkeypatch):
     message = "split: a worker was killed, perhaps for lack of memory; lower --nworker"
     with pytest.raises(ValueError, match=message):
         stages.run(kill_oneself, [()] * 3, num_workers=2, description="split")
+
+
+def test_after_a_failure_what_has_not_begun_is_dropped():
+    begun = []
+
+    def fail_first(number: int) -> None:
+        begun.append(number)
+        if len(begun) == 1:
+            raise ValueError("the first file is bad")
+        time.sleep(0.02)
+
+    with pytest.raises(ValueError, match="the first file is bad"):
+        stages.run(fail_first, [(number,) for number in range(50)], num_workers=1, description="x")
+    assert len(begun) < 50

@@ -4,9 +4,11 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from mlperf_bert.programs import program
 from mlperf_bert.programs.program import Program, Value, kept
 from tests.helpers import starts
 from tests.training import generated_task
@@ -100,3 +102,13 @@ def test_an_exported_program_is_kept_for_what_it_depends_on(tmp_path):
         file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"\.stablehlo: is damaged .*digest.*; remove it$"):
         kept(tmp_path, "a", make)
+
+
+@pytest.mark.parametrize(
+    "file", ["encoder.py", "norm_forward.mlir", "optimizers.py", "steps.py", "config.py"]
+)
+def test_a_program_of_other_code_is_not_used(monkeypatch, file):
+    before, read = program._digest_of_code(), Path.read_bytes
+    changed = lambda path: read(path) + b"#" * (path.name == file)  # noqa: E731
+    monkeypatch.setattr(Path, "read_bytes", changed)
+    assert program._digest_of_code.__wrapped__() != before
