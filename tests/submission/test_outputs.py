@@ -34,13 +34,14 @@ LOG = "results/box/bert/result_1.txt"
 ITSELF = f"results/../{LOG}"
 REPLACING = [
     (compare, [".", f"--write_baseline={ITSELF}"], None),
-    (compare, [".", "--write_baseline=link.json"], True),
+    (compare, [".", "--write_baseline=link.json"], LOG),
     (compare, [LOG, "--write_baseline=../other/bert.log"], None),  # of a run that is not read
+    (compare, [LOG, "--write_baseline=link.json"], "../other/bert.log"),
     (standing, [".", f"--output={ITSELF}"], None),
-    (standing, [".", "--csv=link.json"], True),
+    (standing, [".", "--csv=link.json"], LOG),
     (standing, ["--custom_rcps=rcps.json", "--output=rcps.json"], None),
-    (report, [".", "--output=link.html"], True),  # the numbers, link.json
-    (watch, ["--reference=.", "--save=link.json"], True),
+    (report, [".", "--output=link.html"], LOG),  # the numbers, link.json
+    (watch, ["--reference=.", "--save=link.json"], LOG),
     (make_published, [".", f"--output={ITSELF}"], None),
 ]
 
@@ -48,7 +49,7 @@ REPLACING = [
 @pytest.mark.parametrize(("command", "words", "link"), REPLACING)
 def test_nothing_that_was_read_is_replaced(org_dir, refusal, command, words, link):
     if link:
-        Path("link.json").symlink_to(Path(LOG).absolute())
+        Path("link.json").symlink_to(Path(link).absolute())
     before = contents(org_dir)
     line = refusal(command, *words)
     assert re.search(r": is (an input too|a file of a run); name another file$", line)

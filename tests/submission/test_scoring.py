@@ -2,12 +2,15 @@
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
 from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.submission import verdict
+from mlperf_bert.submission.compliance import Verdict
+from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
 from tests.mlperf.example_log import write_log
 
 
@@ -28,6 +31,37 @@ def test_problems_of_a_result(tmp_path):
         "the same seed in several runs",
         "2 runs did not converge, the rules forgive 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "passed"),
+    [
+        ({}, True),
+        ({"refused_logs": 1}, True),
+        ({"refused_logs": 2}, False),
+        ({"rcp": False}, False),
+        ({"rcp": None}, False),  # nobody knows whether it converged credibly
+        ({"seeds": None}, True),  # does not apply
+        ({"seeds": False}, False),
+        ({"problems": ("9 logs",)}, False),
+        ({"olympic_minutes": None}, False),
+    ],
+)
+def test_a_result_passes_if_all_that_applies_does(changes, passed):
+    given = {"refused_logs": 0, "rcp": True, "seeds": True, "problems": (), "olympic_minutes": 9.0}
+    given |= changes
+    accepted = [number >= given["refused_logs"] for number in range(10)]
+    found = verdict.SystemVerdict(
+        name="box",
+        runs=(),
+        ruleset="5.0.0",
+        compliance=tuple(Verdict(Path("log"), "5.0.0", good, ()) for good in accepted),
+        rcp=RcpVerdict(given["rcp"], "", None, None, None, 1.0),
+        seeds=ToolVerdict("seed checker", given["seeds"]),
+        problems=given["problems"],
+        olympic_minutes=given["olympic_minutes"],
+    )
+    assert found.passed is passed
 
 
 def test_another_number_of_evaluation_samples_is_a_problem_of_the_closed_division(tmp_path):
