@@ -254,6 +254,25 @@ def test_medians_and_the_best_by_hand(tmp_path):
     ]
 
 
+def test_beside_a_better_run_the_results_say_whose_the_answers_are(tmp_path):
+    def write(*accuracies, **options):
+        runs = [
+            sweep.RunResult(
+                setting=Setting(learning_rate=1e-5, seed=seed),
+                folder=tmp_path,
+                epochs=[{"dev": {"accuracy": accuracy}}],
+            )
+            for seed, accuracy in enumerate(accuracies, start=1)
+        ]
+        sweep._write(tmp_path, TaskResult(task=glue.create("rte", ""), runs=runs), **options)
+        found = json.loads((tmp_path / "results.json").read_text())["tasks"]["rte"]
+        return found["best_setting"]["seed"], found["predictions_of"]["seed"]
+
+    assert write(50.0, is_predicted=True) == (1, 1)
+    assert write(50.0, 60.0) == (2, 1)
+    assert write(50.0, 60.0, is_predicted=True) == (2, 2)
+
+
 @pytest.mark.all
 def test_replicas_change_nothing(own):
     """Two of a MirroredStrategy, on two devices made of one CPU, against one."""
