@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracing import access, clocks, counters, sampling
+from tracing import access, clocks, counters, sampling, tables
 from tracing.tests import by_hand
 from tracing.tests.conftest import require, trace
 
@@ -356,3 +356,24 @@ def test_the_counters_of_another_name_space_are_sampled():
     assert [(row["device"], row["name_space"]) for row in rows] == [("lo", *found)]
     own = str(Path("/proc/self/ns/net").readlink())
     assert {row["name_space"] for row in sampling.network_rows()} == {own}
+
+
+def test_devices_of_one_name_in_two_name_spaces_grow_by_themselves(tmp_path):
+    clock = by_hand.pairs(10)
+    rows = [
+        {
+            "monotonic_ns": pair.monotonic_ns,
+            "realtime_ns": pair.realtime_ns,
+            "device": "eth0",
+            "name_space": name_space,
+            "received_bytes": received,
+            "sent_bytes": 0,
+        }
+        for pair, of_each in zip(clock, [(500, 7), (600, 27)])
+        for name_space, received in zip(("net:[1]", "net:[2]"), of_each)
+    ]
+    folder = tmp_path / "trace"
+    folder.mkdir()
+    tables.write_table(folder, "networks", rows, clocks.Alignment(clock))
+    found = by_hand.make(folder, [by_hand.opened(1, tmp_path / "data")])
+    assert found["usage"]["networks"] == {"eth0": {"received_bytes": 120, "sent_bytes": 0}}
