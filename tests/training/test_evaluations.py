@@ -15,7 +15,7 @@ ENTRY = json.dumps({"step": 5, **FIGURES}).encode()
 DAMAGED = {
     b"[]": "expected a JSON object, got list",
     b"[" * 100_000: "nested too deeply",
-    b"\xff": "is not UTF-8",
+    b"\xff": "can't decode byte 0xff",
     b'{"step"': "not JSON",
     b"{}": "step",
     ENTRY.replace(b"5", b'"5"', 1): "not a number|not supported between",
