@@ -73,8 +73,7 @@ def join(
         # The run here has no meter: this is the energy of the training's own logs.
         if taken := _energy_until(counted[-1], pieces):
             run.log_energy(taken, of="run")
-        stop = run.succeed if passing else run.abort
-        stop()
+        (run.succeed if passing else run.abort)()
     with written_beside(output) as file:
         file.write(log.held.encode())
     return "success" if passing else "aborted", run.samples
