@@ -308,13 +308,8 @@ def test_a_real_program_of_known_reads(tmp_path):
     assert of_class["distinct_bytes"] == 100_000
     assert of_class["read_amplification"] == (100_000 + 23_000) / 100_000
     assert found.summary["access"]["samples"] is None
-    assert found.summary["machine"]["hostname"] == platform.node()
-    clock, now = found.summary["machine"]["clock"], clocks.synchronisation()
-    assert (clock["is_synchronised"], clock["why"]) == (now["is_synchronised"], now["why"])
-    if now["error_bound_ns"] is None:
-        assert clock["error_bound_ns"] is None
-    else:  # it grows until the clock is set again
-        assert abs(clock["error_bound_ns"] - now["error_bound_ns"]) < 10**9
+    machine, now = found.summary["machine"], clocks.synchronisation()
+    assert machine["hostname"] == platform.node() and machine["clock"]["why"] == now["why"]
     assert found.summary["access"]["passes"][0]["call_bytes"] == 100_000
 
 

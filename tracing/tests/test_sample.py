@@ -77,11 +77,3 @@ def test_it_exports_to_fio_and_dlio(tmp_path, summary):
     assert workload["checkpoint"]["steps_between_checkpoints"] == 100
     assert workload["model"]["model_size_bytes"] == workload["checkpoint"]["model_size"]
     assert workload["dataset"]["record_length_bytes"] == round(summary["records"]["mean_bytes"])
-
-
-@pytest.mark.all
-def test_it_exports_to_dftracer_and_perfetto(tmp_path, capsys):
-    for target in ("dftracer", "perfetto"):
-        export.main([str(SAMPLE), f"--to={target}", f"--output={tmp_path / target}"])
-    num_calls = len(tables.read_table(SAMPLE, "file_ops", ["pid"]))
-    assert f"export: {num_calls:,} calls" in capsys.readouterr().err

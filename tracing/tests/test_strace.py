@@ -1,93 +1,12 @@
-"""strace's lines, recorded from a small program, as rows."""
+"""strace's lines, made by hand, as rows; `test_recorded` has those of a program."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tracing import backends, strace
-from tracing.tests.conftest import require, rows
-
-RECORDED = Path(__file__).parent / "recorded_strace.txt"
-
-
-@pytest.fixture(scope="module")
-def parsed():
-    lines = RECORDED.read_text().splitlines(keepends=True)
-    parser = strace.Parser(births=strace.births_in(lines), folder="/data/example")
-    return parser, list(parser.parse(lines))
-
-
-def test_every_line_is_understood(parsed):
-    assert parsed[0].losses.damaged_lines == 0
-    assert parsed[0].losses.calls_cut_short == 0
-
-
-def test_reads_of_every_kind_with_offset_size_and_latency(parsed):
-    reads = rows(parsed, "file_ops", kind="read", path="/data/example/part-00000", tid=8307)
-    columns = ("operation", "offset_bytes", "requested_bytes", "size_bytes")
-    assert [tuple(row[column] for column in columns) for row in reads] == [
-        ("read", 0, 4, 4),
-        ("pread64", 2, 8, 8),
-        ("preadv2", 4, None, 6),
-    ]
-    assert reads[0]["latency_ns"] == 27_802
-    assert reads[0]["realtime_ns"] == 1_795_249_478_389_004_477
-
-
-def test_a_thread_belongs_to_its_process_and_a_fork_is_one(parsed):
-    [thread] = rows(parsed, "process_events", event="thread")
-    assert (thread["pid"], thread["tid"]) == (8306, 8307)
-    [process] = rows(parsed, "process_events", event="process")
-    assert (process["pid"], process["parent_pid"]) == (8311, 8306)
-    [ended] = rows(parsed, "process_events", event="exit", pid=8311)
-    assert ended["detail"] == "exited with 3"
-
-
-def test_writes_with_positions_that_appending_does_not_tell(parsed):
-    writes = rows(parsed, "file_ops", kind="write")
-    columns = ("operation", "offset_bytes", "size_bytes")
-    assert [
-        (row["path"].removeprefix("/data/example/"), *(row.get(column) for column in columns))
-        for row in writes
-    ] == [
-        ("part-00000", "write", 0, 30),
-        ("out/ckpt.tmp", "write", 0, 7),
-        ("out/ckpt.tmp", "pwrite64", 7, 2),
-        ("out/copy", "sendfile", 0, 30),
-        ("out/copy", "sendfile", 30, 0),
-        ("out/model.ckpt-1.index", "write", None, 1),
-    ]
-
-
-def test_a_copy_within_the_kernel_reads_and_writes(parsed):
-    copies = rows(parsed, "file_ops", operation="sendfile", size_bytes=30)
-    assert [(row["kind"], row["path"].rpartition("/")[2]) for row in copies] == [
-        ("read", "part-00000"),
-        ("write", "copy"),
-    ]
-
-
-def test_creation_renaming_removal_in_the_folder_of_the_process(parsed):
-    created = rows(parsed, "file_ops", kind="create")
-    assert [row["path"] for row in created] == [
-        "/data/example/out",
-        "/data/example/part-00000",
-        "/data/example/out/ckpt.tmp",
-        "/data/example/out/copy",
-        "/data/example/out/model.ckpt-1.index",  # by a process that has changed its folder
-    ]
-    [renamed] = rows(parsed, "file_ops", kind="rename")
-    assert renamed["path"] == "/data/example/out/ckpt.tmp"
-    assert renamed["new_path"] == "/data/example/out/model.ckpt-1.index"
-    [removed] = rows(parsed, "file_ops", kind="remove")
-    assert removed["path"] == "/data/example/out/copy"
-
-
-def test_errors_are_named_and_move_no_bytes(parsed):
-    [missing] = rows(parsed, "file_ops", error="ENOENT")
-    assert (missing["path"], missing["size_bytes"]) == ("/data/example/nowhere", 0)
+from tracing.tests.conftest import require
 
 
 def test_calls_that_threads_interleave_are_joined():
