@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,9 @@ from mlperf_results.published import (
 _STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
 
 
+_TEXTS = ("accelerator_model_name", "host_processor_model_name", "framework")
+
+
 def entry_of(
     system: System,
     *,
@@ -73,32 +76,23 @@ def entry_of(
     Args:
       system: with the runs whose logs can be read; beside them those of power may be too.
       round, org: name the row, with the system's name.
-      num_failed_logs: of runs without an end.
-      num_missing_logs: of logs that are not there.
+      num_failed_logs, num_missing_logs: of runs without an end; of logs that are not there.
       scaling: multiplies the score; None: as the RCP checker says, if it was asked.
       notes: on the row.
     """
     runs, description, rcp = system.runs, system.description, system.rcp
     # The review's own factor, where there is one, was made with the points of its round.
-    if rcp and scaling is None and rcp.scaling != 1.0:
-        scaling = rcp.scaling
+    scaling = rcp.scaling if rcp and scaling is None and rcp.scaling != 1.0 else scaling
     converged = [run for run in runs if run.succeeded]
+    num_failed = len(runs) + num_failed_logs - len(converged)
     num_nodes = _whole(description.get("number_of_nodes"))
     folder = runs[0].path.parent if runs else None
     watts, why = measured_watts(folder, runs, num_nodes=num_nodes) if folder else (None, None)
-    if why:
-        notes = [*notes, f"{POWER_UNKNOWN}{why}"]
-    if system.copies:
-        notes = [*notes, f"{COPIES}{in_words(system.copies)}"]
-    if why := why_samples_are_unknown(runs):
-        notes = [*notes, why]
     minutes = [run.minutes for run in converged]
-    num_failed = len(runs) + num_failed_logs - len(converged)
     # Nobody knows whether a log that is missing was the slowest.
     mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
     accelerators = _accelerators(description, runs)
-    name = _text(description, "accelerator_model_name")
-    rating = re.search(r"\((\d+) ?W\)", name or "")
+    texts: dict[str, Any] = {name: _text(description, name) for name in _TEXTS}
     return Entry(
         round=round,
         org=org,
@@ -107,9 +101,7 @@ def entry_of(
         status=_status(description),
         nodes=num_nodes,
         accelerators=accelerators,
-        accelerator_model_name=name,
-        host_processor_model_name=_text(description, "host_processor_model_name"),
-        framework=_text(description, "framework"),
+        **texts,
         precision=_precision(runs),
         global_batch_size=_common([run.global_batch_size for run in runs]),
         max_sequence_length=_common([run.max_sequence_length for run in runs]),
@@ -121,13 +113,29 @@ def entry_of(
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
         watts=watts,
-        rated_watts=float(rating[1]) if rating else None,
+        rated_watts=_rated_watts(texts[_TEXTS[0]] or ""),
         rcp=str(rcp) if rcp else None,
         rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,
-        notes="; ".join(notes) or None,
+        notes="; ".join([*notes, *_notes(system, why)]) or None,
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
     )
+
+
+def _rated_watts(accelerator: str) -> float | None:
+    """The power in an accelerator's name, as in H100 (700W); None if it has none."""
+    rating = re.search(r"\((\d+) ?W\)", accelerator)
+    return float(rating[1]) if rating else None
+
+
+def _notes(system: System, why_no_power: str | None) -> Iterator[str]:
+    """What a reader of the row has to know of the logs."""
+    if why_no_power:
+        yield f"{POWER_UNKNOWN}{why_no_power}"
+    if system.copies:
+        yield f"{COPIES}{in_words(system.copies)}"
+    if why := why_samples_are_unknown(system.runs):
+        yield why
 
 
 def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[str, Any]:

@@ -83,8 +83,7 @@ def draw(
 ) -> Drawn:
     """Draw all that reacts: filters, table and plots."""
     own = [standing.own for standing in standings]
-    # One's own first: the table begins with them.
-    everything = [*own, *entries]
+    everything = [*own, *entries]  # one's own first: the table begins with them
     colors = _colors(everything)
     each = [
         *(_row(entry, True, RED) for entry in own),
@@ -96,12 +95,7 @@ def draw(
     run_filter = BooleanFilter(booleans=[True] * len(runs.data["row"]))
     lines, curves = (ColumnDataSource({name: [] for name in names}) for names in (
         ("xs", "ys", "color", "family"), ("xs", "ys", "color", "name")))  # fmt: skip
-    # A page with many curves shows nothing: some of the neighbours of each are chosen.
-    num_each = max(_MOST_CURVES // max(len(standings), 1), 1)
-    neighbours = {other.name for standing in standings for other in standing.neighbours[:num_each]}
-    rows.selected.indices = [
-        place for place, entry in enumerate(everything) if entry.name in neighbours
-    ]
+    rows.selected.indices = _chosen(standings, everything)
     count, legend = (
         Div(text="", sizing_mode="stretch_width", styles={"font-size": "13px"}) for _ in range(2)
     )
@@ -140,11 +134,21 @@ def draw(
         document.add_root(model)
     # As the filters stand at first: closed results, with a line through the fastest.
     document.js_on_event("document_ready", apply, show)
-    script, places = components(shown)
-    # Inline: the page loads nothing from elsewhere.
+    return Drawn(_library(), *components(shown), colors)
+
+
+def _chosen(standings: Sequence[Standing], everything: Sequence[Entry]) -> list[int]:
+    """The rows whose curves are shown at first."""
+    # A page with many curves shows nothing: some of the neighbours of each are chosen.
+    num_each = max(_MOST_CURVES // max(len(standings), 1), 1)
+    neighbours = {other.name for standing in standings for other in standing.neighbours[:num_each]}
+    return [place for place, entry in enumerate(everything) if entry.name in neighbours]
+
+
+def _library() -> str:
+    """Bokeh's own script, inline: the page loads nothing from elsewhere."""
     code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
-    library = Resources(mode="inline", components=code, log_level="error").render_js()
-    return Drawn(library=library, script=script, places=places, colors=colors)
+    return Resources(mode="inline", components=code, log_level="error").render_js()
 
 
 def _colors(entries: Sequence[Entry]) -> dict[str, str]:

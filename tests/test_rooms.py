@@ -26,7 +26,7 @@ CEILINGS = {
     "mlperf_bert/files": 1_134,
     "mlperf_bert/finetuning": 2_087,
     "mlperf_bert/input": 870,
-    "mlperf_bert/mlperf": 1_937,
+    "mlperf_bert/mlperf": 1_945,
     "mlperf_bert/model": 1_328,
     "mlperf_bert/model/kernels": 460,
     "mlperf_bert/optimization": 404,
@@ -34,7 +34,7 @@ CEILINGS = {
     "mlperf_bert/programs": 1_470,
     "mlperf_bert/submission": 2_343,
     "mlperf_bert/training": 5_364,
-    "mlperf_results": 3_673,
+    "mlperf_results": 3_685,
     "root": 705,
     "tracing": 7_222,
 }

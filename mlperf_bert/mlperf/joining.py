@@ -6,7 +6,7 @@ it is evaluated. Source: MLPerf training rules, section on run time; the benchma
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from mlperf_bert.files import paths
@@ -49,9 +49,7 @@ def join(
     if not saved_ms:
         raise ValueError(f"{logs[0]}: the training saved no checkpoint")
     passing = [step for step in saved_ms if accuracies.get(step, 0.0) >= target_accuracy]
-    counted = [step for step in sorted(saved_ms) if step <= min(passing, default=max(saved_ms))]
-    if missing := [step for step in counted if step not in accuracies]:
-        raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
+    counted = _counted(saved_ms, passing, accuracies)
     log = MlperfLog(None)
     for line in header:
         log.copy_line(line)
@@ -77,6 +75,16 @@ def join(
     with written_beside(output) as file:
         file.write(log.held.encode())
     return "success" if passing else "aborted", run.samples
+
+
+def _counted(
+    saved: Collection[int], passing: Sequence[int], accuracies: Mapping[int, float]
+) -> list[int]:
+    """The steps up to the first that passes; raises ValueError if one has not been evaluated."""
+    counted = [step for step in sorted(saved) if step <= min(passing, default=max(saved))]
+    if missing := [step for step in counted if step not in accuracies]:
+        raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
+    return counted
 
 
 @contextlib.contextmanager
