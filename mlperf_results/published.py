@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from mlperf_bert.mlperf.logs import Evaluation, RunResult
+from mlperf_bert.mlperf.logs import LoggedEvaluation, RunResult
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
 
 TABLE = Path(__file__).with_name("published.parquet")
@@ -151,7 +151,9 @@ class Entry:
                 samples_to_converge=needed,
                 global_batch_size=self.global_batch_size,
                 evaluations=tuple(
-                    Evaluation(minutes=minutes * at / samples[-1], samples=at, accuracy=accuracy)
+                    LoggedEvaluation(
+                        minutes=minutes * at / samples[-1], samples=at, accuracy=accuracy
+                    )
                     for at, accuracy in zip(samples, accuracies)
                 ),
                 benchmark="bert",

@@ -14,7 +14,7 @@ from mlperf_bert.files.whole import written_beside
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.logs import Record, energy_of_run, read_records
+from mlperf_bert.mlperf.logs import LogRecord, energy_of_run, read_records
 
 
 def join(
@@ -98,7 +98,7 @@ def _named(log: paths.Location) -> Iterator[None]:
         ) from error
 
 
-def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | None:
+def _energy_until(step: int, pieces: Sequence[Sequence[LogRecord]]) -> Energy | None:
     """The energy up to a checkpoint: of whole pieces, and of the last one that saved it."""
     at_step = [
         {record.key: record for record in piece if record.metadata.get("step_num") == step}
@@ -110,7 +110,7 @@ def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | Non
     return energy.total([*map(energy_of_run, pieces[:last]), own])
 
 
-def _saved_ms(records: Sequence[Record]) -> dict[int, float]:
+def _saved_ms(records: Sequence[LogRecord]) -> dict[int, float]:
     """Step -> when its checkpoint was saved."""
     # In the order of the logs: a step that was trained again after a kill counts the last time.
     saved_ms = {
@@ -122,7 +122,7 @@ def _saved_ms(records: Sequence[Record]) -> dict[int, float]:
     return {step: time_ms for step, time_ms in saved_ms.items() if step > 0}
 
 
-def _micro_batch_size(records: Sequence[Record]) -> int:
+def _micro_batch_size(records: Sequence[LogRecord]) -> int:
     """Samples of a step, by which checkpoints are counted."""
     values: dict[str, Any] = {record.key: record.value for record in records}
     return values["global_batch_size"] // values["gradient_accumulation_steps"]

@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Record:
+class LogRecord:
     """One line of a log."""
 
     time_ms: float
@@ -61,7 +61,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class LoggedEvaluation:
     """One eval_accuracy."""
 
     minutes: float
@@ -101,7 +101,7 @@ class RunResult:
     """In every evaluation."""
     seeds: tuple[int, ...] = ()
     """Every seed logged."""
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: tuple[LoggedEvaluation, ...] = ()
     """Before run_stop, in the order of the log."""
     phases: tuple[Phase, ...] = ()
     """In the order of their starts; init lies before 0."""
@@ -145,7 +145,7 @@ class RunResult:
 
 def read_records(
     path: paths.Location, *, may_be_cut: bool = False, may_be_empty: bool = False
-) -> list[Record]:
+) -> list[LogRecord]:
     """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
 
     With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too. With
@@ -177,25 +177,25 @@ def read_records(
     return records
 
 
-def _record(fields: Mapping) -> Record:
+def _record(fields: Mapping) -> LogRecord:
     metadata, time_ms, key = fields["metadata"] or {}, fields["time_ms"], fields["key"]
     if not isinstance(metadata, dict) or not isinstance(key, str):
         raise TypeError("metadata is an object, key a text")
     if not isinstance(time_ms, int | float) or not abs(time_ms) < _END_OF_TIME_MS:
         raise TypeError("time_ms is a number")
-    return Record(time_ms, key, fields["value"], metadata)
+    return LogRecord(time_ms, key, fields["value"], metadata)
 
 
-def values_of(records: list[Record], key: str) -> list:
+def values_of(records: list[LogRecord], key: str) -> list:
     """Every value that a log has for a key."""
     return [record.value for record in _of_key(records, key)]
 
 
-def _of_key(records: Sequence[Record], key: str) -> list[Record]:
+def _of_key(records: Sequence[LogRecord], key: str) -> list[LogRecord]:
     return [record for record in records if record.key == key]
 
 
-def counts_of(records: list[Record], key: str) -> list[float]:
+def counts_of(records: list[LogRecord], key: str) -> list[float]:
     """Numbers of samples, of which a log may also say that it does not know them."""
     return [require_count(value, key) for value in values_of(records, key) if value is not None]
 
@@ -226,12 +226,12 @@ def read_run(path: Path, *, may_run: bool = False, may_be_empty: bool = False) -
         raise ValueError(f"{path}: {error}") from error
 
 
-def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
+def _result(path: Path, records: list[LogRecord], *, may_run: bool) -> RunResult:
     has_begun = bool(_of_key(records, "run_start"))
     if may_run and not _of_key(records, "run_stop"):
         now_ms = records[-1].time_ms if records else 0.0
         ends = ["run_stop"] if has_begun else ["run_start", "run_stop"]
-        records += [Record(now_ms, key, None, {"status": "running"}) for key in ends]
+        records += [LogRecord(now_ms, key, None, {"status": "running"}) for key in ends]
     start, stop = _only(records, "run_start"), _only(records, "run_stop")
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError("run_stop lies before run_start: the clocks ran backwards")
@@ -276,7 +276,7 @@ def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
     )
 
 
-def _train_samples(records: Sequence[Record]) -> tuple[float | None, float | None]:
+def _train_samples(records: Sequence[LogRecord]) -> tuple[float | None, float | None]:
     """Return the last train_samples that counts trained samples, and the last one that does not.
 
     What stands before the training, or before evaluations with another result, counts none.
@@ -301,11 +301,11 @@ def _train_samples(records: Sequence[Record]) -> tuple[float | None, float | Non
     return next(reversed(trained), None), next(reversed(planned), None)
 
 
-def _first(records: list[Record], key: str, kind: type[_T]) -> _T | None:
+def _first(records: list[LogRecord], key: str, kind: type[_T]) -> _T | None:
     return next((value for value in values_of(records, key) if type(value) is kind), None)
 
 
-def _names_of_weights(records: list[Record]) -> set[str]:
+def _names_of_weights(records: list[LogRecord]) -> set[str]:
     # A set: every rank of some logs names them all. Some name none, but say "all".
     return {
         str(record.metadata.get("tensor", "all"))
@@ -314,20 +314,20 @@ def _names_of_weights(records: list[Record]) -> set[str]:
     } - {"all"}
 
 
-def _seconds(records: list[Record]) -> ledger.Seconds | None:
+def _seconds(records: list[LogRecord]) -> ledger.Seconds | None:
     stats = _of_key(records, ledger.LOG_KEY)
     of_run = [record.value for record in stats if record.metadata.get("of") == "run"]
     return ledger.from_fields(of_run[0]) if of_run else None
 
 
-def _only(records: list[Record], key: str) -> Record:
+def _only(records: list[LogRecord], key: str) -> LogRecord:
     lines = _of_key(records, key)
     if len(lines) != 1:
         raise ValueError(f"{len(lines)} lines {key}, a log of one run has 1")
     return lines[0]
 
 
-def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
+def _phases(records: list[LogRecord], run_start_ms: float) -> tuple[Phase, ...]:
     """Return every phase that was both started and stopped, by its first start."""
     phases: list[Phase] = []
     open_since: dict[str, float] = {}
@@ -344,7 +344,7 @@ def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
     return tuple(sorted(phases, key=lambda phase: phase.start_minutes))
 
 
-def _seeds(records: list[Record]) -> tuple[int, ...]:
+def _seeds(records: list[LogRecord]) -> tuple[int, ...]:
     try:
         return tuple(int(seed) for seed in values_of(records, "seed"))
     except (TypeError, ValueError, OverflowError) as error:
@@ -352,12 +352,12 @@ def _seeds(records: list[Record]) -> tuple[int, ...]:
 
 
 def _evaluations(
-    records: list[Record],
+    records: list[LogRecord],
     start_ms: float,
     *,
     global_batch_size: float | None,
     train_samples: float | None,
-) -> tuple[Evaluation, ...]:
+) -> tuple[LoggedEvaluation, ...]:
     evaluated = _of_key(records, "eval_accuracy")
     samples = [record.metadata.get("epoch_num") for record in evaluated]
     counts = [require_count(n, "epoch_num of eval_accuracy") for n in samples if n is not None]
@@ -369,7 +369,7 @@ def _evaluations(
         and not (len({*counts} - {0}) == 1 and len(results) > 1 + (0 in counts))
     )
     return tuple(
-        Evaluation(
+        LoggedEvaluation(
             minutes=(record.time_ms - start_ms) / 60_000,
             samples=number if counts_samples else None,
             accuracy=_accuracy(record.value),
@@ -402,7 +402,7 @@ def _accuracy(value: Any) -> float:
         raise ValueError(f"eval_accuracy {value!r:.80} is not a number") from None
 
 
-def _init_minutes(records: list[Record]) -> float | None:
+def _init_minutes(records: list[LogRecord]) -> float | None:
     starts, stops = _of_key(records, "init_start"), _of_key(records, "init_stop")
     if not starts or not stops:
         return None
@@ -502,7 +502,7 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
     return read_run(log) if log.exists() and has_ended(output_dir) else None
 
 
-def energy_of_run(records: Sequence[Record]) -> Energy | None:
+def energy_of_run(records: Sequence[LogRecord]) -> Energy | None:
     """Return what a log says of the energy up to its end; None if it says nothing.
 
     The log of a killed run ends without: then up to its last checkpoint, marked as too little.

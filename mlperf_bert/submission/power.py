@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from mlperf_bert.files.paths import Location
-from mlperf_bert.mlperf.logs import Record, RunResult, read_records
+from mlperf_bert.mlperf.logs import LogRecord, RunResult, read_records
 
 _LEAST_SHARE_READ = 0.5
 _LEAST_WATTS_OF_A_NODE = 20
@@ -72,7 +72,7 @@ def _watts(log: Location, run: RunResult) -> float:
     return _efficiency(records[: estimated[0]], log) * _number(records[estimated[0]], log)
 
 
-def _mean_watts(records: Sequence[Record], log: Location, where: str, minutes: float) -> float:
+def _mean_watts(records: Sequence[LogRecord], log: Location, where: str, minutes: float) -> float:
     """Return the mean of a node's readings over time."""
     readings = [record for record in records if record.key == "power_reading"]
     starts = [record.time_ms for record in records if record.key == "power_measurement_start"]
@@ -98,12 +98,12 @@ def _mean_watts(records: Sequence[Record], log: Location, where: str, minutes: f
     return mean
 
 
-def _efficiency(records: Sequence[Record], log: Location) -> float:
+def _efficiency(records: Sequence[LogRecord], log: Location) -> float:
     logged = [record for record in records if record.key == "conversion_eff"]
     return _number(logged[-1], log) if logged else 1.0
 
 
-def _number(record: Record, log: Location) -> float:
+def _number(record: LogRecord, log: Location) -> float:
     # Some vendors write numbers as texts.
     try:
         number = float(str(record.value))

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.logs import Evaluation, RunResult
+from mlperf_bert.mlperf.logs import LoggedEvaluation, RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.official import RcpVerdict
 from pages import charts
@@ -68,7 +68,7 @@ def accuracy_over_time(runs: Sequence[RunResult]) -> Picture:
 
 def _accuracy(
     runs: Sequence[RunResult],
-    over: Callable[[Evaluation], float | None],
+    over: Callable[[LoggedEvaluation], float | None],
     title: str,
     xlabel: str,
     rcp: RcpVerdict | None = None,

@@ -62,7 +62,7 @@ def _logs(folder: Path) -> list[Path]:
     return [Path(log) for log in logs if log.exists()]
 
 
-def _is_kept(record: logs.Record) -> bool:
+def _is_kept(record: logs.LogRecord) -> bool:
     """How often the spent time is noted depends on the machine; see runs over time."""
     return record.key != "time_budget_spent"
 
@@ -71,7 +71,7 @@ def _is_of_saving(line: dict) -> bool:
     return line["key"] in _OF_A_SAVING_THREAD and line.get("of", "checkpoint") == "checkpoint"
 
 
-def _line(record: logs.Record) -> dict:
+def _line(record: logs.LogRecord) -> dict:
     """A line without its time, and without what the machine measures."""
     value, metadata = (
         record.value,
