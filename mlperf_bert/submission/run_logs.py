@@ -17,7 +17,7 @@ from mlperf_bert.mlperf.logs import (
     LOG_NAME,
     METRICS_NAME,
     RESULT_LOG,
-    Evaluation,
+    LoggedEvaluation,
     RunResult,
     read_run,
 )
@@ -181,7 +181,7 @@ def runs_so_far(name: str, *, may_be_empty: bool = False) -> list[RunResult]:
 
 def _joined(pieces: Sequence[RunResult]) -> RunResult:
     """Return the pieces of a run as one; what was lost at an interruption is left out."""
-    evaluations: list[Evaluation] = []
+    evaluations: list[LoggedEvaluation] = []
     minutes = 0.0
     for piece in pieces:
         for each in piece.evaluations:
