@@ -137,6 +137,19 @@ def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, capsys):
     sweep.run(config_of(own, **changes))
 
 
+def test_the_metrics_of_all_runs_are_drawn(tmp_path):
+    def picture(accuracy: float, num_tasks: int = 1) -> bytes:
+        epochs = [{"dev": {"accuracy": each}} for each in (50.0, accuracy)]
+        runs = [{"learning_rate": 1e-5, "seed": seed, "epochs": epochs} for seed in range(9)]
+        result = {"main_metric": "dev/accuracy", "runs": runs}
+        sweep.draw({f"task {n}": result for n in range(num_tasks)}, tmp_path / "results.png")
+        return (tmp_path / "results.png").read_bytes()
+
+    assert picture(60.0) == picture(60.0) != picture(70.0)
+    width = lambda png: int.from_bytes(png[16:20], "big")  # noqa: E731 - of a PNG's header
+    assert width(picture(60.0)) < width(picture(60.0, num_tasks=5)) == 4 * 3.2 * 150
+
+
 @pytest.mark.all
 def test_results_of_other_commands_stay(own):
     changes = {"num_train_epochs": 1}
@@ -167,6 +180,7 @@ def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own):
         expected = [task.score(r) for r in task.runs if r.setting.learning_rate == rate]
         assert scores == expected
     assert task.median == max(map(statistics.median, task.by_learning_rate.values()))
+    assert (own / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
     content = json.loads((own / "out" / "results.json").read_text())
     assert content["tasks"]["cola"]["median"] == task.median
     assert content["tasks"]["cola"]["best"] == max(task.score(run) for run in task.runs)
