@@ -175,5 +175,5 @@ def count_records(path: str | os.PathLike) -> int:
       BadRecord: a header is damaged or the file ends within a record.
       ValueError: not a regular file.
     """
-    with paths.opened(path) as file:
+    with paths.opened(path, skips=True) as file:
         return sum(1 for _ in _places(file, path))

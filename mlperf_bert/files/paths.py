@@ -337,8 +337,11 @@ def reads() -> Iterator[set[str]]:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
+def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO]:
     """Opens a file to read, also on Hugging Face, an object 8 MiB at a time.
+
+    With `skips` most of it is passed over, which a disk then need not read; an object is read
+    whole.
 
     Raises:
       OSError, ValueError: as `require_regular_file`; or huggingface_hub is needed, and missing.
@@ -351,10 +354,13 @@ def opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
     size_bytes = require_regular_file(target).size_bytes
     for names in _READ:
         names.add(name)
-    # A bucket's: one request each; a small buffer would make one for every few records.
-    buffer_bytes = io.DEFAULT_BUFFER_SIZE if isinstance(target, Path) else _BUFFER_BYTES
-    with failures_named(target), target.open("rb") as file:
-        yield cast(BinaryIO, io.BufferedReader(_Input(file, name, size_bytes), buffer_bytes))
+    is_local = isinstance(target, Path)
+    unbuffered: dict[str, Any] = {"buffering": 0} if is_local else {}
+    with failures_named(target), target.open("rb", **unbuffered) as file:
+        raw = _Input(file, name, size_bytes)
+        # A bucket's: one request each; a small buffer would make one for every few records.
+        buffer_bytes = io.DEFAULT_BUFFER_SIZE if is_local else _BUFFER_BYTES
+        yield cast(BinaryIO, raw if skips and is_local else io.BufferedReader(raw, buffer_bytes))
 
 
 def hugging_face() -> "AbstractFileSystem":

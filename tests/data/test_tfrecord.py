@@ -37,6 +37,19 @@ def test_masked_crc_of_the_published_check_value():
     )
 
 
+def test_records_are_counted_by_their_headers_alone(tmp_path):
+    """Storage is not asked for what lies between them."""
+
+    def read_bytes() -> int:  # by all calls of this process
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    path = tmp_path / "file"
+    path.write_bytes(tfrecord.frame(bytes(100_000)) * 50)
+    before = read_bytes()
+    assert tfrecord.count_records(path) == 50
+    assert read_bytes() - before < 100_000
+
+
 def test_round_trip(path):
     found = [validity.decode(frame.record) for frame in tfrecord.read_frames(path)]
     assert len(found) == tfrecord.count_records(path) == 3
