@@ -59,9 +59,7 @@ def workload(trace: Finished) -> dict:
     spans, events = trace.table("spans"), trace.table("mllog")
     if "block" not in set(spans["name"]):
         raise ValueError(f"{trace.folder} holds no training: no block_start of an MLPerf log")
-    calls = trace.table("file_ops", _CALL_COLUMNS)
-    calls = calls[(calls["file_class"] == files.TFRECORDS) & calls["error"].isna()]
-    calls = calls.assign(**{n: _is_within(calls, spans, n) for n in ("block", "eval")})
+    calls = _calls(trace, spans)
     reads = calls[calls["kind"] == "read"]
     training = reads[reads["block"]]
     if training.empty:
@@ -73,13 +71,12 @@ def workload(trace: Finished) -> dict:
     share = (reads["size_bytes"] * reads["eval"]).groupby(reads["path"]).sum()
     share /= reads.groupby("path")["size_bytes"].sum()
     paths = sorted({*training["path"]} - {*share.index[share > 0.5]})
-    of_training = training[training["path"].isin(paths)]
     steps = steps_of(events, spans)
     dataset = _dataset(trace, events, paths, has_evaluation=bool((share > 0.5).any()))
     opened = calls[calls["block"] & (calls["kind"] == "open") & calls["path"].isin(paths)]
     order = list(opened["path"].drop_duplicates())
     samples = dataset["num_files_train"] * dataset["num_samples_per_file"]
-    found: dict = {
+    made: dict = {
         # 2.0.0 has no use for it; it names its log's folder after the whole of it.
         "model": {"name": "bert"},
         "framework": "tensorflow",
@@ -88,7 +85,7 @@ def workload(trace: Finished) -> dict:
         "reader": {
             "data_loader": "tensorflow",
             "batch_size": steps.batch_size,
-            "read_threads": of_training["tid"].nunique(),
+            "read_threads": training["tid"][training["path"].isin(paths)].nunique(),
             # The most frequent one: the last read of a file may ask for less.
             "transfer_size": int(training["requested_bytes"].mode().iloc[-1]),
             "file_shuffle": "seed" if order != sorted(order) else "off",
@@ -100,27 +97,42 @@ def workload(trace: Finished) -> dict:
         },
     }
     evaluations = spans[(spans["name"] == "eval") & spans["is_closed"]]
-    found["workflow"]["evaluation"] = not evaluations.empty
+    made["workflow"]["evaluation"] = not evaluations.empty
     if not evaluations.empty:
-        seconds = (evaluations["end_monotonic_ns"] - evaluations["monotonic_ns"]).mean() / 1e9
-        # DLIO evaluates in steps, each so long: a training batch at a time here.
-        share = steps.batch_size / (mllog.value_of(events, "eval_samples") or steps.batch_size)
-        found["evaluation"] = {"eval_time": round(float(seconds * share), 6)}
-        found["reader"]["batch_size_eval"] = steps.batch_size
+        num_samples = mllog.value_of(events, "eval_samples") or steps.batch_size
+        made["evaluation"] = _evaluation(evaluations, steps.batch_size / num_samples)
+        made["reader"]["batch_size_eval"] = steps.batch_size
     # Those that the training wrote: the log has a span for each, none for an initial one.
     saved = [c for c in trace.summary["checkpoints"] if c["span_seconds"] is not None]
-    found["workflow"]["checkpoint"] = bool(saved)
+    made["workflow"]["checkpoint"] = bool(saved)
     if saved:
-        at = sorted({entry["step"] for entry in saved})
-        between = [after - before for before, after in itertools.pairwise(at)]
-        size = round(statistics.mean(entry["written_bytes"] for entry in saved))
-        found["checkpoint"] = {
-            "checkpoint_folder": "checkpoints/bert",
-            "steps_between_checkpoints": round(statistics.median(between)) if between else at[-1],
-            "model_size": size,
-        }
-        found["model"]["model_size_bytes"] = size
-    return found
+        made["checkpoint"] = _checkpoint(saved)
+        made["model"]["model_size_bytes"] = made["checkpoint"]["model_size"]
+    return made
+
+
+def _evaluation(spans: pd.DataFrame, share: float) -> dict:
+    """The time of a step: DLIO evaluates in steps, a training batch (a `share` of all) at a time."""
+    seconds = (spans["end_monotonic_ns"] - spans["monotonic_ns"]).mean() / 1e9
+    return {"eval_time": round(float(seconds * share), 6)}
+
+
+def _checkpoint(saved: list[dict]) -> dict:
+    """How often the training saves, and how much."""
+    at = sorted({entry["step"] for entry in saved})
+    between = [after - before for before, after in itertools.pairwise(at)]
+    return {
+        "checkpoint_folder": "checkpoints/bert",
+        "steps_between_checkpoints": round(statistics.median(between)) if between else at[-1],
+        "model_size": round(statistics.mean(entry["written_bytes"] for entry in saved)),
+    }
+
+
+def _calls(trace: Finished, spans: pd.DataFrame) -> pd.DataFrame:
+    """Calls on TFRecords that did not fail; of each, whether a block or an evaluation ran."""
+    calls = trace.table("file_ops", _CALL_COLUMNS)
+    calls = calls[(calls["file_class"] == files.TFRECORDS) & calls["error"].isna()]
+    return calls.assign(**{n: _is_within(calls, spans, n) for n in ("block", "eval")})
 
 
 def _is_within(rows: pd.DataFrame, spans: pd.DataFrame, name: str) -> pd.Series:
