@@ -112,7 +112,7 @@ def workload(trace: Finished) -> dict:
 
 
 def _evaluation(spans: pd.DataFrame, share: float) -> dict:
-    """The time of a step: DLIO evaluates in steps, a training batch (a `share` of all) at a time."""
+    """The time of a step: DLIO evaluates in steps, here a `share` of all, a training batch."""
     seconds = (spans["end_monotonic_ns"] - spans["monotonic_ns"]).mean() / 1e9
     return {"eval_time": round(float(seconds * share), 6)}
 
