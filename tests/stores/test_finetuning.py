@@ -36,6 +36,8 @@ def test_results_go_to_a_local_folder(store, bucket, tmp_path):
     command = [
         *[sys.executable, "run_finetuning.py", "--task=cola", f"--data_dir={tmp_path}"],
         *[f"--checkpoint={tmp_path}/model/model.ckpt-0", f"--output_dir=gs://{bucket}/out"],
+        f"--vocab_file={tmp_path}/model/vocab.txt",
+        f"--bert_config_file={tmp_path}/model/bert_config.json",
     ]
     done = starts.run(command)
     assert done.returncode == 1
