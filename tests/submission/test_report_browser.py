@@ -41,6 +41,7 @@ def site(tmp_path_factory):
         yield found
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("width", [1280, 400])
 def test_readable_at_both_widths(browser, site, tmp_path, width):
     frame = FRAME.replace("PAGE", "report")

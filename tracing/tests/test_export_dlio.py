@@ -27,6 +27,7 @@ def workload_file(with_calls_for_module, tmp_path_factory):
     return path
 
 
+@pytest.mark.gate
 def test_measured_values(workload_file):
     found = yaml.safe_load(workload_file.read_text())
     assert found["dataset"] | {"data_folder": "", "file_prefix": ""} == {

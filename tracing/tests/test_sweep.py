@@ -207,6 +207,7 @@ def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path, main):
     assert row["samples_per_second"] is None or pd.isna(row["samples_per_second"])
 
 
+@pytest.mark.gate
 def test_a_point_whose_file_is_damaged_is_done_again(tmp_path, main):
     options = [f"--output={tmp_path / 'out'}", *QUICK, "--", "true"]
     assert main(*options)[0] == 0
