@@ -17,7 +17,7 @@ from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.prepared import Prepared
-from mlperf_bert.finetuning.training import Trainer, order_of_epoch
+from mlperf_bert.finetuning.training import TaskTrainer, order_of_epoch
 from mlperf_bert.messages import Progress
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import Interrupted, StopRequest
@@ -30,7 +30,7 @@ _LOG_EVERY_STEPS = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunResult:
+class TaskRunResult:
     """What a finished run has reached."""
 
     setting: Setting
@@ -44,7 +44,7 @@ class RunResult:
         return self.epochs[-1]
 
 
-class Run:
+class TaskRun:
     """A run in a folder of its own."""
 
     def __init__(
@@ -78,15 +78,17 @@ class Run:
             **{f"{name}_sha256": ready.split(name).sha256 for name in splits},
         }
 
-    def finished(self) -> RunResult | None:
+    def finished(self) -> TaskRunResult | None:
         """The result, if the run has ended in an earlier process.
 
         Raises:
           ValueError: the folder holds another run, or the file is damaged.
         """
 
-        def parsed(content: dict) -> RunResult:
-            result = RunResult(setting=self._setting, folder=self.folder, epochs=content["epochs"])
+        def parsed(content: dict) -> TaskRunResult:
+            result = TaskRunResult(
+                setting=self._setting, folder=self.folder, epochs=content["epochs"]
+            )
             float(result.metrics[self._task.eval_splits[0]][self._task.main_metric])
             return result
 
@@ -95,7 +97,7 @@ class Run:
         remedy = f"remove the folder {self.folder} to train again"
         return read_record(self.folder / RESULT_NAME, parsed, remedy=remedy)
 
-    def train(self, stop: StopRequest) -> RunResult:
+    def train(self, stop: StopRequest) -> TaskRunResult:
         """Trains all epochs, or those that an earlier process has left.
 
         A signal interrupts at once until the first step, then between two steps.
@@ -159,7 +161,7 @@ class Run:
                 # A killed process leaves a folder: model.ckpt-N_temp.
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def _build(self) -> tuple[Trainer, RunState]:
+    def _build(self) -> tuple[TaskTrainer, RunState]:
         config = self._config
         tf_keras.backend.clear_session()  # of the run before
         schedule = WarmupPolynomialDecay(
@@ -167,7 +169,7 @@ class Run:
             num_train_steps=self._num_steps,
             num_warmup_steps=int(config.warmup_proportion * self._num_steps),
         )
-        trainer = Trainer(
+        trainer = TaskTrainer(
             build_model=lambda: task_model.build(
                 self._task,
                 self._source,
@@ -188,7 +190,7 @@ class Run:
 
     def _loop(
         self,
-        trainer: Trainer,
+        trainer: TaskTrainer,
         state: RunState,
         metrics: MetricsWriter,
         progress: Progress,
@@ -224,7 +226,7 @@ class Run:
             number = 0
 
     def _evaluate(
-        self, trainer: Trainer, metrics: MetricsWriter, progress: Progress, step: int
+        self, trainer: TaskTrainer, metrics: MetricsWriter, progress: Progress, step: int
     ) -> None:
         epoch = step // self._steps_per_epoch
         found: dict[str, float] = {}
@@ -236,7 +238,7 @@ class Run:
         listed = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
         progress.line(f"{self._task.name}, {self._setting}: epoch {epoch}: {listed}")
 
-    def _outputs(self, trainer: Trainer, name: str) -> np.ndarray:
+    def _outputs(self, trainer: TaskTrainer, name: str) -> np.ndarray:
         """The logits of a split."""
         split = self._prepared.split(name)
         with Progress(
@@ -254,7 +256,7 @@ class Run:
             "checkpoint"
         )
 
-    def _result(self) -> RunResult:
+    def _result(self) -> TaskRunResult:
         """From metrics.jsonl, which holds the epochs of earlier processes too."""
         lines = (self.folder / METRICS_NAME).read_text(encoding="utf-8").splitlines()
         epochs = []
@@ -266,4 +268,4 @@ class Run:
                     if metric:
                         epoch.setdefault(split, {})[metric] = value
                 epochs.append(epoch)
-        return RunResult(setting=self._setting, folder=self.folder, epochs=epochs)
+        return TaskRunResult(setting=self._setting, folder=self.folder, epochs=epochs)

@@ -13,7 +13,7 @@ from mlperf_bert.files.whole import written_beside
 from mlperf_bert.finetuning import glue, prepared, weights
 from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Task
 from mlperf_bert.finetuning.prepared import Prepared
-from mlperf_bert.finetuning.run import Run, RunResult
+from mlperf_bert.finetuning.run import TaskRun, TaskRunResult
 from mlperf_bert.messages import Problems
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy, replica_batch_size
@@ -28,14 +28,14 @@ class TaskResult:
     """All runs of a task."""
 
     task: Task
-    runs: list[RunResult]
+    runs: list[TaskRunResult]
 
-    def score(self, run: RunResult) -> float:
+    def score(self, run: TaskRunResult) -> float:
         """What runs are compared by: the main metric after the last epoch, on the first dev set."""
         return run.metrics[self.task.eval_splits[0]][self.task.main_metric]
 
     @property
-    def best(self) -> RunResult:
+    def best(self) -> TaskRunResult:
         """The first of the best runs."""
         return max(self.runs, key=self.score)
 
@@ -137,7 +137,7 @@ def run(config: FinetuningConfig) -> Results:
 
     Raises:
       ValueError: bad input, with a line for each task whose files are bad; nothing is written.
-      FloatingPointError, signals.Interrupted: as `Run.train`.
+      FloatingPointError, signals.Interrupted: as `TaskRun.train`.
     """
     folder = paths.require_local(config.output_dir, flag="output_dir")
     strategy = create_strategy(config.device)
@@ -177,10 +177,10 @@ def _require_files(tasks: Sequence[Task], config: FinetuningConfig) -> None:
         raise Problems(problems)
 
 
-def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[Run]]:
+def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[TaskRun]]:
     """Trains and scores one task; only the best of the runs trained here keeps its checkpoint."""
     task, folder = ready.task, Path(config.output_dir) / ready.task.name
-    runs = [Run(config, ready, s, folder=folder / s.folder) for s in config.settings]
+    runs = [TaskRun(config, ready, s, folder=folder / s.folder) for s in config.settings]
     trained, ended = [], []
     for one in runs:
         if done := one.finished():
@@ -203,7 +203,7 @@ def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Se
 
 
 def _predict(
-    config: FinetuningConfig, ready: Prepared, result: TaskResult, runs: Sequence[Run]
+    config: FinetuningConfig, ready: Prepared, result: TaskResult, runs: Sequence[TaskRun]
 ) -> list[paths.Location]:
     """Writes the answers of the best run: of GLUE together, as its server takes them."""
     folder = Path(config.output_dir) / PREDICTIONS_NAME

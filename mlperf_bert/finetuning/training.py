@@ -46,7 +46,7 @@ def order_of_epoch(num_features: int, *, seed: int, epoch: int) -> np.ndarray:
     return np.random.RandomState([seed, epoch]).permutation(num_features)
 
 
-class Trainer(tf.Module):
+class TaskTrainer(tf.Module):
     """Model, optimizer and step counter, on one device or several.
 
     The mean of the losses is taken over the global batch, and the sum of the gradients is clipped

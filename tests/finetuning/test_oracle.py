@@ -13,7 +13,7 @@ import transformers
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.training import Trainer, order_of_epoch
+from mlperf_bert.finetuning.training import TaskTrainer, order_of_epoch
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.devices import create_strategy
@@ -56,13 +56,13 @@ def test_features_are_those_of_transformers(made, hugging_face, name):
         np.testing.assert_array_equal(ours["segment_ids"], found["token_type_ids"])
 
 
-def trainer_of(task, source) -> Trainer:
+def trainer_of(task, source) -> TaskTrainer:
     schedule = WarmupPolynomialDecay(
         learning_rate=LEARNING_RATE,
         num_train_steps=NUM_STEPS,
         num_warmup_steps=NUM_WARMUP_STEPS,
     )
-    return Trainer(
+    return TaskTrainer(
         build_model=lambda: model.build(task, source, seed=5),
         schedule=schedule,
         strategy=create_strategy(DeviceConfig()),

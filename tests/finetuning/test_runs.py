@@ -17,10 +17,10 @@ from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.finetuning import glue, prepared, sweep, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import Setting
-from mlperf_bert.finetuning.run import Run
+from mlperf_bert.finetuning.run import TaskRun
 from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.sweep import TaskResult
-from mlperf_bert.finetuning.training import Trainer
+from mlperf_bert.finetuning.training import TaskTrainer
 from mlperf_bert.messages import Problems
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import DeviceConfig
@@ -49,10 +49,10 @@ class StopAfter:
         return "SIGTERM" if self._left <= 0 else None
 
 
-def run_of(folder, name="out", setting=ONE, **changes) -> Run:
+def run_of(folder, name="out", setting=ONE, **changes) -> TaskRun:
     config = config_of(folder, **changes)
     ready = prepared.Prepared(config.create(config.task), prepared.start(config))
-    return Run(config, ready, setting, folder=folder / name)
+    return TaskRun(config, ready, setting, folder=folder / name)
 
 
 def weights_of(folder) -> dict[str, np.ndarray]:
@@ -219,7 +219,7 @@ def test_a_signal_at_the_very_end_of_a_run_ends_the_sweep(own, monkeypatch):
         stop.defer()
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(Run, "train", train)
+    monkeypatch.setattr(TaskRun, "train", train)
     settings = tuple(Setting(learning_rate=1e-3, seed=seed) for seed in (1, 2))
     with pytest.raises(Interrupted, match=r"SIGTERM at the end of .*_seed_1: run the same command"):
         sweep.run(config_of(own, settings=settings))
@@ -254,7 +254,7 @@ def test_medians_and_the_best_by_hand(tmp_path):
     def done(rate, seed, accuracy, f1):
         metrics = {"dev": {"f1": f1, "accuracy": accuracy}}
         setting = Setting(learning_rate=rate, seed=seed)
-        return sweep.RunResult(setting=setting, folder=tmp_path, epochs=[metrics])
+        return sweep.TaskRunResult(setting=setting, folder=tmp_path, epochs=[metrics])
 
     runs = [done(1e-5, 1, 0, 10), done(1e-5, 2, 0, 90), done(1e-5, 3, 0, 20)]
     runs += [done(2e-5, 1, 60, 30), done(2e-5, 2, 50, 40), done(2e-5, 3, 40, 45)]
@@ -271,7 +271,7 @@ def test_medians_and_the_best_by_hand(tmp_path):
 def test_beside_a_better_run_the_results_say_whose_the_answers_are(tmp_path):
     def write(*accuracies, **options):
         runs = [
-            sweep.RunResult(
+            sweep.TaskRunResult(
                 setting=Setting(learning_rate=1e-5, seed=seed),
                 folder=tmp_path,
                 epochs=[{"dev": {"accuracy": accuracy}}],
@@ -304,7 +304,7 @@ ready = prepared.Prepared(config.create("cola"), prepared.start(config))
 features, found = ready.split("train").features, []
 for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"),
                  tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
-    trainer = training.Trainer(
+    trainer = training.TaskTrainer(
         build_model=lambda: model.build(ready.task, ready.start.source, seed=1),
         schedule=WarmupPolynomialDecay(
             learning_rate=1e-3, num_train_steps=9, num_warmup_steps=1),
@@ -381,14 +381,14 @@ def test_a_loss_that_is_not_finite_ends_the_run(own):
 
 def test_a_logit_that_is_not_finite_ends_the_run(own, monkeypatch):
     """As after a last update that makes weights infinite: the loss of its step is still finite."""
-    predict = Trainer.predict
+    predict = TaskTrainer.predict
 
     def damaged(self, features, **options):
         outputs = predict(self, features, **options)
         outputs[-1, 0] = np.nan
         return outputs
 
-    monkeypatch.setattr(Trainer, "predict", damaged)
+    monkeypatch.setattr(TaskTrainer, "predict", damaged)
     message = "a logit of dev is infinite or not a number: training has diverged; lower"
     with pytest.raises(FloatingPointError, match=message):
         sweep.run(config_of(own, num_train_epochs=1))
