@@ -152,7 +152,7 @@ def jax_devices(run: RunConfig) -> Devices:
 
 
 def _why_no_devices(config: DeviceConfig, reason: str) -> str:
-    """What jax's error means for a user, and how to mend it."""
+    """What jax's error means for a user, and how to fix it."""
     asked = f"--num_gpus={config.num_gpus}" if config.num_gpus else "--use_tpu"
     if config.tpu_name:
         return (
