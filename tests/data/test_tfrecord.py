@@ -139,7 +139,7 @@ def test_the_greatest_value_fits_in_the_buffer():
         np.stack(values[:3])[:, None], np.stack(values[3:5])[:, None], values[5][None], values[6]
     )
     encoded = example_encoder.encode_records(batch)
-    assert len(encoded) <= len(encoded.obj)  # nothing may write after it
+    assert len(encoded) <= len(encoded.obj)  # nothing is written past its end
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
