@@ -4,6 +4,7 @@ Gradient aggregation: several micro-batches make one update, as on a bigger mach
 """
 
 import collections
+import dataclasses
 import functools
 import math
 import operator
@@ -187,6 +188,7 @@ def create_optimizer(
     raise ValueError(f"optimizer must be lamb or adamw, got {config.name!r}")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then polynomial decay to 0 at `num_train_steps`.
 
@@ -197,23 +199,12 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     Source: the reference's optimizer set-up; recipes of 6,144 samples and more start at -700..-76.
     """
 
-    def __init__(
-        self,
-        *,
-        learning_rate: float,
-        num_train_steps: int,
-        num_warmup_steps: int,
-        start_warmup_step: int = 0,
-        poly_power: float = 1.0,
-        steps_per_update: int = 1,
-    ):
-        super().__init__()
-        self.learning_rate = learning_rate
-        self.num_train_steps = num_train_steps
-        self.num_warmup_steps = num_warmup_steps
-        self.start_warmup_step = start_warmup_step
-        self.poly_power = poly_power
-        self.steps_per_update = steps_per_update
+    learning_rate: float
+    num_train_steps: int
+    num_warmup_steps: int
+    start_warmup_step: int = 0
+    poly_power: float = 1.0
+    steps_per_update: int = 1
 
     def at_step(self, step: tf.Tensor) -> tf.Tensor:
         """The rate of micro-batch `step` (from 0), float32 scalar."""

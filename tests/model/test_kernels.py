@@ -4,7 +4,6 @@ Shapes: R=rows, S=sequence, N=heads, D=size of a head, T=R * S tokens, H=hidden.
 The interpreter shows formulas, layouts and bits of dropout; no GPU has run them.
 """
 
-from functools import partial
 from importlib import resources
 
 import jax
@@ -33,6 +32,11 @@ def _in_32_bits():
     """As the texts for GPUs are made; the runtime of jax has 64."""
     with jax.enable_x64(False):
         yield
+
+
+@pytest.fixture
+def _interpreted(monkeypatch):
+    interpreted.interpret(monkeypatch)
 
 
 def settings(rate: float, seq: int):
@@ -87,6 +91,7 @@ IDS = {
 @pytest.mark.gate
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 @pytest.mark.parametrize("name", IDS)
+@pytest.mark.usefixtures("_interpreted")
 def test_attention_and_its_gradients_are_the_formula(name, rate):
     ids = np.array(IDS[name])
     num_rows, seq = ids.shape
@@ -128,25 +133,26 @@ def test_attention_and_its_gradients_are_the_formula(name, rate):
 @jax.jit
 def computed(qkv, bias, up, masks):
     """Context, gradients of qkv and of its bias."""
-    context, lse = attention.forward(qkv, bias, *masks, interpret=True)
+    context, lse = attention.forward(qkv, bias, *masks)
     num_rows = len(qkv) // (BLOCK * 2)
     product = (up.astype(jnp.float32) * context.astype(jnp.float32)).sum(2)
     delta = product.reshape(num_rows, -1, HEADS).transpose(0, 2, 1).reshape(-1)
     given = (qkv, bias, up, lse, delta)
-    return context, *attention.backward(*given, *masks, interpret=True)
+    return context, *attention.backward(*given, *masks)
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("rate", [0.0, 0.1])
+@pytest.mark.usefixtures("_interpreted")
 def test_the_norm_of_a_sum_and_its_gradients_are_the_formula(rate):
     tokens, width, random = 128, 64, np.random.RandomState(0)
     hidden, update, one, other = (bfloat16(random, tokens, width) for _ in range(4))
     bias, gamma, beta = (jnp.asarray(random.standard_normal(width), jnp.float32) for _ in range(3))
     told = settings(rate, BLOCK)
     inputs = (hidden, update, bias, gamma)
-    y, *statistics = jax.jit(partial(norm.forward, interpret=True))(*inputs, beta, told)
+    y, *statistics = jax.jit(norm.forward)(*inputs, beta, told)
     given = (*inputs, told, *statistics, one, other)
-    of_hidden, of_update, *sums = jax.jit(partial(norm.backward, interpret=True))(*given)
+    of_hidden, of_update, *sums = jax.jit(norm.backward)(*given)
 
     mask = kept(tokens, width, rate=rate)
     dropped = (mask * float64(update + bias.astype(jnp.bfloat16))).astype(jnp.bfloat16)

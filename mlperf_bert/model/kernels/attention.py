@@ -12,7 +12,6 @@ Shapes: R=rows, S=sequence, a multiple of BLOCK, N=heads, D=size of a head, T=R 
   kernel_encoder.settings.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -76,7 +75,7 @@ def _mix(bits, shift: int, factor: int):
 class _Head:
     """One head of one row, of which a program has one block of queries or of keys."""
 
-    def __init__(self, qkv_ref, bias_ref, ids_ref, settings_ref, *, interpret: bool):
+    def __init__(self, qkv_ref, bias_ref, ids_ref, settings_ref):
         self.number, self.head = pl.program_id(0), pl.program_id(1)
         num_blocks = settings_ref[4]
         row = lax.div(self.number, num_blocks)
@@ -85,7 +84,6 @@ class _Head:
         self._first_token = row * num_blocks * BLOCK
         self._first_score = (row * qkv_ref.shape[2] + self.head) * num_blocks * BLOCK
         self._qkv, self._bias, self._ids = qkv_ref, bias_ref, ids_ref
-        self._interpret = interpret
         self.scale = qkv_ref.shape[3] ** -0.5
 
     def tokens(self, start, size: int):
@@ -114,24 +112,21 @@ class _Head:
         scores = products * (self.scale * math.log2(math.e))
         return jnp.where(one_ids[:, None] == other_ids[None, :], scores, -jnp.inf)
 
-    def exp2(self, powers):
-        """2 to the power of each; one instruction on a GPU, which has 0 for the smallest."""
-        if self._interpret:
-            return jnp.exp2(powers)
-        [result] = triton.elementwise_inline_asm(
-            "ex2.approx.ftz.f32 $0, $1;",
-            args=[powers],
-            constraints="=r,r",
-            pack=1,
-            result_shape_dtypes=[jax.ShapeDtypeStruct(powers.shape, powers.dtype)],
-        )
-        return result
+
+def exp2(powers):
+    """2 to the power of each; one instruction on a GPU, which has 0 for the smallest."""
+    [result] = triton.elementwise_inline_asm(
+        "ex2.approx.ftz.f32 $0, $1;",
+        args=[powers],
+        constraints="=r,r",
+        pack=1,
+        result_shape_dtypes=[jax.ShapeDtypeStruct(powers.shape, powers.dtype)],
+    )
+    return result
 
 
-def _forward(
-    qkv_ref, bias_ref, ids_ref, ranges_ref, settings_ref, context_ref, lse_ref, *, interpret
-):
-    head = _Head(qkv_ref, bias_ref, ids_ref, settings_ref, interpret=interpret)
+def _forward(qkv_ref, bias_ref, ids_ref, ranges_ref, settings_ref, context_ref, lse_ref):
+    head = _Head(qkv_ref, bias_ref, ids_ref, settings_ref)
     dropout, start = Dropout(settings_ref), head.start
     query, ids = head.load(_QUERY, start, BLOCK), head.ids(start, BLOCK, padding=-1)
     rows = dropout.rows(head.scores(start, BLOCK))
@@ -143,8 +138,8 @@ def _forward(
         powers = head.powers(triton.dot(query, key.T), ids, head.ids(keys, INNER))
         # The softmax of the keys so far is corrected whenever a score is larger.
         larger = jnp.maximum(largest, jnp.max(powers, axis=1))
-        correction = head.exp2(largest - larger)
-        probabilities = head.exp2(powers - larger[:, None])
+        correction = exp2(largest - larger)
+        probabilities = exp2(powers - larger[:, None])
         total = total * correction + jnp.sum(probabilities, axis=1)
         kept = dropout.keeps(rows, dropout.columns(pl.ds(keys, INNER)))
         dropped = jnp.where(kept, probabilities, 0.0).astype(value.dtype)
@@ -167,10 +162,10 @@ def _forward(
 
 def _backward(
     qkv_ref, bias_ref, up_ref, lse_ref, delta_ref, ids_ref, ranges_ref, settings_ref,
-    of_qkv_ref, of_bias_ref, *, interpret,
+    of_qkv_ref, of_bias_ref,
 ):  # fmt: skip
     """A block of keys with all queries that need it; then the queries beside it, with all keys."""
-    head = _Head(qkv_ref, bias_ref, ids_ref, settings_ref, interpret=interpret)
+    head = _Head(qkv_ref, bias_ref, ids_ref, settings_ref)
     dropout, start = Dropout(settings_ref), head.start
 
     def of_queries(start, size: int):
@@ -206,7 +201,7 @@ def _of_keys_and_values(head: _Head, dropout: Dropout, of_queries, first, last):
         queries = number * INNER
         query, up, lse, delta = of_queries(queries, INNER)
         powers = head.powers(triton.dot(key, query.T), ids, head.ids(queries, INNER))
-        probabilities = head.exp2(powers - lse[None, :])
+        probabilities = exp2(powers - lse[None, :])
         of_dropped = triton.dot(value, up.T)
         kept = dropout.keeps(columns, dropout.rows(head.scores(queries, INNER)))
         dropped = jnp.where(kept, probabilities, 0.0).astype(up.dtype)
@@ -229,7 +224,7 @@ def _of_queries(head: _Head, dropout: Dropout, of_queries, first, last):
         keys = number * INNER
         key, value = head.load(_KEY, keys, INNER), head.load(_VALUE, keys, INNER)
         powers = head.powers(triton.dot(query, key.T), ids, head.ids(keys, INNER))
-        probabilities = head.exp2(powers - lse[:, None])
+        probabilities = exp2(powers - lse[:, None])
         of_dropped = triton.dot(up, value.T)
         kept = dropout.keeps(rows, dropout.columns(pl.ds(keys, INNER)))
         of_scores = dropout.of_scores(probabilities, of_dropped, delta[:, None], kept)
@@ -238,31 +233,21 @@ def _of_queries(head: _Head, dropout: Dropout, of_queries, first, last):
     return lax.fori_loop(first, last, add, jnp.zeros(query.shape, jnp.float32)) * head.scale
 
 
-def called(kernel, name: str, grid, results, params, *, interpret: bool):
-    """What runs a kernel, or interprets it on a CPU; `results` are shapes with types."""
-    return pl.pallas_call(
-        kernel,
-        grid=grid,
-        out_shape=results,
-        name=name,
-        interpret=interpret,
-        compiler_params=None if interpret else params,
-    )
-
-
-def forward(qkv, bias, ids, ranges, settings, *, interpret=False):
+def forward(qkv, bias, ids, ranges, settings):
     """The context [T, N, D] bfloat16, and log2 of the softmax's sums [R * N * S] float32."""
     tokens, _, heads, size = qkv.shape
     results = [
         jax.ShapeDtypeStruct((tokens, heads, size), qkv.dtype),
         jax.ShapeDtypeStruct((tokens * heads,), jnp.float32),
     ]
-    kernel, grid = functools.partial(_forward, interpret=interpret), (tokens // BLOCK, heads)
-    call = called(kernel, "attention_forward", grid, results, _FORWARD, interpret=interpret)
+    grid = (tokens // BLOCK, heads)
+    call = pl.pallas_call(
+        _forward, results, grid=grid, name="attention_forward", compiler_params=_FORWARD
+    )
     return call(qkv, bias, ids, ranges, settings)
 
 
-def backward(qkv, bias, up, lse, delta, ids, ranges, settings, *, interpret=False):
+def backward(qkv, bias, up, lse, delta, ids, ranges, settings):
     """The gradient of qkv, and that of its bias, of each block alone, [T / BLOCK, 3, N, D] float32.
 
     `up` [T, N, D] is the gradient of the context, `delta` [R * N * S] the sums of up * context.
@@ -272,6 +257,8 @@ def backward(qkv, bias, up, lse, delta, ids, ranges, settings, *, interpret=Fals
         jax.ShapeDtypeStruct(qkv.shape, qkv.dtype),
         jax.ShapeDtypeStruct((tokens // BLOCK, 3, heads, size), jnp.float32),
     ]
-    kernel, grid = functools.partial(_backward, interpret=interpret), (tokens // BLOCK, heads)
-    call = called(kernel, "attention_backward", grid, results, _BACKWARD, interpret=interpret)
+    grid = (tokens // BLOCK, heads)
+    call = pl.pallas_call(
+        _backward, results, grid=grid, name="attention_backward", compiler_params=_BACKWARD
+    )
     return call(qkv, bias, up, lse, delta, ids, ranges, settings)

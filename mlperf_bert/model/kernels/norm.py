@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from mlperf_bert.model.kernels import ROWS, STEPS
-from mlperf_bert.model.kernels.attention import Dropout, called
+from mlperf_bert.model.kernels.attention import Dropout
 
 _EPSILON = 1e-12  # as fusion._EPSILON, which needs TensorFlow
 _FORWARD = triton.CompilerParams(num_warps=4, num_stages=1)
@@ -84,17 +84,18 @@ def _backward(
         triton.store(ref.at[program, :], each)
 
 
-def forward(hidden, update, bias, gamma, beta, settings, *, interpret=False):
+def forward(hidden, update, bias, gamma, beta, settings):
     """Y [T, H] bfloat16; of each sum the mean, and one over its deviation, [T] float32."""
     tokens = len(hidden)
     of_token = jax.ShapeDtypeStruct((tokens,), jnp.float32)
     results = [jax.ShapeDtypeStruct(hidden.shape, hidden.dtype), of_token, of_token]
-    grid = (tokens // ROWS,)
-    call = called(_forward, "norm_forward", grid, results, _FORWARD, interpret=interpret)
+    call = pl.pallas_call(
+        _forward, results, grid=(tokens // ROWS,), name="norm_forward", compiler_params=_FORWARD
+    )
     return call(hidden, update, bias, gamma, beta, settings)
 
 
-def backward(hidden, update, bias, gamma, settings, mean, scale, one, other, *, interpret=False):
+def backward(hidden, update, bias, gamma, settings, mean, scale, one, other):
     """The gradients of hidden and update, and sums of each program of gamma's, beta's and bias's.
 
     `one` and `other` [T, H] bfloat16 are those of y; sums are [T / ROWS / STEPS, H] float32.
@@ -104,6 +105,7 @@ def backward(hidden, update, bias, gamma, settings, mean, scale, one, other, *, 
     like_hidden = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype)
     sums = jax.ShapeDtypeStruct((programs, width), jnp.float32)
     results = [like_hidden, like_hidden, sums, sums, sums]
-    grid = (programs,)
-    call = called(_backward, "norm_backward", grid, results, _BACKWARD, interpret=interpret)
+    call = pl.pallas_call(
+        _backward, results, grid=(programs,), name="norm_backward", compiler_params=_BACKWARD
+    )
     return call(hidden, update, bias, gamma, settings, mean, scale, one, other)
