@@ -46,7 +46,7 @@ class JaxTrainer:
 
         `described` says all that decides its step, but for the shapes of batches.
         """
-        self._trainer, self._mesh, self._described = trainer, mesh, described
+        self._trainer, self.mesh, self._described = trainer, mesh, described
         self._num_local = len(mesh.local_devices)
         self._compiled: dict[int, jax.stages.Compiled] = {}
         self._variables = {value.name: each for each, value in program.state_of(trainer)}
@@ -67,7 +67,7 @@ class JaxTrainer:
     def put_state(self) -> None:
         """Takes weights, slots, accumulators and counters from TensorFlow's variables."""
         self._state = {
-            name: _put(each.numpy() if isinstance(each, tf.Variable) else each, self._mesh)
+            name: _put(each.numpy() if isinstance(each, tf.Variable) else each, self.mesh)
             for name, each in self._initial.items()
         }
 
@@ -102,7 +102,7 @@ class JaxTrainer:
             waits.append(monotonic() - called if is_idle else 0.0)
             batch = self._filled(drawn)
             compiled = self._compiled_for(batch)
-            given = _share(batch | {"seed": self._own_seeds()}, self._mesh)
+            given = _share(batch | {"seed": self._own_seeds()}, self.mesh)
             # At once: the state before is donated, and no longer there.
             losses, self._state = compiled(self.on_devices(), given)
             results.append((losses, self._count(given["input_mask"])))
@@ -128,7 +128,7 @@ class JaxTrainer:
         # All processes draw those of all devices, so that their generators stay equal.
         number = 2 * self._num_local
         first = number * jax.process_index()
-        seeds = self._trainer.dropout_seeds(self._mesh.size).numpy()
+        seeds = self._trainer.dropout_seeds(self.mesh.size).numpy()
         return seeds[first : first + number]
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
@@ -184,7 +184,7 @@ class JaxTrainer:
 
         All processes must call it.
         """
-        stats = [device.memory_stats() or {} for device in self._mesh.local_devices]
+        stats = [device.memory_stats() or {} for device in self.mesh.local_devices]
         if not all("bytes_limit" in each for each in stats):  # a CPU has none
             return None
         least = np.array(min(each["bytes_limit"] for each in stats))
@@ -196,8 +196,8 @@ class JaxTrainer:
         self, batches: Sequence[dict[str, tf.Tensor]]
     ) -> Iterator[tuple[int, jax.stages.Lowered]]:
         """The steps that are compiled for batches of one device, each with its number of rows."""
-        num_examples = self._trainer.batch_size / self._mesh.size
-        devices = [*self._mesh.devices.flat]
+        num_examples = self._trainer.batch_size / self.mesh.size
+        devices = [*self.mesh.devices.flat]
         for batch, programs in zip(batches, self._exported(batches)):
             state = _state_of(programs)
             self.state_bytes = sum(value.num_bytes for value in state)
@@ -217,7 +217,7 @@ class JaxTrainer:
         def kept(kind: Callable[..., Program], *of: dict[str, tf.Tensor]) -> Program:
             return _kept(self._described, partial(kind, self._trainer, *of), *of)
 
-        if self._mesh.size == 1:
+        if self.mesh.size == 1:
             yield from ([kept(program.of_training, batch)] for batch in batches)
             return
         update = kept(program.of_update)
@@ -231,7 +231,7 @@ class JaxTrainer:
         context = tf.distribute.InputContext(
             num_input_pipelines=jax.process_count(),
             input_pipeline_id=jax.process_index(),
-            num_replicas_in_sync=self._mesh.size,
+            num_replicas_in_sync=self.mesh.size,
         )
         dataset = make_dataset(context)
         if self._num_local > 1:
@@ -271,7 +271,7 @@ class JaxEvaluator:
           on_devices: returns a state that is there, weights included.
           described: says all that decides its step, but for the shapes of batches.
         """
-        self._evaluator, self._mesh, self._described = evaluator, mesh, described
+        self._evaluator, self.mesh, self._described = evaluator, mesh, described
         self._on_devices = on_devices or self._put_weights
         self._compiled: jax.stages.Compiled | None = None
         self._names: list[str] = []
@@ -280,7 +280,7 @@ class JaxEvaluator:
     def _put_weights(self) -> _Arrays:
         variables = pretrainer.trained_variables(self._evaluator.model)
         weights = program.weights_of(variables)
-        return {value.name: _put(each.numpy(), self._mesh) for each, value in weights}
+        return {value.name: _put(each.numpy(), self.mesh) for each, value in weights}
 
     def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> metrics.Evaluation:
         """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
@@ -290,7 +290,7 @@ class JaxEvaluator:
             state = self._on_devices()
             weights = {name: state[name] for name in self._names}
             totals = [
-                compiled(weights, _share(self._own(*batch), self._mesh))[0]
+                compiled(weights, _share(self._own(*batch), self.mesh))[0]
                 for batch in time.waiting(dataset)
             ]
             # Reading a total waits for the devices: that comes after all batches, once.
@@ -309,7 +309,7 @@ class JaxEvaluator:
         if self._compiled:
             return self._compiled
         features = {
-            name: tf.zeros([each.shape[0] // self._mesh.size, *each.shape[1:]], each.dtype)
+            name: tf.zeros([each.shape[0] // self.mesh.size, *each.shape[1:]], each.dtype)
             for name, each in spec[0].items()
         }
         make = partial(program.of_evaluation, self._evaluator, features)
@@ -318,7 +318,7 @@ class JaxEvaluator:
         weights = [each for each in exported.inputs if each.role == program.WEIGHT]
         self._names = [each.name for each in weights]
         self._weights_bytes = sum(each.num_bytes for each in weights)
-        lowered = jax_step.lowered([part], [*self._mesh.devices.flat])
+        lowered = jax_step.lowered([part], [*self.mesh.devices.flat])
         with _kernels_explained(exported.calls):
             self._compiled = lowered.compile()
         return self._compiled

@@ -133,23 +133,6 @@ def _digest_of_code() -> str:
     ).hexdigest()
 
 
-def require_compiler() -> None:
-    """Raises ValueError, in one line, if this TensorFlow compiles nothing for a CPU.
-
-    That for TPUs (2.20) cannot: it is linked without what XLA needs there, and without a device it
-    compiles no step that has variables.
-    """
-    smallest = tf.function(lambda number: number + 1, jit_compile=True, autograph=False)
-    try:
-        smallest.experimental_get_compiler_ir(tf.zeros([]))(stage="hlo")
-    except ValueError as error:
-        raise ValueError(
-            f"TensorFlow {tf.__version__} of this environment compiles nothing for a CPU, as that "
-            "for TPUs: export with the TensorFlow of environment/requirements-dev.lock (make "
-            f"setup), on any machine ({error})"
-        ) from error
-
-
 def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
     """The step of `trainer`, of one replica, for batches of the shapes of `batch`.
 

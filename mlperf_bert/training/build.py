@@ -58,7 +58,14 @@ class Programs:
 
 def build_programs(setup: Setup, *, seed: int) -> Programs:
     """Builds what trains and evaluates by the runtime of the run."""
-    config = setup.config
+    config, evaluation = setup.config, None
+    if setup.eval_files:
+        size = config.eval_batch_size
+        batch = pipeline.synthetic_batch(config.shape, batch_size=size)
+        evaluation = tf.data.Dataset.from_tensors((batch, tf.ones([size])))
+    batches = pipeline.synthetic_batches(
+        config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
+    )
     rates, trainer = build_trainer(setup, seed=seed, compiled=config.compilation)
     evaluator = Evaluator(model=trainer.model, strategy=setup.devices.strategy)
     if mesh := setup.devices.mesh:
@@ -69,14 +76,6 @@ def build_programs(setup: Setup, *, seed: int) -> Programs:
             evaluator, mesh, by_jax.on_devices, described=setup.step
         )
         trainer, evaluator = cast(Trainer, by_jax), cast(Evaluator, evaluating)
-    batches = pipeline.synthetic_batches(
-        config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
-    )
-    evaluation = None
-    if setup.eval_files:
-        size = config.eval_batch_size
-        batch = pipeline.synthetic_batch(config.shape, batch_size=size)
-        evaluation = tf.data.Dataset.from_tensors((batch, tf.ones([size])))
     return Programs(
         rates=rates, trainer=trainer, evaluator=evaluator, batches=batches, evaluation=evaluation
     )

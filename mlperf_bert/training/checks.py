@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from mlperf_bert.data import provenance, published, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
-from mlperf_bert.messages import ERROR, WARNING, Finding, Problems, as_lines
+from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding, Problems, as_lines
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import kernels
 from mlperf_bert.model.config import BertConfig
@@ -31,16 +31,24 @@ from mlperf_bert.training.memory import in_words
 class Findings(list[Finding]):
     """What the checks have found, in their order."""
 
-    def add(self, level: str, text: str) -> None:
-        """Adds a finding."""
-        self.append(Finding(level, text))
+    def refuse(self, text: str) -> None:
+        """Adds an error: no such run begins."""
+        self.append(Finding(ERROR, text))
+
+    def doubt(self, text: str) -> None:
+        """Adds a warning: the run begins."""
+        self.append(Finding(WARNING, text))
+
+    def remark(self, text: str) -> None:
+        """Adds a note."""
+        self.append(Finding(NOTE, text))
 
     def attempt(self, make: Callable[..., Any], *arguments, **keywords) -> Any:
         """The result of a call; a ValueError or OSError becomes an error finding, and None."""
         try:
             return make(*arguments, **keywords)
         except (ValueError, OSError) as error:
-            self.add(ERROR, as_lines(error))
+            self.refuse(as_lines(error))
 
     @property
     def errors(self) -> list[str]:
@@ -129,17 +137,14 @@ def inspect(
     """
     # Every check runs, whatever another has found: a user fixes all problems at once.
     findings = Findings()
-    expand = functools.partial(
-        pipeline.expand_input, on_doubt=functools.partial(findings.add, WARNING)
-    )
+    expand = functools.partial(pipeline.expand_input, on_doubt=findings.doubt)
     files = findings.attempt(expand, config.input_file, flag="input_file") or []
     eval_files: list[str] = []
     if path := config.eval_input_file:
         eval_files = findings.attempt(expand, path, flag="eval_input_file") or []
     trained_on = set(map(paths.identity, files))
     if both := next((name for name in eval_files if paths.identity(name) in trained_on), None):
-        findings.add(
-            WARNING,
+        findings.doubt(
             f"--eval_input_file: {both} is a file of --input_file too; the accuracy says nothing "
             "of text that the model has not seen",
         )
@@ -157,20 +162,16 @@ def inspect(
         records=_records(files, findings),
         initial_checkpoint=stored,
     )
-    _check_open_files(inspection)
+    _raise_limit_of_open_files()
     _check_batches(inspection)
     _check_warm_up(inspection)
     check_data(inspection)
     if config.precision == "tf32" and not config.device.num_gpus:
-        findings.add(
-            WARNING, "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
-        )
+        findings.doubt("--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus")
     if model:
         _check_model(inspection, model)
     if config.drop_caches and (obstacle := caches.obstacle()):
-        findings.add(
-            WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}"
-        )
+        findings.doubt(f"--drop_caches: the log will say that it was not possible; {obstacle}")
     return inspection
 
 
@@ -184,13 +185,16 @@ def _check_model(inspection: Inspection, model: BertConfig) -> None:
         require_fitting_model, model, config.shape, bert_config_file=config.bert_config_file
     )
     # After the other checks: it estimates no step of a run in which they have found an error.
-    findings += _shortfalls(inspection, model)
+    if inspection.devices and not findings.errors:
+        num_replicas = inspection.devices.num_replicas
+        if warning := memory.shortfall(config, model, num_replicas=num_replicas):
+            findings.append(warning)
     batch_size = config.global_batch_size
     if is_bert_large(model) and (bound := convergence.bound_of(batch_size)).kind != "point":
         advice = "configs/ has a preset for each batch size with a reference point"
         if batch_size in convergence.reference_points():
             advice = "the reference has a point here, but the checker drops it"
-        findings.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
+        findings.doubt(f"global batch size {batch_size}: {bound}; {advice}")
 
 
 def require_fitting_model(
@@ -230,37 +234,10 @@ def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
         raise ValueError(f"--kernels=triton: {obstacle}; change that, or give --kernels=xla")
 
 
-_OPENED_AHEAD = 3
-"""TensorFlow's interleave opens the files of two more turns. Measured: 24 of 8 in turn."""
-_OTHER_OPEN_FILES = 32
-"""Logs, checkpoints, and what TensorFlow opens now and then: eight at once were seen."""
-
-
-def _check_open_files(inspection: Inspection) -> None:
-    """Raises the limit of open files if the input needs more; finds an error if it may not.
-
-    Where a file cannot be opened within TensorFlow, the process may end without a word.
-    """
-    num_parallel = inspection.config.num_parallel_files if inspection.config.shuffle else 1
-    num_local = sum(paths.are_local([file]) for file in inspection.files)
-    others = _num_open_files() + _OTHER_OPEN_FILES
-    needed = min(_OPENED_AHEAD * num_parallel, num_local) + others
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or needed <= hard:
-        if soft != resource.RLIM_INFINITY and soft < needed:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return
-    fitting = (hard - others) // _OPENED_AHEAD
-    lower = f", or lower --num_parallel_files to {fitting}" if fitting > 0 else ""
-    inspection.findings.add(
-        ERROR,
-        f"--num_parallel_files={num_parallel}: too many open files, up to {needed} at once, and "
-        f"this process may open {hard}; raise ulimit -n{lower}",
-    )
-
-
-def _num_open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+def _raise_limit_of_open_files() -> None:
+    """Where a file cannot be opened within TensorFlow, the process may end without a word."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _check_batches(inspection: Inspection) -> None:
@@ -278,8 +255,7 @@ def _check_warm_up(inspection: Inspection) -> None:
     if last_of_warm_up < config.num_warmup_steps:
         highest = config.learning_rate * last_of_warm_up / config.num_warmup_steps
         since = config.start_warmup_step and f" from --start_warmup_step={config.start_warmup_step}"
-        inspection.findings.add(
-            WARNING,
+        inspection.findings.doubt(
             f"--num_warmup_steps={config.num_warmup_steps}{since or ''}: the run ends within its "
             f"warm-up, at --num_train_steps={config.num_train_steps}; its highest learning rate is "
             f"{highest:.3g} of {config.learning_rate:.3g}; lower --num_warmup_steps",
@@ -296,8 +272,7 @@ def _initial_checkpoint(
     findings.attempt(reading.refuse_output_of_a_run, stored)
     findings.attempt(reading.require_fitting, stored, shapes_of(model))
     if stored.held_bytes < stored.listed_bytes:
-        findings.add(
-            ERROR,
+        findings.refuse(
             f"{prefix}: its data files hold {stored.held_bytes:,} bytes, its index lists about "
             f"{stored.listed_bytes:,}; copy it here again",
         )
@@ -315,44 +290,33 @@ def check_disk(inspection: Inspection) -> None:
     if not model:
         return
     each = names.checkpoint_bytes(model, steps_per_update=config.steps_per_update)
-    num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
-    num_all += config.eval_input_file is None  # that of step 0
-    kept = min(config.keep_checkpoint_max or num_all, num_all)
-    needed = (kept + 1) * each  # a new one is written before the oldest is removed
+    # Without evaluation there is one of step 0 too, and none goes before it is evaluated elsewhere.
+    is_evaluated = config.eval_input_file is not None
+    num_all = -(-config.num_train_steps // config.save_checkpoints_steps) + (not is_evaluated)
+    at_once = num_all
+    if is_evaluated and config.keep_checkpoint_max:
+        at_once = min(config.keep_checkpoint_max + 1, num_all)  # a new one before the oldest goes
     saved = Path(config.output_dir).glob("model.ckpt-*")
-    needed -= sum(file.stat().st_size for file in saved)  # when resuming
+    needed = at_once * each - sum(file.stat().st_size for file in saved)  # when resuming
     free = paths.free_bytes(paths.location(config.output_dir))
-    if free < needed:
-        # A time budget may end the run long before so many are written.
-        may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
-        inspection.findings.add(
-            WARNING if may_end_before else ERROR,
-            f"--output_dir={config.output_dir}: {in_words(free)} are free, {kept + 1} "
-            f"checkpoints need {in_words(needed)}; free some, or lower --keep_checkpoint_max",
-        )
-    elif not config.eval_input_file and free < needed + (num_all - kept - 1) * each:
-        inspection.findings.add(
-            WARNING,
-            f"--output_dir={config.output_dir}: {in_words(free)} are free, all {num_all} "
-            f"checkpoints need {in_words(num_all * each)}, and without --eval_input_file none is "
-            "removed before it is evaluated; evaluate meanwhile (--do_eval), raise "
-            "--save_checkpoints_steps, or free some",
-        )
+    if free >= needed:
+        return
+    text = (
+        f"--output_dir={config.output_dir}: {in_words(free)} are free, {at_once} checkpoints need "
+        f"{in_words(needed)}; free some, lower --keep_checkpoint_max, or raise "
+        "--save_checkpoints_steps"
+    )
+    if not is_evaluated:
+        inspection.findings.doubt(f"{text}, or evaluate them meanwhile (--do_eval)")
+    elif config.time_budget is not None and not config.keep_checkpoint_max:
+        inspection.findings.doubt(text)  # the run may end long before so many are written
+    else:
+        inspection.findings.refuse(text)
 
 
 def is_bert_large(bert_config: BertConfig) -> bool:
     """Only this model has reference points."""
     return rules.is_bert_large(dataclasses.asdict(bert_config))
-
-
-def _shortfalls(inspection: Inspection, model: BertConfig) -> Iterator[Finding]:
-    """What does not fit into the memory of this host; what jax runs its compiler is asked of."""
-    config, chosen = inspection.config, inspection.devices
-    yield from filter(None, [memory.shortfall_of_copy(config, model)])
-    computes = config.emulate_step_seconds is None and not inspection.findings.errors
-    if computes and chosen and not chosen.mesh and config.device.kind == "CPU":
-        num_replicas = chosen.num_replicas
-        yield from filter(None, [memory.shortfall(config, model, num_replicas=num_replicas)])
 
 
 _OFFICIAL_DATA = {
@@ -372,7 +336,7 @@ def _records(
         try:
             loaded[folder] = provenance.of_step(folder, provenance.PARTS)
         except (ValueError, OSError) as error:
-            findings.add(ERROR, as_lines(error))
+            findings.refuse(as_lines(error))
     return loaded
 
 
@@ -380,23 +344,20 @@ def check_data(inspection: Inspection) -> None:
     """Compares files with the records of their folders, by name and size; reads no content."""
     for folder, made in inspection.records.items():
         if made is None:
-            inspection.findings.add(
-                WARNING,
+            inspection.findings.doubt(
                 f"{folder}: no {provenance.NAME} of parts, so it is unknown whether the data are "
                 "complete; create_pretraining_data.py --output_dir=... writes one",
             )
         else:
             _check_parts(inspection, folder, made)
             _check_parameters(inspection, folder, made)
-    _check_evaluation_size(inspection)
 
 
 def _check_parts(inspection: Inspection, folder: paths.Location, made: provenance.Record) -> None:
     named = _names_in(folder, inspection.files)
     recorded = {file.path: file.bytes for file in made.outputs}
     if left_out := sorted(recorded.keys() - named):
-        inspection.findings.add(
-            WARNING,
+        inspection.findings.doubt(
             f"--input_file leaves out {len(left_out)} of {len(recorded)} parts of "
             f"{folder / provenance.NAME}, such as {left_out[0]}",
         )
@@ -404,8 +365,7 @@ def _check_parts(inspection: Inspection, folder: paths.Location, made: provenanc
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
     for name, size in zip(names, sizes):
         if size != recorded[name]:
-            inspection.findings.add(
-                ERROR,
+            inspection.findings.refuse(
                 f"{folder / name}: {size} bytes, {provenance.NAME} says {recorded[name]}; "
                 "make this part again",
             )
@@ -417,21 +377,8 @@ def _check_parameters(
     shape = dataclasses.asdict(inspection.config.shape)
     for name, value in made.parameters.items():
         if name in shape and value != shape[name]:
-            inspection.findings.add(
-                ERROR,
+            inspection.findings.refuse(
                 f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
-            )
-
-
-def _check_evaluation_size(inspection: Inspection) -> None:
-    """A file with the name of the published evaluation shard should have its size."""
-    expected = published.PUBLISHED_RECORD_BYTES["eval_10k"]
-    for path in inspection.eval_files:
-        if Path(path).name == "eval_10k" and (size := paths.size_bytes(path)) != expected:
-            inspection.findings.add(
-                WARNING,
-                f"{path}: {size} bytes, the published one has {expected}; make it with "
-                f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
             )
 
 

@@ -3,22 +3,16 @@
 It begins with the checks of every run, and ends with notes on what is active.
 """
 
-import math
-
 from mlperf_bert.checkpoints import reading, state
-from mlperf_bert.checkpoints.names import checkpoint_bytes
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.files import paths
 from mlperf_bert.input import checked
-from mlperf_bert.messages import ERROR, NOTE, WARNING
-from mlperf_bert.mlperf import caches, convergence, rules
+from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model import pretrainer
-from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build, checks, offline
 from mlperf_bert.training.checks import Findings, Inspection, Setup
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.memory import in_words
 from mlperf_bert.training.output import Origin, OutputDirectory
 
 _INITIAL_ACCURACY_TOLERANCE = 0.001
@@ -45,22 +39,19 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if model:
         _check_first_records(inspection, config.shape.for_model(model))
         for issue in inspection.departures:
-            findings.add(WARNING, f"not a submission to the closed division: {issue}")
-        findings.add(NOTE, _way_of_saving(config, model))
-        if checks.is_bert_large(model):
-            _compare_with_reference_point(inspection)
+            findings.doubt(f"not a submission to the closed division: {issue}")
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
-        findings.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
-    findings.add(NOTE, _active_devices(inspection))
-    findings.add(NOTE, f"energy: {config.energy_meter().plan}")
+        findings.remark(f"the log will not say that the file caches were emptied; {way}")
+    findings.remark(_active_devices(inspection))
+    findings.remark(f"energy: {config.energy_meter().plan}")
     if not findings.errors:
         setup = inspection.setup()
         if setup.devices.mesh and config.emulate_step_seconds is None:
             from mlperf_bert.training import fit  # no other runtime loads jax
 
-            programs = build.build_programs(setup, seed=0)
-            findings.append(fit.finding_of(setup, programs))
+            with build.reading_compilation_cache(config.compilation_cache_dir):
+                findings.append(fit.finding_of(build.build_programs(setup, seed=0)))
         if measure_initial_accuracy and not findings.errors:
             findings.attempt(_measure_initial_accuracy, setup, findings)
     return inspection
@@ -84,7 +75,7 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
     findings = inspection.findings
     checks.check_disk(inspection)
     if obstacle:
-        findings.add(ERROR, obstacle)
+        findings.refuse(obstacle)
     if not findings.errors:
         _check_weights(inspection.setup(), newest, findings)
     # For a run that resumes also beside other errors: it says which file is not the same.
@@ -125,9 +116,9 @@ def _check_first_records(inspection: Inspection, limits: validity.ExampleLimits)
     # A record that was refused before, as the first of its kind, is not told twice.
     bad = [problem for problem in problems if problem and problem not in findings.errors]
     for problem in bad[:_MOST_BAD_FILES]:
-        findings.add(ERROR, problem)
+        findings.refuse(problem)
     if (left := len(bad) - _MOST_BAD_FILES) > 0:
-        findings.add(ERROR, f"{left} more files are bad in their first record")
+        findings.refuse(f"{left} more files are bad in their first record")
 
 
 def _count_evaluation_examples(inspection: Inspection) -> None:
@@ -136,48 +127,10 @@ def _count_evaluation_examples(inspection: Inspection) -> None:
         inspection.findings.attempt(tfrecord.count_records, path) for path in inspection.eval_files
     ]
     if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
-        inspection.findings.add(
-            WARNING,
+        inspection.findings.doubt(
             f"not a submission to the closed division: {issue}; make --eval_input_file with "
             "pick_eval_samples.py",
         )
-
-
-def _compare_with_reference_point(inspection: Inspection) -> None:
-    """Notes free hyper-parameters that differ from the reference's, which is allowed."""
-    config, optimizer = inspection.config, inspection.config.optimizer
-    point = convergence.reference_points().get(config.global_batch_size)
-    if point is None:
-        return
-    # Reference points count updates, a run with aggregation micro-batches.
-    ours = {
-        "opt_base_learning_rate": config.learning_rate,
-        "opt_learning_rate_training_steps": config.num_train_steps / config.steps_per_update,
-        "num_warmup_steps": config.num_warmup_steps / config.steps_per_update,
-        "start_warmup_step": config.start_warmup_step / config.steps_per_update,
-        "opt_epsilon": optimizer.epsilon,
-        "opt_lamb_beta_1": optimizer.beta_1,
-        "opt_lamb_beta_2": optimizer.beta_2,
-        "opt_lamb_weight_decay_rate": optimizer.weight_decay_rate,
-    }
-    differing = [
-        f"{name} {point.hyperparameters[name]} (here {value:g})"
-        for name, value in ours.items()
-        if not math.isclose(value, point.hyperparameters[name], rel_tol=1e-6)
-    ]
-    if differing:
-        inspection.findings.add(
-            NOTE,
-            f"global batch size {config.global_batch_size}: its reference point was made with "
-            f"{', '.join(differing)}; others are allowed, configs/ has the reference's",
-        )
-
-
-def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
-    size = in_words(checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update))
-    if config.saves_while_training:
-        return f"asynchronous checkpoints: {size} of memory for a copy of weights and slots"
-    return f"the training waits for each checkpoint, {size} written; see --async_checkpoint"
 
 
 def _active_devices(inspection: Inspection) -> str:
@@ -202,9 +155,9 @@ def _measure_initial_accuracy(setup: Setup, findings: Findings) -> None:
     with checked.input_of(setup.eval_files, setup.limits):
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
-    level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
-    findings.add(
-        level,
+    is_expected = abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE
+    say = findings.remark if is_expected else findings.doubt
+    say(
         f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
         f"official evaluation examples has {expected}",
     )

@@ -30,6 +30,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -108,75 +109,61 @@ def smaller(config: RunConfig, num_rows: int) -> Iterator[tuple[str, RunConfig]]
       config: of the run.
       num_rows: of a step on one device.
     """
+    changes: dict[str, Any] = {}
+
+    def with_change(**change) -> tuple[str, RunConfig]:
+        changes.update(change)
+        flags = " ".join(f"--{name}={value}" for name, value in changes.items())
+        return flags, dataclasses.replace(config, **changes)
+
+    if config.saves_while_training:
+        yield with_change(async_checkpoint=False)
     for recompute in RECOMPUTE_CHOICES[RECOMPUTE_CHOICES.index(config.recompute) + 1 :]:
-        if recompute == RECOMPUTE_ATTENTION and config.kernels == "triton":
-            continue  # it keeps nothing that this would leave out
-        config = dataclasses.replace(config, recompute=recompute)
-        yield f"--recompute={recompute}", config
-    while num_rows > 1:
-        # A half if it is whole, else what the next prime number leaves.
-        times = next(n for n in range(2, num_rows + 1) if num_rows % n == 0)
-        num_rows //= times
-        config = dataclasses.replace(
-            config,
-            train_batch_size=config.train_batch_size // times,
-            steps_per_update=config.steps_per_update * times,
-            num_train_steps=config.num_train_steps * times,
-        )
-        yield (
-            f"--recompute={config.recompute} --train_batch_size={config.train_batch_size} "
-            f"--steps_per_update={config.steps_per_update}",
-            config,
-        )
+        yield with_change(recompute=recompute)
+    # A half if it is whole, else what the next prime number leaves.
+    times = 1
+    for divisor in range(2, num_rows + 1):
+        while num_rows // times % divisor == 0:
+            times *= divisor
+            yield with_change(
+                train_batch_size=config.train_batch_size // times,
+                steps_per_update=config.steps_per_update * times,
+                num_train_steps=config.num_train_steps * times,
+            )
 
 
-COUNT_STEPS = "multiply the flags that count steps too (docs/training.md)"
-"""What a smaller batch needs beside `smaller`'s flags."""
-
-
-def shortfall(
-    config: RunConfig, bert_config: BertConfig, *, num_replicas: int = 1
-) -> Finding | None:
-    """Warns that a step of TensorFlow does not fit here, with the smallest change that does.
+def shortfall(config: RunConfig, model: BertConfig, *, num_replicas: int = 1) -> Finding | None:
+    """Warns that a run does not fit into the memory here, with the smallest change that does.
 
     It is no error: the memory available changes with other processes, and there may be swap.
     """
     # A packed batch may have as many rows as examples, and is compiled with as many.
     num_rows = config.train_batch_size // num_replicas
-    needed, available = step_bytes(config, bert_config, num_rows=num_rows), memory_bytes()
+    needed, available = run_bytes(config, model, num_rows=num_rows), memory_bytes()
     if needed <= available:
         return None
     does = "no change of --recompute and --train_batch_size makes it fit"
     for flags, changed in smaller(config, num_rows):
         rows = changed.train_batch_size // num_replicas
-        if step_bytes(changed, bert_config, num_rows=rows) <= available:
-            does = f"{flags} does" + ("" if rows == num_rows else f"; {COUNT_STEPS}")
+        if run_bytes(changed, model, num_rows=rows) <= available:
+            does = f"{flags} does"
+            if rows < num_rows:
+                does += "; multiply the other flags that count steps too (docs/training.md)"
             break
     return Finding(
         WARNING,
-        f"a step does not fit into the {available / 1e9:.1f} GB available here: about "
-        f"{needed / 1e9:.1f} GB; {does}",
+        f"the run does not fit into the {in_words(available)} available here: about "
+        f"{in_words(needed)}; {does}",
     )
 
 
-def shortfall_of_copy(config: RunConfig, bert_config: BertConfig) -> Finding | None:
-    """Warns if this host cannot hold a copy of the state too; activations are not counted."""
-    if not config.saves_while_training:
-        return None
-    copied = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
-    gradients = num_weights(bert_config) * FLOAT_BYTES
-    on_device = config.device.kind != "CPU"
-    # On a CPU the state itself and its gradients are in the same memory as the copy.
-    needed = copied if on_device else 2 * copied + gradients
-    available = memory_bytes()
-    if available >= needed:
-        return None
-    of_run = "" if on_device else f" and {in_words(copied + gradients)} for the training"
-    return Finding(
-        WARNING,
-        f"asynchronous checkpoints: {in_words(copied)} of memory for a copy of weights and "
-        f"slots{of_run}, but {in_words(available)} are available; give --noasync_checkpoint",
-    )
+def run_bytes(config: RunConfig, model: BertConfig, *, num_rows: int) -> int:
+    """What a run takes of this host: the steps of TensorFlow on a CPU, else a copy of the state."""
+    by_tensorflow = config.device.kind == "CPU" and config.runtime != "jax"
+    if by_tensorflow and config.emulate_step_seconds is None:
+        return step_bytes(config, model, num_rows=num_rows)
+    copied = checkpoint_bytes(model, steps_per_update=config.steps_per_update)
+    return copied * config.saves_while_training
 
 
 def memory_bytes() -> int:

@@ -176,9 +176,10 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
     `provenance` is what the run is known by, as `Origin.summary`.
     """
     config, devices = setup.config, setup.devices
+    submission = _submission(setup, team, provenance)
     precision = precision_of_products(config.precision, config.device, devices.mesh)
     log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
-    log.events(_submission(setup, team, provenance).events())
+    log.events(submission.events())
     values = config.hyperparameters(seed=team.seed) | {
         "lowest_numerical_precision_in_linear": precision,
         "lowest_numerical_precision_in_attn": precision,  # of its products; the softmax is fp32

@@ -143,17 +143,17 @@ def _compile(run: Run) -> None:
     Then executes all programs once, on synthetic batches of all shapes that the run will use.
     """
     config = run.config
-    if run.setup.devices.mesh and config.emulate_step_seconds is None:
-        from mlperf_bert.training import fit  # no other runtime loads jax
-
-        finding = fit.finding_of(run.setup, run.programs)
-        if finding.level == ERROR:
-            raise ValueError(finding.text)
-        run.team.say(finding if finding.level == WARNING else finding.text)
     # Compiled before the weights are there: its steps then change random ones, and no copy of
     # weights has to be kept meanwhile.
     loads_weights = run.team.goes_on or config.init_checkpoint
     with build.reading_compilation_cache(config.compilation_cache_dir):
+        if run.setup.devices.mesh and config.emulate_step_seconds is None:
+            from mlperf_bert.training import fit  # no other runtime loads jax
+
+            finding = fit.finding_of(run.programs)
+            if finding.level == ERROR:
+                raise ValueError(finding.text)
+            run.team.say(finding if finding.level == WARNING else finding.text)
         run.programs.warm_up(keeps_weights=not loads_weights)
 
 

@@ -152,18 +152,12 @@ class TimeBudget(Event):
             f"{flag}: enough for at most about {end:,} steps, "
             f"{end * config.train_batch_size:,} samples"
         )
-        first_evaluation = config.evaluation_interval_steps
-        if first_evaluation and end < first_evaluation:
-            self.progress.line(
-                f"warning: {flag} ends before the first evaluation, at step "
-                f"{first_evaluation:,}: the run is evaluated once, at its end; give "
-                "more time, or lower --eval_interval_samples"
-            )
         # The warm-up starts at step 0 or before, and ends as many steps earlier.
-        warm = config.num_warmup_steps + config.start_warmup_step
-        if end < warm:
-            self.progress.line(
-                f"warning: {flag} ends before the warm-up of the learning rate, at step "
-                f"{warm:,}: the rate does not reach its peak; give more time, or "
-                "lower --num_warmup_steps"
-            )
+        for what, last_step in (
+            ("the first evaluation", config.evaluation_interval_steps or 0),
+            ("the end of the warm-up", config.num_warmup_steps + config.start_warmup_step),
+        ):
+            if end < last_step:
+                self.progress.line(
+                    f"warning: {flag} ends before {what}, at step {last_step:,}; give more time"
+                )

@@ -18,7 +18,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
 from mlperf_bert.portable import program_folder, run_step
-from mlperf_bert.programs import jax_step, program, stablehlo
+from mlperf_bert.programs import jax_step, stablehlo
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export as export_step
 from tests.portable.programs_by_hand import serialized
@@ -218,21 +218,6 @@ def test_bad_input_is_one_line(export, flags, message):
     done = export(*flags, check=False)
     assert done.returncode == 1 and message in done.stderr
     assert "Traceback" not in done.stderr and not export.folder.exists()
-
-
-def test_a_tensorflow_that_compiles_nothing_for_a_cpu_is_told(monkeypatch):
-    """tensorflow-tpu; the words are its own."""
-    words = "Failed getting HLO text: 'could not find registered transfer manager for Host'"
-
-    def compiled(stage):
-        raise ValueError(words)
-
-    given = types.SimpleNamespace(experimental_get_compiler_ir=lambda *_: compiled)
-    program.require_compiler()  # of this environment
-    monkeypatch.setattr(program.tf, "function", lambda *_, **__: given)
-    with pytest.raises(ValueError, match=r"compiles nothing for a CPU.*requirements-dev") as raised:
-        program_folder.write(None, "anywhere", None)
-    assert str(raised.value).endswith(f"({words})") and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

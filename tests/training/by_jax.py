@@ -33,7 +33,7 @@ def of_devices(trainer: Trainer, number: int = 1) -> JaxTrainer:
 def evaluator_of(trainer: JaxTrainer) -> Evaluator:
     """As a run makes it: it evaluates the state that is on the devices."""
     evaluator = Evaluator(model=trainer.model, strategy=small_trainer.CPU)
-    return JaxEvaluator(evaluator, trainer._mesh, trainer.on_devices)
+    return JaxEvaluator(evaluator, trainer.mesh, trainer.on_devices)
 
 
 def trainer_of_case(task: dict, case: dict, *, devices: int = 1) -> JaxTrainer:

@@ -14,7 +14,7 @@ from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.mlperf import rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs import jax_step, jax_trainer, program
-from mlperf_bert.training import checks, devices, memory
+from mlperf_bert.training import checks, devices
 from tests.helpers import programs
 from tests.model import interpreted
 from tests.portable import programs_by_hand
@@ -167,13 +167,6 @@ def test_what_xla_refuses_names_the_way_back(task, monkeypatch):
     )
     with pytest.raises(ValueError, match=message + r"Triton module\); give --kernels=xla$"):
         trainer.compile([batch])
-
-
-def test_less_memory_is_not_looked_for_where_kernels_keep_nothing():
-    for kernels, expected in (("triton", ["blocks"]), ("xla", ["attention", "blocks"])):
-        run = run_config(**ON_GPUS | {"kernels": kernels})
-        steps = [flags for flags, _ in memory.smaller(run, 1)]
-        assert [each.removeprefix("--recompute=") for each in steps] == expected
 
 
 @pytest.mark.gate

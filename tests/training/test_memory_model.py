@@ -78,61 +78,59 @@ def test_every_option_has_its_effect():
     assert packed > fused
 
 
-def on_cpu(config, **changed):
-    """A run of BERT-large on 512 tokens, without a copy for checkpoints."""
-    shape = dataclasses.replace(config.shape, max_seq_length=512)
-    usual = {"train_batch_size": 8, "async_checkpoint": False, "init_checkpoint": None}
-    return large_model(config, shape=shape, jit_compile="auto", **usual | changed)
-
-
 def shortfalls(config) -> list[str]:
     findings = checks.inspect(config).findings
     findings.require_none()
-    return [str(finding) for finding in findings if "a step does not fit" in finding.text]
+    return [str(finding) for finding in findings if "does not fit" in finding.text]
+
+
+NOT_ASYNC = {"async_checkpoint": False}
+ON_A_GPU = {"device": DeviceConfig(num_gpus=1)}
 
 
 @pytest.mark.parametrize(
     "gigabytes, changed, expected",
     [
-        (15, {}, r"warning: a step does not fit into the 15\.0 GB available here: about "
+        (15, NOT_ASYNC, r"warning: the run does not fit into the 15\.0 GB available here: about "
          r"18\.\d GB; --recompute=attention does"),
-        (15, {"recompute": "attention"}, None),
-        (9, {}, ".* GB; --recompute=blocks does"),
-        (12, {"train_batch_size": 64}, ".*; --recompute=blocks --train_batch_size=32 "
-         r"--steps_per_update=2 does; multiply the flags that count steps too .*"),
+        (15, NOT_ASYNC | {"recompute": "attention"}, None),
+        (20, {}, ".* GB; --async_checkpoint=False does"),
+        (15, {}, ".* GB; --async_checkpoint=False --recompute=attention does"),
+        (9, NOT_ASYNC, ".* GB; --recompute=blocks does"),
+        (12, NOT_ASYNC | {"train_batch_size": 64}, ".*; --recompute=blocks --train_batch_size=32 "
+         r"--steps_per_update=2 --num_train_steps=\d+ does; multiply the other flags .*"),
         (2, {}, ".*; no change of --recompute and --train_batch_size makes it fit"),
-        (15, {"emulate_step_seconds": 0.1, "eval_input_file": None}, None),
+        # What is not computed by TensorFlow on a CPU has the copy for checkpoints alone here.
+        (3, {"emulate_step_seconds": 0.1, "eval_input_file": None}, ".* about 4.0 GB; --async.*"),
+        (3, {"runtime": "jax"}, ".* about 4.0 GB; --async_checkpoint=False does"),
         (5, {"runtime": "jax"}, None),  # its compiler says it
+        (1, {"runtime": "jax", **NOT_ASYNC}, None),
     ],
 )  # fmt: skip
-def test_a_step_that_does_not_fit_is_told_with_what_does(
+def test_a_run_that_does_not_fit_is_told_with_what_does(
     config, monkeypatch, gigabytes, changed, expected
 ):
     monkeypatch.setattr(memory, "memory_bytes", lambda: int(gigabytes * 10**9))
-    found = shortfalls(on_cpu(config, **changed))
+    shape = dataclasses.replace(config.shape, max_seq_length=512)
+    usual = {"train_batch_size": 8, "init_checkpoint": None}
+    found = shortfalls(large_model(config, shape=shape, jit_compile="auto", **usual | changed))
     assert [bool(re.fullmatch(expected or "", line)) for line in found] == [True] * bool(expected)
 
 
-@pytest.mark.parametrize("num_gpus, is_told", [(0, True), (1, False)])
-def test_what_tensorflow_computes_on_gpus_is_not_estimated(config, monkeypatch, num_gpus, is_told):
-    """A GPU that is not there: the checks see the strategy of the CPU."""
-    inspection = checks.inspect(on_cpu(config))
-    monkeypatch.setattr(memory, "memory_bytes", lambda: 10**9)
-    on_gpu = dataclasses.replace(inspection.config, device=DeviceConfig(num_gpus=num_gpus))
-    changed = dataclasses.replace(inspection, config=on_gpu)
-    found = checks._shortfalls(changed, inspection.bert_config)
-    assert any("a step does not fit" in finding.text for finding in found) == is_told
+def test_what_tensorflow_computes_on_gpus_is_not_estimated(config):
+    on_gpu = dataclasses.replace(config, **ON_A_GPU, **NOT_ASYNC)
+    assert memory.run_bytes(on_gpu, MODEL, num_rows=8) == 0
 
 
 def test_the_smallest_change_comes_first(config):
-    changes = memory.smaller(dataclasses.replace(config, train_batch_size=24), 6)
-    assert [flags.replace("--recompute=", "") for flags, _ in changes] == [
+    given = dataclasses.replace(config, train_batch_size=24, num_train_steps=10, **NOT_ASYNC)
+    assert [flags.replace("--recompute=", "") for flags, _ in memory.smaller(given, 6)] == [
         "attention",
         "blocks",
-        "blocks --train_batch_size=12 --steps_per_update=2",
-        "blocks --train_batch_size=4 --steps_per_update=6",
+        "blocks --train_batch_size=12 --steps_per_update=2 --num_train_steps=20",
+        "blocks --train_batch_size=4 --steps_per_update=6 --num_train_steps=60",
     ]
-    changes = memory.smaller(dataclasses.replace(config, recompute="blocks"), 1)
+    changes = memory.smaller(dataclasses.replace(config, recompute="blocks", **NOT_ASYNC), 1)
     assert list(changes) == []
 
 
