@@ -25,7 +25,7 @@ CEILINGS = {
     "mlperf_bert/data": 5_018,
     "mlperf_bert/files": 1_140,
     "mlperf_bert/finetuning": 2_116,
-    "mlperf_bert/input": 870,
+    "mlperf_bert/input": 760,
     "mlperf_bert/mlperf": 1_945,
     "mlperf_bert/model": 1_328,
     "mlperf_bert/model/kernels": 449,

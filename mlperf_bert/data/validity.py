@@ -8,7 +8,7 @@ Source of the format: tensorflow/core/example/example.proto.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -130,21 +130,14 @@ def require_valid(example: Mapping[str, np.ndarray], limits: ExampleLimits) -> N
             )
 
 
-def require_valid_record(
-    frame: tfrecord.Frame,
-    limits: ExampleLimits,
-    *also: Callable[[Mapping[str, np.ndarray]], None],
-) -> None:
-    """Checks a record of a file: that it is a valid example, and passes the checks in `also`.
+def require_valid_record(frame: tfrecord.Frame, limits: ExampleLimits) -> None:
+    """Checks a record of a file: that it is a valid example.
 
     Raises:
       BadRecord: it is not a tf.Example, or not a valid one.
     """
     try:
-        example = decode(frame.record)
-        require_valid(example, limits)
-        for check in also:
-            check(example)
+        require_valid(decode(frame.record), limits)
     except ValueError as error:
         raise frame.bad(str(error)) from error
 

@@ -7,10 +7,8 @@ the pipeline itself (pipeline.py) and by those that say what is wrong (data/vali
 import contextlib
 import functools
 import itertools
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.data import tfrecord, validity
@@ -26,9 +24,6 @@ from mlperf_bert.mlperf.ledger import Ledger
 _MAX_BYTES_CHECKED_FIRST = 256 * 2**20
 # TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
-_UNPACKED = f"leave out --pack_sequences, or {validity.MAKE_AGAIN}"
-_GRAPH_WORDS = ("Graph execution error:", "Detected at node", "\t [[", "Original stack trace")
-_NODE_NAMES = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]( name:.*)?|\[\[.*?\]\]")
 
 
 @contextlib.contextmanager
@@ -43,7 +38,7 @@ def input_of(
     """Looks at the files before batches are drawn; names the bad record if that fails later.
 
     The first look reads one first record of each kind, and the lengths of records where that takes
-    less than a second. TensorFlow's errors name no record: to find it the files are read again.
+    less than a second.
 
     Args:
       files: from which batches are drawn.
@@ -73,87 +68,47 @@ def input_of(
         _require_valid_files([*files, *eval_files], limits, packed)
         raise OSError(
             "the input could not be read, but no bad record is found in the files; TensorFlow "
-            f"says: {_reason(error)}"
+            f"says: {paths.reason(error)}"
         ) from error
 
 
 def _require_valid_files(
     files: Sequence[str], limits: ExampleLimits, packed: Collection[str]
 ) -> None:
-    """Raises BadRecord for the first record that the pipeline does not accept.
-
-    Args:
-      files: from which batches were drawn.
-      limits: of their examples.
-      packed: those of the files whose examples are packed.
-    """
+    """Raises BadRecord for the first record that the pipeline, or that of `packed`, refuses."""
     with Progress(total=len(files), unit="files", description="find the bad record") as progress:
         for path in files:
-            _require_valid_file(path, limits, packs=path in packed)
+            check, frames = _pipeline_check(limits, path in packed), tfrecord.read_frames(path)
+            # Groups: nearly all of them are good, and one call a record would take far longer.
+            while group := list(itertools.islice(frames, pipeline.EXAMPLES_PARSED_AT_ONCE)):
+                _require_valid(group, limits, check)
             progress.advance(1)
 
 
 @functools.cache
-def _pipeline_check(
-    limits: ExampleLimits, packs: bool
-) -> Callable[[Sequence[tfrecord.Frame]], Exception | None]:
-    """What returns the error that the pipeline would raise for some records; None for good ones."""
-    parse = pipeline.parser(limits)
+def _pipeline_check(limits: ExampleLimits, packs: bool) -> Callable[[tf.Tensor], object]:
+    """What the pipeline does with serialized examples [B] that it may refuse."""
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
     def check(examples):
-        features = parse(examples)
+        features = pipeline.parse(examples, limits)
         if packs:
-            packing.require_packable(features, *packing.sizes(features))
+            packing.require_packable(features)
 
-    def error_of(frames: Sequence[tfrecord.Frame]) -> Exception | None:
-        try:
-            check(tf.constant([frame.record for frame in frames]))
-        except _PARSE_ERRORS as error:
-            return error
-        return None
-
-    return error_of
+    return check
 
 
-def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
-    error_of = _pipeline_check(limits, packs)
-    frames = tfrecord.read_frames(path)
-    # Groups first: nearly all of them are good, and one call a record would take far longer.
-    while group := list(itertools.islice(frames, pipeline.EXAMPLES_PARSED_AT_ONCE)):
-        if error_of(group):
-            for frame in group:
-                if error := error_of([frame]):
-                    also = [_require_packable] if packs else []
-                    validity.require_valid_record(frame, limits, *also)
-                    raise frame.bad(f"cannot be parsed: {_reason(error)}") from error
-
-
-def _require_packable(example: Mapping[str, np.ndarray]) -> None:
-    """Checks that real tokens and real predictions come first, which packing builds on.
-
-    Raises:
-      ValueError: they do not; to be put after "record N".
-    """
-    num_tokens = example["input_mask"].sum()
-    for name in ("input_mask", "masked_lm_weights"):
-        is_real = example[name] > 0
-        if is_real[is_real.sum() :].any():
-            raise ValueError(
-                f"has a 0 in {name} before something else; packing needs what is real first: "
-                f"{_UNPACKED}"
-            )
-    if not num_tokens:
-        raise ValueError(f"has no token, input_mask is 0; packing needs one: {_UNPACKED}")
-    positions = example["masked_lm_positions"][example["masked_lm_weights"] > 0]
-    if (wrong := positions[positions >= num_tokens]).size:
-        raise ValueError(
-            f"holds {wrong[0]} in masked_lm_positions, but has only {num_tokens} tokens; packing "
-            f"needs predictions of real tokens: {_UNPACKED}"
-        )
-
-
-def _reason(error: Exception) -> str:
-    """TensorFlow's message in one line, without the names of graph nodes."""
-    lines = [line for line in str(error).splitlines() if not line.startswith(_GRAPH_WORDS)]
-    return _NODE_NAMES.sub("", " ".join(lines)).strip()[:300]
+def _require_valid(
+    frames: Sequence[tfrecord.Frame], limits: ExampleLimits, check: Callable[[tf.Tensor], object]
+) -> None:
+    """Raises BadRecord for the first of some records that does not pass the check."""
+    try:
+        check(tf.constant([frame.record for frame in frames]))
+    except _PARSE_ERRORS as error:
+        if len(frames) > 1:
+            for frame in frames:
+                _require_valid([frame], limits, check)
+            return
+        validity.require_valid_record(frames[0], limits)
+        # The record is valid: packing refuses it, or TensorFlow, by its own words.
+        raise frames[0].bad(f"cannot be used: {paths.reason(error)}") from error

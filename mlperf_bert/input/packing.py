@@ -32,7 +32,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.data.validity import MAKE_AGAIN, ExampleShape
 
 MAX_EXAMPLES_PER_ROW = 4
 _MIN_WINDOW_EXAMPLES = 1024
@@ -40,13 +40,16 @@ _MIN_WINDOW_BATCHES = 8
 _MAX_ROW_COUNTS = 8
 # Rows are never quite full: a plan without gaps would often need one more row.
 _AIMED_SHARE_OF_REAL_TOKENS = 0.985
+_UNPACKABLE = (
+    "packing needs real tokens first, and predictions of them alone, also first; leave out "
+    f"--pack_sequences, or {MAKE_AGAIN}"
+)
 
 
 def packed(
     examples: tf.data.Dataset,
     *,
-    parse: Callable[[tf.Tensor], dict[str, tf.Tensor]],
-    decode: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    parse: Callable[..., dict[str, tf.Tensor]],
     batch_size: int,
     shape: ExampleShape,
 ) -> tf.data.Dataset:
@@ -54,18 +57,14 @@ def packed(
 
     Args:
       examples: strings.
-      parse: makes checked features of strings [B].
-      decode: does so without checks.
+      parse: makes checked features of strings [B], and unchecked ones if `checks` is False.
       batch_size: examples of a batch.
       shape: of an example.
     """
 
     def measure(serialized):
-        features = parse(serialized)
-        lengths, num_predictions = sizes(features)
-        require_packable(features, lengths, num_predictions)
         # Not the features: windows are held in memory, and serialized examples take less of it.
-        return serialized, lengths, num_predictions
+        return serialized, *require_packable(parse(serialized))
 
     def plan_window(serialized, lengths, predictions):
         order, rows = plan(
@@ -81,21 +80,8 @@ def packed(
     # Two buffers between three stages: one window is measured while another is planned.
     planned = windows.map(measure).prefetch(1).map(plan_window).prefetch(1).unbatch()
     return planned.map(  # `measure` has checked
-        lambda serialized, rows: assemble(decode(serialized), rows), tf.data.AUTOTUNE
+        lambda serialized, rows: assemble(parse(serialized, checks=False), rows), tf.data.AUTOTUNE
     )
-
-
-@tf.autograph.experimental.do_not_convert
-def batches_of_every_shape(batch: dict[str, tf.Tensor]) -> tf.data.Dataset:
-    """A packed batch, without tokens, for each number of rows; `batch` shows the features."""
-    batch_size = batch["input_ids"].shape[0]
-
-    def of_rows(num_rows):
-        rows = tf.range(batch_size) * num_rows // batch_size
-        # Any number of examples without tokens fits into a row.
-        return assemble(tf.nest.map_structure(tf.zeros_like, batch), rows)
-
-    return tf.data.Dataset.from_tensor_slices(row_counts(batch_size)).map(of_rows)
 
 
 def predictions_per_row(max_predictions_per_seq: int) -> int:
@@ -109,8 +95,8 @@ def predictions_per_row(max_predictions_per_seq: int) -> int:
 
 def row_counts(batch_size: int) -> list[int]:
     """The numbers of rows that a batch of this size may have, in ascending order."""
-    fewest = -(-batch_size // MAX_EXAMPLES_PER_ROW)
-    return list(range(batch_size, fewest - 1, -_row_unit(batch_size)))[::-1]
+    fewest, unit = -(-batch_size // MAX_EXAMPLES_PER_ROW), -(-batch_size // _MAX_ROW_COUNTS)
+    return list(range(batch_size, fewest - 1, -unit))[::-1]
 
 
 def window_size(batch_size: int) -> int:
@@ -121,41 +107,34 @@ def window_size(batch_size: int) -> int:
     return batch_size * max(_MIN_WINDOW_BATCHES, -(-_MIN_WINDOW_EXAMPLES // batch_size))
 
 
-def require_packable(
-    features: dict[str, tf.Tensor], lengths: tf.Tensor, num_predictions: tf.Tensor
-) -> None:
-    """Checks all examples of a batch as checked.py checks one.
-
-    Takes the batch and its `sizes`.
+def require_packable(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Checks that real tokens, and predictions of them, come first; returns the `sizes`.
 
     Raises:
-      InvalidArgumentError: an example does not pass, when the graph runs.
+      InvalidArgumentError: in an example they do not, when the graph runs.
     """
+    lengths, num_predictions = sizes(features)
     is_prediction = features["masked_lm_weights"] > 0
     last_position = tf.reduce_max(
         tf.where(is_prediction, features["masked_lm_positions"], 0), axis=1
     )
-    checks = (
-        _come_first(features["input_mask"], lengths),
-        _come_first(tf.cast(is_prediction, tf.int32), num_predictions),
-        last_position < lengths,  # so an example has at least one token
-    )
-    tf.debugging.Assert(tf.reduce_all(checks), ["an example that cannot be packed"])
+    checks = [last_position < lengths]  # so an example has at least one token
+    for ones, counts in (
+        (features["input_mask"], lengths),
+        (tf.cast(is_prediction, tf.int32), num_predictions),
+    ):
+        # The positions of k ones have their least possible sum, k(k-1)/2, if the ones come first.
+        # This reads the matrix once and makes no other of its size.
+        positions = tf.linalg.matvec(ones, tf.range(ones.shape[1]))
+        checks.append(positions == counts * (counts - 1) // 2)
+    tf.debugging.Assert(tf.reduce_all(checks), [_UNPACKABLE])
+    return lengths, num_predictions
 
 
 def sizes(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Real tokens and predictions of each example: int32 [B] twice."""
     lengths = tf.reduce_sum(features["input_mask"], axis=1)
     return lengths, tf.math.count_nonzero(features["masked_lm_weights"], axis=1, dtype=tf.int32)
-
-
-def _come_first(ones: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Whether the ones of each row come before its zeros: int32 [B, L], [B] -> bool [B].
-
-    The positions of k ones have their least possible sum, k(k-1)/2, if the ones come first. This
-    reads the matrix once and makes no other of its size.
-    """
-    return tf.linalg.matvec(ones, tf.range(ones.shape[1])) == counts * (counts - 1) // 2
 
 
 def plan(
@@ -305,8 +284,12 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
         batch_of_row = tf.tensor_scatter_nd_update(batch_of_row, [[row]], [batch])
         return turn + 1, needs - taken * saved, places - taken * count, batch_of_row
 
+    fewest, unit = row_counts(batch_size)[0], -(-batch_size // _MAX_ROW_COUNTS)
     saved = num_examples - tf.math.count_nonzero(counts, dtype=tf.int32)
-    start = (0, _needs(saved, num_batches, batch_size), tf.fill([num_batches], batch_size))
+    # Shares of a whole number of units that differ by one at the most, as of a line cut evenly.
+    borders = -(-(saved // unit) * tf.range(num_batches + 1) // num_batches)
+    needs = tf.minimum(unit * (borders[1:] - borders[:-1]), batch_size - fewest)
+    start = (0, needs, tf.fill([num_batches], batch_size))
     num_shared = tf.math.count_nonzero(counts > 1, dtype=tf.int32)
     _, _, places, batch_of_row = tf.while_loop(
         lambda turn, *_: turn < num_shared, deal, (*start, tf.fill([num_examples], -1))
@@ -316,14 +299,6 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     fill = tf.repeat(tf.range(num_batches), places)
     batches = tf.tensor_scatter_nd_update(batches, tf.where(is_alone), fill)
     return batches, tf.where(is_alone, num_examples + indices, rows)
-
-
-def _needs(num_saved: tf.Tensor, num_batches: int, batch_size: int) -> tf.Tensor:
-    """How many rows each batch has to save, int32 [M], of those that a window saves together."""
-    unit, fewest = _row_unit(batch_size), row_counts(batch_size)[0]
-    # Shares of a whole number of units that differ by one at the most, as of a line cut evenly.
-    borders = -(-(num_saved // unit) * tf.range(num_batches + 1) // num_batches)
-    return tf.minimum(unit * (borders[1:] - borders[:-1]), batch_size - fewest)
 
 
 def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -342,55 +317,48 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
     batch_size, max_seq_length = features["input_ids"].shape
     room = predictions_per_row(features["masked_lm_ids"].shape[1])
     # Few numbers of rows are allowed: XLA compiles a program for each shape.
-    num_rows = _allowed_rows(tf.reduce_max(rows) + 1, batch_size)
-    ones = tf.ones_like(rows)
+    allowed = tf.constant(row_counts(batch_size))
+    num_rows = allowed[tf.searchsorted(allowed, tf.reduce_max(rows, keepdims=True) + 1)[0]]
     lengths, num_predictions = sizes(features)
+    ones = tf.ones_like(rows)
     # Where an example begins in its row, in tokens, and its number among those of the row.
     first_token, place = _sum_before(lengths, rows), _sum_before(ones, rows)
 
-    tokens = _Layout(features["input_mask"] > 0, rows, first_token, num_rows, max_seq_length)
-    is_prediction = features["masked_lm_weights"] > 0
-    first_prediction = _sum_before(num_predictions, rows)
-    predictions = _Layout(is_prediction, rows, first_prediction, num_rows, room)
-    examples = _Layout(
-        tf.ones([batch_size, 1], tf.bool), rows, place, num_rows, MAX_EXAMPLES_PER_ROW
-    )
-    positions = tf.broadcast_to(tf.range(max_seq_length), tf.shape(features["input_ids"]))
+    def lay(values: tf.Tensor, counts: tf.Tensor, width: int) -> tf.Tensor:
+        """The first `counts` values of each example, [B, L] -> [R, width], zero elsewhere."""
+        real = tf.RaggedTensor.from_tensor(values, lengths=counts).values
+        # The examples of a row lie next to each other, so their values do.
+        of_rows = tf.RaggedTensor.from_value_rowids(
+            real, tf.repeat(rows, counts), num_rows, validate=False
+        )
+        return of_rows.to_tensor(shape=[None, width])
+
+    def of_tokens(values: tf.Tensor) -> tf.Tensor:
+        return lay(tf.broadcast_to(values, [batch_size, max_seq_length]), lengths, max_seq_length)
+
+    def of_predictions(values: tf.Tensor) -> tf.Tensor:
+        return lay(values, num_predictions, room)
+
+    def of_examples(values: tf.Tensor) -> tf.Tensor:
+        return lay(values, ones, MAX_EXAMPLES_PER_ROW)
+
     # 0 is padding, so that the examples of a row count from 1; attention compares these ids.
-    block_ids = tokens.lay(tf.broadcast_to(place[:, tf.newaxis] + 1, tf.shape(positions)))
+    block_ids = of_tokens(place[:, tf.newaxis] + 1)
     return {
-        "input_ids": tokens.lay(features["input_ids"]),
+        "input_ids": of_tokens(features["input_ids"]),
         "input_mask": tf.cast(block_ids > 0, tf.int32),
-        "segment_ids": tokens.lay(features["segment_ids"]),
-        "position_ids": tokens.lay(positions),
+        "segment_ids": of_tokens(features["segment_ids"]),
+        "position_ids": of_tokens(tf.range(max_seq_length)),
         "block_ids": block_ids,
-        "masked_lm_positions": predictions.lay(
+        "masked_lm_positions": of_predictions(
             features["masked_lm_positions"] + first_token[:, tf.newaxis]
         ),
-        "masked_lm_ids": predictions.lay(features["masked_lm_ids"]),
-        "masked_lm_weights": predictions.lay(features["masked_lm_weights"]),
-        "cls_positions": examples.lay(first_token[:, tf.newaxis]),
-        "next_sentence_labels": examples.lay(features["next_sentence_labels"]),
-        "next_sentence_weights": examples.lay(tf.ones([batch_size, 1])),
+        "masked_lm_ids": of_predictions(features["masked_lm_ids"]),
+        "masked_lm_weights": of_predictions(features["masked_lm_weights"]),
+        "cls_positions": of_examples(first_token[:, tf.newaxis]),
+        "next_sentence_labels": of_examples(features["next_sentence_labels"]),
+        "next_sentence_weights": of_examples(tf.ones([batch_size, 1])),
     }
-
-
-class _Layout:
-    """Where the real elements of [B, L] go in [R, width]."""
-
-    def __init__(self, is_real, rows, first, num_rows, width: int):
-        self._sources = tf.where(is_real)
-        example = self._sources[:, 0]
-        # The rows lie one after the other in one vector; `lay` cuts it into rows.
-        begin = tf.cast(rows * width + first, tf.int64)
-        self._targets = (tf.gather(begin, example) + self._sources[:, 1])[:, tf.newaxis]
-        self._num_rows, self._width = num_rows, width
-
-    def lay(self, values: tf.Tensor) -> tf.Tensor:
-        """[B, L] -> [R, width], zero elsewhere."""
-        real = tf.gather_nd(values, self._sources)
-        flat = tf.scatter_nd(self._targets, real, tf.cast([self._num_rows * self._width], tf.int64))
-        return tf.ensure_shape(tf.reshape(flat, [self._num_rows, self._width]), [None, self._width])
 
 
 def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -399,13 +367,3 @@ def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     # row, for these sums only grow. The rows ascend, as segment_min requires.
     before = tf.cumsum(values, exclusive=True)
     return before - tf.gather(tf.math.segment_min(before, rows), rows)
-
-
-def _row_unit(batch_size: int) -> int:
-    return -(-batch_size // _MAX_ROW_COUNTS)
-
-
-def _allowed_rows(num_rows: tf.Tensor, batch_size: int) -> tf.Tensor:
-    """The smallest allowed number of rows that is at least `num_rows`."""
-    unit = _row_unit(batch_size)
-    return batch_size - (batch_size - num_rows) // unit * unit

@@ -4,11 +4,11 @@ Shapes: B=batch, S=sequence, P=predictions. A batch is a dict of the seven featu
 int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sentence_labels`.
 """
 
+import functools
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.data import validity
@@ -25,7 +25,6 @@ BATCHES_AHEAD = 4
 EXAMPLES_PARSED_AT_ONCE = 64
 PARSED_AT_A_TIME = 4
 
-_Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 # Evaluation examples and records, as they lie in the folders of parts.
 _NO_PART = re.compile(r"eval_(10k|intermediate)|eval\.(txt|md5)|.*\.json")
 
@@ -46,49 +45,40 @@ def expand_input(
       ValueError: a pattern matches nothing, or evaluation examples or records beside the parts, or
         a file is empty or a pipe or device; no file's content is read.
     """
-    files: list[tuple[str, paths.Status]] = []
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        matches = _files_matching(pattern)
+    files: dict[str, paths.Status] = {}
+    every: list[str] = []
+    for pattern in filter(None, map(str.strip, patterns.split(","))):
+        with paths.failures_named(pattern):
+            names = tf.io.gfile.glob(pattern)
+        looked_up = zip(names, paths.in_parallel(paths.look_up, names))
+        matches = {name: status for name, status in looked_up if not status.is_folder}
         if not matches:
             raise ValueError(
                 f"--{flag}: no file matches {pattern!r}; make TFRecords with "
                 "create_pretraining_data.py, or quote the glob so that the shell leaves it alone"
             )
-        _require_parts(pattern, [name for name, _ in matches], flag=flag)
-        files.extend(matches)
+        others = [name for name in matches if _NO_PART.fullmatch(posixpath.basename(name))]
+        listed = ", ".join(map(posixpath.basename, others[:3]))
+        if others and len(matches) > 1:  # what lies beside the parts, by a glob such as tfrecords/*
+            raise ValueError(
+                f"--{flag}: {pattern} matches {listed} too, which must not become "
+                "training data; give a glob of the parts alone, such as tfrecords/part-*"
+            )
+        files |= matches
+        every += matches
     if not files:
         raise ValueError(f"--{flag} names no file; give a path, a glob or several with commas")
-    for name, status in files:
-        if not status.is_file:
-            raise ValueError(f"--{flag}: {name} is not a regular file; give TFRecord files")
-        if not status.size_bytes:
-            raise ValueError(f"--{flag}: {name} is empty; make it again")
-    if twice := paths.named_twice(name for name, _ in files):
+    for name, status in files.items():
+        if not status.is_file or not status.size_bytes:
+            kind = "empty" if status.is_file else "not a regular file"
+            raise ValueError(f"--{flag}: {name} is {kind}; give TFRecord files")
+    if twice := paths.named_twice(every):
         on_doubt(
             f"--{flag}: {twice}; a name counts once, but what a link leads to is read twice: name "
             "each file once"
         )
     # Sorted, each once: what a seed means depends on the order and number of the files.
-    return sorted({name for name, _ in files})
-
-
-def _require_parts(pattern: str, matches: Sequence[str], *, flag: str) -> None:
-    """Refuses what lies beside the parts of a data set, matched by a glob such as tfrecords/*."""
-    others = [name for name in matches if _NO_PART.fullmatch(posixpath.basename(name))]
-    if others and len(matches) > 1:
-        raise ValueError(
-            f"--{flag}: {pattern} matches {', '.join(map(posixpath.basename, others[:3]))} too, "
-            "which must not become training data; give a glob of the parts alone, such as "
-            "tfrecords/part-*"
-        )
-
-
-def _files_matching(pattern: str) -> list[tuple[str, paths.Status]]:
-    """(name, status) of what matches a glob and is not a folder."""
-    with paths.failures_named(pattern):
-        names = tf.io.gfile.glob(pattern)
-    matches = zip(names, paths.in_parallel(paths.look_up, names))
-    return [(name, status) for name, status in matches if not status.is_folder]
+    return sorted(files)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -132,19 +122,15 @@ def training_batches(
         share = None if by_file else (num_workers, worker)
         own_files = files[worker::num_workers] if by_file else files
         dataset = _shuffled(own_files, share, seed, num_parallel_files, deterministic)
-    parse = parser(limits)
+    parsed = functools.partial(parse, limits=limits)
     if pack_sequences:
         # A packed batch holds as many examples as any other, but which ones is known only once the
         # windows before it are packed: batches are skipped, not examples.
-        dataset = packing.packed(
-            dataset,
-            parse=parse,
-            decode=lambda examples: _cast(_decode(examples, limits)),
-            batch_size=batch_size,
-            shape=limits,
-        ).skip(first_example // batch_size)
+        dataset = packing.packed(dataset, parse=parsed, batch_size=batch_size, shape=limits).skip(
+            first_example // batch_size
+        )
     else:
-        dataset = _batched(dataset.skip(first_example), parse, batch_size)
+        dataset = _batched(dataset.skip(first_example), parsed, batch_size)
     return _prefetched(dataset)
 
 
@@ -188,9 +174,10 @@ def evaluation_batches(
     if max_batches is not None:
         # Before the parsing: what is not evaluated is not read.
         dataset = dataset.take(max_batches)
-    parse = parser(limits)
-    dataset = dataset.map(lambda examples: _fill_up(parse(examples), batch_size), tf.data.AUTOTUNE)
-    return _prefetched(dataset)
+    parsed = dataset.map(
+        lambda examples: _fill_up(parse(examples, limits), batch_size), tf.data.AUTOTUNE
+    )
+    return _prefetched(parsed)
 
 
 def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -213,6 +200,7 @@ def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Ten
     }
 
 
+@tf.autograph.experimental.do_not_convert
 def synthetic_batches(
     shape: ExampleShape, *, batch_size: int, pack_sequences: bool
 ) -> tf.data.Dataset:
@@ -220,20 +208,24 @@ def synthetic_batches(
     batch = synthetic_batch(shape, batch_size=batch_size)
     if not pack_sequences:
         return tf.data.Dataset.from_tensors(batch)
-    return packing.batches_of_every_shape(batch)
+    # Any number of examples without tokens fits into a row.
+    empty = tf.nest.map_structure(tf.zeros_like, batch)
+    return tf.data.Dataset.from_tensor_slices(packing.row_counts(batch_size)).map(
+        lambda num_rows: packing.assemble(empty, tf.range(batch_size) * num_rows // batch_size)
+    )
 
 
-def _batched(examples: tf.data.Dataset, parse: _Parse, batch_size: int) -> tf.data.Dataset:
+def _batched(examples: tf.data.Dataset, parsed: Callable, batch_size: int) -> tf.data.Dataset:
     """Parsed batches of an endless stream."""
     num_batches = EXAMPLES_PARSED_AT_ONCE // batch_size
     if num_batches < 2:
         batches = examples.batch(batch_size, drop_remainder=True)
-        return batches.map(parse, tf.data.AUTOTUNE)
+        return batches.map(parsed, tf.data.AUTOTUNE)
 
     def parse_several(examples):
         return {
             name: tf.reshape(value, [num_batches, batch_size, value.shape[1]])
-            for name, value in parse(examples).items()
+            for name, value in parsed(examples).items()
         }
 
     # The stream has no end, so that dropping a remainder loses nothing.
@@ -246,45 +238,30 @@ def _model_dtype(name: str) -> tf.DType:
     return tf.int32 if dtype.is_integer else dtype  # TPUs compute with int32 only
 
 
-def parser(limits: ExampleLimits) -> _Parse:
-    """What makes checked features of strings [B]; a bad value is an error when the graph runs."""
-    allowed = {
-        name: validity.as_unsigned(greatest) for name, greatest in limits.greatest_values().items()
+def parse(
+    examples: tf.Tensor, limits: ExampleLimits, *, checks: bool = True
+) -> dict[str, tf.Tensor]:
+    """Strings [B] to features; if it checks, a bad value is an error when the graph runs."""
+    kinds = {
+        name: tf.io.FixedLenFeature([length], tf.as_dtype(validity.FEATURE_DTYPES[name]))
+        for name, length in limits.lengths().items()
     }
-
-    def parse(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        features = _decode(examples, limits)
-        _require_values(features, allowed)
-        return _cast(features)
-
-    return parse
-
-
-def _decode(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
-    """Strings [B] to features, as they are in the record."""
-    return tf.io.parse_example(
-        examples,
-        {
-            name: tf.io.FixedLenFeature([length], tf.as_dtype(validity.FEATURE_DTYPES[name]))
-            for name, length in shape.lengths().items()
-        },
-    )
-
-
-def _cast(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    features = tf.io.parse_example(examples, kinds)
+    if checks:
+        _require_values(features, limits)
     return {name: tf.cast(value, _model_dtype(name)) for name, value in features.items()}
 
 
-def _require_values(features: dict[str, tf.Tensor], allowed: dict[str, np.ndarray]) -> None:
+def _require_values(features: dict[str, tf.Tensor], limits: ExampleLimits) -> None:
     """Compares the greatest value of each feature, as `validity.as_unsigned` describes."""
     # Read as unsigned, a negative number is too great: one comparison tests both ends.
-    greatest_values = [
-        tf.cast(tf.reduce_max(tf.bitcast(features[name], greatest.dtype)), tf.uint64)
-        for name, greatest in allowed.items()
-    ]
-    is_valid = tf.reduce_all(
-        tf.stack(greatest_values) <= tf.constant([*allowed.values()], tf.uint64)
-    )
+    allowed, greatest_values = [], []
+    for name, limit in limits.greatest_values().items():
+        greatest = validity.as_unsigned(limit)
+        values = tf.bitcast(features[name], greatest.dtype)
+        allowed.append(greatest)
+        greatest_values.append(tf.cast(tf.reduce_max(values), tf.uint64))
+    is_valid = tf.reduce_all(tf.stack(greatest_values) <= tf.constant(allowed, tf.uint64))
     tf.debugging.Assert(is_valid, ["a value that is not allowed"])
 
 

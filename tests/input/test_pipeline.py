@@ -1,5 +1,6 @@
-"""The order of the examples, and that none is lost or read twice. CPU, seconds."""
+"""The order of the examples, and that none is lost or read twice by workers. CPU, seconds."""
 
+import collections
 import itertools
 import os
 
@@ -19,14 +20,14 @@ LIMITS = ExampleLimits(
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("records")
-    return numbered_examples.write(folder, LIMITS, files=3, examples_per_file=20)
+    return numbered_examples.write(folder, LIMITS, files=5, examples_per_file=12)
 
 
 def order(files, *, seed, batches=6, batch_size=10, **options) -> list[int]:
-    """The numbers of the first examples."""
+    """The numbers of the first examples, 60 in one epoch of all files."""
     dataset = pipeline.training_batches(files, LIMITS, batch_size=batch_size, seed=seed, **options)
-    found = [batch["input_ids"][:, 0].numpy() for batch in itertools.islice(dataset, batches)]
-    return np.concatenate(found).tolist()
+    read = itertools.islice(dataset.as_numpy_iterator(), batches)
+    return np.concatenate([[], *(batch["input_ids"][:, 0] for batch in read)]).astype(int).tolist()
 
 
 def test_without_a_seed_the_files_are_read_in_order_again_and_again(files):
@@ -54,6 +55,34 @@ def test_an_evaluation_reads_every_example_once_and_fills_up_with_weight_0(files
     assert numbers[:60].tolist() == list(range(60))
 
 
+@pytest.mark.parametrize("num_files, num_workers", [(5, 1), (5, 2), (5, 3), (5, 5), (1, 3), (2, 4)])
+@pytest.mark.parametrize("seed", [None, 7])
+def test_each_example_is_read_by_exactly_one_worker(files, num_files, num_workers, seed):
+    files, total = files[:num_files], 12 * num_files
+    by_file = seed is not None and num_files >= num_workers
+    read = []
+    for worker in range(num_workers):
+        own_files = len(files[worker::num_workers])
+        share = 12 * own_files if by_file else len(range(worker, total, num_workers))
+        workers = {"num_workers": num_workers, "worker": worker}
+        read += order(files, seed=seed, batches=share, batch_size=1, **workers)
+    assert collections.Counter(read) == collections.Counter(range(total))
+
+
+def test_unshuffled_batches_of_workers_together_are_those_of_one(files):
+    given = {"seed": None, "batch_size": 1}
+    shares = [order(files, **given, batches=20, num_workers=3, worker=n) for n in range(3)]
+    together = [example for step in zip(*shares) for example in step]
+    assert together == order(files, **given, batches=60)
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_worker_goes_on_where_it_was(files, seed):
+    given = {"seed": seed, "num_workers": 2, "worker": 1}
+    whole = order(files, **given, batches=10)  # more than an epoch
+    assert order(files, **given, first_example=40) == whole[40:]
+
+
 @pytest.mark.parametrize("options", [{}, {"pack_sequences": True}, None])
 def test_no_tuner_holds_up_the_end_of_an_iterator(files, options):
     """Its turns lie ever further apart; one that is missed was seen to cost 20 s."""
@@ -65,7 +94,7 @@ def test_no_tuner_holds_up_the_end_of_an_iterator(files, options):
 
 
 def test_files_are_sorted_and_each_counts_once(files, tmp_path):
-    found = pipeline.expand_input(f"{files[2]}, {files[0][:-1]}*", flag="input_file")
+    found = pipeline.expand_input(f"{files[4]}, {files[0][:-1]}*", flag="input_file")
     assert found == files
     (tmp_path / "part-0").write_bytes(b"x")
     for name in ("eval_10k", "provenance.json"):
