@@ -14,10 +14,9 @@ _LEDGER = [
     "input_wait_seconds", "compute_seconds", "saving_seconds", "evaluation_input_wait_seconds",
     "evaluation_compute_seconds", "host_seconds",
 ]  # fmt: skip
-_OF_THE_CACHE = ("call_bytes", "storage_bytes", "storage_from", "hit_ratio")
 
 
-def row(folder: Path, given: dict) -> dict:
+def row(folder: Path, **given) -> dict:
     """The row of a point; what its trace or metrics.jsonl does not hold is None.
 
     Args:
@@ -36,7 +35,8 @@ def row(folder: Path, given: dict) -> dict:
     # A block stands still while a checkpoint is written in it.
     training_s -= sum(phase["saving_seconds"] or 0 for phase in phases)
     passes = access["passes"] or []
-    found |= {name: access["page_cache"][name] for name in _OF_THE_CACHE} | {
+    cache = ("call_bytes", "storage_bytes", "storage_from", "hit_ratio")
+    found |= {name: access["page_cache"][name] for name in cache} | {
         "seconds": summary["seconds"],
         "peak_resident_bytes": summary["usage"]["peak_resident_bytes"],
         "num_samples": access["samples"] and access["samples"]["num_trained"],
@@ -45,16 +45,13 @@ def row(folder: Path, given: dict) -> dict:
         "pass_storage_bytes": [entry["storage_bytes"] for entry in passes],
     }
     if given["status"] == "done" and found["training_seconds"] and found["num_samples"]:
-        found |= speed(found, _train_lines(folder / "run" / "metrics.jsonl"))
+        try:
+            lines = pd.read_json(folder / "run" / "metrics.jsonl", lines=True)
+            lines = lines[lines["kind"] == "train"]
+        except (OSError, ValueError, KeyError):  # the command writes none, or another kind of them
+            lines = pd.DataFrame()
+        found |= speed(found, lines)
     return found
-
-
-def _train_lines(path: Path) -> pd.DataFrame:
-    try:
-        lines = pd.read_json(path, lines=True)
-        return lines[lines["kind"] == "train"]
-    except (OSError, ValueError, KeyError):  # the command writes none, or another kind of them
-        return pd.DataFrame()
 
 
 def speed(found: dict, lines: pd.DataFrame) -> dict:
@@ -77,18 +74,11 @@ def speed(found: dict, lines: pd.DataFrame) -> dict:
         step_s = (samples / num_steps / lines["samples_per_second"]).quantile(0.1)
         utilization = num_steps * step_s / seconds
         source = "the fastest steps / training_seconds; the rest counts as waiting"
-    numbers = {"step_seconds": step_s, "utilization": min(1.0, utilization)}
-    numbers = {name: round(float(value), 6) for name, value in numbers.items()}
-    return rate | numbers | {"utilization_from": source}
-
-
-def read_row(path: Path) -> dict:
-    """The row of a point that was run before; empty if it was not, or its file is damaged."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and found.keys() == RUNS.keys() else {}
+    return rate | {
+        "step_seconds": round(float(step_s), 6),
+        "utilization": round(float(min(1.0, utilization)), 6),
+        "utilization_from": source,
+    }
 
 
 def write_table(path: Path, rows: Sequence[dict]) -> None:

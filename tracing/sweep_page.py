@@ -4,18 +4,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pandas as pd
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from tracing import look
 from tracing.look import BLUE, GREEN, INK, MUTED, ORANGE, RED, Card, bytes_text
 
-_COLORS = (BLUE, ORANGE, GREEN, RED, "#8a63b8", "#8b98a5")
-_MARKS = "os^Dv*"
+_CURVES = cycler(color=[BLUE, ORANGE, GREEN, RED, "#8a63b8", "#8b98a5"]) + cycler(marker="os^Dv*")
 _GOOD_UTILIZATION = 0.9
 """Source: the bar of MLPerf Storage for most of its workloads."""
 _MOST_PASSES = 6
-_NO_LIMIT = float("inf")
 _CELLS: look.Columns = {
     "point": ("name", "{}"), "status": ("status", "{}"),
     "memory / data": ("memory_to_data_ratio", "{:.2f}"),
@@ -81,48 +81,37 @@ def _notes(rows: Sequence[dict], done: Sequence[dict]) -> Iterator[str]:
             yield f"{row['name']}: {row['status']}, {row['reason']}"
 
 
-def _series(rows: Sequence[dict]) -> dict[str, list[dict]]:
-    """Label, of what differs, -> rows that differ in memory alone, the least memory first."""
-    names = ("compute", "cache", "batch", "workers")
-    varying = [name for name in names if len({row[name] for row in rows}) > 1]
-    found: dict[str, list[dict]] = {}
-    for row in sorted(rows, key=_limit):
-        label = ", ".join(f"{name} {row[name] or 'as found'}" for name in varying)
-        found.setdefault(label or "all points", []).append(row)
-    return found
+def _placed(rows: Sequence[dict]) -> pd.DataFrame:
+    """The points, by their place on the axis of limits, with what they have in common as `series`.
 
-
-def _limit(row: dict) -> float:
-    return row["memory_bytes"] or _NO_LIMIT
-
-
-def _draw(
-    place: Axes,
-    curves: dict[str, list[tuple[dict, float | None]]],
-    title: str,
-    rows: Sequence[dict],
-) -> None:
-    """Curves over the limits of memory, which stand side by side, the least first, none last.
-
-    Args:
-      curves: label -> (row, value) of its points; without a value a point is left out.
-      rows: all points of the picture, which have the same axis in each panel.
+    Places are not to scale: limits may lie decades apart, and no limit has a place, too, the last.
     """
-    limits = {_limit(row): row["memory_to_data_ratio"] for row in sorted(rows, key=_limit)}
-    # Not to scale: limits may lie decades apart, and no limit has a place, too.
-    places = {limit: n for n, limit in enumerate(limits)}
-    for number, (label, points) in enumerate(curves.items()):
-        known = [(places[_limit(row)], value) for row, value in points if value is not None]
-        color, mark = _COLORS[number % 6], _MARKS[number % 6]
-        [line] = place.plot([x for x, _ in known], [y for _, y in known], color=color, marker=mark)
-        line.set_label(label)
-    place.set_title(title, loc="left", fontsize=9, color=INK)
-    ticks = [
-        "no limit" if limit == _NO_LIMIT
-        else f"{limit / 1e6:,.0f} MB" + (f"\n{ratio:.2f} of the data" if ratio else "")
-        for limit, ratio in limits.items()
+    found = pd.DataFrame(rows)
+    limits = found["memory_bytes"].astype(float).fillna(np.inf)
+    ratios = found["memory_to_data_ratio"]
+    found["tick"] = [
+        "no limit" if np.isinf(limit)
+        else f"{limit / 1e6:,.0f} MB" + (f"\n{ratio:.2f} of the data" if ratio > 0 else "")
+        for limit, ratio in zip(limits, ratios.astype(float))
     ]  # fmt: skip
-    place.set_xticks(range(len(ticks)), ticks)
+    differing = [n for n in ("compute", "cache", "batch", "workers") if found[n].nunique(False) > 1]
+    found["series"] = [
+        ", ".join(f"{n} {'as found' if pd.isna(row[n]) else row[n]}" for n in differing)
+        for row in rows
+    ]
+    found["series"] = found["series"].replace("", "all points")
+    return found.set_index(limits.rank(method="dense") - 1).sort_index(kind="stable")
+
+
+def _draw(place: Axes, points: pd.DataFrame, column: str, by: str, title: str) -> None:
+    """A curve for each value of `by`; points whose column is not known are left out."""
+    place.set_prop_cycle(_CURVES)
+    for label, curve in points.groupby(by, sort=False)[column]:
+        known = curve.dropna()
+        place.plot(known.index, known.astype(float), label=label)
+    ticks = points["tick"].groupby(level=0).first()
+    place.set_title(title, loc="left", fontsize=9, color=INK)
+    place.set_xticks(ticks.index, ticks)
     place.set_ylim(bottom=0)
 
 
@@ -130,23 +119,19 @@ def speed(done: Sequence[dict]) -> str | None:
     """Throughput above utilization over memory; None if no point trained."""
     if not any(row["samples_per_second"] for row in done):
         return None
+    points = _placed(done)
 
     def draw(axes: np.ndarray) -> None:
-        panels = {
-            "samples_per_second": "Throughput by limit of memory, samples/s",
-            "utilization": "Utilization: the share of the time that does not wait for input",
-        }
-        for place, (column, title) in zip(axes[:, 0], panels.items()):
-            curves = {
-                label: [(row, row[column]) for row in rows] for label, rows in _series(done).items()
-            }
-            _draw(place, curves, title, done)
-        axes[1, 0].axhline(_GOOD_UTILIZATION, color=MUTED, linestyle=":",
-                           label="90%: what MLPerf Storage asks for")  # fmt: skip
-        axes[1, 0].yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes[1, 0].set_ylim(top=1.05)
-        handles = axes[1, 0].get_legend_handles_labels()
-        axes[1, 0].figure.legend(*handles, ncols=3, loc="outside upper left")
+        rates, shares = axes[:, 0]
+        title = "Throughput by limit of memory, samples/s"
+        _draw(rates, points, "samples_per_second", "series", title)
+        title = "Utilization: the share of the time that does not wait for input"
+        _draw(shares, points, "utilization", "series", title)
+        shares.axhline(_GOOD_UTILIZATION, color=MUTED, linestyle=":",
+                       label="90%: what MLPerf Storage asks for")  # fmt: skip
+        shares.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        shares.set_ylim(top=1.05)
+        shares.figure.legend(*shares.get_legend_handles_labels(), ncols=3, loc="outside upper left")
 
     return look.svg(draw, 5, "Throughput and utilization", rows=2)
 
@@ -156,19 +141,19 @@ def by_pass(done: Sequence[dict]) -> str | None:
     known = [row for row in done if None not in (row["pass_storage_bytes"] or [None])]
     if not known:
         return None
-    series = _series(known)
-    num = min(max(len(row["pass_call_bytes"]) for row in known), _MOST_PASSES)
-
-    def share(row: dict, number: int) -> float | None:
-        moved = row["pass_call_bytes"][number : number + 1]
-        return row["pass_storage_bytes"][number] / moved[0] if any(moved) else None
+    passes = _placed(known).reset_index(names="place")
+    passes = passes.explode(["pass_storage_bytes", "pass_call_bytes"])
+    passes["share"] = passes["pass_storage_bytes"] / passes["pass_call_bytes"]
+    number = passes.groupby("name").cumcount() + 1
+    passes["pass"] = "pass " + number.astype(str)
+    series = dict(iter(passes[number <= _MOST_PASSES].set_index("place").groupby("series")))
 
     def draw(axes: np.ndarray) -> None:
-        for place, (label, rows) in zip(axes[:, 0], series.items()):
-            curves = {f"pass {n + 1}": [(row, share(row, n)) for row in rows] for n in range(num)}
-            _draw(place, curves, f"Read from storage in each pass: {label}", known)
+        for place, (label, points) in zip(axes[:, 0], series.items()):
+            title = f"Read from storage in each pass: {label}"
+            _draw(place, points, "share", "pass", title)
             place.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         handles = axes[0, 0].get_legend_handles_labels()
-        axes[0, 0].figure.legend(*handles, ncols=num, loc="outside upper left")
+        axes[0, 0].figure.legend(*handles, ncols=_MOST_PASSES, loc="outside upper left")
 
     return look.svg(draw, 2.6 * len(series), "Read from storage by pass", rows=len(series))

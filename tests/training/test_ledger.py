@@ -19,12 +19,10 @@ from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.programs.steps import Evaluator
 from tests.fixtures import lacking
-from tests.helpers import starts, waiting
+from tests.helpers import starts
 from tests.training import generated_task
 from tests.training.small_runs import command, run_seconds
 from tests.training.small_trainer import BATCH_SIZE, CPU, make_trainer, slowed
-from tracing import limits
-from tracing.tests.conftest import require_limits
 
 TASK = {"num_examples": 64 * 40, "num_hidden_layers": 1}
 
@@ -231,30 +229,3 @@ def test_reads_that_strace_delays_are_waited_for(parts, one_block, tmp_path):
     # Two reads a file: the records and the end. What is read ahead for no step does not count.
     assert calls.read_text().count("DELAYED") >= 2 * NUM_STEPS
     assert_only_waited(output, one_block, 2 * NUM_STEPS * delay_seconds)
-
-
-@pytest.mark.soak
-def test_a_slow_disk_is_waited_for(parts, one_block, tmp_path):
-    """The files in pages over the rate are the wait."""
-    require_limits()
-    bytes_per_s, files = 40_000, sorted(parts.glob("part-*"))
-    with limits.memory_group("mlperf-bert-test") as group:
-        try:
-            group.limit_reading(bytes_per_s, parts)
-        except OSError as error:
-            lacking(f"reads from the disk of TMPDIR cannot be limited: {error}")
-        process = starts.Start(training(parts, tmp_path / "out", **ONE_BLOCK))
-        try:
-            # Programs and libraries are read by now, and the data are not.
-            told = "computing in"
-            waiting.until(lambda: told in process.output(), process, every_seconds=0.01)
-            limits.drop_from_cache(files)
-            for folder in group.folders:
-                (folder / "cgroup.procs").write_text(str(process.pid))
-            _, errors = process.communicate(timeout=300)
-        finally:
-            process.kill()
-            process.wait(60)
-    assert process.returncode == 0, errors
-    num_bytes = sum(-(-path.stat().st_size // 4096) * 4096 for path in files)
-    assert_only_waited(tmp_path / "out", one_block, num_bytes / bytes_per_s)
