@@ -1,9 +1,7 @@
 """Figures of access: of arrays and traces made by hand, of a million calls, of a real program."""
 
 import os
-import platform
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 
 from tracing import access, clocks, counters, sampling, tables
 from tracing.tests import by_hand
-from tracing.tests.conftest import require, trace
 
 NAN = float("nan")
 
@@ -134,59 +131,30 @@ def test_calls_in_flight_worked_out_by_hand():
     assert access.InFlight.of(begins[:0], latencies[:0]).figures() is None
 
 
-@pytest.mark.all
-def test_of_a_million_calls_blocks_are_sampled():
-    """Of n chunks 2n reads at random: after t*n of them the share 1 - exp(-t) was seen.
-
-    A read again is of any of these with the same chance, and as far back as any. So half of the
-    distances are below x, where t = -log(1 - x) and t - x + x * (2 - t) = (1 + exp(-2)) / 2.
-    """
-    rng = np.random.default_rng(3)
-    num = 1_000_000
-    files, sizes = rng.integers(0, 500, num), np.full(num, 262144)
-    offsets = rng.integers(0, 1000, num) * 262144
-    opened = np.arange(num) // 1000
-    patterns = access.patterns(opened, offsets.astype(float), sizes.astype(float))
-    found = access.reuse(files, offsets, sizes, patterns == access.SEQUENTIAL)
-    access.distinct_bytes(files, offsets, sizes)
-    access.InFlight.of(np.arange(num) * 1000, np.full(num, 900)).figures()
-    assert found.rate == pytest.approx(access.MOST_BLOCK_READS / 64e6, rel=0.01)
-    assert 0.5e6 < len(found.distances) < 2e6
-    data_bytes = 500 * 1000 * 262144
-    assert np.nanmedian(found.distances) / data_bytes == pytest.approx(0.311, abs=0.01)
-
-
 # --- counters of processes ----------------------------------------------------------------------
 
 
-def samples(rows) -> pd.DataFrame:
-    found = pd.DataFrame([by_hand.process(*row) for row in rows])
-    return found.assign(seconds=[row[0] for row in rows])
+CHILD = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80)]
 
 
-def test_a_child_that_was_waited_for_is_counted_once():
-    rows = [
-        (0, 1, 0, 10, 0), (0, 2, 1, 500, 80),
-        (1, 1, 0, 10, 0), (1, 2, 1, 900, 100),
-        (2, 1, 0, 920, 100),  # the kernel has added the child's 900 and 100
-        (3, 1, 0, 930, 130),
-    ]  # fmt: skip
-    found = counters.totals(samples(rows), ran_before=False)
-    assert list(found["read_call_bytes"]) == [510, 910, 920, 930]
-    assert list(found["storage_read_bytes"]) == [80, 100, 100, 130]
-
-
-def test_a_child_that_nobody_waited_for_keeps_what_it_had():
-    rows = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80), (1, 1, 0, 20, 0)]
-    found = counters.totals(samples(rows), ran_before=False)
-    assert list(found["read_call_bytes"]) == [510, 520]
-    found = counters.totals(samples(rows), ran_before=True)
-    assert list(found["read_call_bytes"]) == [0, 10]
-
-
-def test_without_the_right_to_read_counters_there_are_none():
-    rows = samples([(0, 1, 0, 1, 1)]).assign(storage_read_bytes=None)
-    assert counters.totals(rows, ran_before=False).empty
+@pytest.mark.parametrize(
+    ("rows", "ran_before", "calls", "storage"),
+    [
+        # The kernel adds the child's 900 and 100 to the parent that has waited for it.
+        ([*CHILD, (1, 1, 0, 10, 0), (1, 2, 1, 900, 100), (2, 1, 0, 920, 100), (3, 1, 0, 930, 130)],
+         False, [510, 910, 920, 930], [80, 100, 100, 130]),
+        # Nobody waited for it: it keeps what it had.
+        ([*CHILD, (1, 1, 0, 20, 0)], False, [510, 520], [80, 80]),
+        ([*CHILD, (1, 1, 0, 20, 0)], True, [0, 10], [0, 0]),
+        ([(0, 1, 0, 1, None)], False, [], []),  # without the right to read counters
+    ],
+)  # fmt: skip
+def test_counters_of_processes_that_end_are_added_up_once(rows, ran_before, calls, storage):
+    samples = pd.DataFrame([by_hand.process(*row) for row in rows])
+    samples = samples.assign(seconds=[row[0] for row in rows])
+    found = counters.totals(samples, ran_before=ran_before)
+    assert list(found["read_call_bytes"]) == calls
+    assert list(found["storage_read_bytes"]) == storage
 
 
 # --- a whole trace by hand ----------------------------------------------------------------------
@@ -218,34 +186,34 @@ def summary(tmp_path_factory):
     return by_hand.make(folder / "trace", lines, processes=processes), folder / "trace"
 
 
-def test_shares_of_patterns(summary):
-    found = summary[0]["access"]["file_classes"]["tfrecords"]
-    assert found["patterns"]["sequential"] == {
+def test_figures_of_access_of_a_trace_by_hand(summary):
+    found, folder = summary
+    [block], access_found = found["phases"], found["access"]
+    assert block["storage_read_bytes"] == 45_000  # 10,000 a second from 0.5 s until 5 s
+    of_class = access_found["file_classes"]["tfrecords"]
+    assert of_class["patterns"]["sequential"] == {
         "num_calls": 8, "bytes": 80_000, "share_of_calls": 1.0, "share_of_bytes": 1.0
     }  # fmt: skip
-    assert found["patterns"]["random"]["num_calls"] == 0
-    assert (found["distinct_bytes"], found["read_amplification"]) == (40_000, 2.0)
-
-
-def test_page_cache_samples_and_passes(summary):
-    found = summary[0]["access"]
-    assert found["page_cache"]["call_bytes"] == 80_000
-    assert found["page_cache"]["storage_bytes"] == 50_000
-    assert found["page_cache"]["hit_ratio"] == round(1 - 50 / 80, 4)
-    assert found["samples"] == {
-        "num_trained": 20,
-        "call_bytes_per_sample": 4000.0,
-        "storage_bytes_per_sample": 2500.0,
-    }
-    first, second = found["passes"]
+    assert of_class["patterns"]["random"]["num_calls"] == 0
+    assert (of_class["distinct_bytes"], of_class["read_amplification"]) == (40_000, 2.0)
+    cached = {"call_bytes": 80_000, "storage_bytes": 50_000, "hit_ratio": round(1 - 50 / 80, 4)}
+    assert cached.items() <= access_found["page_cache"].items()
+    assert access_found["samples"] == {
+        "num_trained": 20, "call_bytes_per_sample": 4000.0, "storage_bytes_per_sample": 2500.0
+    }  # fmt: skip
+    first, second = access_found["passes"]
     assert (first["begin_seconds"], first["seconds"], first["call_bytes"]) == (2.0, 3.0, 40_000)
     assert first["storage_bytes"] == 30_000  # from second 2 to second 5
     assert (second["call_bytes"], second["storage_bytes"]) == (40_000, 0)
-
-
-def test_storage_bytes_of_a_phase(summary):
-    [block] = summary[0]["phases"]
-    assert block["storage_read_bytes"] == 45_000  # 10,000 a second from 0.5 s until 5 s
+    # Loopback and local sockets are left out.
+    network = access_found["network"]
+    assert network["of_processes"] == {"received_bytes": 750, "sent_bytes": 30}
+    assert network["of_name_spaces"] is None
+    page = (folder / "summary.html").read_text()
+    for text in ("Calls in flight over time", "Reuse distances", "Passes over the training data",
+                 "100% of calls, 100% of bytes", "38%", "Network, by sockets",
+                 *(f"<li>{word}: " for word in access.TERMS)):  # fmt: skip
+        assert text in page, text
 
 
 def test_reuse_and_queue_depth(summary):
@@ -261,81 +229,6 @@ def test_reuse_and_queue_depth(summary):
     assert depth["max"] == 3
     assert depth["busy_seconds"] == pytest.approx(2 + 0.55)
     assert depth["mean"] == pytest.approx(3 / 2.55, abs=1e-4)
-
-
-def test_bytes_of_sockets_leave_out_loopback_and_local_ones(summary):
-    found = summary[0]["access"]["network"]
-    assert found["of_processes"] == {"received_bytes": 750, "sent_bytes": 30}
-    assert found["of_name_spaces"] is None
-
-
-def test_the_page_shows_them_and_says_what_the_words_mean(summary):
-    page = (summary[1] / "summary.html").read_text()
-    for text in ("Calls in flight over time", "Reuse distances", "Passes over the training data",
-                 "100% of calls, 100% of bytes", "38%", "Network, by sockets"):  # fmt: skip
-        assert text in page, text
-    for word in access.TERMS:
-        assert f"<li>{word}: " in page
-
-
-# --- a real program -----------------------------------------------------------------------------
-
-READS = """
-import os, sys
-with open(sys.argv[1], "rb", buffering=0) as file:  # in order, by its own position
-    while file.read(10_000):
-        pass
-descriptor = os.open(sys.argv[1], os.O_RDONLY)
-for number in range(20):  # every 5,000 bytes from the start
-    os.pread(descriptor, 1000, 5000 * number)
-for offset in (90_000, 10_000, 50_000):
-    os.pread(descriptor, 1000, offset)
-"""
-
-
-def test_a_real_program_of_known_reads(tmp_path):
-    require("strace")
-    data = tmp_path / "data.tfrecord"
-    data.write_bytes(bytes(100_000))
-    found = trace(
-        tmp_path / "trace", sys.executable, "-c", READS, data, options=["--backend=strace"]
-    )
-    assert found.done.returncode == 0, found.done.stderr
-    [of_class] = [found.summary["access"]["file_classes"]["tfrecords"]]
-    calls = {name: shares["num_calls"] for name, shares in of_class["patterns"].items()}
-    # Of the strides the first begins at 0, and the second makes the gap that the others repeat.
-    assert calls == {"sequential": 10 + 1, "strided": 18, "random": 1 + 3, "unknown": 0}
-    assert of_class["distinct_bytes"] == 100_000
-    assert of_class["read_amplification"] == (100_000 + 23_000) / 100_000
-    assert found.summary["access"]["samples"] is None
-    machine, now = found.summary["machine"], clocks.synchronisation()
-    assert machine["hostname"] == platform.node() and machine["clock"]["why"] == now["why"]
-    assert found.summary["access"]["passes"][0]["call_bytes"] == 100_000
-
-
-SENDS = """
-import socket, threading
-server = socket.create_server(("127.0.0.1", 0))
-client = socket.create_connection(server.getsockname())
-peer, _ = server.accept()
-client.sendall(bytes(5000))
-assert sum(len(peer.recv(1000)) for _ in range(5)) == 5000
-"""
-
-
-@pytest.mark.all
-def test_sockets_on_loopback_are_seen_and_not_counted(tmp_path):
-    require("strace")
-    found = trace(tmp_path / "trace", sys.executable, "-c", SENDS, options=["--backend=strace"])
-    assert found.done.returncode == 0, found.done.stderr
-    assert "nothing was lost" in found.done.stderr
-    calls = pd.read_parquet(found.folder / "file_ops.parquet")
-    moved = calls[calls["path"].astype(str).str.startswith("TCP:")].groupby("kind", observed=True)
-    assert moved["size_bytes"].sum()[["receive", "send"]].to_dict() == {
-        "receive": 5000, "send": 5000
-    }  # fmt: skip
-    found = found.summary["access"]["network"]["of_processes"]
-    assert found == {"received_bytes": 0, "sent_bytes": 0}
 
 
 def test_the_counters_of_another_name_space_are_sampled():

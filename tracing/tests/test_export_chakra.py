@@ -1,5 +1,6 @@
 """A trace as Chakra's nodes: bytes are the tables', dependencies hold."""
 
+import io
 import itertools
 import re
 from pathlib import Path
@@ -7,10 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.fixtures import REPOSITORY
 from tests.helpers.programs import refusal
 from tracing import bpftrace, export, tables
-from tracing.exports import chakra, chakra_format
+from tracing.exports import chakra_format
 from tracing.tests import chakra_reader, generated_trace
 from tracing.tests.generated_trace import BEGIN_NS, moved_in, point
 
@@ -189,59 +189,26 @@ def test_a_wrong_part_of_the_time_is_one_line(trace, capsys):
         assert "argument --seconds: invalid" in capsys.readouterr().err
 
 
-def test_the_page_has_what_becomes_which_node():
-    page = (REPOSITORY / "tracing/docs/chakra.md").read_text()
-    for op, calls in chakra.FS_OPS.items():
-        assert f"| `{', '.join(calls.split())}` | STORAGE | {op} |" in page
-    for letter, op in chakra.BLOCK_OPS.items():
-        assert f"| `block_io {letter}` | STORAGE | {op}, BLOCK_EVENT_DISPATCH |" in page
-    assert chakra_format.SCHEMA_COMMIT[:8] in page and chakra_format.VERSION in page
-
-
-# Of schema/protobuf/et_def.proto at SCHEMA_COMMIT.
-NUMBERS = {
-    "GlobalMetadata": {"version": 1, "attr": 2},
-    "Node": {
-        "id": 1, "name": 2, "type": 3, "ctrl_deps": 4, "data_deps": 5, "start_time_micros": 6,
-        "duration_micros": 7, "attr": 10, "storage": 11,
-    },
-    "AttributeProto": {
-        "name": 1, "double_val": 3, "int64_val": 9, "bool_val": 27, "string_val": 29,
-    },
-    "StorageInfo": {"level": 1, "fs": 10, "page": 11, "block": 12},
-    "FsOp": {"op": 1, "pathname": 2, "fd": 3, "offset": 4, "size_bytes": 5},
-    "PageOp": {"op": 1, "page_index": 3, "nr_pages": 4},
-    "BlockOp": {"op": 1, "queue_event": 2, "device": 3, "lba": 4, "nr_sectors": 5},
-}  # fmt: skip
-NAMES = {
-    "NodeType": {"STORAGE_NODE": 8, "BATCH_NODE": 9, "CHECKPOINT_NODE": 10},
-    "StorageLevel": {"STORAGE_LEVEL_BLOCK": 3},
-    "FsOp.Op": {"FS_OP_PREAD": 5, "FS_OP_FDATASYNC": 8},
-    "PageOp.Op": {"PAGE_OP_ADD_TO_CACHE": 1},
-    "BlockOp.Op": {"BLOCK_OP_FLUSH": 3},
-    "BlockOp.QueueEvent": {"BLOCK_EVENT_DISPATCH": 4},
-}
-
-
-def test_fields_and_names_have_mlcommons_numbers():
-    for name, numbers in NUMBERS.items():
-        fields = chakra_format.CLASSES[name].DESCRIPTOR.fields_by_name
-        assert {n: field.number for n, field in fields.items()} == numbers
-    for enum, numbers in NAMES.items():
-        names = chakra_format.ENUMS[enum].split()
-        assert {name: names.index(name) for name in numbers} == numbers
-
-
-@pytest.mark.parametrize(
-    ("second", "reason"),
-    [
-        ({"id": 1, "start_time_micros": 9}, "its number occurs twice"),
-        ({"id": 2, "start_time_micros": 4}, "begins before the node above it"),
-        ({"id": 2, "start_time_micros": 9, "ctrl_deps": [3]}, "depends on {3}, which do not stand"),
-        ({"id": 2, "start_time_micros": 8, "data_deps": [1]}, "its data from node 1 at 9 us"),
-    ],
+NODE = (
+    "4c080112047265616418082201012a01023008380952050a0161480152060a0162d80101520c0a01631900000000"
+    "0000e03f52070a0164ea0101655a100801520c080512022f64180320052807"
 )
-def test_a_violation_is_found(second, reason):
-    first = chakra_format.CLASSES["Node"](id=1, start_time_micros=5, duration_micros=4)
-    [found] = chakra_reader.violations([first, chakra_format.CLASSES["Node"](**second)])
-    assert reason in found
+"""By the numbers of schema/protobuf/et_def.proto at SCHEMA_COMMIT, after its length."""
+
+
+def test_a_node_has_the_bytes_of_mlcommons_schema():
+    file = io.BytesIO()
+    writer = chakra_format.Writer(file)
+    num_bytes = file.tell()
+    detail = {"op": "FS_OP_PREAD", "pathname": "/d", "fd": 3, "offset": 5, "size_bytes": 7}
+    writer.node(
+        "STORAGE", "read", ctrl_deps=[1], data_deps=[2], start_time_micros=8, duration_micros=9,
+        attr={"a": 1, "b": True, "c": 0.5, "d": "e"},
+        storage={"level": "STORAGE_LEVEL_FS", "fs": detail},
+    )  # fmt: skip
+    assert file.getvalue()[num_bytes:].hex() == NODE
+    kinds = chakra_format.ENUMS["NodeType"].split()
+    assert (kinds.index("BATCH_NODE"), kinds.index("CHECKPOINT_NODE")) == (9, 10)
+    below = [chakra_format.CLASSES[kind].DESCRIPTOR for kind in ("PageOp", "BlockOp")]
+    numbers = [[field.number for field in kind.fields] for kind in below]
+    assert numbers == [[1, 3, 4], [1, 2, 3, 4, 5]]

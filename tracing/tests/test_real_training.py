@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from tests.helpers import programs
-from tests.helpers.tiny_examples import example, training_flags, write_inputs
+from tests.helpers.tiny_examples import training_flags, write_inputs
 from tracing import tables
 from tracing.tests.conftest import require, trace
 
@@ -82,41 +81,3 @@ def test_the_calls_sum_up_to_the_kernels_own_counter(traced_training):
     counted = found.summary["usage"]["read_call_bytes"]
     assert counted <= read * 1.001  # the last sample stands before the last reads
     assert read == pytest.approx(counted, rel=0.02)
-
-
-READ_EPOCHS = """
-import sys
-from mlperf_bert.input import pipeline
-limits = pipeline.ExampleLimits(
-    max_seq_length=64, max_predictions_per_seq=10, vocab_size=64, type_vocab_size=2
-)
-for _ in range(3):
-    for batch in pipeline.evaluation_batches(sys.argv[1:], limits, batch_size=1000):
-        pass
-"""
-
-
-def test_bytes_read_are_sizes_times_epochs_at_the_demos_scale(repository, tmp_path):
-    """The demo trains on two files of 18 MB; here they are read by TensorFlow for three epochs."""
-    import numpy as np
-
-    from mlperf_bert.data import example_encoder, tfrecord
-
-    require("strace")
-    rng = np.random.default_rng(2)
-    some = [tfrecord.frame(example_encoder.encode(example(rng, sequence=64, predictions=10))) for _ in range(200)]  # fmt: skip  # noqa: E501
-    paths = [tmp_path / f"part-0000{number}-of-00002" for number in range(2)]
-    for path in paths:
-        path.write_bytes(b"".join(some) * 197)
-    assert all(15e6 < path.stat().st_size < 25e6 for path in paths)
-    found = trace(
-        tmp_path / "trace", sys.executable, "-c", READ_EPOCHS, *paths,
-        options=["--backend=strace"], cwd=repository,
-    )  # fmt: skip
-    assert found.done.returncode == 0, found.done.stderr
-    for path in paths:
-        [file] = [f for f in found.summary["files"] if f["path"] == str(path)]
-        assert file["file_class"] == "tfrecords"
-        assert file["read_bytes"] == pytest.approx(3 * path.stat().st_size, rel=0.01)
-    told = programs.run(sys.executable, "-m", "tracing.export", found.folder, "--to=dlio")
-    assert "holds no training" in told.stderr
