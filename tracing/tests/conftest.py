@@ -126,12 +126,6 @@ def generated(tmp_path_factory) -> Path:
     return generated_trace.write(tmp_path_factory.mktemp("generated") / "trace")
 
 
-@pytest.fixture(scope="session")
-def empty_trace(tmp_path_factory) -> Traced:
-    """A trace of nothing."""
-    return trace(tmp_path_factory.mktemp("empty") / "trace", "true", options=["--backend=proc"])
-
-
 @pytest.fixture
 def training_folder(tmp_path) -> Path:
     """Data for one more example training."""

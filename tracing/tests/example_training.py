@@ -3,7 +3,7 @@
 It reads TFRecords, logs for MLPerf, writes a checkpoint under another name first, ends in order on
 SIGINT and SIGTERM.
 
-    python -m tracing.tests.example_training FOLDER [--epochs=2] [--wait_s=0] [--log=NAME] [--fail]
+    python -m tracing.tests.example_training FOLDER [--epochs=2] [--wait_s=0] [--log=NAME]
 """
 
 import argparse
@@ -56,7 +56,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--wait_s", type=float, default=0.0)
     parser.add_argument("--log", default="bert.log")
-    parser.add_argument("--fail", action="store_true")
     given = parser.parse_args()
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -81,8 +80,6 @@ def main() -> None:
         deadline = time.monotonic() + given.wait_s
         while time.monotonic() < deadline and not stopped.wait(0.02):
             pass
-        if given.fail:
-            sys.exit("the loss is nan")
         run.block_stop(samples)
         run.checkpoint_start(3)
         save(folder, 3)

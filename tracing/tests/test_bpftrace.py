@@ -23,36 +23,6 @@ def test_block_io_with_device_sector_and_latency():
     }  # fmt: skip
 
 
-def test_page_faults_by_inode():
-    parser = bpftrace.Parser(folder="/", path_of_inode={260811: "/usr/bin/x"})
-    [(_, known), (_, unknown)] = parser.parse(
-        ["fault\t1\t7\t8\t266338304\t260811\t1667\n", "fault\t2\t7\t8\t266338304\t5\t0\n"]
-    )
-    assert (known["path"], known["offset_bytes"]) == ("/usr/bin/x", 1667 * 4096)
-    assert unknown["path"] == "unknown:inode 5"
-
-
-def test_pages_that_come_into_the_cache_are_no_faults():
-    [(_, row)] = bpftrace.Parser(folder="/").parse(["cached\t1\t7\t8\t266338304\t5\t3\n"])
-    assert (row["operation"], row["offset_bytes"]) == ("add_to_page_cache", 3 * 4096)
-    program = (bpftrace.PROGRAMS / "faults_page_cache.bt").read_text()
-    assert 'printf("cached\\t' in program
-
-
-def test_lines_of_several_processors_come_in_any_order():
-    parser = bpftrace.Parser(folder="/d")
-    found = list(
-        parser.parse(
-            [
-                "call\t50\t7\t8\ttracepoint:syscalls:sys_exit_read\t5\t4\t3\t4\t-1\n",
-                "name\t7\tpart-0\n",
-                "open\t10\t7\t7\ttracepoint:syscalls:sys_exit_openat\t5\t3\t-100\t0\n",
-            ]
-        )
-    )
-    assert [row["path"] for _, row in found] == ["/d/part-0", "/d/part-0"]
-
-
 EXIT = "tracepoint:syscalls:sys_exit_"
 OPEN = ["name\t7\tx\n", f"open\t10\t7\t7\t{EXIT}openat\t5\t3\t-100\t0\n"]
 
@@ -62,60 +32,54 @@ def call(at: int, pid: int, name: str, result: int, *numbers: int, latency: int 
     return "\t".join(["call", *map(str, words)]) + "\n"
 
 
-def offsets(lines: list[str]) -> list[int | None]:
-    found = [row for _, row in bpftrace.Parser(folder="/d").parse(lines)]
-    return [row.get("offset_bytes") for row in found if row.get("kind") == "read"]
+READ = call(20, 7, "read", 10, 3, 10, -1)
+FORK = "fork\t30\t7\t7\t8\n"
 
 
-def test_what_a_child_may_move_is_unknown_and_it_has_the_files_of_the_moment_of_its_making():
-    lines = [
-        *OPEN,
-        call(20, 7, "read", 10, 3, 10, -1),
-        "fork\t30\t7\t7\t8\n",
-        call(40, 7, "close", 0, 3, -1, -1),
-        call(60, 8, "read", 10, 3, 10, -1),
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        # Lines of several processors come in any order.
+        ([READ, *OPEN], [(7, "/d/x", 0)]),
+        # A child has the files of the moment of its making, which it may move too.
+        ([*OPEN, READ, FORK, call(40, 7, "close", 0, 3, -1, -1),
+          call(60, 8, "read", 10, 3, 10, -1)], [(7, "/d/x", 0), (8, "/d/x", None)]),
+        # A thread changes the descriptors of its process.
+        ([*OPEN, FORK, call(35, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t"),
+          call(40, 7, "read", 10, 4, 10, -1)], [(7, "/d/x", 0)]),
+        ([*OPEN, READ, "Lost 12 events\n", call(50, 7, "read", 10, 3, 10, -1)],
+         [(7, "/d/x", 0), (7, "/d/x", None)]),
+        # What was open before may be shared with anybody.
+        ([call(20, 7, "lseek", 5, 9, -1, -1), call(30, 7, "read", 10, 9, 10, -1)],
+         [(7, "/d/old", None)]),
+    ],
+)  # fmt: skip
+def test_offsets_are_those_that_nobody_else_moves(lines, expected):
+    parser = bpftrace.Parser(folder="/d", path_of_fd={(7, 9): "/d/old"})
+    reads = [row for _, row in parser.parse(lines) if row.get("kind") == "read"]
+    assert [(row["pid"], row["path"], row.get("offset_bytes")) for row in reads] == expected
+
+
+def test_page_faults_by_inode_and_pages_that_come_into_the_cache():
+    lines = [f"fault\t1\t7\t8\t266338304\t{inode}\t1667\n" for inode in (260811, 5)]
+    lines.append("cached\t2\t7\t8\t266338304\t5\t3\n")
+    parser = bpftrace.Parser(folder="/", path_of_inode={260811: "/usr/bin/x"})
+    columns = ("operation", "path", "offset_bytes")
+    assert [tuple(row[column] for column in columns) for _, row in parser.parse(lines)] == [
+        ("page_fault", "/usr/bin/x", 1667 * 4096),
+        ("page_fault", "unknown:inode 5", 1667 * 4096),
+        ("add_to_page_cache", "unknown:inode 5", 3 * 4096),
     ]
-    *_, (_, read) = bpftrace.Parser(folder="/d").parse(lines)
-    assert (read["pid"], read["path"], read["offset_bytes"]) == (8, "/d/x", None)
-    assert offsets(lines) == [0, None]
+    assert 'printf("cached\\t' in (bpftrace.PROGRAMS / "faults_page_cache.bt").read_text()
 
 
-def test_a_thread_changes_the_descriptors_of_its_process():
-    by_thread = call(30, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t")
-    lines = [*OPEN, "fork\t20\t7\t7\t8\n", by_thread, call(40, 7, "read", 10, 4, 10, -1)]
-    assert offsets(lines) == [0]
-
-
-def test_after_lost_events_no_position_is_known():
-    lines = [
-        *OPEN,
-        call(20, 7, "read", 10, 3, 10, -1),
-        "Lost 12 events\n",
-        call(30, 7, "read", 10, 3, 10, -1),
-    ]
-    assert offsets(lines)[-1] is None
-
-
-def test_what_was_open_before_may_be_shared_with_anybody():
-    lines = [call(20, 7, "lseek", 5, 3, -1, -1), call(30, 7, "read", 10, 3, 10, -1)]
-    parser = bpftrace.Parser(folder="/d", path_of_fd={(7, 3): "/d/x"})
-    found = [(row["path"], row.get("offset_bytes")) for _, row in parser.parse(lines)]
-    assert found == [("/d/x", 5), ("/d/x", None)]
-
-
-def test_a_name_may_have_tabs_and_lines_and_one_that_was_cut_is_counted():
+def test_odd_names_are_kept_and_what_is_lost_cut_or_damaged_is_counted():
     lines = ["name\t7\ta\tb\n", "c\td\n", OPEN[1], f"name\t7\t{'x' * 199}\n", OPEN[1]]
+    lines += ["Lost 12 events\n", "call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n"]
     parser = bpftrace.Parser(folder="/d")
     first, _ = parser.parse(lines)
     assert first[1]["path"] == "/d/a\tb\nc\td"
-    assert parser.losses.damaged_lines == 1
-
-
-def test_lost_events_and_damaged_lines_are_counted():
-    parser = bpftrace.Parser(folder="/d")
-    lines = ["Lost 12 events\n", "call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n"]
-    assert list(parser.parse(lines)) == []
-    assert (parser.losses.lost_events, parser.losses.damaged_lines) == (12, 3)
+    assert (parser.losses.lost_events, parser.losses.damaged_lines) == (12, 1 + 3)
 
 
 @pytest.mark.parametrize(
@@ -145,11 +109,9 @@ def test_older_kernels_fall_back_to_older_tracepoints():
     assert chosen["block I/O"] == "block_rq.bt"
     without_calls = older - {"syscalls/sys_enter_openat"}
     assert bpftrace.chosen_programs(without_calls) == {"block I/O": "block_rq.bt"}
-
-
-def test_probes_that_a_kernel_lacks_are_left_out():
-    events = NEW_KERNEL | {"syscalls/sys_enter_read", "syscalls/sys_exit_read"}
-    text = bpftrace.program_text(["files.bt", "block_io.bt"], [7, 8], events)
+    # Probes that a kernel lacks are left out.
+    read = NEW_KERNEL | {"syscalls/sys_enter_read", "syscalls/sys_exit_read"}
+    text = bpftrace.program_text(["files.bt", "block_io.bt"], [7, 8], read)
     assert "@tree[7] = 1; @tree[8] = 1;" in text
     assert "sys_enter_read /" in text and "sys_enter_write" not in text
     assert text.count("END {") == 1

@@ -1,7 +1,6 @@
 """What changed between two traces, of which one is the other with changes made by hand."""
 
 import json
-import re
 
 import pandas as pd
 import pytest
@@ -92,21 +91,6 @@ def test_without_single_calls_phases_and_usage_are_compared(a, tmp_path):
     assert "single calls are not compared: proc records none" in found.remarks
     assert found.usage["B - A"].to_dict() == {"processor seconds": 1.0, "page faults with I/O": 0.0}
     assert found.usage.index[0] == "processor seconds"
-
-
-def test_the_sample_compares_with_a_copy_without_its_evaluations(tmp_path, capsys):
-    """The sample's own figures are those of its summary, by another code."""
-    summary = json.loads((SAMPLE / "summary.json").read_text())
-    for path in [*SAMPLE.glob("*.parquet"), SAMPLE / "summary.json"]:
-        (tmp_path / path.name).symlink_to(path)
-    (tmp_path / "spans.parquet").unlink()
-    compare.main([str(SAMPLE), str(tmp_path)])
-    printed = capsys.readouterr().out
-    evaluating = sum(each["seconds"] for each in summary["phases"] if each["name"] == "eval")
-    assert re.search(rf"eval +{evaluating:.3f} +0\.000", printed)
-    found = compare.compare(Finished(SAMPLE), Finished(tmp_path))
-    moved = found.calls.groupby("file_class")["bytes_a"].sum()
-    assert moved["tfrecords"] == summary["file_classes"]["tfrecords"]["read_bytes"]
 
 
 def test_bad_input_is_told_in_one_line(tmp_path):

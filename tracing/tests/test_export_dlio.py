@@ -15,7 +15,6 @@ from tests.fixtures import lacking
 from tests.helpers import programs
 from tracing import export
 from tracing.exports import dlio
-from tracing.exports.finished import Finished
 from tracing.tests import example_training as example
 from tracing.tests import generated_trace
 
@@ -144,15 +143,6 @@ def test_dlio_from_pypi_loads_it(packages, workload_file, tmp_path):
     train = yaml.safe_load(workload_file.read_text())["train"]
     assert found["computation_time"] == train["computation_time"]
     assert found["run_dir"].startswith("./hydra_log/{'name': 'bert',")  # as docs/export.md says
-
-
-@pytest.mark.all
-def test_a_trace_without_calls_or_training_is_refused(traced, empty_trace):
-    if traced.summary["backend"] == "proc":
-        with pytest.raises(ValueError, match=r"no reads of TFRecords .* made with proc"):
-            dlio.workload(Finished(traced.folder))
-    with pytest.raises(ValueError, match="holds no training: no block_start"):
-        dlio.workload(Finished(empty_trace.folder))
 
 
 def test_a_log_without_what_dlio_needs_is_refused(tmp_path):
