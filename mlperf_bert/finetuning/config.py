@@ -3,7 +3,7 @@
 import dataclasses
 
 from mlperf_bert.finetuning import glue, squad
-from mlperf_bert.finetuning.squad_features import NUM_SPECIAL_TOKENS, Sizes
+from mlperf_bert.finetuning.squad_features import NUM_SPECIAL_TOKENS
 from mlperf_bert.options import MAX_SEED, Option, option, options
 from mlperf_bert.training.config import DeviceConfig
 
@@ -137,12 +137,13 @@ class FinetuningConfig:
                 f"{self.max_query_length} and {NUM_SPECIAL_TOKENS} special tokens is {room}; lower "
                 "--doc_stride or --max_query_length, or raise --max_seq_length"
             )
-        sizes = Sizes(
+        return squad.SquadTask(
+            name=name,
+            data_dir=self.data_dir,
             max_seq_length=self.max_seq_length,
             doc_stride=self.doc_stride,
             max_query_length=self.max_query_length,
         )
-        return squad.SquadTask(name=name, data_dir=self.data_dir, sizes=sizes)
 
 
 def usual_max_seq_length(task: str) -> int:

@@ -8,8 +8,9 @@ Shapes: F=features (of GLUE one for each example, of SQuAD one for each window),
 import contextlib
 import dataclasses
 import math
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,8 @@ from scipy import stats
 from sklearn import metrics
 
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.files import paths
-from mlperf_bert.files.whole import write_whole
-from mlperf_bert.finetuning import tables
+from mlperf_bert.files import paths, whole
 from mlperf_bert.finetuning.splits import Features, Split
-from mlperf_bert.finetuning.tables import Row
 
 TRAIN = "train"
 _TEST = "test"
@@ -59,10 +57,8 @@ class GlueTask:
     labels: tuple[str, ...] = ("0", "1")
     """In the order of the classes; empty: a score."""
     metric_names: tuple[str, ...] = ("accuracy",)
-    main_metric: str = "accuracy"
-    """A key of what `metrics` returns."""
+    """Runs are compared by the first, on the first of the dev sets."""
     eval_splits: tuple[str, ...] = ("dev",)
-    """Runs are compared on the first."""
     test_splits: tuple[str, ...] = (_TEST,)
     """Those without labels."""
     answer_files: tuple[str, ...] = ()
@@ -71,6 +67,11 @@ class GlueTask:
     names_without_header: tuple[str, ...] | None = None
     """Columns of train and dev, where these have no line with them."""
     skips_incomplete: bool = False
+
+    @property
+    def main_metric(self) -> str:
+        """A key of what `metrics` returns."""
+        return self.metric_names[0]
 
     @property
     def num_labels(self) -> int:
@@ -84,28 +85,40 @@ class GlueTask:
         whose answers need a row for each.
 
         Raises:
-          ValueError: as `tables.read_table`, or a label is unknown.
+          ValueError: as `table_rows`, a column is missing or too much, or a label is unknown.
         """
         is_test = split in self.test_splits
-        named = None if is_test else self.names_without_header
-        needed = [*self.sentences, self.index_column if is_test else self.label_column]
+        needed = {*self.sentences, self.index_column if is_test else self.label_column}
         path = paths.location(self.data_dir) / self.folder / f"{split}.tsv"
-        rows = tables.read_table(
-            path,
-            columns=needed,
-            names=named,
-            skips_incomplete=self.skips_incomplete and not is_test,
-        )
-        return [self._example(row, number, is_test) for number, row in enumerate(rows)]
+        rows = table_rows(path, None if is_test else self.names_without_header)
+        examples: list[Example] = []
+        num_skipped = 0
+        for where, names, values in rows:
+            row = dict(zip(names, values))
+            lacks = not needed <= row.keys()
+            if lacks and self.skips_incomplete and not is_test:
+                num_skipped += 1
+            elif lacks or any(values[len(names) :]):  # tabs at the end are no values
+                raise ValueError(
+                    f"{where}: {len(values)} columns, expected {len(names)}, with "
+                    f"{', '.join(sorted(needed))}; correct or remove the line"
+                )
+            else:
+                examples.append(self._example(row, len(examples), None if is_test else where))
+        if not examples:
+            raise ValueError(f"{path}: no examples; copy the file here again")
+        if num_skipped:
+            print(f"{path}: skipped {num_skipped} lines without all columns", file=sys.stderr)
+        return examples
 
-    def _example(self, row: Row, number: int, is_test: bool) -> Example:
-        where, values = row
-        a, *b = (values[column] for column in self.sentences)
+    def _example(self, row: dict[str, str], number: int, where: str | None) -> Example:
+        """Of a row in a file and line `where`; None for a test set, which has no labels."""
+        a, *b = (row[column] for column in self.sentences)
         return Example(
-            index=values.get(self.index_column, str(number)) if is_test else str(number),
+            index=str(number) if where else row[self.index_column],
             text_a=a,
             text_b=b[0] if b else None,
-            label=None if is_test else self._label(where, values[self.label_column].strip()),
+            label=self._label(where, row[self.label_column].strip()) if where else None,
         )
 
     def _label(self, where: str, value: str) -> float:
@@ -148,7 +161,7 @@ class GlueTask:
         path: paths.Location = folder / names[self.test_splits.index(name)]
         answers = [self._answer(found) for found in self._predictions(outputs)]
         lines = [f"{one.index}\t{answer}" for one, answer in zip(split.examples, answers)]
-        write_whole(path, "".join(f"{line}\n" for line in ["index\tprediction", *lines]))
+        whole.write_whole(path, "".join(f"{line}\n" for line in ["index\tprediction", *lines]))
         return [path]
 
     def _answer(self, prediction: float) -> str:
@@ -157,13 +170,44 @@ class GlueTask:
         return f"{min(max(float(prediction), _LOWEST_SCORE), _HIGHEST_SCORE):.3f}"
 
 
+def table_rows(
+    path: paths.Location, names: Sequence[str] | None
+) -> Iterator[tuple[str, Sequence[str], list[str]]]:
+    r"""File and line, names of the columns and values of every line that is not blank.
+
+    Read by hand, not by the csv module: quotation marks are text here, and csv takes a "\r" within
+    a sentence for the end of the line.
+
+    Args:
+      path: a file, local or in a bucket.
+      names: of all columns, where the file has no line with them.
+
+    Raises:
+      ValueError: no such file, or it is not UTF-8.
+    """
+    try:
+        content = whole.read_regular_file(path)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path}: no such file; --data_dir takes the folder of the unpacked GLUE, which holds "
+            f"{path.parent.name}/{path.name} for this task"
+        ) from error
+    # MRPC's files begin with a byte order mark.
+    text = whole.decode(content, str(path)).removeprefix(whole.BYTE_ORDER_MARK)
+    for number, line in enumerate(text.split("\n"), start=1):
+        values = line.removesuffix("\r").split("\t")
+        if names is None:
+            names = values
+        elif line.strip("\r\t "):
+            yield f"{path} line {number}", names, values
+
+
 _ALL = (
     GlueTask(
         name="cola",
         folder="CoLA",
         sentences=("sentence",),
         metric_names=("matthews",),
-        main_metric="matthews",
         names_without_header=_COLA_COLUMNS,
     ),
     GlueTask(name="sst2", folder="SST-2", sentences=("sentence",)),
@@ -173,7 +217,6 @@ _ALL = (
         sentences=("#1 String", "#2 String"),
         label_column="Quality",
         metric_names=_F1_FIRST,
-        main_metric="f1",
     ),
     GlueTask(
         name="stsb",
@@ -181,8 +224,7 @@ _ALL = (
         sentences=("sentence1", "sentence2"),
         label_column="score",
         labels=(),
-        metric_names=("pearson", "spearman"),
-        main_metric="spearman",
+        metric_names=("spearman", "pearson"),
     ),
     GlueTask(
         name="qqp",
@@ -192,7 +234,6 @@ _ALL = (
         index_column="id",
         skips_incomplete=True,
         metric_names=_F1_FIRST,
-        main_metric="f1",
     ),
     GlueTask(
         name="mnli",

@@ -5,27 +5,29 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
-from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import model as task_model
-from mlperf_bert.finetuning.config import FinetuningConfig, Setting
+from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
 from mlperf_bert.finetuning.glue import TRAIN
-from mlperf_bert.finetuning.prepared import Prepared
+from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.training import TaskTrainer, order_of_epoch
+from mlperf_bert.finetuning.weights import Source
 from mlperf_bert.messages import Progress
+from mlperf_bert.mlperf.logs import is_end
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy
-from mlperf_bert.training.output import METRICS_NAME, OutputDirectory
+from mlperf_bert.training.output import METRICS_NAME, RECORD_NAME, OutputDirectory, read_record
 from mlperf_bert.training.reporting import MetricsWriter
 
-RESULT_NAME = "result.json"
 _LOG_EVERY_STEPS = 10
 
 
@@ -44,6 +46,32 @@ class TaskRunResult:
         return self.epochs[-1]
 
 
+class Prepared:
+    """A task and the model to begin with; splits are read and encoded at their first use."""
+
+    def __init__(self, task: Task, source: Source):
+        self.task, self.source = task, source
+        self._splits: dict[str, Split] = {}
+
+    def split(self, name: str) -> Split:
+        """A split.
+
+        Raises:
+          ValueError: as `Task.read`, or it is empty.
+        """
+        if name not in self._splits:
+            examples: Sequence[Any] = self.task.read(name)
+            features = self.task.encode(examples, self.source.tokenizer, is_training=name == TRAIN)
+            if not len(features["input_ids"]):
+                raise ValueError(
+                    f"{self.task.name}: no examples of {name}: its file holds no text; copy it "
+                    "here again"
+                )
+            self._splits[name] = Split(examples=examples, features=features)
+            print(f"{self.task.name}: {len(examples):,} examples of {name}", file=sys.stderr)
+        return self._splits[name]
+
+
 class TaskRun:
     """A run in a folder of its own."""
 
@@ -52,7 +80,7 @@ class TaskRun:
     ):
         """Reads the examples to train on and to evaluate, if nothing has yet; writes nothing."""
         self._config, self._prepared, self._setting = config, prepared, setting
-        self._task, self._source = prepared.task, prepared.start.source
+        self._task, self._source = prepared.task, prepared.source
         self.folder = folder
         self._num_features = prepared.split(TRAIN).num_features
         self._steps_per_epoch = math.ceil(self._num_features / config.train_batch_size)
@@ -82,20 +110,12 @@ class TaskRun:
         """The result, if the run has ended in an earlier process.
 
         Raises:
-          ValueError: the folder holds another run, or the file is damaged.
+          ValueError: the folder holds another run, or its records are damaged.
         """
-
-        def parsed(content: dict) -> TaskRunResult:
-            result = TaskRunResult(
-                setting=self._setting, folder=self.folder, epochs=content["epochs"]
-            )
-            float(result.metrics[self._task.eval_splits[0]][self._task.main_metric])
-            return result
-
-        if (self.folder / RESULT_NAME).exists():
-            self._output.require_same_run()
-        remedy = f"remove the folder {self.folder} to train again"
-        return read_record(self.folder / RESULT_NAME, parsed, remedy=remedy)
+        if not (self.folder / RECORD_NAME).exists() or not is_end(read_record(self.folder).status):
+            return None
+        self._output.require_same_run()
+        return self._result()
 
     def train(self, stop: StopRequest) -> TaskRunResult:
         """Trains all epochs, or those that an earlier process has left.
@@ -128,11 +148,8 @@ class TaskRun:
                 ) as progress,
             ):
                 self._loop(trainer, state, metrics, progress, stop)
-            result = self._result()
-            content = {**dataclasses.asdict(result.setting), "epochs": result.epochs}
-            write_record(self.folder / RESULT_NAME, content)
             self._output.record(status="success", seed=self._setting.seed)
-            return result
+            return self._result()
         finally:
             self._output.release()
 
@@ -257,15 +274,26 @@ class TaskRun:
         )
 
     def _result(self) -> TaskRunResult:
-        """From metrics.jsonl, which holds the epochs of earlier processes too."""
-        lines = (self.folder / METRICS_NAME).read_text(encoding="utf-8").splitlines()
-        epochs = []
-        for line in map(json.loads, lines):
-            if line["kind"] == "eval":
-                epoch: dict[str, dict[str, float]] = {}
-                for name, value in line.items():
-                    split, _, metric = name.partition("/")
-                    if metric:
-                        epoch.setdefault(split, {})[metric] = value
-                epochs.append(epoch)
+        """From metrics.jsonl, which holds the epochs of earlier processes too.
+
+        Raises:
+          ValueError: the file is damaged.
+        """
+        path, epochs = self.folder / METRICS_NAME, []
+        try:
+            for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+                if line["kind"] == "eval":
+                    epoch: dict[str, dict[str, float]] = {}
+                    for name, value in line.items():
+                        split, _, metric = name.partition("/")
+                        if metric:
+                            epoch.setdefault(split, {})[metric] = float(value)
+                    epoch[self._task.eval_splits[0]][self._task.main_metric]  # it must be there
+                    epochs.append(epoch)
+            epochs[self._config.num_train_epochs - 1]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path}: damaged, an epoch is missing ({error}); remove the folder {self.folder} "
+                "to train again"
+            ) from error
         return TaskRunResult(setting=self._setting, folder=self.folder, epochs=epochs)

@@ -1,36 +1,38 @@
 """Questions and their contexts as rows of tokens; long contexts become several windows.
 
+The tokenizer lower-cases, strips accents and drops characters. The field predicts tokens, and then
+aligns their text with that of the words, which fails for unknown words and for accents that are
+characters of their own. Here each token knows its characters, so that an answer is a piece of the
+context as it is written.
+
 Legend: F=windows, S=sequence length, T=tokens of a context.
 Source: Devlin et al., arXiv 1810.04805, section 4.2, and the code published with it.
 """
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.finetuning.squad_reading import SquadExample
-from mlperf_bert.finetuning.squad_tokens import OffsetTokenizer, Tokens, words_of_answer
+from mlperf_bert.data.unicode11 import NONSPACING_MARKS
+from mlperf_bert.finetuning.splits import Features
+from mlperf_bert.finetuning.squad_reading import SquadExample, words_of, words_of_answer
 
 NUM_SPECIAL_TOKENS = 3  # [CLS] question [SEP] context [SEP]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """How many tokens a row has, and what becomes of longer texts; the defaults are the field's."""
-
-    max_seq_length: int = 384
-    doc_stride: int = 128
-    """From the start of a window to that of the next."""
-    max_query_length: int = 64
-    """Of a question; the rest is cut off."""
-
-
 def encode(
-    examples: Sequence[SquadExample], tokenizer: Tokenizer, *, sizes: Sizes, is_training: bool
-) -> dict[str, np.ndarray]:
+    examples: Sequence[SquadExample],
+    tokenizer: Tokenizer,
+    *,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+) -> Features:
     """Rows for the model, those of an example one after the other.
 
     A context without tokens has no window.
@@ -45,14 +47,11 @@ def encode(
     Raises:
       ValueError: max_seq_length leaves no room for the context next to the longest question.
     """
-    length = sizes.max_seq_length
-    questions = [
-        tokenizer.tokenize(example.question)[: sizes.max_query_length] for example in examples
-    ]
-    least = max(map(len, questions), default=0) + NUM_SPECIAL_TOKENS + 1
-    if length < least:
+    questions = _questions(examples, tokenizer, max_query_length)
+    least = max(map(len, questions), default=0) + 2
+    if max_seq_length < least:
         raise ValueError(
-            f"--max_seq_length={length} leaves no room for the context next to the longest "
+            f"--max_seq_length={max_seq_length} leaves no room for the context next to the longest "
             f"question; give at least {least}, better some hundreds"
         )
     with_offsets = OffsetTokenizer(tokenizer)
@@ -60,21 +59,18 @@ def encode(
     windows = [
         (index, *window)
         for index, (question, tokens) in enumerate(zip(questions, contexts))
-        for window in _windows(
-            len(tokens.ids), length - len(question) - NUM_SPECIAL_TOKENS, sizes.doc_stride
-        )
+        for window in _windows(len(tokens.ids), max_seq_length - len(question) - 1, doc_stride)
     ]
     answers = [
         _tokens_of_answer(example, tokens, tokenizer) if is_training else None
         for example, tokens in zip(examples, contexts)
     ]
-    features = _blank(len(windows), length, is_training=is_training)
-    classify, separate = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
+    features = _blank(len(windows), max_seq_length, is_training=is_training)
     for row, (index, shown, is_max_context) in enumerate(windows):
-        tokens, before = contexts[index], [classify, *questions[index], separate]
-        at = slice(len(before), len(before) + shown.stop - shown.start)
+        tokens, question = contexts[index], questions[index]
+        at = slice(len(question), len(question) + shown.stop - shown.start)
         features["example_index"][row] = index
-        features["input_ids"][row, : at.stop + 1] = [*before, *tokens.ids[shown], separate]
+        features["input_ids"][row, : at.stop + 1] = [*question, *tokens.ids[shown], question[-1]]
         features["input_mask"][row, : at.stop + 1] = 1
         features["segment_ids"][row, at.start : at.stop + 1] = 1
         if not is_training:
@@ -89,17 +85,30 @@ def encode(
     return features
 
 
-def _blank(num_windows: int, length: int, *, is_training: bool) -> dict[str, np.ndarray]:
+def _questions(
+    examples: Sequence[SquadExample], tokenizer: Tokenizer, max_query_length: int
+) -> list[list[int]]:
+    """What stands before the context: [CLS], the question, [SEP]."""
+    begin, end = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
+    return [
+        [begin, *tokenizer.tokenize(example.question)[:max_query_length], end]
+        for example in examples
+    ]
+
+
+def _blank(num_windows: int, length: int, *, is_training: bool) -> Features:
     """All features: padding, answers at [CLS], and no character of a context."""
     shape = num_windows, length
     inputs = ("input_ids", "input_mask", "segment_ids")
-    features = {name: np.zeros(shape, np.int32) for name in inputs}
-    of_windows = ("example_index", *(("start_positions", "end_positions") if is_training else ()))
-    features |= {name: np.zeros(num_windows, np.int32) for name in of_windows}
-    if not is_training:
-        features |= {name: np.full(shape, -1, np.int32) for name in ("char_starts", "char_ends")}
-        features["is_max_context"] = np.zeros(shape, bool)
-    return features
+    features: Features = {name: np.zeros(shape, np.int32) for name in inputs}
+    features["example_index"] = np.zeros(num_windows, np.int32)
+    if is_training:
+        for name in ("start_positions", "end_positions"):
+            features[name] = np.zeros(num_windows, np.int32)
+        return features
+    for name in ("char_starts", "char_ends"):
+        features[name] = np.full(shape, -1, np.int32)
+    return {**features, "is_max_context": np.zeros(shape, bool)}
 
 
 @functools.lru_cache(maxsize=1000)
@@ -121,6 +130,20 @@ def _windows(num_tokens: int, room: int, stride: int) -> list[tuple[slice, np.nd
     ]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """The tokens of a context, T of them."""
+
+    ids: np.ndarray
+    """[T] int32."""
+    starts: np.ndarray
+    """[T] int32: the first character."""
+    ends: np.ndarray
+    """[T] int32: the character after the last."""
+    firsts_of_words: list[int]
+    """The first token of each word, and T."""
+
+
 def _tokens_of_answer(
     example: SquadExample, tokens: Tokens, tokenizer: Tokenizer
 ) -> tuple[int, int] | None:
@@ -129,15 +152,80 @@ def _tokens_of_answer(
     Those of its words, or fewer where its own tokens are found among them: of "(1895-1943)." the
     answer 1895 is one token.
     """
-    if not example.answers:
+    if (words := words_of_answer(example)) is None:
         return None
-    answer = example.answers[0]
-    words = words_of_answer(example.context, answer)
-    assert words  # `SquadTask.read` leaves out the others
     first, end = tokens.firsts_of_words[words[0]], tokens.firsts_of_words[words[1] + 1]
     within = tokens.ids[first:end].tolist()
-    wanted = tokenizer.tokenize(answer.text)
+    wanted = tokenizer.tokenize(example.answers[0].text)
     for start in range(len(within) - len(wanted) + 1 if wanted else 0):
         if within[start : start + len(wanted)] == wanted:
             return first + start, first + start + len(wanted) - 1
     return (first, end - 1) if within else None
+
+
+class _Normalizer(Tokenizer):
+    """Cuts a text into pieces of words, before they are looked up in the vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        vars(self).update(vars(tokenizer), preserve_unused_tokens=False)
+        self._forget_words()
+
+    def _wordpiece(self, piece: str) -> list:
+        return [piece]
+
+    def pieces(self, text: str) -> list[str]:
+        return self.tokenize(text)  # type: ignore[return-value]
+
+    def look_up(self, piece: str) -> list[int]:
+        return super()._wordpiece(piece)
+
+
+class OffsetTokenizer:
+    """Cuts contexts as a tokenizer does; every distinct word and context is computed once.
+
+    Attributes:
+      tokenize: the tokens of a context.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._normalizer = _Normalizer(tokenizer)
+        self._unknown = tokenizer.vocabulary["[UNK]"]
+        self._lengths = {
+            number: len(token.removeprefix("##")) for token, number in tokenizer.vocabulary.items()
+        }
+        self._tokens_of_word = functools.cache(self._cut)
+        self.tokenize = functools.cache(self._tokenize)
+
+    def _tokenize(self, context: str) -> Tokens:
+        words = [(word.start(), self._tokens_of_word(word[0])) for word in words_of(context)]
+        rows = [
+            (token, first + start, first + end)
+            for first, tokens in words
+            for token, start, end in tokens
+        ]
+        ids, starts, ends = np.array(rows, np.int32).reshape(-1, 3).T.copy()
+        counts = [len(tokens) for _, tokens in words]
+        firsts = [0, *itertools.accumulate(counts)]
+        return Tokens(ids=ids, starts=starts, ends=ends, firsts_of_words=firsts)
+
+    def _cut(self, word: str) -> list[tuple[int, int, int]]:
+        """The tokens of a word, each with its start and its end in the word.
+
+        A character becomes the same number of characters alone and within its word: only the
+        form of a sigma and the order of marks depend on the neighbours.
+        """
+        pieces = self._normalizer.pieces
+        origins = [number for number, char in enumerate(word) for _ in "".join(pieces(char))]
+        kept = set(origins)
+        tokens = []
+        begin = 0
+        for piece in pieces(word):
+            for token in self._normalizer.look_up(piece):
+                length = len(piece) if token == self._unknown else self._lengths[token]
+                end = origins[begin + length - 1] + 1
+                # Accents that are characters of their own and were dropped go with their letter.
+                while end < len(word) and end not in kept and word[end] in NONSPACING_MARKS:
+                    end += 1
+                tokens.append((token, origins[begin], end))
+                begin += length
+        return tokens

@@ -1,25 +1,21 @@
 """All runs of a command: tasks, learning rates, seeds; their table and average."""
 
 import dataclasses
-import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlperf_bert.files import locks, paths
 from mlperf_bert.files.json_text import read_record, write_record
-from mlperf_bert.files.whole import written_beside
-from mlperf_bert.finetuning import glue, prepared, weights
-from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Task
-from mlperf_bert.finetuning.prepared import Prepared
-from mlperf_bert.finetuning.run import TaskRun, TaskRunResult
-from mlperf_bert.messages import Problems
+from mlperf_bert.finetuning import glue, weights
+from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Setting, Task
+from mlperf_bert.finetuning.glue import TRAIN
+from mlperf_bert.finetuning.run import Prepared, TaskRun, TaskRunResult
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy, replica_batch_size
-from pages import charts
 
-RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
+RESULTS_NAME, PREDICTIONS_NAME = "results.json", "predictions"
 _LOCK_NAME, _PATIENCE_SECONDS = ".results.lock", 60
 
 
@@ -40,23 +36,21 @@ class TaskResult:
         return max(self.runs, key=self.score)
 
     @property
-    def by_learning_rate(self) -> dict[float, list[float]]:
-        """Learning rate -> scores over the seeds, in the order of the runs."""
-        found: dict[float, list[float]] = {}
+    def by_learning_rate(self) -> dict[float, list[TaskRunResult]]:
+        """Learning rate -> runs over the seeds."""
+        runs: dict[float, list[TaskRunResult]] = {}
         for run in self.runs:
-            found.setdefault(run.setting.learning_rate, []).append(self.score(run))
-        return found
+            runs.setdefault(run.setting.learning_rate, []).append(run)
+        return runs
+
+    def median_of(self, learning_rate: float) -> float:
+        """The median over the seeds."""
+        return statistics.median(map(self.score, self.by_learning_rate[learning_rate]))
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate with the best median over the seeds."""
-        scores = self.by_learning_rate
-        return max(scores, key=lambda rate: statistics.median(scores[rate]))
-
-    @property
-    def median(self) -> float:
-        """The median over the seeds, of the best learning rate."""
-        return statistics.median(self.by_learning_rate[self.learning_rate])
+        """The learning rate with the best median."""
+        return max(self.by_learning_rate, key=self.median_of)
 
     @property
     def task_score(self) -> float | None:
@@ -65,8 +59,7 @@ class TaskResult:
             return None
         return statistics.median(
             statistics.mean(value for split in run.metrics.values() for value in split.values())
-            for run in self.runs
-            if run.setting.learning_rate == self.learning_rate
+            for run in self.by_learning_rate[self.learning_rate]
         )
 
     def as_json(self) -> dict:
@@ -74,7 +67,7 @@ class TaskResult:
         return {
             "main_metric": f"{self.task.eval_splits[0]}/{self.task.main_metric}",
             "learning_rate": self.learning_rate,
-            "median": self.median,
+            "median": self.median_of(self.learning_rate),
             "best": self.score(self.best),
             "best_setting": dataclasses.asdict(self.best.setting),
             "task_score": self.task_score,
@@ -98,16 +91,17 @@ class Results:
 
     def table(self) -> str:
         """The results in lines, in percent."""
-        rows = [("task", "metric", "learning rate", "seeds", "median", "best")]
+        rows = [["task", "metric", "learning rate", "seeds", "median", "best"]]
         for result in self.tasks:
             by_rate, task = result.by_learning_rate, result.task
-            for rate, scores in by_rate.items():
+            for rate, runs in by_rate.items():
                 mark = "*" if rate == result.learning_rate and len(by_rate) > 1 else ""
-                numbers = f"{statistics.median(scores):.2f}", f"{max(scores):.2f}"
+                numbers = result.median_of(rate), max(map(result.score, runs))
+                written = [f"{number:.2f}" for number in numbers]
                 name = f"{rate:g}{mark}"
-                rows.append((task.name, task.main_metric, name, str(len(scores)), *numbers))
+                rows.append([task.name, task.main_metric, name, str(len(runs)), *written])
         if self.glue_average is not None:
-            rows.append(("glue", "average", "", "", f"{self.glue_average:.2f}", ""))
+            rows.append(["glue", "average", "", "", f"{self.glue_average:.2f}", ""])
         widths = [max(map(len, column)) for column in zip(*rows)]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
@@ -120,7 +114,8 @@ class Results:
             return f"RESULT,glue,average,{self.glue_average:.3f}"
         [result] = self.tasks
         return (
-            f"RESULT,{result.task.name},{result.task.main_metric},{result.median:.3f},"
+            f"RESULT,{result.task.name},{result.task.main_metric},"
+            f"{result.median_of(result.learning_rate):.3f},"
             f"learning_rate={result.learning_rate:g},runs={len(result.runs)}"
         )
 
@@ -136,83 +131,84 @@ def run(config: FinetuningConfig) -> Results:
     The results of a task are written when it is done.
 
     Raises:
-      ValueError: bad input, with a line for each task whose files are bad; nothing is written.
+      ValueError: bad input; nothing is written.
       FloatingPointError, signals.Interrupted: as `TaskRun.train`.
     """
     folder = paths.require_local(config.output_dir, flag="output_dir")
     strategy = create_strategy(config.device)
     for flag in ("train_batch_size", "eval_batch_size"):
         replica_batch_size(getattr(config, flag), strategy.num_replicas_in_sync, flag=flag)
-    begun = prepared.start(config)
+    source = weights.find(config)
     names = glue.NAMES if config.task == ALL_OF_GLUE else (config.task,)
     tasks = [config.create(name) for name in names]
-    weights.check(begun.source, needs_pooler=any(name in glue.NAMES for name in names))
+    weights.check(source, needs_pooler=any(name in glue.NAMES for name in names))
     _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
-    if len(tasks) > 1:  # a single one is read below, before its first run
-        _require_files(tasks, config)
-    found, files = [], []
+    # A bad file of any task is found before the first is trained; a single one is read below.
+    for task in tasks if len(tasks) > 1 else ():
+        for split in _splits_needed(task, config):
+            task.read(split)
+    results, files = [], []
     for task in tasks:
-        ready = Prepared(task, begun)
-        for split in prepared.splits_needed(task, config):
+        ready = Prepared(task, source)
+        for split in _splits_needed(task, config):
             ready.split(split)  # before the first run, so that a bad file is found at once
-        result, runs = _run_task(config, ready)
-        found.append(result)
+        result = _run_task(config, ready)
+        results.append(result)
         _write(folder, result)
         if config.do_predict:
-            files += _predict(config, ready, result, runs)
+            files += _predict(config, ready, result)
             _write(folder, result, is_predicted=True)
-    return Results(tasks=found, prediction_files=files)
+    return Results(tasks=results, prediction_files=files)
 
 
-def _require_files(tasks: Sequence[Task], config: FinetuningConfig) -> None:
-    """Reads all tasks, and keeps none; raises ValueError with a line for each that is bad."""
-    problems = []
-    for task in tasks:
-        try:
-            for split in prepared.splits_needed(task, config):
-                task.read(split)
-        except ValueError as error:
-            problems.append(str(error))
-    if problems:
-        raise Problems(problems)
+def _splits_needed(task: Task, config: FinetuningConfig) -> tuple[str, ...]:
+    """Those that the command will use."""
+    return (TRAIN, *task.eval_splits, *(_predicted_splits(task) if config.do_predict else ()))
 
 
-def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[TaskRun]]:
+def _predicted_splits(task: Task) -> tuple[str, ...]:
+    """The test sets; of a task that publishes none, the dev set."""
+    return task.test_splits or task.eval_splits
+
+
+def _run_task(config: FinetuningConfig, ready: Prepared) -> TaskResult:
     """Trains and scores one task; only the best of the runs trained here keeps its checkpoint."""
-    task, folder = ready.task, Path(config.output_dir) / ready.task.name
-    runs = [TaskRun(config, ready, s, folder=folder / s.folder) for s in config.settings]
-    trained, ended = [], []
-    for one in runs:
-        if done := one.finished():
-            print(f"finished before: {one.folder}", file=sys.stderr)
+    trained: list[TaskRun] = []
+    result = TaskResult(task=ready.task, runs=[])
+    for setting in config.settings:
+        run = _run_of(config, ready, setting)
+        if ended := run.finished():
+            print(f"finished before: {run.folder}", file=sys.stderr)
         else:
             with StopRequest() as stop:
-                done = one.train(stop)
+                ended = run.train(stop)
             if stop.signal_name:
                 raise Interrupted(
-                    f"{stop.signal_name} at the end of {one.folder}: run the same command again to "
+                    f"{stop.signal_name} at the end of {run.folder}: run the same command again to "
                     "resume"
                 )
-            trained.append(one)
-        ended.append(done)
-        result = TaskResult(task=task, runs=ended)
+            trained.append(run)
+        result.runs.append(ended)
         for other in trained:
             if other.folder != result.best.folder:
                 other.remove_checkpoints()
-    return result, runs
+    return result
 
 
-def _predict(
-    config: FinetuningConfig, ready: Prepared, result: TaskResult, runs: Sequence[TaskRun]
-) -> list[paths.Location]:
+def _run_of(config: FinetuningConfig, ready: Prepared, setting: Setting) -> TaskRun:
+    folder = Path(config.output_dir) / ready.task.name / setting.folder
+    return TaskRun(config, ready, setting, folder=folder)
+
+
+def _predict(config: FinetuningConfig, ready: Prepared, result: TaskResult) -> list[paths.Location]:
     """Writes the answers of the best run: of GLUE together, as its server takes them."""
     folder = Path(config.output_dir) / PREDICTIONS_NAME
     if ready.task.name not in glue.NAMES:
         folder /= ready.task.name
     folder.mkdir(parents=True, exist_ok=True)
-    [best] = [one for one in runs if one.folder == result.best.folder]
+    best = _run_of(config, ready, result.best.setting)
     files: list[paths.Location] = []
-    for split, outputs in best.predictions(prepared.predicted_splits(ready.task)):
+    for split, outputs in best.predictions(_predicted_splits(ready.task)):
         files += ready.task.write_predictions(
             ready.split(split), outputs, name=split, folder=folder
         )
@@ -233,30 +229,6 @@ def _write(folder: Path, result: TaskResult, *, is_predicted: bool = False) -> N
         average = _average([found.get(name, {}).get("task_score") for name in glue.NAMES])
         listed = {name: found[name] for name in TASKS if name in found}
         write_record(path, {"tasks": listed, "glue_average": average})
-        draw(listed, folder / PICTURE_NAME)
-
-
-def draw(tasks: Mapping[str, dict], path: Path) -> None:
-    """Draws each task of results.json: the main metric of its runs after each epoch."""
-    num_columns = min(len(tasks), 4)
-    num_rows = math.ceil(len(tasks) / num_columns)
-    size_inches = (max(5.0, 3.2 * num_columns), 3.4 * num_rows)
-    with (
-        written_beside(path) as file,
-        charts.png(file, size_inches, rows=num_rows, columns=num_columns) as grid,
-    ):
-        for unused in grid.flat[len(tasks) :]:
-            unused.set_visible(False)
-        for axes, (name, result) in zip(grid.flat, tasks.items()):
-            split, _, metric = result["main_metric"].partition("/")
-            for run in result["runs"]:
-                values = [epoch[split][metric] for epoch in run["epochs"]]
-                label = f"{run['learning_rate']:g}, seed {run['seed']}"
-                axes.plot(range(1, len(values) + 1), values, "o-", markersize=3, label=label)
-            axes.set(title=f"{name}, {metric}", xlabel="epochs", ylabel="percent")
-            axes.xaxis.get_major_locator().set_params(integer=True)
-            if len(result["runs"]) <= 8:  # a sweep has twenty: their names would cover them
-                axes.legend()
 
 
 def _read(path: Path) -> dict[str, dict]:

@@ -2,13 +2,17 @@
 
 import dataclasses
 import functools
+import sys
 
 import tensorflow as tf
 from official.nlp.modeling import models
 
 from mlperf_bert.checkpoints import names, reading, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.data import casing, vocabulary
+from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths, whole
+from mlperf_bert.finetuning.config import FinetuningConfig
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import trained_variables
 
@@ -22,7 +26,7 @@ class Source:
     name: str
     """The prefix of its checkpoint."""
     config: BertConfig
-    vocab_file: str
+    tokenizer: Tokenizer
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -30,13 +34,13 @@ class Source:
         return whole.digest(f"{self.name}.index", "sha256")
 
 
-def find(checkpoint: str, *, bert_config_file: str, vocab_file: str) -> Source:
-    """Finds the model that a user names; of a run's folder the newest checkpoint.
+def find(config: FinetuningConfig) -> Source:
+    """Finds the model that a user names, of a run's folder the newest checkpoint; reads its words.
 
     Raises:
-      ValueError: there is none, or its configuration is damaged.
+      ValueError: they are not there, do not belong together, or --max_seq_length does not fit.
     """
-    name = checkpoint.rstrip("/")
+    name = config.checkpoint.rstrip("/")
     with paths.failures_named(name):
         is_folder = tf.io.gfile.isdir(name)
     newest = state.newest_checkpoint(name)[1] if is_folder else name
@@ -46,8 +50,18 @@ def find(checkpoint: str, *, bert_config_file: str, vocab_file: str) -> Source:
             f"checkpoint such as {name}/{state.CHECKPOINT_NAME}-28252. A model in Hugging Face's "
             "layout becomes one by python -m mlperf_bert.convert.from_hugging_face"
         )
-    config = BertConfig.from_json_file(bert_config_file)
-    return Source(name=newest, config=config, vocab_file=vocab_file)
+    model = BertConfig.from_json_file(config.bert_config_file)
+    if config.max_seq_length > model.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={config.max_seq_length}: the model has "
+            f"{model.max_position_embeddings} positions; give 4 to {model.max_position_embeddings}"
+        )
+    file = config.vocab_file
+    words = vocabulary.read_fitting(file, model.vocab_size, of="the configuration")
+    do_lower_case = casing.lower_casing(file, config.do_lower_case)
+    for doubt in casing.doubts(file, words, do_lower_case=do_lower_case):
+        print(f"warning: {doubt}", file=sys.stderr)
+    return Source(name=newest, config=model, tokenizer=Tokenizer(file, do_lower_case=do_lower_case))
 
 
 def check(source: Source, *, needs_pooler: bool) -> None:
@@ -71,9 +85,8 @@ def load(model: models.BertPretrainerV2, source: Source, *, needs_pooler: bool) 
     """Sets the encoder's weights, and those of the pooler if it is needed.
 
     Raises:
-      ValueError: as `check`, or a weight is missing or of another shape.
+      ValueError: a weight is missing or of another shape.
     """
-    check(source, needs_pooler=needs_pooler)
     wanted = [
         variable
         for weight, variable in reading.weights_of(trained_variables(model)).items()

@@ -9,8 +9,6 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue
 from mlperf_bert.finetuning.splits import Split
 
-LOGITS = np.array([[0.1, 2.0], [3.0, -1.0], [0.0, 0.5]], np.float32)
-
 
 def create(name, folder):
     return glue.create(name, str(folder))
@@ -23,13 +21,6 @@ def split_of(examples, **features):
 def write(path: Path, *lines: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def refusal(name, folder, split="train") -> str:
-    with pytest.raises(ValueError) as error:
-        create(name, folder).read(split)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.mark.parametrize("name", glue.NAMES)
@@ -73,48 +64,38 @@ def test_incomplete_lines_of_qqp_are_skipped_and_counted(tmp_path, capsys):
     write(tmp_path / "QQP" / "train.tsv", header, *rows)
     assert [example.label for example in create("qqp", tmp_path).read("train")] == [1, 0]
     assert "train.tsv: skipped 2 lines without all columns" in capsys.readouterr().err
-    write(tmp_path / "QQP" / "test.tsv", "id\tquestion1\tquestion2", "0\ta\tb", "1\tcut off")
-    cut = "test.tsv line 3: 2 columns, expected 3; correct or remove the line"
-    assert cut in refusal("qqp", tmp_path, "test")  # its answers need a row for each
 
 
-def test_bad_files_are_one_line_each(tmp_path):
-    path = tmp_path / "SST-2" / "train.tsv"
-    assert f"{path}: no such file; --data_dir takes the folder of the" in refusal("sst2", tmp_path)
-    assert "SST-2/train.tsv for this task" in refusal("sst2", tmp_path)
-    path.mkdir(parents=True)
-    assert f"{path}: is not a regular file; give one" in refusal("sst2", tmp_path)
-    path.rmdir()
-
-    def found(*lines) -> str:
-        write(path, *lines)
-        return refusal("sst2", tmp_path)
-
-    header = "sentence\tlabel"
-    missing = "train.tsv line 1: no column 'label'; give the file as GLUE publishes it"
-    assert missing in found("sentence\ttarget", "a\t1")
-    assert "train.tsv: no examples; copy the file here again" in found(header)
-    short = "train.tsv line 3: 1 columns, expected 2; correct or remove the line"
-    assert short in found(header, "a\t1", "b")
-    wide = "train.tsv line 3: 3 columns, expected 2; correct or remove the line"
-    assert wide in found(header, "a\t1\t", "a\tb\t1")
-    unknown = "train.tsv line 2: label is 'yes\\x1b', expected one of 0, 1; correct or remove"
-    assert unknown in found(header, "a\tyes\x1b")
-    path.write_bytes(b"sentence\tlabel\nfine\t1\ncaf\xe9\t0\n")
-    assert "train.tsv: byte 25 is not UTF-8; give a text file" in refusal("sst2", tmp_path)
+SST2, HEADER = "SST-2/train.tsv", "sentence\tlabel\n"
+# Task, file and content -> what is said of it.
+BAD = [
+    ("sst2", SST2, None, "SST-2/train.tsv for this task"),
+    ("sst2", SST2, HEADER, "train.tsv: no examples; copy the file here"),
+    ("sst2", SST2, "sentence\tx\na\t1", "line 2: 2 columns, expected 2, with label, sentence; "),
+    ("sst2", SST2, HEADER + "a\t1\nb", "line 3: 1 columns, expected 2, with "),
+    ("sst2", SST2, HEADER + "a\t1\t\na\tb\t1", "line 3: 3 columns, expected 2"),
+    ("sst2", SST2, HEADER + "a\tyes\x1b", r"label is 'yes\x1b', expected one of 0, 1; correct or"),
+    ("sst2", SST2, b"sentence\tlabel\ncaf\xe9\t0", "byte 18 is not UTF-8; give a text"),
+    ("cola", "CoLA/test.tsv", "sentence\na", "line 2: 1 columns, expected 1, with index, sentence"),
+    # Its answers need a row for each.
+    ("qqp", "QQP/test.tsv", "id\tquestion1\tquestion2\n1\tcut", "line 2: 2 columns, expected 3"),
+    *(
+        ("stsb", "STS-B/train.tsv", f"sentence1\tsentence2\tscore\na\tb\t{score}",
+         f"score is {score!r}, expected a number from 0 to 5; correct or remove the line")
+        for score in ("high", "nan", "5.1", "-1", "inf", "")
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("score", ["high", "nan", "5.1", "-1", "inf", ""])
-def test_a_score_outside_its_range_is_one_line(tmp_path, score):
-    header = "index\tsentence1\tsentence2\tscore"
-    write(tmp_path / "STS-B" / "train.tsv", header, f"0\ta\tb\t{score}")
-    message = refusal("stsb", tmp_path)
-    assert f"train.tsv line 2: score is {score!r}, expected a number from 0 to 5" in message
-
-
-def test_a_test_set_needs_the_column_of_its_index(tmp_path):
-    write(tmp_path / "CoLA" / "test.tsv", "sentence", "a")
-    assert "test.tsv line 1: no column 'index'" in refusal("cola", tmp_path, "test")
+@pytest.mark.parametrize(("name", "file", "content", "message"), BAD)
+def test_a_bad_file_is_one_line(tmp_path, name, file, content, message):
+    if content is not None:
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError) as error:
+        create(name, tmp_path).read((tmp_path / file).stem)
+    [line] = str(error.value).splitlines()
+    assert line.startswith(str(tmp_path / file)) and message in line
 
 
 def test_the_longer_sentence_is_cut_first():
@@ -145,42 +126,31 @@ def test_features_by_hand(made):
     assert {values.dtype for values in features.values()} == {np.dtype(np.int32)}
 
 
+# Task -> split of the test, name of its file, answers.
 ANSWERS = {
-    "cola": ("CoLA.tsv", "1 0 1"),
-    "sst2": ("SST-2.tsv", "1 0 1"),
-    "mrpc": ("MRPC.tsv", "1 0 1"),
-    "qqp": ("QQP.tsv", "1 0 1"),
-    "qnli": ("QNLI.tsv", "not_entailment entailment not_entailment"),
-    "rte": ("RTE.tsv", "not_entailment entailment not_entailment"),
-    "stsb": ("STS-B.tsv", "0.100 3.000 0.000"),
+    "cola": ("test", "CoLA.tsv", "1 0 1"),
+    "sst2": ("test", "SST-2.tsv", "1 0 1"),
+    "mrpc": ("test", "MRPC.tsv", "1 0 1"),
+    "qqp": ("test", "QQP.tsv", "1 0 1"),
+    "qnli": ("test", "QNLI.tsv", "not_entailment entailment not_entailment"),
+    "rte": ("test", "RTE.tsv", "not_entailment entailment not_entailment"),
+    "stsb": ("test", "STS-B.tsv", "0.100 5.000 0.000"),  # within its range
+    "mnli": ("test_mismatched", "MNLI-mm.tsv", "entailment contradiction neutral"),
 }
+LOGITS = np.array([[0.1, 2.0], [7.0, -1.0], [-0.2, 0.5]], np.float32)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_answers_are_what_the_server_takes(made, tmp_path, name):
-    task = create(name, made / "glue")
-    examples = task.read("test")[:3]
+    task, (split, file_name, answers) = create(name, made / "glue"), ANSWERS[name]
     outputs = LOGITS if task.labels else LOGITS[:, :1]
-    [path] = task.write_predictions(split_of(examples), outputs, name="test", folder=tmp_path)
-    file_name, answers = ANSWERS[name]
+    if task.num_labels == 3:
+        outputs = np.insert(outputs, 2, [0.0, 0.0, 9.0], axis=1)
+    examples = task.read(split)[:3]
+    [path] = task.write_predictions(split_of(examples), outputs, name=split, folder=tmp_path)
     lines = [f"{number}\t{answer}" for number, answer in enumerate(answers.split())]
     assert path == tmp_path / file_name
     assert path.read_text() == "\n".join(["index\tprediction", *lines]) + "\n"
-
-
-def test_answers_of_mnli_are_two_files_and_scores_stay_in_their_range(made, tmp_path):
-    task = create("mnli", made / "glue")
-    outputs = np.eye(3, dtype=np.float32)
-    for split, name in (("test_matched", "MNLI-m.tsv"), ("test_mismatched", "MNLI-mm.tsv")):
-        examples = task.read(split)[:3]
-        [path] = task.write_predictions(split_of(examples), outputs, name=split, folder=tmp_path)
-        assert path.name == name
-        assert path.read_text().split()[2:] == "0 contradiction 1 entailment 2 neutral".split()
-    stsb = create("stsb", made / "glue")
-    outputs = np.array([[-0.2], [7.0]], np.float32)
-    examples = stsb.read("test")[:2]
-    [path] = stsb.write_predictions(split_of(examples), outputs, name="test", folder=tmp_path)
-    assert path.read_text().split()[2:] == ["0", "0.000", "1", "5.000"]
 
 
 @pytest.mark.parametrize(
@@ -198,14 +168,17 @@ def test_metrics_of_the_tasks(made, name, expected):
     assert found == pytest.approx(expected) and task.main_metric in found
 
 
-def test_labels_are_encoded_where_all_examples_have_one(made):
-    tokenizer = Tokenizer(str(made / "model" / "vocab.txt"))
-    for name, dtype in (("mnli", np.int32), ("stsb", np.float32)):
-        task = create(name, made / "glue")
-        examples = task.read("train")
-        features = task.encode(examples, tokenizer, is_training=True)
-        assert features["labels"].dtype == dtype
-        np.testing.assert_array_equal(features["labels"], [e.label for e in examples])
-        assert "labels" not in task.encode(
-            task.read(task.test_splits[0]), tokenizer, is_training=False
-        )
+def score(name, labels, predictions):
+    return glue.compute((name,), np.array(labels), np.array(predictions))[name]
+
+
+@pytest.mark.parametrize("name", ["pearson", "spearman"])
+def test_a_correlation_that_is_not_defined_is_zero(name):
+    assert score(name, [1.0, 2.0, 3.0], [4.0, 4.0, 4.0]) == 0.0
+    assert score(name, [1.0], [4.0]) == 0.0
+    assert score(name, [1.0, 2.0, 3.0], [2.0, 4.0, 6.0]) == pytest.approx(100.0)
+
+
+def test_scores_of_nothing_found_are_zero():
+    labels = [1, 1, 1, 0, 0]
+    assert score("f1", labels, [0, 0, 0, 0, 0]) == score("matthews", labels, [1] * 5) == 0.0

@@ -17,7 +17,7 @@ from mlperf_bert.finetuning.training import TaskTrainer, order_of_epoch
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.devices import create_strategy
-from tests.finetuning.generated_glue import MAX_SEQ_LENGTH
+from tests.finetuning.generated_glue import MAX_SEQ_LENGTH, config_of
 from tests.helpers.gradients import assert_bfloat16_is_near
 
 NUM_STEPS, NUM_WARMUP_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 4, 8, 2e-3
@@ -25,12 +25,7 @@ NUM_STEPS, NUM_WARMUP_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 4, 8, 2e-3
 
 @pytest.fixture(scope="module")
 def source(made):
-    folder = made / "model"
-    return weights.find(
-        str(folder / "model.ckpt-0"),
-        bert_config_file=str(folder / "bert_config.json"),
-        vocab_file=str(folder / "vocab.txt"),
-    )
+    return weights.find(config_of(made))
 
 
 @pytest.mark.parametrize("name", glue.NAMES)
@@ -141,7 +136,7 @@ def assert_same_training(trainer, theirs, features, their_logits, their_loss) ->
 
 def task_and_features(name, made, source):
     task = glue.create(name, str(made / "glue"), max_seq_length=MAX_SEQ_LENGTH)
-    features = task.encode(task.read("train"), Tokenizer(source.vocab_file), is_training=True)
+    features = task.encode(task.read("train"), source.tokenizer, is_training=True)
     return task, features
 
 

@@ -14,14 +14,13 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.checkpoints.state import newest_checkpoint
-from mlperf_bert.finetuning import glue, prepared, sweep, weights
+from mlperf_bert.finetuning import glue, sweep, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import Setting
-from mlperf_bert.finetuning.run import TaskRun
+from mlperf_bert.finetuning.run import Prepared, TaskRun
 from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.sweep import TaskResult
 from mlperf_bert.finetuning.training import TaskTrainer
-from mlperf_bert.messages import Problems
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import DeviceConfig
 from tests.finetuning import generated_glue
@@ -51,7 +50,7 @@ class StopAfter:
 
 def run_of(folder, name="out", setting=ONE, **changes) -> TaskRun:
     config = config_of(folder, **changes)
-    ready = prepared.Prepared(config.create(config.task), prepared.start(config))
+    ready = Prepared(config.create(config.task), weights.find(config))
     return TaskRun(config, ready, setting, folder=folder / name)
 
 
@@ -137,19 +136,6 @@ def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, capsys):
     sweep.run(config_of(own, **changes))
 
 
-def test_the_metrics_of_all_runs_are_drawn(tmp_path):
-    def picture(accuracy: float, num_tasks: int = 1) -> bytes:
-        epochs = [{"dev": {"accuracy": each}} for each in (50.0, accuracy)]
-        runs = [{"learning_rate": 1e-5, "seed": seed, "epochs": epochs} for seed in range(9)]
-        result = {"main_metric": "dev/accuracy", "runs": runs}
-        sweep.draw({f"task {n}": result for n in range(num_tasks)}, tmp_path / "results.png")
-        return (tmp_path / "results.png").read_bytes()
-
-    assert picture(60.0) == picture(60.0) != picture(70.0)
-    width = lambda png: int.from_bytes(png[16:20], "big")  # noqa: E731 - of a PNG's header
-    assert width(picture(60.0)) < width(picture(60.0, num_tasks=5)) == 4 * 3.2 * 150
-
-
 @pytest.mark.all
 def test_results_of_other_commands_stay(own):
     changes = {"num_train_epochs": 1}
@@ -176,18 +162,13 @@ def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own):
     results = sweep.run(config_of(own, **changes))
     [task] = results.tasks
     assert len(task.runs) == 4
-    for rate, scores in task.by_learning_rate.items():
-        expected = [task.score(r) for r in task.runs if r.setting.learning_rate == rate]
-        assert scores == expected
-    assert task.median == max(map(statistics.median, task.by_learning_rate.values()))
-    assert (own / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
     content = json.loads((own / "out" / "results.json").read_text())
-    assert content["tasks"]["cola"]["median"] == task.median
+    assert content["tasks"]["cola"]["median"] == (median := task.median_of(task.learning_rate))
     assert content["tasks"]["cola"]["best"] == max(task.score(run) for run in task.runs)
     kept = {path.parent for path in (own / "out").rglob("model.ckpt-*.index")}
     assert kept == {task.best.folder}
     assert [path.name for path in results.prediction_files] == ["CoLA.tsv"]
-    assert results.line().startswith(f"RESULT,cola,matthews,{task.median:.3f},learning_rate=")
+    assert results.line().startswith(f"RESULT,cola,matthews,{median:.3f},learning_rate=")
     times = {path: path.stat().st_mtime_ns for path in (own / "out").rglob("metrics.jsonl")}
     again = sweep.run(config_of(own, **changes))  # nothing is trained twice
     assert again.table() == results.table() and again.line() == results.line()
@@ -259,7 +240,7 @@ def test_medians_and_the_best_by_hand(tmp_path):
     runs = [done(1e-5, 1, 0, 10), done(1e-5, 2, 0, 90), done(1e-5, 3, 0, 20)]
     runs += [done(2e-5, 1, 60, 30), done(2e-5, 2, 50, 40), done(2e-5, 3, 40, 45)]
     task = TaskResult(task=glue.create("mrpc", ""), runs=runs)
-    assert (task.learning_rate, task.median, task.best) == (2e-5, 40, runs[1])
+    assert (task.learning_rate, task.median_of(2e-5), task.best) == (2e-5, 40, runs[1])
     assert task.task_score == 45  # of 45, 45 and 42.5
     table = sweep.Results(tasks=[task], prediction_files=[]).table().splitlines()
     assert [line.split() for line in table[1:]] == [
@@ -295,17 +276,17 @@ import sys
 import numpy as np, tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from mlperf_bert.finetuning import model, prepared, training
+from mlperf_bert.finetuning import model, run, training, weights
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from tests.finetuning.generated_glue import config_of
 from pathlib import Path
 config = config_of(Path({str(own)!r}))
-ready = prepared.Prepared(config.create("cola"), prepared.start(config))
+ready = run.Prepared(config.create("cola"), weights.find(config))
 features, found = ready.split("train").features, []
 for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"),
                  tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
     trainer = training.TaskTrainer(
-        build_model=lambda: model.build(ready.task, ready.start.source, seed=1),
+        build_model=lambda: model.build(ready.task, ready.source, seed=1),
         schedule=WarmupPolynomialDecay(
             learning_rate=1e-3, num_train_steps=9, num_warmup_steps=1),
         strategy=strategy, batch_size=8, eval_batch_size=4)
@@ -334,7 +315,7 @@ def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
     bare = str(own / "bare" / "model.ckpt-0")
     shutil.rmtree(own / "glue")  # found before the data are read
     assert f"{bare}: has no pooler (bert/pooler), which tasks" in refusal(own, checkpoint=bare)
-    source = prepared.start(config_of(own, checkpoint=bare)).source
+    source = weights.find(config_of(own, checkpoint=bare))
     weights.check(source, needs_pooler=False)
     spans = task_model.build(SquadTask(name="squad1", data_dir=""), source, seed=1)
     assert len(task_model.trained_variables(spans)) == len(spans.trainable_variables) - 2
@@ -359,15 +340,9 @@ def test_what_does_not_belong_together_is_refused(own):
     assert "--num_gpus=64, but TensorFlow sees" in model(device=DeviceConfig(num_gpus=64))
 
 
-def test_bad_files_of_all_tasks_are_found_before_the_first_is_trained(own):
+def test_a_bad_file_of_any_task_is_found_before_the_first_is_trained(own):
     (own / "glue" / "RTE" / "dev.tsv").unlink()
-    (own / "glue" / "STS-B" / "train.tsv").write_text("index\tscore\n")
-    with pytest.raises(Problems) as error:
-        sweep.run(config_of(own, task="glue"))
-    first, second = error.value.problems
-    assert "STS-B/train.tsv line 1: no column 'sentence1'" in first
-    assert "RTE/dev.tsv: no such file" in second
-    assert not (own / "out").exists()
+    assert "RTE/dev.tsv: no such file" in refusal(own, task="glue")
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(own):
@@ -395,16 +370,12 @@ def test_a_logit_that_is_not_finite_ends_the_run(own, monkeypatch):
     assert not (own / "out" / "results.json").exists()
 
 
-# --- where the weights come from -------------------------------------------------------------
-
-
 def test_of_a_runs_folder_the_newest_checkpoint_counts(made, tmp_path):
     for path in (made / "model").glob("model.ckpt-0.*"):
         for step in (0, 7):
             shutil.copy(path, tmp_path / path.name.replace("-0.", f"-{step}.", 1))
-    model = made / "model"
-    files = {"bert_config_file": str(model / "bert_config.json"), "vocab_file": "vocab.txt"}
-    assert weights.find(f"{tmp_path}/", **files).name == f"{tmp_path}/model.ckpt-7"
+    source = weights.find(config_of(made, checkpoint=f"{tmp_path}/"))
+    assert source.name == f"{tmp_path}/model.ckpt-7"
 
 
 @pytest.mark.all
@@ -423,7 +394,7 @@ def test_precisions(own, precision):
     np.testing.assert_allclose(split[1], low[1], rtol=0, atol=0.1)
     if precision == "bfloat16":  # tf32 changes nothing on a CPU
         assert not np.array_equal(split[1], low[1])
-    source = prepared.start(config_of(own)).source
+    source = weights.find(config_of(own))
     cola = glue.create("cola", str(own / "glue"))
     model = task_model.build(cola, source, seed=1, precision=precision)
     encoder = model.checkpoint_items["encoder"]
@@ -469,8 +440,6 @@ def test_bad_command_lines_are_one_line(own):
     unused = "--seeds=1,2: has an effect only with --sweep; leave the flag out"
     assert unused in refused("--seeds=1,2")
     assert "--doc_stride=64: has an effect only on SQuAD; leave" in refused("--doc_stride=64")
-    for flag in ("warmup_proportion=1.0", "doc_stride=0", "max_query_length=0"):
-        assert f"flag --{flag}: " in refused(f"--{flag}")
     gone = refused(data_dir=f"{own}/none")
     assert f"{own}/none/CoLA/train.tsv: no such file; --data_dir takes" in gone
 

@@ -53,7 +53,7 @@ def test_lengths_are_the_fields_and_windows_overlap(tmp_path):
 
     def doc_stride(**changes) -> int:
         config = config_of(tmp_path, max_seq_length=384, data_dir="squad", **changes)
-        return config.create("squad1").sizes.doc_stride
+        return config.create("squad1").doc_stride
 
     assert doc_stride() == 128 and doc_stride(doc_stride=316) == 316
     with pytest.raises(ValueError, match=r"--doc_stride=317: windows would not .* is 317; lower"):
