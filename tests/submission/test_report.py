@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import pytest
 
@@ -195,19 +194,6 @@ def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
     assert found.reasons == ("TypeError: unhashable type: 'list'",)
 
 
-class _Page(HTMLParser):
-    """Collects what a page would load from outside."""
-
-    def __init__(self):
-        super().__init__()
-        self.assets = []
-
-    def handle_starttag(self, tag, attributes):
-        self.assets += [
-            value for name, value in attributes if name in ("src", "href") and value[:1] != "#"
-        ]
-
-
 def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
     output = tmp_path / "report.html"
     assert report.main([str(org_dir), "--ruleset", "5.0.0", "--output", str(output)]) == 0
@@ -221,11 +207,8 @@ def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
     assert [first.split()[place] for place in (3, 4, 8)] == ["2,551,360", "0.7300", "yes"]
     assert "Convergence (RCP): passed" in printed and "batch 448" in printed
     page = output.read_text(encoding="utf-8")
-    parser = _Page()
-    parser.feed(page)
-    assert parser.assets == ["data:,"]
-    # four pictures for screens and for telephones, two that fit both
-    assert page.count("<svg") == page.count("</svg>") == page.count("<figure") == 10
+    assert re.findall(r' (?:src|href)="([^"#][^"]*)"', page) == ["data:,"]  # nothing is loaded
+    assert page.count("<svg") == page.count("</svg>") == page.count("<figure") == 6
     assert "<script" not in page and "url(http" not in page
     [numbers] = json.loads((tmp_path / "report.json").read_text())
     assert [run["samples_to_converge"] for run in numbers["runs"]] == [17 * 150_080] * 10
@@ -235,20 +218,14 @@ def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
     assert numbers["seeds"]["passed"] is True
     assert numbers["runs"][0]["samples_per_second"] > 0
     assert numbers["mean_phase_minutes"].keys() == {"init", "train", "evaluation"}
-    assert {phase["kind"] for phase in numbers["runs"][0]["phases"]} == {
-        "init",
-        "train",
-        "evaluation",
-    }
-    assert sorted(path.name for path in tmp_path.iterdir() if "report" in path.name) == [
-        "report.html",
-        "report.json",
-    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"example", "report.html", "report.json"}
+    assert "<td>lowest numerical precision in linear</td><td>bfloat16</td>" in page
+    assert "<td>tensor parallelism</td><td>1</td>" in page
 
 
 def test_where_every_second_went_is_drawn_if_a_log_says_so(judged):
     picture = report_charts.ledgers(judged.runs)
-    assert "compute" in picture.wide and "input wait" not in picture.wide  # 0 s
+    assert "compute" in picture and "input wait" not in picture  # 0 s
     page = report.page([judged], title="t", subtitle="s")
     assert "Where every second of every run went" in page
     unknown = [dataclasses.replace(run, seconds=None) for run in judged.runs]
@@ -285,12 +262,6 @@ def test_energy_is_shown_if_the_logs_say_it(judged):
     assert "  Energy: unknown (GPU 0: GPU is lost)" in report.as_text(unknown)
 
 
-def test_precision_and_parallelism_are_in_the_page(judged):
-    page = report.page([judged], title="t", subtitle="s")
-    assert "<td>lowest numerical precision in linear</td><td>bfloat16</td>" in page
-    assert "<td>tensor parallelism</td><td>1</td>" in page
-
-
 @pytest.mark.all
 def test_runs_that_diverged_are_shown(org_dir, tmp_path):
     for log in (org_dir / "results" / "box" / "bert").iterdir():
@@ -317,7 +288,7 @@ def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(org_dir, failed, h
         write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
     runs = [logs.read_run(path) for path in sorted(folder.iterdir())]
     picture = report_charts.minutes_by_run(runs, verdict.olympic_mean([1.0] * 10))
-    assert picture.wide.count("fill: #ffffff") == hollow
+    assert picture.count("fill: #ffffff") == hollow
 
 
 def test_result_that_converged_too_fast_fails(org_dir):
@@ -348,15 +319,6 @@ def test_names_are_escaped(judged):
     assert "&lt;b&gt;box" in page
     assert "a &amp; b" in page
     assert not re.search("<b>box", page)
-
-
-@pytest.mark.parametrize("name", ["~x", "gs:x"])
-def test_a_page_and_its_numbers_may_have_the_name_that_refusals_advise(
-    org_dir, tmp_path, monkeypatch, name
-):
-    monkeypatch.chdir(tmp_path)
-    assert report.main([str(org_dir), f"--output=./{name}.html"]) == 0
-    assert (tmp_path / f"{name}.html").is_file() and (tmp_path / f"{name}.json").is_file()
 
 
 def test_mistakes_are_named_in_one_line(tmp_path, refusal):
