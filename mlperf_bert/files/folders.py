@@ -88,8 +88,3 @@ def remove(path: paths.Location) -> None:
     with paths.failures_named(path):
         if path.is_dir():
             shutil.rmtree(path) if isinstance(path, Path) else path.rmtree()
-
-
-def is_renamed_whole(path: paths.Location) -> bool:
-    """Whether renaming a folder is one step; in a bucket its objects are copied one by one."""
-    return isinstance(path, Path)

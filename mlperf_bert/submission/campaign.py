@@ -5,16 +5,15 @@ r"""N runs with seeds of their own, the submission folder, and the official tool
 
 Each run is a process of its own in OUTPUT_DIR/runs/N, with the system's file caches emptied before
 (as root; if it cannot be done, the log says so). The same command goes on after an interruption:
-finished runs stay; a run that was cut off is set aside and run again, because a resumed run is no
-result, and the verdict names it. A run that ends without the target is a failed run: it stays and
-counts as the slowest, and a second one ends the campaign.
+finished runs stay; one that was cut off is run again, in runs/N.repeat-1, because a resumed run is
+no result, and the verdict names it. A run that ends without the target is a failed run: it stays
+and counts as the slowest, and a second one ends the campaign.
 
 With --run_command=./start_training.sh each run is a container. Then the flags name paths inside it
 and come after those of train_model.sh; DATA_DIR, WIKI_DIR and the launcher's other settings come
 from the environment.
 
-Every path may be gs://BUCKET/FOLDER. A bucket has no rename: there a run that was cut off stays in
-runs/N, and its repetition goes to runs/N.repeat-1.
+Every path may be gs://BUCKET/FOLDER.
 
 Exit codes: 0 everything passed, 1 something did not (said in one line), 75 interrupted,
 130 Ctrl-C between runs.
@@ -128,10 +127,11 @@ def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
     """Return a line about each run that was cut off, so that none goes unreported."""
-    folders = sorted(campaign.runs_dir.glob("*.interrupted-*"))
-    for number in range(campaign.num_runs):
-        folders += campaign.output_dirs(number)[:-1]
-    return [f"{folder.name}: cut off, run again" for folder in folders]
+    return [
+        f"{folder.name}: cut off, run again"
+        for number in range(campaign.num_runs)
+        for folder in campaign.output_dirs(number)[:-1]
+    ]
 
 
 def _train(campaign: Campaign, number: int) -> RunResult:
@@ -171,10 +171,7 @@ def _is_of_a_kill(returncode: int) -> bool:
 
 
 def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
-    """Return where a run can start; one that was cut off is renamed, or keeps its name in a bucket.
-
-    A rename there would copy the objects one by one; interrupted, it would split the run.
-    """
+    """Return where a run can start: where none was cut off."""
     *_, output_dir = dirs = campaign.output_dirs(number)
     if not output_dir.exists():
         return output_dir
@@ -182,13 +179,7 @@ def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
         raise ValueError(f"{output_dir}: run {number} is still training; stop it, or wait for it")
     if not any(output_dir.iterdir()):
         return output_dir  # made for a container that has refused to run
-    if not folders.is_renamed_whole(output_dir):
-        return campaign.runs_dir / f"{number}.repeat-{len(dirs)}"
-    count = 1
-    while (aside := output_dir.with_name(f"{number}.interrupted-{count}")).exists():
-        count += 1
-    output_dir.rename(aside)
-    return output_dir
+    return campaign.runs_dir / f"{number}.repeat-{len(dirs)}"
 
 
 def _call(command: Sequence[str]) -> int:

@@ -71,7 +71,7 @@ class Campaign:
         return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
 
     def output_dirs(self, number: int) -> list[paths.Location]:
-        """Return the directories of one run, the newest last; only a bucket has several."""
+        """Return the directories of one run, the newest last; all others were cut off."""
         folders = [self.runs_dir / str(number)]
         while (later := self.runs_dir / f"{number}.repeat-{len(folders)}").exists():
             folders.append(later)

@@ -33,7 +33,6 @@ _KEPT = re.compile(
 )
 """Names of what runs and campaigns have written."""
 _NUMBER = re.compile(r"(\d+)(?:\.repeat-(\d+))?")
-_SET_ASIDE = re.compile(r".*\.interrupted-\d+")
 _WHAT_TO_GIVE = (
     f"give a log, a folder with {LOG_NAME}, {METRICS_NAME}, {CAMPAIGN_RECORD} or result_*.txt, or "
     "one of such runs"
@@ -109,8 +108,6 @@ def _of_folders(above: paths.Location, *, is_campaign: bool = False) -> list[Run
     newest: dict[str, tuple[int, paths.Location]] = {}
     for folder in above.glob("*"):
         number = _NUMBER.fullmatch(folder.name)
-        if _SET_ASIDE.fullmatch(folder.name):  # cut off, and run again
-            continue
         if number if is_campaign else any((folder / file).exists() for file in _OF_A_RUN):
             name = number[1] if number else folder.name
             repetition = int(number[2] or 0) if number else 0

@@ -24,7 +24,7 @@ def alternate(tmp_path, monkeypatch):
 
     def call_here(command):
         folder = Path(command[-1].removeprefix("--output_dir="))
-        variant, number = folder.parents[1].name, int(folder.name)
+        variant, number = folder.parents[1].name, int(folder.name.partition(".")[0])
         order.append(f"{variant} {number}")
         code = stand_in.run(tmp_path, command[2:])
         if code == 0:  # its own times are some milliseconds
@@ -62,7 +62,7 @@ def test_a_stopped_one_goes_on_where_it_was(alternate, tmp_path):
     assert alternate.order == ["old 0", "new 0", "new 1"]
     assert alternate() == 0
     assert alternate.order[3:] == ["new 1", "old 1", "old 2", "new 2", "new 3", "old 3"]
-    assert (tmp_path / "ab" / "new" / "runs" / "1.interrupted-1").is_dir()
+    assert (tmp_path / "ab" / "new" / "runs" / "1.repeat-1").is_dir()
 
 
 def test_flags_that_were_changed_meanwhile_are_refused(alternate, tmp_path, capsys):

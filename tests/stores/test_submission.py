@@ -125,13 +125,9 @@ def test_a_campaign_goes_on_from_the_bucket_alone(host, store, flags_into, tmp_p
     code, twin_output, _ = other.run("campaign", *twin_flags)
     assert code == 1
     verdict, twin_verdict = (text.partition("\nrun 0: ")[2] for text in (output, twin_output))
-    assert verdict.replace(IN_BUCKET, str(local)) == twin_verdict.replace("1.interrupted-1:", "1:")
-    assert "1: cut off after 150,080 samples, run again" in verdict
-    found, twin = files_of_bucket(store), files_in(local)
-    for name, name_of_twin in {"1": "1.interrupted-1", "1.repeat-1": "1"}.items():
-        for file in ("bert.log", "run.json"):
-            assert found.pop(f"runs/{name}/{file}") == twin.pop(f"runs/{name_of_twin}/{file}")
-    assert found == twin
+    assert verdict.replace(IN_BUCKET, str(local)) == twin_verdict
+    assert "1: cut off, run again" in verdict
+    assert files_of_bucket(store) == files_in(local)
     assert [path.name for path in other.folder.iterdir() if "mlperf" in path.name] == []
 
     reported = {}

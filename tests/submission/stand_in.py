@@ -28,7 +28,7 @@ def run(here: Path, flags: Sequence[str]) -> int:
         write_log(folder / "bert.log", [0.5])
         (folder / "run.json").write_text('{"status": "running"}')
         return int(value)
-    changes = {"seed": int(value) if word == "seed" else 100 + int(folder.name)}
+    changes = {"seed": int(value) if word == "seed" else 100 + int(folder.name.partition(".")[0])}
     changes |= {"global_batch_size": int(value)} if word == "batch" else {}
     accuracies = [0.5] * 16 + [0.5 if word == "fails" else 0.73]
     if "--nodo_train" in flags:

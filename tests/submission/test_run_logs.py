@@ -29,7 +29,7 @@ def found(place):
 def every_kind_of_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_log(tmp_path / "run" / "bert.log", 20)
-    for seed, name in enumerate(("10", "9", "9.repeat-1", "9.interrupted-1", "seed_a")):
+    for seed, name in enumerate(("10", "9", "9.repeat-1", "seed_a")):
         write_log(tmp_path / "campaign" / "runs" / name / "bert.log", 20, seed=seed)
         write_log(tmp_path / "runs of mine" / name / "bert.log", 20, seed=seed)
     (tmp_path / "campaign" / "campaign.json").write_text("{}")
