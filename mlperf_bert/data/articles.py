@@ -24,8 +24,8 @@ def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths
     """Input file -> the folder for its text, which has its name without the suffix.
 
     Raises:
-      ValueError: a file without a document, two of the same name, or files in `out_dir` that are
-        not made from these: text/*/wiki_* would match them.
+      ValueError: no file of documents, or files in `out_dir` that are not made from these:
+        text/*/wiki_* would match them.
     """
     folders: dict[str, paths.Location] = {}
     for path in files:
@@ -33,10 +33,7 @@ def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths
         suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
         if suffix is None:
             raise ValueError(f"{path}: expected a name that ends with {', '.join(SUFFIXES)}")
-        folder = out_dir / name.removesuffix(suffix)
-        if folder in folders.values():
-            raise ValueError(f"{path}: a second file would be written to {folder}; rename one")
-        folders[path] = folder
+        folders[path] = out_dir / name.removesuffix(suffix)
     made = {folder.name for folder in folders.values()}
     with paths.failures_named(out_dir):
         present = {path.parent.name for path in out_dir.glob("*/wiki_*")}
@@ -76,12 +73,15 @@ def write_articles(input_path: str, folder: paths.Location, text_column: str) ->
         raise ValueError(f"{following}: this run does not make it; remove {folder} and run again")
 
 
-def in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
+def in_files(
+    articles: Iterable[bytes], *, at_most_bytes: int | None = None
+) -> Iterator[list[bytes]]:
     """The articles of each file: FILE_BYTES at most, or one article."""
+    at_most_bytes = at_most_bytes or FILE_BYTES
     content: list[bytes] = []
     size_bytes = 0
     for article in articles:
-        if content and size_bytes + len(article) > FILE_BYTES:
+        if content and size_bytes + len(article) > at_most_bytes:
             yield content
             content, size_bytes = [], 0
         content.append(article)

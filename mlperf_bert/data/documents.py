@@ -4,27 +4,18 @@ Sources: the format of the Pile; Hugging Face's wikimedia/wikipedia, whose furth
 url and title.
 """
 
-import collections
 import dataclasses
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import zstandard
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO
 
 from mlperf_bert.data import segmentation
 from mlperf_bert.data.stages import GZIP, PARQUET, ZSTD, with_plain_line_ends
-from mlperf_bert.data.wiki_dump import decompressed
 from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.whole import written_beside
 
 _PLAIN = (".jsonl", ".json")
-_GZIP_WBITS = zlib.MAX_WBITS + 16  # zlib's number for a header and a checksum of gzip
-_COMPRESSION: dict[str, Callable] = {
-    ZSTD: lambda: zstandard.ZstdDecompressor().decompressobj(),
-    GZIP: lambda: zlib.decompressobj(wbits=_GZIP_WBITS),
-}
+_COMPRESSION = {ZSTD: "zstd", GZIP: "gzip"}
 SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), PARQUET)
-_CHUNK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,33 +35,59 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
     """Every document of a file, streamed; blank lines of JSON lines are skipped.
 
     Raises:
-      ValueError: no such file, no regular one, damaged compression, or a line or row that is no
-        document (named by its number).
+      ValueError: no such file, no regular one, a damaged one, or a line or row that is no document
+        (named by its number).
     """
+    unit, number = "row" if path.endswith(PARQUET) else "line", 0
     try:
         with paths.opened(path) as file:
-            head = file.read(whole.HEAD_BYTES)
-            file.seek(0)
-            new_stream = next(
-                (new for end, new in _COMPRESSION.items() if path.endswith(end)), None
-            )
-            is_compressed = new_stream and head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd"))
-            if not is_compressed and (problem := whole.packed(head)):
-                raise ValueError(f"{path}: {problem}")
-            if path.endswith(PARQUET):
-                # pyarrow takes half a second, which text need not wait for.
-                from mlperf_bert.data import parquet
-
-                for values in parquet.read_rows(
-                    file, path, text_column=text_column, other_columns=_NAMES
-                ):
-                    yield Document(*values)
-            else:
-                chunks = iter(lambda: file.read(_CHUNK_BYTES), b"")
-                content = decompressed(chunks, new_stream) if new_stream else chunks
-                yield from _documents_of_lines(content, path, text_column)
+            for number, row in enumerate(_rows(file, path, text_column), 1):
+                if isinstance(row, dict) or row.strip():
+                    yield _document_of(row, text_column, f"{path}: {unit} {number}")
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
+    except (OSError, ValueError) as error:
+        # pyarrow's errors name no file, and have no number, as those of a disk have.
+        is_named = type(error) is ValueError or str(error).startswith(path)
+        if is_named or getattr(error, "errno", None):
+            raise
+        reason = str(error).split("\n", 1)[0]
+        raise ValueError(
+            f"{path}: damaged behind {unit} {number} ({reason}); fetch the file again"
+        ) from error
+
+
+def _rows(file: BinaryIO, path: str, text_column: str) -> Iterable[dict | bytes]:
+    """Rows of Parquet, or lines of JSON."""
+    suffix = next((end for end in _COMPRESSION if path.endswith(end)), None)
+    head = file.read(whole.HEAD_BYTES)
+    file.seek(0)
+    if not suffix and (problem := whole.packed(head)):
+        raise ValueError(f"{path}: {problem}")
+    if not suffix and not path.endswith(PARQUET):
+        return file
+    # pyarrow takes half a second, which text need not wait for.
+    from mlperf_bert.data import parquet
+
+    if suffix:
+        return parquet.decompressed(file, _COMPRESSION[suffix])
+    return parquet.read_rows(file, needed=text_column, other_columns=_NAMES)
+
+
+def _document_of(row: dict | bytes, text_column: str, where: str) -> Document:
+    try:
+        values = row if isinstance(row, dict) else json_text.parse(row)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}; fix or remove the line") from error
+    values = values if isinstance(values, dict) else {}
+    if not isinstance(text := values.get(text_column), str):
+        raise ValueError(
+            f"{where}: holds no text in {text_column!r}; fix or remove it, or name another column "
+            f"or key with --text_column (TEXT_COLUMN=... for process_wiki.sh), of "
+            f"{', '.join(values) or 'none'}"
+        )
+    names = [values.get(name) for name in _NAMES]
+    return Document(text, *(str(name) if isinstance(name, str | int) else "" for name in names))
 
 
 def write_stage_3(
@@ -95,56 +112,8 @@ def write_stage_3(
 
 
 def outputs_of(files: Sequence[str], suffix: str) -> list[str]:
-    """Where the sentences of each file are written: beside it, or in the working folder.
-
-    Raises:
-      ValueError: two files of Hugging Face would be written to one.
-    """
-    outputs = [
+    """Where the sentences of each file are written: beside it, or in the working folder."""
+    return [
         (name.rsplit("/", 1)[-1] if name.startswith(paths.HUGGING_FACE) else name) + suffix
         for name in files
     ]
-    if repeated := [name for name, count in collections.Counter(outputs).items() if count > 1]:
-        raise ValueError(
-            f"several files would be written to {repeated[0]}; give one folder at a time"
-        )
-    return outputs
-
-
-def _documents_of_lines(chunks: Iterable[bytes], path: str, text_column: str) -> Iterator[Document]:
-    number = 0
-    try:
-        for number, line in enumerate(_lines(chunks), 1):
-            if line.strip():
-                yield _document_of(line, text_column, f"{path}: line {number}")
-    except (zstandard.ZstdError, zlib.error, EOFError) as error:
-        raise ValueError(
-            f"{path}: damaged behind line {number} ({error}); fetch the file again"
-        ) from error
-
-
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines without their ends."""
-    tail = b""
-    for chunk in chunks:
-        *lines, tail = (tail + chunk).split(b"\n")
-        yield from lines
-    if tail:
-        yield tail
-
-
-def _document_of(line: bytes, text_column: str, where: str) -> Document:
-    try:
-        found = json_text.parse(line)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}; fix or remove the line") from error
-    found = found if isinstance(found, dict) else {}
-    if not isinstance(text := found.get(text_column), str):
-        keys = f", not one with {', '.join(found)}" if found and text_column not in found else ""
-        raise ValueError(
-            f'{where}: expected an object {{"{text_column}": "..."}}{keys}; fix or remove the '
-            "line, or name the key with --text_column (TEXT_COLUMN=... for process_wiki.sh)"
-        )
-    values = (found.get(name) for name in _NAMES)
-    names = [str(value) if isinstance(value, str | int) else "" for value in values]
-    return Document(text, *names)

@@ -1,20 +1,19 @@
 """From a Wikipedia dump to text/??/wiki_??, as the reference's WikiExtractor writes them.
 
-WikiExtractor runs as a program of its own (its licence is the GPL): this module sends it the pages
-of the articles and writes the files, so that they appear whole, an extraction that was interrupted
-goes on, and a full disk or a dead process is an error. The program by itself would wait without
-end for both.
+WikiExtractor is a program of its own (its licence is the GPL). Several copies of it run beside each
+other, on some thousand pages each, and the files are written here: so they appear whole, an
+extraction that was interrupted goes on, and a copy that fails is an error.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
 import datetime
-import errno
-import os
+import io
+import itertools
 import posixpath
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -28,7 +27,7 @@ from mlperf_bert.data.published import PublishedFile
 from mlperf_bert.data.wiki_dump import Dump
 from mlperf_bert.files.locks import held
 from mlperf_bert.files.whole import digest, written_beside
-from mlperf_bert.messages import Progress, printable
+from mlperf_bert.messages import Progress
 
 COMMIT = "3162bb6c3c9ebd2d15be507aa11d6fa818a454ac"
 PROGRAM = "WikiExtractor.py"
@@ -42,7 +41,8 @@ STEP = "extraction"
 LOG_NAME = "wikiextractor.log"
 _FILES_PER_FOLDER = 100
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_LINE_BYTES = 2000
+_AT_ONCE_BYTES = 16 << 20
+"""Of XML that a copy of the program gets: seconds of work, of which its start takes a tenth."""
 _RUNNER = Path(__file__).with_name("wikiextractor.py")
 
 
@@ -78,103 +78,91 @@ def extract(
 
     Raises:
       ValueError: the dump is damaged, or its pages are laid out in another way; the folder is of
-        another extraction; the program fails; the disk is full.
+        another extraction; the program fails.
       OSError: something cannot be read or written.
     """
     with held(folder, by_another="another process extracts into it"):
-        try:
-            before, is_complete = _read(dump, folder, today) or (None, False)
-            if before and is_complete:
-                return before
-            extraction = before or Extraction(
-                wiki=dump.wiki,
-                today=(today or datetime.date.today()).isoformat(),
-                wikiextractor=COMMIT,
-                python=_version(python),
-            )
-            command = [str(python), "-I", "-X", "utf8", "-W", "ignore", str(_RUNNER), str(program)]
-            options = [extraction.today, "-", "--output=-", "--quiet"]
-            options += [f"--processes={num_processes}"]
-            return _write_files(dump, folder, extraction, command + options)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise ValueError(
-                f"{folder}: {error.strerror}; make room and repeat the command: it goes on"
-            ) from error
+        source = provenance.describe(dump.path, folder, digest="")
+        extraction, is_complete = _begun(source, folder, today)
+        if is_complete:
+            return extraction
+        extraction = dataclasses.replace(extraction, wiki=dump.wiki, python=_version(python))
+        _note(folder, source, extraction)
+        command = [str(python), "-I", "-X", "utf8", "-W", "ignore", str(_RUNNER)]
+        command += [str(program), extraction.today]
+        with (
+            (folder / LOG_NAME).open("ab") as log,
+            contextlib.closing(
+                _extracted(dump, extraction.articles, command, log, num_processes)
+            ) as articles,
+        ):
+            for content in in_files(articles):
+                path = folder / file_name(extraction.files)
+                path.parent.mkdir(exist_ok=True)
+                with written_beside(path) as file:
+                    file.writelines(content)
+                extraction = dataclasses.replace(
+                    extraction,
+                    files=extraction.files + 1,
+                    articles=extraction.articles + len(content),
+                    failed_articles=extraction.failed_articles + content.count(b""),
+                )
+                # After the file: what is not recorded is extracted again, to the same bytes.
+                _note(folder, source, extraction)
+        if extraction.failed_articles == extraction.articles:
+            raise _failed(folder / LOG_NAME, f"on all {extraction.articles:,} articles")
+        _note(folder, provenance.describe(dump.path, folder), extraction, is_complete=True)
+        return extraction
 
 
-def _write_files(
-    dump: Dump, folder: Path, extraction: Extraction, command: list[str]
-) -> Extraction:
-    """Writes the files that are missing; returns what is complete then."""
-    log = folder / LOG_NAME
-    _note(dump, folder, extraction)
-    with contextlib.closing(_extracted(dump, extraction.articles, command, log)) as articles:
-        for content in in_files(articles):
-            path = folder / file_name(extraction.files)
-            path.parent.mkdir(exist_ok=True)
-            with written_beside(path) as file:
-                file.writelines(content)
-            extraction = dataclasses.replace(
-                extraction,
-                files=extraction.files + 1,
-                articles=extraction.articles + len(content),
-                failed_articles=extraction.failed_articles + content.count(b""),
-            )
-            # After the file: what is not recorded is extracted again, to the same bytes.
-            _note(dump, folder, extraction)
-    if extraction.failed_articles == extraction.articles:
-        raise ValueError(
-            f"{log}: WikiExtractor failed on all {extraction.articles:,} articles: "
-            f"{_last_line(log)}; see the log for the cause"
-        )
-    _note(dump, folder, extraction, is_complete=True)
-    return extraction
-
-
-def _note(dump: Dump, folder: Path, extraction: Extraction, *, is_complete: bool = False) -> None:
-    """Records how far an extraction has come; only a complete one has a digest and outputs."""
-    sha256 = f"sha256:{dump.sha256}" if is_complete else ""
+def _note(
+    folder: Path, source: provenance.File, extraction: Extraction, *, is_complete: bool = False
+) -> None:
+    """Records how far an extraction has come; only a complete one has outputs."""
     provenance.note(
         folder,
         step=STEP,
-        inputs=[provenance.describe(dump.path, folder, digest=sha256)],
+        inputs=[source],
         outputs=sorted(folder.glob("??/wiki_??")) if is_complete else [],
         parameters=dataclasses.asdict(extraction),
     )
 
 
-def _read(dump: Dump, folder: Path, today: datetime.date | None) -> tuple[Extraction, bool] | None:
+def _begun(
+    source: provenance.File, folder: Path, today: datetime.date | None
+) -> tuple[Extraction, bool]:
     """What is there already, and whether it is complete; ValueError if it is of something else."""
+    new = Extraction(
+        wiki=None,
+        today=(today or datetime.date.today()).isoformat(),
+        wikiextractor=COMMIT,
+        python="",
+    )
     record = provenance.of_step(folder, STEP)
     if record is None:
         if unknown := next(folder.glob("??/wiki_*"), None):
             raise ValueError(f"{unknown}: nothing says what it is from; give another folder")
-        return None
+        return new, False
+    again = f"remove {folder} and extract again"
     try:
-        [source], extraction = record.inputs, provenance.fitting(Extraction, record.parameters)
+        [dump], before = record.inputs, provenance.fitting(Extraction, record.parameters)
     except (TypeError, ValueError) as error:
-        damaged = f"{folder / provenance.NAME}: damaged ({error})"
-        raise ValueError(f"{damaged}; remove {folder} and extract again") from error
-    there = [posixpath.basename(source.path), source.bytes, extraction.wikiextractor]
-    given = [dump.path.name, dump.size_bytes, COMMIT]
-    if today:
-        there, given = [*there, extraction.today], [*given, today.isoformat()]
-    if there != given and extraction.files:
+        raise ValueError(f"{folder / provenance.NAME}: damaged ({error}); {again}") from error
+    if not before.files:
+        return new, False
+    there = [posixpath.basename(dump.path), dump.bytes, before.wikiextractor, before.today]
+    given = [posixpath.basename(source.path), source.bytes, COMMIT]
+    given.append(new.today if today else before.today)
+    if there != given:
         raise ValueError(
             f"{folder}: is of {there}, given is {given}; give another --out_dir, or remove this one"
         )
-    for path in (folder / file_name(number) for number in range(extraction.files)):
-        if not path.is_file():
-            raise ValueError(f"{path}: missing; remove {folder} and extract again")
-    if not record.outputs and extraction.files:
-        print(
-            f"{folder}: {extraction.files:,} files are there; the dump is read up to article "
-            f"{extraction.articles + 1:,}, and the extraction goes on",
-            file=sys.stderr,
-        )
-    return (extraction, bool(record.outputs)) if there == given else None
+    for number in range(before.files):
+        if not (path := folder / file_name(number)).is_file():
+            raise ValueError(f"{path}: missing; {again}")
+    if not record.outputs:
+        print(f"{folder}: goes on behind {before.articles:,} articles", file=sys.stderr)
+    return before, bool(record.outputs)
 
 
 def file_name(number: int) -> str:
@@ -184,76 +172,41 @@ def file_name(number: int) -> str:
 
 
 def _extracted(
-    dump: Dump, skipped: int, command: list[str], log: Path
+    dump: Dump, skipped: int, command: list[str], log: IO[bytes], num_processes: int
 ) -> Generator[bytes, None, None]:
     """The text of every article but the first `skipped`, in the order of the dump.
 
     Ends only after the last one: a program that fails, or a dump that is damaged, raises.
     """
-    received = 0
-    with log.open("ab") as errors, contextlib.ExitStack() as stack:
-        process = stack.enter_context(
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # so that all its processes can be ended
-            )
-        )
-        assert process.stdin and process.stdout
-        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
-        stack.callback(_end_all, process)  # first, so that the threads do not wait for it
-        pool.submit(_end_what_is_left, process)
-        sent = pool.submit(_send, dump, skipped, process.stdin)
-        while header := process.stdout.readline():  # as wikiextractor.py writes
-            article = process.stdout.read(int(header))
-            if len(article) < int(header):
-                break
-            received += 1
-            yield article
-        has_failed = process.wait() != 0
-        with contextlib.suppress(BrokenPipeError):
-            has_failed |= sent.result() != received
-    if has_failed:
-        raise ValueError(
-            f"{log}: WikiExtractor failed (exit code {process.returncode}) after "
-            f"{skipped + received:,} articles: {_last_line(log)}; "
-            + ("repeat the command to go on" if received else "see the log for the cause")
-        )
-
-
-def _end_all(process: subprocess.Popen) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _end_what_is_left(process: subprocess.Popen) -> None:
-    """Ends the processes that would wait without end for their first one, if that is killed."""
-    process.wait()
-    _end_all(process)
-
-
-def _send(dump: Dump, skipped: int, stream: IO[bytes]) -> int:
-    """Writes the head and the pages of the articles but the first; returns their number."""
-    sent = 0
+    waiting: collections.deque[concurrent.futures.Future[list[bytes]]] = collections.deque()
+    pages = itertools.islice(dump.articles(), skipped, None)
     with (
-        stream,
+        concurrent.futures.ThreadPoolExecutor(num_processes) as pool,
         Progress(total=dump.size_bytes, unit="B", description="extract") as progress,
     ):
-        stream.write(dump.head)
-        for number, page in enumerate(dump.articles()):
-            if number >= skipped:
-                stream.write(page)
-                sent += 1
+        for some in in_files(pages, at_most_bytes=_AT_ONCE_BYTES):
+            waiting.append(pool.submit(_run, command, dump.head, some, log))
             progress.advance(dump.position - progress.done)
-        progress.advance(dump.position - progress.done)
-    return sent
+            if len(waiting) > num_processes:
+                yield from waiting.popleft().result()
+        for done in waiting:
+            yield from done.result()
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_bytes()[-_LINE_BYTES:].decode(errors="replace").split("\n")
-    return printable(next((line for line in reversed(lines) if line.strip()), "no message"))
+def _run(command: list[str], head: bytes, pages: list[bytes], log: IO[bytes]) -> list[bytes]:
+    """The texts of some articles, by a copy of the program."""
+    done = subprocess.run(command, input=head + b"".join(pages), stdout=subprocess.PIPE, stderr=log)
+    output = io.BytesIO(done.stdout)
+    articles = [output.read(int(size)) for size in iter(output.readline, b"")]
+    if done.returncode or len(articles) != len(pages):
+        raise _failed(Path(log.name), f"with exit code {done.returncode}")
+    return articles
+
+
+def _failed(log: Path, how: str) -> ValueError:
+    return ValueError(
+        f"WikiExtractor failed {how}; the cause is in {log}; repeat the command to go on"
+    )
 
 
 def find_program(path: Path | None, cache: Path) -> Path:

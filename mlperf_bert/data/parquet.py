@@ -1,10 +1,11 @@
-"""Parquet files, in which Hugging Face publishes corpora: one document a row.
+"""What pyarrow reads of corpora: rows of Parquet, and compressed files.
 
 A file of its own because pyarrow takes half a second to import, which text need not wait for.
 """
 
+import io
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,43 +15,28 @@ _ROWS_AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
 
 
-def read_rows(
-    file: BinaryIO, path: str, *, text_column: str, other_columns: Sequence[str]
-) -> Iterator[list[str]]:
-    """The text of every row, and after it each other column, "" where that is absent or null.
+def read_rows(file: BinaryIO, *, needed: str, other_columns: Sequence[str]) -> Iterator[dict]:
+    """These columns of every row, as far as the file has them; all of them if it lacks the needed.
 
     Memory holds a few rows, however large the file and its row groups are.
 
     Raises:
-      ValueError: a damaged file, no column of text with this name, or a row without text (named by
-        its number, from 1).
+      ValueError, OSError: a damaged file, or text that is not UTF-8.
     """
-    number = 0
-    try:
-        # The default reads the column of a whole row group at once.
-        table = pq.ParquetFile(
-            file, buffer_size=_BYTES_AT_ONCE, pre_buffer=False, page_checksum_verification=True
-        )
-        kinds = {field.name: str(field.type) for field in table.schema_arrow}
-        if "string" not in (kind := kinds.get(text_column, "nothing")) or kind.startswith("list"):
-            raise ValueError(
-                f"{path}: the column {text_column!r} holds {kind}, not text; name another with "
-                f"--text_column (TEXT_COLUMN=... for process_wiki.sh), of {', '.join(kinds)}"
-            )
-        names = [name for name in other_columns if kinds.get(name) in ("string", "int64", "int32")]
-        columns = [text_column, *names]
-        for batch in table.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
-            for row in batch.to_pylist():
-                number += 1
-                if row[text_column] is None:
-                    raise ValueError(f"{path}: row {number}: {text_column!r} is null; remove it")
-                others = (row.get(name) for name in other_columns)
-                yield [row[text_column], *("" if each is None else str(each) for each in others)]
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
-            raise  # not pyarrow's
-        reason = str(error).split("\n", 1)[0]
-        raise ValueError(
-            f"{path}: damaged or no Parquet file, behind row {number} ({reason}); fetch the file "
-            "again"
-        ) from error
+    # The default reads the column of a whole row group at once.
+    table = pq.ParquetFile(
+        file, buffer_size=_BYTES_AT_ONCE, pre_buffer=False, page_checksum_verification=True
+    )
+    columns = [needed, *other_columns] if needed in table.schema_arrow.names else None
+    for batch in table.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
+        yield from batch.to_pylist()
+
+
+def decompressed(file: BinaryIO, kind: str) -> BinaryIO:
+    """The content of a file of "gzip" or "zstd", of one stream or several.
+
+    Reading raises OSError without a number for one that is damaged or cut off.
+    """
+    # zstandard's own reader would take a stream that is cut off for a short one.
+    stream: Any = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind)
+    return cast(BinaryIO, io.BufferedReader(stream, _BYTES_AT_ONCE))

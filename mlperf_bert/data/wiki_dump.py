@@ -7,12 +7,11 @@ bytes. The head is parsed.
 import bz2
 import collections
 import concurrent.futures
-import hashlib
-import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 from xml.etree import ElementTree
 
 from mlperf_bert.files import paths, whole
@@ -25,8 +24,8 @@ _FETCH, _FETCH_AGAIN = "fetch pages-articles of enwiki", "fetch the dump again"
 _BZ2 = b"BZh"
 _STREAM = b"BZh91AY&SY"  # how a stream of the largest blocks starts; anywhere else by chance: 2^-80
 _STREAMS_AT_ONCE = min(8, os.cpu_count() or 1)
-_CHUNK_BYTES = 1 << 20
-_HEAD_BYTES = 1 << 20
+_CHUNK_BYTES = _HEAD_BYTES = 1 << 20
+_TAIL_BYTES = 1 << 10
 _PAGE_AT_MOST_BYTES = 64 << 20  # Wikipedia allows 2 MiB of text, before it is escaped
 _PAGE_END = b"</page>\n"
 _END = b"</mediawiki>"
@@ -34,11 +33,10 @@ _PAGE = re.compile(
     rb"\s*<page>\n\s*<title>[^<]*</title>\n\s*<ns>(?P<namespace>-?\d+)</ns>\n\s*<id>(?P<id>\d+)</id>\n"
     rb"(?P<redirect>\s*<redirect )?"
 )
-_MODEL = re.compile(rb"<model>([^<]*)</model>")
-_STUB = re.compile(rb"<text(?=[^>]*\bbytes=\"[1-9])[^>]*/>")
+_WIKITEXT = re.compile(rb"<model>wikitext</model>.*<text[^>]*[^/]>", re.DOTALL)
 _ROOTS = {f"{{http://www.mediawiki.org/xml/export-{version}/}}mediawiki" for version in SCHEMAS}
 # The last stream of a .bz2 ends with these 48 bits, 32 of a checksum, and up to 7 bits of padding.
-_LAST_BITS, _CHECKSUM_BITS, _TAIL_BYTES = 0x177245385090, 32, 11
+_LAST_BITS, _CHECKSUM_BITS, _BZ2_TAIL_BYTES = 0x177245385090, 32, 11
 
 
 class Dump:
@@ -62,22 +60,16 @@ class Dump:
         self.path = path
         self.size_bytes = paths.require_regular_file(path).size_bytes
         self.position = 0
-        self._sha256 = hashlib.sha256()
-        self._chunks = self._content()
+        self._content = self._pieces()
         self._rest = b""
         while b"<page>" not in self._rest and len(self._rest) < _HEAD_BYTES:
-            if not (chunk := next(self._chunks, b"")):
+            if not (piece := next(self._content, b"")):
                 break
-            self._rest += chunk
+            self._rest += piece
         self.head = self._rest.partition(b"<page>")[0]
         self._rest = self._rest[len(self.head) :]
         self.wiki = self._checked()
         self._require_end()  # now: the last byte would be read hours later
-
-    @property
-    def sha256(self) -> str:
-        """The digest of all bytes read so far; that of the file, after the last article."""
-        return self._sha256.hexdigest()
 
     def articles(self) -> Iterator[bytes]:
         """The <page> of each article: those of the main name space that redirect to no other.
@@ -95,21 +87,12 @@ class Dump:
                 )
             repeated, last_id = match["id"] == last_id, match["id"]
             if match["namespace"] == b"0" and not match["redirect"] and not repeated:
-                if not num_articles:
-                    self._require_wikitext(page)
+                if not num_articles and not _WIKITEXT.search(page):
+                    break  # all articles would be empty, after hours
                 num_articles += 1
                 yield page
         if not num_articles:
-            raise self._bad(f"no article that is no redirect; {_FETCH}")
-
-    def _require_wikitext(self, page: bytes) -> None:
-        """Raises ValueError if the first article is not text: all would be empty."""
-        model = _MODEL.search(page)
-        if model and model[1] != b"wikitext":
-            kind = printable(model[1].decode())
-            raise self._bad(f"its articles are {kind}, not wikitext ({self.wiki}); {_FETCH}")
-        if _STUB.search(page):
-            raise self._bad(f"its articles have no text, as in a dump of stubs; {_FETCH}")
+            raise self._bad(f"no article with text, as in dumps of stubs or Wikidata; {_FETCH}")
 
     def _pages(self) -> Iterator[bytes]:
         rest = self._rest
@@ -118,40 +101,32 @@ class Dump:
             for page in pages:
                 yield page + _PAGE_END
             if len(rest) > _PAGE_AT_MOST_BYTES:
-                where = f"before byte {self.position:,}"
-                raise self._bad(f"a page without an end {where}; {_FETCH_AGAIN}")
-            if not (chunk := next(self._chunks, b"")):
+                raise self._damaged("a page without an end")
+            if not (piece := next(self._content, b"")):
                 break
-            rest += chunk
+            rest += piece
         if not rest.rstrip().endswith(_END):
             raise self._cut_off()
         if rest.strip() != _END:
             yield rest  # a page whose end is not a line of its own
 
-    def _content(self) -> Iterator[bytes]:
+    def _pieces(self) -> Iterator[bytes]:
         """The XML, piece by piece; never an empty piece."""
-        raw = self._raw()
-        first = next(raw, b"")
-        raw = itertools.chain([first], raw)
-        if not first.startswith(_BZ2):
-            yield from filter(None, raw)
-            return
-        has_many = _STREAM in first[1:]
-        try:
-            xml = _many_streams(raw) if has_many else decompressed(raw, bz2.BZ2Decompressor)
-            yield from filter(None, xml)
-        except (OSError, EOFError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno:
-                raise
-            where = f"before byte {self.position:,}"
-            raise self._bad(f"damaged {where} ({error}); {_FETCH_AGAIN}") from error
-
-    def _raw(self) -> Iterator[bytes]:
         with paths.opened(self.path) as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                self.position += len(chunk)
-                self._sha256.update(chunk)
-                yield chunk
+            first = file.read(_CHUNK_BYTES)
+            file.seek(0)
+            xml = _chunks(file)
+            if first.startswith(_BZ2):
+                has_many = _STREAM in first[1:]
+                xml = _many_streams(xml) if has_many else _chunks(bz2.BZ2File(file))
+            try:
+                for piece in filter(None, xml):
+                    self.position = file.tell()
+                    yield piece
+            except (OSError, EOFError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno:
+                    raise  # the disk's
+                raise self._damaged(str(error)) from error
 
     def _checked(self) -> str | None:
         """The database's name; raises ValueError unless the head is that of a dump we know."""
@@ -173,14 +148,16 @@ class Dump:
         """Raises ValueError for a file that was cut off."""
         with paths.opened(self.path) as file:
             is_bz2 = file.read(len(_BZ2)) == _BZ2
-            file.seek(max(self.size_bytes - (_TAIL_BYTES if is_bz2 else _HEAD_BYTES), 0))
+            file.seek(max(self.size_bytes - _TAIL_BYTES, 0))
             tail = file.read()
-        bits = int.from_bytes(tail, "big") >> _CHECKSUM_BITS if is_bz2 else 0
-        mask = (1 << 48) - 1
+        bits = int.from_bytes(tail[-_BZ2_TAIL_BYTES:], "big") >> _CHECKSUM_BITS
         # bzip2 counts bits, not bytes: its end may stand at any of eight places.
-        ends = any(bits >> padding & mask == _LAST_BITS for padding in range(8))
+        ends = any(bits >> padding & (1 << 48) - 1 == _LAST_BITS for padding in range(8))
         if not (ends if is_bz2 else tail.rstrip().endswith(_END)):
             raise self._cut_off()
+
+    def _damaged(self, how: str) -> ValueError:
+        return self._bad(f"damaged before byte {self.position:,} ({how}); {_FETCH_AGAIN}")
 
     def _cut_off(self) -> ValueError:
         size = f"it has {self.size_bytes:,} bytes"
@@ -190,11 +167,15 @@ class Dump:
         return ValueError(f"{self.path}: {problem}")
 
 
-def _many_streams(raw: Iterable[bytes]) -> Iterator[bytes]:
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: file.read(_CHUNK_BYTES), b"")
+
+
+def _many_streams(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Decompresses several streams at a time, which a dump called multistream allows."""
     waiting: collections.deque[concurrent.futures.Future] = collections.deque()
     with concurrent.futures.ThreadPoolExecutor(_STREAMS_AT_ONCE) as pool:
-        for stream in _streams(raw):
+        for stream in _streams(chunks):
             waiting.append(pool.submit(bz2.decompress, stream))
             if len(waiting) > _STREAMS_AT_ONCE:
                 yield waiting.popleft().result()
@@ -202,34 +183,12 @@ def _many_streams(raw: Iterable[bytes]) -> Iterator[bytes]:
             yield done.result()
 
 
-def _streams(raw: Iterable[bytes]) -> Iterator[bytes]:
+def _streams(chunks: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
-    for chunk in raw:
+    for chunk in chunks:
         rest += chunk
         # From 1: the stream that `rest` begins with is not complete before the next one begins.
         while (start := rest.find(_STREAM, 1)) > 0:
             yield rest[:start]
             rest = rest[start:]
     yield rest
-
-
-def decompressed(chunks: Iterable[bytes], new_stream: Callable) -> Iterator[bytes]:
-    """The content of streams that follow each other, which may be too long for memory.
-
-    Args:
-      chunks: of the file.
-      new_stream: makes a decompressor with `eof` and `unused_data`. zstandard's own reader would
-        take a stream that is cut off for a short one.
-
-    Raises:
-      EOFError: the last stream has no end.
-    """
-    stream, is_open = new_stream(), False
-    for chunk in chunks:
-        while chunk:
-            yield stream.decompress(chunk)
-            is_open, chunk = not stream.eof, stream.unused_data
-            if not is_open:
-                stream = new_stream()
-    if is_open:
-        raise EOFError("it is cut off")

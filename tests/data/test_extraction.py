@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -74,16 +73,12 @@ RECORDED_MD5 = {
 
 # Takes the dump as WikiExtractor does; writes 400 kB for each page, or does what the title says.
 PROGRAM = """
-import multiprocessing, os, re, sys, time
+import os, re, sys
 for title in re.findall("<title>(.*)</title>", sys.stdin.read()):
     if title == "exit":
         sys.exit("a reason")
     if title == "die":
-        multiprocessing.Process(target=os._exit, args=[9]).start()
-        time.sleep(60)
-    if title == "leave":
-        multiprocessing.Process(target=time.sleep, args=[60]).start()
-        os._exit(5)
+        os._exit(0)
     sys.stdout.buffer.write(b"" if title == "fail" else title.encode() * (400_000 // len(title)))
 """
 
@@ -149,41 +144,21 @@ def test_a_file_has_a_mebibyte_at_most_and_the_record_says_all(dump_of, extract,
     assert (folder / "AA/wiki_00").stat() == before
 
 
-def test_an_extraction_that_failed_goes_on_behind_its_last_file(dump_of, extract, tmp_path, capfd):
+@pytest.mark.parametrize("title", ["exit", "die"])
+def test_an_extraction_that_failed_goes_on_behind_its_last_file(
+    title, dump_of, extract, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(extraction, "_AT_ONCE_BYTES", 1000)  # two pages
     folder = tmp_path / "text"
-    with pytest.raises(ValueError, match=r"failed \(.* 1\) after 4 articles: a reason; repeat"):
-        extract(dump_of("a", "b", "c", "d", "exit"), folder)
+    with pytest.raises(ValueError, match=r"failed with exit code .*wikiextractor\.log; repeat"):
+        extract(dump_of("a", "b", "c", "d", title), folder)
     assert list(files_in(folder)) == ["AA/wiki_00"]
     first = (folder / "AA/wiki_00").stat()
-    extract(dump_of("a", "b", "c", "d", "fine"), folder, today=None)
-    assert "1 files are there; the dump is read up to article 3" in capfd.readouterr().err
+    extract(dump_of("a", "b", "c", "d", "fine"[: len(title)]), folder, today=None)
     assert (folder / "AA/wiki_00").stat() == first
-    extract(dump_of("a", "b", "c", "d", "fine"), tmp_path / "at once")
+    extract(dump_of("a", "b", "c", "d", "fine"[: len(title)]), tmp_path / "at once")
     assert files_in(folder) == files_in(tmp_path / "at once")
-    names = (provenance.NAME, extraction.LOG_NAME)
-    assert {path.name for path in folder.iterdir()} == {"AA", *names}
     assert provenance.read(folder) == provenance.read(tmp_path / "at once")
-
-
-@pytest.mark.parametrize(
-    ("title", "reason"), [("die", r"1\) .*: a process ended with exit code 9"), ("leave", r"5\)")]
-)
-def test_a_process_that_dies_is_an_error(title, reason, dump_of, extract, tmp_path):
-    """The others of the real program would wait for it without end."""
-    began = time.monotonic()
-    with pytest.raises(ValueError, match=rf"failed \(exit code {reason}.*; repeat the command"):
-        extract(dump_of("a", title, "b"), tmp_path / "text")
-    assert time.monotonic() - began < 120
-
-
-def test_a_full_disk_is_told_and_the_extraction_goes_on(dump_of, extract, tmp_path, small_disk):
-    disk = small_disk(1500)
-    with pytest.raises(ValueError, match="No space left on device; make room and repeat"):
-        extract(dump_of(*"abcde"), disk / "text")
-    assert list(files_in(disk / "text")) == ["AA/wiki_00"]
-    subprocess.run(["mount", "-o", "remount,size=3000k", disk], check=True)
-    extract(dump_of(*"abcde"), disk / "text")
-    assert [len(content) for content in files_in(disk / "text").values()] == [8e5, 8e5, 4e5]
 
 
 def test_a_folder_of_another_extraction_is_refused(dump_of, extract, tmp_path):
@@ -199,19 +174,15 @@ def test_a_folder_of_another_extraction_is_refused(dump_of, extract, tmp_path):
     with pytest.raises(ValueError, match="another process extracts into it; wait"):
         extract(dump, folder)
     lock.release()
-    made = files_in(folder)
-    assert len(made) == 2
-    for name, content in made.items():
-        (folder / name).unlink()
-        with pytest.raises(ValueError, match=rf"{name}: missing; remove .* and extract again"):
-            extract(dump, folder)
-        (folder / name).write_bytes(content)
+    (folder / "AA/wiki_01").unlink()
+    with pytest.raises(ValueError, match=r"AA/wiki_01: missing; remove .* and extract again"):
+        extract(dump, folder)
     record = (folder / provenance.NAME).read_text()
     (folder / provenance.NAME).write_text(record.replace('"files": 2', '"files": "2"'))
     with pytest.raises(ValueError, match=r"provenance.json: damaged .*; remove .* and extract"):
         extract(dump, folder)
     (folder / provenance.NAME).unlink()
-    with pytest.raises(ValueError, match=r"wiki_0.: nothing says what it is from; give another"):
+    with pytest.raises(ValueError, match=r"wiki_00: nothing says what it is from; give another"):
         extract(dump, folder)
 
 
@@ -230,49 +201,28 @@ def test_articles_are_cut_alike_wherever_the_pieces_end(
     dump = Dump(path)
     articles = list(dump.articles())
     titles = [re.search(rb"<title>(.*)</title>", article)[1].decode() for article in articles]
-    assert titles == [
-        "Ada",
-        "Dates",
-        "Tools &amp; more",
-        "Zürich",
-        *map("Number {}".format, range(3)),
-    ]
+    numbered = map("Number {}".format, range(3))
+    assert titles == ["Ada", "Dates", "Tools &amp; more", "Zürich", *numbered]
     assert all(article in DUMP for article in articles) and DUMP.startswith(dump.head)
     assert dump.wiki == "enwiki" and dump.position == dump.size_bytes == len(content)
-    assert dump.sha256 == hashlib.sha256(content).hexdigest()
 
 
 PACKED = bz2.compress(DUMP)
-HEAD = DUMP[: DUMP.index(b"  <page>")]
 BAD = {
-    "empty": (b"", r"no head of a Wikipedia dump \(.*; fetch pages-articles of enwiki"),
     "no XML": (b"PK\3\4" + bytes(99), "no head of a Wikipedia dump"),
-    "no dump": (b"<html><body>404</body></html>", r"no head of a Wikipedia dump \(not"),
     "no page": (generated.head().encode() + b"</mediawiki>\n", "no head of a Wikipedia dump"),
     "German": (generated.dump(language="de").encode(), "its language de; give a dump .* en$"),
     "old": (generated.dump(version="0.3").encode(), r"export-0.3/}mediawiki.* 0.10 or 0.11"),
-    "in a page": (DUMP[:4000], "cut off: it has 4,000 bytes, and its end is missing; fetch"),
-    "between pages": (DUMP[: -len("</mediawiki>\n")], "cut off: it has"),
-    "bz2 cut off": (PACKED[:-1], "cut off: it has"),
+    "cut off": (DUMP[: -len("</mediawiki>\n")], "cut off: it has .*, and its end is missing; fet"),
+    "bz2 cut off": (PACKED[:-1], "damaged before byte .* fetch"),
     "bz2 flipped": (PACKED[:500] + b"\0\0" + PACKED[502:], "damaged before byte .* fetch"),
     "stream flipped": (MANY[:700] + b"\0\0" + MANY[702:], "damaged before byte .* fetch"),
     "stream missing": (MANY[: MANY.rfind(b"BZh9")], "cut off"),
     "no name space": (re.sub(rb"<ns>.*</ns>", b"", DUMP), "the page after id 0 is not laid out as"),
-    "Wikidata": (
-        DUMP.replace(b"<model>wikitext<", b"<model>wikibase-item<"),
-        r"its articles are wikibase-item, not wikitext \(enwiki\); fetch pages-articles of enwiki",
-    ),
-    "stubs": (
-        re.sub(rb"(?s)<text [^>]*>.*?</text>", b'<text id="7" bytes="4711" />', DUMP),
-        "its articles have no text, as in a dump of stubs; fetch pages-articles of enwiki",
-    ),
+    "Wikidata": (DUMP.replace(b"<model>wikitext<", b"<model>item<"), "no article with text, as"),
+    "stubs": (re.sub(rb"(?s)<text [^>]*>.*?</text>", b'<text bytes="4711" />', DUMP), "no article"),
     "no article": (re.sub(rb"<ns>0</ns>", b"<ns>4</ns>", DUMP), "no article .*; fetch pages-artic"),
-    "pages in a line": (
-        HEAD + DUMP.removeprefix(HEAD).replace(b"\n", b""),
-        "the page after id 0 is not laid out as in pages-art",
-    ),
-    "revisions": (DUMP.replace(b"<revision>", b"<revision/>\n<revision>", 5).replace(
-        b"<revision/>", b"<revision></revision>"), "page after id 0 is not laid out"),
+    "revisions": (DUMP.replace(b"<revision>", b"<revision></revision>\n<revision>"), "not laid"),
 }  # fmt: skip
 
 
@@ -286,16 +236,9 @@ def test_a_bad_dump_is_one_clear_line(name, tmp_path):
     assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
 
 
-def test_an_extraction_of_nothing_is_an_error_and_no_advice_to_repeat_it(
-    dump_of, extract, tmp_path
-):
-    with pytest.raises(
-        ValueError, match=r"failed on all 2 articles: .*; see the log for the cause"
-    ):
+def test_an_extraction_of_nothing_is_an_error(dump_of, extract, tmp_path):
+    with pytest.raises(ValueError, match=r"failed on all 2 articles; the cause is in .*log"):
         extract(dump_of("fail", "fail"), tmp_path / "text")
-    for _ in range(2):
-        with pytest.raises(ValueError, match="after 0 articles: a reason; see the log for the cau"):
-            extract(dump_of("exit", "a"), tmp_path / "other")
 
 
 def test_another_version_of_the_program_is_refused(tmp_path):
@@ -353,7 +296,7 @@ def test_the_image_has_the_packages_that_the_command_imports(repository, tmp_pat
     """It has no others; `-S` keeps this environment's away."""
     image = (repository / "environment/Dockerfile.extractor").read_text()
     packages = re.findall(r"/\^(\w+)==/", image)
-    assert len(packages) == 3
+    assert len(packages) == 2
     for name in packages:
         (tmp_path / name).symlink_to(Path(importlib.util.find_spec(name).origin).parent)
     command = [sys.executable, "-S", "cleanup_scripts/clean_up.py", "extract_wiki.sh", "--help"]
@@ -416,14 +359,6 @@ def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
     done = clean_up("extract_wiki.sh", "dump.xml.bz2", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "text") == RECORDED_MD5
-
-
-def test_the_program_starts_on_its_pythons_and_not_on_this_one(program, python):
-    for interpreter, starts in [(python, True), (sys.executable, False)]:
-        command = [interpreter, "-W", "ignore", program, "--version"]
-        done = programs.run(*command)
-        assert (done.returncode == 0) is starts, done.stderr
-    assert "global flags not at the start of the expression" in done.stderr
 
 
 def test_a_dump_of_the_sample_s_text_gives_the_sample_s_files(program, python, shared, tmp_path):
