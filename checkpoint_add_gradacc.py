@@ -7,24 +7,27 @@ if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
     tensorflow()  # before other modules import it
 
-from absl import flags
+import dataclasses
 
 from mlperf_bert import command_line
 from mlperf_bert.convert import tf1_tf2
+from mlperf_bert.options import required_path
 
-FLAGS = flags.FLAGS
 
-flags.DEFINE_string("old", None, "Checkpoint to read.", required=True)
-flags.DEFINE_string("new", None, "Checkpoint to write.", required=True)
-command_line.paths("old", "new")
-command_line.no_wildcards("old", "new")
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Two checkpoints."""
+
+    old: str = required_path("Checkpoint to read.", may_have_wildcards=False)
+    new: str = required_path("Checkpoint to write.", may_have_wildcards=False)
 
 
 def main():
     """Reads one checkpoint and writes the other."""
-    num_accumulators = tf1_tf2.add_accumulators(FLAGS.old, FLAGS.new)
-    print(f"{num_accumulators} accumulators added: {FLAGS.new}")
+    checkpoints = command_line.read(Checkpoints)
+    num_accumulators = tf1_tf2.add_accumulators(checkpoints.old, checkpoints.new)
+    print(f"{num_accumulators} accumulators added: {checkpoints.new}")
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, Checkpoints)

@@ -29,10 +29,6 @@ from mlperf_bert.mlperf.convergence import reference_points
 FLAGS = flags.FLAGS
 
 
-command_line.define(Request)
-command_line.define(DatasetConfig)
-
-
 def main():
     """Makes or verifies the data, as the flags say."""
     request = command_line.read(Request)
@@ -138,4 +134,4 @@ def _verify(request: Request) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, Request, DatasetConfig)

@@ -5,13 +5,8 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
 
-from absl import flags
-
 from mlperf_bert import command_line
 from mlperf_bert.data.evaluation_shard import PickConfig, pick
-
-FLAGS = flags.FLAGS
-command_line.define(PickConfig)
 
 
 def main():
@@ -23,4 +18,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, PickConfig)

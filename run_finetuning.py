@@ -19,24 +19,27 @@ gc.disable()  # What is imported is not garbage: looking for some takes a quarte
 tensorflow()  # before other modules import it
 
 import tensorflow as tf
-from absl import flags, logging
+from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.finetuning import squad, sweep
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting, usual_max_seq_length
-from mlperf_bert.options import MAX_SEED
+from mlperf_bert.options import MAX_SEED, option
 
 gc.enable()
 
 FLAGS = flags.FLAGS
 
-command_line.define(FinetuningConfig)
-command_line.define(Setting)
-flags.DEFINE_bool(
-    "sweep", False, "Train with every one of --learning_rates and --seeds; report the median."
-)
-flags.DEFINE_list("learning_rates", ["2e-5", "3e-5", "4e-5", "5e-5"], "With --sweep.")
-flags.DEFINE_list("seeds", ["1", "2", "3", "4", "5"], "With --sweep.")
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Flags in place of those of one setting."""
+
+    sweep: bool = option(
+        False, "Train with every one of --learning_rates and --seeds; report the median."
+    )
+    learning_rates: str = option("2e-5,3e-5,4e-5,5e-5", "With --sweep.")
+    seeds: str = option("1,2,3,4,5", "With --sweep.")
 
 
 def _settings() -> tuple[Setting, ...]:
@@ -58,16 +61,16 @@ def _require_absent(*names: str, reason: str) -> None:
 
 def _numbers(flag: str, kind: type, *, at_most: float) -> list:
     """The numbers in a list; raises ValueError if one is none, out of range or stands twice."""
-    given = FLAGS[flag].value or []
+    given = str(FLAGS[flag].value)
     try:
-        numbers = [kind(value) for value in given]
+        numbers = [kind(value) for value in given.split(",")]
     except ValueError:
         numbers = []
     lowest = 0 if kind is int else 1e-12
     names = {f"{number:g}" if kind is float else str(number) for number in numbers}  # of folders
     if not numbers or len(names) < len(numbers) or not all(lowest <= n <= at_most for n in numbers):
         raise ValueError(
-            f"--{flag}={','.join(given)}: give different numbers from {lowest:g} to {at_most:g}, "
+            f"--{flag}={given}: give different numbers from {lowest:g} to {at_most:g}, "
             "with commas between them"
         )
     return numbers
@@ -86,7 +89,6 @@ def _config() -> FinetuningConfig:
 
 def main():
     """Fine-tunes, evaluates and predicts, as the flags say."""
-    logging.set_verbosity(logging.ERROR)
     tf.get_logger().setLevel("ERROR")  # every run of a sweep traces its own step
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -101,4 +103,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, FinetuningConfig, Setting, Sweep)

@@ -20,11 +20,11 @@ from mlperf_bert.tensorflow_import import tensorflow
 gc.disable()  # What is imported is not garbage: looking for some takes a quarter of the time.
 tensorflow()  # before other modules import it
 
-from absl import flags, logging
+from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.training import run, workers
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags, with_runtime
 from mlperf_bert.training.observers import Observer, observer_of
 from mlperf_bert.training.reporting import StartUp
@@ -32,34 +32,11 @@ from mlperf_bert.training.reporting import StartUp
 gc.freeze()  # Else the first collection would look for garbage in all that was imported.
 gc.enable()
 
-FLAGS = flags.FLAGS
 _OUT_OF_MEMORY = (
     "lower --train_batch_size (and raise --steps_per_update to keep the updates), give "
     "--recompute=blocks, or lower --eval_batch_size"
 )
-
-command_line.define(RunConfig)
-flags.DEFINE_bool("do_train", False, "Train.")
-flags.DEFINE_bool(
-    "do_eval",
-    False,
-    "Without --do_train: evaluate the checkpoints of a run; without a run, --init_checkpoint.",
-)
-flags.DEFINE_bool(
-    "check",
-    False,
-    "Report all problems at once, and do not train. By jax it also compiles.",
-)
-flags.DEFINE_bool(
-    "check_initial_accuracy", False, "With --check: also evaluate the initial checkpoint."
-)
-flags.DEFINE_multi_string(
-    "observer",
-    [],
-    "MODULE:FUNCTION, and after a space its arguments: it is told of every evaluation, and may end "
-    "the run",
-)
-flags.DEFINE_string("master", None, "Accepted for the reference's command lines; without effect.")
+FLAGS = flags.FLAGS
 
 
 def _config() -> RunConfig:
@@ -108,7 +85,6 @@ def _use_compilation_cache() -> None:
 
 def main():
     """Checks, trains or evaluates, as the flags say."""
-    logging.set_verbosity(logging.ERROR)
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with command_line.tensorflow_explained(_OUT_OF_MEMORY), command_line.resumable():
@@ -123,4 +99,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command_line.run(main, prepare=_use_compilation_cache)
+    command_line.run(main, RunConfig, Mode, prepare=_use_compilation_cache)

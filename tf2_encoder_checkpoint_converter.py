@@ -7,42 +7,43 @@ if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
     tensorflow()  # before other modules import it
 
-from absl import flags, logging
+import dataclasses
 
 from mlperf_bert import command_line
 from mlperf_bert.convert import tf1_tf2
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.options import option, required_path
 
-FLAGS = flags.FLAGS
 
-flags.DEFINE_string("bert_config_file", None, "Architecture: a bert_config.json.", required=True)
-flags.DEFINE_string(
-    "checkpoint_to_convert", None, "Checkpoint, such as .../model.ckpt-28252.", required=True
-)
-flags.DEFINE_string(
-    "converted_checkpoint_path", None, "Path of the result; no step is added.", required=True
-)
-flags.DEFINE_enum(
-    "converted_model",
-    "pretrainer",
-    tf1_tf2.CONVERTED_MODELS,
-    "TF2 result: the encoder with both heads, or the encoder alone, which may lack them.",
-)
-command_line.paths("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
-command_line.no_wildcards("checkpoint_to_convert", "converted_checkpoint_path")
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What is converted, and where to."""
+
+    bert_config_file: str = required_path("Architecture: a bert_config.json.")
+    checkpoint_to_convert: str = required_path(
+        "Checkpoint, such as .../model.ckpt-28252.", may_have_wildcards=False
+    )
+    converted_checkpoint_path: str = required_path(
+        "Path of the result; no step is added.", may_have_wildcards=False
+    )
+    converted_model: str = option(
+        "pretrainer",
+        "TF2 result: the encoder with both heads, or the encoder alone, which may lack them.",
+        choices=tf1_tf2.CONVERTED_MODELS,
+    )
 
 
 def main():
     """Writes the converted checkpoint."""
-    logging.set_verbosity(logging.ERROR)
+    wanted = command_line.read(Conversion)
     report = tf1_tf2.convert(
-        FLAGS.checkpoint_to_convert,
-        FLAGS.converted_checkpoint_path,
-        config=BertConfig.from_json_file(FLAGS.bert_config_file),
-        converted_model=FLAGS.converted_model,
+        wanted.checkpoint_to_convert,
+        wanted.converted_checkpoint_path,
+        config=BertConfig.from_json_file(wanted.bert_config_file),
+        converted_model=wanted.converted_model,
     )
     print(report)
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, Conversion)

@@ -1,53 +1,37 @@
-"""What the root scripts share: ranges of flags, and errors as one line each."""
+"""What the root scripts share: options as flags of absl, and errors as one line each."""
 
 import contextlib
 import errno
+import functools
 import gc
 import itertools
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, TypeVar
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from mlperf_bert import options
-from mlperf_bert.files.paths import StoreUnavailable, kind_of, reason, require_supported
+from mlperf_bert.files.paths import StoreUnavailable, kind_of, reason
 from mlperf_bert.messages import REMEDIES, Problems, as_lines, ends_in_one_line, printable
-from mlperf_bert.options import IS_EMPTY, first_empty, with_home
+from mlperf_bert.options import Option, first_empty, with_home
 from mlperf_bert.signals import Interrupted, raise_on_ctrl_c
 from mlperf_bert.tensorflow_import import tensorflow
 
 _Configuration = TypeVar("_Configuration")
 _LISTS = ("--input_file", "--eval_input_file")
-_MAY_BE_EMPTY = {"undefok"}  # absl's own, and those of `paths`
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
-_COMPARISONS = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
-_LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
-
-
-def in_range(*names: str, **bounds: float) -> None:
-    """Refuses numeric flags that are not `at_least`, `above`, `at_most`, `below`; None passes.
-
-    NaN and infinities are refused too. A validator, not absl's own bounds: these accept NaN, and
-    report only the first bad flag.
-    """
-    given = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in bounds.items())
-    tests = [(_COMPARISONS[name], bound) for name, bound in bounds.items()]
-
-    def holds(value: float | None) -> bool:
-        if value is None:
-            return True
-        largest = _LARGEST[type(value)]
-        if value > largest:
-            raise flags.ValidationError(f"must be a number at most {largest:.6g}")
-        return abs(value) <= largest and all(compare(value, bound) for compare, bound in tests)
-
-    for name in names:
-        flags.register_validator(name, holds, f"must be a number {given}")
+_DEFINE: dict[type, Callable[..., Any]] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+    list: flags.DEFINE_multi_string,
+}
+flags.disclaim_key_flags()  # `define` defines them for the script that calls it
 
 
 class _Paths(flags.ArgumentParser):
@@ -57,65 +41,29 @@ class _Paths(flags.ArgumentParser):
         return with_home(argument)
 
 
-def paths(*names: str, may_be_empty: bool = False) -> None:
-    """Expands "~" in paths, several with commas; refuses those that are neither local nor stored.
+def define(*configurations: type) -> None:
+    """Defines the flags of configurations, dataclasses whose fields are options."""
+    for name, about in itertools.chain(*(options.flags_of(c).items() for c in configurations)):
+        if about.choices:
+            flags.DEFINE_enum(
+                name, about.default, about.choices, about.help, required=about.required
+            )
+        else:
+            _DEFINE[about.takes](name, about.default, about.help, required=about.required)
+        if about.path:
+            flags.FLAGS[name].parser = _Paths()
+        _register_check(name, about)
 
-    None passes, and so does an empty string if it `may_be_empty`.
-    """
-    _MAY_BE_EMPTY.update(names if may_be_empty else ())
 
-    def all_supported(value: str | None) -> bool:
-        for path in (value or "").split(","):
-            try:
-                require_supported(path.strip())
-            except ValueError as error:
-                raise flags.ValidationError(str(error)) from error
+def _register_check(name: str, about: Option) -> None:
+    """Not absl's own bounds: these accept NaN, and only the first bad flag is reported."""
+
+    def holds(value: Any) -> bool:
+        if problem := about.problem(value):
+            raise flags.ValidationError(problem)
         return True
 
-    for name in names:
-        flags.FLAGS[name].parser = _Paths()
-        flags.register_validator(name, all_supported)
-
-
-def no_wildcards(*names: str) -> None:
-    """Refuses names of checkpoints and their folders that TensorFlow takes for patterns."""
-    for name in names:
-        flags.register_validator(
-            name,
-            lambda value: not set(value or "") & set("*?[\\"),
-            "has one of * ? [ \\, which TensorFlow takes for wildcards: it would not find its "
-            "checkpoints there; choose another name",
-        )
-
-
-_DEFINE: dict[type, Callable[..., Any]] = {
-    bool: flags.DEFINE_bool,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
-}
-flags.disclaim_key_flags()  # `define` defines them for the script that calls it
-
-
-def define(configuration: type, *, script: str | None = None) -> None:
-    """Defines the flags of a configuration, with their checks.
-
-    Args:
-      configuration: a dataclass whose fields are options.
-      script: the one whose flags they are, if it is not the caller.
-    """
-    for name, about in options.flags_of(configuration).items():
-        common: dict[str, Any] = {"required": about.required, "module_name": script}
-        if about.choices:
-            flags.DEFINE_enum(name, about.default, about.choices, about.help, **common)
-        else:
-            _DEFINE[about.takes](name, about.default, about.help, **common)
-        if about.path:
-            paths(name, may_be_empty=about.may_be_empty)
-            if not about.may_have_wildcards:
-                no_wildcards(name)
-        if about.bounds:
-            in_range(name, **about.bounds)
+    flags.register_validator(name, holds)
 
 
 def read(configuration: type[_Configuration], **others: object) -> _Configuration:
@@ -192,11 +140,10 @@ def _explained(text: str, out_of_memory: str) -> Exception:
 
 def run(
     main: Callable[[], None],
-    argv: list[str] | None = None,
-    *,
-    prepare: Callable[[], None] | None = None,
+    *configurations: type,
+    prepare: Callable[[], None] = lambda: None,
 ) -> None:
-    """Parses the flags and runs a script's `main`; ends the process.
+    """Defines and parses the flags of configurations, and runs a script's `main`; ends the process.
 
     `prepare` runs just after the flags are parsed: TensorFlow has asked absl to be called then, and
     looks for its devices.
@@ -204,40 +151,28 @@ def run(
     Bad flags end it with a line for each and exit code 1; what `main` raises, as `ends_in_one_line`
     says.
     """
-    script = Path((argv or sys.argv)[0]).name
+    define(*configurations)
+    logging.set_verbosity(logging.ERROR)
 
-    @ends_in_one_line(script)
+    @ends_in_one_line(Path(sys.argv[0]).name)
     def guarded(_: Sequence[str]) -> None:
         raise_on_ctrl_c()
         main()
 
-    def parsed(given: Sequence[str]) -> list[str]:
-        rest = parse(script, given)
-        try:
-            if prepare:
-                prepare()
-        except (ValueError, OSError) as error:
-            sys.exit(f"{script}: {as_lines(error)}")
-        return rest
-
     # What has been imported is never garbage: without this, Python looks through all of TensorFlow
     # again and again while a model is built, and once more at the end.
     gc.freeze()
-    app.run(guarded, argv, flags_parser=parsed)
+    app.run(guarded, flags_parser=functools.partial(parse, prepare=prepare))
 
 
-def parse(script: str, argv: Sequence[str]) -> list[str]:
+def parse(argv: Sequence[str], prepare: Callable[[], None] = lambda: None) -> list[str]:
     """Parses the flags; if any is bad, ends the process with exit code 1 and a line for each.
 
-    A word that no flag reads is bad too, and so is an empty value, which a shell's variable gives
-    that is not set. Returns the script's name alone.
+    A word that no flag reads is bad too. Returns the script's name alone.
     """
-    for name in set(flags.FLAGS) - _MAY_BE_EMPTY:
-        _refuse_an_empty_value(flags.FLAGS[name])
+    script = Path(argv[0]).name
     try:
-        if (empty := first_empty(argv)) and re.match("--?flagfile[= ]", empty):
-            raise ValueError(f"{empty} names no file; give one, or leave the flag out")
-        _refuse_a_list_that_counts_once(argv)
+        _refuse_what_absl_passes_over(argv)
         rest = flags.FLAGS(argv)
         if unread := rest[1:]:
             raise ValueError(
@@ -245,31 +180,23 @@ def parse(script: str, argv: Sequence[str]) -> list[str]:
                 "--name=value, without spaces, and --noname for false; quote a pattern, as in "
                 "--input_file='part-*', so that the shell leaves it alone"
             )
+        prepare()
     except UnicodeDecodeError as error:
         sys.exit(f"{script}: --flagfile names a file that is not text ({error.reason})")
-    except (flags.Error, OSError) as error:
+    except flags.Error as error:
         sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"{script}: {as_lines(error)}")
-    for text in _overridden(argv[1:]):
-        warn(text)
-    for name in sorted(_MAY_BE_EMPTY):
-        if name in flags.FLAGS and flags.FLAGS[name].value == "":
+    for name in flags.FLAGS:
+        if flags.FLAGS[name].present and flags.FLAGS[name].value == "":
             warn(f"--{name}= is empty: it counts as not given")
     return rest
 
 
-def _refuse_an_empty_value(flag: flags.Flag) -> None:
-    def holds(value: Any) -> bool:
-        texts = value if isinstance(value, list) else [value]
-        has_values = bool(texts) and all(str(text).strip() for text in texts)
-        return flag.using_default_value or has_values
-
-    flags.register_validator(flag.name, holds, IS_EMPTY)
-
-
-def _refuse_a_list_that_counts_once(argv: Sequence[str]) -> None:
-    """Raises ValueError for --input_file=part-{1,2}, of which absl would take the last one."""
+def _refuse_what_absl_passes_over(argv: Sequence[str]) -> None:
+    """Raises ValueError for --flagfile= without a name, and for --input_file=part-{1,2}."""
+    if (empty := first_empty(argv)) and re.match("--?flagfile[= ]", empty):
+        raise ValueError(f"{empty} names no file; give one, or leave the flag out")
     for before, word in itertools.pairwise(argv):
         name, equals, _ = word.partition("=")
         if equals and name in _LISTS and before.startswith(f"{name}=") and before != word:
@@ -277,25 +204,3 @@ def _refuse_a_list_that_counts_once(argv: Sequence[str]) -> None:
                 f"{before} {word}: only the last one counts; give one value in quotes, with commas "
                 f"or as a glob: the shell has made several of a brace, as in {name}=part-{{1,2}}"
             )
-
-
-def _overridden(words: Sequence[str]) -> Iterator[str]:
-    """Names each flag that a flag file after it sets again.
-
-    What stands before --flagfile=/dev/null are a launcher's defaults: these may be overridden.
-    """
-
-    def names(words: Sequence[str]) -> set[str]:
-        given = {word.lstrip("-").partition("=")[0] for word in words if word.startswith("-")}
-        return {name if name in flags.FLAGS else name.removeprefix("no") for name in given}
-
-    before: set[str] = set()
-    for word in words:
-        if word.lstrip("-") == "flagfile=/dev/null":
-            before = set()
-        elif word.lstrip("-").startswith("flagfile="):
-            of_file = names(flags.FLAGS.read_flags_from_files([word], force_gnu=False))
-            for name in sorted(before & of_file):
-                yield f"--{name} does not count: {word} after it sets it; give --flagfile first"
-        else:
-            before |= names([word])

@@ -1,8 +1,9 @@
 """Options: what a field of a configuration says of its flag, of its range and of a resumed run.
 
 A field is defined once, with `option` or, where several flags make one value, with `options`.
-command_line.py makes flags of the fields, and a configuration of the flags. The end of this file is
-how a duration and a count are written, and the words of commands that take argparse.
+command_line.py makes flags of the fields, and a configuration of the flags; flags_page.py makes the
+page. The end of this file is how a duration and a count are written, and the words of commands that
+take argparse.
 """
 
 import argparse
@@ -12,11 +13,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any
 
-_DURATION = re.compile(r"(?:([0-9.]{1,9})h)?(?:([0-9.]{1,9})m)?(?:([0-9.]{1,9})s)?")
+from mlperf_bert.files.paths import require_supported
+
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?", re.ASCII)
 _UNITS = {"h": 3600, "m": 60, "s": 1}
+_BOUNDS = {"at_least": (">=", ge), "above": (">", gt), "at_most": ("<=", le), "below": ("<", lt)}
+_LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 _HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
 IS_EMPTY = "is empty, perhaps a variable that is not set; give a value, or leave it out"
 MAX_SEED = 2**32 - 1
@@ -35,7 +42,8 @@ class Option:
     help: str
     _: dataclasses.KW_ONLY
     kind: type | None = None
-    """bool, int, float or str; None: that of the default, a text if that is None too."""
+    """bool, int, float, str or, if it may be given again, list; None: that of the default, a text
+    if that is None too."""
     choices: tuple[str, ...] = ()
     required: bool = False
     path: bool = False
@@ -63,8 +71,44 @@ class Option:
     @property
     def bounds(self) -> dict[str, float]:
         """The range of a number, by name."""
-        given = {name: getattr(self, name) for name in ("at_least", "above", "at_most", "below")}
+        given = {name: getattr(self, name) for name in _BOUNDS}
         return {name: bound for name, bound in given.items() if bound is not None}
+
+    @property
+    def range(self) -> str:
+        """The range as the page of flags has it, such as ">= 0, < 1"; empty without one."""
+        return ", ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in self.bounds.items())
+
+    def problem(self, value: Any) -> str | None:
+        """Why a value is refused, to go on after it; None if it is not."""
+        if isinstance(value, str):
+            return self._problem_of_text(value)
+        if value is None or not self.bounds:
+            return None
+        if value > (largest := _LARGEST[self.takes]):
+            return f"must be a number at most {largest:.6g}"
+        # NaN is on no side of a bound.
+        if abs(value) <= largest and all(_BOUNDS[n][1](value, b) for n, b in self.bounds.items()):
+            return None
+        in_words = " and ".join(f"{n.replace('_', ' ')} {b}" for n, b in self.bounds.items())
+        return f"must be a number {in_words}"
+
+    def _problem_of_text(self, text: str) -> str | None:
+        if not text.strip():
+            return None if self.may_be_empty else IS_EMPTY
+        if not self.path:
+            return None
+        try:
+            for path in text.split(","):
+                require_supported(path.strip())
+        except ValueError as error:
+            return str(error)
+        if not self.may_have_wildcards and set(text) & set("*?[\\"):
+            return (
+                "has one of * ? [ \\, which TensorFlow takes for wildcards: it would not find its "
+                "checkpoints there; choose another name"
+            )
+        return None
 
 
 def option(
@@ -86,6 +130,11 @@ def option(
     """
     metadata = {"flag": Option(default, help, **of_flag), "parse": parse, "identifies": identifies}
     return dataclasses.field(metadata=metadata)
+
+
+def required_path(help: str, **of_flag: Any) -> Any:
+    """A field whose flag is a path that must be given; as `option`."""
+    return option(None, help, required=True, path=True, **of_flag)
 
 
 def options(make: Callable[..., Any], **flags: Option) -> Any:
@@ -148,20 +197,14 @@ def parse_duration(text: str) -> float:
       ValueError: the text has another form, or means no time at all.
     """
     matched = _DURATION.fullmatch(text)
-    try:
-        seconds = sum(
-            float(number) * _UNITS[unit]
-            for number, unit in zip(matched.groups() if matched else (), _UNITS)
-            if number
-        )
-    except ValueError:  # such as 1.2.3h
-        seconds = 0
+    counts = zip(matched.groups() if matched else (), _UNITS.values())
+    seconds = sum(float(number) * unit for number, unit in counts if number)
     if not seconds > 0:
         raise ValueError(
             f"--time_budget={text} must be a time above 0 with its unit, such as 90s, 45m, 24h or "
             "1h30m"
         )
-    return float(seconds)
+    return seconds
 
 
 def duration(seconds: float) -> str:

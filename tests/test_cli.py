@@ -3,9 +3,7 @@
 Long because each kind of mistake has its table.
 """
 
-import functools
 import itertools
-import json
 import os
 import re
 import shutil
@@ -17,6 +15,7 @@ from jax.errors import JaxRuntimeError
 from tensorflow import errors
 
 from mlperf_bert import command_line, flags_page, options
+from mlperf_bert.flags_page import options_of
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training.config import RunConfig
@@ -27,49 +26,23 @@ from tests.helpers.known_flags import REFERENCE_FLAGS, SCRIPTS
 from tests.helpers.tiny_examples import run, training_flags, write_inputs
 from tests.training.configurations import run_config
 
-RUN, DATA, EXPORTER = (
-    "run_pretraining.py", "create_pretraining_data.py", "mlperf_bert/portable/export.py",
-)  # fmt: skip
-
-
-@functools.cache
-def described_flags(script) -> list:
-    """The flags of a root script, asked in a process of its own."""
-    done = starts.run([sys.executable, "mlperf_bert/flags_page.py", script], check=True)
-    return json.loads(done.stdout)
+RUN, DATA = "run_pretraining.py", "create_pretraining_data.py"
 
 
 @pytest.mark.parametrize("script", REFERENCE_FLAGS)
 def test_the_flags_of_the_reference_are_there_with_their_defaults(script):
-    found = {flag["name"]: flag["default"] for flag in described_flags(script)}
-    assert found | REFERENCE_FLAGS[script] == found
+    defaults = {name: about.default for name, about in options_of(script).items()}
+    assert defaults | REFERENCE_FLAGS[script] == defaults
 
 
-def test_the_export_takes_all_flags_of_a_run():
-    run, exporter = ({f["name"] for f in described_flags(s)} for s in (RUN, EXPORTER))
-    others = run - set(options.flags_of(RunConfig))
-    assert others and others <= exporter
-
-
-@pytest.mark.parametrize("script", [*map(flags_page.name_of, flags_page.scripts())])
-def test_the_page_of_all_flags_is_that_of_the_scripts(script):
-    page = flags_page.PAGE.read_text(encoding="utf-8")
-    assert flags_page.section(script, described_flags(script)) in page, (
-        "python -m mlperf_bert.flags_page writes the page again"
-    )
-
-
-@pytest.mark.all
-def test_the_page_is_written_in_one_process_that_says_so():
-    done = starts.run([sys.executable, "mlperf_bert/flags_page.py"], check=True)
-    assert done.stdout.endswith(f"{flags_page.PAGE}: as it was\n")
-
-
-def test_every_command_of_portable_and_convert_is_on_the_page():
-    package = REPOSITORY / "mlperf_bert"
-    files = [path for room in ("portable", "convert") for path in (package / room).glob("*.py")]
-    commands = [path for path in files if '__name__ == "__main__"' in path.read_text()]
-    assert commands and set(commands) <= set(flags_page.scripts())
+def test_the_page_of_all_flags_is_that_of_the_scripts():
+    text = flags_page.PAGE.read_text(encoding="utf-8")
+    assert flags_page.page() == text, "python -m mlperf_bert.flags_page writes the page again"
+    texts = {
+        path: path.read_text() for path in REPOSITORY.rglob("*.py") if "tests" not in path.parts
+    }
+    scripts = {path for path, text in texts.items() if "command_line.run(main" in text}
+    assert {REPOSITORY / name for name in flags_page.EXPLAINED_IN} == scripts
 
 
 @pytest.mark.parametrize("name", options.flags_of(RunConfig)["optimizer"].choices)
@@ -78,10 +51,10 @@ def test_every_optimizer_has_its_own_constants(name):
 
 
 def test_the_pages_that_explain_a_flag_name_it():
-    for flag in described_flags("run_pretraining.py"):
-        if page := flag["page"]:
-            text = (flags_page.PAGE.parent / page).read_text(encoding="utf-8")
-            assert re.search(rf"--(no)?{flag['name']}\b", text), f"--{flag['name']} in {page}"
+    for name, about in options_of(RUN).items():
+        if about.page:
+            text = (flags_page.PAGE.parent / about.page).read_text(encoding="utf-8")
+            assert re.search(rf"--(no)?{name}\b", text), f"--{name} in {about.page}"
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +158,7 @@ OTHER_SCRIPTS = {
         **{"num_examples_to_pick": 0, "max_seq_length": 0, "max_predictions_per_seq": -1},
         **{"input_tfrecord": "", "output_tfrecord": ""},
     },
+    "mlperf_bert/convert/from_hugging_face.py": {"seed": -1, "model": "", "output_dir": "a[b]"},
     "tf2_encoder_checkpoint_converter.py": {
         **{"bert_config_file": "", "checkpoint_to_convert": "", "converted_checkpoint_path": ""},
     },
@@ -198,19 +172,18 @@ def test_other_scripts_find_all_flags_out_of_range_too(script):
     done = starts.run(command)
     assert done.returncode == 1
     first, *rest = done.stderr.splitlines()
-    assert first == f"{script}: {len(wrong)} problems:"
+    assert first == f"{Path(script).name}: {len(wrong)} problems:"
     assert all(any(f"--{name}=" in line for line in rest) for name in wrong)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_no_flag_may_be_empty(script):
-    names = [flag["name"] for flag in described_flags(script) if flag["is_text"]]
+    taken = options_of(script).items()
+    names = [name for name, about in taken if about.takes is str and not about.choices]
     done = starts.run([sys.executable, script, *(f"--{name}=" for name in names)])
     assert done.returncode == 1
     for name in set(names) - {"eval_input_file"}:
-        assert re.search(rf"flag --{name}=(\[.*\])?: is empty, perhaps a variable", done.stderr), (
-            name
-        )
+        assert f"flag --{name}=: is empty, perhaps a variable" in done.stderr
 
 
 def test_a_run_without_evaluation_says_so(inputs):
@@ -258,26 +231,6 @@ def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--dupe_factor=3", "--nodo_lower_case"], {"dupe_factor", "do_lower_case"}),
-        (["--dupe_factor", "3"], {"dupe_factor"}),
-        (["--dupe_factor=3", "--flagfile=/dev/null"], set()),  # defaults of a launcher
-        (["--random_seed=3"], set()),
-    ],
-)
-def test_a_flag_that_a_flag_file_after_it_overrides_is_told(tmp_path, words, told):
-    file = tmp_path / "flags"
-    file.write_text("--dupe_factor=5\n--do_lower_case\n")
-    done = starts.run([sys.executable, DATA, *words, f"--flagfile={file}", "--dupe_factor=5"])
-    found = re.findall(r"warning: --(\S+) does not count: (.*)", done.stderr)
-    assert {name for name, _ in found} == told
-    why = f"--flagfile={file} after it sets it; give --flagfile first"
-    assert all(text == why for _, text in found)
-
-
-RUN_NEEDS = [name for name, about in options.flags_of(RunConfig).items() if about.required]
 UNREAD_WORDS = [
     (DATA, ["--do_lower_case", "False"], "False: not read by any flag; write --name=value, witho"),
     (DATA, ["--input_file", "a", "b", "c", "--vocab_file", "v"], "b c: not read by any flag"),
@@ -293,9 +246,11 @@ UNREAD_WORDS = [
 
 @pytest.mark.parametrize("script, words, message", UNREAD_WORDS)
 def test_a_word_that_no_flag_reads_is_refused(script, words, message):
-    required = [flag for flag in described_flags(script) if flag["is_required"]]
-    required += [{"name": name, "choices": None} for name in RUN_NEEDS * (script == EXPORTER)]
-    given = [f"--{flag['name']}={(flag['choices'] or ['/none'])[0]}" for flag in required]
+    given = [
+        f"--{name}={(*about.choices, '/none')[0]}"
+        for name, about in options_of(script).items()
+        if about.required
+    ]
     done = starts.run([sys.executable, script, *given, *words])
     assert done.returncode == 1
     [line] = done.stderr.splitlines()

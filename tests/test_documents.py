@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import importlib
-import itertools
 import json
 import re
 import shlex
@@ -15,11 +14,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from mlperf_bert import options
-from mlperf_bert.data.dataset import DatasetConfig, Request
-from mlperf_bert.data.evaluation_shard import PickConfig
-from mlperf_bert.finetuning.config import FinetuningConfig, Setting
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert import flags_page
 from mlperf_results import published
 from tests.fixtures import REPOSITORY
 from tests.helpers import count, starts
@@ -65,20 +60,9 @@ def commands_in(path) -> list[list[str]]:
     return found
 
 
-# Script -> the configurations that its flags are made of.
-CONFIGURATIONS = {
-    "create_pretraining_data.py": (Request, DatasetConfig),
-    "export.py": (RunConfig,),
-    "pick_eval_samples.py": (PickConfig,),
-    "run_finetuning.py": (FinetuningConfig, Setting),
-}
-
-
 def options_of(source: str) -> set[str]:
     """Names of the options that a script or module takes, by what its source declares."""
-    named = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
-    named += re.findall(r'add_argument\(\s*"--([\w-]+)"', source)
-    named += re.findall(r"^    (\w+): .* = option\(", source, re.MULTILINE)
+    named = re.findall(r'add_argument\(\s*"--([\w-]+)"', source)
     named += re.findall(r"\b(\w+)=\(.+, .+\)", source)  # of the clean-up's stages
     return {*named, *re.findall(r"--([a-z][\w-]*)(?=[)|= ])", source)}
 
@@ -131,8 +115,8 @@ def test_a_command_names_what_is_there(name, words):
         if script.name == "alternate.py":  # it takes a campaign's too
             campaign = REPOSITORY / "mlperf_bert" / "submission" / "campaign.py"
             declared |= options_of(campaign.read_text(encoding="utf-8"))
-        for configuration in CONFIGURATIONS.get(script.name, ()):
-            declared |= options.flags_of(configuration).keys()
+        if (known := name_of(script)) in flags_page.EXPLAINED_IN:
+            declared |= flags_page.options_of(known).keys()
         assert option_names(arguments) <= declared, f"{name}: {words}"
 
 
@@ -280,6 +264,8 @@ def test_the_flags_of_every_training_parse(tmp_path):
     program = tmp_path / "parse.py"
     program.write_text(
         "import json, sys, run_pretraining\n"
+        "from mlperf_bert import command_line\n"
+        "command_line.define(run_pretraining.RunConfig, run_pretraining.Mode)\n"
         "flags = run_pretraining.FLAGS\n"
         "for words in json.loads(sys.argv[1]):\n"
         "    given = {flag.partition('=')[0] for flag in words}\n"
@@ -310,8 +296,7 @@ def test_every_link_leads_somewhere(path):
 def test_every_flag_and_path_in_a_sentence_exists(path):
     text = path.read_text(encoding="utf-8")
     known = set.union(*(options_of(source.read_text(encoding="utf-8")) for source in SOURCES))
-    for configuration in itertools.chain.from_iterable(CONFIGURATIONS.values()):
-        known |= options.flags_of(configuration).keys()
+    known |= set().union(*map(flags_page.options_of, flags_page.EXPLAINED_IN))
     for quoted in re.findall(r"`([^`\n]+)`", text):
         for name in re.findall(r"(?:^| )--(?:no_?)?([a-z][\w-]*)", quoted):
             negated = f"no{name}" in known or f"no_{name}" in known

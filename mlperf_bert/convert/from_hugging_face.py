@@ -7,30 +7,27 @@ if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
     tensorflow()  # before other modules import it
 
-from absl import flags, logging
+import dataclasses
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import in_range
 from mlperf_bert.convert import importing
-from mlperf_bert.options import MAX_SEED
+from mlperf_bert.options import MAX_SEED, option, required_path
 
-FLAGS = flags.FLAGS
 
-flags.DEFINE_string(
-    "model", None, "Folder, or NAME or NAME@REVISION on Hugging Face's hub.", required=True
-)
-flags.DEFINE_string("output_dir", None, "Directory to make.", required=True)
-flags.DEFINE_integer("seed", 0, "Seed of the heads that the model lacks.")
-command_line.paths("model", "output_dir")
-command_line.no_wildcards("output_dir")
-in_range("seed", at_least=0, at_most=MAX_SEED)
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """What is imported, and where to."""
+
+    model: str = required_path("Folder, or NAME or NAME@REVISION on Hugging Face's hub.")
+    output_dir: str = required_path("Directory to make.", may_have_wildcards=False)
+    seed: int = option(0, "Seed of the heads that the model lacks.", at_least=0, at_most=MAX_SEED)
 
 
 def main():
     """Writes the directory."""
-    logging.set_verbosity(logging.ERROR)
-    print(*importing.import_model(FLAGS.model, FLAGS.output_dir, seed=FLAGS.seed), sep="\n")
+    given = command_line.read(Import)
+    print(*importing.import_model(given.model, given.output_dir, seed=given.seed), sep="\n")
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, Import)

@@ -7,33 +7,35 @@ if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
     tensorflow()  # before other modules import it
 
-from absl import flags, logging
+import dataclasses
 
 from mlperf_bert import command_line
 from mlperf_bert.convert import exporting
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.options import required_path
 
-FLAGS = flags.FLAGS
 
-flags.DEFINE_string("bert_config_file", None, "Architecture: a bert_config.json.", required=True)
-flags.DEFINE_string("checkpoint", None, "Checkpoint to export, TF1 or TF2.", required=True)
-flags.DEFINE_string("vocab_file", None, "Its vocab.txt.", required=True)
-flags.DEFINE_string("output_dir", None, "Directory to make.", required=True)
-command_line.paths("bert_config_file", "checkpoint", "vocab_file", "output_dir")
-command_line.no_wildcards("checkpoint")
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """What is exported, and where to."""
+
+    bert_config_file: str = required_path("Architecture: a bert_config.json.")
+    checkpoint: str = required_path("Checkpoint to export, TF1 or TF2.", may_have_wildcards=False)
+    vocab_file: str = required_path("Its vocab.txt.")
+    output_dir: str = required_path("Directory to make.")
 
 
 def main():
     """Writes the directory."""
-    logging.set_verbosity(logging.ERROR)
+    wanted = command_line.read(Export)
     num_weights = exporting.export(
-        FLAGS.checkpoint,
-        FLAGS.output_dir,
-        config=BertConfig.from_json_file(FLAGS.bert_config_file),
-        vocab_file=FLAGS.vocab_file,
+        wanted.checkpoint,
+        wanted.output_dir,
+        config=BertConfig.from_json_file(wanted.bert_config_file),
+        vocab_file=wanted.vocab_file,
     )
-    print(f"{num_weights} weights exported: {FLAGS.output_dir}")
+    print(f"{num_weights} weights exported: {wanted.output_dir}")
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, Export)

@@ -1,7 +1,8 @@
 """Writes the training step as a portable program: StableHLO, its signature, batches and weights.
 
-Takes the flags of run_pretraining.py, so also --flagfile=configs/batch_24.flags. run_step.py runs
-the program on CPU, GPU or TPU with jax and numpy, without TensorFlow.
+Takes the flags of run_pretraining.py, so also --flagfile=configs/batch_24.flags; those of its mode
+have no effect. run_step.py runs the program on CPU, GPU or TPU with jax and numpy, without
+TensorFlow.
 """
 
 from mlperf_bert import signals
@@ -13,38 +14,30 @@ if __name__ == "__main__":
 
 import dataclasses
 
-from absl import flags, logging
+from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.portable import program_folder
+from mlperf_bert.portable.program_folder import Wanted
 from mlperf_bert.training import checks, memory
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.workers import read_cluster
 
 FLAGS = flags.FLAGS
 
-command_line.define(RunConfig, script="run_pretraining.py")
-_ACCEPTED = "Accepted, without effect."
-for _name in ("do_train", "do_eval", "check", "check_initial_accuracy"):
-    flags.DEFINE_bool(_name, False, _ACCEPTED)
-flags.DEFINE_string("master", None, _ACCEPTED)
-flags.DEFINE_multi_string("observer", [], _ACCEPTED)
-command_line.define(program_folder.Wanted)
-
 
 def main():
     """Writes the folder."""
-    logging.set_verbosity(logging.ERROR)
     # No checkpoint is written, so no copy of the state takes memory.
     config = dataclasses.replace(
         command_line.read(RunConfig, cluster=read_cluster()), async_checkpoint=False
     )
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         setup = checks.inspect(config).setup()
-        wanted = command_line.read(program_folder.Wanted)
+        wanted = command_line.read(Wanted)
         wanted = wanted.fitting(memory.shortfall(config, setup.bert_config))
         print(program_folder.write(setup, FLAGS.output_dir, wanted))
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, RunConfig, Mode, Wanted)

@@ -240,7 +240,7 @@ class RunConfig:
         lamb_beta_1=Option(0.9, "Decay of the first moment in LAMB.", at_least=0, below=1),
         lamb_beta_2=Option(0.999, "Decay of the second moment in LAMB.", at_least=0, below=1),
         log_epsilon=Option(  # at least the smallest of float32
-            -6, "Base-10 logarithm of the epsilon of LAMB.", kind=float, at_least=-37, at_most=0
+            -6.0, "Base-10 logarithm of the epsilon of LAMB.", kind=float, at_least=-37, at_most=0
         ),
     )
     learning_rate: float = option(5e-5, "Peak learning rate.", above=0)
@@ -521,6 +521,32 @@ class RunConfig:
             max_predictions_per_seq=self.shape.max_predictions_per_seq,
             target_masked_lm_accuracy=self.target_accuracy,
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mode:
+    """What run_pretraining.py does; its flags that say nothing about a run."""
+
+    do_train: bool = option(False, "Train.")
+    do_eval: bool = option(
+        False,
+        "Without --do_train: evaluate the checkpoints of a run; without a run, --init_checkpoint.",
+    )
+    check: bool = option(
+        False,
+        "Report all problems at once, and do not train. By jax it also compiles.",
+        page="submissions.md",
+    )
+    check_initial_accuracy: bool = option(
+        False, "With --check: also evaluate the initial checkpoint.", page="submissions.md"
+    )
+    observer: list[str] = option(
+        [],
+        "MODULE:FUNCTION, and after a space its arguments: it is told of every evaluation, and may "
+        "end the run",
+        page="../mlperf_results/docs/watching.md",
+    )
+    master: str | None = option(None, "Accepted for the reference's command lines; without effect.")
 
 
 def _recorded(values: Mapping[str, Any]) -> dict:

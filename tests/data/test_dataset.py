@@ -149,7 +149,7 @@ def killed(input_path, *rest, **options):
     return make_part(input_path, *rest, **options)
 
 dataset.make_part = killed
-command_line.run(create_pretraining_data.main)
+command_line.run(create_pretraining_data.main, dataset.Request, dataset.DatasetConfig)
 """
 
 
@@ -248,7 +248,7 @@ def stopped(inputs, outputs, *rest, **named):
     return write_examples(inputs, outputs, *rest, **named)
 
 dataset.write_examples = stopped
-command_line.run(create_pretraining_data.main)
+command_line.run(create_pretraining_data.main, dataset.Request, dataset.DatasetConfig)
 """
 
 

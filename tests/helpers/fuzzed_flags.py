@@ -17,12 +17,11 @@ from absl import flags
 from hypothesis import given
 from hypothesis import strategies as st
 
-import run_pretraining  # noqa: F401 - defines the flags
 from mlperf_bert import command_line
 from mlperf_bert.data import example_encoder, tfrecord
 from mlperf_bert.messages import as_lines
 from mlperf_bert.training import checks
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import Mode, RunConfig
 from tests.helpers.fuzzing import seeded
 from tests.helpers.known_flags import flags_of
 from tests.helpers.tiny_examples import TINY, example
@@ -57,6 +56,9 @@ VALUES = st.one_of(
 )
 
 
+command_line.define(RunConfig, Mode)
+
+
 def good_flags(folder: Path) -> dict[str, str]:
     """Flags of a run that could begin."""
     rng = np.random.default_rng(1)
@@ -74,7 +76,7 @@ def good_flags(folder: Path) -> dict[str, str]:
 def begin(argv: list[str]) -> None:
     """What a start does before it builds a model; ends in SystemExit or ValueError if refused."""
     flags.FLAGS.unparse_flags()
-    command_line.parse("run_pretraining.py", ["run_pretraining.py", *argv])
+    command_line.parse(["run_pretraining.py", *argv])
     checks.inspect(command_line.read(RunConfig, cluster=None)).setup()
 
 

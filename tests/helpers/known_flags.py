@@ -68,12 +68,7 @@ REFERENCE_FLAGS: dict[str, dict[str, object]] = {
     },
     "checkpoint_add_gradacc.py": {"old": None, "new": None},
 }
-SCRIPTS = sorted(
-    name
-    for name in map(flags_page.name_of, flags_page.scripts())
-    if not name.endswith(("run_step.py", "compile_step.py"))
-)
-"""Those with flags of absl; the others read theirs by argparse."""
+SCRIPTS = sorted(flags_page.EXPLAINED_IN)
 
 
 def flags_of(script: str) -> set[str]:

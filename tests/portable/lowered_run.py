@@ -19,15 +19,14 @@ from mlperf_bert import command_line
 from mlperf_bert.portable import compile_step, run_step
 from mlperf_bert.programs import jax_step
 from mlperf_bert.training import build, checks
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.devices import Devices, with_runtime
 from tests.fixtures import REPOSITORY
 
 # TensorFlow counts all functions of a process, and names the branches of a condition by it.
 _BRANCHES = re.compile(r"(@cond_(?:true|false))_\d+")
 
-command_line.define(RunConfig)
-flags.DEFINE_bool("do_train", False, "As a run takes it.")  # every preset has it
+command_line.define(RunConfig, Mode)  # every preset has a mode
 
 
 def devices_named(name: str) -> Devices | None:
