@@ -188,12 +188,16 @@ def test_a_run_above_the_band_is_warned_and_goes_on(others):
     assert "above all of them" in words and ending is None
 
 
-def test_a_run_that_goes_on_is_not_judged_by_its_first_loss(others):
+def test_a_run_that_goes_on_is_judged_by_its_own_steps_alone(others, monkeypatch):
+    clock = types.SimpleNamespace(monotonic=iter([0.0, 5.0, 10.0]).__next__)
+    monkeypatch.setattr(watch, "time", clock)
     watcher = watch.Watch(others, batch_size=1000, hyperparameters={}, vocab_size=30522)
     watcher.begin(400)
     figures = np.full((100, len(FIGURES)), 10.4)
     watcher.at(Trained(before=400, step=500, figures=figures, seconds=1.0))
     assert "not loaded" not in watcher.evaluated(500, evaluation(0.1))
+    # 10,000 samples a second, and four sevenths of 1.2 million are left.
+    assert watcher.evaluated(500, evaluation(0.48)).endswith(", in 69 s")
 
 
 def config(tmp_path, model, **changes):

@@ -166,7 +166,7 @@ BAD_RECORDS = {
                 "a prediction of padding",
                 changed(
                     input_mask=integers([1] * 4 + [0] * 4),
-                    masked_lm_positions=integers([5, 0, 0]),
+                    masked_lm_positions=integers([4, 0, 0]),
                 ),
             ),
         )

@@ -48,6 +48,15 @@ def test_a_chain_is_followed_to_its_beginning(chained, capsys):
     assert told.endswith("6 files are as recorded\n")
 
 
+def test_the_record_of_a_file_may_lie_in_the_folder_above(chained):
+    """As that of text/AA/wiki_00."""
+    record = chained / "text" / provenance.NAME
+    text = record.read_text().replace('"part-', '"text/part-').replace('"../raw', '"raw')
+    (chained / provenance.NAME).write_text(text)
+    record.unlink()
+    assert checked(chained / "records") == (6, {}, [])
+
+
 @pytest.mark.parametrize("folder", ["raw", "text", "records"])
 def test_a_changed_byte_anywhere_is_found(chained, folder, capsys):
     path = chained / folder / "part-1"

@@ -192,6 +192,23 @@ def test_what_was_trained_is_in_the_results_when_its_answers_cannot_be_written(o
     assert len(content["runs"]) == 1 and "predictions_of" not in content
 
 
+def test_a_run_that_was_interrupted_keeps_its_checkpoint_until_it_goes_on(own, monkeypatch):
+    def ended(run, stop=None):
+        if stop is None and run.folder == begun.parent:
+            return None
+        assert begun.exists()
+        result = [{"dev": {"matthews": 1.0}}]
+        return sweep.TaskRunResult(setting=ONE, folder=run.folder, epochs=result)
+
+    settings = (ONE, Setting(learning_rate=1e-3, seed=2))
+    begun = own / "out" / "cola" / settings[1].folder / "checkpoint"
+    begun.parent.mkdir(parents=True)
+    begun.touch()
+    monkeypatch.setattr(TaskRun, "finished", ended)
+    monkeypatch.setattr(TaskRun, "train", ended)
+    assert len(sweep.run(config_of(own, settings=settings)).tasks[0].runs) == 2
+
+
 def test_a_signal_at_the_very_end_of_a_run_ends_the_sweep(own, monkeypatch):
     begun = []
 

@@ -1,10 +1,12 @@
 """The figures of an evaluation, from the totals of its batches."""
 
 import dataclasses
+import math
 
 import pytest
+import tensorflow as tf
 
-from mlperf_bert.model.metrics import EPSILON, Evaluation, Totals
+from mlperf_bert.model.metrics import EPSILON, Evaluation, Totals, batch_totals
 
 
 def test_totals_are_divided_once_and_a_batch_may_have_no_predictions():
@@ -24,3 +26,14 @@ def test_totals_are_divided_once_and_a_batch_may_have_no_predictions():
     }
     assert dataclasses.asdict(found) == pytest.approx(expected, rel=1e-12)
     assert Evaluation.from_totals([[*short]]).masked_lm_accuracy == 0
+
+
+def test_a_row_that_fills_up_a_batch_counts_nowhere():
+    def totals(*weights):
+        ones, logits = tf.ones([len(weights), 1]), tf.ones([len(weights), 2])
+        labels = dict.fromkeys(("masked_lm_ids", "next_sentence_labels"), tf.cast(ones, tf.int32))
+        labels["masked_lm_weights"] = ones
+        return batch_totals(logits[:, None], logits, labels, tf.constant(weights)).numpy().tolist()
+
+    assert totals(1.0, 1.0, 0.0) == pytest.approx(totals(1.0, 1.0))
+    assert totals(1.0)[4] == pytest.approx(math.log(2))

@@ -157,6 +157,8 @@ def test_the_time_of_a_step_is_the_median():
     figures = run_step.times(done, "float32", None)
     assert figures["step_seconds"] == 2.0  # the first compiles; the mean is 3
     assert figures["samples_per_second"] == pytest.approx(24 / 9)
+    of_two = run_step.times(done, "float32", None, num_devices=2)
+    assert of_two["samples_per_second"] == pytest.approx(2 * 24 / 9)
 
 
 @pytest.mark.parametrize("batches, recorded, made", [(1, 3, 3), (4, 3, 4), (2, 0, 2)])

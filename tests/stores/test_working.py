@@ -4,6 +4,7 @@ import gc
 import tempfile
 
 from mlperf_bert.files import locks, paths
+from mlperf_bert.files import working as of_runs
 from mlperf_bert.files.working import WorkingFolder
 
 FOLDER = "gs://bucket/a/run"
@@ -69,6 +70,21 @@ def _publish_often() -> None:
     (run.local / "sub/b").write_text("12")
     run.publish()
     run.lock.release()
+
+
+def test_what_is_written_during_an_upload_is_uploaded_the_next_time(monkeypatch):
+    run, uploads = working(), []
+
+    def upload(source, target):
+        uploads.append(source.read_text())
+        source.write_text("12")
+
+    monkeypatch.setattr(of_runs, "upload", upload)
+    monkeypatch.setattr(run.lock, "require_held", lambda: None)
+    (run.local / "run.json").write_text("1")
+    for _ in range(2):
+        run.publish()
+    assert uploads == ["1", "12"]
 
 
 def test_nothing_is_uploaded_by_a_run_whose_folder_was_taken_over(store, bucket):

@@ -540,9 +540,10 @@ def test_another_command_may_start_the_runs(make, tmp_path, capfd):
 
 def test_system_description_has_every_field_and_no_other(make, tmp_path):
     made = dataclasses.replace(make(status="research"), folder=tmp_path)
-    found = system.describe(made, tmp_path, division="open", ruleset="3.0.0", overrides={})
-    assert tuple(found) == system.FIELDS
-    assert found["status"] == "research"
+    for ruleset, status in (("3.1.0", "research"), ("4.0.0", system.STATUS_SINCE_4_0["research"])):
+        found = system.describe(made, tmp_path, division="open", ruleset=ruleset, overrides={})
+        assert tuple(found) == system.FIELDS
+        assert found["status"] == status
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(ValueError, match="give a JSON object of fields"):
         system.read_overrides(tmp_path / "list.json")

@@ -98,7 +98,7 @@ class Stand:
         pass
 
     def at_step(self, step):
-        return 0.1
+        return step / 10
 
     def any_process(self, flag):
         return flag

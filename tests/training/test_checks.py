@@ -158,6 +158,19 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
         Origin(found, output, seed=1, goes_on=False)
 
 
+def test_a_resumed_run_says_what_this_start_took_and_what_all_did(begun, capsys):
+    config, output, _ = begun
+    for name, joules in (("bert.log", 100), ("bert.resumed-1.log", 7)):
+        value = {"joules": joules, "system_joules": joules}
+        event = {"time_ms": 1, "key": "energy", "value": value, "metadata": {"of": "run"}}
+        (output.path / name).write_text(f":::MLLOG {json.dumps(event)}\n")
+    found = checks.inspect(config, goes_on=True)
+    Origin(found, output, seed=1, goes_on=True).end("aborted")
+    own, whole = capsys.readouterr().out.splitlines()
+    assert own.startswith("energy: 7.0 J")
+    assert whole.startswith("energy since the run was first started: 107.0 J")
+
+
 @pytest.mark.parametrize(
     ("flag", "name"),
     [

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import time
+import types
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -179,6 +180,16 @@ def test_the_first_trained_checkpoint_that_reaches_the_target_is_the_last(tmp_pa
     for _ in range(2):
         offline.evaluate_checkpoints(configuration(tmp_path, tmp_path, target_accuracy=0.5))
         assert [line["step"] for line in lines_of(tmp_path)] == [0, 10]
+
+
+def test_no_more_batches_are_evaluated_than_wanted(task, monkeypatch):
+    model = types.SimpleNamespace(trainable_variables=[])
+    counter = types.SimpleNamespace(evaluate=lambda batches: sum(1 for _ in batches))
+    monkeypatch.setattr(offline, "model_to_evaluate", lambda *_: (model, counter))
+    monkeypatch.setattr(offline.reading, "load_weights", lambda *_: None)
+    for wanted, evaluated in ((None, 7), (2, 2)):  # of 45 examples
+        with offline._evaluator(configuration(task, task, max_eval_steps=wanted)) as evaluate_one:
+            assert evaluate_one(f"{task}/init/model.ckpt-0") == evaluated
 
 
 @pytest.fixture

@@ -120,14 +120,14 @@ def test_sampled_distances_are_close_to_exact_ones():
 
 
 def test_calls_in_flight_worked_out_by_hand():
-    # 0 to 10, 5 to 15, 15 to 20, 40 to 50: one for 15 s, two for 5 s and one for 5 s and 10 s
-    begins, latencies = np.array([0, 5, 15, 40]) * 10**9, np.array([10, 10, 5, 10]) * 10**9
+    # 0 to 10, 5 to 15, 10 to 20, 40 to 50: one for 5 s, two for 10 s and one for 5 s and 10 s
+    begins, latencies = np.array([0, 5, 10, 40]) * 10**9, np.array([10, 10, 10, 10]) * 10**9
     found = access.InFlight.of(begins, latencies)
     assert found.figures() == {
-        "mean": round(35 / 30, 4), "p50": 1, "p95": 2, "max": 2, "busy_seconds": 30.0
+        "mean": round(40 / 30, 4), "p50": 1, "p95": 2, "max": 2, "busy_seconds": 30.0
     }  # fmt: skip
     edges = np.array([0, 10, 20, 40, 60]) * 10**9
-    np.testing.assert_allclose(found.mean_over(edges), [1.5, 1.0, 0.0, 0.5])
+    np.testing.assert_allclose(found.mean_over(edges), [1.5, 1.5, 0.0, 0.5])
     assert access.InFlight.of(begins[:0], latencies[:0]).figures() is None
 
 
