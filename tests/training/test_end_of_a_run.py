@@ -66,7 +66,7 @@ def test_the_evaluation_after_a_spent_budget_may_reach_the_target(tmp_path):
     stand = Stand(time_budget="15s", target_accuracy=0.5)
     assert stand.run(tmp_path / "bert.log").status == "success"
     assert stand.events == ["save 15", "saved", "evaluate"]
-    warning = "warning: --time_budget=15s ends before the first evaluation, at step 20: "
+    warning = "warning: --time_budget=15s ends before the first evaluation, at step 20; "
     assert [line.startswith(warning) for line in stand.said].count(True) == 1
 
 
