@@ -2,8 +2,8 @@
 
     python -m mlperf_results.compare A B
 
-A and B are what run_logs.py finds: logs, metrics.jsonl, output directories of runs, campaigns,
-folders of runs, vendors' folders; or names of published results, ROUND/ORG/SYSTEM. A campaign
+A and B are what run_logs.py finds: logs, output directories of runs, campaigns, folders of runs,
+vendors' folders; or names of published results, ROUND/ORG/SYSTEM. A campaign
 whose runs alternate holds both: give it alone.
 
     python -m mlperf_results.compare A --write_baseline=baseline.json
@@ -253,13 +253,15 @@ def _why_not(figure: str, a: Side, b: Side) -> str:
 def _parts_of(a: Side, b: Side) -> list[Figure]:
     """Return the parts of the ledger as figures: of a million samples, or of a run."""
     # Runs need different numbers of samples: of so many a second says more than of a run.
-    by_samples = all(run.samples for side in (a, b) for run in side.runs if run.seconds)
+    timed = [run for side in (a, b) for run in side.runs if run.seconds]
+    by_samples = all(run.samples_to_converge for run in timed)
 
     def seconds_of(kind: str) -> FigureOf:
         def of(run: MeasuredRun) -> float | None:
             if not run.seconds:
                 return None
-            return run.seconds[kind] * (1e6 / run.samples if by_samples and run.samples else 1)
+            samples = by_samples and run.samples_to_converge
+            return run.seconds[kind] * (1e6 / samples if samples else 1)
 
         return of
 

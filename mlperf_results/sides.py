@@ -5,13 +5,12 @@ Runs that failed, were resumed, have not ended or cannot be read are left out, w
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.whole import read_regular_file
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.logs import (
     RECORD_NAME,
@@ -68,13 +67,11 @@ class MeasuredRun:
     joules: float | None = None
     measured_parts: tuple[str, ...] = ()
     """Of the system, whose energy it is."""
-    samples: float | None = None
-    """Trained while `seconds` passed."""
     seconds: Mapping[str, float] | None = None
     """Where the time went: the ledger."""
 
     def __post_init__(self) -> None:
-        for name in ("minutes", "samples_to_converge", "samples_per_second", "joules", "samples"):
+        for name in ("minutes", "samples_to_converge", "samples_per_second", "joules"):
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and _LEAST < value < _MOST):
@@ -134,16 +131,6 @@ class _LeftOut(Exception):
     """Why a run does not count."""
 
 
-class _Counted(NamedTuple):
-    """One log or folder: a run with its task and machine."""
-
-    run: MeasuredRun
-    task: Mapping[str, object]
-    made_on: Mapping[str, object]
-    result: RunResult | None = None
-    """Of a log."""
-
-
 def _side(name: str, place: paths.Location) -> Side:
     """Read the runs of a place, and join them.
 
@@ -151,75 +138,44 @@ def _side(name: str, place: paths.Location) -> Side:
       ValueError: there are none, or not of one task.
     """
     files = runs_in(name)
+    counted: list[tuple[RunFiles, RunResult]] = []
+    left_out = []
     # One run that does not count must not hide the others.
-    counted, left_out = [], []
     for each in files:
         try:
-            counted.append(_of_run(each))
+            counted.append((each, _of_run(each)))
         except _LeftOut as reason:
             left_out.append(f"{each.name}: {reason}")
-    copies = copies_among(
-        [(run.run.name, run.result or replace(run.run, name="")) for run in counted]
-    )
+    copies = copies_among([(each.name, result) for each, result in counted])
     counted = [run for number, run in enumerate(counted) if number not in copies]
     # Only all runs together show that a number of samples is a plan.
-    results = {run.path: run for run in without_plans([r.result for r in counted if r.result])}
-    # A vendor's runs say nothing of the machine; their description does.
-    results_dir = files[0].results_dir
-    described = read_description(paths.resolve(results_dir).parent) if results_dir else {}
-    machine = {key: described[name] for key, name in _DESCRIBED.items() if described.get(name)}
+    results = without_plans([result for _, result in counted])
     above = paths.resolve(place).parent
     # Pairs are those of one folder: runs of two campaigns never met the same moods of a machine.
     alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
-    made_on: dict[str, dict[str, None]] = {}  # each value once, in the order of the runs
-    for run in counted:
-        for key, value in (machine | dict(run.made_on)).items():
-            made_on.setdefault(key, {})[str(value)] = None
     return Side(
         name=name,
         runs=tuple(
-            replace(run.run, **_samples(results[run.result.path])) if run.result else run.run
-            for run in counted
+            _measured(result, each.name, **_energy(result, each.results_dir))
+            for (each, _), result in zip(counted, results, strict=True)
         ),
         left_out=(*left_out, *copies.values()),
-        unknown=why_samples_are_unknown([*results.values()]),
-        task=common_task(name, [run.task for run in counted]),
-        made_on={key: tuple(made_on[key]) for key in sorted(made_on)},
+        unknown=why_samples_are_unknown(results),
+        task=common_task(name, [task_of(result) for result in results]),
+        made_on=_made_on(counted),
         alternates_in=str(above) if alternates else None,
     )
 
 
-def _of_run(files: RunFiles) -> _Counted:
+def _of_run(files: RunFiles) -> RunResult:
+    """Read the log of a run that counts."""
     folder = files.output_dir
     # Its log may have a run_stop already, while its last checkpoint is being written.
     if folder and (folder / RECORD_NAME).exists() and not has_ended(folder):
         raise _LeftOut("has not ended")
-    if len(files.logs) > 1:
-        raise _LeftOut("was resumed, none of its logs has all of its time")
-    if files.logs:
-        counted = _of_log(files)
-    elif files.metrics:
-        counted = _Counted(_of_metrics(files.metrics, files.name), {}, {})
-    else:
-        raise _LeftOut("has no log")
-    recorded = _machine_of_run(folder) if folder else {}
-    return counted._replace(made_on=dict(counted.made_on) | recorded)
-
-
-def _machine_of_run(folder: paths.Location) -> dict[str, object]:
-    """Return what the records of a run's directory say of host, versions and flags."""
-    made_on: dict[str, object] = {}
-    for record in provenance.read(folder)[-1:]:
-        made_on |= {key: value for key, value in record.made_with.items() if value}
-    parameters = read_own_record(folder / RECORD_NAME).get("parameters")
-    for key, value in parameters.items() if isinstance(parameters, dict) else ():
-        # device.num_gpus and so on: a whole group that differs would not say in what.
-        nested = value.items() if isinstance(value, dict) else ()
-        made_on |= {f"{key}.{inner}": each for inner, each in nested} or {key: value}
-    return {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
-
-
-def _of_log(files: RunFiles) -> _Counted:
+    if len(files.logs) != 1:
+        resumed = "was resumed, none of its logs has all of its time"
+        raise _LeftOut(resumed if files.logs else "has no log")
     [log] = files.logs
     try:
         result = read_run(log)
@@ -233,58 +189,59 @@ def _of_log(files: RunFiles) -> _Counted:
         raise _LeftOut(f"says {result.status} with accuracy {result.evaluations[-1].accuracy}")
     if not result.minutes > 0:
         raise _LeftOut("its log has no times, run_start and run_stop are the same")
-    joules, parts = _joules(result, files.results_dir)
-    run = _measured(result, files.name, joules=joules, measured_parts=parts)
-    return _Counted(run, task_of(result), result.provenance, result)
+    return result
 
 
 def _measured(result: RunResult, name: str, **energy: Any) -> MeasuredRun:
-    minutes, seconds = result.minutes, result.seconds
-    return MeasuredRun(name=name, minutes=minutes, seconds=seconds, **_samples(result), **energy)
+    return MeasuredRun(
+        name=name,
+        minutes=result.minutes,
+        samples_to_converge=result.samples_to_converge or None,
+        samples_per_second=result.samples_per_second,
+        seconds=result.seconds,
+        **energy,
+    )
 
 
-def _samples(result: RunResult) -> dict[str, Any]:
-    samples = result.samples_to_converge or None
-    rate = result.samples_per_second
-    return {"samples_to_converge": samples, "samples": samples, "samples_per_second": rate}
-
-
-def _joules(
-    result: RunResult, folder_of_power: paths.Location | None
-) -> tuple[float | None, tuple[str, ...]]:
+def _energy(result: RunResult, folder_of_power: paths.Location | None) -> dict[str, Any]:
+    """Return what was measured of it: a vendor's logs lie beside the run's, ours is in the log."""
     if folder_of_power:
         watts, _ = measured_watts(folder_of_power, [result], num_nodes=None)
-        return (watts * result.minutes * 60, ("system",)) if watts else (None, ())
+        found = watts and watts * result.minutes * 60
+        return {"joules": found, "measured_parts": ("system",)} if found else {}
     energy = result.energy
     # Of a run that was killed only a part is known.
     if energy is None or energy.at_least or not energy.joules:
-        return None, ()
-    return energy.joules, tuple(sorted(energy.parts))
+        return {}
+    return {"joules": energy.joules, "measured_parts": tuple(sorted(energy.parts))}
 
 
-def _of_metrics(path: paths.Location, name: str) -> MeasuredRun:
-    """Of a run without its log: samples, and the ledger up to the last line of training."""
-    seconds: ledger.Seconds = dict.fromkeys(ledger.KINDS, 0.0)
-    samples, where = 0, path
-    try:
-        # What stands behind the last end of a line may still be written.
-        for number, line in enumerate(read_regular_file(path).split(b"\n")[:-1], start=1):
-            where = f"{path} line {number}"
-            fields = json_text.parse_object(line)
-            # An evaluation's line has accuracies, and NaN among them.
-            if fields["kind"] != "train":
-                continue
-            samples = int(fields["samples"])
-            if not (spent := ledger.from_fields(fields)):
-                raise ValueError("no seconds of the ledger")
-            seconds = {kind: seconds[kind] + spent[kind] for kind in ledger.KINDS}
-        total = sum(seconds.values())
-        if not samples or not total:
-            raise _LeftOut("no line of training with samples and seconds")
-        rate = samples / total
-        return MeasuredRun(name=name, samples_per_second=rate, samples=samples, seconds=seconds)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"{where}: damaged ({error!r:.200}); copy it again") from error
+def _made_on(counted: Sequence[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, ...]]:
+    """Return every value of host, hardware, versions and flags, in the order of the runs."""
+    machine: dict[str, object] = {}
+    # A vendor's runs say nothing of the machine; their description does.
+    if counted and (results_dir := counted[0][0].results_dir):
+        described = read_description(paths.resolve(results_dir).parent)
+        machine = {key: described[name] for key, name in _DESCRIBED.items() if described.get(name)}
+    made_on: dict[str, dict[str, None]] = {}
+    for files, result in counted:
+        recorded = _machine_of_run(files.output_dir) if files.output_dir else {}
+        for key, value in (machine | dict(result.provenance) | recorded).items():
+            made_on.setdefault(key, {})[str(value)] = None
+    return {key: tuple(made_on[key]) for key in sorted(made_on)}
+
+
+def _machine_of_run(folder: paths.Location) -> dict[str, object]:
+    """Return what the records of a run's directory say of host, versions and flags."""
+    made_on: dict[str, object] = {}
+    for record in provenance.read(folder)[-1:]:
+        made_on |= {key: value for key, value in record.made_with.items() if value}
+    parameters = read_own_record(folder / RECORD_NAME).get("parameters")
+    for key, value in parameters.items() if isinstance(parameters, dict) else ():
+        # device.num_gpus and so on: a whole group that differs would not say in what.
+        nested = value.items() if isinstance(value, dict) else ()
+        made_on |= {f"{key}.{inner}": each for inner, each in nested} or {key: value}
+    return {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
 
 
 def published_entry(name: str) -> Entry:

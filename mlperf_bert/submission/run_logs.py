@@ -34,8 +34,7 @@ _KEPT = re.compile(
 """Names of what runs and campaigns have written."""
 _NUMBER = re.compile(r"(\d+)(?:\.repeat-(\d+))?")
 _WHAT_TO_GIVE = (
-    f"give a log, a folder with {LOG_NAME}, {METRICS_NAME}, {CAMPAIGN_RECORD} or result_*.txt, or "
-    "one of such runs"
+    f"give a log, a folder with {LOG_NAME}, {CAMPAIGN_RECORD} or result_*.txt, or one of such runs"
 )
 
 
@@ -46,11 +45,9 @@ class RunFiles:
     name: str
     """Within what the user has named."""
     logs: tuple[paths.Location, ...]
-    """The oldest first, more than one of a run that was resumed; none if it has metrics alone."""
+    """The oldest first, more than one of a run that was resumed; none if none was written."""
     output_dir: paths.Location | None = None
     """Of a run of this project."""
-    metrics: paths.Location | None = None
-    """Its metrics.jsonl."""
     results_dir: paths.Location | None = None
     """Of a vendor's run: the folder of result_*.txt."""
 
@@ -74,15 +71,8 @@ def _runs_in(place: paths.Location) -> list[RunFiles]:
     if _RESUMED_LOG.fullmatch(place.name) and paths.is_file(place):
         return [_of_output_dir(place.parent, str(place))]  # a piece has not all of the time
     if paths.is_file(place):
-        is_metrics = place.suffix == ".jsonl"
-        return [
-            RunFiles(
-                name=str(place),
-                logs=() if is_metrics else (place,),
-                output_dir=place.parent if place.name in _OF_A_RUN else None,
-                metrics=place if is_metrics else None,
-            )
-        ]
+        output_dir = place.parent if place.name in _OF_A_RUN else None
+        return [RunFiles(name=str(place), logs=(place,), output_dir=output_dir)]
     if (place / ALTERNATING_RECORD).exists():
         raise ValueError(f"{place}: holds A and B, whose runs alternate; compare takes it alone")
     if any((place / file).exists() for file in _OF_A_RUN):
@@ -128,13 +118,8 @@ def _of_output_dir(folder: paths.Location, name: str) -> RunFiles:
     # What evaluates checkpoints after the training writes all of the logs again, as one.
     if (joined := folder / RESULT_LOG).exists():
         logs = [joined]
-    metrics = folder / METRICS_NAME
-    return RunFiles(
-        name=name,
-        logs=tuple(log for log in logs if log.exists()),
-        output_dir=folder,
-        metrics=metrics if metrics.exists() else None,
-    )
+    logs = [log for log in logs if log.exists()]
+    return RunFiles(name=name, logs=tuple(logs), output_dir=folder)
 
 
 def require_free(

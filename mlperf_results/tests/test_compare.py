@@ -155,36 +155,6 @@ def test_parts_of_the_time_are_told_from_the_largest_change_on(tmp_path):
     assert "\n    saving: 2.5 -> 0, B/A 0: no interval, so no verdict" in printed
 
 
-def test_metrics_alone_give_the_rate_and_the_parts(tmp_path, call):
-    for name, compute in (("a", 8.0), ("b", 6.0)):
-        lines = [{"kind": "eval", "step": 1, "samples": 640, "masked_lm_accuracy": math.nan}]
-        for step in (10, 20):
-            seconds = {f"{kind}_seconds": 0.0 for kind in compare.ledger.KINDS}
-            seconds |= {"compute_seconds": compute, "input_wait_seconds": 2.0}
-            lines.append({"kind": "train", "step": step, "samples": 64 * step, **seconds})
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"cut')
-    code, printed, _ = call("a.jsonl", "b.jsonl")
-    assert code == 0
-    assert "samples/s: 64 -> 80, B/A 1.250: one run of each" in printed
-    code, _, error = call("a.jsonl", "b.jsonl", "--fail_if_slower=3%")
-    assert (code, error) == (
-        1,
-        "compare: time to train: A or B does not have it; choose --figure\n",
-    )
-    assert call("a.jsonl", "b.jsonl", "--fail_if_slower=3%", "--figure=samples_per_second")[0] == 4
-    whole = (tmp_path / "a.jsonl").read_text().splitlines()[1]
-    for damaged in (
-        '{"kind": "train"}',
-        *(whole.replace('"samples": 640', f'"samples": {n}') for n in ("Infinity", "NaN", "-1")),
-        whole.replace('"samples": 640', f'"samples": 1{"0" * 400}'),
-        whole.replace("8.0", "Infinity"),
-    ):
-        (tmp_path / "c.jsonl").write_text(f"{damaged}\n")
-        code, _, error = call("a.jsonl", "c.jsonl")
-        assert code == 1 and error.count("\n") == 1
-        assert error.startswith("compare: c.jsonl line 1: damaged (")
-
-
 def test_runs_that_do_not_count_are_left_out_and_counted(tmp_path, call):
     write_results(tmp_path / "b", FAST)
     folder = write_results(tmp_path / "a", SLOW)
@@ -261,6 +231,7 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
     for name, minutes in (("a", SLOW), ("b", FAST)):
         write_results(tmp_path / name, minutes)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train"}')
     write_results(tmp_path / "again", SLOW)
     write_results(tmp_path / "mixed", SLOW[:2])
     write_log(tmp_path / "mixed" / "result_2.txt", 20, batch=256)
@@ -270,6 +241,7 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
         write_results(tmp_path / "org" / "results" / name / "bert", FAST)
     for words, message in [
         (["a", "empty"], "empty: no run in it; give a log, a folder with bert.log"),
+        (["a", "metrics.jsonl"], "metrics.jsonl: no run in it counts; metrics.jsonl: no line star"),
         (["a", "./a"], "A and B are both a; give two"),
         (["a", "again"], "a and again are the same runs, time for time; give those of two"),
         (["a", "mixed"], "mixed: runs of different batch: 256 and 448; give a folder of each"),
