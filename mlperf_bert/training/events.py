@@ -237,13 +237,14 @@ class Evaluate(Event):
         samples = step * self.config.train_batch_size
         figures = dataclasses.asdict(evaluation) | (self.limit.fields() if self.limit else {})
         self.metrics.write("eval", step=step, samples=samples, **figures)
-        self.progress.line(
-            f"after {samples:,} samples: masked-LM accuracy {evaluation.masked_lm_accuracy:.4f} "
-            f"(target {self.config.target_accuracy}), loss {evaluation.loss:.4f}"
+        tell_of_evaluation(
+            evaluation,
+            step,
+            when=f"after {samples:,} samples",
+            target=self.config.target_accuracy,
+            observers=self.observers,
+            progress=self.progress,
         )
-        for observer in self.observers:
-            if words := observer.evaluated(step, evaluation):
-                self.progress.line(f"  {words}")
         # At once, also in a bucket: evaluations are rare, and what a user waits for.
         self.metrics.flush()
         self.publish()
@@ -251,6 +252,25 @@ class Evaluate(Event):
     def is_evaluated(self, step: int) -> bool:
         """Whether the weights of a step have been evaluated here."""
         return step == self._evaluated_step
+
+
+def tell_of_evaluation(
+    evaluation: "Evaluation",
+    step: int,
+    *,
+    when: str,
+    target: float,
+    observers: Sequence[Observer],
+    progress: Progress,
+) -> None:
+    """Tells the user and the observers of an evaluation, during a training or after it."""
+    progress.line(
+        f"{when}: masked-LM accuracy {evaluation.masked_lm_accuracy:.4f} (target {target}), loss "
+        f"{evaluation.loss:.4f}"
+    )
+    for observer in observers:
+        if words := observer.evaluated(step, evaluation):
+            progress.line(f"  {words}")
 
 
 @dataclasses.dataclass

@@ -36,6 +36,7 @@ from mlperf_bert.training.evaluations import (
     read_evaluations,
     record_evaluation,
 )
+from mlperf_bert.training.events import tell_of_evaluation
 from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import read_record, run_logs
 
@@ -45,34 +46,34 @@ SECONDS_BETWEEN_LOOKS = 2.0
 def evaluate(config: RunConfig, observers: Sequence[Observer] = ()) -> str:
     """Evaluates the given checkpoint, or those of the run in the output directory.
 
-    The examples are those of `eval_input_file`, else those of `input_file`.
-
-    The given one, `init_checkpoint`, counts where no run has begun: a run's evaluator may be given
-    all flags of its training.
+    The examples are those of `eval_input_file`, else those of `input_file`. The given one,
+    `init_checkpoint`, counts where no run has begun, or if it is one of the run: a run's evaluator
+    may be given all flags of its training.
 
     Returns: one line for the user.
 
     Raises:
       ValueError, OSError: as `evaluate_checkpoints`.
     """
-    directory = paths.location(config.output_dir)
-    if config.init_checkpoint and not _holds_a_run(directory):
+    directory, prefix = paths.location(config.output_dir), config.init_checkpoint
+    if prefix and not _holds_a_run(directory):
         # Before the minutes that it takes: an evaluator may be started before its training.
-        print(
-            f"{directory} holds no run: --init_checkpoint={config.init_checkpoint} is evaluated; "
-            "to wait for the checkpoints of a training, leave it out",
-            file=sys.stderr,
+        _say(
+            f"{directory} holds no run: --init_checkpoint={prefix} is evaluated; to wait for the "
+            "checkpoints of a training, leave it out"
         )
-        return _evaluate_given(config, config.init_checkpoint, directory)
-    prefix = config.init_checkpoint
+        return _evaluate_given(config, prefix, directory)
     if prefix and _named_step(prefix, saved_checkpoints(str(directory))) is None:
-        print(
+        _say(
             f"{directory} holds a run: its checkpoints are evaluated, not --init_checkpoint="
-            f"{prefix}, for which another --output_dir is needed",
-            file=sys.stderr,
+            f"{prefix}, for which another --output_dir is needed"
         )
     evaluate_checkpoints(config, observers)
     return write_result(config.output_dir, target_accuracy=config.target_accuracy)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def evaluate_checkpoints(
@@ -105,15 +106,15 @@ def evaluate_checkpoints(
             evaluations[step] = evaluate_one(path)
             # First: what is recorded is not evaluated again, whatever ends this process.
             record_evaluation(directory, step, evaluations[step])
-            accuracy = evaluations[step].masked_lm_accuracy
-            progress.line(
-                f"step {step}: masked-LM accuracy {accuracy:.4f} (target {config.target_accuracy})"
+            tell_of_evaluation(
+                evaluations[step],
+                step,
+                when=f"step {step}",
+                target=config.target_accuracy,
+                observers=observers,
+                progress=progress,
             )
-            for observer in observers:
-                if words := observer.evaluated(step, evaluations[step]):
-                    progress.line(f"  {words}")
-            # Step 0 has the initial weights: if they reach the target, nothing was trained to it.
-            if step > 0 and accuracy >= config.target_accuracy:
+            if _reaches(step, evaluations[step], config.target_accuracy):
                 break
         if not evaluations:
             progress.line(f"nothing new to evaluate; see {directory / RESULTS_LINES}")
@@ -136,20 +137,17 @@ def _holds_a_run(directory: paths.Location) -> bool:
 
 def _evaluate_given(config: RunConfig, prefix: str, directory: paths.Location) -> str:
     StoredCheckpoint(prefix)  # before a model is built
+    # The number at the end of its name; 0 if there is none.
+    number = re.search(r"-(\d{1,18})$", prefix)
     with _evaluator(config) as evaluate_one, _locked(directory):
         evaluation = evaluate_one(prefix)
-        record_evaluation(directory, _step_of(prefix), evaluation, checkpoint=prefix)
+        step = int(number[1]) if number else 0
+        record_evaluation(directory, step, evaluation, checkpoint=prefix)
     return (
         f"{prefix}: masked-LM accuracy {evaluation.masked_lm_accuracy:.5f}, loss "
         f"{evaluation.loss:.5f}, on {evaluation.num_examples:,} examples; see "
         f"{directory / RESULTS_TEXT}"
     )
-
-
-def _step_of(prefix: str) -> int:
-    """The number at the end of a checkpoint's name; 0 if there is none."""
-    number = re.search(r"-(\d{1,18})$", prefix)
-    return int(number[1]) if number else 0
 
 
 @contextlib.contextmanager
@@ -203,46 +201,47 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     Returns: one line that says what was written, or why not.
     """
     directory = paths.location(output_dir)
-    evaluations = read_evaluations(directory)
-    accuracies = {step: entry.masked_lm_accuracy for step, entry in evaluations.items()}
-    logs = run_logs(directory)
-    if not logs or logs[0].name != LOG_NAME:
-        return f"no result log: {directory / LOG_NAME}, the log of the training, is missing"
-    if _is_running(directory) and not _has_reached(directory, target_accuracy):
-        return "no result log yet: the training is still running"
-    if not evaluations:
-        return "no result log: no checkpoint has been evaluated"
-    output = directory / RESULT_LOG
+    evaluations, logs = read_evaluations(directory), run_logs(directory)
+    output, log = directory / RESULT_LOG, directory / LOG_NAME
     # A log has one number of samples for all its evaluations.
     counts = sorted({entry.num_examples for entry in evaluations.values()})
-    if len(counts) > 1:
-        return (
-            f"no result log: the checkpoints were evaluated on {counts[0]:,} to {counts[-1]:,} "
-            f"examples; remove {directory / RESULTS_LINES}, and evaluate all on the "
-            "same"
+    obstacle = ""
+    if log not in logs:
+        obstacle = f": {log}, the log of the training, is missing"
+    elif _is_running(directory) and not _has_reached(directory, target_accuracy):
+        obstacle = " yet: the training is still running"
+    elif not evaluations:
+        obstacle = ": no checkpoint has been evaluated"
+    elif len(counts) > 1:
+        obstacle = (
+            f": the checkpoints were evaluated on {counts[0]:,} to {counts[-1]:,} examples; remove "
+            f"{directory / RESULTS_LINES}, and evaluate all on the same"
         )
-    [num_eval_samples] = counts
+    if obstacle:
+        return f"no result log{obstacle}"
     try:
         status, samples = joining.join(
             logs,
-            accuracies,
-            num_eval_samples=num_eval_samples,
+            {step: entry.masked_lm_accuracy for step, entry in evaluations.items()},
+            num_eval_samples=counts[0],
             target_accuracy=target_accuracy,
             output=output,
         )
     except ValueError as error:
         return f"no result log: {error}"
-    issue = rules.departure_of_evaluation(num_eval_samples)
+    issue = rules.departure_of_evaluation(counts[0])
     because = f"; division open ({issue})" if issue else ""
     return f"{output}: {status} after {samples:,} samples{because}"
 
 
-def _has_reached(directory: paths.Location, target_accuracy: float) -> bool:
-    """Whether a checkpoint has reached the target; the initial weights do not count."""
-    evaluations = read_evaluations(directory).items()
-    return any(
-        step > 0 and entry.masked_lm_accuracy >= target_accuracy for step, entry in evaluations
-    )
+def _has_reached(directory: paths.Location, target: float) -> bool:
+    """Whether a checkpoint has reached the target."""
+    return any(_reaches(*each, target) for each in read_evaluations(directory).items())
+
+
+def _reaches(step: int, evaluation: Evaluation, target: float) -> bool:
+    # Step 0 has the initial weights: if they reach the target, nothing was trained to it.
+    return step > 0 and evaluation.masked_lm_accuracy >= target
 
 
 def _pending(
@@ -253,16 +252,14 @@ def _pending(
     On a finished run `num_train_steps` may be the step of an earlier checkpoint: only that one. So
     may `init_checkpoint` at any time; another one is what the run began with.
     """
-    num_train_steps = config.num_train_steps
-    done = set(read_evaluations(directory))
+    last_step, done = config.num_train_steps, set(read_evaluations(directory))
     saved = saved_checkpoints(str(directory))
-    if (step := _named_step(config.init_checkpoint, saved)) is not None:
-        if step not in done:
-            yield step, saved[step]
-        return
-    if not _is_running(directory) and num_train_steps in saved and num_train_steps < max(saved):
-        if num_train_steps not in done:
-            yield num_train_steps, saved[num_train_steps]
+    named = _named_step(config.init_checkpoint, saved)
+    if named is None and not _is_running(directory) and last_step in saved:
+        named = last_step if last_step < max(saved) else None
+    if named is not None:
+        if named not in done:
+            yield named, saved[named]
         return
     waits = False
     while not only_named:
@@ -270,21 +267,19 @@ def _pending(
         # Only beside a training can a checkpoint be half written.
         look = complete_checkpoints if running else saved_checkpoints
         saved = look(str(directory))
-        pending = [step for step in saved if step not in done]
-        if pending:
-            done.add(pending[0])
-            yield pending[0], saved[pending[0]]
-            if pending[0] >= num_train_steps:
+        step = next((step for step in saved if step not in done), None)
+        if step is not None:
+            done.add(step)
+            yield step, saved[step]
+            if step >= last_step:
                 return
-        elif not running or num_train_steps in done:
+        elif not running or last_step in done:
             return
         else:
             if not waits:
-                print(
+                _say(
                     f"waiting for the checkpoints of a training into {directory}; to evaluate a "
-                    "checkpoint without a training, give --init_checkpoint",
-                    file=sys.stderr,
-                    flush=True,
+                    "checkpoint without a training, give --init_checkpoint"
                 )
             waits = True
             time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import posixpath
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,8 @@ class OutputDirectory:
         self._folder = WorkingFolder(self.location, record=RECORD_NAME, needed=needed)
         self.path = self._folder.local
         self.time_budget = time_budget
-        self._record = self.path / RECORD_NAME
         self.before: RunRecord | None = None
-        """The record of the run that was started here before; read once, by `require_usable`."""
+        """The record of the run that was started here before; read once, by `claim`."""
 
     @classmethod
     def of(cls, config: RunConfig) -> "OutputDirectory":
@@ -88,17 +87,22 @@ class OutputDirectory:
         """Locks the directory for this process, and checks that a run may write into it.
 
         Raises:
-          ValueError: another process trains into it, or as `require_usable`.
+          ValueError: another process trains into it; it cannot be written; or it holds another run,
+            a finished one, or files of an unknown run.
         """
         try:
             free = self._folder.acquire()
         except OSError as error:
-            self.release()
-            raise self._not_writable(error) from error
+            raise ValueError(
+                f"{self._name}: cannot be written to ({error.strerror or error}); choose another, "
+                "or change its permissions"
+            ) from error
         try:
             if not free:
-                raise self._taken()
-            self.require_usable()
+                raise ValueError(
+                    f"{self._name}: another process trains into it; wait for it, or stop it"
+                )
+            self._require_usable()
         except BaseException:
             self.release()
             raise
@@ -107,37 +111,9 @@ class OutputDirectory:
         """Unlocks the directory; removes it if this process made it and wrote nothing into it."""
         self._folder.lock.release()
 
-    def require_available(self) -> None:
-        """Checks as `claim` does, for --check; locks nothing.
-
-        It also checks that a file or an object can be written there and removed.
-
-        Raises:
-          ValueError: as `claim`.
-          OSError: the bucket refuses to be read or written.
-        """
-        if self._folder.lock.is_held_elsewhere():
-            raise self._taken()
-        try:
-            self._folder.try_out()
-        except OSError as error:
-            raise self._not_writable(error) from error
-        self.require_usable()
-
-    def _not_writable(self, error: OSError) -> ValueError:
-        return ValueError(
-            f"{self._name}: cannot be written to ({error.strerror or error}); choose another, or "
-            "change its permissions"
-        )
-
-    def require_usable(self) -> None:
-        """Checks whether a run may start or resume here.
-
-        Raises:
-          ValueError: the directory holds another run, a finished one, or files of an unknown run.
-        """
-        self.before = read_record(self.path) if self._record.exists() else None
-        if self.before:
+    def _require_usable(self) -> None:
+        if (self.path / RECORD_NAME).exists():
+            self.before = read_record(self.path)
             if is_end(status := self.before.status):
                 raise ValueError(
                     f"{self._name} holds a finished run (status {status}); choose a new directory, "
@@ -154,6 +130,21 @@ class OutputDirectory:
                 "empty directory"
             )
 
+    def require_same_run(self) -> None:
+        """Checks the recorded parameters against those given; raises ValueError if they differ."""
+        there, here = (self.before or read_record(self.path)).parameters, self._parameters
+        compared = [n for n in here | there if n not in self._may_change]
+        differing = [
+            f"{name}: {there.get(name)} there, {here.get(name)} here"
+            for name in compared
+            if there.get(name) != here.get(name)
+        ]
+        if differing:
+            raise ValueError(
+                f"{self._name} holds another run ({', '.join(differing)}); choose a new directory, "
+                "or give the same flags to resume that run"
+            )
+
     def log_path(self) -> Path:
         """Where this process writes its MLPerf log; a resumed run keeps the older ones."""
         # A log is never gone on with: the checkers want one run_start and one run_stop in each.
@@ -163,87 +154,52 @@ class OutputDirectory:
             path = self.path / RESUMED_LOGS.replace("*", str(number))
         return path
 
-    def record(
-        self,
-        *,
-        status: str,
-        seed: int,
-        provenance: Mapping[str, str] | None = None,
-        inputs: Mapping[str, str] | None = None,
-        energy: Energy | None = None,
-    ) -> None:
-        """Writes run.json, complete or not at all.
-
-        Args:
-          status: as `RunRecord.status`.
-          seed: of the run.
-          provenance: what the run is known by, as `Origin.summary`.
-          inputs: flag -> what tells its files from others, as `Origin.inputs`.
-          energy: what the whole run took; None while it is running.
-        """
+    def record(self, *, status: str, seed: int, energy: Energy | None = None, **origin) -> None:
+        """Writes run.json, complete or not at all; its values are those of `RunRecord`."""
         # Written whole each time: whoever reads run.json meanwhile sees the old one or the new one.
-        content = {
-            "status": status,
-            "seed": seed,
-            "parameters": self._parameters,
-            "provenance": dict(provenance or {}),
-            "inputs": dict(inputs or {}),
-        }
+        record = RunRecord(status=status, seed=seed, parameters=self._parameters, **origin)
+        content = dataclasses.asdict(record) | {"time_budget_seconds": self.time_budget}
         if energy:
             value, remarks = energy.as_event()
             content["energy"] = value | remarks
-        if self.time_budget is not None:
-            content["time_budget_seconds"] = self.time_budget
-        json_text.write_record(self._record, content)
+        for name in ("energy", "time_budget_seconds"):
+            if not content[name]:
+                del content[name]
+        json_text.write_record(self.path / RECORD_NAME, content)
         self.publish()
 
-    def time_spent(self, *, latest_step: int | None) -> float:
-        """The seconds that the run has used of its time budget; 0 if it has none, or is new.
+    def beginning(self, seed: int | None, *, latest_step: int | None) -> dict[str, Any]:
+        """Where the run begins or goes on, as fields of `workers.Team`; a seed of None is drawn.
 
-        The same command again may find it used up, for it may have been killed after its last
-        step: then it has only its end to make.
+        The same command again may find the time budget used up, for the run may have been killed
+        after its last step: then it has only its end to make.
+
+        Args:
+          seed: as the user gives it.
+          latest_step: of the newest checkpoint of the run.
 
         Raises:
           ValueError: the run is given another budget, which is used up; or the budget is, and
             nothing is saved; or a log is damaged.
         """
-        if self.time_budget is None or not self.before:
-            return 0.0
-        spent = seconds_spent(run_logs(self.path))
-        if spent >= self.time_budget and self.before.time_budget_seconds != self.time_budget:
-            raise ValueError(
-                f"--time_budget={duration(self.time_budget)}: the run in {self._name} has "
-                f"used {duration(spent)} already; give more, or leave it out"
-            )
-        if spent >= self.time_budget and not latest_step:
-            raise ValueError(
-                f"--time_budget={duration(self.time_budget)}: the run in {self._name} has "
-                f"used {duration(spent)} already and has saved no step; give more"
-            )
-        return spent
-
-    def beginning(self, seed: int | None, *, latest_step: int | None) -> dict[str, Any]:
-        """Where the run begins or goes on, as fields of `workers.Team`; a seed of None is drawn.
-
-        `latest_step` is that of its newest checkpoint.
-
-        Raises:
-          ValueError: as `time_spent`, or run.json is damaged.
-        """
-        spent = self.time_spent(latest_step=latest_step)
-        if seed is None:
-            seed = secrets.randbits(31)
-        reached_at = None
+        logs = run_logs(self.path) if self.before else []
+        budget = self.time_budget
+        spent = 0.0 if budget is None else seconds_spent(logs)
         if self.before:
+            goes_to_its_end = latest_step and self.before.time_budget_seconds == budget
+            if budget is not None and spent >= budget and not goes_to_its_end:
+                raise ValueError(
+                    f"--time_budget={duration(budget)}: the run in {self._name} has used "
+                    f"{duration(spent)} already; give more, or leave it out"
+                )
             # A seed that was drawn is kept: a resumed run must draw the same examples.
             seed = self.before.seed
-            reached_at = samples_at_success(run_logs(self.path))
         return {
-            "seed": seed,
+            "seed": secrets.randbits(31) if seed is None else seed,
             "resumes": bool(self.before),
             "latest_step": latest_step,
             "time_spent": spent,
-            "samples_at_success": reached_at,
+            "samples_at_success": samples_at_success(logs) if self.before else None,
         }
 
     def publish(self) -> None:
@@ -253,23 +209,6 @@ class OutputDirectory:
           OSError: as `WorkingFolder.publish`.
         """
         self._folder.publish()
-
-    def _taken(self) -> ValueError:
-        return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
-
-    def require_same_run(self) -> None:
-        """Checks the recorded parameters against those given; raises ValueError if they differ."""
-        recorded = (self.before or read_record(self.path)).parameters
-        names = [*self._parameters, *sorted(recorded.keys() - self._parameters.keys())]
-        compared = [name for name in names if name not in self._may_change]
-        here, there = self._parameters.get, recorded.get
-        differing = [name for name in compared if there(name) != here(name)]
-        if differing:
-            details = ", ".join(f"{n}: {there(n)} there, {here(n)} here" for n in differing)
-            raise ValueError(
-                f"{self._name} holds another run ({details}); choose a new directory, "
-                "or give the same flags to resume that run"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -283,9 +222,9 @@ class RunRecord:
     provenance: dict = dataclasses.field(default_factory=dict)
     """What it was made from; as `Origin.summary` says it."""
     inputs: dict = dataclasses.field(default_factory=dict)
-    """As `Origin.inputs`."""
+    """Flag -> what tells its files from others; as `Origin.inputs`."""
     energy: dict = dataclasses.field(default_factory=dict)
-    """What it took, if it has ended; as in its log."""
+    """What the whole run took, if it has ended; as in its log."""
     time_budget_seconds: float | None = None
 
 
@@ -305,13 +244,10 @@ def _parsed(content: dict) -> RunRecord:
     record = RunRecord(**content)
     if record.status not in ("running", "success", "aborted"):
         raise ValueError(f"status {record.status!r}")
-    if type(record.seed) is not int:
-        raise TypeError("seed must be an integer")
-    for name in ("parameters", "provenance", "inputs"):
-        if not isinstance(getattr(record, name), dict):
-            raise TypeError(f"{name} must be an object")
-    if not all(isinstance(described, str) for described in record.inputs.values()):
-        raise TypeError("inputs must be texts")
+    kinds = {"seed": int, "parameters": dict, "provenance": dict, "inputs": dict}
+    for name, kind in kinds.items():
+        if type(getattr(record, name)) is not kind:
+            raise TypeError(f"{name} must be a {kind.__name__}")
     return record
 
 
@@ -364,25 +300,26 @@ class Origin:
             "bert_config_file": model.digest,
             "init_checkpoint": initial[0].digest if initial else "",
         }
-        if before:
-            if goes_on and not initial:
-                # It need not name its initial weights again: run.json says what it began with.
-                self.inputs["init_checkpoint"] = str(before.inputs.get("init_checkpoint", ""))
-            self._require_same_inputs(before)
         made_with, digest_of = provenance.made_with(), provenance.digest_of_files
-        digest_before = str(before.provenance.get("initial_weights", "")) if before else ""
         self.summary = {
             "commit": made_with["commit"],
             "image": made_with["image"],
             "data": digest_of(data),
             "evaluation_data": digest_of(evaluation_data),
-            "initial_weights": digest_of(initial) if initial else digest_before,
+            "initial_weights": digest_of(initial) if initial else "",
         }
         self._made_with = made_with | provenance.machine()
+        if before and not initial:
+            self.summary["initial_weights"] = str(before.provenance.get("initial_weights", ""))
+            if goes_on:
+                # It need not name its initial weights again: run.json says what it began with.
+                self.inputs["init_checkpoint"] = str(before.inputs.get("init_checkpoint", ""))
+        if before:
+            self._require_same_inputs(before)
 
     def _require_same_inputs(self, before: RunRecord) -> None:
         for flag, now in self.inputs.items():
-            if now != (then := before.inputs.get(flag, now)):
+            if now != (then := str(before.inputs.get(flag, now))):
                 raise ValueError(
                     f"--{flag}: not what the run in {self._output.location} began with (then "
                     f"{_shortly(then)}; now {_shortly(now)}): give the same, or choose a new "
@@ -433,9 +370,9 @@ class Origin:
         self._output.record(
             status=status,
             seed=self._seed,
+            energy=energy,
             provenance=self.summary,
             inputs=self.inputs,
-            energy=energy,
         )
 
 

@@ -130,7 +130,8 @@ def a_run_that_was_begun(config, tmp_path):
     found = checks.inspect(config, goes_on=True)
     inputs = Origin(found, output, seed=1, goes_on=False).inputs
     output.record(status="running", seed=1, inputs=inputs)
-    output.require_usable()
+    output.claim()
+    output.release()
     shutil.copytree(tmp_path, copied := tmp_path / "copied", ignore=lambda *_: ["copied", "out"])
     return config, output, copied
 
@@ -370,7 +371,7 @@ def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(
     OutputDirectory(config.output_dir, given.parameters()).record(status="running", seed=1)
     assert inspect_closely(given, measure_initial_accuracy=False).findings.errors == []
     with monkeypatch.context() as patched:  # its initial checkpoint is not looked for then either
-        patched.setattr(OutputDirectory, "time_spent", refuse)
+        patched.setattr(OutputDirectory, "beginning", refuse)
         [error] = inspect_closely(given, measure_initial_accuracy=False).findings.errors
         assert error == "the budget is used up"
     other = dataclasses.replace(TINY, vocab_size=72)
