@@ -6,7 +6,6 @@ Source: submission rules, "System Description JSON"; mlperf_logging.system_desc_
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,23 +115,20 @@ def read_description(folder: Location) -> dict[str, object]:
 
 
 def _processors() -> dict[str, str]:
-    """From /proc/cpuinfo: psutil knows neither model nor caches, nor the sockets."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    sockets = set(re.findall(r"^physical id\s*: (\d+)", text, re.MULTILINE))
-    # Of one socket, as the field asks; the virtual ones are of all.
-    cores = re.search(r"^cpu cores\s*: (\d+)", text, re.MULTILINE)
-    model = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
-    cache = re.search(r"^cache size\s*: (.+)", text, re.MULTILINE)
-    frequency = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
-    mhz = f"{int(frequency.read_text()) // 1000} MHz" if frequency.exists() else ""
+    """By lscpu: psutil knows neither model nor caches, nor the sockets."""
+    # In English: other languages name the lines otherwise.
+    lines = printed_by("env", "LC_ALL=C", "lscpu").splitlines()
+    says = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    caches = [f"{level} {says[level]}" for level in ("L2 cache", "L3 cache") if level in says]
+    megahertz = says.get("CPU max MHz")
     return {
-        "host_processors_per_node": str(max(len(sockets), 1)),
-        "host_processor_model_name": model[1] if model else platform.machine(),
-        "host_processor_core_count": cores[1] if cores else str(os.cpu_count()),
+        "host_processors_per_node": says.get("Socket(s)", "1"),
+        "host_processor_model_name": says.get("Model name", platform.machine()),
+        # Of one socket, as the field asks; the virtual ones are of all.
+        "host_processor_core_count": says.get("Core(s) per socket", str(os.cpu_count())),
         "host_processor_vcpu_count": str(os.cpu_count()),
-        "host_processor_frequency": mhz,
-        "host_processor_caches": f"last level {cache[1]}" if cache else "",
+        "host_processor_frequency": f"{float(megahertz):.0f} MHz" if megahertz else "",
+        "host_processor_caches": ", ".join(caches),
     }
 
 

@@ -122,13 +122,6 @@ def test_a_killed_run_interrupts_the_campaign(make, code):
     assert campaign._call(["sh", "-c", "kill -KILL $$"]) == -signal.SIGKILL
 
 
-def test_the_command_ends_with_75_if_its_run_is_killed(tmp_path, capsys):
-    killed = "--run_command=sh -c 'kill -KILL $$' sh"
-    words = ["--org=o", "--system=s", f"--output_dir={tmp_path / 'c'}", killed, "--", "--do_train"]
-    assert campaign.main(words) == campaign.EXIT_TRY_AGAIN == 75
-    assert "run 0 was stopped; the same command goes on" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("code", [75, 0])  # 0: the run had ended by itself
 def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number, code):
@@ -179,22 +172,6 @@ def test_a_run_that_outlives_its_campaign_keeps_its_folder(make):
         train(made)
     lock.release()
     assert len(train(made)) == 2
-
-
-def test_a_campaign_without_a_run_may_be_corrected(make):
-    campaign.claim(make(flags=("--bad=1",)))
-    made = make(num_runs=1)
-    assert len(train(made)) == 1
-    with pytest.raises(ValueError, match="holds another campaign"):
-        campaign.claim(make(flags=("--bad=1",)))
-
-
-def test_what_only_the_runs_use_is_checked_before_them(make, tmp_path):
-    with pytest.raises(ValueError, match="--offline_eval_input_file: no file matches /none"):
-        run(make(offline_eval_input_file="/none"))
-    with pytest.raises(ValueError, match="--run_command: /no/command: no such command"):
-        run(dataclasses.replace(make(), command=("/no/command",)))
-    assert not (tmp_path / "campaign").exists()
 
 
 def test_flags_in_a_file_are_the_runs_too(make, tmp_path):
@@ -272,16 +249,20 @@ def test_division_misspelt_is_no_success(make):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("of_campaign", "changes", "message"),
     [
-        ({"ruleset": "5.1.0"}, r"ruleset '5.1.0' has no BERT"),
-        ({"custom_rcps": Path("none.json")}, r"none.json: no file of reference points"),
-        ({"overrides": {"color": "red"}}, "no such field color"),
+        ({}, {"ruleset": "5.1.0"}, r"ruleset '5.1.0' has no BERT"),
+        ({}, {"custom_rcps": Path("none.json")}, r"none.json: no file of reference points"),
+        ({}, {"overrides": {"color": "red"}}, "no such field color"),
+        ({"offline_eval_input_file": "/none"}, {}, "_eval_input_file: no file matches /none"),
+        ({"command": ("/no/command",)}, {}, "--run_command: /no/command: no such command"),
     ],
 )
-def test_what_would_spoil_the_verdict_is_refused_before_any_run(make, tmp_path, changes, message):
+def test_what_would_spoil_the_result_is_refused_before_any_run(
+    make, tmp_path, of_campaign, changes, message
+):
     with pytest.raises(ValueError, match=message):
-        run(make(), **changes)
+        run(dataclasses.replace(make(), **of_campaign), **changes)
     assert not (tmp_path / "calls").exists()
     assert not (tmp_path / "campaign").exists()
 
@@ -296,8 +277,9 @@ def test_a_damaged_log_ends_the_campaign_with_its_name(make, tmp_path):
     assert (tmp_path / "calls").read_text().split() == ["0", "1"]
 
 
-def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
-    campaign.claim(make())
+def test_another_campaign_in_the_folder_is_refused_from_the_first_run_on(make, tmp_path):
+    campaign.claim(make(flags=("--bad=1",)))
+    campaign.claim(make())  # corrected
     (make().runs_dir / "0").mkdir()
     for name, value in (("flags", ("--x=2",)), ("status", "research")):
         with pytest.raises(ValueError, match=rf"holds another campaign \(differing: {name}\)"):
@@ -445,29 +427,26 @@ def test_a_campaign_of_containers_goes_on(containers, tmp_path):
     assert [path.name for path in made.runs_dir.glob("*.*")] == ["1.repeat-1"]
 
 
-def test_containers_evaluate_after_each_training(containers, tmp_path, monkeypatch):
-    monkeypatch.setenv("EVAL_FILE", "/data/eval_10k")
-    made = containers(num_runs=2, offline_eval_input_file="/data/eval_10k")
+def test_the_folder_of_a_campaign_in_containers_starts_containers(
+    containers, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("EVAL_FILE", "/data/eval_10k")  # not during the training
+    made = containers(num_runs=1, offline_eval_input_file="/data/eval_10k")
     campaign.require_startable(made)  # the file is one of the container
-    assert [result.path.name for result in train(made)] == ["bert.offline.log"] * 2
-    assert all("EVAL_FILE=" in words for words in containers.started())
-    assert "--input_file=/data/eval_10k" in containers.started()[1]
-
-
-def test_the_folder_of_a_campaign_in_containers_starts_containers(containers, tmp_path):
-    made = containers(num_runs=1)
-    campaign.write_submission(made, train(made), ruleset="5.0.0", overrides={})
+    runs = train(made)
+    assert [result.path.name for result in runs] == ["bert.offline.log"]
+    campaign.write_submission(made, runs, ruleset="5.0.0", overrides={})
     benchmark = made.org_dir / "benchmarks" / "bert"
     readme = (benchmark / "1xExample" / "README.md").read_text()
-    assert "`DATA_DIR=... WIKI_DIR=... OUTPUT_DIR=out ./run_and_time.sh`" in readme
-    output = tmp_path / "9"
+    settings = "`DATA_DIR=... WIKI_DIR=... EVAL_FILE= OUTPUT_DIR=out ./run_and_time.sh`"
+    assert settings in readme
     subprocess.run(
         [benchmark / "1xExample" / "run_and_time.sh"],
-        env={**os.environ, "OUTPUT_DIR": str(output)}, check=True,
+        env={**os.environ, "OUTPUT_DIR": str(tmp_path / "9"), "EVAL_FILE": ""}, check=True,
     )  # fmt: skip
-    assert (output / "bert.log").exists()
-    first, again = (words[words.index("./train_model.sh") :] for words in containers.started())
-    assert first == again
+    assert all("EVAL_FILE=" in words for words in containers.started())
+    flags = [words[words.index("./train_model.sh") :] for words in containers.started()]
+    assert flags[:2] == flags[2:] and "--input_file=/data/eval_10k" in flags[1]
     # Whatever the Dockerfile compiles is there.
     assert (benchmark / "implementations" / "mlperf_bert" / "demo").is_dir()
 
@@ -510,21 +489,25 @@ def test_the_description_counts_the_devices_of_the_runs(
         parameters = {"device": device, "num_workers": num_workers}
         record = {"status": "success", "parameters": parameters}
         (runs[0].path.parent / "run.json").write_text(json.dumps(record))
-    for given, expected in (({}, gpus), ({"accelerators_per_node": "2"}, "2")):
-        campaign.write_submission(made, runs, ruleset="5.0.0", overrides=given)
-        found = json.loads((made.org_dir / "systems" / "1xExample.json").read_text())
-        assert found["accelerators_per_node"] == expected
-        assert found["number_of_nodes"] == nodes
-        assert bool(found["accelerator_model_name"]) is (gpus != "0")
+    campaign.write_submission(made, runs, ruleset="5.0.0", overrides={})
+    found = json.loads((made.org_dir / "systems" / "1xExample.json").read_text())
+    assert (found["number_of_nodes"], found["accelerators_per_node"]) == (nodes, gpus)
+    assert bool(found["accelerator_model_name"]) is (gpus != "0")
 
 
-def test_the_command_tells_mistakes_in_one_line(tmp_path, capsys):
-    flags = ["--org=o", "--system=s", f"--output_dir={tmp_path / 'c'}"]
-    assert campaign.main(flags) == 1
-    assert capsys.readouterr().err == ("campaign: give the flags of run_pretraining.py after --\n")
-    extra = [f"--system_description={tmp_path / 'no.json'}", "--", "--do_train"]
-    assert campaign.main(flags + extra) == 1
-    assert "no system description" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ([], 1, "campaign: give the flags of run_pretraining.py after --\n"),
+        (["--system_description=no.json", "--", "--do_train"], 1, "no system description"),
+        (["--run_command=sh -c 'kill -KILL $$' sh", "--", "--do_train"], 75, "run 0 was stopped; "),
+    ],
+)
+def test_the_command_ends_in_one_line(tmp_path, capsys, words, code, message):
+    given = ["--org=o", "--system=s", f"--output_dir={tmp_path / 'c'}", *words]
+    assert campaign.main(given) == code
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
 
 
 @pytest.mark.all
