@@ -21,7 +21,8 @@ def finished_run(folder: Path) -> None:
 
 def claim(folder: Path) -> None:
     given = {"org": "o", "system": "s", "status": "onprem", "num_runs": 1, "flags": ("--x=1",)}
-    campaign.claim(campaign.Campaign(**given, folder=folder))
+    with campaign.claimed(campaign.Campaign(**given, folder=folder)):
+        pass
 
 
 # Who reads a record from its folder -> its name, texts whose fields are wrong, and what to do.

@@ -202,7 +202,7 @@ def table_rows(
             yield f"{path} line {number}", names, values
 
 
-_ALL = (
+_TASKS = (
     GlueTask(
         name="cola",
         folder="CoLA",
@@ -248,13 +248,13 @@ _ALL = (
     GlueTask(name="qnli", folder="QNLI", sentences=("question", "sentence"), labels=_INFERENCE),
     GlueTask(name="rte", folder="RTE", sentences=("sentence1", "sentence2"), labels=_INFERENCE),
 )
-_TASKS = {task.name: task for task in _ALL}
-NAMES = tuple(_TASKS)
+_BY_NAME = {task.name: task for task in _TASKS}
+NAMES = tuple(_BY_NAME)
 
 
 def create(name: str, data_dir: str, **options: Any) -> GlueTask:
     """A task of GLUE, over the folder that holds those of all tasks; `options` are fields of it."""
-    return dataclasses.replace(_TASKS[name], data_dir=data_dir, **options)
+    return dataclasses.replace(_BY_NAME[name], data_dir=data_dir, **options)
 
 
 def _correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]:

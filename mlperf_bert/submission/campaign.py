@@ -30,7 +30,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, locks, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.files.whole import matching_files
@@ -73,31 +72,22 @@ def claimed(campaign: Campaign) -> Iterator[locks.Lock]:
       ValueError: it belongs to another campaign, another process works in it, or it holds other
         things.
     """
-    with locks.held(campaign.folder, by_another="another campaign works in it") as lock:
-        claim(campaign)
-        yield lock
-
-
-def claim(campaign: Campaign) -> None:
-    """Make the campaign's folder, or find it to be of the same campaign.
-
-    Raises:
-      ValueError: it belongs to another campaign, or holds other things.
-    """
     names = ("org", "system", "status", "offline_eval_input_file")
     content: dict[str, object] = {name: getattr(campaign, name) for name in names}
     content["flags"] = list(campaign.flags)
-    record = recorded(campaign.folder, logs.CAMPAIGN_RECORD, content)
-    paths.make_folder(campaign.runs_dir)
-    differing = [name for name in content if record.get(name) != content[name]]
-    # Until the first run has begun, a mistake may be corrected.
-    if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):
-        raise ValueError(
-            f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
-            "give the same flags, or another --output_dir"
-        )
-    if differing:
-        write_record(campaign.folder / logs.CAMPAIGN_RECORD, content)
+    with locks.held(campaign.folder, by_another="another campaign works in it") as lock:
+        record = recorded(campaign.folder, logs.CAMPAIGN_RECORD, content)
+        paths.make_folder(campaign.runs_dir)
+        differing = [name for name in content if record.get(name) != content[name]]
+        # Until the first run has begun, a mistake may be corrected.
+        if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):
+            raise ValueError(
+                f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
+                "give the same flags, or another --output_dir"
+            )
+        if differing:
+            write_record(campaign.folder / logs.CAMPAIGN_RECORD, content)
+        yield lock
 
 
 def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
@@ -277,28 +267,14 @@ def write_submission(
     overrides: dict[str, object],
 ) -> None:
     """Write the folder that is handed in, with a description of this machine."""
-    run_dir = runs[0].path.parent
     description = system.describe(
         campaign,
-        run_dir,
+        runs[0].path.parent,
         division=division_of(runs),
         ruleset=ruleset,
-        overrides=_software_of(run_dir) | overrides,
+        overrides=overrides,
     )
     write_folder(campaign, [run.path for run in runs], description)
-
-
-def _software_of(output_dir: paths.Location) -> dict[str, object]:
-    """Return what a run in a container was made with, which this process need not be."""
-    made_with = next((record.made_with for record in provenance.read(output_dir)[-1:]), {})
-    if not made_with.get("image"):
-        return {}
-    others = [f"{name} {made_with[name]}" for name in ("numpy", "numba") if name in made_with]
-    stack = [f"Python {made_with.get('python')}", *others, f"image {made_with['image']}"]
-    return {
-        "framework": f"TensorFlow {made_with.get('tensorflow')}",
-        "other_software_stack": ", ".join(stack),
-    }
 
 
 def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:

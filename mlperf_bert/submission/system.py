@@ -3,7 +3,6 @@
 Source: submission rules, "System Description JSON"; mlperf_logging.system_desc_checker.
 """
 
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from mlperf_bert.data.provenance import made_with, printed_by
+from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
@@ -42,7 +41,6 @@ STATUS_SINCE_4_0 = {
 }
 
 _GIB = 2**30
-_TENSORFLOW_PACKAGES = ("tf-models-official", "tf-keras", "numpy")
 
 
 def describe(
@@ -57,7 +55,8 @@ def describe(
 
     Args:
       campaign: has the names; its folder lies on the storage that is described.
-      run_dir: of a run that has recorded which nodes and GPUs took part; else all of one machine.
+      run_dir: of a run that has recorded which nodes, GPUs and software took part; else those of
+        this machine and process.
       division: as in the logs.
       ruleset: for instance "5.0.0"; from 4.0.0 on the status is respelt.
       overrides: fields from the submitter, as `require_fields`: cooling, notes, other nodes.
@@ -75,7 +74,7 @@ def describe(
         "host_storage_capacity": f"{shutil.disk_usage(campaign.folder).total / _GIB:.0f} GiB",
         **_processors(),
         **accelerators(num_gpus),
-        **_software(),
+        **_software(run_dir),
         **overrides,  # last: the submitter knows better than this host
     }
 
@@ -117,7 +116,7 @@ def read_description(folder: Location) -> dict[str, object]:
 def _processors() -> dict[str, str]:
     """By lscpu: psutil knows neither model nor caches, nor the sockets."""
     # In English: other languages name the lines otherwise.
-    lines = printed_by("env", "LC_ALL=C", "lscpu").splitlines()
+    lines = provenance.printed_by("env", "LC_ALL=C", "lscpu").splitlines()
     says = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     caches = [f"{level} {says[level]}" for level in ("L2 cache", "L3 cache") if level in says]
     megahertz = says.get("CPU max MHz")
@@ -137,7 +136,9 @@ def accelerators(num_gpus: int | None) -> dict[str, str]:
     if num_gpus == 0:  # of a run on processors, on a host that may have GPUs
         return {"accelerators_per_node": "0"}
     query = "name,memory.total,clocks.max.sm"
-    rows = printed_by("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").splitlines()
+    rows = provenance.printed_by(
+        "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"
+    ).splitlines()
     if not rows:  # no driver of NVIDIA's
         return {"accelerators_per_node": str(num_gpus or 0)}
     name, memory, clock = (cell.strip() for cell in rows[0].split(","))
@@ -149,22 +150,19 @@ def accelerators(num_gpus: int | None) -> dict[str, str]:
     }
 
 
-def _software() -> dict[str, str]:
+def _software(run_dir: Location) -> dict[str, str]:
+    """Of the run as it has recorded it, for this process may have another; of the host the rest."""
+    records = provenance.read(run_dir)
+    made_with = records[-1].made_with if records else provenance.made_with()
+    others = ("numpy", "numba", "jax", "image")
+    stack = [f"{name} {made_with[name]}" for name in others if made_with.get(name)]
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
-    versions = [f"{name} {_version(name)}" for name in _TENSORFLOW_PACKAGES]
     return {
-        "framework": f"TensorFlow {made_with()['tensorflow']}",
-        "other_software_stack": ", ".join([f"Python {platform.python_version()}", *versions]),
+        "framework": f"TensorFlow {made_with.get('tensorflow')}",
+        "other_software_stack": ", ".join([f"Python {made_with.get('python')}", *stack]),
         "operating_system": release.get("PRETTY_NAME", platform.system()),
         "sw_notes": f"kernel {platform.release()}",
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:

@@ -112,8 +112,6 @@ def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, capsys):
         with pytest.raises(ValueError, match=rf"holds another run \({match}"):
             sweep.run(config_of(own, **changes))
 
-    with pytest.raises(ValueError, match="max_seq_length: 24 there, 20 here"):
-        sweep.run(config_of(own, **changes, max_seq_length=20))
     config = json.loads((own / "model" / "bert_config.json").read_text())
     shutil.copytree(own / "model", own / "kept")
     path = str(own / "model" / "model.ckpt-0")
@@ -172,6 +170,45 @@ def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own):
     content = json.loads((own / "out" / "results.json").read_text())  # and the result stays
     assert Setting(**content["tasks"]["cola"]["best_setting"]) == other
     assert Setting(**content["tasks"]["cola"]["predictions_of"]) == task.best.setting
+
+
+def test_what_a_finished_run_has_left_is_its_result(own):
+    run = run_of(own)
+    run.folder.mkdir()
+    assert run.finished() is None
+    run._output.record(status="running", seed=1)
+    assert run.finished() is None
+    run._output.record(status="success", seed=1)
+    epoch = '{"kind": "eval", "step": 5, "dev/matthews": 5.0}\n'
+    (run.folder / "metrics.jsonl").write_text('{"kind": "train", "loss": 1}\n' + 2 * epoch)
+    assert run.finished().epochs == [{"dev": {"matthews": 5.0}}] * 2
+    with pytest.raises(ValueError, match=r"holds another run .max_seq_length: 24 there"):
+        run_of(own, max_seq_length=20).finished()
+    for damaged in (
+        epoch,
+        2 * epoch.replace("matthews", "f1"),
+        2 * epoch.replace("5.0", "{}"),
+        "{",
+    ):
+        (run.folder / "metrics.jsonl").write_text(damaged)
+        with pytest.raises(ValueError, match=r"metrics.jsonl: damaged, an epoch .* remove the fol"):
+            run.finished()
+
+
+def test_only_the_best_run_keeps_its_checkpoint(own, monkeypatch):
+    settings = tuple(Setting(learning_rate=1e-3, seed=seed) for seed in (1, 2, 3))
+
+    def train(self, stop):
+        self.folder.mkdir(parents=True)
+        (self.folder / "model.ckpt-5.index").touch()
+        setting = next(one for one in settings if one.folder == self.folder.name)
+        epochs = [{"dev": {"matthews": {1: 10.0, 2: 30.0, 3: 20.0}[setting.seed]}}]
+        return sweep.TaskRunResult(setting=setting, folder=self.folder, epochs=epochs)
+
+    monkeypatch.setattr(TaskRun, "train", train)
+    sweep.run(config_of(own, settings=settings))
+    [kept] = (own / "out").rglob("model.ckpt-*.index")
+    assert kept.parent.name == settings[1].folder
 
 
 def test_what_was_trained_is_in_the_results_when_its_answers_cannot_be_written(own, monkeypatch):

@@ -12,7 +12,7 @@ def run(here: Path, flags: Sequence[str]) -> int:
     """One training or evaluation; returns its exit code.
 
     What happens to run N is in `here`/plan.json: "exit 75" (once), "refuses", "seed 7",
-    "batch 256", "fails", "unevaluated". The names of the runs are noted in `here`/calls.
+    "fails", "unevaluated". The names of the runs are noted in `here`/calls.
     """
     given = dict(flag.lstrip("-").split("=", 1) for flag in flags if "=" in flag)
     folder = Path(given["output_dir"])
@@ -29,7 +29,6 @@ def run(here: Path, flags: Sequence[str]) -> int:
         (folder / "run.json").write_text('{"status": "running"}')
         return int(value)
     changes = {"seed": int(value) if word == "seed" else 100 + int(folder.name.partition(".")[0])}
-    changes |= {"global_batch_size": int(value)} if word == "batch" else {}
     accuracies = [0.5] * 16 + [0.5 if word == "fails" else 0.73]
     if "--nodo_train" in flags:
         if word == "unevaluated":
