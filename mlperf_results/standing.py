@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pages
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
@@ -27,11 +28,17 @@ from mlperf_bert.submission.folder import result_files
 from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, require_free, runs_in
 from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
-from mlperf_results import published
+from mlperf_results import published, standing_page
 from mlperf_results.make_published import entry_of
-from mlperf_results.nearest import chosen, recognised, standing_of
-from mlperf_results.published import Entry
-from mlperf_results.standing_page import page
+from mlperf_results.nearest import (
+    Standing,
+    chosen,
+    official_words,
+    recognised,
+    standing_of,
+    unlike,
+)
+from mlperf_results.published import CPU, Entry
 
 
 def read_own(
@@ -102,6 +109,64 @@ def as_csv(entries: Sequence[Entry]) -> str:
         cells = dataclasses.astuple(entry)
         table.writerow(json.dumps(cell) if isinstance(cell, tuple) else cell for cell in cells)
     return text.getvalue()
+
+
+def page(
+    standings: Sequence[Standing],
+    entries: Sequence[Entry],
+    *,
+    ruleset: str,
+    custom_rcps: paths.Location | None = None,
+    conditions: Sequence[str] = (),
+) -> str:
+    """Return the page on one's systems among published ones.
+
+    Args:
+      standings: of one's own systems; may be empty.
+      entries: the published ones.
+      ruleset: whose reference convergence points are drawn, unless there are others.
+      custom_rcps: JSON file of other points.
+      conditions: by which the entries were chosen.
+    """
+    points = convergence.reference_points(ruleset, custom_rcps)
+    limits = f", only {', '.join(conditions)}" if conditions else ""
+    return pages.render(
+        "standing.html",
+        title="Where do I stand?",
+        subtitle=f"MLPerf Training BERT: {len(entries)} published results of rounds "
+        f"{published.ROUNDS[0]} to {published.ROUNDS[-1]}{limits}; reference convergence points "
+        f"of {custom_rcps.name if custom_rcps else f'ruleset {ruleset}'}",
+        columns=("system", "minutes", "samples", "samples/s each", "unlike yours"),
+        standings=standings,
+        facts_of=_facts,
+        words_of=official_words,
+        cells_of=_cells,
+        drawn=standing_page.draw(standings, entries, points),
+        about=published.provenance(),
+    )
+
+
+def _facts(own: Entry) -> str:
+    """Return what the system is, in one line."""
+    number = "unknown number of" if own.accelerators is None else f"{own.accelerators:,}"
+    accelerators = f"{number} accelerators: {own.accelerator_model_name or own.family}"
+    if own.family == CPU:
+        accelerators = own.host_processor_model_name or "processors, no accelerators"
+    tokens = own.max_sequence_length and f"sequences of {own.max_sequence_length} tokens"
+    batch = own.global_batch_size and f"batch {own.global_batch_size:,}"
+    said = [accelerators, own.framework, own.precision, own.division, tokens, batch]
+    return "; ".join(str(each) for each in said if each)
+
+
+def _cells(own: Entry, other: Entry) -> list[str]:
+    rate = other.samples_per_second_per_accelerator
+    return [
+        other.name,
+        "-" if other.minutes is None else f"{other.minutes:,.4g}",
+        "-" if other.samples_mean is None else f"{other.samples_mean:,.0f}",
+        "-" if rate is None else f"{rate:,.4g}",
+        "; ".join(unlike(own, other)) or "-",
+    ]
 
 
 @ends_in_one_line("standing")

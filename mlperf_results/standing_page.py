@@ -1,151 +1,370 @@
-"""The page of a standing: its data as JSON, which templates/standing.js filters, sorts and draws.
+"""The plots, filters and table of a standing page: Bokeh's, which need no server.
 
-The page needs no server, and loads nothing.
+Bokeh's own code goes into the page; what reacts to the filters is JavaScript in `CustomJS`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bokeh.document import Document
+from bokeh.embed import components
+from bokeh.models import (
+    BooleanFilter,
+    CDSView,
+    ColumnDataSource,
+    CustomJS,
+    CustomJSTickFormatter,
+    DataRange1d,
+    HoverTool,
+    Model,
+    NumeralTickFormatter,
+)
+from bokeh.models.annotations import Span
+from bokeh.models.renderers import GlyphRenderer
+from bokeh.models.widgets import (
+    DataTable,
+    Div,
+    MultiChoice,
+    NumberFormatter,
+    Select,
+    StringFormatter,
+    TableColumn,
+    TextInput,
+)
+from bokeh.palettes import Category20_20, Dark2_8
+from bokeh.plotting import figure
+from bokeh.resources import Resources
 
 import pages
-from mlperf_bert.files import paths
-from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.convergence import ReferencePoint
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
-from mlperf_results import published
-from mlperf_results.nearest import Standing, official_words, unlike
-from mlperf_results.published import CPU, Entry
-from pages.charts import RED
+from mlperf_results.nearest import Standing
+from mlperf_results.published import Entry
+from pages.charts import GREEN, INK, RED
 
 YOURS = "yours"
+_HEIGHT_PIXELS = 420
 _MOST_CURVES = 8
 """That are drawn before any is chosen."""
-_LIGHTNESS = (34, 46, 58)
+_HOVER = [
+    ("system", "@name"),
+    ("accelerators", "@accelerators_text of @family"),
+    ("batch", "@batch{0,0}"),
+    ("time to train", "@minutes{0,0.00} min"),
+    ("samples to converge", "@samples{0,0}"),
+    ("samples/s per accelerator", "@rate{0,0.0}"),
+    ("framework", "@framework"),
+    ("unlike", "@caveat"),
+    ("RCP", "@rcp"),
+    ("official checker", "@rcp_unaided"),
+]
+_SHORT = "return tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e3 ? `${tick / 1e3}k` : `${tick}`"
 
 
-def page(
+@dataclass(frozen=True)
+class Drawn:
+    """What goes into the page."""
+
+    library: str
+    """Bokeh's own code, in script tags."""
+    script: str
+    places: Mapping[str, str]
+    """Name of a plot, a filter or the table -> the element that it will fill."""
+    colors: Mapping[str, str]
+    """Family of accelerators -> its colour in all plots."""
+
+
+def draw(
     standings: Sequence[Standing],
     entries: Sequence[Entry],
-    *,
-    ruleset: str,
-    custom_rcps: paths.Location | None = None,
-    conditions: Sequence[str] = (),
-) -> str:
-    """Return the page on one's systems among published ones.
-
-    Args:
-      standings: of one's own systems; may be empty.
-      entries: the published ones.
-      ruleset: whose reference convergence points are drawn, unless there are others.
-      custom_rcps: JSON file of other points.
-      conditions: by which the entries were chosen.
-    """
-    points = convergence.reference_points(ruleset, custom_rcps)
-    limits = f", only {', '.join(conditions)}" if conditions else ""
-    colors = _colors([*(standing.own for standing in standings), *entries])
-    return pages.render(
-        "standing.html",
-        title="Where do I stand?",
-        subtitle=f"MLPerf Training BERT: {len(entries)} published results of rounds "
-        f"{published.ROUNDS[0]} to {published.ROUNDS[-1]}{limits}; reference convergence points "
-        f"of {custom_rcps.name if custom_rcps else f'ruleset {ruleset}'}",
-        columns=("system", "minutes", "samples", "samples/s each", "unlike yours"),
-        standings=standings,
-        facts_of=_facts,
-        words_of=official_words,
-        cells_of=_cells,
-        choices=_choices(entries),
-        colors=colors,
-        data={
-            "rows": _rows(standings, entries, colors),
-            "points": [
-                {"batch": batch, "mean": point.mean_samples, "least": point.min_mean_samples}
-                for batch, point in points.items()
-            ],
-            "target": TARGET_MASKED_LM_ACCURACY,
-            "own_color": RED,
-        },
-        script=pages.text("standing.js"),
-        about=published.provenance(),
-    )
-
-
-def _facts(own: Entry) -> str:
-    """Return what the system is, in one line."""
-    number = "unknown number of" if own.accelerators is None else f"{own.accelerators:,}"
-    accelerators = f"{number} accelerators: {own.accelerator_model_name or own.family}"
-    if own.family == CPU:
-        accelerators = own.host_processor_model_name or "processors, no accelerators"
-    tokens = own.max_sequence_length and f"sequences of {own.max_sequence_length} tokens"
-    batch = own.global_batch_size and f"batch {own.global_batch_size:,}"
-    said = [accelerators, own.framework, own.precision, own.division, tokens, batch]
-    return "; ".join(str(each) for each in said if each)
-
-
-def _cells(own: Entry, other: Entry) -> list[str]:
-    rate = other.samples_per_second_per_accelerator
-    return [
-        other.name,
-        "-" if other.minutes is None else f"{other.minutes:,.4g}",
-        "-" if other.samples_mean is None else f"{other.samples_mean:,.0f}",
-        "-" if rate is None else f"{rate:,.4g}",
-        "; ".join(unlike(own, other)) or "-",
+    points: Mapping[int, ReferencePoint],
+) -> Drawn:
+    """Draw all that reacts: filters, table and plots."""
+    own = [standing.own for standing in standings]
+    everything = [*own, *entries]  # one's own first: the table begins with them
+    colors = _colors(everything)
+    each = [
+        *(_row(entry, True, RED) for entry in own),
+        *(_row(entry, False, colors[entry.family]) for entry in entries),
     ]
-
-
-def _choices(entries: Sequence[Entry]) -> Mapping[str, tuple[str, list[str]]]:
-    """Return the title of each filter with options, and these."""
-    frameworks = {name for entry in entries for name in entry.frameworks}
-    return {
-        "round": ("Rounds", sorted({entry.round for entry in entries})),
-        "family": ("Accelerator", sorted({entry.family for entry in entries})),
-        "framework": ("Framework", sorted(frameworks)),
+    columns = {name: [row[name] for row in each] for name in each[0]}
+    rows, runs = ColumnDataSource(columns), ColumnDataSource(_runs(everything, columns))
+    row_filter = BooleanFilter(booleans=[True] * len(everything))
+    run_filter = BooleanFilter(booleans=[True] * len(runs.data["row"]))
+    lines, curves = (ColumnDataSource({name: [] for name in names}) for names in (
+        ("xs", "ys", "color", "family"), ("xs", "ys", "color", "name")))  # fmt: skip
+    rows.selected.indices = _chosen(standings, everything)
+    count, legend = (
+        Div(text="", sizing_mode="stretch_width", styles={"font-size": "13px"}) for _ in range(2)
+    )
+    filters = _filters(entries)
+    of_rows = {"rows": rows, "row_filter": row_filter, "lines": lines, "count": count}
+    of_runs = {"runs": runs, "run_filter": run_filter}
+    apply = CustomJS(args=of_rows | of_runs | filters, code=pages.text("standing_filter.js"))
+    for widget in filters.values():
+        widget.js_on_change("value_input" if isinstance(widget, TextInput) else "value", apply)
+    # Red is one's own in every plot.
+    colors_of_curves = {"own_color": RED, "palette": [c for c in Dark2_8 if c != RED]}
+    of_curves = {"rows": rows, "curves": curves, "legend": legend}
+    show = CustomJS(args=of_curves | colors_of_curves, code=pages.text("standing_curves.js"))
+    rows.selected.js_on_change("indices", show)
+    views = _views(rows, row_filter)
+    minutes = _over_accelerators(rows, views, "minutes", "minutes", y_axis_type="log")
+    minutes.multi_line(
+        "xs", "ys", color="color", source=lines, line_width=1.5, alpha=0.6, level="underlay"
+    )
+    shown: dict[str, Model] = {
+        **{f"filter_{name}": widget for name, widget in filters.items()},
+        "count": count,
+        "legend": legend,
+        "minutes": minutes,
+        "rate": _over_accelerators(
+            rows, views, "rate", "samples/s per accelerator", y_range=DataRange1d(start=0)
+        ),
+        "convergence": _convergence(runs, _views(runs, run_filter), points),
+        "accuracy": _accuracy(curves),
+        "table": _table(rows, views[0]),
     }
+    for name, model in (shown | of_rows).items():
+        model.name = name  # by which a script finds it in the page
+    document = Document()
+    for model in shown.values():
+        document.add_root(model)
+    # As the filters stand at first: closed results, with a line through the fastest.
+    document.js_on_event("document_ready", apply, show)
+    return Drawn(_library(), *components(shown), colors)
+
+
+def _chosen(standings: Sequence[Standing], everything: Sequence[Entry]) -> list[int]:
+    """The rows whose curves are shown at first."""
+    # A page with many curves shows nothing: some of the neighbours of each are chosen.
+    num_each = max(_MOST_CURVES // max(len(standings), 1), 1)
+    neighbours = {other.name for standing in standings for other in standing.neighbours[:num_each]}
+    return [place for place, entry in enumerate(everything) if entry.name in neighbours]
+
+
+def _library() -> str:
+    """Bokeh's own script, inline: the page loads nothing from elsewhere."""
+    code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
+    return Resources(mode="inline", components=code, log_level="error").render_js()
 
 
 def _colors(entries: Sequence[Entry]) -> dict[str, str]:
     """Give a colour to each family, those with most results first."""
     names = [entry.family for entry in entries]
+    # So that the most frequent ones have the strongest colours.
     ordered = sorted(set(names), key=lambda name: (-names.count(name), name))
-    # By the golden section of the hues from 20 to 340 degrees, for red is one's own: those that
-    # stand beside each other in the list are far apart.
-    return {
-        name: f"hsl({20 + place * 197.77 % 320:.0f} 70% {_LIGHTNESS[place % 3]}%)"
-        for place, name in enumerate(ordered)
-    }
+    strong, pale = Category20_20[::2], Category20_20[1::2]
+    palette = [color for color in (*strong, *Dark2_8, *pale) if color != Category20_20[6]]
+    return {name: palette[place % len(palette)] for place, name in enumerate(ordered)}
 
 
-def _rows(
-    standings: Sequence[Standing], entries: Sequence[Entry], colors: Mapping[str, str]
-) -> list[dict[str, object]]:
-    """Return what plots and table show of each entry; one's own come first, as in the table."""
-    # A page with many curves shows nothing: some of the neighbours of each are chosen.
-    num_each = max(_MOST_CURVES // max(len(standings), 1), 1)
-    chosen = {other.name for standing in standings for other in standing.neighbours[:num_each]}
-    own = [_row(standing.own, RED) | {"round": YOURS, "is_own": True} for standing in standings]
-    rows = own + [_row(entry, colors[entry.family]) for entry in entries]
-    return [row | {"chosen": row["name"] in chosen} for row in rows]
-
-
-def _row(entry: Entry, color: str) -> dict[str, object]:
+def _row(entry: Entry, is_own: bool, color: str) -> dict[str, object]:
+    """Return what plots and table show of an entry."""
     twin = entry.same_logs_as
-    runs = zip(entry.run_samples, entry.run_minutes, strict=True)
     return {
         "name": entry.name,
-        "round": entry.round,
+        "round": entry.round or YOURS,
         "family": entry.family,
         "color": color,
-        "division": entry.division,
+        "division": entry.division or "",
         "framework": entry.framework or "",
-        "frameworks": entry.frameworks,
-        "accelerators": entry.accelerators,
-        "batch": entry.global_batch_size,
-        "minutes": entry.minutes,
-        "samples": entry.samples_mean,
-        "rate": entry.samples_per_second_per_accelerator,
-        "per_watt": entry.samples_per_joule,
-        "caveat": entry.caveat or (f"same runs as {twin}" if twin and entry.round else ""),
-        "departs": bool(entry.departures),
+        "frameworks": list(entry.frameworks),
+        "accelerators": entry.accelerators or math.nan,
+        "accelerators_text": "unknown" if entry.accelerators is None else str(entry.accelerators),
+        "batch": entry.global_batch_size or math.nan,
+        "minutes": entry.minutes or math.nan,
+        "samples": entry.samples_mean or math.nan,
+        "rate": entry.samples_per_second_per_accelerator or math.nan,
+        "per_watt": entry.samples_per_joule or math.nan,
+        "caveat": entry.caveat or ("" if is_own or not twin else f"same runs as {twin}"),
         "rcp": entry.rcp or "",
         "rcp_unaided": entry.rcp_unaided or "",
-        "is_own": False,
-        "runs": [{"samples": samples, "minutes": minutes} for samples, minutes in runs if samples],
-        "curve": entry.curve,
+        "is_own": is_own,
+        "marker": _marker(entry, is_own),
+        "size": 18 if is_own else 8,
+        "curve_x": [samples for samples, _ in entry.curve],
+        "curve_y": [accuracy for _, accuracy in entry.curve],
     }
+
+
+def _marker(entry: Entry, is_own: bool) -> str:
+    if is_own:
+        return "square_x" if entry.departures else "star"
+    return "x" if entry.departures else "circle"
+
+
+def _runs(entries: Sequence[Entry], rows: Mapping[str, Sequence]) -> dict[str, list]:
+    """Return a row for each converged run whose samples are known, with columns of its entry."""
+    counted = [
+        (place, samples, minutes)
+        for place, entry in enumerate(entries)
+        for samples, minutes in zip(entry.run_samples, entry.run_minutes, strict=True)
+        if samples and entry.global_batch_size
+    ]
+    places = [place for place, *_ in counted]
+    of_entry = ("name", "batch", "color", "caveat", "is_own", "marker")
+    return {
+        "row": places,
+        "samples": [samples for _, samples, _ in counted],
+        "minutes": [minutes for *_, minutes in counted],
+        "size": [16 if rows["is_own"][place] else 5 for place in places],
+        **{name: [rows[name][place] for place in places] for name in of_entry},
+    }
+
+
+def _filters(entries: Sequence[Entry]) -> dict[str, Model]:
+    """Return the widgets by their names in the script."""
+    divisions: Any = ["all", "closed", "open"]
+    families: Any = sorted({entry.family for entry in entries})
+    frameworks: Any = sorted({name for entry in entries for name in entry.frameworks})
+    rounds: Any = sorted({entry.round for entry in entries})
+    wide: Any = {"sizing_mode": "stretch_width"}
+    return {
+        "division": Select(title="Division", options=divisions, value="closed", **wide),
+        "round": MultiChoice(title="Rounds", options=rounds, **wide),
+        "family": MultiChoice(title="Accelerator", options=families, **wide),
+        "framework": MultiChoice(title="Framework", options=frameworks, **wide),
+        "accelerators": TextInput(title="Number of accelerators", placeholder="8 or 8..64", **wide),
+        "batch": TextInput(title="Global batch size", placeholder="448 or 256..1024", **wide),
+        "text": TextInput(title="Name contains", placeholder="organisation, system", **wide),
+    }
+
+
+def _figure(x_label: str, y_label: str, **options: Any) -> figure:
+    drawn = figure(
+        height=_HEIGHT_PIXELS,
+        sizing_mode="stretch_width",
+        tools="pan,box_zoom,reset,save",
+        toolbar_location="above",
+        x_axis_label=x_label,
+        y_axis_label=y_label,
+        **options,
+    )
+    drawn.toolbar.logo = None
+    return drawn
+
+
+def _add_hover(drawn: figure, renderers: Sequence[GlyphRenderer], tooltips: Sequence) -> None:
+    drawn.add_tools(HoverTool(renderers=list(renderers), tooltips=list(tooltips), limit=4))
+
+
+def _views(source: ColumnDataSource, row_filter: BooleanFilter) -> tuple[CDSView, CDSView]:
+    """Return what is drawn: all that the filters leave, then one's own on top."""
+    # The filters never hide one's own.
+    own = BooleanFilter(booleans=list(source.data["is_own"]))
+    return CDSView(filter=row_filter), CDSView(filter=own)
+
+
+def _scatter(
+    drawn: figure, source: ColumnDataSource, views: Sequence[CDSView], x: str, y: str
+) -> list[GlyphRenderer]:
+    return [
+        drawn.scatter(
+            x,
+            y,
+            source=source,
+            view=view,
+            marker="marker",
+            size="size",
+            color="color",
+            alpha=0.75,
+            selection_line_color=INK,
+            selection_alpha=1,
+            nonselection_alpha=0.75,
+        )
+        for view in views
+    ]
+
+
+def _over_accelerators(
+    rows: ColumnDataSource, views: Sequence[CDSView], column: str, label: str, **options: Any
+) -> figure:
+    drawn = _figure("accelerators", label, x_axis_type="log", **options)
+    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", column)[:1], _HOVER)
+    drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
+    drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
+    return drawn
+
+
+def _convergence(
+    runs: ColumnDataSource, views: Sequence[CDSView], points: Mapping[int, ReferencePoint]
+) -> figure:
+    drawn = _figure("global batch size", "samples to converge", x_axis_type="log")
+    reference = ColumnDataSource(
+        {
+            "batch": list(points),
+            "mean": [point.mean_samples for point in points.values()],
+            "least": [point.min_mean_samples for point in points.values()],
+        }
+    )
+    known = _scatter(drawn, runs, views, "batch", "samples")
+    drawn.line("batch", "mean", color=GREEN, source=reference, line_width=2)
+    drawn.line("batch", "least", color=RED, source=reference, line_width=2, line_dash="dashed")
+    means = drawn.scatter("batch", "mean", color=GREEN, size=8, source=reference)
+    _add_hover(
+        drawn,
+        known[:1],
+        [("system", "@name"), ("batch", "@batch{0,0}"), ("samples", "@samples{0,0}"),
+         ("minutes", "@minutes{0,0.00}"), ("unlike", "@caveat")],
+    )  # fmt: skip
+    _add_hover(
+        drawn,
+        [means],
+        [("reference at batch", "@batch{0,0}"), ("mean", "@mean{0,0}"),
+         ("credible from", "@least{0,0}")],
+    )  # fmt: skip
+    drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
+    drawn.yaxis.formatter = CustomJSTickFormatter(code=_SHORT)
+    return drawn
+
+
+def _accuracy(curves: ColumnDataSource) -> figure:
+    drawn = _figure("samples", "masked-LM accuracy")
+    line = drawn.multi_line("xs", "ys", color="color", source=curves, line_width=2, alpha=0.85)
+    _add_hover(
+        drawn,
+        [line],
+        [("system", "@name"), ("samples", "$x{0,0}"), ("accuracy", "$y{0.0000}")],
+    )
+    target = Span(
+        location=TARGET_MASKED_LM_ACCURACY, dimension="width", line_color=RED, line_dash="dashed"
+    )
+    drawn.add_layout(target)
+    drawn.xaxis.formatter = CustomJSTickFormatter(code=_SHORT)
+    return drawn
+
+
+def _table(rows: ColumnDataSource, view: CDSView) -> DataTable:
+    columns = [
+        ("name", "system", 260, None),
+        ("minutes", "minutes", 80, "0,0.00"),
+        ("accelerators", "accelerators", 90, "0,0"),
+        ("family", "accelerator", 100, None),
+        ("batch", "batch", 70, "0,0"),
+        ("samples", "samples", 90, "0,0"),
+        ("rate", "samples/s each", 100, "0,0.0"),
+        ("per_watt", "per watt", 70, "0.000"),
+        ("framework", "framework", 200, None),
+        ("caveat", "unlike", 200, None),
+        ("rcp", "RCP, today's checker", 330, None),
+        ("rcp_unaided", "the same, counting by epoch_num", 330, None),
+    ]
+    shown = []
+    for field, title, width, spec in columns:
+        number = NumberFormatter(format=spec or "", nan_format="-", text_align="right")
+        formatter = number if spec else StringFormatter()
+        shown.append(TableColumn(field=field, title=title, width=width, formatter=formatter))
+    return DataTable(
+        source=rows,
+        view=view,
+        columns=shown,
+        autosize_mode="none",
+        index_position=None,
+        selectable="checkbox",
+        reorderable=False,
+        height=_HEIGHT_PIXELS,
+        sizing_mode="stretch_width",
+    )
