@@ -10,6 +10,7 @@ import pytest
 from tensorflow import errors
 
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.mlperf.logs import read_run
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import run_logs
 from tests.fixtures import REPOSITORY
@@ -101,6 +102,9 @@ def test_the_logs_of_a_resumed_run_are_one_curve(tmp_path):
     assert [e.accuracy for e in run.evaluations] == [0.3, 0.41, 0.51, 0.61, 0.73]
     assert [e.samples for e in run.evaluations] == [150_080 * n for n in range(1, 6)]
     assert run.status == "success" and run.path.name == "bert.log"
+    pieces = [read_run(log, may_run=True) for log in sorted(tmp_path.iterdir())]
+    assert run.minutes == pytest.approx(sum(piece.minutes for piece in pieces))
+    assert run.evaluations[-1].minutes > pieces[0].minutes
 
 
 def test_of_two_evaluations_after_as_many_samples_the_last_one_counts(tmp_path):

@@ -8,10 +8,11 @@ import pytest
 
 from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.submission import verdict
+from mlperf_bert.submission import official, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
 from tests.mlperf.example_log import write_log
+from tests.submission import timed_log
 
 
 def test_olympic_mean():
@@ -31,6 +32,20 @@ def test_problems_of_a_result(tmp_path):
         "the same seed in several runs",
         "2 runs did not converge, the rules forgive 1",
     ]
+
+
+def test_a_failed_run_is_the_slowest_that_is_left_out(tmp_path, monkeypatch):
+    for number in range(1, 11):
+        status = "aborted" if number == 2 else "success"
+        timed_log.write_log(
+            tmp_path / "box" / "bert" / f"result_{number}.txt", number, seed=number, status=status
+        )
+    passed = RcpVerdict(True, "", None, None, None, 1.0)
+    monkeypatch.setattr(verdict, "check_rcp", lambda *_, **__: passed)
+    monkeypatch.setattr(verdict, "check_log", lambda log, ruleset: Verdict(log, ruleset, True, ()))
+    monkeypatch.setattr(official, "check_seeds", lambda *_: ToolVerdict("seed checker", True))
+    found = verdict.judge(tmp_path / "box", "5.0.0")
+    assert found.olympic_minutes == pytest.approx(sum(range(3, 11)) / 8) and found.passed
 
 
 @pytest.mark.parametrize(
