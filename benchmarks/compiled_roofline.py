@@ -227,10 +227,10 @@ def main() -> int:
     compile_step.without_hardware()
     programs = []
     for folder in given.steps:
-        signature, entry = compile_step.step_of(Path(folder), run_step.TRAINING, 1)
+        exported, entry = compile_step.step_of(Path(folder), run_step.TRAINING, 1)
         devices = compile_step.devices_of(given.device, 1)
-        text = run_step.lowered(folder, entry, devices, signature).compile().as_text()
-        programs.append(parts_of(text or "", entry, signature["bert_config"], **speeds))
+        text = exported.lowered(entry, devices).compile().as_text() or ""
+        programs.append(parts_of(text, entry, exported.signature["bert_config"], **speeds))
     print("\n".join(table(programs, **speeds)))
     return 0
 

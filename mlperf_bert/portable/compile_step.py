@@ -14,18 +14,14 @@ Exit code: 0 all fit; 3 a program does not fit; 1 one does not compile, or an er
 
 import argparse
 import collections
-import contextlib
 import dataclasses
 import importlib.metadata
-import importlib.util
-import json
 import math
 import os
 import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 try:
     import jax
@@ -33,22 +29,21 @@ try:
     from jax.interpreters import mlir
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
+    from jaxlib.mlir.passmanager import PassManager
 
     if __package__:  # of the project; a copy stands alone beside run_step.py
         from mlperf_bert.portable import run_step
-        from mlperf_bert.portable.run_step import jax_step
     else:
         sys.path.append(str(Path(__file__).resolve().parent))  # as in run_step.py
         import run_step  # type: ignore[no-redef]
-        from run_step import jax_step  # type: ignore[no-redef]
 except ImportError as error:
     sys.exit(
         f"compile_step.py: {error}: pip install jax numpy; run_step.py and jax_step.py must be "
         "beside it"
     )
 
+jax_step = run_step.jax_step
 GIB = 2**30
-DOES_NOT_FIT = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,13 +64,6 @@ class Device:
     """Of the topology."""
     target: str = ""
     """Of a GPU: XLA's GpuTargetConfigProto as text."""
-
-    @property
-    def tflop(self) -> float:
-        """Peak of dense products in bfloat16, per second."""
-        peak = run_step.peak_tflop(self.kind)
-        assert peak, f"{self.kind} is not in run_step.PEAK_TFLOP"
-        return peak
 
 
 def tpu(kind: str, memory_gib: float, gb_per_second: float, *shapes: str, **options) -> Device:
@@ -184,29 +172,24 @@ def without_hardware() -> None:
 
 def devices_of(name: str, count: int) -> list:
     """The devices of a topology that is not there."""
-    device, needed = DEVICES[name], "jax[cuda12]" if name in GPUS else "libtpu"
-    module = "jax_cuda12_plugin" if name in GPUS else "libtpu"
-    if importlib.util.find_spec(module) is None and (
-        name not in GPUS or importlib.util.find_spec("jax_cuda13_plugin") is None
-    ):
-        raise NoCompiler(f"its compiler is not installed: pip install '{needed}'")
+    device = DEVICES[name]
     try:
         if name in GPUS:
-            found = topologies.get_topology_desc(
+            topology = topologies.get_topology_desc(
                 platform="cuda", topology_name="", target_config=device.target,
                 topology=f"1x1x{count}",
             )  # fmt: skip
         else:
-            found = topologies.get_topology_desc(
+            topology = topologies.get_topology_desc(
                 platform="tpu", topology_name=device.shapes[count], **device.options
             )
     except Exception as error:  # each compiler has exceptions of its own
-        version = importlib.metadata.version("jax")
+        needed = "jax[cuda12]" if name in GPUS else "libtpu"
         raise NoCompiler(
-            f"jax {version} has no such topology: pip install --upgrade jax '{needed}' "
+            f"its compiler is not installed, or too old: pip install --upgrade jax '{needed}' "
             f"({first_line(error)})"
         ) from error
-    return list(found.devices[:count])
+    return list(topology.devices[:count])
 
 
 GPUS = [name for name, device in DEVICES.items() if device.target]
@@ -309,44 +292,30 @@ def all_reduce_bytes(text: str) -> int:
 
 
 def product_flop(program: bytes) -> int:
-    """FLOP of the matrix products of a program in StableHLO, two for each multiplication.
-
-    Products that nobody uses, such as one that is computed again only for its gradient, go first.
-    """
+    """FLOP of the matrix products of a program in StableHLO, two for each multiplication."""
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, program)
-        # From the last to the first, so that what only an unused operation uses goes too.
-        every = reversed(jax_step.operations(module))
-        return sum(_product_flop(each) for each in every if not _erased(each))
-
-
-def _erased(operation: Any) -> bool:
-    """Whether nobody uses an operation, which is erased then."""
-    results = list(operation.results)
-    if not results or operation.regions or any(list(each.uses) for each in results):
-        return False
-    operation.erase()
-    return True
-
-
-def _product_flop(operation: Any) -> int:
-    if operation.name not in ("stablehlo.dot_general", "stablehlo.dot"):
-        return 0
-    left = ir.RankedTensorType(operation.operands[0].type).shape
-    over = [len(left) - 1]
-    if operation.name == "stablehlo.dot_general":
-        numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
-        over = numbers.lhs_contracting_dimensions
-    size = math.prod(ir.RankedTensorType(operation.results[0].type).shape)
-    return 2 * size * math.prod(left[n] for n in over)
+        # Without products that nobody uses, such as one computed again only for its gradient.
+        PassManager.parse("builtin.module(canonicalize)").run(module.operation)
+        flop = 0
+        for each in jax_step.operations(module):
+            if each.name in ("stablehlo.dot_general", "stablehlo.dot"):
+                left = ir.RankedTensorType(each.operands[0].type).shape
+                over = [len(left) - 1]
+                if each.name == "stablehlo.dot_general":
+                    numbers = each.attributes["dot_dimension_numbers"]
+                    over = stablehlo.DotDimensionNumbers(numbers).lhs_contracting_dimensions
+                size = math.prod(ir.RankedTensorType(each.results[0].type).shape)
+                flop += 2 * size * math.prod(left[n] for n in over)
+        return flop
 
 
 # --- one program for one device -------------------------------------------------------------------
 
 
-def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) -> dict:
+def compiled(exported: run_step.Exported, entry: dict, name: str, count: int) -> dict:
     """The figures of one program, or why there are none."""
-    device = DEVICES[name]
+    device, folder = DEVICES[name], exported.folder
     row = {
         "step": folder.name,
         "file": entry["file"],
@@ -354,13 +323,12 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
         "num_devices": count,
         "num_examples": entry["num_examples"] * count,
         "usable_bytes": device.memory_bytes,
-        "arguments_bytes": None,
     }
     began = time.perf_counter()
     try:
         devices = devices_of(name, count)
         row["device_kind"] = devices[0].device_kind
-        program = run_step.lowered(folder, entry, devices, signature).compile()
+        program = exported.lowered(entry, devices).compile()
     except NoCompiler as error:
         return row | {"result": "no compiler", "reason": str(error)}
     except Exception as error:  # each compiler has exceptions of its own
@@ -391,14 +359,12 @@ def refused(reason: str, entry: dict) -> dict:
     is_full = "RESOURCE_EXHAUSTED" in reason and "Shared memory" not in reason
     if not temporary and not is_full:
         return {"result": "does not compile", "reason": reason}
-    sizes = [(8 if v["dtype"].endswith("64") else 4, v["shape"]) for v in entry["inputs"]]
-    arguments = sum(size * math.prod(shape) for size, shape in sizes)
     return {
         "result": "does not fit",
         "reason": reason,
-        "arguments_bytes": arguments,
+        "arguments_bytes": entry["state_bytes"],  # without the batch, which is small
         "temporary_bytes": temporary,
-        "peak_bytes": temporary and temporary + arguments,
+        "peak_bytes": temporary and temporary + entry["state_bytes"],
     }
 
 
@@ -406,7 +372,9 @@ def bounds(text: str, folder: Path, entry: dict, device: Device, count: int) -> 
     """What the compiled program of each device moves and multiplies, and needs at least."""
     found = kernels(text, device.cache_bytes)
     flop = product_flop((folder / entry["file"]).read_bytes())
-    products = flop / device.tflop / 1e12
+    peak = run_step.peak_tflop(device.kind)
+    assert peak, f"{device.kind} is not in run_step.PEAK_TFLOP"
+    products = flop / peak / 1e12
     memory = sum(found.values()) / device.gb_per_second / 1e9
     return {
         "num_kernels": len(found),
@@ -457,103 +425,71 @@ def cells(row: dict) -> list[str]:
     return [cell(key) for key in COLUMNS]
 
 
-def show(*cells: str) -> None:
-    """Prints a row of a table in Markdown."""
-    print(f"| {' | '.join(cells)} |", flush=True)
-
-
-def versions() -> dict[str, str]:
-    """Of the compilers."""
-    found = {}
-    for name in ("jax", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
 def parse_devices(text: str) -> list[tuple[str, int]]:
-    """`tpu-v3,h100:8` -> [("tpu-v3", 1), ("h100", 8)]; wrong ones end the program."""
-    found = []
-    for word in text.split(","):
+    """`tpu-v3,h100:8` -> [("tpu-v3", 1), ("h100", 8)]; wrong ones are wrong usage."""
+    parsed = []
+    for word in run_step.not_empty(text).split(","):
         name, _, number = word.partition(":")
         if name not in DEVICES:
-            usage(f"--devices={word}: not known; choose of {', '.join(DEVICES)}")
+            raise argparse.ArgumentTypeError(f"{word}: not known; choose of {', '.join(DEVICES)}")
         sizes = DEVICES[name].shapes
         count = int(number or 1) if re.fullmatch(r"\d{0,4}", number) else 0
         if not count or (sizes and count not in sizes):
             known = ", ".join(map(str, sizes)) or "1 to 9999"
-            usage(f"--devices={word}: give a number of devices that {name} has: {known}")
-        found.append((name, count))
-    return found
-
-
-def usage(reason: str) -> None:
-    """Ends the program."""
-    print(f"compile_step.py: {reason}", file=sys.stderr)
-    sys.exit(2)
+            raise argparse.ArgumentTypeError(f"{word}: give a number that {name} has: {known}")
+        parsed.append((name, count))
+    return parsed
 
 
 def main() -> None:
     """Compiles every step for every device, and prints a row for each."""
-    parser = argparse.ArgumentParser(
+    parser = run_step.Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     folders = "folders of mlperf_bert.portable.export"
     parser.add_argument("steps", type=run_step.path, nargs="+", metavar="STEP", help=folders)
-    parser.add_argument(
-        "--devices",
-        type=run_step.not_empty,
-        required=True,
-        help=f"of {','.join(DEVICES)}; h100:8 for eight",
-    )
-    parser.add_argument(
-        "--kind", choices=(run_step.TRAINING, "evaluation"), default="training", help="of step"
-    )
+    devices = f"of {','.join(DEVICES)}; h100:8 for eight"
+    parser.add_argument("--devices", type=parse_devices, required=True, help=devices)
+    kinds = (run_step.TRAINING, "evaluation")
+    parser.add_argument("--kind", choices=kinds, default=run_step.TRAINING, help="of step")
     parser.add_argument("--num_rows", type=int, help="of packed batches; if not given, the most")
-    parser.add_argument("--output", type=run_step.path, help="also write all figures, as JSON")
+    parser.add_argument("--output", type=run_step.json_file, help="also write all figures, as JSON")
     given = parser.parse_args()
-    wanted = parse_devices(given.devices)
-    if given.output and (
-        given.output.suffix != ".json"
-        or given.output.name == "signature.json"  # of an exported step
-        or not given.output.parent.is_dir()
-    ):
-        usage(f"--output={given.output}: name a .json file, in a folder that is there")
-    if given.kind != run_step.TRAINING and any(count > 1 for _, count in wanted):
-        usage("an evaluation is compiled for one device: leave out the number of devices")
+    most = max(count for _, count in given.devices)
+    if given.kind != run_step.TRAINING and most > 1:
+        parser.error("an evaluation is compiled for one device: leave out the number of devices")
     without_hardware()
-    most = max(count for _, count in wanted)
-    steps = [(folder, *step_of(folder, given.kind, most, given.num_rows)) for folder in given.steps]
+    steps = [step_of(folder, given.kind, most, given.num_rows) for folder in given.steps]
     rows: list[dict] = []
-    show(*COLUMNS.values())
-    show(*["---"] * len(COLUMNS))
-    for folder, signature, entry in steps:
-        for name, count in wanted:
-            rows.append(compiled(folder, signature, entry, name, count))
-            show(*cells(rows[-1]))
+    print(f"| {' | '.join(COLUMNS.values())} |\n{'| --- ' * len(COLUMNS)}|")
+    for exported, entry in steps:
+        for name, count in given.devices:
+            rows.append(compiled(exported, entry, name, count))
+            print(f"| {' | '.join(cells(rows[-1]))} |", flush=True)
     for row in (row for row in rows if "reason" in row):
         print(f"- {row['step']}, {row['device']}: {row['reason']}")
     if given.output:
-        beside = given.output.with_name(f".{given.output.name}.partial")
-        beside.write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1) + "\n")
-        beside.replace(given.output)
+        compilers = ("jax", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
+        installed = {each.name: each.version for each in importlib.metadata.distributions()}
+        versions = {name: installed[name] for name in compilers if name in installed}
+        run_step.write_json(given.output, {"versions": versions, "rows": rows})
     results = {row["result"] for row in rows}
     if results & {"does not compile", "no compiler"}:
         sys.exit(1)
-    sys.exit(DOES_NOT_FIT if "does not fit" in results else 0)
+    sys.exit(3 if "does not fit" in results else 0)
 
 
 def step_of(
     folder: Path, kind: str, num_devices: int, num_rows: int | None = None
-) -> tuple[dict, dict]:
-    """Signature and entry of a program, of the most rows if not given; a bad one ends this one."""
+) -> tuple[run_step.Exported, dict]:
+    """A step and its entry, of the most rows if not given; a bad one ends this program."""
     try:
         exported = run_step.Exported(folder, kind, num_devices)
         rows = max(exported.entries) if num_rows is None else num_rows
         if rows not in exported.entries:
             raise ValueError(f"it has no program of {rows} rows, but of {[*exported.entries]}")
-        return exported.signature, exported.entries[rows]
-    except run_step.NOT_WHOLE as error:
+        return exported, exported.entries[rows]
+    except Exception as error:  # nothing of a folder is checked before it is used
         sys.exit(f"compile_step.py: {folder}: {type(error).__name__}: {first_line(error)}")
 
 

@@ -12,8 +12,6 @@ run_step.py            and compile_step.py, with jax_step.py, which both need: c
 import contextlib
 import dataclasses
 import itertools
-import sys
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,12 +25,11 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import checked, packing, pipeline
-from mlperf_bert.messages import Finding, Progress
+from mlperf_bert.messages import Progress
 from mlperf_bert.options import option
 from mlperf_bert.portable import flop
 from mlperf_bert.programs import program, stablehlo
 from mlperf_bert.programs.config import LOSSES, Compilation
-from mlperf_bert.programs.program import Program
 from mlperf_bert.programs.steps import Evaluator, Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Setup
@@ -46,9 +43,6 @@ _GIVEN = (program.BATCH, program.SEED, program.COUNT, program.GRADIENT)
 # What results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
 _EXPORT = Compilation(passes=True, step=False, by_others=True, reason="its user compiles it")
-
-_RECORDED_STEPS = 3
-
 _COPIES = ("portable/run_step.py", "portable/compile_step.py", "programs/jax_step.py")
 
 Batch = dict[str, tf.Tensor]
@@ -62,24 +56,9 @@ class Wanted:
     data_parallel: bool = option(True, "Also export the halves of a step of many devices.")
     barriers: bool = option(True, "Tell XLA what to keep: for GPUs. Give --nobarriers for TPUs.")
     num_batches: int = option(8, "Real batches to write into the folder.", at_least=1)
-    num_recorded_steps: int | None = option(
-        None,
-        "Steps that TensorFlow runs, to compare with; if not given, 3 where memory suffices.",
-        kind=int,
-        at_least=0,
+    num_recorded_steps: int = option(
+        3, "Steps that TensorFlow runs, to compare with; 0 where memory is short.", at_least=0
     )
-
-    def fitting(self, shortfall: Finding | None) -> "Wanted":
-        """The same with a number of recorded steps: as given, else those that fit.
-
-        `shortfall` is what is too little for a step, as a run says it; the user is told.
-        """
-        given = self.num_recorded_steps
-        if shortfall and given != 0:
-            none = "; so TensorFlow records no steps to compare with" if given is None else ""
-            print(f"{shortfall}{none}", file=sys.stderr)
-        fits = 0 if shortfall else _RECORDED_STEPS
-        return dataclasses.replace(self, num_recorded_steps=fits if given is None else given)
 
 
 def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
@@ -104,14 +83,17 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     evaluation = _evaluation_batches(setup, wanted)
     with folders.written_beside(output) as folder:
         programs = list(_write_programs(setup, folder, trainer, evaluator, wanted))
-        _write_arrays(
-            folder / BATCHES,
-            itertools.chain(_numbered(TRAINING, batches), _numbered(EVALUATION, evaluation)),
-        )
+        arrays = {
+            f"{kind}/{number}/{name}": values.numpy()
+            for kind, several in ((TRAINING, batches), (EVALUATION, evaluation))
+            for number, batch in enumerate(several)
+            for name, values in batch.items()
+        }
+        np.savez(folder / BATCHES, **arrays)
         if stored := setup.initial_checkpoint:
             reading.load_initial_weights(trainer.variables_to_train, stored)
             weights = program.weights_of(trainer.variables_to_train)
-            _write_arrays(folder / WEIGHTS, ((value.name, v.numpy()) for v, value in weights))
+            np.savez(folder / WEIGHTS, **{value.name: v.numpy() for v, value in weights})
         elif wanted.num_recorded_steps:
             _draw_weights(setup, trainer, seed)
         # TensorFlow has no kernels; its losses are as far from the program's as bfloat16 rounds.
@@ -139,13 +121,12 @@ def _require_exportable(setup: Setup) -> None:
             f"a program is the step of one device, and this run has {replicas}; give "
             f"--num_gpus=0 --train_batch_size={config.train_batch_size // replicas}"
         )
-    if config.time_budget is not None:
-        raise ValueError("--time_budget: a program knows no clock; leave it out")
-    if config.emulate_step_seconds is not None:
-        raise ValueError(
-            f"--emulate_step_seconds={config.emulate_step_seconds}: a step that sleeps is not a "
-            "program; leave it out"
-        )
+    for flag, why in (
+        ("time_budget", "a program knows no clock"),
+        ("emulate_step_seconds", "a step that sleeps is not a program"),
+    ):
+        if getattr(config, flag) is not None:
+            raise ValueError(f"--{flag}: {why}; leave it out")
 
 
 @contextlib.contextmanager
@@ -186,7 +167,7 @@ def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
             pack_sequences=config.pack_sequences,
             num_parallel_files=config.num_parallel_files,
         )
-        needed = max(wanted.num_batches, wanted.num_recorded_steps or 0)
+        needed = max(wanted.num_batches, wanted.num_recorded_steps)
         return list(itertools.islice(batches, needed))
 
 
@@ -199,7 +180,7 @@ def _write_programs(
     shapes = pipeline.synthetic_batches(
         config.shape, batch_size=config.train_batch_size, pack_sequences=config.pack_sequences
     )
-    steps: list[tuple[str, str, Callable[[], Program]]] = []
+    steps: list[tuple[str, str, Callable[[], program.Program]]] = []
     for rows, batch in zip(row_counts, shapes):
         after = "" if rows is None else f"-{rows}"
         steps.append((TRAINING, f"step{after}", partial(program.of_training, trainer, batch)))
@@ -212,7 +193,8 @@ def _write_programs(
         batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
         step = partial(program.of_evaluation, evaluator, batch)
         steps.append((EVALUATION, EVALUATION, step))
-    from mlperf_bert.portable import run_step  # imports jax
+    import jax
+
     from mlperf_bert.programs import jax_step
 
     with Progress(total=len(steps), unit="programs", description="export") as progress:
@@ -220,12 +202,13 @@ def _write_programs(
             entry = _write_program(setup, folder, kind, name, make())
             # As XLA counts before it optimizes the program; here it knows no kernels.
             if kind in (TRAINING, EVALUATION) and not entry["calls"]:
-                entry |= jax_step.xla_cost(run_step.lowered(folder, entry))
+                part = jax_step.Part((folder / entry["file"]).read_bytes(), entry)
+                entry |= jax_step.xla_cost(jax_step.lowered([part], jax.devices()[:1]))
             yield entry
             progress.advance(1)
 
 
-def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: Program) -> dict:
+def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: program.Program) -> dict:
     file = f"{name}.stablehlo"
     (folder / file).write_bytes(made.content)
     entry: dict = {"file": file, "kind": kind, "stablehlo_version": made.stablehlo_version}
@@ -242,12 +225,6 @@ def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: Progr
     return entry | {"state_bytes": state_bytes} | made.entry()
 
 
-def _numbered(kind: str, batches: Sequence[Batch]) -> Iterator[tuple[str, np.ndarray]]:
-    for number, batch in enumerate(batches):
-        for name, values in batch.items():
-            yield f"{kind}/{number}/{name}", values.numpy()
-
-
 def _draw_weights(setup: Setup, trainer: Trainer, seed: int) -> None:
     """As run_step.py draws them; numpy keeps the numbers of RandomState the same for ever."""
     for variable, value in program.weights_of(trainer.variables_to_train):
@@ -255,14 +232,6 @@ def _draw_weights(setup: Setup, trainer: Trainer, seed: int) -> None:
             random = np.random.RandomState([seed, zlib.crc32(value.name.encode())])
             normal = random.standard_normal(value.shape)
             variable.assign(np.clip(normal, -2, 2) * setup.bert_config.initializer_range)
-
-
-def _write_arrays(path: Path, arrays: Iterator[tuple[str, np.ndarray]]) -> None:
-    """Writes an .npz, one array in memory at a time; numpy's own function takes all at once."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for name, array in arrays:
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array)
 
 
 def _evaluate(evaluator: Evaluator, batches: Sequence[Batch]) -> list[dict[str, list]]:

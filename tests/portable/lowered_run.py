@@ -51,7 +51,7 @@ def pairs(folder: Path, name: str) -> Iterator[tuple[jax.stages.Lowered, jax.sta
     programs = build.build_programs(setup, seed=1)
     for rows, step in programs.trainer.lowered(list(programs.batches)):
         entry = exported.entries[rows]
-        yield step, run_step.lowered(folder, entry, devices, exported.signature)
+        yield step, exported.lowered(entry, devices)
 
 
 def main() -> None:

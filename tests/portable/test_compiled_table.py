@@ -31,7 +31,7 @@ def test_the_short_table_of_the_page_has_figures_of_the_long_one():
     shown = rows_below("examples a device | device | peak of usable GiB | samples/s at most")
     all_of_them = [compiled.cells(row) for row in ROWS if row["result"] == "fits"]
     said = {f"| {row[0]} | {row[1]} | {row[3]} | {row[-1]} |" for row in all_of_them}
-    assert len(shown) == 16 and set(shown) <= said
+    assert shown and set(shown) <= said
 
 
 def test_the_figures_of_what_fits_are_those_of_compilers():

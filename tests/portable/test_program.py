@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ import pytest
 from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
-from mlperf_bert.portable import program_folder, run_step
 from mlperf_bert.programs import jax_step, stablehlo
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export as export_step
@@ -180,29 +178,6 @@ def test_synthetic_batches_of_packed_rows(export):
     assert np.isfinite(figures["results"]).all() and "agrees" not in figures
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_result_that_is_no_number_does_not_agree(bad):
-    recorded = [{"results": [2.0, 1.0]} for _ in range(3)]
-    done = [([2.0, 1.0], 0.1, None), ([2.0, bad], 0.1, None), ([2.0, 1.0], 0.1, None)]
-    assert not run_step.agreement(done, recorded, 1e-5)["agrees"]
-    assert run_step.agreement(done[:1], recorded, 1e-5)["agrees"]
-    assert run_step.agreement([], recorded, 1e-5) == {}
-
-
-def test_the_peak_of_bfloat16_is_for_bfloat16_only(monkeypatch):
-    device = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(run_step.jax, "devices", lambda: [device])
-    program = types.SimpleNamespace(entry={"flop": 989 * 10**10, "num_examples": 8})
-    done = [([], 9.0, program), ([], 0.02, program), ([], 0.02, program)]
-    found = run_step.times(done, "bfloat16", None)
-    assert found["share_of_peak"] == pytest.approx(0.5)
-    assert found["samples_per_second"] == pytest.approx(400)  # the first step compiles
-    assert run_step.times(done, "float32", None)["share_of_peak"] == "unknown: give --peak_tflops"
-    assert run_step.times(done, "float32", 989)["share_of_peak"] == pytest.approx(0.5)
-    device.device_kind = "NVIDIA H100 PCIe"  # it computes less than the module
-    assert run_step.times(done, "bfloat16", None)["share_of_peak"] == "unknown: give --peak_tflops"
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -220,67 +195,11 @@ def test_bad_input_is_one_line(export, flags, message):
     assert "Traceback" not in done.stderr and not export.folder.exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "shortfall", "steps", "told"),
-    [
-        (None, None, 3, ""),
-        (None, "too little", 0, "too little; so TensorFlow records no steps to compare with\n"),
-        (5, "too little", 5, "too little\n"),
-        (0, "too little", 0, ""),
-    ],
-)
-def test_steps_that_do_not_fit_are_not_recorded_and_that_is_told(
-    capsys, given, shortfall, steps, told
-):
-    wanted = program_folder.Wanted(
-        evaluation=False, data_parallel=False, barriers=True, num_batches=1,
-        num_recorded_steps=given,
-    )  # fmt: skip
-    assert wanted.fitting(shortfall).num_recorded_steps == steps
-    assert capsys.readouterr().err == told
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--num_steps=0"], "--num_steps and --peak_tflops must be above 0"),
-        (["--peak_tflops=0"], "--num_steps and --peak_tflops must be above 0"),
-        *(
-            ([f"--output={output}"], f"--output={output}: name a .json file, in a folder that is")
-            for output in ("a.txt", "step/signature.json", "no/figures.json")
-        ),
-    ],
-)
-def test_wrong_usage_of_run_step_is_one_line(monkeypatch, words, reason):
-    monkeypatch.setattr(sys, "argv", ["run_step.py", "step", *words])
-    monkeypatch.setattr(run_step.jax, "devices", lambda: ["one"])
-    with pytest.raises(SystemExit, match=f"^run_step.py: {reason}"):
-        run_step.arguments()
-
-
 def test_a_folder_that_is_there_stays(export):
     export.folder.mkdir()
     done = export(check=False)
     assert done.returncode == 1 and "exists; give a folder that is not there yet" in done.stderr
     assert not list(export.folder.iterdir())
-
-
-def test_what_is_no_folder_of_a_program_is_refused(tmp_path):
-    done = starts.run([sys.executable, RUN_STEP, tmp_path])
-    assert done.returncode == 1
-    assert "not a whole folder of the exporter" in done.stderr
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("name", ["signature.json", "batches.npz", "step.stablehlo", "weights.npz"])
-def test_a_folder_that_lacks_a_file_or_has_a_damaged_one_is_one_line(lamb_step, tmp_path, name):
-    folder = shutil.copytree(lamb_step, tmp_path / "step")
-    for damage in (lambda file: file.write_bytes(b"{}"), lambda file: file.unlink()):
-        damage(folder / name)
-        done = starts.run([sys.executable, RUN_STEP, folder, "--num_steps=1"])
-        assert done.returncode == 1
-        assert done.stderr.splitlines()[-1].startswith(f"run_step.py: {folder}: not a whole folder")
-        assert "Traceback" not in done.stderr
 
 
 def dialects(path: Path) -> set[str]:

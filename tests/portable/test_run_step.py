@@ -1,6 +1,5 @@
 """run_step.py on a folder made by hand: what is not whole is one line, and how time counts."""
 
-import contextlib
 import json
 import re
 import shutil
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from mlperf_bert.portable import program_folder, run_step
+from mlperf_bert.portable import run_step
 from tests.helpers import programs
 from tests.helpers.damaged_json import damaged
 from tests.helpers.fuzzing import seeded
@@ -50,13 +49,6 @@ SIGNATURE = {
     "programs": [PROGRAM],
 }
 WEIGHTS = {"w": np.array([1, 2, 3], np.float32)}
-CONFIG = {
-    "seed": None,
-    "train_batch_size": 1,
-    "shuffle": True,
-    "pack_sequences": False,
-    "num_parallel_files": 8,
-}
 BATCHES = {"training/0/input_ids": np.zeros([1, 4], np.int32)}
 
 
@@ -132,13 +124,23 @@ def test_a_script_without_what_it_needs_is_one_line(tmp_path):
     )
 
 
-@pytest.mark.parametrize("number", [0, -1, 2, 10**30])
-def test_a_number_of_devices_that_jax_has_not_is_one_line(monkeypatch, number):
-    monkeypatch.setattr(sys, "argv", ["run_step.py", "step", f"--num_devices={number}"])
-    monkeypatch.setattr(run_step.jax, "devices", lambda: ["one"])
-    message = f"^run_step.py: --num_devices={number}: jax has 1; give 1 or more, and at most 1$"
-    with pytest.raises(SystemExit, match=message):
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--num_steps=0"], "--num_steps and --peak_tflops must be above 0"),
+        (["--peak_tflops=0"], "--num_steps and --peak_tflops must be above 0"),
+        (["--output=a.txt"], "argument --output: a.txt: name a .json file, in a folder that is"),
+        *(([f"--num_devices={n}"], f"--num_devices={n}: jax has 2; ") for n in (0, -1, 10**30)),
+        (["--num_devices=2", "--kind=evaluation"], "several devices train; run an evaluation with"),
+    ],
+)
+def test_wrong_usage_is_one_line(monkeypatch, capsys, words, reason):
+    monkeypatch.setattr(sys, "argv", ["run_step.py", "step", *words])
+    monkeypatch.setattr(run_step.jax, "devices", lambda: ["one", "two"])
+    with pytest.raises(SystemExit) as ended:
         run_step.arguments()
+    [line] = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and line.startswith(f"run_step.py: {reason}")
 
 
 def test_a_platform_that_is_not_there_is_one_line(monkeypatch):
@@ -151,25 +153,30 @@ def test_a_platform_that_is_not_there_is_one_line(monkeypatch):
         run_step.arguments()
 
 
-def test_the_time_of_a_step_is_the_median():
-    program = types.SimpleNamespace(entry={"flop": 10**12, "num_examples": 8})
-    done = [([], seconds, program) for seconds in (50.0, 1.0, 2.0, 6.0)]
-    figures = run_step.times(done, "float32", None)
-    assert figures["step_seconds"] == 2.0  # the first compiles; the mean is 3
-    assert figures["samples_per_second"] == pytest.approx(24 / 9)
-    of_two = run_step.times(done, "float32", None, num_devices=2)
-    assert of_two["samples_per_second"] == pytest.approx(2 * 24 / 9)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_result_that_is_no_number_does_not_agree(bad):
+    recorded = [{"results": [2.0, 1.0]} for _ in range(3)]
+    done = [([2.0, 1.0], 0.1, None), ([2.0, bad], 0.1, None), ([2.0, 1.0], 0.1, None)]
+    assert not run_step.agreement(done, recorded, 1e-5)["agrees"]
+    assert run_step.agreement(done[:1], recorded, 1e-5)["agrees"]
+    assert run_step.agreement([], recorded, 1e-5) == {}
 
 
-@pytest.mark.parametrize("batches, recorded, made", [(1, 3, 3), (4, 3, 4), (2, 0, 2)])
-def test_there_is_a_batch_for_every_step_that_is_recorded(monkeypatch, batches, recorded, made):
-    batches_of_a_run = types.SimpleNamespace(training_batches=lambda *_, **__: range(99))
-    looked_at = types.SimpleNamespace(input_of=lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(program_folder, "pipeline", batches_of_a_run)
-    monkeypatch.setattr(program_folder, "checked", looked_at)
-    setup = types.SimpleNamespace(config=types.SimpleNamespace(**CONFIG), files=[], limits=None)
-    wanted = types.SimpleNamespace(num_batches=batches, num_recorded_steps=recorded)
-    assert program_folder._training_batches(setup, wanted) == list(range(made))
+def test_the_peak_of_bfloat16_is_for_bfloat16_only(monkeypatch):
+    device = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(run_step.jax, "devices", lambda: [device])
+    program = types.SimpleNamespace(entry={"flop": 989 * 10**10, "num_examples": 8})
+    done = [([], seconds, program) for seconds in (50.0, 0.01, 0.02, 0.03)]
+    found = run_step.times(done, "bfloat16", None)
+    assert found["share_of_peak"] == pytest.approx(0.5)
+    assert found["samples_per_second"] == pytest.approx(400)  # the first step compiles
+    assert found["step_seconds"] == 0.02
+    of_two = run_step.times(done, "bfloat16", None, num_devices=2)
+    assert of_two["samples_per_second"] == pytest.approx(800)
+    assert run_step.times(done, "float32", None)["share_of_peak"] == "unknown: give --peak_tflops"
+    assert run_step.times(done, "float32", 989)["share_of_peak"] == pytest.approx(0.5)
+    device.device_kind = "NVIDIA H100 PCIe"  # it computes less than the module
+    assert run_step.times(done, "bfloat16", None)["share_of_peak"] == "unknown: give --peak_tflops"
 
 
 def test_a_damaged_signature_ends_in_one_line(folder, run):
