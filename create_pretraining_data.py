@@ -92,11 +92,9 @@ def _outputs(output_file: str, inputs: Sequence[str]) -> list[paths.Location]:
     """
     outputs: list[paths.Location] = []
     for name in map(str.strip, output_file.split(",")):
-        if not name:
-            raise ValueError(f"--output_file={output_file}: a name is empty")
         output = paths.location(name)
-        if output.is_dir():
-            raise ValueError(f"--output_file={name} is a folder; name a file, or give --output_dir")
+        if not name or output.is_dir():
+            raise ValueError(f"--output_file={output_file}: {name!r} is no file; name one")
         try:
             require_writable(output)
         except ValueError as error:

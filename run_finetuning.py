@@ -11,7 +11,6 @@ if __name__ == "__main__":
 
 import dataclasses
 import gc
-import signal
 
 from mlperf_bert.tensorflow_import import tensorflow
 
@@ -24,7 +23,7 @@ from absl import flags
 from mlperf_bert import command_line
 from mlperf_bert.finetuning import squad, sweep
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting, usual_max_seq_length
-from mlperf_bert.options import MAX_SEED, option
+from mlperf_bert.options import flags_of, option
 
 gc.enable()
 
@@ -43,37 +42,33 @@ class Sweep:
 
 
 def _settings() -> tuple[Setting, ...]:
+    """Of one run, or of all of a sweep, which are different and in range."""
     if not FLAGS.sweep:
         _require_absent("learning_rates", "seeds", reason="has an effect only with --sweep")
         return (command_line.read(Setting),)
-    rates = _numbers("learning_rates", float, at_most=1)
-    seeds = _numbers("seeds", int, at_most=MAX_SEED)
+    given, about = command_line.read(Sweep), flags_of(Setting)
+    rates, seeds = given.learning_rates.split(","), given.seeds.split(",")
+    try:
+        settings = [Setting(learning_rate=float(x), seed=int(n)) for x in rates for n in seeds]
+    except ValueError:
+        settings = []
+    values = [(name, value) for setting in settings for name, value in vars(setting).items()]
+    folders = {setting.folder for setting in settings}
+    if len(folders) < len(rates) * len(seeds) or any(about[name].problem(x) for name, x in values):
+        ranges = " and ".join(f"{name} {each.range}" for name, each in about.items())
+        raise ValueError(
+            f"--learning_rates={given.learning_rates} --seeds={given.seeds}: give different "
+            f"numbers with commas between them, {ranges}"
+        )
     instead = "--sweep takes --learning_rates and --seeds instead"
     _require_absent("learning_rate", "seed", reason=instead)
-    return tuple(Setting(learning_rate=rate, seed=seed) for rate in rates for seed in seeds)
+    return tuple(settings)
 
 
 def _require_absent(*names: str, reason: str) -> None:
     for name in names:
         if FLAGS[name].present:
             raise ValueError(f"{FLAGS[name].serialize()}: {reason}; leave the flag out")
-
-
-def _numbers(flag: str, kind: type, *, at_most: float) -> list:
-    """The numbers in a list; raises ValueError if one is none, out of range or stands twice."""
-    given = str(FLAGS[flag].value)
-    try:
-        numbers = [kind(value) for value in given.split(",")]
-    except ValueError:
-        numbers = []
-    lowest = 0 if kind is int else 1e-12
-    names = {f"{number:g}" if kind is float else str(number) for number in numbers}  # of folders
-    if not numbers or len(names) < len(numbers) or not all(lowest <= n <= at_most for n in numbers):
-        raise ValueError(
-            f"--{flag}={given}: give different numbers from {lowest:g} to {at_most:g}, "
-            "with commas between them"
-        )
-    return numbers
 
 
 def _config() -> FinetuningConfig:
@@ -90,8 +85,6 @@ def _config() -> FinetuningConfig:
 def main():
     """Fine-tunes, evaluates and predicts, as the flags say."""
     tf.get_logger().setLevel("ERROR")  # every run of a sweep traces its own step
-    # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     advice = "lower --train_batch_size, --eval_batch_size or --max_seq_length"
     with command_line.tensorflow_explained(advice), command_line.resumable():
         results = sweep.run(_config())

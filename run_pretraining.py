@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import gc
 import os
-import signal
 import sys
 
 from mlperf_bert.tensorflow_import import tensorflow
@@ -85,8 +84,6 @@ def _use_compilation_cache() -> None:
 
 def main():
     """Checks, trains or evaluates, as the flags say."""
-    # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with command_line.tensorflow_explained(_OUT_OF_MEMORY), command_line.resumable():
         if FLAGS.check:
             _check()

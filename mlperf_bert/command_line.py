@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -87,7 +88,9 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Ctrl-C becomes Interrupted: the same command goes on."""
+    """SIGTERM and Ctrl-C become Interrupted: the same command goes on."""
+    # Process 1 of a container would ignore it. Training handles it by itself.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt as interruption:

@@ -49,47 +49,36 @@ esac
 """
 
 
+TOLD = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+INSTALL = ["pip", "install", "x"]
+
+
 @pytest.mark.parametrize(
-    "listed, found",
+    "listed, environment, told, more",
     [
-        ("global.index-url='https://mirror/simple'\n", {"index-url": "https://mirror/simple"}),
-        ("global.timeout='5'\ninstall.timeout='6'\n", {"timeout": "6"}),
-        (":env:.cert='/e'\ninstall.cert='/i'\nglobal.cert='/g'\n", {"cert": "/e"}),
-        ("download.cert='/d'\nglobal.proxy=''\n", {}),
-        (":env:.no-index='0'\n:env:.no-cache-dir='off'\n", {}),
-        ("global.find-links='/a\\n/b'\n", {"find-links": "/a\n/b"}),
+        ("global.index-url='https://user:word@mirror/simple'\n", {},
+         {"UV_DEFAULT_INDEX": "https://user:word@mirror/simple"}, []),
+        ("global.index-url='https://mirror'\n", {"UV_DEFAULT_INDEX": "https://other"},
+         {"UV_DEFAULT_INDEX": "https://other"}, []),
+        ("global.extra-index-url='file:///one\\nhttps://two'\nglobal.find-links='/a\\n/b'\n", {},
+         {"UV_INDEX": "file:///one https://two", "UV_FIND_LINKS": "/a,/b"}, []),
+        (":env:.cert='/e'\ninstall.cert='/i'\nglobal.cert='/g'\n", {}, {"SSL_CERT_FILE": "/e"}, []),
+        ("install.cert='/i'\nglobal.cert='/g'\n", {"REQUESTS_CA_BUNDLE": "/r"},
+         {"REQUESTS_CA_BUNDLE": "/r", "SSL_CERT_FILE": "/i"}, []),
+        ("", {"REQUESTS_CA_BUNDLE": "/r"}, {"REQUESTS_CA_BUNDLE": "/r", "SSL_CERT_FILE": "/r"}, []),
+        ("download.cert='/d'\nglobal.proxy=''\n:env:.no-index='0'\n", {}, {}, []),
+        (":env:.no-index='true'\n:env:.no-cache-dir='off'\n", {}, {"UV_NO_CACHE": "off"},
+         ["--no-index"]),
     ],
-)
-def test_pip_settings_are_found_as_pip_ranks_them(listed, found):
-    assert uv.pip_settings(listed) == found
-
-
-def test_uv_is_told_what_pip_is(monkeypatch, tmp_path):
+)  # fmt: skip
+def test_uv_is_told_what_pip_is(monkeypatch, listed, environment, told, more):
+    """As pip ranks its settings, and after what uv itself was told."""
     monkeypatch.setattr(uv, "BUNDLES", [])
-    pip = {
-        "index-url": "https://user:word@mirror/simple",
-        "extra-index-url": "file:///one\nhttps://two",
-        "find-links": "/a\n/b",
-        "cert": "/company.pem",
-        "no-index": "true",
-    }
-    told = {
-        "UV_DEFAULT_INDEX": "https://user:word@mirror/simple",
-        "UV_INDEX": "file:///one https://two",
-        "UV_FIND_LINKS": "/a,/b",
-        "SSL_CERT_FILE": "/company.pem",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-    }
-    install = ["pip", "install", "x"]
-    assert uv.as_uv(pip, {}, install) == (told, ["pip", "install", "--no-index", "x"])
-    assert uv.as_uv(pip, {}, ["python", "find"])[1] == ["python", "find"]
-    own = {"UV_DEFAULT_INDEX": "https://other", "SSL_CERT_FILE": "/other.pem"}
-    assert uv.as_uv(pip, own, install)[0] == told | own
-    requests = {"REQUESTS_CA_BUNDLE": "/company.pem"}
-    assert uv.as_uv({}, requests, [])[0]["SSL_CERT_FILE"] == "/company.pem"
-    (tmp_path / "bundle").touch()
-    monkeypatch.setattr(uv, "BUNDLES", [str(tmp_path / "bundle")])
-    assert uv.as_uv({}, {}, [])[0]["UV_SYSTEM_CERTS"] == "true"
+    found, arguments = uv.as_uv(listed, environment, INSTALL)
+    assert found == TOLD | told and arguments == ["pip", "install", *more, "x"]
+    assert uv.as_uv(listed, environment, ["python", "find"])[1] == ["python", "find"]
+    monkeypatch.setattr(uv, "BUNDLES", [__file__])
+    assert uv.as_uv(listed, {}, [])[0]["UV_SYSTEM_CERTS"] == "true"
 
 
 @pytest.fixture
@@ -123,7 +112,7 @@ def setup(tmp_path):
     return setup
 
 
-INSTALL = "pip install --quiet --python {} --no-deps --require-hashes {} -r " + LOCK
+INSTALLS = "pip install --quiet --python {} --no-deps --require-hashes {} -r " + LOCK
 WITHOUT_VENV = 'sys.modules["ensurepip"] = None'
 
 
@@ -143,7 +132,7 @@ def version_of(tmp_path) -> str:
 def test_a_python_of_the_machine_is_taken_its_default_first(setup, tmp_path, pythons, chosen):
     done, asked = setup({name: (version, "") for name, version in pythons.items()})
     assert done.returncode == 0 and version_of(tmp_path) == chosen
-    install = INSTALL.format(tmp_path / "made/bin/python", "--compile-bytecode")
+    install = INSTALLS.format(tmp_path / "made/bin/python", "--compile-bytecode")
     assert asked == ["/mirror --version", f"/mirror {install}"]  # with pip's settings
 
 

@@ -201,8 +201,8 @@ def test_usage_errors(work):
     assert "needs --output_dir" in fails(only)
     for names, message in {
         "one,./one": "--output_file=one: is the same file as --output_file=one; name another",
-        "one,": "--output_file=one,: a name is empty",
-        str(work): f"--output_file={work} is a folder; name a file, or give --output_dir",
+        "one,": "--output_file=one,: '' is no file; name one",
+        str(work): f"--output_file={work}: {str(work)!r} is no file; name one",
         "no/one": "--output_file=no/one: there is no folder no; make it",
     }.items():
         assert message in fails(run(work, output_dir=None, output_file=names))

@@ -478,10 +478,10 @@ def test_bad_command_lines_are_one_line(own):
         return lines[0]
 
     assert "run_finetuning.py: flag --task=" in refused(task="wnli")
-    assert "--seeds=1,1: give different numbers" in refused("--sweep", "--seeds=1,1")
-    assert "--learning_rates=x: give diff" in refused("--sweep", "--learning_rates=x")
+    assert " --seeds=1,1: give different numbers" in refused("--sweep", "--seeds=1,1")
+    assert "--learning_rates=x --seeds=" in refused("--sweep", "--learning_rates=x")
     same = "1e-5,1.0000001e-5"  # as names of folders
-    assert f"={same}: give different" in refused("--sweep", f"--learning_rates={same}")
+    assert f"={same} --seeds=1," in refused("--sweep", f"--learning_rates={same}")
     unused = "--learning_rate=0.001: --sweep takes --learning_rates and --seeds instead; leave the"
     assert unused in refused("--sweep")
     unused = "--seeds=1,2: has an effect only with --sweep; leave the flag out"
