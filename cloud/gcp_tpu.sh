@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # BERT on a TPU VM of Google Cloud, by default a v3-128: jax on each of its hosts. See docs/clusters.md.
 #
-#   cloud/gcp_tpu.sh train | logs | status | delete  [--dry-run]
+#   cloud/gcp_tpu.sh train | logs | delete  [--dry-run]
 #
 # Settings, from the environment:
 #   GCP_PROJECT, GCP_ZONE   where
@@ -20,7 +20,6 @@ unset CDPATH
 readonly MOUNT=/mnt/bert
 readonly PRESET=configs/tpu_v3_128_bs8192.flags
 readonly JOURNAL="sudo journalctl --unit=\"bert@\$USER\" --output=cat --lines=100"
-readonly COMPILED=64 # examples of a device that every type has room for; see docs/portable_step.md
 root=$(cd "$(dirname "$0")/.." && pwd)
 
 complain() { echo "gcp_tpu.sh: ${*//[[:cntrl:]]/?}" >&2; }
@@ -37,44 +36,27 @@ SPOT=${SPOT:-} RESERVED=${RESERVED:-} VALID_UNTIL=${VALID_UNTIL:-} PAUSE=${PAUSE
 TPU_TYPE=${TPU_TYPE:-v3-128} TPU_NAME=${TPU_NAME:-bert} TPU_VERSION=${TPU_VERSION:-}
 
 usage() {
-  echo "usage: cloud/gcp_tpu.sh train | logs | status | delete  [--dry-run]" >&2
-  sed -n '/^# Settings/,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$root/cloud/gcp_tpu.sh" >&2
+  sed -n '/^#   cloud/,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$root/cloud/gcp_tpu.sh" >&2
   exit 2
 }
 
 check_place() { # sets place
-  [[ ${BUCKET:+B}${SHARE:+S} == [BS] ]] ||
-    refuse "set BUCKET or SHARE, and not both; the first lines of cloud/gcp_tpu.sh explain them"
-  if [[ $SHARE && $SHARE != [!-]*:/* ]]; then refuse "SHARE=$SHARE: give host:/folder of an NFS share"; fi
-  if [[ $BUCKET && ! $BUCKET =~ ^gs://[a-z0-9][a-z0-9._-]*(/[A-Za-z0-9._=-]+)*/?$ ]]; then
-    refuse "BUCKET=$BUCKET: give gs://bucket/folder, of letters, digits and . _ - ="
-  fi
+  local bucket='^gs://[a-z0-9][a-z0-9._-]*(/[A-Za-z0-9._=-]+)*/?$'
+  [[ ! $SHARE && $BUCKET =~ $bucket || ! $BUCKET && $SHARE == [!-]*:/* ]] || refuse "BUCKET=$BUCKET SHARE=$SHARE:" \
+    "give one of both, gs://bucket/folder (of letters, digits and . _ - =) or host:/folder of an NFS share"
   place=${BUCKET%/}
   place=${place:-$MOUNT}
 }
 
-check_type() { # sets flags, those after the preset's, and steps; its batches must be whole on every device
-  local number=${TPU_TYPE#*-} devices name size
+check_type() { # sets flags, those after the preset's, and steps, which are those of an update
+  local number=${TPU_TYPE#*-}
   [[ $TPU_TYPE =~ ^(v2|v3|v4|v5p|v5litepod|v6e)-[1-9][0-9]{0,4}$ ]] || refuse "TPU_TYPE=$TPU_TYPE: give" \
     "v2-N, v3-N, v4-N or v5p-N with N TensorCores, v5litepod-N (v5e) or v6e-N with N chips"
   # The two cores of a chip are two devices of jax on v2 and v3, and one on v4 and v5p.
   case $TPU_TYPE in v4-* | v5p-*) number=$((number / 2)) ;; esac
   read -d '' -ra flags <<<"--num_tpu_cores=$number $FLAGS" || true
-  devices=$(value_of num_tpu_cores) steps=$(value_of steps_per_update)
-  for name in train_batch_size eval_batch_size; do
-    size=$(value_of "$name")
-    [[ $devices,$size,$steps =~ ^([1-9][0-9]{0,7},?){3}$ ]] || refuse "FLAGS: --num_tpu_cores=$devices" \
-      "--$name=$size --steps_per_update=$steps: give positive numbers"
-    ((size % devices == 0)) || refuse "TPU_TYPE=$TPU_TYPE has $devices devices, which cannot share" \
-      "--$name=$size equally; choose another, or set FLAGS=--$name=$(((size / devices + 1) * devices))"
-    ((size / devices <= COMPILED)) || [[ $name == eval* ]] ||
-      complain "warning: TPU_TYPE=$TPU_TYPE: $((size / devices)) examples of a device may not fit," \
-        "$COMPILED do; raise --steps_per_update, or ask the compiler first (docs/clusters.md)"
-  done
-}
-
-value_of() { # NAME: prints the last value of a flag, in the preset and then in flags
-  { cat "$root/$PRESET" && printf '%s\n' "${flags[@]}"; } | sed -n "s/^--$1=//p" | tail -n 1
+  steps=$({ cat "$root/$PRESET" && printf '%s\n' "${flags[@]}"; } | sed -n 's/^--steps_per_update=//p' | tail -n 1)
+  [[ $steps =~ ^[1-9][0-9]{0,7}$ ]] || refuse "FLAGS: --steps_per_update=$steps: give a positive number"
 }
 
 show() { # COMMAND...: prints it
@@ -90,12 +72,12 @@ run() { # COMMAND...: prints it, and runs it unless this is a dry run
 
 again() { # COMMAND...: up to five times, because ssh fails while a TPU VM starts
   local attempt
-  for attempt in 1 2 3 4; do
+  for attempt in 1 2 3 4 5; do
     if "$@"; then return; fi
-    complain "attempt $attempt of 5 failed; the next in $PAUSE seconds"
+    complain "attempt $attempt of 5 failed"
     sleep "$PAUSE"
   done
-  "$@"
+  return 1
 }
 
 look() { # COMMAND...: prints what it answers, and in a dry run only the command
@@ -152,17 +134,11 @@ leave() {
   trap - EXIT
   if "$dry_run"; then exit "$code"; fi
   [[ -z $scratch ]] || rm -rf -- "$scratch"
-  [[ $action != status ]] || exit "$code"
   found=$(state)
   case $found in
     NOT_FOUND) ;;
     UNKNOWN*) complain "cannot tell whether $TPU_NAME costs money; look in the console: $found" ;;
-    ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING | CREATING)
-      complain "$TPU_NAME is $found and will cost money when it is granted, unless: cloud/gcp_tpu.sh delete" ;;
-    FAILED* | SUSPENDED | PREEMPTED | TERMINATED)
-      complain "$TPU_NAME is ${found%%[[:space:]]*} and costs nothing;" \
-        "its request stays until: cloud/gcp_tpu.sh delete" ;;
-    *) complain "$TPU_NAME is $found and costs money until: cloud/gcp_tpu.sh delete" ;;
+    *) complain "$TPU_NAME is $found and costs money, or will when it is granted, until: cloud/gcp_tpu.sh delete" ;;
   esac
   exit "$code"
 }
@@ -171,7 +147,9 @@ leave() {
 # end, through preemptions. It may be stopped and repeated: the run is a service of the hosts.
 train() {
   local now last=''
-  pack
+  scratch=${TMPDIR:-/tmp}/bert-checkout.XXXXXX # mktemp makes a name that nobody can guess
+  "$dry_run" || scratch=$(mktemp -d "$scratch")
+  run git -C "$root" archive --format=tar.gz --output="$scratch/bert-checkout.tar.gz" HEAD
   if "$dry_run"; then state && request && run_state && start && return; fi
   while true; do
     now=$(state)
@@ -184,11 +162,11 @@ train() {
       *,FAILED*) fail "$TPU_NAME is not granted: $now; cloud/gcp_tpu.sh delete, then try again" ;;
       # Seen twice, for a TPU that somebody deletes is in such a state for a moment.
       SUSPENDED,SUSPENDED | PREEMPTED,PREEMPTED | TERMINATED,TERMINATED)
-        delete || fail "$TPU_NAME is not deleted; the lines above say why"
+        delete
         request
         ;;
       *,absent | ,failed) # a TPU that is preempted meanwhile is no failure
-        (start) || [[ $(state) != READY ]] ||
+        start || [[ $(state) != READY ]] ||
           fail "$TPU_NAME does not run; the lines above say why; then: cloud/gcp_tpu.sh train"
         ;;
       *,other) fail "$TPU_NAME runs another command; docs/clusters.md says how to stop it" ;;
@@ -216,21 +194,13 @@ request() { # queues a request for the TPU
   [[ $RESERVED != 1 ]] || command+=(--reserved)
   [[ -z $VALID_UNTIL ]] || command+=("--valid-until-duration=$VALID_UNTIL")
   tpus show "${command[@]}"
-  if "$dry_run"; then return; fi
-  said=$(tpus look "${command[@]}") || fail "$TPU_NAME was not requested: $(error_in "$said")"
-}
-
-pack() { # sets scratch, with the archive of this commit
-  scratch=${TMPDIR:-/tmp}/bert-checkout.XXXXXX # mktemp makes a name that nobody can guess
-  "$dry_run" || scratch=$(mktemp -d "$scratch")
-  run git -C "$root" archive --format=tar.gz --output="$scratch/bert-checkout.tar.gz" HEAD
+  "$dry_run" || said=$(tpus look "${command[@]}") || fail "$TPU_NAME was not requested: $(error_in "$said")"
 }
 
 start() { # puts this commit and its environment on every host, and then starts it on all at once
-  again tpus run tpu-vm scp "$scratch/bert-checkout.tar.gz" "$TPU_NAME:bert-checkout.tar.gz" --worker=all ||
-    fail "$TPU_NAME did not get the checkout"
-  again on_hosts run all "$(setup)" || fail "$TPU_NAME is not set up"
-  again on_hosts run all "$(service)" || fail "$TPU_NAME did not start the run"
+  again tpus run tpu-vm scp "$scratch/bert-checkout.tar.gz" "$TPU_NAME:bert-checkout.tar.gz" --worker=all &&
+    again on_hosts run all "$(setup)" &&
+    again on_hosts run all "$(service)"
 }
 
 setup() { # prints the commands of a host
@@ -276,35 +246,18 @@ logs() { # until Ctrl-C
     fail "the connection has ended, the run goes on; then: cloud/gcp_tpu.sh logs"
 }
 
-status() {
-  local now
-  if "$dry_run"; then state && run_state && return; fi
-  now=$(state)
-  [[ $now != READY ]] || now="READY, the run is $(run_state)"
-  echo "$TPU_NAME: $now"
-}
-
 delete() { # the request, with the TPU, and a TPU that was made without one; both are tried
-  local group found words failed=0
-  for group in queued-resources tpu-vm; do
-    found=$(describe "$group")
-    if "$dry_run"; then echo "$found"; else echo "$TPU_NAME: $group ${found/#NOT_FOUND/not there}"; fi
-    words=(--quiet)
-    [[ $group == tpu-vm ]] || words+=(--force) # the TPU too
-    [[ $found == NOT_FOUND ]] || tpus run "$group" delete "$TPU_NAME" "${words[@]}" || failed=1
-  done
-  return "$failed"
+  tpus run queued-resources delete "$TPU_NAME" --force --quiet || true
+  [[ $(state) == NOT_FOUND ]] || tpus run tpu-vm delete "$TPU_NAME" --quiet || true
+  "$dry_run" || [[ $(state) == NOT_FOUND ]] || fail "$TPU_NAME is not deleted; the lines above say why"
 }
 
-verbs='(train|logs|status|delete)'
-[[ $#,$* =~ ^(1,$verbs|2,$verbs\ --dry-run)$ ]] || usage
+[[ $#,$* =~ ^(1,(train|logs|delete)|2,(train|logs|delete)\ --dry-run)$ ]] || usage
 action=$1 scratch='' place='' line='' steps='' flags=()
 dry_run=$([[ $# == 1 ]] && echo false || echo true)
 for name in GCP_PROJECT GCP_ZONE; do
   [[ ${!name:-} ]] || refuse "set $name; the first lines of cloud/gcp_tpu.sh explain it"
 done
-"$dry_run" || command -v gcloud >/dev/null ||
-  refuse "no gcloud here; install the Google Cloud CLI, or use --dry-run"
 for name in SPOT RESERVED; do
   [[ ${!name} =~ ^[01]?$ ]] || refuse "$name=${!name}: give 1, or leave it out"
 done
