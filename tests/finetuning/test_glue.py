@@ -56,6 +56,9 @@ def test_columns_are_found_by_name(tmp_path):
     )
     [example] = create("mnli", tmp_path).read("dev_matched")
     assert (example.text_a, example.text_b, example.label) == ("a", "b", 2)
+    write(tmp_path / "QQP" / "test.tsv", "question2\tid\tquestion1", "b\t41\ta")
+    [example] = create("qqp", tmp_path).read("test")
+    assert (example.index, example.text_a, example.text_b) == ("41", "a", "b")
 
 
 def test_incomplete_lines_of_qqp_are_skipped_and_counted(tmp_path, capsys):

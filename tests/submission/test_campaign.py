@@ -200,13 +200,16 @@ def test_a_refused_run_is_named_and_given_again(make):
 
 
 def test_an_evaluation_that_failed_is_repeated_without_the_training(make, tmp_path):
-    made = make({"1": "unevaluated"}, offline_eval_input_file="eval", num_runs=2)
+    """Of a run that was cut off before, too."""
+    plan = {"1": "exit 75", "1.repeat-1": "unevaluated"}
+    made = make(plan, offline_eval_input_file="eval", num_runs=2)
+    with pytest.raises(campaign.Interrupted):
+        train(made)
     with pytest.raises(ValueError, match=r"run 1 ended with exit code 1 and left no .*offline"):
         train(made)
     (tmp_path / "plan.json").write_text("{}")
     assert len(train(made)) == 2
-    assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", "1", "1"]
-    assert campaign.interrupted_runs(made) == []
+    assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", *["1.repeat-1"] * 3]
 
 
 @pytest.mark.all

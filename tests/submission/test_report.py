@@ -206,6 +206,17 @@ def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
     assert "<td>tensor parallelism</td><td>1</td>" in page
 
 
+def test_the_seconds_of_a_run_are_drawn_one_after_the_other(judged, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(report_charts, "_draw_rows", lambda *given: drawn.append(given[2]) or [])
+    report_charts.ledgers(judged.runs)
+    for row in range(len(judged.runs)):
+        spans = sorted(span for of_runs in drawn[0].values() for span in of_runs[row])
+        ends = [start + length for start, length in spans]
+        assert [start for start, _ in spans] == pytest.approx([0, *ends[:-1]])
+        assert ends[-1] == pytest.approx(100)
+
+
 def test_where_every_second_went_is_drawn_if_a_log_says_so(judged):
     picture = report_charts.ledgers(judged.runs)
     assert "compute" in picture and "input wait" not in picture  # 0 s
