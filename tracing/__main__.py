@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 from tracing import Parser, backends, ends_in_one_line, path_with_home, recorder
-from tracing.recorder import Request
 from tracing.tracers import User
 
 
@@ -23,9 +22,9 @@ def _parser() -> argparse.ArgumentParser:
         "       %(prog)s --convert FOLDER",
         description="Records what a training run does to storage, memory, processors and GPUs.",
     )
-    parser.add_argument(
-        "--output", type=path_with_home, help="new folder; default: traces/DATE-TIME-PID"
-    )
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    parser.add_argument("--output", type=path_with_home, default=Path("traces") / name,
+        help="new folder; default: traces/DATE-TIME-PID")  # fmt: skip
     parser.add_argument("--backend", choices=backends.NAMES, help="default: the best that works")
     parser.add_argument("--container", help="trace a running container until it ends")
     parser.add_argument("--engine", default="docker", help="whose container: docker or podman")
@@ -91,19 +90,8 @@ def main() -> None:
     if given.convert:
         _convert(given.convert, keep_raw=given.keep_raw)
         return
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    request = Request(
-        command=tuple(given.command),
-        pid=given.pid,
-        container=given.container,
-        engine=given.engine,
-        output=given.output or Path("traces") / name,
-        backend=given.backend,
-        interval_s=given.interval_s,
-        user=_user(),
-    )
-    recording = recorder.record(request, _say)
-    _convert(request.output, keep_raw=given.keep_raw)
+    recording = recorder.record(given, _user(), _say)
+    _convert(given.output, keep_raw=given.keep_raw)
     sys.exit(recording.exit_code or 0)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SEQUENTIAL, STRIDED, RANDOM, UNKNOWN = "sequential", "strided", "random", "unknown"
+PATTERNS = [SEQUENTIAL, STRIDED, RANDOM, UNKNOWN]
 TERMS = {
     SEQUENTIAL: "a read that starts where the previous read of the same open file ended; the first "
     "one at byte 0",

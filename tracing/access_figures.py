@@ -116,10 +116,9 @@ class Access:
         if len(blocks):
             is_read = blocks["operation"].str.contains("R", na=False)
             return int(blocks.loc[is_read, "size_bytes"].sum()), "block I/O of the whole machine"
-        disks = self._trace.table("disks").groupby("device")["read_bytes"]
+        disks = self._trace.growth("disks", ["read_bytes"])
         if len(disks):
-            grown = disks.last() - disks.first()
-            return int(grown.sum()), "counters of the whole machine's disks"
+            return int(disks["read_bytes"].sum()), "counters of the whole machine's disks"
         return None, "unknown: no counters were readable"
 
     def _page_cache(self) -> dict:
@@ -145,10 +144,7 @@ class Access:
     def training_reads(self) -> pd.DataFrame:
         """Reads of TFRecords outside evaluations."""
         reads = self.reads[self.reads["file_class"] == files.TFRECORDS]
-        inside = np.zeros(len(reads), bool)
-        for span in self._trace.spans[self._trace.spans["name"] == "eval"].itertuples():
-            inside |= reads["seconds"].between(span.seconds, span.end_seconds).to_numpy()
-        return reads[~inside]
+        return reads[~self._trace.is_within(reads, "eval")]
 
     def _passes(self) -> list[dict]:
         """Each pass over the training's TFRecords: its time, and bytes of calls and storage."""
@@ -189,11 +185,9 @@ class Access:
 
     def _network(self) -> dict:
         """Bytes over sockets by calls, and all that the interfaces of the name spaces moved."""
-        table = self._trace.table("networks")
-        table = table[table["device"] != "lo"]
-        by_device = table.groupby(["name_space", "device"])[["received_bytes", "sent_bytes"]]
-        grown = (by_device.last() - by_device.first()).sum()
-        interfaces = {name: int(grown[name]) for name in grown.index} if len(table) else None
+        growth = self._trace.growth("networks", ["received_bytes", "sent_bytes"])
+        growth = growth.drop("lo", errors="ignore")
+        interfaces = growth.sum().astype(int).to_dict() if len(growth) else None
         return {
             "of_processes": self._socket_bytes(),
             "of_name_spaces": interfaces,
@@ -222,17 +216,11 @@ def _distinct_bytes(located: pd.DataFrame) -> int:
 
 
 def _shares(reads: pd.DataFrame) -> dict:
-    total = reads["size_bytes"].agg(["count", "sum"])
-    found = {}
-    for name in (access.SEQUENTIAL, access.STRIDED, access.RANDOM, access.UNKNOWN):
-        sizes = reads.loc[reads["pattern"] == name, "size_bytes"]
-        found[name] = {
-            "num_calls": len(sizes),
-            "bytes": int(sizes.sum()),
-            "share_of_calls": _ratio(len(sizes), total["count"]),
-            "share_of_bytes": _ratio(sizes.sum(), total["sum"]),
-        }
-    return found
+    found = reads.groupby("pattern")["size_bytes"].agg(num_calls="size", bytes="sum")
+    found = found.reindex(access.PATTERNS, fill_value=0).astype("int64")
+    shares = (found / found.sum()).round(4)
+    found["share_of_calls"], found["share_of_bytes"] = shares["num_calls"], shares["bytes"]
+    return found.to_dict("index")
 
 
 def _distances(distances: np.ndarray) -> dict:

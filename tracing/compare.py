@@ -9,7 +9,7 @@ calls that overlap, both count. There is one trace of each, so nothing says how 
 Exit codes: 0; 1 bad input.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,32 +59,25 @@ def compare(a: Finished, b: Finished) -> Comparison:
         remarks.append("single calls are not compared: proc records none")
     else:
         calls = _calls(a).add_suffix("_a").join(_calls(b).add_suffix("_b"), how="outer").fillna(0)
+        calls = calls[[f"{name}_{of}" for name in ("calls", "bytes", "waits") for of in "ab"]]
         calls["longer"] = calls["waits_b"] - calls["waits_a"]
         calls = calls.sort_values("longer", key=lambda each: -each.abs(), kind="stable")
     both = {"A": a, "B": b}
     phases = pd.DataFrame({name: _phase_seconds(trace) for name, trace in both.items()}).fillna(0)
-    usage = {name: _usage(trace.summary) for name, trace in both.items()}
+    used = {name: pd.Series(trace.summary.get("usage") or {}) for name, trace in both.items()}
+    usage = pd.DataFrame(used).reindex(_USAGE).rename(_USAGE).dropna().astype(float)
+    for table in (phases, usage):
+        table["B - A"] = table["B"] - table["A"]
     # Of nothing there is no ratio: all are counted from one.
+    ratios = np.log((usage["B"] + 1) / (usage["A"] + 1))
     return Comparison(
-        phases=_largest_first(phases, lambda found: found["B - A"]),
-        calls=calls,
-        usage=_largest_first(
-            pd.DataFrame(usage).rename(_USAGE).dropna(),
-            lambda found: np.log((found["B"] + 1) / (found["A"] + 1)),
-        ),
-        remarks=remarks,
-    )
+        phases=_largest_first(phases, phases["B - A"]), calls=calls,
+        usage=_largest_first(usage, ratios), remarks=remarks,
+    )  # fmt: skip
 
 
-def _usage(summary: dict) -> pd.Series:
-    found = summary.get("usage") or {}
-    return pd.Series({name: found.get(name) for name in _USAGE}, dtype=float)
-
-
-def _largest_first(found: pd.DataFrame, size: Callable) -> pd.DataFrame:
-    found["B - A"] = found["B"] - found["A"]
-    order = size(found).abs().sort_values(ascending=False, kind="stable").index
-    return found.loc[order]
+def _largest_first(table: pd.DataFrame, change: pd.Series) -> pd.DataFrame:
+    return table.loc[change.abs().sort_values(ascending=False, kind="stable").index]
 
 
 def _remarks(a: dict, b: dict) -> Iterator[str]:
@@ -135,22 +128,17 @@ def lines(compared: Comparison) -> list[str]:
     found = [*compared.remarks, "seconds of the phases, largest change first:"]
     found.append(compared.phases.to_string(float_format=seconds))
     if not compared.calls.empty:
-        shown = compared.calls[:_MOST_ROWS].set_axis(
-            [" ".join(words) for words in compared.calls.index[:_MOST_ROWS]]
-        )
-        columns = [f"{name}_{trace}" for name in ("calls", "bytes", "waits") for trace in "ab"]
-        written = dict.fromkeys(columns, whole) | dict.fromkeys(("waits_a", "waits_b"), seconds)
+        written = {f"{name}_{trace}": form for trace in "ab" for name, form in
+                   (("calls", whole), ("bytes", whole), ("waits", seconds))}  # fmt: skip
+        written["longer"] = "{:+,.3f}".format
+        shown = compared.calls[:_MOST_ROWS]
+        shown = shown.set_axis([" ".join(words) for words in shown.index])
         found.append("calls, by the change of their waits in seconds:")
-        found.append(
-            shown[[*columns, "longer"]].to_string(
-                formatters={**written, "longer": "{:+,.3f}".format}
-            )
-        )
+        found.append(shown.to_string(formatters=written))
         rest = compared.calls["longer"][_MOST_ROWS:].abs()
         if len(rest):
-            found.append(
-                f"and {len(rest)} more, none of which changed by more than {rest.max():.3f} s"
-            )
+            most = rest.max()
+            found.append(f"and {len(rest)} more, none of which changed by more than {most:.3f} s")
     if len(compared.usage):
         found.append("all processes:")
         found.append(compared.usage.to_string(float_format="{:,.1f}".format))

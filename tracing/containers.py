@@ -1,6 +1,7 @@
 """Containers that the traced command starts: found by command lines, described by inspect."""
 
 import contextlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ class Container:
     name: str
     pid: int
     """The id of its first process, on this host."""
-    mounts: tuple[tuple[str, str], ...]
+    mounts: list[tuple[str, str]]
     """(folder of the host, folder of the container), longest folder of the container first."""
 
     def host_path(self, path: str) -> str:
@@ -65,7 +66,7 @@ def from_inspect(engine: str, text: str) -> Container | None:
         if mount.get("Source")
     ]
     mounts.sort(key=lambda mount: -len(mount[1]))
-    return Container(engine, found["Name"].lstrip("/"), pid, tuple(mounts))
+    return Container(engine, found["Name"].lstrip("/"), pid, mounts)
 
 
 def signal(container: Container, name: str) -> None:
@@ -76,20 +77,13 @@ def signal(container: Container, name: str) -> None:
 
 
 def started_by(arguments: list[str]) -> tuple[str, str] | None:
-    """(engine, name) if a command line runs a container with a name or an id file; else None."""
+    """(engine, name) if a command line runs a container with a name; else None."""
     if not arguments or Path(arguments[0]).name not in ENGINES or "run" not in arguments:
         return None
-    engine = arguments[0]
-    for number, word in enumerate(arguments):
-        option, has_value, value = word.partition("=")
-        if option in ("--name", "--cidfile"):
-            value = value if has_value else "".join(arguments[number + 1 : number + 2])
-            if option == "--cidfile":
-                try:
-                    value = Path(value).read_text().strip()
-                except OSError:
-                    return None  # not written yet
-            return (engine, value) if value else None
+    for word, after in itertools.pairwise([*arguments, ""]):
+        option, _, value = word.partition("=")
+        if option == "--name":  # the first one: what follows the image is of the command in it
+            return arguments[0], value or after
     return None
 
 

@@ -73,7 +73,7 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
     if recording.backend == backends.STRACE:
         with _lines(path) as lines:
             births = strace.births_in(lines)
-        threads = raw_file.process_of_thread
+        threads = dict(raw_file.process_of_thread)
         parser = strace.Parser(births=births, process_of_thread=threads, **where)
     else:
         paths = {(pid, fd): name for pid, fd, name in raw_file.path_of_fd}

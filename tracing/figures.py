@@ -57,7 +57,7 @@ def summary(trace: Loaded, access: Access) -> dict:
 def file_rows(trace: Loaded) -> Iterator[dict]:
     """The rows of the table of files: each with what was done to it."""
     calls = trace.operations
-    calls = calls[~calls["file_class"].isin([files.PIPES, files.PSEUDO])]
+    calls = calls[~calls["file_class"].isin(files.IN_KERNEL)]
     calls = calls[calls["error"].isna() & (calls["kind"] != "rename")]
     kinds, sizes = calls["kind"], calls["size_bytes"]
     counted = {
@@ -224,27 +224,20 @@ def _usage(trace: Loaded) -> dict:
         "minor_faults": int(last["minor_faults"].sum()),
         "major_faults": int(last["major_faults"].sum()),
         **{n: int(trace.counters[n].max()) if len(trace.counters) else 0 for n in counters.COLUMNS},
-        "machine_cpu_busy_percent": _machine_busy_percent(trace.table("cpus")),
+        "machine_cpu_busy_percent": _machine_busy_percent(trace),
         "page_cache_growth_bytes": int(cached.iloc[-1] - cached.iloc[0]) if len(cached) else None,
-        "disks": _growth_by_device(trace.table("disks"), ["read_bytes", "written_bytes"]),
-        "networks": _growth_by_device(trace.table("networks"), ["received_bytes", "sent_bytes"]),
+        **{
+            table: trace.growth(table, columns).astype(int).to_dict("index")
+            for table, columns in (
+                ("disks", ["read_bytes", "written_bytes"]),
+                ("networks", ["received_bytes", "sent_bytes"]),
+            )
+        },
     }
 
 
-def _machine_busy_percent(cpus: pd.DataFrame) -> float | None:
-    if cpus.empty:
-        return None
-    by_cpu = cpus.groupby("cpu")
+def _machine_busy_percent(trace: Loaded) -> float | None:
     columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
-    spent = (by_cpu[columns].last() - by_cpu[columns].first()).sum()
-    total = spent.sum()
+    spent = trace.growth("cpus", columns, by="cpu").sum()
     busy = spent["user_ms"] + spent["system_ms"]
-    return round(100 * float(busy / total), 1) if total else None
-
-
-def _growth_by_device(table: pd.DataFrame, columns: list[str]) -> dict:
-    # Containers have interfaces of the same name in name spaces of their own.
-    places = [name for name in ("device", "name_space") if name in table]
-    by_device = table.groupby(places)[columns]
-    grown = (by_device.last() - by_device.first()).groupby("device").sum()
-    return {name: {c: int(row[c]) for c in columns} for name, row in grown.iterrows()}
+    return round(100 * float(busy / spent.sum()), 1) if spent.sum() else None

@@ -8,6 +8,8 @@ from pathlib import Path
 TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES = "tfrecords", "checkpoints", "logs", "libraries"
 PSEUDO, PIPES, OTHER = "pseudo", "pipes", "other"
 CLASSES = (TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES, PSEUDO, PIPES, OTHER)
+IN_KERNEL = (PSEUDO, PIPES)
+"""What is in no file of a disk."""
 
 IN_WORDS = {
     TFRECORDS: "TFRecords", CHECKPOINTS: "checkpoints", LOGS: "logs", LIBRARIES: "libraries",

@@ -50,6 +50,22 @@ class Tables:
         found = self.table("spans")
         return found.assign(end_seconds=(found["end_monotonic_ns"] - self.begin_ns) / 1e9)
 
+    def is_within(self, rows: pd.DataFrame, name: str) -> pd.Series:
+        """Whether each row begins within a phase of this name."""
+        inside = pd.Series(False, rows.index)
+        for span in self.spans[self.spans["name"] == name].itertuples():
+            inside |= rows["monotonic_ns"].between(span.monotonic_ns, span.end_monotonic_ns)
+        return inside
+
+    def growth(self, name: str, columns: list[str], *, by: str = "device") -> pd.DataFrame:
+        """How much counters since boot grew; a row for each device, or what else tells them apart.
+
+        Containers have interfaces of the same name in name spaces of their own.
+        """
+        table = self.table(name)
+        counters = table.groupby([by, *({"name_space"} & {*table})])[columns]
+        return (counters.last() - counters.first()).groupby(level=0).sum()
+
     def process_names(self) -> dict[int, str]:
         """Process -> its command line, or the program alone for one that ended between samples."""
         executed = self.table("process_events")
@@ -82,7 +98,7 @@ class Loaded(Tables):
     def transfers(self) -> pd.DataFrame:
         """Reads and writes that moved bytes of files; copies within the kernel included."""
         found = self.operations
-        is_file = ~found["file_class"].isin([files.PIPES, files.PSEUDO])
+        is_file = ~found["file_class"].isin(files.IN_KERNEL)
         moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0)
         return found[is_file & moved]
 

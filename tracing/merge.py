@@ -156,7 +156,7 @@ def _transfers(found: dict, output: Path) -> str | None:
     """Reads and writes in MB/s, a line for each host; None without calls."""
     columns = ["host", "kind", "file_class", "size_bytes", "realtime_ns"]
     operations = pd.read_parquet(output / "file_ops.parquet", columns=columns)
-    operations = operations[~operations["file_class"].isin([files.PIPES, files.PSEUDO])]
+    operations = operations[~operations["file_class"].isin(files.IN_KERNEL)]
     if operations.empty:
         return None
     seconds = (operations["realtime_ns"] - found["begin_realtime_ns"]) / 1e9

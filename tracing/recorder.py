@@ -1,5 +1,6 @@
 """Takes a trace: starts everything, waits, passes signals on, ends everything in order."""
 
+import argparse
 import contextlib
 import math
 import os
@@ -10,10 +11,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracing import backends, clocks, containers, processes, recording
+from tracing.backends import Backends
 from tracing.clocks import ClockPair
 from tracing.containers import Container
 from tracing.processes import Target
@@ -29,62 +30,49 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AWAITED = (*_STOPS, signal.SIGCHLD)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to trace: a command, or what runs already."""
-
-    command: tuple[str, ...]
-    pid: int | None
-    container: str | None
-    engine: str
-    output: Path
-    backend: str | None
-    interval_s: float
-    user: User | None
-    """Who called sudo; None without sudo."""
-
-    def __post_init__(self):
-        ways = [bool(self.command), self.pid is not None, self.container is not None]
-        if sum(ways) != 1:
-            raise ValueError("name one thing to trace: -- COMMAND..., --pid or --container")
-        if not 0 < self.interval_s <= 3600:  # NaN too
-            raise ValueError(f"--interval_s={self.interval_s} must be above 0 and at most 3600")
-        if self.command and shutil.which(self.command[0]) is None:
-            raise ValueError(f"{self.command[0]}: no such command")
-        if self.pid is not None and not processes.is_running(self.pid):
-            raise ValueError(f"--pid={self.pid}: no such process")
-
-
-def record(request: Request, say: Callable[[str], None]) -> Recording:
+def record(given: argparse.Namespace, user: User | None, say: Callable[[str], None]) -> Recording:
     """Takes the trace into a new folder; its raw files await their conversion.
+
+    Args:
+      given: the command's words.
+      user: who called sudo; None without sudo.
+      say: is given lines for the user.
 
     Raises:
       ValueError: bad input, or the folder is there already; nothing is left.
       OSError: the folder cannot be made.
     """
-    container = _asked_container(request)
-    attaches_to = container.pid if container else request.pid
-    found = backends.choose(request.backend, attaches_to=attaches_to)
+    container = _checked(given)
+    attaches_to = container.pid if container else given.pid
+    found = backends.choose(given.backend, attaches_to=attaches_to)
     say(found.line())
-    place = request.output
+    place = given.output
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ValueError(f"{place} is there already: name another folder")
     (place / RAW).mkdir(parents=True)
     try:
         with tempfile.TemporaryDirectory(prefix="trace-") as pipes, _signals_blocked():
-            return _Recorder(request, found, Path(pipes), say).run(container)
+            return _Recorder(given, user, found, Path(pipes), say).run(container)
     except (ValueError, OSError):
-        if not (request.output / RAW / recording.FILE).exists():
-            shutil.rmtree(request.output)
+        if not (place / RAW / recording.FILE).exists():
+            shutil.rmtree(place)
         raise
 
 
-def _asked_container(request: Request) -> Container | None:
-    if request.container is None:
-        return None
-    if container := containers.inspect(request.engine, request.container):
-        return container
-    raise ValueError(f"--container={request.container}: {request.engine} runs no such container")
+def _checked(given: argparse.Namespace) -> Container | None:
+    """The container, if one is to be traced."""
+    if (given.pid is not None) + (given.container is not None) + bool(given.command) != 1:
+        raise ValueError("name one thing to trace: -- COMMAND..., --pid or --container")
+    if not 0 < given.interval_s <= 3600:  # NaN too
+        raise ValueError(f"--interval_s={given.interval_s} must be above 0 and at most 3600")
+    if given.command and shutil.which(given.command[0]) is None:
+        raise ValueError(f"{given.command[0]}: no such command")
+    if given.pid is not None and not processes.is_running(given.pid):
+        raise ValueError(f"--pid={given.pid}: no such process")
+    container = given.container and containers.inspect(given.engine, given.container)
+    if given.container and not container:
+        raise ValueError(f"--container={given.container}: {given.engine} runs no such container")
+    return container
 
 
 @contextlib.contextmanager
@@ -103,11 +91,14 @@ def _signals_blocked() -> Iterator[None]:
 class _Recorder:
     """One trace under way."""
 
-    def __init__(self, request: Request, found: backends.Backends, pipes: Path, say):
-        self._request = request
+    def __init__(
+        self, given: argparse.Namespace, user: User | None, found: Backends, pipes: Path, say
+    ):
+        self._given = given
+        self._user = user
         self._say = say
         self._target = Target()
-        self._raw = request.output / RAW
+        self._raw = given.output / RAW
         self._found = found
         self._notes: list[str] = []
         self._pipes = pipes
@@ -118,7 +109,7 @@ class _Recorder:
 
     def run(self, container: Container | None) -> Recording:
         """From the first to the last sample."""
-        sampler = Sampler(self._target, self._request.output, interval_s=self._request.interval_s)
+        sampler = Sampler(self._target, self._given.output, interval_s=self._given.interval_s)
         reserve = self._raw / "reserve"
         reserve.write_bytes(bytes(_RESERVE_BYTES))
         self._begin_with_what_works(container)
@@ -139,7 +130,7 @@ class _Recorder:
         try:
             self._begin(container)
         except ValueError as error:
-            if self._request.backend:
+            if self._given.backend:
                 raise
             self._found = self._found.without_the_chosen(str(error))
             self._say(self._found.line())
@@ -147,12 +138,12 @@ class _Recorder:
             self._begin_with_what_works(container)
 
     def _begin(self, container: Container | None) -> None:
-        if self._request.command:
-            self._command = self._tracer.launch(self._request.command, self._request.user)
+        if self._given.command:
+            self._command = self._tracer.launch(self._given.command, self._user)
         elif container:
             self._note_container(container)
-        elif self._request.pid is not None:
-            self._target.add_tree(self._request.pid)
+        elif self._given.pid is not None:
+            self._target.add_tree(self._given.pid)
             self._tracer.attach(self._target.pids())
         if not self._command:
             self._say("watching what runs already; Ctrl-C ends the trace")
@@ -226,7 +217,7 @@ class _Recorder:
         self._notes = [self._found.line(), *self._notes, f"GPUs: {sampler.gpu_status}"]
         self._notes += sampler.errors
         found = Recording(
-            command=list(self._request.command),
+            command=self._given.command,
             folder=str(Path.cwd()),
             exit_code=128 - code if code is not None and code < 0 else code,
             ended_by=self._ended_by,
@@ -239,7 +230,7 @@ class _Recorder:
             pairs=_thinned([self._tracer.began, *sampler.pairs]),
             machine=_machine(),
         )
-        recording.save(found, self._request.output)
+        recording.save(found, self._given.output)
         return found
 
 

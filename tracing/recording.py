@@ -18,7 +18,8 @@ class RawFile:
 
     name: str
     container: Container | None
-    process_of_thread: dict[int, int] = field(default_factory=dict)
+    process_of_thread: list[tuple[int, int]] = field(default_factory=list)
+    """(thread, process) of those that were there before."""
     path_of_fd: list[tuple[int, int, str]] = field(default_factory=list)
     """(process, descriptor, path) of what was open before."""
 
@@ -75,8 +76,10 @@ def load(trace: Path) -> Recording:
     path = trace / RAW / FILE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        found["containers"] = [_container(each) for each in found["containers"]]
-        found["raw_files"] = [_raw_file(each) for each in found["raw_files"]]
+        found["containers"] = [Container(**each) for each in found["containers"]]
+        for each in found["raw_files"]:
+            each["container"] = each["container"] and Container(**each["container"])
+        found["raw_files"] = [RawFile(**each) for each in found["raw_files"]]
         found["pairs"] = [ClockPair(**pair) for pair in found["pairs"]]
         recording = Recording(**found)
         recording.alignment()  # needs whole numbers
@@ -85,16 +88,3 @@ def load(trace: Path) -> Recording:
         raise ValueError(
             f"{path} cannot be read ({error!r:.300}): the raw files are needed"
         ) from None
-
-
-def _container(found: dict) -> Container:
-    return Container(**found | {"mounts": tuple(map(tuple, found["mounts"]))})
-
-
-def _raw_file(found: dict) -> RawFile:
-    return RawFile(
-        found["name"],
-        found["container"] and _container(found["container"]),
-        {int(tid): pid for tid, pid in found["process_of_thread"].items()},
-        [tuple(entry) for entry in found["path_of_fd"]],
-    )

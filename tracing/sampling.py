@@ -252,7 +252,7 @@ class Gpus:
         try:
             import pynvml
         except ImportError:
-            self.status = "none recorded: install nvidia-ml-py, the extra `tracing`"
+            self.status = "none recorded: install nvidia-ml-py"
             return
         try:
             pynvml.nvmlInit()

@@ -169,7 +169,7 @@ class Tracer:
         pipe, collector, file = self._new_collector()
         options = strace.options(pipe, can_filter=False)
         errors = self._pipes / f"{file}.errors"
-        threads = {thread.id: pid for pid in pids for thread in processes.threads_of(pid)}
+        threads = [(thread.id, pid) for pid in pids for thread in processes.threads_of(pid)]
         with errors.open("wb") as stderr:
             arguments = [word for pid in pids for word in ("-p", str(pid))]
             # In a group of its own: Ctrl-C is for the traced program, the tracer sees it through.

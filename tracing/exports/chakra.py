@@ -128,7 +128,7 @@ def _marks(trace: Finished, batches: list[tuple[int, int, dict]]) -> Iterator[Ev
 def _calls(trace: Finished) -> Iterator[Event]:
     calls = trace.calls_of(_KINDS, _COLUMNS)
     calls = calls[calls["error"].isna()]
-    calls = calls[~calls["file_class"].isin([files.PIPES, files.PSEUDO])]
+    calls = calls[~calls["file_class"].isin(files.IN_KERNEL)]
     calls = calls[calls["operation"].isin([*_OP_OF, *_COPIES, ADD_TO_PAGE_CACHE])]
     for n, call in enumerate(calls.itertuples(index=False)):
         end = call.monotonic_ns + (int(call.latency_ns) if pd.notna(call.latency_ns) else 0)

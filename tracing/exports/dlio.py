@@ -59,7 +59,10 @@ def workload(trace: Finished) -> dict:
     spans, events = trace.table("spans"), trace.table("mllog")
     if "block" not in set(spans["name"]):
         raise ValueError(f"{trace.folder} holds no training: no block_start of an MLPerf log")
-    calls = _calls(trace, spans)
+    calls = trace.table("file_ops", _CALL_COLUMNS)
+    calls = calls[(calls["file_class"] == files.TFRECORDS) & calls["error"].isna()]
+    # Of each, whether a block or an evaluation ran.
+    calls = calls.assign(**{name: trace.is_within(calls, name) for name in ("block", "eval")})
     reads = calls[calls["kind"] == "read"]
     training = reads[reads["block"]]
     if training.empty:
@@ -126,20 +129,6 @@ def _checkpoint(saved: list[dict]) -> dict:
         "steps_between_checkpoints": round(statistics.median(between)) if between else at[-1],
         "model_size": round(statistics.mean(entry["written_bytes"] for entry in saved)),
     }
-
-
-def _calls(trace: Finished, spans: pd.DataFrame) -> pd.DataFrame:
-    """Calls on TFRecords that did not fail; of each, whether a block or an evaluation ran."""
-    calls = trace.table("file_ops", _CALL_COLUMNS)
-    calls = calls[(calls["file_class"] == files.TFRECORDS) & calls["error"].isna()]
-    return calls.assign(**{n: _is_within(calls, spans, n) for n in ("block", "eval")})
-
-
-def _is_within(rows: pd.DataFrame, spans: pd.DataFrame, name: str) -> pd.Series:
-    inside = pd.Series(False, rows.index)
-    for span in spans[spans["name"] == name].itertuples():
-        inside |= rows["monotonic_ns"].between(span.monotonic_ns, span.end_monotonic_ns)
-    return inside
 
 
 def steps_of(events: pd.DataFrame, spans: pd.DataFrame) -> Steps:

@@ -78,7 +78,7 @@ def _calls(trace: Finished) -> pd.DataFrame:
     """
     found = trace.calls_of((*TRANSFERS, "sync"), _COLUMNS)
     found = found[found["error"].isna()]
-    found = found[~found["file_class"].isin([files.PIPES, files.PSEUDO])]
+    found = found[~found["file_class"].isin(files.IN_KERNEL)]
     moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0) & found["path"].notna()
     found = found[moved | found["operation"].isin(_ACTIONS)]
     found = found[found["path"].isin(found.loc[moved, "path"].unique())]

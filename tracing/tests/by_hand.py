@@ -112,7 +112,7 @@ def make(
         backend="strace",
         notes=[],
         containers=[],
-        raw_files=[RawFile("strace-0.txt", None, {}, [])],
+        raw_files=[RawFile("strace-0.txt", None)],
         num_lost_lines=0,
         tracer_cpu_ms=0,
         pairs=clocks,

@@ -52,7 +52,7 @@ def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch)
     ("line", "expected"),
     [
         ("docker run --rm --name mlperf-bert-1 --user 5:5 image ./train_model.sh", "mlperf-bert-1"),
-        ("/usr/bin/podman run --name=b image", "b"),
+        ("/usr/bin/podman run --name=b image train --name=c", "b"),
         ("docker run image", None),
         ("docker ps --name x", None),
         ("vim --name run", None),
@@ -62,13 +62,6 @@ def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch)
 def test_command_lines_that_start_containers(line, expected):
     found = containers.started_by(line.split())
     assert (found and found[1]) == expected
-
-
-def test_an_id_file_is_read_when_it_is_there(tmp_path):
-    words = ["docker", "run", "--cidfile", str(tmp_path / "id"), "image"]
-    assert containers.started_by(words) is None
-    (tmp_path / "id").write_text("0123abc\n")
-    assert containers.started_by(words) == ("docker", "0123abc")
 
 
 def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):

@@ -56,4 +56,4 @@ def test_without_driver_or_package_it_is_said(nvml, monkeypatch):
         "none recorded: NVML Shared Library Not Found",
     )
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert sampling.Gpus().status == "none recorded: install nvidia-ml-py, the extra `tracing`"
+    assert sampling.Gpus().status == "none recorded: install nvidia-ml-py"
