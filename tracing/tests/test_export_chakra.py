@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.helpers.programs import refusal
 from tracing import bpftrace, export, tables
 from tracing.exports import chakra_format
 from tracing.tests import chakra_reader, generated_trace
@@ -170,6 +169,10 @@ def test_a_part_of_the_time_and_what_a_trace_lacks_is_said(trace, tmp_path, caps
     part = exported(trace, tmp_path / "part.et", "--seconds=0.1:0.5")
     assert part and all(1e5 <= node.start_time_micros < 5e5 for node in part)
     assert re.search(r"5 batches, [\d,]+ calls$", capsys.readouterr().err.strip())
+    for seconds in ("5", "2:1", "nan:2"):
+        with pytest.raises(SystemExit, match="2"):
+            export.main([str(trace), "--to=chakra", f"--seconds={seconds}"])
+        assert "argument --seconds: invalid" in capsys.readouterr().err
     bare = generated_trace.write(tmp_path / "bare")
     (bare / "block_io.parquet").unlink()
     exported(bare, tmp_path / "bare.et")
@@ -177,16 +180,6 @@ def test_a_part_of_the_time_and_what_a_trace_lacks_is_said(trace, tmp_path, caps
         "; no block I/O, which only bpftrace records; no batches: the trace has no MLPerf log of a "
         "training\n"
     )
-
-
-def test_a_wrong_part_of_the_time_is_one_line(trace, capsys):
-    assert refusal(export.main, trace, "--to=dlio", "--seconds=0:1") == (
-        "export: --seconds is not for --to=dlio; leave it out"
-    )
-    for seconds in ("5", "2:1", "nan:2"):
-        with pytest.raises(SystemExit, match="2"):
-            export.main([str(trace), "--to=chakra", f"--seconds={seconds}"])
-        assert "argument --seconds: invalid" in capsys.readouterr().err
 
 
 NODE = (

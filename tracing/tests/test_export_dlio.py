@@ -109,40 +109,17 @@ def packages(tmp_path_factory) -> Path:
     return folder
 
 
-def loaded_by(source: Path, packages: Path, workload_file: Path, folder: Path) -> dict:
-    """What DLIO's own code makes of the workload."""
-    environment = {**os.environ, "PYTHONPATH": f"{source}:{packages}"}
-    words = [source, workload_file, folder / "configs"]
-    loader = [sys.executable, "-c", LOADER]
-    done = programs.run(*loader, *words, cwd=folder, env=environment, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def expected_of(workload_file: Path) -> dict:
-    """What is the same in both."""
-    found = yaml.safe_load(workload_file.read_text())
-    dataset, reader, train = found["dataset"], found["reader"], found["train"]
-    return {
-        "batch_size": reader["batch_size"],
-        "epochs": train["epochs"],
-        "model_size": example.CHECKPOINT_BYTES + 700,
-        "num_files_train": example.NUM_FILES,
-        "num_samples_per_file": example.NUM_RECORDS,
-        "read_threads": reader["read_threads"],
-        "record_length": example.RECORD_BYTES,
-        "record_length_stdev": dataset["record_length_stdev"],
-        "steps_between_checkpoints": 3,
-        "transfer_size": example.REQUEST_BYTES,
-    }
-
-
 @pytest.mark.all
 def test_dlio_from_pypi_loads_it(packages, workload_file, tmp_path):
-    found = loaded_by(packages, packages, workload_file, tmp_path)
-    assert expected_of(workload_file).items() <= found.items()
-    train = yaml.safe_load(workload_file.read_text())["train"]
-    assert found["computation_time"] == train["computation_time"]
-    assert found["run_dir"].startswith("./hydra_log/{'name': 'bert',")  # as docs/export.md says
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    words = [sys.executable, "-c", LOADER, packages, workload_file, tmp_path / "configs"]
+    done = programs.run(*words, cwd=tmp_path, env=environment, check=True)
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    given = yaml.safe_load(workload_file.read_text())
+    for part in ("dataset", "reader", "train", "checkpoint"):
+        known = {name: given[part][name] for name in loaded.keys() & given[part].keys()}
+        assert known and known.items() <= loaded.items()
+    assert loaded["run_dir"].startswith("./hydra_log/{'name': 'bert',")  # as docs/export.md says
 
 
 def test_a_log_without_what_dlio_needs_is_refused(tmp_path):

@@ -122,6 +122,12 @@ def test_phases_lie_on_the_tracks_of_their_kinds(generated, found):
         if category == "mllog"
     }
     assert shown == set(zip(spans["name"], spans["monotonic_ns"], spans["end_monotonic_ns"]))
+    begin_ns = generated_trace.BEGIN_NS
+    assert found.clocks[0] == {
+        proto.BUILTIN_CLOCK_MONOTONIC: begin_ns,
+        proto.BUILTIN_CLOCK_REALTIME: begin_ns + generated_trace.REALTIME_AHEAD_NS,
+        proto.BUILTIN_CLOCK_BOOTTIME: begin_ns + 77,
+    }
     [points] = [i for n, i in found.instants.items() if found.path_of(n) == ("MLPerf log",)]
     assert [(name, values["value"]) for name, _, values in points][:1] == [("seed", "7")]
     assert len(points) == len(tables.read_table(generated, "mllog"))
@@ -167,15 +173,6 @@ def test_every_number_of_every_sample_is_a_count(generated, found):
     [number] = [n for n in found.counts if found.path_of(n)[-1] == "memory available_bytes"]
     assert {value for _, value in found.counts[number]} == {5e9}
     assert found.tracks[number].counter.unit == proto.CounterDescriptor.UNIT_SIZE_BYTES
-
-
-def test_the_clocks_that_were_read_together_are_there(found):
-    begin_ns = generated_trace.BEGIN_NS
-    assert found.clocks[0] == {
-        proto.BUILTIN_CLOCK_MONOTONIC: begin_ns,
-        proto.BUILTIN_CLOCK_REALTIME: begin_ns + generated_trace.REALTIME_AHEAD_NS,
-        proto.BUILTIN_CLOCK_BOOTTIME: begin_ns + 77,
-    }
 
 
 def test_a_trace_without_calls_shows_its_counters(tmp_path):

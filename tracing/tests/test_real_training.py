@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tests.helpers.tiny_examples import training_flags, write_inputs
-from tracing import tables
+from tracing.exports.finished import Finished
 from tracing.tests.conftest import require, trace
 
 pytestmark = pytest.mark.all
@@ -44,40 +44,22 @@ def test_checkpoint_bytes_are_those_on_disk_exactly(traced_training):
     assert all(entry["span_seconds"] > 0 for entry in found.summary["checkpoints"])
 
 
-def test_every_evaluation_reads_its_file_once(traced_training):
+def test_every_evaluation_reads_its_file_once_and_all_sums_up_to_the_kernels_counter(
+    traced_training,
+):
     folder, found = traced_training
-    operations = tables.read_table(found.folder, "file_ops")
-    reads = operations[
-        (operations["kind"] == "read") & (operations["path"] == str(folder / "eval"))
-    ]
-    spans = tables.read_table(found.folder, "spans")
-    evaluations = spans[spans["name"] == "eval"]
-    assert len(evaluations) == 2
+    trace = Finished(found.folder)
+    calls = trace.table("file_ops")
+    reads = calls[calls["kind"] == "read"]
+    of_eval = reads[(reads["path"] == str(folder / "eval")) & trace.is_within(reads, "eval")]
     size = (folder / "eval").stat().st_size
-    inside = 0
-    for span in evaluations.itertuples():
-        # The log tells whole milliseconds, cut.
-        end = span.end_monotonic_ns + 10**6
-        inside += reads[reads["monotonic_ns"].between(span.monotonic_ns, end)]["size_bytes"].sum()
-    assert inside == pytest.approx(2 * size, rel=0.01)
-
-
-def test_training_reads_its_files_for_every_epoch_and_a_little_ahead(traced_training):
-    folder, found = traced_training
+    # The log tells whole milliseconds, cut.
+    assert of_eval["size_bytes"].sum() == pytest.approx(2 * size, rel=0.01)
     parts = [f for f in found.summary["files"] if f["path"].startswith(str(folder / "part-"))]
-    assert len(parts) == 2
     epochs = 200 * 8 / (2 * NUM_TRAIN_RECORDS)
-    read_bytes = sum(part["read_bytes"] for part in parts)
-    size = sum(part["size_bytes"] for part in parts)
+    read_bytes, size = (sum(part[name] for part in parts) for name in ("read_bytes", "size_bytes"))
     # The shuffle buffer holds 1,000 examples, an epoch here; and batches are made ahead.
-    assert epochs <= read_bytes / size <= epochs + 1 + 0.5
-
-
-def test_the_calls_sum_up_to_the_kernels_own_counter(traced_training):
-    """A counter of the kernel that knows nothing of the tracer."""
-    _, found = traced_training
-    operations = tables.read_table(found.folder, "file_ops")
-    read = operations[operations["kind"] == "read"]["size_bytes"].sum()
+    assert len(parts) == 2 and epochs <= read_bytes / size <= epochs + 1 + 0.5
     counted = found.summary["usage"]["read_call_bytes"]
-    assert counted <= read * 1.001  # the last sample stands before the last reads
-    assert read == pytest.approx(counted, rel=0.02)
+    assert counted <= reads["size_bytes"].sum() * 1.001  # the last sample is before the last reads
+    assert reads["size_bytes"].sum() == pytest.approx(counted, rel=0.02)
