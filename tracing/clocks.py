@@ -72,37 +72,27 @@ class Alignment:
     def __init__(self, pairs: Sequence[ClockPair]):
         """Takes at least one pair, in order of time."""
         self.pairs = list(pairs)
-        self._monotonic = np.array([pair.monotonic_ns for pair in pairs], np.int64)
-        self._realtime = np.array([pair.realtime_ns for pair in pairs], np.int64)
-        self._boottime = np.array([pair.boottime_ns for pair in pairs], np.int64)
+        names = ("monotonic_ns", "realtime_ns", "boottime_ns")
+        self._read = {
+            name: np.array([getattr(pair, name) for pair in pairs], np.int64) for name in names
+        }
+        self._ahead = self._read["realtime_ns"] - self._read["monotonic_ns"]
 
     @property
     def drift_ns(self) -> int:
         """How far the wall clock moved against the monotonic one from first to last pair."""
-        ahead = self._realtime - self._monotonic
-        return int(ahead[-1] - ahead[0])
+        return int(self._ahead[-1] - self._ahead[0])
 
     @property
     def error_bound_ns(self) -> int:
         """The most that a converted stamp may be wrong: the largest move between neighbours."""
-        moves = np.abs(np.diff(self._realtime - self._monotonic))
+        moves = np.abs(np.diff(self._ahead))
         return int(max(moves, default=0) + 2 * max(pair.uncertainty_ns for pair in self.pairs))
 
-    def monotonic_from_realtime(self, realtime_ns) -> np.ndarray:
-        """Realtime stamps (int64, any shape) as monotonic ones."""
-        return self._converted(realtime_ns, self._realtime, self._monotonic)
-
-    def monotonic_from_boottime(self, boottime_ns) -> np.ndarray:
-        """Stamps since boot (int64, any shape) as monotonic ones."""
-        return self._converted(boottime_ns, self._boottime, self._monotonic)
-
-    def realtime_from_monotonic(self, monotonic_ns) -> np.ndarray:
-        """Monotonic stamps (int64, any shape) as realtime ones."""
-        return self._converted(monotonic_ns, self._monotonic, self._realtime)
-
-    @staticmethod
-    def _converted(stamps, clock: np.ndarray, other: np.ndarray) -> np.ndarray:
-        stamps, ahead = np.asarray(stamps, np.int64), other - clock
+    def converted(self, stamps, clock: str, to: str) -> np.ndarray:
+        """Stamps (int64, any shape) of one clock as those of another: realtime_ns, and so on."""
+        stamps, read = np.asarray(stamps, np.int64), self._read[clock]
+        ahead = self._read[to] - read
         # Relative to the first pair: whole stamps would lose nanoseconds as floats.
-        move = np.interp((stamps - clock[0]).astype(float), clock - clock[0], ahead - ahead[0])
+        move = np.interp((stamps - read[0]).astype(float), read - read[0], ahead - ahead[0])
         return stamps + ahead[0] + np.rint(move).astype(np.int64)

@@ -95,7 +95,7 @@ def _write_mllog(trace: Path, recording: Recording, alignment: Alignment, locato
     write_table(trace, "mllog", events, alignment)
     spans = mllog.span_rows(events, end_ns=recording.end_ns)
     for span in spans:
-        end = alignment.monotonic_from_realtime(span["end_realtime_ns"])
+        end = alignment.converted(span["end_realtime_ns"], "realtime_ns", "monotonic_ns")
         span["end_monotonic_ns"] = int(end)
     write_table(trace, "spans", spans, alignment)
 

@@ -126,20 +126,15 @@ def table_writer(
 
 
 def _arrow(rows: list[dict], schema: pa.Schema, alignment: Alignment | None) -> pa.Table:
-    columns: dict = {name: [row.get(name) for row in rows] for name in schema.names}
+    table = pa.Table.from_pylist(rows, schema)
     if alignment:
-        if "monotonic_ns" not in rows[0]:
-            boottime = [row.get("boottime_ns") for row in rows]
-            columns["monotonic_ns"] = (
-                alignment.monotonic_from_realtime(columns["realtime_ns"])
-                if "realtime_ns" in rows[0]
-                else alignment.monotonic_from_boottime(boottime)
-            )
-        if "realtime_ns" not in rows[0]:
-            monotonic = columns["monotonic_ns"]
-            columns["realtime_ns"] = alignment.realtime_from_monotonic(monotonic)
-    arrays = [pa.array(columns[field.name], field.type) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
+        clock = next(name for name in (*_STAMPS, "boottime_ns") if name in rows[0])
+        stamps = [row[clock] for row in rows]
+        for column, name in enumerate(_STAMPS):
+            if name not in rows[0]:
+                converted = pa.array(alignment.converted(stamps, clock, name))
+                table = table.set_column(column, schema.field(name), converted)
+    return table
 
 
 def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Alignment) -> None:

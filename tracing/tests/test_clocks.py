@@ -19,11 +19,12 @@ def test_conversion_follows_the_drift_and_bounds_its_error():
     alignment = Alignment(pairs)
     assert alignment.drift_ns == 600
     assert alignment.error_bound_ns == 600 + 80
-    half = 15 * 10**8
-    assert alignment.realtime_from_monotonic(half) == 10**18 + 5 * 10**8 + 300
-    assert alignment.monotonic_from_realtime(10**18 + 5 * 10**8 + 300) == pytest.approx(half, abs=2)
-    assert alignment.monotonic_from_boottime(25 * 10**8) == half
-    assert Alignment([ClockPair(5, 105, 5, 1)]).monotonic_from_realtime([107]).tolist() == [7]
+    half, half_real = 15 * 10**8, 10**18 + 5 * 10**8 + 300
+    assert alignment.converted(half, "monotonic_ns", "realtime_ns") == half_real
+    assert abs(alignment.converted(half_real, "realtime_ns", "monotonic_ns") - half) <= 2
+    assert alignment.converted(25 * 10**8, "boottime_ns", "monotonic_ns") == half
+    one = Alignment([ClockPair(5, 105, 5, 1)])
+    assert one.converted([107], "realtime_ns", "monotonic_ns").tolist() == [7]
     now = read_pair()
     assert 0 <= now.uncertainty_ns < 1_000_000
     assert abs(now.realtime_ns - time.time_ns()) < 10**9
