@@ -48,7 +48,7 @@ def summary(trace: Loaded, access: Access) -> dict:
         "file_classes": {n: _of_class(trace, n) for n in files.CLASSES} if has_calls else None,
         "records": _records(trace),
         "files": list(_files_in_short(trace)),
-        "checkpoints": checkpoints(trace),
+        "checkpoints": list(checkpoints(trace)),
         "phases": _phases(trace, has_calls),
         "access": access.figures(),
     }
@@ -147,36 +147,26 @@ def percentiles(values: pd.Series, factor: float) -> dict[str, float] | None:
     return named | {"max": round(float(values.max() * factor), 3)}
 
 
-def checkpoints(trace: Loaded) -> list[dict]:
+def checkpoints(trace: Loaded) -> Iterator[dict]:
     """Each checkpoint written: its step, files and bytes, and its seconds by the MLPerf log."""
-    found = trace.table("files")
-    found = found.join(found["path"].astype(str).str.extract(_CHECKPOINT_FILE))
-    found = found[(found["num_writes"] > 0) & found["prefix"].notna()]
-    found = found.astype({"step": int}).groupby(["prefix", "step"], as_index=False)
-    found = found.agg(
-        num_files=("path", "size"), written_bytes=("written_bytes", "sum"),
-        num_writes=("num_writes", "sum"),
-    ).rename(columns={"prefix": "path"})  # fmt: skip
-    return [
-        entry | _times_of_checkpoint(trace, entry["path"]) for entry in found.to_dict("records")
-    ]
-
-
-def _times_of_checkpoint(trace: Loaded, prefix: str) -> dict:
-    transfers = trace.transfers
-    name = transfers["final_path"]
-    writes = transfers[name.str.startswith(f"{prefix}.") & (transfers["kind"] == "write")]
-    spans = trace.spans[trace.spans["name"] == "checkpoint"]
-    around = spans[
-        (spans["seconds"] - 0.001 <= writes["seconds"].min())
-        & (spans["end_seconds"] + 0.001 >= writes["seconds"].max())
-    ]
-    span = around.iloc[0] if len(around) else None
-    return {
-        "begin_seconds": round(float(writes["seconds"].min()), 3),
-        "writing_seconds": round(float(writes["latency_ns"].sum() / 1e9), 6),
-        "span_seconds": None if span is None else round(span["end_seconds"] - span["seconds"], 3),
-    }
+    writes = trace.transfers[trace.transfers["kind"] == "write"]
+    writes = writes.join(writes["final_path"].astype(str).str.extract(_CHECKPOINT_FILE))
+    saves = trace.spans[trace.spans["name"] == "checkpoint"]
+    for (prefix, step), found in writes.groupby(["prefix", "step"]):
+        begin, end = found["seconds"].min(), found["seconds"].max()
+        # The log's stamps are whole milliseconds.
+        around = saves[(saves["seconds"] - 0.001 <= begin) & (saves["end_seconds"] + 0.001 >= end)]
+        lasting = (around["end_seconds"] - around["seconds"]).round(3)
+        yield {
+            "path": prefix,
+            "step": int(step),
+            "num_files": found["final_path"].nunique(),
+            "written_bytes": int(found["size_bytes"].sum()),
+            "num_writes": len(found),
+            "begin_seconds": round(float(begin), 3),
+            "writing_seconds": round(float(found["latency_ns"].sum() / 1e9), 6),
+            "span_seconds": float(lasting.iloc[0]) if len(lasting) else None,
+        }
 
 
 def _phases(trace: Loaded, has_calls: bool) -> list[dict]:

@@ -97,7 +97,7 @@ def _known_offsets(calls: pd.DataFrame) -> pd.Series:
     known = calls["offset_bytes"].notna()
     runs = known.groupby(of_file).cumsum()
     moved = calls["size_bytes"].groupby([*of_file, runs]).cumsum() - calls["size_bytes"]
-    return calls["offset_bytes"].groupby(of_file).ffill().fillna(0) + moved.where(~known, 0)
+    return calls["offset_bytes"].groupby(of_file).ffill().fillna(0) + moved
 
 
 def _name(number: int, path: str) -> str:

@@ -233,21 +233,18 @@ def _write_block_io(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
     """Requests that overlap lie on several tracks of their device."""
     devices = tracks.named("block devices")
     ends: dict[str, list[int]] = {}
-    for row in trace.table("block_io").itertuples():
-        begin_ns, lasting_ns = row.monotonic_ns, _whole(row.latency_ns) or 0
-        lanes = ends.setdefault(row.device, [])
+    columns = ["monotonic_ns", "latency_ns", "device", "operation"]
+    shown = ["sector", "size_bytes", "pid", "command"]
+    # In order of time: they were recorded as they ended.
+    requests = sorted(trace.rows("block_io", [*columns, *shown]), key=lambda row: row[0])
+    for begin_ns, latency_ns, device, operation, *values in requests:
+        lanes = ends.setdefault(device, [])
         free = (number for number, end_ns in enumerate(lanes) if end_ns <= begin_ns)
         lane = next(free, len(lanes))
-        lanes[lane : lane + 1] = [begin_ns + lasting_ns]
-        values = {"sector": row.sector, "size_bytes": row.size_bytes, "pid": row.pid}
-        values = {key: _whole(value) for key, value in values.items()} | {"command": row.command}
-        track = tracks.named(row.device, devices, lane)
-        writer.slice(track, row.operation, "block", begin_ns, lasting_ns, **values)
-
-
-def _whole(number) -> int | None:
-    """Columns with nulls are floats in pandas."""
-    return None if pd.isna(number) else int(number)
+        lanes[lane : lane + 1] = [begin_ns + (latency_ns or 0)]
+        track = tracks.named(device, devices, lane)
+        details = dict(zip(shown, values))
+        writer.slice(track, operation, "block", begin_ns, latency_ns or 0, **details)
 
 
 def _write_calls(trace: Finished, writer: _Writer, tracks: _Tracks) -> int:

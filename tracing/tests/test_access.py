@@ -146,6 +146,8 @@ CHILD = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80)]
         # Nobody waited for it: it keeps what it had.
         ([*CHILD, (1, 1, 0, 20, 0)], False, [510, 520], [80, 80]),
         ([*CHILD, (1, 1, 0, 20, 0)], True, [0, 10], [0, 0]),
+        # What storage gave does not shrink, whatever the kernel has added.
+        ([*CHILD, (1, 1, 0, 520, 70)], False, [510, 520], [80, 80]),
         ([(0, 1, 0, 1, None)], False, [], []),  # without the right to read counters
     ],
 )  # fmt: skip

@@ -42,8 +42,8 @@ FORK = "fork\t30\t7\t7\t8\n"
         # Lines of several processors come in any order.
         ([READ, *OPEN], [(7, "/d/x", 0)]),
         # A child has the files of the moment of its making, which it may move too.
-        ([*OPEN, READ, FORK, call(40, 7, "close", 0, 3, -1, -1),
-          call(60, 8, "read", 10, 3, 10, -1)], [(7, "/d/x", 0), (8, "/d/x", None)]),
+        ([*OPEN, FORK, call(40, 7, "close", 0, 3, -1, -1), call(60, 8, "read", 10, 3, 10, -1)],
+         [(8, "/d/x", None)]),
         # A thread changes the descriptors of its process.
         ([*OPEN, FORK, call(35, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t"),
           call(40, 7, "read", 10, 4, 10, -1)], [(7, "/d/x", 0)]),

@@ -74,6 +74,10 @@ def test_a_group_limits_what_joins_it():
         done = subprocess.run(group.joined(holds), capture_output=True)
         assert done.returncode == -signal.SIGKILL
         assert group.num_kills == 1
+        swap = group.folder / group.version.swap_limit
+        if swap.exists():
+            counted = 64 << 20 if group.version.swap_counts_memory else 0
+            assert int(swap.read_text()) == counted
     assert not group.folder.exists()
 
 
@@ -135,11 +139,6 @@ def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
     assert list(rows["status"]) == ["done"] * 4
     # The example's steps take 0.02 s each; the sleeps are as long as those that were measured.
     assert rows.loc["batch-20_sleep", "emulated_step_seconds"] == pytest.approx(0.02)
-    longer = run(output, data, *options, "--step_seconds=0.02,0.03", flags=flags)
-    assert longer.returncode == 0, longer.stderr
-    assert re.search(r"batch-20_real: .*, kept from before", longer.stderr)
-    assert not re.search(r"batch-20_sleep: .*, kept from before", longer.stderr)
-    assert rows_of(output).loc["batch-20_sleep", "emulated_step_seconds"] == 0.03
     other = run(output, data, *options, flags=("--wait_s=1",))
     assert other.returncode == 1
     assert "holds no sweep of this command, its data and --backend; name a new" in other.stderr
@@ -180,19 +179,48 @@ def test_without_rights_the_sweep_says_what_it_cannot_limit(data, tmp_path, main
     assert list(rows.index) == ["real"] and rows["memory_bytes"].isna().all()
 
 
-@pytest.mark.gate
-def test_a_point_of_unknown_data_is_done_and_done_again_if_its_file_is_damaged(tmp_path, main):
+@pytest.fixture
+def quick(tmp_path, main, monkeypatch):
+    """Sweeps without running anything: a point's end is that of its batch, else done."""
+    ends = {20: (sweep.KILLED, "out of memory", 137), 30: (sweep.FAILED, "exit code 1", 1)}
+
+    def traced(self, point, folder, step_s):
+        return ends.get(point.batch, (sweep.DONE, None, 0))
+
+    monkeypatch.setattr(sweep.Sweep, "_traced", traced)
+
+    def call(*options: str) -> dict[str, bool]:
+        """The points, and whether they were kept."""
+        _, lines = main(f"--output={tmp_path / 'out'}", *options, "--", "true")
+        told = re.findall(r"point \d+ of \d+: (\S+): (.*)", lines)
+        return {name: end.endswith("kept from before") for name, end in told}
+
+    return call
+
+
+def test_what_is_done_or_killed_is_kept_and_what_failed_or_slept_otherwise_is_not(quick, tmp_path):
+    grid = ("--batch=10,20,30", "--compute=real,sleep", "--step_seconds=1,1,1")
+    first = quick(*grid)
+    assert len(first) == 6 and not any(first.values())
+    kept = {name: "30" not in name for name in first}
+    assert quick(*grid) == kept
+    changed = quick("--batch=10,20,30", "--compute=real,sleep", "--step_seconds=1,2,1")
+    assert changed == kept | {"batch-20_sleep": False}
+    rows = rows_of(tmp_path / "out")
+    assert rows["status"].to_list() == ["done", "killed", "failed"] * 2
+    assert rows.loc["batch-20_sleep", "emulated_step_seconds"] == 2
+    place = tmp_path / "out" / "points" / "batch-10_real" / "point.json"
+    for damage in ("", "[1]", '{"status": "done"}'):
+        place.write_text(damage)
+        assert not quick(*grid)["batch-10_real"], damage
+        assert json.loads(place.read_text()).keys() == tables.RUNS.keys()
+
+
+def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path, main):
     options = [f"--output={tmp_path / 'out'}", "--cache=cold,warm", *QUICK, "--", "true"]
     code, lines = main(*options)
     assert code == 0 and "data: unknown, so there is no ratio of memory to them" in lines
     assert rows_of(tmp_path / "out").loc["real", "status"] == "done"
-    place = tmp_path / "out" / "points" / "real" / "point.json"
-    assert "kept from before" in main(*options)[1]
-    for damage in ("", "[1]", '{"status": "done"}'):
-        place.write_text(damage)
-        code, lines = main(*options)
-        assert code == 0 and "kept from before" not in lines, damage
-        assert json.loads(place.read_text()).keys() == tables.RUNS.keys()
 
 
 def test_a_sleep_without_a_measured_step_is_skipped(tmp_path, main):
