@@ -1,6 +1,5 @@
 """How pages and their pictures look: one template, which needs nothing from outside, and SVG."""
 
-import html
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
@@ -71,11 +69,6 @@ def bytes_text(number: float) -> str:
     return in_units(number, [(1e9, " GB"), (1e6, " MB"), (1e3, " kB")], ",.2f")
 
 
-def _escaped(value: object) -> Markup:
-    """By html.escape, which spells quotation marks as other HTML tools do: Jinja2 does not."""
-    return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
-
-
 def page(**values: object) -> str:
     """Returns a page of templates/trace.html; every value but the pictures is escaped.
 
@@ -86,7 +79,6 @@ def page(**values: object) -> str:
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_escaped,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -94,20 +94,17 @@ def _batches(trace: Finished) -> Iterator[tuple[int, int, dict]]:
     spans, events = trace.table("spans"), trace.table("mllog")
     accumulated = mllog.value_of(events, "gradient_accumulation_steps") or 1
     examples = (mllog.value_of(events, "global_batch_size") or 0) // accumulated
-    shares = {
-        end: {f"{name.replace(' ', '_')}_percent": share for name, share in found.items()}
-        for _, end, found in mllog.ledger_shares(events)
-    }
     for block in spans[spans["name"] == "block"].itertuples():
         stop = mllog.stop_of(block, events)
         samples = 0 if stop is None else mllog.trained_samples(json.loads(stop.metadata))
         num_steps = round(samples / examples) if examples else 0
         begin_ns, end_ns = block.monotonic_ns, block.end_monotonic_ns
         begin_ns += mllog.saving_seconds(block, events, spans) * 1e9
-        # The ledger stands right behind the end of its block.
-        later = [end for end in shares if 0 <= end - end_ns < 1e9]
-        of_block = shares[min(later)] if later else {}
-        attr = {"phase": "training", "examples": examples, **of_block}
+        ledger = mllog.ledger_of(block, events) or {}
+        attr = {"phase": "training", "examples": examples} | {
+            name.replace("_seconds", "_percent"): 100 * seconds / sum(ledger.values())
+            for name, seconds in ledger.items()
+        }
         for n in range(num_steps):
             begin, end = (begin_ns + (end_ns - begin_ns) * k / num_steps for k in (n, n + 1))
             yield int(begin), int(end), attr

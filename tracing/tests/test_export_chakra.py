@@ -25,12 +25,12 @@ def trained(folder: Path) -> Path:
     spans = pd.read_parquet(trace / "spans.parquet").set_index("name")
     stop_ms = (spans.loc["block", "end_monotonic_ns"] - BEGIN_NS) / 1e6
     counts = {"first_epoch_num": 0, "samples_count": NUM_STEPS * EXAMPLES}
-    ledger = {"input_wait_seconds": 0.3, "compute_seconds": 0.9}
+    ledger = {"input_wait_seconds": 0.3, "compute_seconds": 0.9, "saving_seconds": 0.0}
     rows = [
         point(0, "global_batch_size", EXAMPLES, {}),
         point(0, "max_sequence_length", 32, {}),
         point(stop_ms, "block_stop", None, counts),
-        point(stop_ms + 1, "tracked_stats", ledger, {"of": "block"}),
+        point(stop_ms + 1, "tracked_stats", ledger, {"of": "block", **counts}),
     ]
     tables.write_table(trace, "mllog", rows, generated_trace.alignment())
     return trace
