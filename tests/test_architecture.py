@@ -278,8 +278,8 @@ def test_a_trace_asks_for_its_packages_before_it_records():
     programs = ("tracing/__main__.py", "tracing/outputs.py")
     files = set.union(*(loaded_with(ROOT / name) for name in programs))
     foreign = {module.split(".")[0] for file in files for module in imports_of(file)}
-    # numpy and google.protobuf come with pandas and perfetto; without pynvml no GPU is counted.
-    others = {*sys.stdlib_module_names, *OUR_OWN, "numpy", "google", "pynvml"}
+    # numpy and google.protobuf come with pandas and perfetto.
+    others = {*sys.stdlib_module_names, *OUR_OWN, "numpy", "google"}
     assert sorted(foreign - others) == sorted(asked)
 
 

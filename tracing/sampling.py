@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 
 from tracing import clocks, files, processes
 from tracing.processes import PROC
@@ -217,27 +218,30 @@ class Sampler(threading.Thread):
         pair = clocks.read_pair()
         self.pairs.append(pair)
         stamps = {"monotonic_ns": pair.monotonic_ns, "realtime_ns": pair.realtime_ns}
-        for table, read in [*SYSTEM_TABLES.items(), ("gpus", self._gpus.rows)]:
-            self._take(table, stamps, read)
-        pids = self._target.pids()
-        for pid in pid_of_name_space(pids).values():
-            self._take("networks", stamps, lambda pid=pid: network_rows(pid))
-        for pid in pids:
-            if row := process_row(pid):
-                self._take("processes", stamps, lambda row=row: [row])
-                self._take("threads", stamps, lambda pid=pid: thread_rows(pid))
-                self._take("open_files", stamps, lambda pid=pid: open_file_rows(pid))
+        for table, rows in self._readings():
+            self._tried(table, self._write[table], ({**stamps, **row} for row in rows))
         for pid in self._target.tracers():
             if row := process_row(pid):
                 self.tracer_cpu_ms[pid] = row["user_ms"] + row["system_ms"]
 
-    def _take(self, table: str, stamps: dict, read) -> None:
-        self._tried(table, lambda: self._write[table]({**stamps, **row} for row in read()))
+    def _readings(self) -> Iterator[tuple[str, Iterable[dict]]]:
+        """(table, rows); what is read is read while the rows are taken."""
+        for table, read in SYSTEM_TABLES.items():
+            yield table, read()
+        yield "gpus", self._gpus.rows()
+        pids = self._target.pids()
+        for pid in pid_of_name_space(pids).values():
+            yield "networks", network_rows(pid)
+        for pid in pids:
+            if row := process_row(pid):
+                yield "processes", [row]
+                yield "threads", thread_rows(pid)
+                yield "open_files", open_file_rows(pid)
 
-    def _tried(self, table: str, action) -> None:
+    def _tried(self, table: str, action: Callable, *arguments: object) -> None:
         """A machine without some file, or without room, is traced without that table."""
         try:
-            action()
+            action(*arguments)
         except (OSError, ValueError) as error:
             message = f"table {table}: {error}"
             if message not in self.errors:
@@ -245,49 +249,39 @@ class Sampler(threading.Thread):
 
 
 class Gpus:
-    """The GPUs of this machine; none if NVML is missing, and `status` says why."""
+    """The GPUs of this machine; none where NVML is missing, and `status` says why."""
 
     def __init__(self):
-        self._nvml: Any = None  # the module pynvml, which has no types
-        try:
-            import pynvml
-        except ImportError:
-            self.status = "none recorded: install nvidia-ml-py"
-            return
+        self._handles: list = []
         try:
             pynvml.nvmlInit()
-            self._handles = [
-                pynvml.nvmlDeviceGetHandleByIndex(index)
-                for index in range(pynvml.nvmlDeviceGetCount())
-            ]
+            numbers = range(pynvml.nvmlDeviceGetCount())
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in numbers]
+            self.status = f"{len(self._handles)} recorded"
         except pynvml.NVMLError as error:
             self.status = f"none recorded: {error}"
-            return
-        self._nvml = pynvml
-        self.status = f"{len(self._handles)} recorded"
 
     def rows(self) -> Iterator[dict]:
         """One row for each GPU; counters that a GPU lacks are null."""
-        for index, handle in enumerate(self._handles if self._nvml else []):
-            row = {"gpu": index, "name": self._asked("nvmlDeviceGetName", handle)}
-            if rates := self._asked("nvmlDeviceGetUtilizationRates", handle):
+        for index, handle in enumerate(self._handles):
+            row = {"gpu": index, "name": _asked(pynvml.nvmlDeviceGetName, handle)}
+            if rates := _asked(pynvml.nvmlDeviceGetUtilizationRates, handle):
                 row |= {"busy_percent": rates.gpu, "memory_busy_percent": rates.memory}
-            if memory := self._asked("nvmlDeviceGetMemoryInfo", handle):
+            if memory := _asked(pynvml.nvmlDeviceGetMemoryInfo, handle):
                 row["memory_used_bytes"] = memory.used
-            row["power_mw"] = self._asked("nvmlDeviceGetPowerUsage", handle)
-            row["temperature_c"] = self._asked(
-                "nvmlDeviceGetTemperature", handle, getattr(self._nvml, "NVML_TEMPERATURE_GPU", 0)
-            )
+            row["power_mw"] = _asked(pynvml.nvmlDeviceGetPowerUsage, handle)
+            kind = pynvml.NVML_TEMPERATURE_GPU
+            row["temperature_c"] = _asked(pynvml.nvmlDeviceGetTemperature, handle, kind)
             yield row
-
-    def _asked(self, function: str, *arguments):
-        try:
-            found = getattr(self._nvml, function)(*arguments)
-        except self._nvml.NVMLError:
-            return None
-        return found.decode() if isinstance(found, bytes) else found
 
     def close(self) -> None:
         """Lets go of NVML."""
-        if self._nvml:
-            self._nvml.nvmlShutdown()
+        with contextlib.suppress(pynvml.NVMLError):  # it was not there
+            pynvml.nvmlShutdown()
+
+
+def _asked(function: Callable, *arguments: object) -> Any:
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError:
+        return None
