@@ -103,13 +103,18 @@ def _placed(rows: Sequence[dict]) -> pd.DataFrame:
     return found.set_index(limits.rank(method="dense") - 1).sort_index(kind="stable")
 
 
-def _draw(place: Axes, points: pd.DataFrame, column: str, by: str, title: str) -> None:
-    """A curve for each value of `by`; points whose column is not known are left out."""
+def _draw(
+    place: Axes, points: pd.DataFrame, column: str, by: str, title: str, *, every: pd.DataFrame
+) -> None:
+    """A curve for each value of `by`; points whose column is not known are left out.
+
+    All panels have the same axis, that of `every` point.
+    """
     place.set_prop_cycle(_CURVES)
     for label, curve in points.groupby(by, sort=False)[column]:
         known = curve.dropna()
         place.plot(known.index, known.astype(float), label=label)
-    ticks = points["tick"].groupby(level=0).first()
+    ticks = every["tick"].groupby(level=0).first()
     place.set_title(title, loc="left", fontsize=9, color=INK)
     place.set_xticks(ticks.index, ticks)
     place.set_ylim(bottom=0)
@@ -124,9 +129,9 @@ def speed(done: Sequence[dict]) -> str | None:
     def draw(axes: np.ndarray) -> None:
         rates, shares = axes[:, 0]
         title = "Throughput by limit of memory, samples/s"
-        _draw(rates, points, "samples_per_second", "series", title)
+        _draw(rates, points, "samples_per_second", "series", title, every=points)
         title = "Utilization: the share of the time that does not wait for input"
-        _draw(shares, points, "utilization", "series", title)
+        _draw(shares, points, "utilization", "series", title, every=points)
         shares.axhline(_GOOD_UTILIZATION, color=MUTED, linestyle=":",
                        label="90%: what MLPerf Storage asks for")  # fmt: skip
         shares.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -141,8 +146,8 @@ def by_pass(done: Sequence[dict]) -> str | None:
     known = [row for row in done if None not in (row["pass_storage_bytes"] or [None])]
     if not known:
         return None
-    passes = _placed(known).reset_index(names="place")
-    passes = passes.explode(["pass_storage_bytes", "pass_call_bytes"])
+    every = _placed(known)
+    passes = every.reset_index(names="place").explode(["pass_storage_bytes", "pass_call_bytes"])
     passes["share"] = passes["pass_storage_bytes"] / passes["pass_call_bytes"]
     number = passes.groupby("name").cumcount() + 1
     passes["pass"] = "pass " + number.astype(str)
@@ -151,9 +156,10 @@ def by_pass(done: Sequence[dict]) -> str | None:
     def draw(axes: np.ndarray) -> None:
         for place, (label, points) in zip(axes[:, 0], series.items()):
             title = f"Read from storage in each pass: {label}"
-            _draw(place, points, "share", "pass", title)
+            _draw(place, points, "share", "pass", title, every=every)
             place.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        handles = axes[0, 0].get_legend_handles_labels()
-        axes[0, 0].figure.legend(*handles, ncols=_MOST_PASSES, loc="outside upper left")
+        labelled = (place.get_legend_handles_labels() for place in axes[:, 0])
+        most = max(labelled, key=lambda found: len(found[1]))  # a series may have fewer passes
+        axes[0, 0].figure.legend(*most, ncols=_MOST_PASSES, loc="outside upper left")
 
     return look.svg(draw, 2.6 * len(series), "Read from storage by pass", rows=len(series))
