@@ -59,10 +59,7 @@ def workload(trace: Finished) -> dict:
     spans, events = trace.table("spans"), trace.table("mllog")
     if "block" not in set(spans["name"]):
         raise ValueError(f"{trace.folder} holds no training: no block_start of an MLPerf log")
-    calls = trace.table("file_ops", _CALL_COLUMNS)
-    calls = calls[(calls["file_class"] == files.TFRECORDS) & calls["error"].isna()]
-    # Of each, whether a block or an evaluation ran.
-    calls = calls.assign(**{name: trace.is_within(calls, name) for name in ("block", "eval")})
+    calls = _calls(trace)
     reads = calls[calls["kind"] == "read"]
     training = reads[reads["block"]]
     if training.empty:
@@ -129,6 +126,13 @@ def _checkpoint(saved: list[dict]) -> dict:
         "steps_between_checkpoints": round(statistics.median(between)) if between else at[-1],
         "model_size": round(statistics.mean(entry["written_bytes"] for entry in saved)),
     }
+
+
+def _calls(trace: Finished) -> pd.DataFrame:
+    """Calls on TFRecords that did not fail; of each, whether a block or an evaluation ran."""
+    calls = trace.table("file_ops", _CALL_COLUMNS)
+    calls = calls[(calls["file_class"] == files.TFRECORDS) & calls["error"].isna()]
+    return calls.assign(**{name: trace.is_within(calls, name) for name in ("block", "eval")})
 
 
 def steps_of(events: pd.DataFrame, spans: pd.DataFrame) -> Steps:
