@@ -22,7 +22,6 @@ import itertools
 import os
 import random
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -43,24 +42,24 @@ ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
 
 
-def seconds(command: list, *, cwd: Path | None = None, **environment: str) -> tuple[float, float]:
-    """Runs a command; returns its seconds by the clock, and those of the processor.
+def seconds(command: list, *, cwd: Path | None = None, **environment: str) -> float:
+    """Runs a command; returns the seconds of the processor of all its processes.
 
-    The latter are those of all its processes. A command that fails ends the benchmark.
+    A command that fails ends the benchmark.
     """
 
     def of_children() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
 
-    began, before = time.perf_counter(), of_children()
+    before = of_children()
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, env={**os.environ, **environment},
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))}: {done.stderr.decode()[-2000:]}")
-    return time.perf_counter() - began, of_children() - before
+    return of_children() - before
 
 
 def examples(
@@ -68,7 +67,7 @@ def examples(
 ) -> float:
     """Seconds of the processor that a script needs to make the examples of a text."""
     command = [python, script, f"--input_file={text}", f"--output_file={output}"]
-    return seconds([*command, f"--vocab_file={vocab_file}", *OPTIONS], **environment)[1]
+    return seconds([*command, f"--vocab_file={vocab_file}", *OPTIONS], **environment)
 
 
 def measure_examples(args: argparse.Namespace, work: Path) -> None:
@@ -94,13 +93,7 @@ def measure_examples(args: argparse.Namespace, work: Path) -> None:
     print(f"examples of {text_mb:.1f} MB of text, {output_mb:.0f} MB written, CPU seconds:")
     _print_sides(taken, starts)
     print(f"  ours with compilation: start-up {cold:.2f}")
-    num_blocks = max(1, int(output_mb))
-    zeros = ["dd", "if=/dev/zero", f"of={work / 'zeros'}", "bs=1M", f"count={num_blocks}"]
-    written = num_blocks * 1.048576 / seconds([*zeros, "conv=fsync"])[0]
-    (work / "zeros").unlink()
-    print(f"  dd with fsync: {written:.0f} MB/s")
     measure_parts(args.text, str(args.vocab_file))
-    measure_workers(args, work)
 
 
 def _print_sides(taken: dict[str, list[float]], starts: dict[str, float]) -> None:
@@ -153,22 +146,6 @@ def measure_parts(text: Path, vocab_file: str) -> None:
         print(f"  {name}: {value:.2f}")
 
 
-def measure_workers(args: argparse.Namespace, work: Path) -> None:
-    """Prints how much several workers gain, in seconds of the clock with start-up."""
-    (work / "texts").mkdir()
-    for number in range(args.workers):
-        (work / "texts" / f"part-{number}").symlink_to(args.text.resolve())
-    times = []
-    for workers in (1, args.workers):
-        folder = work / f"workers-{workers}"
-        command = [sys.executable, ROOT / "create_pretraining_data.py", *OPTIONS]
-        command += [f"--input_file={work}/texts/part-*", f"--output_dir={folder}"]
-        command += [f"--vocab_file={args.vocab_file}", f"--nworker={workers}"]
-        times.append(seconds(command)[0])
-        shutil.rmtree(folder)
-    print(f"  {args.workers} workers on as many parts: {times[0] / times[1]:.2f} times one worker")
-
-
 def stages(folder: Path, python: Path, names: list[str]) -> list[list]:
     """The reference's commands for the clean-up of files, as its process_wiki.sh gives them."""
     data = "--data=wiki_??"
@@ -204,7 +181,7 @@ def clean_up(
             commands = [["bash", ROOT / "cleanup_scripts" / "process_wiki.sh", "wiki_??"]]
         for command in commands:
             name = Path(command[1]).stem
-            taken[name] = taken.get(name, 0.0) + seconds(command, cwd=folder, **environment)[1]
+            taken[name] = taken.get(name, 0.0) + seconds(command, cwd=folder, **environment)
         made = {
             path.relative_to(folder).as_posix(): digest(path, "sha256")
             for path in folder.rglob("*")
@@ -261,9 +238,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=absolute_path, help="a part, one sentence a line")
     parser.add_argument("--vocab_file", type=absolute_path, help="vocab.txt")
-    parser.add_argument(
-        "--workers", type=whole_number, default=2, help="of the parallel measurement"
-    )
     parser.add_argument("--turns", type=whole_number, default=3, help="measurements of each side")
     parser.add_argument("--wiki", type=absolute_path, help="glob of extracted files named wiki_??")
     parser.add_argument(

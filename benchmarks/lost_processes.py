@@ -9,22 +9,7 @@ flags. Prints when and how the other one ended, in seconds since the loss (or si
 both, if none is lost). The loss is noticed as in a run by TensorFlow or jax. The whole table takes
 half an hour on an idle machine, nearly all of it waiting.
 
-Seconds until the remaining process has ended, on a busy machine of two cores with TensorFlow 2.21
-and jax 0.10.2; in brackets its line. The first two columns are of TensorFlow's coordination service
-and its older check_health alone, on an idle machine with 2.20; "sockets" were connections of the
-project's own, which a run had in place of files until November 2026:
-
-    the other process            coordination    check_health    sockets    tensorflow    jax
-    is killed                    1.2             1.3             0.3        8 (0.4)       6 (6)
-    is stopped (SIGSTOP)         9               58              14         11 (8)        23 (23)
-    fails ("disk is full")                                                  0.1 (0.1)     0.5 (0.4)
-    never starts                 not in 150      not in 150      325        311 (307)     316 (310)
-    has another learning rate    trains on       trains on       52         35 (28)       12 (10)
-
-A process that trains is told of a loss as early as by sockets; by TensorFlow it ends seconds later.
-What is slower or less precise: a process in no collective operation, such as a chief that saves,
-notices a loss at its next step only; one with another --output_dir is not told apart from one that
-never starts. By jax who is silent for 20 s is lost, or for 3 s once a collective operation failed.
+benchmarks/NOTES.md has the table.
 """
 
 import argparse

@@ -1,6 +1,5 @@
 """The tables of steps in benchmarks/NOTES.md and in the pages are what recorded rows render."""
 
-import contextlib
 import json
 import re
 import sys
@@ -9,7 +8,6 @@ import pytest
 
 from benchmarks import accelerator, compiled
 from mlperf_bert.portable import compile_step
-from pages import charts
 
 ROWS = json.loads(compiled.ROWS.read_text())
 PORTABLE_STEP = compiled.ROOT / "docs" / "portable_step.md"
@@ -60,50 +58,6 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
     assert (tmp_path / "new/table.md").read_text().endswith(last)
     assert (tmp_path / "new/table.png").stat().st_size > 0
-
-
-def test_the_measured_picture_has_each_device_once_and_the_fastest_on_top(tmp_path, monkeypatch):
-    panels = []
-    plain = charts.png
-
-    @contextlib.contextmanager
-    def seen(*size, **grid):
-        with plain(*size, **grid) as axes:
-            yield axes
-            panels.extend(axes[:, 0])
-
-    monkeypatch.setattr(charts, "png", seen)
-    rows = [
-        {"device": "B", "name": "a product of matrices"},
-        {"device": "B", "name": "ours large_8, at first", "samples_per_second": 2.0},
-        {"device": "A", "name": "ours tiny_16_packed, rows first", "samples_per_second": 7.0},
-        {"device": "A", "name": "ours large_8", "failed": "out of memory"},
-        {"device": "B", "name": "PyTorch large_8, torch.compile", "samples_per_second": 1.0},
-    ]
-    accelerator.draw(rows, tmp_path / "bars.png")
-    shown = [(p.get_title(loc="left"), [t.get_text() for t in p.get_yticklabels()]) for p in panels]
-    assert shown == [
-        ("B", ["PyTorch, 8 examples, torch.compile", "ours, 8 examples, before both changes"]),
-        ("A", ["ours, 16 examples, packed, after the first change"]),
-    ]
-    assert not panels[0].yaxis_inverted()  # the last is on top
-    accelerator.draw(rows[:1], tmp_path / "none.png")
-    assert not (tmp_path / "none.png").exists()
-
-
-def test_the_page_says_of_which_program_each_row_is():
-    page = " ".join(compiled.PAGE.read_text().split())
-    older = {(row["device"], row["num_examples"]) for row in ROWS if "commit" not in row}
-    made = [row for row in ROWS if "commit" in row]
-    commits = {bool(row.get("own_kernels")): row["commit"][:7] for row in made}
-    assert all(row["commit"][:7] == commits[bool(row.get("own_kernels"))] for row in made)
-    assert {row["date"] for row in ROWS} == {"2026-11-27"}
-    assert f"Rows are of the program of commit {commits[False]}, on 2026-11-27. Six are" in page
-    assert f"kernels-of-our-own) are of the program of commit {commits[True]}; their" in page
-    chips = {("tpu-v5e", 64), ("tpu-v5e", 64 * 64), ("tpu-v5p", 64), ("tpu-v6e", 64)}
-    assert older == {("tpu-v4", 64 * 64), *chips, ("tpu-v3", 192)}
-    named = "on 64 chips of v4, on one and 64 of v5e, on a v5p and on a v6e, and 192 on a v3"
-    assert f"(#sums-in-bfloat16): 64 examples {named}" in page
 
 
 @pytest.mark.parametrize(
