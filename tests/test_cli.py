@@ -109,7 +109,6 @@ OTHERS = {
 UNREADABLE = [
     ("num_gpus", "abc", "invalid literal"),
     ("train_batch_size", "4.5", "invalid literal"),
-    ("learning_rate", "fast", "could not convert"),
     ("optimizer", "no_such", "adamw|lamb"),
     ("flagfile", "/dev/null/none", "Unable to open flagfile"),
     ("learning_rat", 1, "Unknown command line flag"),
@@ -194,16 +193,9 @@ def test_a_run_without_evaluation_says_so(inputs):
     )
 
 
-@pytest.mark.parametrize("words", [["--flagfile", ""], ["-flagfile="]])
-def test_an_empty_name_of_a_flag_file_is_refused(words):
-    done = starts.run([sys.executable, DATA, *words])
-    assert done.returncode == 1 and "names no file; give one" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("observer", "reason"),
     [
-        ("no_such_package:watch", "No module named 'no_such_package'; give MODULE:FUNCTION of a"),
         ("json:watch", "module 'json' has no attribute 'watch'; give MODULE:FUNCTION of a package"),
         ("watch", "No module named 'watch'; give MODULE:FUNCTION"),
         (
@@ -234,11 +226,11 @@ def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):
 UNREAD_WORDS = [
     (DATA, ["--do_lower_case", "False"], "False: not read by any flag; write --name=value, witho"),
     (DATA, ["--input_file", "a", "b", "c", "--vocab_file", "v"], "b c: not read by any flag"),
-    (DATA, ["--input_file=a", "b", "c", "d"], "b c ...: not read by any flag"),
     (DATA, ["data"], "quote a pattern, as in --input_file='part-*', so that the shell leaves it"),
     (DATA, ["--verify", "--", "--nworker=2"], "--nworker=2: not read by any flag"),
     (DATA, ["--input_file=a", "--input_file=b"], "only the last one counts; give one value in"),
-    (DATA, ["--flagfile="], "--flagfile= names no file"),
+    (DATA, ["-flagfile="], "-flagfile= names no file; give one"),
+    (DATA, ["--flagfile", ""], "--flagfile '' names no file; give one"),
     (DATA, ["--nodo_lower_case=no"], "--nodo_lower_case=no does not take an argument"),
     *((script, ["out"], "out: not read by any flag") for script in SCRIPTS),
 ]
@@ -257,26 +249,15 @@ def test_a_word_that_no_flag_reads_is_refused(script, words, message):
     assert line.startswith(f"{Path(script).name}: ") and message in line
 
 
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        ("--do_lower_case False", "Unknown command line flag 'do_lower_case False'"),
-        ("nworker=2", "nworker=2: not read by any flag"),
-    ],
-)
-def test_a_line_of_a_flag_file_that_no_flag_reads_is_refused(tmp_path, line, message):
-    (tmp_path / "flags").write_text(f"# right\n--nworker=1\n{line}\n")
-    done = starts.run([sys.executable, DATA, f"--flagfile={tmp_path / 'flags'}"])
-    assert done.returncode == 1
-    [told] = done.stderr.splitlines()
-    assert told.startswith(f"{DATA}: ") and message in told
-
-
 def test_a_flag_file_may_be_overridden(tmp_path):
-    (tmp_path / "flags").write_text("--verify\n--output_dir=/none\n--input_file=/none/*\n")
+    lines = "# of a launcher\n--verify\n--output_dir=/none\n--input_file=/none/*\n"
+    (tmp_path / "flags").write_text(lines)
     flags = [f"--flagfile={tmp_path / 'flags'}", "--input_file=/other/*"]
     done = starts.run([sys.executable, DATA, *flags])
     assert "no file matches '/other/*'" in done.stderr
+    (tmp_path / "flags").write_text(f"{lines}nworker=2\n")
+    done = starts.run([sys.executable, DATA, *flags])
+    assert done.stderr.startswith(f"{DATA}: nworker=2: not read by any flag")
 
 
 def test_the_home_folder_stands_for_a_tilde_in_every_path(inputs, tmp_path):
