@@ -71,6 +71,8 @@ def test_a_file_may_be_behind_a_link(tmp_path):
     (tmp_path / "file").write_bytes(b"123")
     (tmp_path / "link").symlink_to("file")
     assert require_regular_file(str(tmp_path / "link")).size_bytes == 3
+    with paths.opened(tmp_path / "link") as file:
+        assert (file.seek(-1, os.SEEK_END), file.read()) == (2, b"3")
     with pytest.raises(FileNotFoundError):
         require_regular_file(tmp_path / "none")
 
