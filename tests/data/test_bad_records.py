@@ -212,6 +212,12 @@ def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case):
         assert left == {"part", "picked"}
 
 
+def test_the_second_of_two_records_is_named(readers):
+    first, *_ = framed_examples()
+    write(readers, first, tfrecord.frame(ints("input_mask", 0, 1)))
+    assert f"record 1 at byte {len(first)} cannot be used" in readers.refusal("train_packed")
+
+
 LENGTHS = [2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 4, 2**40, 10**6]
 
 
