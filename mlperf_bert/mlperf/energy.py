@@ -1,10 +1,12 @@
-"""The energy of a run: of its GPUs by NVML, or of a given power.
+"""The energy of a run: of its GPUs by NVML, else of the processors by RAPL, or of a given power.
 
 Each is a counter of joules, and the energy between two readings is what it has risen. `mlperf.log`
-reads them at run_start, after a checkpoint and at run_stop: there is no reading in between, so that
-a power alone cannot be summed up.
+reads them at run_start, at both ends of a block, after a checkpoint and at run_stop: there is no
+reading in between, so that a power alone cannot be summed up. Beside GPUs no processor counts: the
+counter of a package wraps within 65 s, and a block of training takes longer.
 
-Source: NVML's API reference, nvmlDeviceGetTotalEnergyConsumption.
+Source: NVML's API reference, nvmlDeviceGetTotalEnergyConsumption; the kernel's documentation of
+the power capping framework.
 """
 
 import functools
@@ -13,14 +15,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pynvml
 
 LOG_KEY = "energy"
 """An event of our own in MLPerf logs; the checkers ignore keys that they do not know."""
-SYSTEM, GPUS = "system", "GPUs"
-PARTS = (SYSTEM, GPUS)
+SYSTEM, GPUS, PROCESSORS, MEMORY = "system", "GPUs", "processors", "memory"
+PARTS = (SYSTEM, GPUS, PROCESSORS, MEMORY)
+RAPL = Path("/sys/class/powercap")
+_MOST_WATTS_OF_A_ZONE = 1000.0
 _A_PIECE_IS_SILENT = "the log of a part of the run does not say its energy"
 
 
@@ -107,22 +112,28 @@ class Counter:
     name: str
     joules: Callable[[], float]
     """Reads it; may raise SensorFailed."""
-    last: float | None = None
-    """Joules of the last reading."""
+    range_joules: float = math.inf
+    """Where it begins again at 0."""
+    last: tuple[float, float] | None = None
+    """Seconds and joules of the last reading."""
 
-    def advance(self) -> float:
-        """The joules since the last call; 0 at the first call.
+    def advance(self, now: float) -> float:
+        """The joules since the last call, at `now` seconds; 0 at the first call.
 
         Raises:
-          SensorFailed: it cannot be read, or has begun again.
+          SensorFailed: it cannot be read, or nobody can tell how often it has wrapped.
         """
-        before, self.last = self.last, self.joules()
-        if before is None:
-            return 0.0
-        # As a GPU's does when the driver is loaded again.
-        if self.last < before:
+        joules = self.joules()
+        then, before = self.last or (now, joules)
+        self.last = (now, joules)
+        if (now - then) * _MOST_WATTS_OF_A_ZONE > self.range_joules:
+            raise SensorFailed(
+                f"{self.name} was not read for {now - then:.0f} s and may have wrapped twice"
+            )
+        # A GPU's has no end: it begins again when the driver is loaded again.
+        if joules < before and self.range_joules == math.inf:
             raise SensorFailed(f"{self.name} began again at 0")
-        return self.last - before
+        return joules - before if joules >= before else joules - before + self.range_joules
 
 
 @dataclass
@@ -138,6 +149,8 @@ class Meter:
     """What these counters leave out, or measure too much."""
     unknown: str = ""
     """Why these counters do not measure the run."""
+    clock: Callable[[], float] = time.monotonic
+    """Returns seconds."""
 
     def __post_init__(self) -> None:
         self._parts = dict.fromkeys((counter.part for counter in self.counters), 0.0)
@@ -154,9 +167,10 @@ class Meter:
         """The energy since the first reading."""
         # The thread that writes a checkpoint reads too.
         with self._lock:
+            now = self.clock()
             try:
                 for counter in self.counters if not self.unknown else ():
-                    self._parts[counter.part] += counter.advance()
+                    self._parts[counter.part] += counter.advance(now)
             except SensorFailed as failure:
                 self.unknown = f"{failure}; give --power_watts"
             return Energy(parts=dict(self._parts), notes=tuple(self.notes), unknown=self.unknown)
@@ -167,7 +181,9 @@ def meter(
     power_watts: float | None = None,
     num_gpus: int = 0,
     visible: str | None = "",
+    use_tpu: bool = False,
     num_hosts: int = 1,
+    rapl: Path = RAPL,
     nvml: Any = pynvml,
     clock: Callable[[], float] = time.monotonic,
 ) -> Meter:
@@ -177,22 +193,24 @@ def meter(
       power_watts: of the whole system, all its hosts; then nothing is measured.
       num_gpus: GPUs that the run uses here; without any, none is measured.
       visible: CUDA_VISIBLE_DEVICES; None if processes with others of their own run here too.
+      use_tpu: a TPU computes.
       num_hosts: of the run.
+      rapl: the folder of the kernel's power zones.
       nvml: as the module pynvml.
       clock: returns seconds.
     """
     if power_watts is not None:
         given = float(power_watts)
         counter = Counter(SYSTEM, "the given power", lambda: given * clock())
-        return Meter([counter], notes=[f"at the given {given:g} W"])
+        return Meter([counter], notes=[f"at the given {given:g} W"], clock=clock)
+    of_some = [f"of the chief's host alone, out of {num_hosts}"] if num_hosts > 1 else []
     try:
-        if not num_gpus:
-            raise SensorFailed("only GPUs report their energy")
-        counters, notes = _gpus(nvml, num_gpus, visible)
+        if use_tpu and not num_gpus:
+            raise SensorFailed("a TPU does not report its energy")
+        counters, notes = _gpus(nvml, num_gpus, visible) if num_gpus else (_zones(rapl), [])
     except SensorFailed as failure:
         return Meter([], unknown=f"{failure}; give --power_watts")
-    of_some = [f"of the chief's host alone, out of {num_hosts}"] if num_hosts > 1 else []
-    return Meter(counters, notes=[*notes, *of_some])
+    return Meter(counters, notes=[*notes, *of_some], clock=clock)
 
 
 def _gpus(nvml: Any, num_gpus: int, visible: str | None) -> tuple[list[Counter], list[str]]:
@@ -249,3 +267,37 @@ def _joules_of_gpu(nvml: Any, handle: Any) -> float:
         return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000  # of millijoules
     except nvml.NVMLError as error:
         raise SensorFailed(f"no counter of energy of a GPU: {error}") from error
+
+
+def _zones(folder: Path) -> list[Counter]:
+    """The packages of processors, and their memory where it counts apart."""
+    counters = []
+    for zone in sorted(folder.glob("intel-rapl:*")):  # AMD's too
+        kind = _text(zone / "name")
+        # Not core and uncore, which are parts of a package, nor psys, which contains packages.
+        if kind == "dram" or kind.startswith("package"):
+            read = functools.partial(_joules_in, zone / "energy_uj")
+            read()
+            part = MEMORY if kind == "dram" else PROCESSORS
+            most = _joules_in(zone / "max_energy_range_uj")
+            counters.append(Counter(part, f"RAPL's {zone.name}", read, range_joules=most))
+    if not counters:
+        raise SensorFailed(f"no RAPL in {folder}")
+    return counters
+
+
+def _joules_in(path: Path) -> float:
+    try:
+        return int(_text(path)) / 1e6  # of microjoules
+    except ValueError as error:
+        raise SensorFailed(f"{path} holds no number") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    # Linux lets root alone read it since 2020, when it was shown to tell secrets (PLATYPUS).
+    except PermissionError as error:
+        raise SensorFailed("RAPL is readable for root only") from error
+    except OSError as error:
+        raise SensorFailed(f"{path}: {error.strerror or error}") from error

@@ -126,8 +126,7 @@ class TimedRun:
         self._num_eval_samples: int | None = None
         self._block_start_samples, self._seconds_before_block = 0, self.ledger.read()
         # The first reading, from which the joules count.
-        if self.meter:
-            self.meter.read()
+        self._read_meter()
 
     @property
     def _running(self) -> "MlperfLog":
@@ -136,9 +135,16 @@ class TimedRun:
             raise RuntimeError("run_stop has been logged: the run is over")
         return self.log
 
+    def _read_meter(self) -> Energy | None:
+        return self.meter.read() if self.meter else None
+
     def block_start(self, samples: int, *, num_samples: int) -> None:
-        """Log the start of a block that trains `num_samples` after `samples`."""
+        """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
+        if num_samples < 1:
+            raise ValueError(f"num_samples={num_samples}: a block trains 1 sample or more")
         self._block_start_samples, self._seconds_before_block = samples, self.ledger.read()
+        # Counters of processors wrap within minutes: blocks and evaluations lie between readings.
+        self._read_meter()
         position = {"first_epoch_num": samples, "epoch_count": num_samples}
         self._running.start(constants.BLOCK_START, position | {"samples_count": samples})
 
@@ -147,6 +153,7 @@ class TimedRun:
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._running.end(constants.BLOCK_STOP, metadata)
         self.samples = samples
+        self._read_meter()
         seconds = ledger.difference(self.ledger.read(), self._seconds_before_block)
         self._log_ledger(seconds, metadata | {"of": "block"})
 
@@ -225,8 +232,8 @@ class TimedRun:
         self.is_stopped = True
         self.ledger.stop()
         self._log_ledger(self.ledger.read(), {**_position(self.samples), "of": "run"})
-        if self.meter:
-            self.log_energy(self.meter.read(), of="run")
+        if taken := self._read_meter():
+            self.log_energy(taken, of="run")
         # The checkers read train_samples only before run_stop.
         log.event(constants.TRAIN_SAMPLES, self.samples)
         log.end(constants.RUN_STOP, {"status": status, **metadata})
@@ -283,6 +290,7 @@ class MlperfLog:
         self.time_ms: float | None = None
         self._lines: TextIO = io.StringIO()
         self._lock = threading.Lock()
+        self._has_run = False
         # mllog's default logger is global and gets another handler at each call: two runs in one
         # process would write into each other's files, and every line twice. It uses root_dir as a
         # regular expression.
@@ -391,7 +399,13 @@ class MlperfLog:
 
         The status is "success" after `TimedRun.succeed`, else "aborted"; all exceptions, also
         KeyboardInterrupt and SystemExit, are raised again.
+
+        Raises:
+          RuntimeError: this log already has a run.
         """
+        if self._has_run:
+            raise RuntimeError("this log already has a run: one log, one run")
+        self._has_run = True
         self.start(constants.RUN_START)
         run = TimedRun(self, meter)
         try:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,22 @@ from tests.mlperf.example_log import Clock, initialise
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def zones(folder, *, of=(("package-0", 1_000), ("package-1", 2_000), ("dram", 300))):
+    """A tree as the kernel's, with a counter in microjoules for each name."""
+    for number, (name, microjoules) in enumerate(of):
+        zone = folder / f"intel-rapl:{number}"
+        zone.mkdir(parents=True)
+        (zone / "name").write_text(f"{name}\n")
+        (zone / "energy_uj").write_text(f"{microjoules}\n")
+        (zone / "max_energy_range_uj").write_text("65532610987\n")
+    (folder / "intel-rapl").mkdir()
+    return folder
+
+
+def count(folder, zone: int, microjoules: int) -> None:
+    (folder / f"intel-rapl:{zone}" / "energy_uj").write_text(f"{microjoules}\n")
 
 
 class Nvml:
@@ -63,16 +80,58 @@ def test_a_given_power_is_watts_times_seconds(clock):
     assert str(taken) == "12,000.0 J = 0.003333 kWh of the system; at the given 320 W"
 
 
-def test_counters_of_gpus_are_added_from_the_first_reading_on():
+def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
+    folder = zones(tmp_path / "powercap")
+    count(folder, 0, 65_532_000_000)
+    meter = energy.meter(rapl=folder, clock=clock)
+    assert meter.plan == "of the processors and memory"
+    meter.read()
+    clock.pass_by(10)
+    count(folder, 0, 389_013)  # 610,987 to its end, and 389,013 more: 1 J
+    count(folder, 1, 2_000 + 4_000_000)
+    count(folder, 2, 300 + 500_000)
+    meter.read()
+    clock.pass_by(10)
+    count(folder, 0, 389_013 + 2_000_000)
+    found = meter.read()
+    assert found.parts == pytest.approx({"processors": 7.0, "memory": 0.5}, abs=1e-9)
+    assert str(found).startswith("7.5 J = 2.083e-06 kWh of the processors and memory")
+
+
+def test_parts_of_a_package_and_the_whole_platform_are_not_counted_twice(tmp_path):
+    of = [(name, 5) for name in ("psys", "package-0", "core", "uncore", "dram")]
+    found = energy._zones(zones(tmp_path / "powercap", of=of))
+    assert [sensor.part for sensor in found] == ["processors", "memory"]
+
+
+def test_a_counter_that_may_have_wrapped_twice_is_no_figure(tmp_path, clock):
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(rapl=folder, clock=clock)
+    meter.read()
+    clock.pass_by(66)
+    found = meter.read()
+    assert found.joules is None
+    assert found.unknown == (
+        "RAPL's intel-rapl:0 was not read for 66 s and may have wrapped twice; give --power_watts"
+    )
+    # A whole range in 66 s would be 993 W: as often as it is read within 65 s, it is known.
+    meter = energy.meter(rapl=folder, clock=clock)
+    meter.read()
+    for _ in range(3):
+        clock.pass_by(65)
+        assert meter.read().joules == 0
+
+
+def test_counters_of_gpus_are_read_and_those_of_processors_beside_them_are_not(tmp_path, clock):
     nvml = Nvml(5_000, 7_000)
-    meter = energy.meter(num_gpus=2, nvml=nvml)
-    for joules in (0, 3.25, 5.25):
-        found = meter.read()
-        assert found.parts == {"GPUs": joules} and found.notes == ()
-        assert Energy.from_event(*found.as_event()) == found
-        nvml.millijoules = [nvml.millijoules[0] + 1_250, 9_000]
-        if joules:
-            nvml.millijoules[0] += 750
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
+    meter.read()
+    nvml.millijoules = [5_000 + 1_250, 7_000 + 2_000]
+    clock.pass_by(400)
+    count(folder, 0, 10**6)
+    found = meter.read()
+    assert found.parts == {"GPUs": 3.25} and found.notes == ()
 
 
 ALL = "all 8 GPUs count, the run uses 2: which is not known"
@@ -88,23 +147,24 @@ ALL = "all 8 GPUs count, the run uses 2: which is not known"
         *[(of, range(8), [ALL]) for of in (None, "3", "3,8", "GPU-,GPU-1", "3,-1", "MIG-a,MIG-b")],
     ],
 )
-def test_of_the_gpus_those_count_that_the_run_uses(visible, used, notes):
+def test_of_the_gpus_those_count_that_the_run_uses(tmp_path, clock, visible, used, notes):
     nvml = Nvml(*[0] * 8)
-    meter = energy.meter(num_gpus=2, visible=visible, nvml=nvml)
+    meter = energy.meter(num_gpus=2, visible=visible, rapl=tmp_path, nvml=nvml, clock=clock)
     meter.read()
     nvml.millijoules = [1000 * 2**number for number in range(8)]
+    clock.pass_by(1)
     found = meter.read()
     assert found.parts["GPUs"] == sum(2**number for number in used)
     assert list(found.notes) == notes
 
 
-def test_a_counter_that_begins_again_or_is_lost_is_no_figure():
+def test_a_counter_that_begins_again_or_is_lost_is_no_figure(tmp_path, clock):
     for spoil, reason in (
         (lambda nvml: nvml.millijoules.__setitem__(1, 10), "GPU 1 began again at 0"),
         (lambda nvml: setattr(nvml, "fails", "GPU is lost"), "no counter of .* GPU is lost"),
     ):
         nvml = Nvml(5_000, 7_000)
-        meter = energy.meter(num_gpus=2, nvml=nvml)
+        meter = energy.meter(num_gpus=2, rapl=tmp_path, nvml=nvml, clock=clock)
         meter.read()
         spoil(nvml)
         found = meter.read()
@@ -113,26 +173,59 @@ def test_a_counter_that_begins_again_or_is_lost_is_no_figure():
         assert value["joules"] is None and Energy.from_event(value, metadata) == found
 
 
-def test_what_is_not_there_is_said_and_what_would_help():
+def test_what_is_not_there_is_said_and_what_would_help(tmp_path):
     class NoDriver(Nvml):
         def nvmlInit(self):
             raise self.NVMLError("NVML Shared Library Not Found")
 
     def plan(**of) -> str:
-        return energy.meter(**of).plan
+        return energy.meter(**{"rapl": tmp_path} | of).plan
 
     def unknown(reason: str) -> str:
         return f"unknown ({reason}; give --power_watts)"
 
-    assert plan() == unknown("only GPUs report their energy")
+    rapl = zones(tmp_path / "powercap")
+    assert plan() == unknown(f"no RAPL in {tmp_path}")
     missing = unknown("no NVML (NVML Shared Library Not Found)")
-    assert plan(num_gpus=2, nvml=NoDriver()) == missing
+    assert plan(num_gpus=2, nvml=NoDriver(), rapl=rapl) == missing
     assert plan(num_gpus=2, nvml=Nvml()) == unknown("NVML shows no GPU")
     before_volta = unknown("no counter of energy of a GPU: Not Supported")
     assert plan(num_gpus=1, nvml=Nvml(1, fails="Not Supported")) == before_volta
+    assert plan(use_tpu=True, rapl=rapl) == unknown("a TPU does not report its energy")
     there = plan(num_gpus=2, nvml=Nvml(1, 2), num_hosts=4)
     assert there == "of the GPUs; of the chief's host alone, out of 4"
     assert plan(power_watts=1.5, num_hosts=4) == "of the system; at the given 1.5 W"
+
+
+def test_files_that_only_root_may_read(tmp_path, monkeypatch):
+    def read_text(path, read=Path.read_text, **options):
+        if path.name == "energy_uj":
+            raise PermissionError  # to root no file is closed
+        return read(path, **options)
+
+    folder = zones(tmp_path / "powercap")
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert energy.meter(rapl=folder).plan == (
+        "unknown (RAPL is readable for root only; give --power_watts)"
+    )
+
+
+@pytest.mark.parametrize("content", [None, "", "many\n"])
+def test_a_sensor_that_fails_in_the_middle_makes_the_sum_unknown_and_not_the_run(
+    tmp_path, clock, content
+):
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(rapl=folder, clock=clock)
+    meter.read()
+    clock.pass_by(12)
+    path = folder / "intel-rapl:1" / "energy_uj"
+    path.unlink() if content is None else path.write_text(content)
+    meter.read()
+    clock.pass_by(1)
+    count(folder, 1, 10**9)  # too late
+    reason = "No such file or directory" if content is None else "holds no number"
+    found = meter.read()
+    assert found.joules is None and reason in str(found)
 
 
 def test_what_is_no_event_of_energy_is_none():
@@ -148,9 +241,9 @@ def test_what_is_no_event_of_energy_is_none():
 
 
 def test_pieces_add_up():
-    first = Energy(parts={"GPUs": 2.0, "system": 1.0}, notes=("a",))
+    first = Energy(parts={"GPUs": 2.0, "memory": 1.0}, notes=("a",))
     second = Energy(parts={"GPUs": 5.0}, notes=("a", "b"))
-    both = Energy(parts={"GPUs": 7.0, "system": 1.0}, notes=("a", "b"))
+    both = Energy(parts={"GPUs": 7.0, "memory": 1.0}, notes=("a", "b"))
     assert energy.total([first, second]) == both
     lost = Energy(unknown="GPU 0: GPU is lost")
     assert energy.total([first, lost]).joules is None
@@ -217,13 +310,13 @@ def test_the_checkers_leave_energy_alone(tmp_path, ruleset):
     path = tmp_path / "result_0.txt"
     with MlperfLog(path) as log:
         initialise(log, num_layers=24)
-        with log.run(meter=energy.meter()) as run:
+        with log.run(meter=energy.meter(rapl=tmp_path / "none")) as run:
             run.block_start(0, num_samples=448)
             run.block_stop(448)
             run.eval_start(448)
             run.eval_stop(448)
             run.eval_accuracy(0.73, 448, step=1)
             run.succeed()
-    assert read_run(path).energy.unknown.startswith("only GPUs")
+    assert read_run(path).energy.unknown.startswith("no RAPL")
     verdict = compliance.check_log(path, ruleset)
     assert verdict.passed and not verdict.messages

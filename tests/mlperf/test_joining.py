@@ -79,7 +79,8 @@ def test_the_clock_stops_at_the_first_checkpoint_that_passes(tmp_path):
 def test_no_checkpoint_that_passes_is_an_aborted_run(tmp_path):
     training_log(tmp_path / "bert.log")
     assert join(tmp_path, [0.5, 0.6, 0.61, 0.62, 0.719]) == ("aborted", 5 * 150_080)
-    assert read_run(tmp_path / "result.txt").status == "aborted"
+    run = read_run(tmp_path / "result.txt")
+    assert (run.status, run.minutes) == ("aborted", 50.0)
 
 
 def test_a_resumed_training_runs_on_the_first_clock_and_is_no_submission(tmp_path):
@@ -139,9 +140,13 @@ def test_an_earlier_checkpoint_must_have_been_evaluated(tmp_path):
     assert not (tmp_path / "result.txt").exists()
 
 
-def test_a_training_without_checkpoints_is_refused(tmp_path):
+def test_logs_without_a_run_or_checkpoints_are_refused(tmp_path):
     training_log(tmp_path / "bert.log", steps=[])
     with pytest.raises(ValueError, match="the training saved no checkpoint"):
+        join(tmp_path, [0.73])
+    lines = (tmp_path / "bert.log").read_text().splitlines(keepends=True)
+    (tmp_path / "bert.log").write_text("".join(lines[:20]))
+    with pytest.raises(ValueError, match="not the log of a training"):
         join(tmp_path, [0.73])
 
 

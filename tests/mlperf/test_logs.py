@@ -24,9 +24,6 @@ def test_own_log(tmp_path):
     assert run.seeds == (1234,)
     assert [evaluation.samples for evaluation in run.evaluations] == [150_080, 300_160]
     assert not run.counts_by_train_samples
-    assert run.hyperparameters["lowest_numerical_precision_in_linear"] == "bfloat16"
-    assert run.hyperparameters["expert_parallelism"] == 1
-    assert run.hyperparameters["micro_batch_size"] == 56
 
 
 def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
@@ -39,6 +36,14 @@ def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
     others = log.read_text().replace('{"input_wait_seconds"', '{"throughput"')
     log.write_text(others)
     assert logs.read_run(log).seconds is None
+
+
+def test_precision_and_parallelism_belong_to_the_configuration(tmp_path):
+    found = logs.read_run(write_log(tmp_path / "log.txt", [0.73])).hyperparameters
+    assert found["lowest_numerical_precision_in_linear"] == "bfloat16"
+    assert found["lowest_numerical_precision_in_comm"] == "fp32"
+    assert found["tensor_parallelism"] == found["expert_parallelism"] == 1
+    assert found["micro_batch_size"] == 56
 
 
 def test_log_that_counts_epochs_takes_train_samples(tmp_path):
@@ -226,6 +231,11 @@ def test_letters_beyond_ascii_do_not_end_a_line(tmp_path):
     assert logs.read_run(log).succeeded
 
 
+def test_aborted_run_has_no_samples_to_converge(tmp_path):
+    run = logs.read_run(write_log(tmp_path / "result_0.txt", [0.5]))
+    assert (run.status, run.samples_to_converge) == ("aborted", None)
+
+
 RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"status": "success"})
 
 
@@ -244,6 +254,8 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
         ),
         ([("soon", "run_start", None, {})], "line 1: cut or damaged"),
         ([(1, "run_start", None, [1])], "line 1: cut or damaged"),
+        ([(float("inf"), "run_start", None, {})], "line 1: cut or damaged"),
+        ([(1, ["run_start"], None, {})], "line 1: cut or damaged"),
         ([RUN_START, (1, "seed", float("inf"), {}), RUN_STOP], "a seed is not a whole number"),
         ([RUN_START, (1, "eval_accuracy", 10**400, {}), RUN_STOP], "eval_accuracy 1000.* is no"),
         (
@@ -253,7 +265,7 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
         *(
             ([RUN_START, (1, key, value, {}), RUN_STOP], f"{key} is .*, which is not a number of")
             for key in ("global_batch_size", "eval_samples", "train_samples")
-            for value in ("448", -1, float("nan"))
+            for value in ([448], "448", True, -1, float("nan"), 10**30)
         ),
     ],
 )
@@ -262,14 +274,17 @@ def test_impossible_logs_are_refused(tmp_path, lines, message):
         logs.read_run(write_lines(tmp_path / "result_0.txt", *lines))
 
 
-def test_what_is_cut_or_no_log_is_refused_by_name(tmp_path):
+def test_cut_log_is_refused(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73])
     log.write_text(log.read_text()[:-20])
     with pytest.raises(ValueError, match=r"result_0.txt line \d+: cut or damaged"):
         logs.read_run(log)
-    log.write_text("nothing\n")
-    with pytest.raises(ValueError, match=r"result_0.txt: no line starts with :::MLLOG, so this is"):
-        logs.read_run(log)
+
+
+def test_file_that_is_no_log_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    with pytest.raises(ValueError, match=r"notes.txt: no line starts with :::MLLOG, so this is no"):
+        logs.read_run(tmp_path / "notes.txt")
 
 
 def test_the_samples_at_which_a_run_has_succeeded(tmp_path):

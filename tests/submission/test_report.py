@@ -238,14 +238,14 @@ def test_energy_is_shown_if_the_logs_say_it(judged):
         return dataclasses.replace(judged, runs=tuple(runs))
 
     known = Energy(
-        parts={"GPUs": 3.6e6, "system": 3.6e5},
-        notes=("all 8 GPUs count",),
+        parts={"GPUs": 3.6e6, "memory": 3.6e5},
+        notes=("without processors (RAPL is readable for root only)",),
     )
     system = with_energy(known)
     page = report.page([system], title="t", subtitle="s")
     assert "1.1 kWh" in page and '<td data-label="kWh">1.1</td>' in page
-    assert "of the system and GPUs, mean of a run; all 8 GPUs count" in page
-    assert "  Energy: 1.1 kWh (of the system and GPUs, mean of a run; " in report.as_text(system)
+    assert "of the GPUs and memory, mean of a run; without processors" in page
+    assert "  Energy: 1.1 kWh (of the GPUs and memory, mean of a run; " in report.as_text(system)
     [numbers] = json.loads(report.as_json([system]))
     assert numbers["runs"][0]["energy_joules"] == 3.96e6
     assert numbers["runs"][0]["energy"]["notes"] == list(known.notes)

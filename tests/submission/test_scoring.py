@@ -100,7 +100,7 @@ def test_a_mean_energy_needs_the_same_parts_in_all_runs(tmp_path):
     run = logs.read_run(write_log(tmp_path / "bert.log", [0.73]))
     one, other, third = (
         dataclasses.replace(run, energy=Energy(parts=parts))
-        for parts in ({"GPUs": 4.0}, {"GPUs": 6.0}, {"GPUs": 5.0, "system": 1.0})
+        for parts in ({"GPUs": 4.0}, {"GPUs": 6.0}, {"GPUs": 5.0, "processors": 1.0})
     )
     assert verdict.mean_energy([one, other]).joules == 5
     found = verdict.mean_energy([one, third])
