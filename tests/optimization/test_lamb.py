@@ -1,4 +1,4 @@
-"""LAMB against tf-models' LAMB, bit by bit; and compiled, where it clips by itself."""
+"""LAMB's equations against tf-models' LAMB, bit by bit, and against the paper in float64."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from mlperf_bert.optimization.optimizers import (
     NOT_DECAYED,
     GradientAggregationOptimizer,
     create_optimizer,
+    lamb_change,
 )
 
 CONFIG = OptimizerConfig(weight_decay_rate=0.02, beta_1=0.8, beta_2=0.95, epsilon=1e-5)
@@ -60,6 +61,35 @@ def test_every_bit_is_that_of_tf_models(case):
     )
     ours = create_optimizer(CONFIG, lambda: learning_rate(ours.iterations))
     np.testing.assert_array_equal(trained(ours, *case), trained(theirs, *case))
+
+
+@pytest.mark.parametrize("decays", [True, False])
+def test_the_equations_of_the_paper(decays):
+    """Algorithm 2 of arXiv 1904.00962, written with numpy in float64."""
+    weight, m, v = (tf.Variable(tf.constant(draw(scale))) for scale in (0.05, 0.0, 0.0))
+    expected, mean, square = draw(0.05).astype(float), 0.0, 0.0
+    for number in range(1, NUM_UPDATES + 1):
+        gradient = draw(1.0, number)
+        constants = {
+            "beta_1_t": 0.8,
+            "one_minus_beta_1_t": 0.2,
+            "beta_1_power": 0.8**number,
+            "beta_2_t": 0.95,
+            "one_minus_beta_2_t": 0.05,
+            "beta_2_power": 0.95**number,
+            "epsilon": 1e-5,
+            "weight_decay_rate": 0.02,
+            "lr_t": 0.01,
+        }
+        lamb_change(weight, tf.constant(gradient), m, v, constants, decays=decays)
+        mean = 0.8 * mean + 0.2 * gradient
+        square = 0.95 * square + 0.05 * gradient.astype(float) ** 2
+        step = mean / (1 - 0.8**number) / (np.sqrt(square / (1 - 0.95**number)) + 1e-5)
+        if decays:
+            step += 0.02 * expected
+            step *= np.linalg.norm(expected) / np.linalg.norm(step)
+        expected -= 0.01 * step
+    np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
 def trained_by_xla(gradient_scale: float, *, clips_itself: bool) -> list[np.ndarray]:
