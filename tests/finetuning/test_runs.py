@@ -518,3 +518,16 @@ def test_one_process_at_a_time(own):
             run_of(own).train(StopRequest())
     finally:
         run._output.release()
+
+
+def test_the_metrics_of_all_runs_are_drawn(tmp_path):
+    def picture(accuracy: float, num_tasks: int = 1) -> bytes:
+        epochs = [{"dev": {"accuracy": each}} for each in (50.0, accuracy)]
+        runs = [{"learning_rate": 1e-5, "seed": seed, "epochs": epochs} for seed in range(9)]
+        result = {"main_metric": "dev/accuracy", "runs": runs}
+        sweep.draw({f"task {n}": result for n in range(num_tasks)}, tmp_path / "results.png")
+        return (tmp_path / "results.png").read_bytes()
+
+    assert picture(60.0) == picture(60.0) != picture(70.0)
+    width = lambda png: int.from_bytes(png[16:20], "big")  # noqa: E731 - of a PNG's header
+    assert width(picture(60.0)) < width(picture(60.0, num_tasks=5)) == 4 * 3.2 * 150
