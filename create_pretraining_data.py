@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.data import casing, provenance, verification, vocabulary
+from mlperf_bert.data import provenance, published, tokenization, vocabulary
 from mlperf_bert.data.dataset import DatasetConfig, Request, summary, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.files import paths
@@ -48,9 +48,9 @@ def main():
 def _config() -> DatasetConfig:
     config = command_line.read(DatasetConfig)
     given = config.do_lower_case if FLAGS["do_lower_case"].present else None
-    do_lower_case = casing.lower_casing(config.vocab_file, given)
+    do_lower_case = tokenization.lower_casing(config.vocab_file, given)
     words = vocabulary.read_vocabulary(config.vocab_file)
-    for doubt in casing.doubts(config.vocab_file, words, do_lower_case=do_lower_case):
+    for doubt in tokenization.doubts(config.vocab_file, words, do_lower_case=do_lower_case):
         command_line.warn(doubt)
     return dataclasses.replace(config, do_lower_case=do_lower_case)
 
@@ -124,9 +124,7 @@ def _make_dataset(request: Request) -> None:
 def _verify(request: Request) -> None:
     if not request.output_dir:
         raise ValueError("--verify needs --output_dir, the folder of the parts")
-    files = expand_input(request.input_file) if request.input_file else []
-    issues = verification.verify(paths.location(request.output_dir), map(paths.location, files))
-    if issues:
+    if issues := published.verify(paths.location(request.output_dir)):
         raise Problems(issues)
     print(f"{request.output_dir}: all parts are as recorded")
 

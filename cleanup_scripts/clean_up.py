@@ -30,7 +30,6 @@ from mlperf_bert.data import (
     published,
     punkt,
     stages,
-    unpacking,
     wiki,
     wiki_dump,
 )
@@ -75,7 +74,6 @@ def cleanup_file(parser: argparse.ArgumentParser) -> None:
     """Clean-up stage .1: drops the <doc> tags and titles of WikiExtractor's output."""
     args = parsed(parser, **of_files("./wiki_??", "", ".1"))
     files = stages.input_files(args.data)
-    stages.warn_of_links(files)
     articles.require_text(files)
     jobs = with_suffixes(files, args)
     stages.run(wiki.write_stage_1, jobs, num_workers=args.nworker, description="drop tags")
@@ -107,7 +105,6 @@ def do_sentence_segmentation(parser: argparse.ArgumentParser) -> None:
         punkt=("", "folder of Punkt's tables; default: nltk's punkt_tab"),
     )
     files = stages.input_files(args.data)
-    stages.warn_of_links([name for name in files if name.endswith(documents.SUFFIXES)])
     tables = punkt.find_or_fetch_punkt(args.punkt or None)
     punkt.warn_if_not_published(tables)
     inputs = [
@@ -194,7 +191,6 @@ def extract_documents(parser: argparse.ArgumentParser) -> None:
         nworker=(CORES, "processes"),
     )
     files = stages.input_files(args.data)
-    stages.warn_of_links(files)
     folders = articles.folders_of(files, paths.location(args.out_dir))
     jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
     extract = articles.write_articles
@@ -231,17 +227,14 @@ def extract_wiki(parser: argparse.ArgumentParser) -> None:
     args = parsed(parser, out_dir=("text", "where to"), nworker=(CORES, "processes"))
     dump, folder = map(paths.require_local, (args.dump, args.out_dir))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlperf-bert"
-    try:
-        made = extraction.extract(
-            dump=wiki_dump.Dump(dump),
-            folder=folder,
-            today=args.today,
-            program=extraction.find_program(args.wikiextractor, cache),
-            python=extraction.find_python(),
-            num_processes=args.nworker,
-        )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; repeat the command to go on") from None
+    made = extraction.extract(
+        dump=wiki_dump.Dump(dump),
+        folder=folder,
+        today=args.today,
+        program=extraction.find_program(args.wikiextractor, cache),
+        python=extraction.find_python(),
+        num_processes=args.nworker,
+    )
     counts = f"{made.articles:,} articles in {made.files:,} files"
     failed = f", {made.failed_articles:,} failed" if made.failed_articles else ""
     print(f"{args.out_dir}: {counts}{failed}, today is {made.today}")
@@ -256,7 +249,7 @@ def download_and_uncompress(parser: argparse.ArgumentParser) -> None:
     The files come from MLCommons' storage, or from --base_url. Files that lie in --out_dir are only
     checked, and what the official downloader has left, there or in the current folder, is taken.
     Text is unpacked into OUT_DIR/results, and provenance.json there records each file with its size
-    and SHA-256.
+    and SHA-256. The dump stays compressed: extract_wiki.sh reads it so.
     """
     choices, default = [*published.GROUPS, "punkt"], ["config", "tf1", "text"]
     names = f"of {' '.join(choices)}; default: {' '.join(default)}"
@@ -297,11 +290,9 @@ def bring(name: str, folder: Path, args: argparse.Namespace) -> list:
     wrong = download.fetch_group(
         published.GROUPS[name], folder, base_url=args.base_url, check_only=args.check_only
     )
-    if name == "dump" and not wrong:
-        unpacking.uncompress_dump(folder)
     if name == "text" and not wrong:
         [archive] = published.GROUPS[name]
-        unpacking.unpack_text(archive, folder)
+        download.unpack_text(archive, folder)
     return wrong
 
 

@@ -312,8 +312,7 @@ NOT_OF_A_RUN = {
     f"{PACKAGE}.{name}"
     for name in (
         "training.inspection training.offline training.processes training.jax_processes data.chain "
-        "training.tensorflow_processes"
-        "model.encoder model.fusion data.casing data.stages mlperf.joining"
+        "training.tensorflow_processes model.encoder model.fusion data.stages mlperf.joining"
     ).split()
 }
 

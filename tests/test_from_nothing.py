@@ -130,8 +130,8 @@ def test_a_changed_byte_anywhere_in_the_chain_is_found(made):
         whole = path.read_bytes()
         place = len(whole) // 2
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        _, _, problems = chain.verify(steps)
+        problems = [said for said in chain.verify(steps) if said not in chain.USUAL]
         begins = f"{name.partition('.data-')[0]}: the" if ".data-" in name else f"{name}: its"
         assert any(problem.startswith(f"{begins} content") for problem in problems), name
         path.write_bytes(whole)
-    assert not chain.verify(steps)[2]
+    assert set(chain.verify(steps)) <= set(chain.USUAL)

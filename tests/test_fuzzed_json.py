@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlperf_bert.data import provenance, verification
+from mlperf_bert.data import provenance
+from mlperf_bert.data import published as of_the_data
 from mlperf_bert.mlperf import convergence, joining, logs
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
@@ -99,7 +100,7 @@ def log_lines(folder: Path) -> list[dict]:
 
 def read_origin(path: Path) -> None:
     (path.parent / "part-0").write_bytes(b"12345")
-    verification.verify(path.parent)
+    of_the_data.verify(path.parent)
     provenance.known_digests([str(path.parent / "part-0")])
     [record] = provenance.read(path.parent)
     provenance.add(path.parent, record, continues=True)

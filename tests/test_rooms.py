@@ -16,13 +16,13 @@ BESIDE = {"tests", "benchmarks"}
 # the same product; the next redesign lowers them.
 CEILINGS = {
     "benchmarks": 3_474,
-    "cleanup_scripts": 419,
+    "cleanup_scripts": 410,
     "cloud": 320,
     "demo": 1_324,
     "mlperf_bert": 911,
     "mlperf_bert/checkpoints": 719,
     "mlperf_bert/convert": 858,
-    "mlperf_bert/data": 4_855,
+    "mlperf_bert/data": 4_727,
     "mlperf_bert/files": 1_120,
     "mlperf_bert/finetuning": 1_990,
     "mlperf_bert/input": 759,
@@ -35,7 +35,7 @@ CEILINGS = {
     "mlperf_bert/submission": 2_240,
     "mlperf_bert/training": 5_083,
     "mlperf_results": 3_646,
-    "root": 650,
+    "root": 648,
     "tracing": 7_018,
 }
 

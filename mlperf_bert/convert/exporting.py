@@ -12,7 +12,7 @@ import safetensors.numpy
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import hub, saving
-from mlperf_bert.data import casing, provenance, vocabulary
+from mlperf_bert.data import provenance, tokenization, vocabulary
 from mlperf_bert.files import folders, paths
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.model.config import BertConfig
@@ -37,8 +37,8 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     """
     target = saving.new_folder(output_dir)
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
-    do_lower_case = casing.lower_casing(vocab_file, None)
-    for doubt in casing.doubts(vocab_file, words, do_lower_case=do_lower_case):
+    do_lower_case = tokenization.lower_casing(vocab_file, None)
+    for doubt in tokenization.doubts(vocab_file, words, do_lower_case=do_lower_case):
         print(f"warning: {doubt}", file=sys.stderr)
     variables = trained_variables(build_pretrainer(config, seed=0))
     reading.load_weights(variables, StoredCheckpoint(prefix))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mlperf_bert.convert import hub, saving, stored_model
 from mlperf_bert.convert.stored_model import StoredModel
-from mlperf_bert.data import casing, provenance, vocabulary
+from mlperf_bert.data import provenance, tokenization, vocabulary
 from mlperf_bert.files import folders, paths, whole
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
@@ -100,9 +100,9 @@ def _read_tokenizer(
     path = str(folder / names[0])
     try:
         words = vocabulary.read_fitting(path, vocab_size, of=hub.CONFIG)
-        stated = casing.stated_lower_casing(path)
-        do_lower_case = casing.lower_casing(path, None)
-        doubts = casing.doubts(path, words, do_lower_case=do_lower_case)
+        stated = tokenization.stated_lower_casing(path)
+        do_lower_case = tokenization.lower_casing(path, None)
+        doubts = tokenization.doubts(path, words, do_lower_case=do_lower_case)
     except ValueError as error:  # the folder may be a copy
         raise ValueError(str(error).replace(str(folder), model)) from error
     files, lines = {hub.VOCABULARY: whole.read_regular_file(path)}, []

@@ -23,7 +23,9 @@ from mlperf_bert.tensorflow_import import tensorflow
 
 _INDEX = ".index"  # of a checkpoint
 _SHOWN_CHARACTERS = 200
-_ABSENT, _OF_ITS_SIZE = "not here", "of the recorded size, but without a recorded digest"
+USUAL = _RIGHT, _ABSENT, _OF_ITS_SIZE = (
+    "as recorded", "not here", "of the recorded size, but without a recorded digest",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,30 +72,20 @@ def _read_if_there(folder: str) -> list[provenance.Record]:
     return provenance.read(place)
 
 
-def verify(steps: Sequence[Step]) -> tuple[int, dict[str, list[str]], list[str]]:
-    """Compares the files of a chain with its records.
+def verify(steps: Iterable[Step]) -> list[str]:
+    """What is said of each file of a chain, beside its records.
 
-    Returns:
-      How many files are as recorded; those of which this cannot be said, by the reason; and a line
-      for each that differs.
+    One of `USUAL`, or a line on how it differs.
     """
     recorded: dict[str, set[tuple[int, str]]] = {}
     for step in steps:
         for file in [*step.record.inputs, *step.record.outputs]:
             name = paths.path_of(file.path, step.folder)
             recorded.setdefault(name, set()).add((file.bytes, file.digest))
-    names = sorted(recorded)
-    answers = paths.in_parallel(lambda name: _check(name, recorded[name]), names)
-    unknown = {
-        reason: [name for name, answer in zip(names, answers) if answer == reason]
-        for reason in (_ABSENT, _OF_ITS_SIZE)
-        if reason in answers
-    }
-    return answers.count(""), unknown, [text for text in answers if text and text not in unknown]
+    return paths.in_parallel(lambda name: _check(name, recorded[name]), sorted(recorded))
 
 
 def _check(name: str, recorded: set[tuple[int, str]]) -> str:
-    """What is said of a file; nothing if it is as recorded."""
     sizes = {size for size, _ in recorded}
     # One of each kind: the step that made it may have recorded MD5, the one that read it SHA-256.
     kinds = [digest.partition(":")[0] for _, digest in recorded if digest]
@@ -109,8 +101,8 @@ def _check(name: str, recorded: set[tuple[int, str]]) -> str:
         if problem := provenance.difference(file, Path()):
             return problem
     if name.endswith(_INDEX) and kinds:
-        return _damage(name.removesuffix(_INDEX))
-    return "" if kinds else _OF_ITS_SIZE
+        return _damage(name.removesuffix(_INDEX)) or _RIGHT
+    return _RIGHT if kinds else _OF_ITS_SIZE
 
 
 def _damage(prefix: str) -> str:
@@ -133,11 +125,8 @@ def _lines(steps: Iterable[Step]) -> Iterator[str]:
         commit = record.made_with.get("commit", "unknown")[:12]
         yield f"{indent}{step.folder}: {record.step}, commit {commit}, {_count(record.outputs)}"
         if record.parameters:
-            given = ", ".join(
-                f"{name}={value}" for name, value in sorted(record.parameters.items())
-            )
-            cut = "..." if len(given) > _SHOWN_CHARACTERS else ""
-            yield f"{indent}  with {given[:_SHOWN_CHARACTERS]}{cut}"
+            given = (f"{name}={value}" for name, value in sorted(record.parameters.items()))
+            yield f"{indent}  with {', '.join(given):.{_SHOWN_CHARACTERS}}"
         yield f"{indent}  from {_count(record.inputs)}"
 
 
@@ -170,10 +159,11 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     steps = list(chain(folder))
     print(*_lines(steps), sep="\n")
-    num_right, unknown, problems = verify(steps)
-    print(f"{num_right} files are as recorded")
-    for reason, names in unknown.items():
-        print(f"{len(names)} {reason}, such as {names[0]}")
+    answers = verify(steps)
+    for usual in USUAL:
+        if number := answers.count(usual):
+            print(f"{number} files are {usual}")
+    problems = [answer for answer in answers if answer not in USUAL]
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0
 

@@ -1,8 +1,7 @@
 """Many parts at once: one TFRecord per text file, in processes, resumable, with a record of them.
 
-Every part is made by a new process: its memory is freed when it ends, and when it is killed, the
-part is known. A part is written whole, then entered in provenance.json, so that after any
-interruption a rerun makes exactly what is missing.
+A part is written whole, then entered in provenance.json, so that after any interruption, also of a
+process that is killed, a rerun makes exactly what is missing.
 """
 
 import concurrent.futures
@@ -251,36 +250,37 @@ def _make_in_processes(
         return
     print("compiling (takes long the first time only)", file=sys.stderr)
     warm_up(tokenizer, config.instances)
-    waiting = sorted(inputs, reverse=True)
-    running: dict[concurrent.futures.Future, tuple[str, concurrent.futures.Executor]] = {}
     sizes = dict(zip(inputs, paths.in_parallel(paths.size_bytes, list(inputs.values()))))
-    with Progress(total=sum(sizes.values()), unit="B", description="text") as progress:
+    with (
+        stages.processes(min(workers, len(inputs)), [folder, *inputs.values()]) as pool,
+        Progress(total=sum(sizes.values()), unit="B", description="text") as progress,
+    ):
+        jobs = {
+            pool.submit(_made, inputs[name], folder / name, tokenizer, config): name
+            for name in sorted(inputs)
+        }
         try:
-            while waiting or running:
-                while waiting and len(running) < workers:
-                    name = waiting.pop()
-                    # A pool of its own: a process that is killed breaks no other part's.
-                    pool = stages.processes(1, [folder, inputs[name]])
-                    job = (inputs[name], folder / name, tokenizer, config)
-                    running[pool.submit(_made, *job)] = name, pool
-                ended, _ = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
-                for future in ended:
-                    name, pool = running.pop(future)
-                    result: Made | str = "its process was killed (memory? lower --nworker)"
-                    with contextlib.suppress(concurrent.futures.BrokenExecutor):
-                        result = future.result()
-                    pool.shutdown()
-                    progress.advance(sizes[name])
-                    state = "failed" if isinstance(result, str) else "done"
-                    progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
-                    if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
-                        waiting.clear()  # the others would fail too
-                    yield {name: result}
-        finally:  # they must not write once the folder is unlocked
+            for number, job in enumerate(concurrent.futures.as_completed(jobs), 1):
+                if job.cancelled():
+                    continue
+                name, result = jobs[job], job.result()
+                progress.advance(sizes[name])
+                state = "failed" if isinstance(result, str) else "done"
+                progress.line(f"{name}: {state}, {len(jobs) - number} to go")
+                if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
+                    for other in jobs:
+                        other.cancel()  # they would fail too; those that run go on
+                yield {name: result}
+        except concurrent.futures.BrokenExecutor as error:
+            raise ValueError(
+                f"{folder}: a process was killed, perhaps for lack of memory; lower --nworker and "
+                "run again: what is done is kept"
+            ) from error
+        except BaseException:  # they must not write once the folder is unlocked
             for process in multiprocessing.active_children():
                 process.terminate()
-            for _, pool in running.values():
-                pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _made(

@@ -1,4 +1,4 @@
-"""The published files: fetched with resume and retries, checked against published sizes and MD5s.
+"""The published files: fetched with resume and retries, checked by sizes and MD5s, unpacked.
 
 The retries are written here because urllib3's Retry, in requests too, repeats whole requests; it
 does not go on in the middle of a file, where connections break at these sizes. requests would also
@@ -10,17 +10,21 @@ import http.client
 import re
 import shutil
 import sys
+import tarfile
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from mlperf_bert.data.published import PublishedFile
+from mlperf_bert.data import provenance
+from mlperf_bert.data.published import PUBLISHED_PARTS, PublishedFile
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import digest, partial, written_beside
 from mlperf_bert.messages import Progress, printable
 
+STEP = "unpacked text"
 USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5
@@ -56,7 +60,8 @@ def fetch_group(
         path = folder / published.path
         try:
             if path.exists():
-                check(path, published)
+                if difference := _difference(path, published):
+                    raise ValueError(f"{path}: {difference}; remove it and fetch it again")
             elif not _take(published, folder):
                 if check_only:
                     raise ValueError(f"{path}: missing; leave out --check_only to fetch it")
@@ -79,12 +84,10 @@ def _take(published: PublishedFile, folder: Path) -> bool:
     roots = [root / name for root in (folder, Path()) for name in ("", published.place.folder_name)]
     names = (published.path_there, published.path)
     for left in dict.fromkeys(root / name for root in roots for name in names):
-        if not left.exists():
+        if not left.is_file():
             continue
-        try:
-            check(left, published)
-        except (ValueError, OSError) as error:
-            print(f"note: not taken: {printable(str(error))}", file=sys.stderr)
+        if difference := _difference(left, published):
+            print(f"note: not taken: {left}: {difference}", file=sys.stderr)
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -95,12 +98,6 @@ def _take(published: PublishedFile, folder: Path) -> bool:
         print(f"{path}: taken from {left}", flush=True)
         return True
     return False
-
-
-def check(path: Path, published: PublishedFile) -> None:
-    """Raises ValueError if a file differs from the published one, or is not a regular file."""
-    if difference := _difference(path, published):
-        raise ValueError(f"{path}: {difference}; remove it and fetch it again")
 
 
 def _difference(path: Path, published: PublishedFile) -> str | None:
@@ -213,3 +210,59 @@ def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> 
                 chunk = response.read(_CHUNK_BYTES)
         if response.length:  # what is still to come of its Content-Length
             raise ConnectionError(f"cut off, {response.length:,} bytes are missing")
+
+
+def unpack_text(published: PublishedFile, folder: Path) -> None:
+    """Unpacks eval.txt, eval.md5 and the 500 parts into `folder`/results, and records their origin.
+
+    They may lie anywhere in the archive, which lies in `folder` and has the published MD5. A later
+    call reads all files, and unpacks again unless they are those of the record, of this archive.
+
+    Raises:
+      ValueError: damaged, a file is missing, or the record is damaged.
+      OSError: it cannot be written.
+    """
+    archive, results = folder / published.path, folder / "results"
+    source = provenance.File(
+        path=f"../{published.path}", bytes=archive.stat().st_size, digest=f"md5:{published.md5}"
+    )
+    before = provenance.of_step(results, STEP)
+    wrong: str | None = "not unpacked yet"
+    if before and before.inputs == [source]:
+        differences = (provenance.difference(file, results) for file in before.outputs)
+        wrong = next(filter(None, differences), None)
+    if wrong:
+        print(f"{results}: {wrong}; unpacking", file=sys.stderr)
+        # After the files: without it they are unpacked again.
+        names = _unpacked(archive, results)
+        provenance.note(
+            results, step=STEP, inputs=[source], parameters={}, outputs=[results / n for n in names]
+        )
+    print(f"{results}: all files are as {provenance.NAME} records", flush=True)
+
+
+def _unpacked(archive: Path, folder: Path) -> list[str]:
+    """The names of the texts, which have been written, each whole."""
+    names = sorted(PUBLISHED_PARTS | {"eval.txt", "eval.md5"})
+    missing = set(names)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            tarfile.open(archive, "r|gz") as members,
+            Progress(total=len(names), unit="files", description=archive.name) as progress,
+        ):
+            for member in members:
+                name = PurePosixPath(member.name).name
+                if name in missing and (content := members.extractfile(member)):
+                    with written_beside(folder / name) as output:
+                        shutil.copyfileobj(content, output, _CHUNK_BYTES)
+                    missing.remove(name)
+                    progress.advance(1)
+    except (EOFError, tarfile.TarError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # the disk's
+        reason = printable(f"{error!s:.300}")
+        raise ValueError(f"{archive}: damaged ({reason}); remove it, fetch it again") from error
+    if missing:
+        raise ValueError(f"{archive}: lacks {len(missing)} files, {min(missing)} is the first")
+    return names

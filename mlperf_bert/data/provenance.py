@@ -12,10 +12,10 @@ import platform
 import posixpath
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.json_text import read_record, write_record
@@ -197,7 +197,7 @@ def _joined(makers: Sequence[Mapping[str, str]]) -> dict[str, str]:
     joined: dict[str, str] = {}
     for name in dict.fromkeys(name for maker in makers for name in maker):
         # Each may itself be of several.
-        values = [value for maker in makers for value in maker.get(name, "").split(", ")]
+        values = [value for maker in makers for value in str(maker.get(name, "")).split(", ")]
         joined[name] = ", ".join(filter(None, dict.fromkeys(values)))
     return joined
 
@@ -228,36 +228,22 @@ def by_name(files: Iterable[File]) -> dict[str, File]:
 def _parsed(content: Mapping) -> Record:
     inputs, outputs = ([fitting(File, f) for f in content[n]] for n in ("inputs", "outputs"))
     for file in (*inputs, *outputs):
-        if _NO_NAME.search(file.path) or file.digest.partition(":")[0] not in _ALGORITHMS:
-            raise ValueError(f"{file.path!r:.80} or {file.digest!r:.80} is of no known kind")
+        is_known = file.digest.partition(":")[0] in _ALGORITHMS and not _NO_NAME.search(file.path)
+        if not is_known or file.bytes < 0:
+            raise ValueError(f"{file.path!r:.80}, {file.digest!r:.80}: of no known kind")
     return fitting(Record, {**content, "inputs": inputs, "outputs": outputs})
 
 
 def fitting(kind: type[_T], content: Mapping[str, Any]) -> _T:
     """A dataclass of the fields of a record; raises TypeError for one that is not of its type."""
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    if unknown := content.keys() - {field.name for field in fields}:
-        raise TypeError(f"the fields {sorted(unknown)!r:.80} are unknown")
     made = kind(**content)
-    for field in fields:
-        fits = _FITS.get(field.type, lambda value: True)
-        if not fits(value := getattr(made, field.name)):
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        value, origin = getattr(made, field.name), get_origin(field.type)
+        expected = origin if origin in (list, dict) else field.type
+        # Python takes a truth for a number too.
+        if not isinstance(value, expected) or isinstance(value, bool):  # type: ignore[arg-type]
             raise TypeError(f"{field.name} is {value!r:.80}")
     return made
-
-
-def is_count(value: object) -> bool:
-    """Whether a value of JSON is a number of things: no truth, which Python takes for one too."""
-    return type(value) is int and 0 <= value < 2**63
-
-
-_FITS: dict[Any, Callable[[Any], bool]] = {
-    str: lambda value: isinstance(value, str),
-    int: is_count,
-    int | None: lambda value: value is None or is_count(value),
-    dict[str, object]: lambda value: isinstance(value, dict),
-    dict[str, str]: lambda value: all(isinstance(each, str) for each in value.values()),
-}
 
 
 def difference(

@@ -1,11 +1,16 @@
 """The published files: where each lies, its name there and here, its size and its MD5.
 
+Beside them the published figures of a data set, and how one is compared with them.
+
 Sources: the benchmark's dataset.md, the lists that its README links since 2025-11-05, and the MD5s
 beside these lists.
 """
 
 import dataclasses
 import posixpath
+
+from mlperf_bert.data import provenance
+from mlperf_bert.files import paths
 
 _STORAGE = "https://training.mlcommons-storage.org"
 _DOWNLOADER = (
@@ -65,7 +70,6 @@ class PublishedFile:
 
 
 DUMP = "enwiki-20200101-pages-articles-multistream.xml"
-UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
 TEXT = PublishedFile("results_text.tar.gz", None, "6f71334b0458c6c85142f5b20962fcc6", PROCESSED)
 
 GROUPS: dict[str, tuple[PublishedFile, ...]] = {
@@ -121,3 +125,43 @@ PUBLISHED_TEXT = {
     "part-00499-of-00500": (21_873_644, "b3b087ad24e3770d879a351664cebc5a"),
 }
 """Text file -> bytes, MD5; source: the benchmark's README."""
+
+
+def verify(folder: paths.Location) -> list[str]:
+    """Compares all parts with their record, and all 500 with the published figures.
+
+    Sizes of records are published for 512 tokens, and of some texts the MD5.
+
+    Returns:
+      Every disagreement as one line; none if all is well.
+
+    Raises:
+      ValueError: no record of parts.
+    """
+    made = provenance.of_step(folder, provenance.PARTS)
+    if made is None:
+        raise ValueError(f"{folder}: no {provenance.NAME} of parts; make them with --output_dir")
+    answers = paths.in_parallel(lambda file: provenance.difference(file, folder), made.outputs)
+    issues = [f"{answer}; remove it and run again" for answer in answers if answer]
+    parts, texts = map(provenance.by_name, (made.outputs, made.inputs))
+    if not parts.keys() >= PUBLISHED_PARTS or made.parameters.get("examples_per_part"):
+        return issues
+    if made.parameters.items() >= PUBLISHED_LENGTHS.items():
+        sizes = {name: part.bytes for name, part in parts.items()}
+        total = "all parts"
+        expected = PUBLISHED_RECORD_BYTES | {total: PUBLISHED_TOTAL_BYTES}
+        sizes[total] = sum(sizes[name] for name in PUBLISHED_PARTS)
+        # The evaluation files are no parts, and lie beside them.
+        for name in expected.keys() - sizes.keys():
+            if status := paths.status(folder / name):
+                sizes[name] = status.size_bytes
+        issues += [
+            f"{name}: {sizes[name]} bytes, published are {size}"
+            for name, size in expected.items()
+            if sizes.get(name, size) != size
+        ]
+    return issues + [
+        f"{name}: made from a text with {texts[name].digest}, published is md5:{md5}"
+        for name, (_, md5) in PUBLISHED_TEXT.items()
+        if name in texts and texts[name].digest != f"md5:{md5}"
+    ]

@@ -5,7 +5,6 @@ import multiprocessing.connection
 import os
 import posixpath
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.context import BaseContext
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
-from mlperf_bert.messages import Progress, printable
+from mlperf_bert.messages import Progress
 
 _RECORDS = re.compile(r"provenance\.json|wikiextractor\.log|eval\.(txt|md5)")
 _JSON = re.compile(rf'{whole.BYTE_ORDER_MARK}?[\s\[]*{{\s*"[^"\n]*"\s*:')
@@ -38,15 +37,6 @@ def input_files(pattern: str) -> list[str]:
             "glob of the raw files alone, such as text/??/wiki_??"
         )
     return files
-
-
-def warn_of_links(files: Sequence[str]) -> None:
-    """Prints a line if a glob matches one file by two names: its text is read twice."""
-    if twice := paths.named_twice(files):
-        print(
-            f"warning: --data: {printable(twice)}; its text is read twice: remove the link",
-            file=sys.stderr,
-        )
 
 
 def no_texts(files: Sequence[str]) -> list[str]:

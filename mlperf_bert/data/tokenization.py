@@ -1,4 +1,4 @@
-"""Text to WordPiece ids, as the reference tokenizes.
+"""Text to WordPiece ids, as the reference tokenizes, and whether text is lower-cased before.
 
 The quirks of the reference, at their lines, are kept because the data depend on them. Characters
 are classified as by Python 3.7 (unicode11).
@@ -10,7 +10,8 @@ import string
 from collections.abc import Callable, Iterable
 
 from mlperf_bert.data import unicode11
-from mlperf_bert.data.vocabulary import read_vocabulary
+from mlperf_bert.data.vocabulary import TOKENIZER, TOKENIZER_CONFIG, read_vocabulary
+from mlperf_bert.files import json_text, paths
 
 MAX_CHARS_PER_WORD = 200
 
@@ -18,6 +19,7 @@ _CHINESE = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
     (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
+_MARK = re.compile(r"\[.*\]|<.*>")  # [CLS], [unused7], <S>: no words of a text
 _UNUSED_TOKEN = re.compile(r"\[unused\d+\]$")
 # For str.translate: accents go, every punctuation mark becomes a word of its own.
 _ACCENTS = dict.fromkeys(map(ord, unicode11.NONSPACING_MARKS))
@@ -114,3 +116,63 @@ class Tokenizer:
             ids.append(token)
             start = end
         return ids
+
+
+def stated_lower_casing(path: str) -> bool | None:
+    """Whether the files beside a vocabulary say that text is lower-cased; None: they do not say.
+
+    Raises:
+      ValueError: they say something else than true or false, or cannot be read.
+    """
+    folder = paths.location(path).parent
+    config, tokenizer = (
+        json_text.read_object(folder / name) if paths.is_file(folder / name) else {}
+        for name in (TOKENIZER_CONFIG, TOKENIZER)
+    )
+    normalizer = tokenizer.get("normalizer")
+    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+        normalizer = {}
+    # The second decides where the first is silent.
+    values = (config.get("do_lower_case"), normalizer.get("lowercase"))
+    stated = next((value for value in values if value is not None), None)
+    if not isinstance(stated, bool | None):
+        raise ValueError(
+            f"{folder}: whether text is lower-cased is {stated!r:.80} in {TOKENIZER_CONFIG} or "
+            f"{TOKENIZER}; correct it to true or false"
+        )
+    return stated
+
+
+def lower_casing(path: str, given: bool | None) -> bool:
+    """Whether text is lower-cased: as the vocabulary's folder states, else as given, else true.
+
+    Raises:
+      ValueError: as `stated_lower_casing`, or the two are not the same.
+    """
+    stated = stated_lower_casing(path)
+    if None not in (given, stated) and given != stated:
+        raise ValueError(
+            f"--do_lower_case={given}, but {TOKENIZER_CONFIG} or {TOKENIZER} beside {path} says "
+            f"{stated}; leave the flag out, or correct the file"
+        )
+    return next((value for value in (stated, given) if value is not None), True)
+
+
+def doubts(path: str, words: Iterable[str], *, do_lower_case: bool) -> list[str]:
+    """What in the words of a vocabulary speaks against lower-casing text, or against not doing so.
+
+    A line, which names the vocabulary's path, or none.
+    """
+    capital = [
+        word for word in words if unicode11.lower(word) != word and not _MARK.fullmatch(word)
+    ]
+    # Some uncased vocabularies hold the letters; a cased one holds words with capitals too.
+    longer = [word for word in capital if len(word.removeprefix("##")) > 1]
+    if do_lower_case and longer:
+        what = f"is lower-cased, but words of the vocabulary have capitals, such as {longer[0]!r}"
+    elif not do_lower_case and not capital:
+        what = "is not lower-cased, but no word of the vocabulary has a capital"
+    else:
+        return []
+    remedy = f"--do_lower_case={not do_lower_case}, or correct {TOKENIZER_CONFIG} beside it"
+    return [f"{path}: text {what}; if the model was trained otherwise, give {remedy}"]

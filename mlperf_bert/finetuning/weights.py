@@ -9,7 +9,7 @@ from official.nlp.modeling import models
 
 from mlperf_bert.checkpoints import names, reading, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import casing, vocabulary
+from mlperf_bert.data import tokenization, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths, whole
 from mlperf_bert.finetuning.config import FinetuningConfig
@@ -58,8 +58,8 @@ def find(config: FinetuningConfig) -> Source:
         )
     file = config.vocab_file
     words = vocabulary.read_fitting(file, model.vocab_size, of="the configuration")
-    do_lower_case = casing.lower_casing(file, config.do_lower_case)
-    for doubt in casing.doubts(file, words, do_lower_case=do_lower_case):
+    do_lower_case = tokenization.lower_casing(file, config.do_lower_case)
+    for doubt in tokenization.doubts(file, words, do_lower_case=do_lower_case):
         print(f"warning: {doubt}", file=sys.stderr)
     return Source(name=newest, config=model, tokenizer=Tokenizer(file, do_lower_case=do_lower_case))
 

@@ -160,13 +160,8 @@ def test_output_of_the_reference_is_refused(generated, tmp_path):
     )
 
 
-def test_missing_checkpoint(generated, tmp_path):
-    line = refusal(str(tmp_path / "model.ckpt-1"), generated.config)
-    assert "no such checkpoint" in line and "such as .../model.ckpt-28252" in line
-
-
 @pytest.mark.parametrize("layout", ["TF1", "TF2"])
-@pytest.mark.parametrize("kept_bytes", [None, 0, 5000])
+@pytest.mark.parametrize("kept_bytes", [None, 5000])
 def test_truncated_or_missing_data_file(generated, tf2, tmp_path, layout, kept_bytes):
     data = copied(generated.checkpoint if layout == "TF1" else tf2, tmp_path)
     if kept_bytes is None:
@@ -177,12 +172,6 @@ def test_truncated_or_missing_data_file(generated, tf2, tmp_path, layout, kept_b
     assert "cannot be read (" in line and "copy it here again" in line
 
 
-def test_damaged_index(generated, tmp_path):
-    copied(generated.checkpoint, tmp_path)
-    (tmp_path / "model.ckpt-28252.index").write_bytes(b"no index")
-    assert "cannot be read (" in refusal(str(tmp_path / "model.ckpt-28252"), generated.config)
-
-
 @pytest.mark.parametrize("layout", ["TF1", "TF2"])
 @pytest.mark.parametrize(
     "change, parts",
@@ -190,7 +179,6 @@ def test_damaged_index(generated, tmp_path):
         ({"hidden_size": 64}, ["42 of 46", "has shape (40, 32), expected (40, 64)"]),
         ({"num_hidden_layers": 3}, ["16 of 62", "layer_2/", "is missing"]),
         ({"num_hidden_layers": 1}, ["0 of 30", "it has 2 layers, expected 1"]),
-        ({"max_position_embeddings": 40}, ["1 of 46", "(48, 32), expected (40, 32)"]),
     ],
 )
 def test_another_architecture(generated, tf2, layout, change, parts):
@@ -198,17 +186,3 @@ def test_another_architecture(generated, tf2, layout, change, parts):
     line = refusal(generated.checkpoint if layout == "TF1" else tf2, config)
     assert "not a checkpoint of this architecture" in line and "--bert_config_file" in line
     assert all(part in line for part in parts), line
-
-
-def test_tf2_knows_its_number_of_heads(generated, tf2):
-    config = dataclasses.replace(generated.config, num_attention_heads=2)
-    assert "has shape (32, 4, 8), expected (32, 2, 16)" in refusal(tf2, config)
-
-
-def test_weights_of_another_type(generated, tmp_path):
-    prefix = str(tmp_path / "model.ckpt-0")
-    weights = generated.weights
-    weights["cls/predictions/output_bias"] = weights["cls/predictions/output_bias"].astype(float)
-    saving.write_name_based(prefix, weights)
-    line = refusal(prefix, generated.config)
-    assert "1 of 46" in line and "output_bias is float64, expected float32" in line

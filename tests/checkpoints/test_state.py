@@ -150,16 +150,3 @@ def test_a_state_with_a_number_that_is_not_finite_is_refused(tmp_path, number):
     path = state_in(str(tmp_path), tf.Variable([0.0, number])).save(30)
     with pytest.raises(ValueError, match=r"-30: cannot be restored \(.* holds NaN or infinity\);"):
         state_in(str(tmp_path), tf.Variable([0.0, 0.0])).restore(path)
-
-
-def test_a_pointer_in_place_of_the_data_is_named(tmp_path, value):
-    save(state_in(str(tmp_path), value), value, 10)
-    data = tmp_path / "model.ckpt-10.data-00000-of-00001"
-    data.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n")
-    with pytest.raises(ValueError, match=f"^{data}: is a Git LFS pointer"):
-        state_in(str(tmp_path), tf.Variable(0.0)).restore(f"{tmp_path}/model.ckpt-10")
-
-
-def test_nothing_saved(tmp_path, value):
-    assert newest_checkpoint(str(tmp_path)) == (None, "")
-    assert complete_checkpoints(str(tmp_path / "none")) == {}

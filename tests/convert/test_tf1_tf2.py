@@ -121,20 +121,6 @@ def test_tf_models_pretrainer_loads_it_and_computes_what_ours_does(start, tf2):
     assert np.abs(found).max() > 0.01
 
 
-def test_tf_models_classifier_starts_from_its_parts(start, tf2):
-    encoder = encoder_of_tf_models(start.config, networks.BertEncoderV2)
-    head = layers.ClassificationHead(start.config.hidden_size, 3, name="next_sentence")
-    classifier = models.BertClassifier(
-        encoder, num_classes=3, cls_head=head, use_encoder_pooler=False
-    )
-    items = classifier.checkpoint_items
-    assert sorted(items) == ["encoder", "next_sentence.pooler_dense"]
-    status = tf.train.Checkpoint(**items).read(tf2)
-    status.assert_existing_objects_matched().expect_partial()
-    np.testing.assert_array_equal(head.dense.kernel, start.weights["bert/pooler/dense/kernel"])
-    assert_encoder_has(encoder, start.weights)
-
-
 def test_refuses_to_write_over_a_checkpoint(generated, tmp_path):
     (tmp_path / "model.ckpt-1.data-00000-of-00001").touch()
     with pytest.raises(
@@ -173,20 +159,3 @@ def test_failures_while_writing_leave_nothing(generated, tmp_path, monkeypatch):
             with pytest.raises(ValueError, match=f"cannot be written {reason}"):
                 convert(generated.checkpoint, f"{tmp_path}/model.ckpt-1", config=generated.config)
         assert list(tmp_path.iterdir()) == []
-
-
-def test_directory_that_cannot_be_made(generated, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="cannot be written"):
-        convert(generated.checkpoint, str(tmp_path / "file" / "bert"), config=generated.config)
-
-
-def test_what_a_killed_conversion_left_is_removed(generated, tmp_path):
-    leftover = tmp_path / ".bert.partial"
-    leftover.mkdir()
-    (leftover / "checkpoint.index").write_bytes(b"half")
-    convert(generated.checkpoint, str(tmp_path / "bert"), config=generated.config)
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [
-        ".data-00000-of-00001",
-        ".index",
-    ]

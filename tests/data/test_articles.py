@@ -207,12 +207,6 @@ def test_scripts_say_the_same_in_one_line(tmp_path, punkt):
     assert (tmp_path / "a.parquet.3").read_text() == "\na\n\n"
 
 
-def test_a_file_without_documents_is_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_text("\n\n")
-    with pytest.raises(ValueError, match=r"a\.jsonl: holds no document; leave it out"):
-        articles.write_articles(str(tmp_path / "a.jsonl"), tmp_path / "a", "text")
-
-
 PEAK_MIB = """
 import resource, sys
 from mlperf_bert.data.documents import read_documents
@@ -290,19 +284,6 @@ def test_files_on_hugging_face(tmp_path, hub, punkt):
         results.append(process_wiki(work, punkt, pattern, **environment, **text))
     assert results[0] == results[1] and len(results[0]) > 3
     assert not list(folder.glob("*.parquet.*"))
-
-
-@pytest.mark.all
-def test_sentences_of_files_on_hugging_face_are_written_to_the_working_folder(tmp_path, hub, punkt):
-    folder, environment = hub
-    doors.write(folder / "a.jsonl.zst", generated(1))
-    doors.write(tmp_path / "a.jsonl.zst", generated(1))
-    (tmp_path / "work").mkdir()
-    for place in (tmp_path, "hf://datasets/owner/name"):
-        given = ["do_sentence_segmentation.py", f"--data={place}/*.zst", f"--punkt={punkt}"]
-        assert clean_up(*given, folder=tmp_path / "work", **environment).returncode == 0
-    made = (tmp_path / "work" / "a.jsonl.zst.3").read_bytes()
-    assert made == (tmp_path / "a.jsonl.zst.3").read_bytes()
 
 
 @pytest.mark.all

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from mlperf_bert.data import provenance, tfrecord, validity
+from mlperf_bert.data import provenance, tfrecord
 from mlperf_bert.input import checked
 from tests.data.hostile_records import (
     LIMITS,
@@ -71,7 +71,7 @@ BAD_RECORDS = {
             ("masked_lm_ids", 0, r"\d+", OTHER_MODEL),
             ("next_sentence_labels", 0, 1, MAKE),
         )
-        for value in (-1, -5, 2**32 + 5, 2**62, 2**63 - 1, -(2**63))
+        for value in (-1, 2**32 + 5)
     },
     "a position behind the sequence": (
         ints("masked_lm_positions", 8),
@@ -87,20 +87,17 @@ BAD_RECORDS = {
         "holds 60 in masked_lm_ids, at 2; allowed is 0 to 59: ",
         TRAINING,
     ),
-    "a third segment": (ints("segment_ids", 2), "holds 2 in segment_ids, at 0; allowed is 0 to 1"),
-    "a mask of 2": (ints("input_mask", 2), "holds 2 in input_mask, at 0; allowed is 0 to 1: "),
-    "a third label": (ints("next_sentence_labels", 2), "holds 2 in next_sentence_labels, at 0; "),
     **{
         f"a weight of {value}": (
             weight(value),
             f"holds {re.escape(str(np.float32(value)))} in masked_lm_weights, at 0; "
             f"allowed is 0 to 1.0: {MAKE}",
         )
-        for value in (float("nan"), float("inf"), -float("inf"), -1, 1e30, 1.0000001, -1e-40)
+        for value in (float("nan"), 1.0000001, -1e-40)
     },
     **{
         f"no {name}": (changed(**{name: None}), f"lacks the features {name}; {MAKE}")
-        for name in validity.FEATURE_DTYPES
+        for name in ("input_ids", "next_sentence_labels")
     },
     "no features": (b"", r"is not a tf.Example of integers and floats: fields \[\] where \[1\]"),
     "a token less": (
@@ -115,7 +112,6 @@ BAD_RECORDS = {
         changed(next_sentence_labels=integers([0, 1])),
         f"holds 2 values in next_sentence_labels, but 1 is expected; {MAKE}",
     ),
-    "an empty list": (changed(segment_ids=field(3, b"")), "holds 0 values in segment_ids, but "),
     "floats for integers": (
         changed(input_ids=floats(range(8))),
         f"holds floats in input_ids, where integers belong; {MAKE}",
@@ -128,15 +124,12 @@ BAD_RECORDS = {
         changed(input_ids=field(1, field(1, b"12345678"))),
         r": a feature that is not one list of integers or floats; ",
     ),
-    "garbage": (bytes(range(200, 256)), r"is not a tf.Example of integers and floats: "),
-    "a number of eleven bytes": (packed(b"\xff" * 10 + b"\1" + bytes(7)), "more than 64 bits; "),
     "a number of 70 bits": (packed(b"\xff" * 9 + b"\x7f" + bytes(7)), "64 bits; "),
     "a number without end": (packed(bytes(7) + b"\x80"), "a number without end; "),
     "a field that is too long": (
         field(1, entry("input_ids", b""))[:-1] + b"\x7f",
         "a field ends beyond its message; ",
     ),
-    "a tag without end": (b"\xff" * 12, "a number without end; "),
     "a length near 2**64": (b"\x0a" + varint(2**64 - 1), "a field ends beyond its message; "),
     # TensorFlow takes the last, others the first: only what all read alike is copied.
     "a feature twice": (
@@ -185,14 +178,7 @@ def test_valid_records_are_read(readers, reader):
     assert readers.refusal(reader) is None
 
 
-# A quarter of them finds most mistakes.
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.all) if number % 4 else case
-        for number, case in enumerate(BAD_RECORDS)
-    ],
-)
+@pytest.mark.parametrize("case", BAD_RECORDS)
 def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case):
     record, said, *refusing = BAD_RECORDS[case]
     framed = framed_examples()
@@ -218,7 +204,7 @@ def test_the_second_of_two_records_is_named(readers):
     assert f"record 1 at byte {len(first)} cannot be used" in readers.refusal("train_packed")
 
 
-LENGTHS = [2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 4, 2**40, 10**6]
+LENGTHS = [2**63 - 1, 2**63, 2**64 - 4, 10**6]
 
 
 @pytest.mark.parametrize("length", LENGTHS)

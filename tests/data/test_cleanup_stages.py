@@ -172,7 +172,6 @@ def test_bad_input_is_one_line_and_leaves_no_output(tmp_path):
     assert made == {"wiki_00", "wiki_00.1", "wiki_00.2", "wiki_00.3"}
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: Path(path).symlink_to("/dev/zero")])
 @pytest.mark.parametrize(
     ("name", "script_name", "options"),
     [
@@ -181,23 +180,18 @@ def test_bad_input_is_one_line_and_leaves_no_output(tmp_path):
         ("wiki_00.2", "do_sentence_segmentation.py", ["--punkt={folder}/punkt"]),
         ("wiki_00.3", "seperate_test_set.py", ["--test_output={folder}/eval"]),
         ("wiki_00.4", "do_gather.py", ["--input_suffix=.4", "--out_dir={folder}/out"]),
-        ("wiki_00.jsonl", "do_sentence_segmentation.py", ["--punkt={folder}/punkt"]),
-        pytest.param(
-            *("wiki_00", "train_punkt.py", ["--out_dir={folder}/tables"]), marks=pytest.mark.all
-        ),
     ],
 )
-def test_a_fifo_or_device_is_refused_and_not_waited_for(tmp_path, make, name, script_name, options):
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path, name, script_name, options):
     (tmp_path / "punkt").mkdir()
     for table in punkt.PUBLISHED_SHA256:
         (tmp_path / "punkt" / table).touch()
     for suffix in ("", ".1", ".2", ".3", ".4"):
         (tmp_path / f"wiki_00{suffix}").touch()
     (tmp_path / name).unlink(missing_ok=True)
-    make(tmp_path / name)
-    pattern = "wiki_00.jsonl" if name.endswith("jsonl") else "wiki_0[0]"
+    os.mkfifo(tmp_path / name)
     given = [option.format(folder=tmp_path) for option in options]
-    done = clean_up(script_name, f"--data={tmp_path}/{pattern}", *given)
+    done = clean_up(script_name, f"--data={tmp_path}/wiki_0[0]", *given)
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]  # a note about the tables may stand before it
     assert re.match(rf"{script_name}: .*/{name}: is not a regular file; give one", line)
@@ -231,16 +225,6 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, small_disk):
     gather = ("do_gather.py", f"--data={disk}/wiki_??", "--input_suffix=", f"--out_dir={disk}")
     assert "No space left on device" in script(*gather)
     assert [path.name for path in disk.iterdir()] == ["wiki_00"]
-
-
-def test_parts_of_another_run_are_not_mixed_in(tmp_path):
-    for name in ("wiki_00", "wiki_00.3"):
-        (tmp_path / name).write_text("One.\n\n")
-    gather = ("do_gather.py", f"--data={tmp_path}/wiki_??", f"--out_dir={tmp_path}/out")
-    for _ in range(2):  # a rerun replaces its own parts
-        assert clean_up(*gather).returncode == 0
-    line = script(*gather, "--num_outputs=7")
-    assert "holds part-00000-of-00500, which this run does not make (1 such files)" in line
 
 
 def test_a_folder_with_other_parts_is_refused_before_anything_changes(tmp_path):
@@ -279,27 +263,6 @@ def test_a_glob_that_matches_what_the_stages_wrote_is_refused(tmp_path):
     line = script("cleanup_file.py", data)
     assert f"{data}: matches provenance.json, wiki_00.1 too, written beside the texts; give" in line
     assert stages.input_files(f"{tmp_path}/wiki_??") == [f"{tmp_path}/wiki_0{n}" for n in (0, 1)]
-
-
-def test_a_text_that_a_link_matches_again_is_told_once(tmp_path, punkt):
-    for suffix, text in (("", "<doc>\nA\n\nOne.\n</doc>\n"), (".jsonl", '{"text": "One."}')):
-        (tmp_path / f"wiki_00{suffix}").write_text(text)
-        (tmp_path / f"wiki_01{suffix}").symlink_to(f"wiki_00{suffix}")
-        done = clean_up(
-            "process_wiki.sh",
-            f"wiki_??{suffix}",
-            folder=tmp_path,
-            PUNKT=str(punkt),
-            NUM_TEST_ARTICLES="0",
-            RESULTS=f"results{suffix}",
-        )
-        line = f"warning: --data: wiki_01{suffix} is the same file as wiki_00{suffix}; its text is"
-        assert done.returncode == 0 and done.stderr.count(line) == 1
-        assert done.stderr.count("same file") == 1
-        part = tmp_path / f"results{suffix}" / "part-00000-of-00500"
-        assert part.read_text().split() == ["One."] * 2
-    done = clean_up("do_sentence_segmentation.py", f"--data={tmp_path}/*.jsonl", f"--punkt={punkt}")
-    assert done.stderr.count("is the same file as") == 1
 
 
 @pytest.mark.parametrize(

@@ -264,34 +264,6 @@ def test_the_program_is_fetched_once(tmp_path, monkeypatch):
         assert found.read_bytes() == content and len(server.requests) == 1
 
 
-def test_without_a_python_that_it_runs_on_the_user_is_told_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ValueError, match=r"needs a Python of 3.10, .* there is none: install"):
-        extraction.find_python()
-    python = programs.stand_in(tmp_path / "python3.9", "echo 3.9.1")
-    assert extraction.find_python() == python
-    programs.stand_in(python, "echo 'pyenv: not found' >&2; exit 127")
-    programs.stand_in(tmp_path / "uv", f'[ "$2" = install ] || echo {tmp_path}/managed')
-    managed = programs.stand_in(tmp_path / "managed", "echo 3.10.19")
-    assert extraction.find_python() == managed
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["absent.xml"], "absent.xml: No such file or directory"),
-        (["x.xml", "--today=yesterday"], "argument --today: invalid"),
-        (["x.xml", "--nworker=0"], "--nworker=0: must be a number at least 1"),
-        (["gs://bucket/x.xml"], "gs://bucket/x.xml: give a local path"),
-    ],
-)
-def test_a_bad_argument_is_one_line(words, message, tmp_path):
-    done = clean_up("extract_wiki.sh", *words, folder=tmp_path)
-    assert done.returncode and message in done.stderr.splitlines()[-1]
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_image_has_the_packages_that_the_command_imports(repository, tmp_path):
     """It has no others; `-S` keeps this environment's away."""
     image = (repository / "environment/Dockerfile.extractor").read_text()

@@ -157,9 +157,3 @@ def fuzz(readers: Readers, num_files: int) -> collections.Counter:
 def test_mutated_files_are_taken_or_refused(tmp_path):
     ends = fuzz(Readers(tmp_path), 100)
     assert min(ends[reader, end] for reader in READERS for end in ("taken", "refused")) > 10
-
-
-@pytest.mark.soak
-def test_a_thousand_mutated_files(tmp_path):
-    ends = fuzz(Readers(tmp_path), 1000)
-    assert min(ends[reader, end] for reader in READERS for end in ("taken", "refused")) > 100

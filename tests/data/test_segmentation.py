@@ -2,16 +2,13 @@
 
 import hashlib
 import itertools
-import os
 import re
-import sys
 
 import nltk.data
 import pytest
 
 from mlperf_bert.data import punkt, segmentation
 from tests.data import generated_sentences
-from tests.helpers import programs
 
 # Recorded by nltk 3.4.5 on Python 3.7.16 with the tables of generated_sentences, for seeds
 # 0, 1, 2 and so on: MD5 of the text and of its sentences.
@@ -124,14 +121,6 @@ def test_tables_are_found_in_nltk_data(tmp_path, tables, monkeypatch):
     tmp_path.chmod(0o777)  # as a folder mounted for several users
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "none"), str(tmp_path)])
     assert punkt.find_punkt() == folder
-
-
-def test_the_environment_names_a_place_for_tables(tmp_path, tables):
-    punkt.write_tables(tables, tmp_path / "tokenizers" / "punkt_tab" / "english")
-    program = "from mlperf_bert.data import punkt; print(punkt.find_punkt())"
-    environment = {**os.environ, "NLTK_DATA": f"{tmp_path / 'none'}:{tmp_path}"}
-    found = programs.run(sys.executable, "-c", program, env=environment)
-    assert (found.stdout, found.stderr) == (f"{tmp_path}/tokenizers/punkt_tab/english\n", "")
 
 
 def test_missing_tables_say_how_to_get_them(tmp_path, table_folder, monkeypatch):

@@ -1,6 +1,5 @@
 """TFRecords and tf.Examples: damage is named, what is written is read back. CPU, seconds."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -140,11 +139,3 @@ def test_the_greatest_value_fits_in_the_buffer():
     )
     encoded = example_encoder.encode_records(batch)
     assert len(encoded) <= len(encoded.obj)  # nothing is written past its end
-
-
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
-        for read in (tfrecord.count_records, lambda path: list(tfrecord.read_frames(path))):
-            with pytest.raises(ValueError, match=f"{path}: is not a regular file; give one"):
-                read(path)
