@@ -249,7 +249,7 @@ def download_and_uncompress(parser: argparse.ArgumentParser) -> None:
     The files come from MLCommons' storage, or from --base_url. Files that lie in --out_dir are only
     checked, and what the official downloader has left, there or in the current folder, is taken.
     Text is unpacked into OUT_DIR/results, and provenance.json there records each file with its size
-    and SHA-256. The dump stays compressed: extract_wiki.sh reads it so.
+    and SHA-256.
     """
     choices, default = [*published.GROUPS, "punkt"], ["config", "tf1", "text"]
     names = f"of {' '.join(choices)}; default: {' '.join(default)}"
@@ -290,6 +290,8 @@ def bring(name: str, folder: Path, args: argparse.Namespace) -> list:
     wrong = download.fetch_group(
         published.GROUPS[name], folder, base_url=args.base_url, check_only=args.check_only
     )
+    if name == "dump" and not wrong:
+        download.uncompress_dump(folder)
     if name == "text" and not wrong:
         [archive] = published.GROUPS[name]
         download.unpack_text(archive, folder)

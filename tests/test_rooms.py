@@ -16,13 +16,13 @@ BESIDE = {"tests", "benchmarks"}
 # the same product; the next redesign lowers them.
 CEILINGS = {
     "benchmarks": 3_474,
-    "cleanup_scripts": 410,
+    "cleanup_scripts": 412,
     "cloud": 320,
     "demo": 1_324,
     "mlperf_bert": 911,
     "mlperf_bert/checkpoints": 719,
     "mlperf_bert/convert": 858,
-    "mlperf_bert/data": 4_727,
+    "mlperf_bert/data": 4_760,
     "mlperf_bert/files": 1_120,
     "mlperf_bert/finetuning": 1_990,
     "mlperf_bert/input": 759,

@@ -5,6 +5,8 @@ does not go on in the middle of a file, where connections break at these sizes. 
 decompress what a server sends, send passwords of ~/.netrc, and quote a malformed URL.
 """
 
+import bz2
+import contextlib
 import http
 import http.client
 import re
@@ -15,11 +17,11 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from mlperf_bert.data import provenance
-from mlperf_bert.data.published import PUBLISHED_PARTS, PublishedFile
+from mlperf_bert.data.published import DUMP, PUBLISHED_PARTS, UNCOMPRESSED_DUMP, PublishedFile
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import digest, partial, written_beside
 from mlperf_bert.messages import Progress, printable
@@ -212,6 +214,29 @@ def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> 
             raise ConnectionError(f"cut off, {response.length:,} bytes are missing")
 
 
+def uncompress_dump(folder: Path) -> None:
+    """Writes the dump's XML beside the .bz2, unless it is there, and checks it.
+
+    Raises:
+      ValueError: damaged, or not the published XML.
+      OSError: it cannot be written.
+    """
+    source, target = folder / f"{DUMP}.bz2", folder / DUMP
+    if not target.exists():
+        total_bytes = UNCOMPRESSED_DUMP.at_most_bytes
+        with (
+            Progress(total=total_bytes, unit="B", description=f"uncompress {DUMP}") as progress,
+            _damage_named(source),
+            bz2.open(source) as compressed,
+            written_beside(target) as output,
+        ):
+            while chunk := compressed.read(_CHUNK_BYTES):
+                output.write(chunk)
+                progress.advance(len(chunk))
+    if difference := _difference(target, UNCOMPRESSED_DUMP):
+        raise ValueError(f"{target}: {difference}; remove it and fetch it again")
+
+
 def unpack_text(published: PublishedFile, folder: Path) -> None:
     """Unpacks eval.txt, eval.md5 and the 500 parts into `folder`/results, and records their origin.
 
@@ -246,23 +271,30 @@ def _unpacked(archive: Path, folder: Path) -> list[str]:
     names = sorted(PUBLISHED_PARTS | {"eval.txt", "eval.md5"})
     missing = set(names)
     folder.mkdir(parents=True, exist_ok=True)
+    with (
+        _damage_named(archive),
+        tarfile.open(archive, "r|gz") as members,
+        Progress(total=len(names), unit="files", description=archive.name) as progress,
+    ):
+        for member in members:
+            name = PurePosixPath(member.name).name
+            if name in missing and (content := members.extractfile(member)):
+                with written_beside(folder / name) as output:
+                    shutil.copyfileobj(content, output, _CHUNK_BYTES)
+                missing.remove(name)
+                progress.advance(1)
+    if missing:
+        raise ValueError(f"{archive}: lacks {len(missing)} files, {min(missing)} is the first")
+    return names
+
+
+@contextlib.contextmanager
+def _damage_named(archive: Path) -> Iterator[None]:
+    """Turns the errors of damaged content into a ValueError that names the archive."""
     try:
-        with (
-            tarfile.open(archive, "r|gz") as members,
-            Progress(total=len(names), unit="files", description=archive.name) as progress,
-        ):
-            for member in members:
-                name = PurePosixPath(member.name).name
-                if name in missing and (content := members.extractfile(member)):
-                    with written_beside(folder / name) as output:
-                        shutil.copyfileobj(content, output, _CHUNK_BYTES)
-                    missing.remove(name)
-                    progress.advance(1)
+        yield
     except (EOFError, tarfile.TarError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise  # the disk's
         reason = printable(f"{error!s:.300}")
         raise ValueError(f"{archive}: damaged ({reason}); remove it, fetch it again") from error
-    if missing:
-        raise ValueError(f"{archive}: lacks {len(missing)} files, {min(missing)} is the first")
-    return names

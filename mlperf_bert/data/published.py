@@ -70,6 +70,7 @@ class PublishedFile:
 
 
 DUMP = "enwiki-20200101-pages-articles-multistream.xml"
+UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
 TEXT = PublishedFile("results_text.tar.gz", None, "6f71334b0458c6c85142f5b20962fcc6", PROCESSED)
 
 GROUPS: dict[str, tuple[PublishedFile, ...]] = {

@@ -1,13 +1,40 @@
 """Archives that are whole or damaged, unpacked once and again."""
 
+import bz2
 import gzip
 import hashlib
 
 import pytest
 
 from mlperf_bert.data import download, provenance
-from mlperf_bert.data.published import PublishedFile
+from mlperf_bert.data.published import DUMP, PublishedFile
 from tests.data.making import packed
+
+CONTENT = bytes(range(256)) * 2000
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
+    xml = PublishedFile(DUMP, len(CONTENT), MD5)
+    monkeypatch.setattr(download, "UNCOMPRESSED_DUMP", xml)
+    archive = tmp_path / f"{DUMP}.bz2"
+    whole = bz2.compress(CONTENT)
+    for content in (whole[:-20], b"no bz2", b""):
+        archive.write_bytes(content)
+        with pytest.raises(
+            ValueError, match=r"\.bz2: damaged \(.*remove it, fetch it again|0 bytes"
+        ):
+            download.uncompress_dump(tmp_path)
+        (tmp_path / DUMP).unlink(missing_ok=True)
+        assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+    archive.write_bytes(whole)
+    for _ in range(2):  # the second call checks what is there
+        download.uncompress_dump(tmp_path)
+        assert (tmp_path / DUMP).read_bytes() == CONTENT
+    (tmp_path / DUMP).write_bytes(CONTENT[1:])
+    with pytest.raises(ValueError, match="511,999 bytes, published are 512,000"):
+        download.uncompress_dump(tmp_path)
+
 
 TEXTS = {"eval.txt": b"a\n", "eval.md5": b"0\n", "part-00000-of-00500": b"text\n" * 1000}
 WHOLE = packed(*TEXTS.items())
