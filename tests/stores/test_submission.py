@@ -156,6 +156,7 @@ def test_a_log_in_a_bucket_is_judged_as_on_disks(host, store, logs):
     assert "v['value'] >= 0.720" in output
 
 
+@pytest.mark.gate
 def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
     flags = flags_into(IN_BUCKET)
     sleeps = f"--run_command={sys.executable} -c 'import time; time.sleep(60)'"

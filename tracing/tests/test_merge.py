@@ -49,6 +49,7 @@ def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(tm
     assert "± 3.000 ms" in page and 'aria-label="Bytes read and written by host"' in page
 
 
+@pytest.mark.gate
 def test_any_two_hosts_are_within_the_bound_which_a_clock_that_nothing_sets_makes_unknown(tmp_path):
     folders = [
         host(tmp_path, name, monotonic_s=1000, ahead_s=0, sync_ms=sync_ms, events=[1])
