@@ -125,8 +125,11 @@ def _lines(steps: Iterable[Step]) -> Iterator[str]:
         commit = record.made_with.get("commit", "unknown")[:12]
         yield f"{indent}{step.folder}: {record.step}, commit {commit}, {_count(record.outputs)}"
         if record.parameters:
-            given = (f"{name}={value}" for name, value in sorted(record.parameters.items()))
-            yield f"{indent}  with {', '.join(given):.{_SHOWN_CHARACTERS}}"
+            given = ", ".join(
+                f"{name}={value}" for name, value in sorted(record.parameters.items())
+            )
+            cut = "..." if len(given) > _SHOWN_CHARACTERS else ""
+            yield f"{indent}  with {given:.{_SHOWN_CHARACTERS}}{cut}"
         yield f"{indent}  from {_count(record.inputs)}"
 
 
