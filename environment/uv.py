@@ -47,7 +47,8 @@ def as_uv(listed: str, environment: Mapping[str, str], arguments: list) -> tuple
     for name in NAMES.keys() & values.keys():
         if values[name]:
             named[NAMES[name]] = ("," if name == "find-links" else " ").join(values[name])
-    if values.get("no-index", []) not in ([], ["0"], ["false"]) and arguments[:1] == ["pip"]:
+    is_off = " ".join(values.get("no-index", [])).lower() in ("", "0", "false", "no", "off")
+    if not is_off and arguments[:1] == ["pip"]:
         arguments = [*arguments[:2], "--no-index", *arguments[2:]]
     return {**named, **environment}, arguments
 

@@ -67,6 +67,7 @@ INSTALL = ["pip", "install", "x"]
          {"REQUESTS_CA_BUNDLE": "/r", "SSL_CERT_FILE": "/i"}, []),
         ("", {"REQUESTS_CA_BUNDLE": "/r"}, {"REQUESTS_CA_BUNDLE": "/r", "SSL_CERT_FILE": "/r"}, []),
         ("download.cert='/d'\nglobal.proxy=''\n:env:.no-index='0'\n", {}, {}, []),
+        ("global.no-index='Off'\n", {}, {}, []),
         (":env:.no-index='true'\n:env:.no-cache-dir='off'\n", {}, {"UV_NO_CACHE": "off"},
          ["--no-index"]),
     ],
