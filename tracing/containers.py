@@ -81,9 +81,10 @@ def started_by(arguments: list[str]) -> tuple[str, str] | None:
     if not arguments or Path(arguments[0]).name not in ENGINES or "run" not in arguments:
         return None
     for word, after in itertools.pairwise([*arguments, ""]):
-        option, _, value = word.partition("=")
+        option, has_value, value = word.partition("=")
         if option == "--name":  # the first one: what follows the image is of the command in it
-            return arguments[0], value or after
+            name = value if has_value else after
+            return (arguments[0], name) if name else None
     return None
 
 

@@ -43,6 +43,7 @@ LAUNCHER = "start_training.sh"
 REAL, SLEEP = "real", "sleep"
 COLD, WARM = "cold", "warm"
 DONE, KILLED, FAILED, SKIPPED = "done", "killed", "failed", "skipped"
+_LARGEST_BYTES = 2**63  # of a column of the table
 _KILLED_CODES = (128 + signal.SIGKILL, -signal.SIGKILL)
 
 
@@ -323,11 +324,27 @@ def _listed(kind: Callable, pattern: str, what: str) -> Callable[[str], list]:
 
     def parse(text: str) -> list:
         parts = text.split(",")
-        if not all(re.fullmatch(pattern, part, re.IGNORECASE) for part in parts):
-            raise argparse.ArgumentTypeError(f"{text[:80]!r}: give {what}")
-        return [kind(part) for part in parts]
+        with contextlib.suppress(ValueError):
+            if all(re.fullmatch(pattern, part, re.IGNORECASE) for part in parts):
+                return [kind(part) for part in parts]
+        raise argparse.ArgumentTypeError(f"{text[:80]!r}: give {what}")
 
     return parse
+
+
+def _memory(text: str) -> str:
+    # No limit of 0 bytes: an engine takes it for none at all.
+    size = limits.parse_bytes(text)
+    if size is not None and not 0 < size < _LARGEST_BYTES:
+        raise ValueError
+    return text
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < float("inf"):  # NaN is not
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text[:80]!r}: give seconds")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -336,7 +353,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=path_with_home, required=True, help="an interrupted sweep goes on in it"
     )
-    sizes = _listed(str, f"none|{limits.SIZE}", "sizes such as 512m,4g,none")
+    sizes = _listed(_memory, f"none|{limits.SIZE}", "sizes such as 512m,4g,none")
     parser.add_argument("--memory", type=sizes, help="such as 1g,none")
     parser.add_argument("--batch", type=numbers, default=[None], help="--train_batch_size")
     parser.add_argument("--workers", type=numbers, default=[None], help="--num_parallel_files")
@@ -346,12 +363,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cache", type=states, help="cold if memory is limited, else as it was found"
     )
-    seconds = _listed(float, r"\d+(\.\d*)?", "seconds")
+    seconds = _listed(_seconds, ".*", "seconds")
     parser.add_argument("--step_seconds", type=seconds, default=[],
         help="of --compute=sleep; one, or one for each batch size")  # fmt: skip
     parser.add_argument("--data", help="the training's files, if the command does not name them")
     parser.add_argument("--backend", choices=backends.NAMES, help="as of python -m tracing")
-    parser.add_argument("--timeout_s", type=float, help="ends a point that takes longer")
+    parser.add_argument("--timeout_s", type=_seconds, help="ends a point that takes longer")
     parser.add_argument("command", nargs="+", help="behind --")
     return parser
 

@@ -5,14 +5,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.rcsetup import cycler
 from matplotlib.ticker import PercentFormatter
 
 from tracing import look
 from tracing.look import BLUE, GREEN, INK, MUTED, ORANGE, RED, Card, bytes_text
 
-_CURVES = cycler(color=[BLUE, ORANGE, GREEN, RED, "#8a63b8", "#8b98a5"]) + cycler(marker="os^Dv*")
+_CURVES = cycler(color=[BLUE, ORANGE, GREEN, RED, "#8a63b8", "#8b98a5"]) + cycler(
+    marker=[*"os^Dv*"]
+)
 _GOOD_UTILIZATION = 0.9
 """Source: the bar of MLPerf Storage for most of its workloads."""
 _MOST_PASSES = 6

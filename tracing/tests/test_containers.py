@@ -54,6 +54,7 @@ def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch)
         ("docker run --rm --name mlperf-bert-1 --user 5:5 image ./train_model.sh", "mlperf-bert-1"),
         ("/usr/bin/podman run --name=b image train --name=c", "b"),
         ("docker run image", None),
+        ("docker run --name= image", None),
         ("docker ps --name x", None),
         ("vim --name run", None),
         ("", None),

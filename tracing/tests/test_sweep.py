@@ -236,6 +236,10 @@ def test_a_sleep_without_a_measured_step_is_skipped(tmp_path, main):
     ("options", "message"),
     [
         (["--memory=4x", "--", "true"], "'4x': give sizes such as 512m,4g,none"),
+        (["--memory=1g,0.4", "--", "true"], "'1g,0.4': give sizes such as 512m,4g,none"),
+        (["--memory=99999999999t", "--", "true"], "give sizes such as 512m,4g,none"),
+        (["--step_seconds=nan", "--", "true"], "'nan': give seconds"),
+        (["--timeout_s=nan", "--", "true"], "argument --timeout_s: 'nan': give seconds"),
         (["--batch=0", "--", "true"], "'0': give whole numbers from 1"),
         (["--compute=fast", "--", "true"], "'fast': give real, sleep or both"),
         (["--batch=1,2,3", "--step_seconds=1,1", "--", "true"], "--step_seconds: give one, or"),
