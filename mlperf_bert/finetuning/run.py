@@ -252,6 +252,7 @@ class TaskRun:
             scores = self._task.metrics(self._prepared.split(name), outputs)
             found |= {f"{name}/{metric}": value for metric, value in scores.items()}
         metrics.write("eval", step=step, samples=self._examples(step), epoch=epoch, **found)
+        metrics.flush()  # before the checkpoint: a resumed run does not evaluate it again
         listed = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
         progress.line(f"{self._task.name}, {self._setting}: epoch {epoch}: {listed}")
 

@@ -61,8 +61,10 @@ class MetricsWriter:
                 tf.summary.scalar(f"{kind}/{name}", value)
 
     def flush(self) -> None:
-        """Puts all that was written into the files; metrics.jsonl always is."""
+        """Puts all that was written onto the disk: evaluations are what results are read from."""
         if self._file is not None:
+            with paths.failures_named(self._path):
+                os.fsync(self._file.fileno())
             with self._failures_named():
                 self._summaries.flush()
 

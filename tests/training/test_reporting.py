@@ -37,6 +37,17 @@ def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another():
         OptimizerConfig(name="no_such").hyperparameters(poly_power=1.0)
 
 
+def test_evaluations_are_on_the_disk_before_what_follows_them(tmp_path, monkeypatch):
+    synced: list[str] = []
+    path = tmp_path / "metrics.jsonl"
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.read_text()))
+    with contextlib.closing(MetricsWriter(tmp_path)) as writer:
+        writer.write("eval", step=2, samples=8, loss=0.5)
+        writer.flush()
+    [text] = synced
+    assert '"kind": "eval", "step": 2' in text
+
+
 class FullDisk(io.FileIO):
     """A file that a full disk takes no more of."""
 
