@@ -96,6 +96,10 @@ class GlueTask:
         for where, names, values in rows:
             row = dict(zip(names, values))
             lacks = not needed <= row.keys()
+            if lacks and (missing := needed.difference(names)):
+                raise ValueError(
+                    f"{path} line 1: no column {min(missing)!r}; give the file as GLUE publishes it"
+                )
             if lacks and self.skips_incomplete and not is_test:
                 num_skipped += 1
             elif lacks or any(values[len(names) :]):  # tabs at the end are no values

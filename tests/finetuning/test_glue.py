@@ -74,13 +74,15 @@ SST2, HEADER = "SST-2/train.tsv", "sentence\tlabel\n"
 BAD = [
     ("sst2", SST2, None, "SST-2/train.tsv for this task"),
     ("sst2", SST2, HEADER, "train.tsv: no examples; copy the file here"),
-    ("sst2", SST2, "sentence\tx\na\t1", "line 2: 2 columns, expected 2, with label, sentence; "),
+    ("sst2", SST2, "sentence\tx\na\t1",
+     "train.tsv line 1: no column 'label'; give the file as GLUE publishes it"),
     ("sst2", SST2, HEADER + "a\t1\nb", "line 3: 1 columns, expected 2, with "),
     ("sst2", SST2, HEADER + "a\t1\t\na\tb\t1", "line 3: 3 columns, expected 2"),
     ("sst2", SST2, HEADER + "a\tyes\x1b", r"label is 'yes\x1b', expected one of 0, 1; correct or"),
     ("sst2", SST2, b"sentence\tlabel\ncaf\xe9\t0", "byte 18 is not UTF-8; give a text"),
-    ("cola", "CoLA/test.tsv", "sentence\na", "line 2: 1 columns, expected 1, with index, sentence"),
+    ("cola", "CoLA/test.tsv", "sentence\na", "test.tsv line 1: no column 'index'"),
     # Its answers need a row for each.
+    ("qqp", "QQP/train.tsv", "id\tquestion1\tquestion2\n1\ta\tb", "no column 'is_duplicate'"),
     ("qqp", "QQP/test.tsv", "id\tquestion1\tquestion2\n1\tcut", "line 2: 2 columns, expected 3"),
     *(
         ("stsb", "STS-B/train.tsv", f"sentence1\tsentence2\tscore\na\tb\t{score}",
