@@ -75,7 +75,7 @@ again() { # COMMAND...: up to five times, because ssh fails while a TPU VM start
   for attempt in 1 2 3 4 5; do
     if "$@"; then return; fi
     complain "attempt $attempt of 5 failed"
-    sleep "$PAUSE"
+    ((attempt == 5)) || sleep "$PAUSE"
   done
   return 1
 }
@@ -138,6 +138,9 @@ leave() {
   case $found in
     NOT_FOUND) ;;
     UNKNOWN*) complain "cannot tell whether $TPU_NAME costs money; look in the console: $found" ;;
+    FAILED* | SUSPENDED | PREEMPTED | TERMINATED)
+      complain "$TPU_NAME is ${found%%[[:space:]]*} and costs nothing;" \
+        "its request stays until: cloud/gcp_tpu.sh delete" ;;
     *) complain "$TPU_NAME is $found and costs money, or will when it is granted, until: cloud/gcp_tpu.sh delete" ;;
   esac
   exit "$code"
@@ -161,10 +164,7 @@ train() {
       *,NOT_FOUND) fail "$TPU_NAME is gone, and this command has not deleted it" ;;
       *,FAILED*) fail "$TPU_NAME is not granted: $now; cloud/gcp_tpu.sh delete, then try again" ;;
       # Seen twice, for a TPU that somebody deletes is in such a state for a moment.
-      SUSPENDED,SUSPENDED | PREEMPTED,PREEMPTED | TERMINATED,TERMINATED)
-        delete
-        request
-        ;;
+      SUSPENDED,SUSPENDED | PREEMPTED,PREEMPTED | TERMINATED,TERMINATED) delete && request ;;
       *,absent | ,failed) # a TPU that is preempted meanwhile is no failure
         start || [[ $(state) != READY ]] ||
           fail "$TPU_NAME does not run; the lines above say why; then: cloud/gcp_tpu.sh train"

@@ -354,7 +354,8 @@ STORIES = {
     "not granted": (
         "train", {REQUEST: ["FAILED\tno more capacity in the zone"]}, 1, [],
         ["gcp_tpu.sh: bert is not granted: FAILED?no more capacity in the zone; "
-         "cloud/gcp_tpu.sh delete, then try again", "bert is FAILED"],
+         "cloud/gcp_tpu.sh delete, then try again",
+         "bert is FAILED and costs nothing; its request stays until: cloud/gcp_tpu.sh delete"],
     ),
     "nobody is signed in": (
         "train", {"describe": [SIGNED_OUT]}, 1, [],
