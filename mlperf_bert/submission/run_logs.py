@@ -15,7 +15,6 @@ from mlperf_bert.files import paths, whole
 from mlperf_bert.mlperf.logs import (
     CAMPAIGN_RECORD,
     LOG_NAME,
-    METRICS_NAME,
     RESULT_LOG,
     LoggedEvaluation,
     RunResult,
@@ -26,7 +25,7 @@ from mlperf_bert.submission.folder import result_files
 ALTERNATING_RECORD = "alternate.json"
 """In the folder of a campaign whose runs alternate; `variants` in it names two folders beside."""
 _RESUMED_LOG = re.compile(r"bert\.resumed-(\d+)\.log")
-_OF_A_RUN = (RESULT_LOG, LOG_NAME, METRICS_NAME)
+_OF_A_RUN = (RESULT_LOG, LOG_NAME)
 _KEPT = re.compile(
     r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl"
     r"|(run|campaign|alternate|provenance)\.json"

@@ -117,7 +117,8 @@ def _processors() -> dict[str, str]:
     """By lscpu: psutil knows neither model nor caches, nor the sockets."""
     # In English: other languages name the lines otherwise.
     lines = provenance.printed_by("env", "LC_ALL=C", "lscpu").splitlines()
-    says = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    said = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    says = {name: value for name, value in said.items() if value not in ("", "-")}  # unknown
     caches = [f"{level} {says[level]}" for level in ("L2 cache", "L3 cache") if level in says]
     megahertz = says.get("CPU max MHz")
     return {

@@ -8,6 +8,7 @@ Long because the stand-in for a training serves all of its tests.
 import dataclasses
 import json
 import os
+import platform
 import shlex
 import signal
 import subprocess
@@ -106,6 +107,15 @@ def test_ten_runs_become_a_submission_that_all_tools_accept(make):
     assert (description["division"], description["cooling"]) == ("closed", "air")
     assert description["status"] == "Available on-premise"
     assert int(description["host_processor_vcpu_count"]) >= 1
+
+
+def test_what_lscpu_does_not_know_is_not_described(monkeypatch):
+    says = "Socket(s): -\nModel name: -\nL2 cache: 1 MiB\nL3 cache: -"
+    monkeypatch.setattr(provenance, "printed_by", lambda *words: says)
+    described = system._processors()
+    assert described["host_processors_per_node"] == "1"
+    assert described["host_processor_model_name"] == platform.machine()
+    assert described["host_processor_caches"] == "L2 cache 1 MiB"
 
 
 def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
