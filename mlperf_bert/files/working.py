@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.locks import lock_of
-from mlperf_bert.files.whole import matching_files, upload
+from mlperf_bert.files.whole import matching_files, require_writable, upload
 
 
 class WorkingFolder:
@@ -53,6 +53,21 @@ class WorkingFolder:
             return False
         self._fetch()
         return True
+
+    def try_out(self) -> None:
+        """Writes there and removes what was written; fetches what is needed from a bucket.
+
+        Raises:
+          OSError: it cannot be written to.
+        """
+        paths.require_no_file(self._location)
+        if self._temporary:
+            require_writable(self._location / self._record)
+            self._fetch()
+            return
+        existing = next(each for each in (self.local, *self.local.parents) if each.exists())
+        with tempfile.TemporaryDirectory(prefix=".check-", dir=existing):
+            pass
 
     def publish(self) -> None:
         """Uploads every file that has changed, the record last; none before there is a record.

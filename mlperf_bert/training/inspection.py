@@ -62,15 +62,13 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
     output = OutputDirectory.of(config)
     obstacle, latest_step, newest = None, None, ""
     try:
-        output.claim()
+        output.require_available()
         # First: whatever its logs say, a run that has a checkpoint needs no initial one.
         if output.before:
             latest_step, newest = state.newest_checkpoint(config.output_dir)
         output.beginning(config.seed, latest_step=latest_step)
     except (ValueError, OSError) as error:
         obstacle = str(error)
-    finally:
-        output.release()  # it only looks
     # Whatever is in the way of the directory, the rest is checked: all problems are told at once.
     goes_on = latest_step is not None
     inspection = checks.inspect(config, goes_on=goes_on)

@@ -1,12 +1,13 @@
 """The output directory of a run: one directory, one run; and what the run was made from."""
 
+import contextlib
 import dataclasses
 import fnmatch
 import hashlib
 import json
 import posixpath
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +92,9 @@ class OutputDirectory:
             a finished one, or files of an unknown run.
         """
         try:
-            free = self._folder.acquire()
-        except OSError as error:
-            raise ValueError(
-                f"{self._name}: cannot be written to ({error.strerror or error}); choose another, "
-                "or change its permissions"
-            ) from error
-        try:
-            if not free:
-                raise ValueError(
-                    f"{self._name}: another process trains into it; wait for it, or stop it"
-                )
+            with self._writing():
+                if not self._folder.acquire():
+                    raise self._taken()
             self._require_usable()
         except BaseException:
             self.release()
@@ -110,6 +103,34 @@ class OutputDirectory:
     def release(self) -> None:
         """Unlocks the directory; removes it if this process made it and wrote nothing into it."""
         self._folder.lock.release()
+
+    def require_available(self) -> None:
+        """Checks as `claim` does, for --check; locks nothing, for it would disturb a training.
+
+        It also checks that a file or an object can be written there and removed.
+
+        Raises:
+          ValueError: as `claim`.
+          OSError: the bucket refuses to be read.
+        """
+        if self._folder.lock.is_held_elsewhere():
+            raise self._taken()
+        with self._writing():
+            self._folder.try_out()
+        self._require_usable()
+
+    def _taken(self) -> ValueError:
+        return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(
+                f"{self._name}: cannot be written to ({error.strerror or error}); choose another, "
+                "or change its permissions"
+            ) from error
 
     def _require_usable(self) -> None:
         if (self.path / RECORD_NAME).exists():

@@ -280,7 +280,7 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     text = host.run(check())
     assert "errors: 0;" in text
     text = host.run(check(output_dir="gs://nobody/run"), code=1)
-    assert "cannot be written to (gs://nobody/run/.lock: no such bucket" in text
+    assert "cannot be written to (gs://nobody/run/run.json: no such bucket" in text
     filled.put("bucket", "an-object", b"x")
     text = host.run(check(output_dir=f"{BUCKET}/an-object"), code=1)
     assert f"({BUCKET}/an-object: is a file, not a folder; choose another name)" in text
@@ -288,7 +288,9 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     assert f"--input_file: no file matches '{BUCKET}/none-*'" in text
     filled.deny_writes()
     text = host.run(check(), code=1)
-    assert f"cannot be written to ({BUCKET}/run/.lock: the store refuses these credentials" in text
+    assert (
+        f"cannot be written to ({BUCKET}/run/run.json: the store refuses these credentials" in text
+    )
     text = host.run(training(), code=1)
     assert f"--output_dir={BUCKET}/run: cannot be written to" in text and "credentials" in text
     filled.token = "another"

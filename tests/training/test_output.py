@@ -20,8 +20,9 @@ def test_a_directory_is_held_until_it_is_released(tmp_path):
     first, second = directory(tmp_path / "run"), directory(tmp_path / "run")
     first.claim()
     first.record(status="running", seed=1)
-    with pytest.raises(ValueError, match="another process trains into it; wait for it, or"):
-        second.claim()
+    for look in (second.claim, second.require_available):
+        with pytest.raises(ValueError, match="another process trains into it; wait for it, or"):
+            look()
     first.release()
     second.claim()
     assert second.before and second.before.seed == 1
@@ -36,6 +37,8 @@ def test_a_directory_is_held_until_it_is_released(tmp_path):
 
 def test_what_was_not_used_leaves_nothing(tmp_path):
     output = directory(tmp_path / "deep" / "run")
+    output.require_available()
+    assert list(tmp_path.iterdir()) == []
     output.claim()
     assert (tmp_path / "deep" / "run").is_dir()
     output.release()
@@ -84,17 +87,19 @@ def test_an_unusable_directory_is_refused_in_one_line_and_kept(tmp_path, case):
     spoil, message = UNUSABLE[case]
     spoil(tmp_path)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=message) as error:
-        directory(tmp_path).claim()
-    assert len(str(error.value).splitlines()) == 1
+    for refuse in (directory(tmp_path).claim, directory(tmp_path).require_available):
+        with pytest.raises(ValueError, match=message) as error:
+            refuse()
+        assert len(str(error.value).splitlines()) == 1
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_file_in_its_place_is_refused(tmp_path):
     (tmp_path / "file").touch()
     output = directory(tmp_path / "file")
-    with pytest.raises(ValueError, match="file: is a file, not a folder; choose another"):
-        output.claim()
+    for refuse in (output.claim, output.require_available):
+        with pytest.raises(ValueError, match="file: is a file, not a folder; choose another"):
+            refuse()
 
 
 def test_a_directory_that_cannot_be_made_is_refused():
