@@ -4,6 +4,7 @@ Reads names, sizes, records of data, the indexes of checkpoints, free disk space
 finding is one line that says what, where and how to fix it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -237,7 +238,8 @@ def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
 def _raise_limit_of_open_files() -> None:
     """Where a file cannot be opened within TensorFlow, the process may end without a word."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(ValueError, OSError):  # a hard limit above the system's own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _check_batches(inspection: Inspection) -> None:
@@ -293,25 +295,27 @@ def check_disk(inspection: Inspection) -> None:
     # Without evaluation there is one of step 0 too, and none goes before it is evaluated elsewhere.
     is_evaluated = config.eval_input_file is not None
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps) + (not is_evaluated)
-    at_once = num_all
-    if is_evaluated and config.keep_checkpoint_max:
-        at_once = min(config.keep_checkpoint_max + 1, num_all)  # a new one before the oldest goes
+    # A new one is written before the oldest goes.
+    at_once = min((config.keep_checkpoint_max or num_all) + 1, num_all)
     saved = Path(config.output_dir).glob("model.ckpt-*")
-    needed = at_once * each - sum(file.stat().st_size for file in saved)  # when resuming
+    held = sum(file.stat().st_size for file in saved)  # when resuming
     free = paths.free_bytes(paths.location(config.output_dir))
-    if free >= needed:
-        return
-    text = (
-        f"--output_dir={config.output_dir}: {in_words(free)} are free, {at_once} checkpoints need "
-        f"{in_words(needed)}; free some, lower --keep_checkpoint_max, or raise "
-        "--save_checkpoints_steps"
-    )
-    if not is_evaluated:
-        inspection.findings.doubt(f"{text}, or evaluate them meanwhile (--do_eval)")
-    elif config.time_budget is not None and not config.keep_checkpoint_max:
-        inspection.findings.doubt(text)  # the run may end long before so many are written
-    else:
-        inspection.findings.refuse(text)
+
+    def shortage(number: int) -> str:
+        return (
+            f"--output_dir={config.output_dir}: {in_words(free)} are free, {number} checkpoints "
+            f"need {in_words(number * each - held)}; free some, lower --keep_checkpoint_max, or "
+            "raise --save_checkpoints_steps"
+        )
+
+    if free < at_once * each - held:
+        # A time budget may end the run long before so many are written.
+        may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
+        say = inspection.findings.doubt if may_end_before else inspection.findings.refuse
+        say(shortage(at_once))
+    elif not is_evaluated and free < num_all * each - held:
+        evaluate = ", or evaluate them meanwhile (--do_eval)"
+        inspection.findings.doubt(shortage(num_all) + evaluate)
 
 
 def is_bert_large(bert_config: BertConfig) -> bool:

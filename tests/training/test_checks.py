@@ -408,6 +408,7 @@ def test_weights_are_counted_as_the_model_has_them():
         (9, {"keep_checkpoint_max": 0, "time_budget": 60.0}, "warning"),  # it may end before
         (10, {"keep_checkpoint_max": 0}, None),
         (2, {"time_budget": 60.0}, "error"),
+        (2, {"eval_input_file": None}, "error"),
         (10, {"eval_input_file": None}, "warning"),  # all wait for their evaluation, step 0 too
         (11, {"eval_input_file": None}, None),
         (0, {"num_train_steps": 3, "saved": 3}, None),  # of the run that goes on
