@@ -35,7 +35,8 @@ def main():
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         setup = checks.inspect(config).setup()
         wanted = command_line.read(Wanted)
-        shortfall = memory.shortfall(config, setup.bert_config)
+        recorded = dataclasses.replace(config, runtime="tensorflow")  # whatever the export's
+        shortfall = memory.shortfall(recorded, setup.bert_config)
         if shortfall and wanted.num_recorded_steps:
             command_line.warn(f"{shortfall.text}; or give --num_recorded_steps=0")
         print(program_folder.write(setup, FLAGS.output_dir, wanted))

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from benchmarks import memory as measuring
 from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.portable import export
 from mlperf_bert.training import checks, memory
-from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.config import DeviceConfig, RunConfig
 from tests.training.configurations import large_model, run_config
 
 RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
@@ -120,6 +122,24 @@ def test_a_run_that_does_not_fit_is_told_with_what_does(
 def test_what_tensorflow_computes_on_gpus_is_not_estimated(config):
     on_gpu = dataclasses.replace(config, **ON_A_GPU, **NOT_ASYNC)
     assert memory.run_bytes(on_gpu, MODEL, num_rows=8) == 0
+
+
+@pytest.mark.parametrize("runtime", ["tensorflow", "jax"])
+def test_an_export_tells_that_its_recorded_steps_do_not_fit(config, monkeypatch, capsys, runtime):
+    """TensorFlow computes them, also for a run by jax."""
+    wanted = types.SimpleNamespace(num_recorded_steps=3)
+    given = dataclasses.replace(config, runtime=runtime)
+    setup = types.SimpleNamespace(bert_config=MODEL)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 10**9)
+    monkeypatch.setattr(
+        export.command_line, "read", lambda kind, **_: given if kind is RunConfig else wanted
+    )
+    inspected = types.SimpleNamespace(setup=lambda: setup)
+    monkeypatch.setattr(checks, "inspect", lambda config: inspected)
+    monkeypatch.setattr(export.program_folder, "write", lambda *_: "")
+    monkeypatch.setattr(export, "FLAGS", types.SimpleNamespace(output_dir="step"))
+    export.main()
+    assert "the run does not fit into the 1.0 GB available" in capsys.readouterr().err
 
 
 def test_the_smallest_change_comes_first(config):
