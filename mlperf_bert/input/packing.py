@@ -93,10 +93,10 @@ def predictions_per_row(max_predictions_per_seq: int) -> int:
     return max_predictions_per_seq + MAX_EXAMPLES_PER_ROW
 
 
-def row_counts(batch_size: int) -> list[int]:
+def row_counts(batch_size: int) -> range:
     """The numbers of rows that a batch of this size may have, in ascending order."""
     fewest, unit = -(-batch_size // MAX_EXAMPLES_PER_ROW), -(-batch_size // _MAX_ROW_COUNTS)
-    return list(range(batch_size, fewest - 1, -unit))[::-1]
+    return range(batch_size, fewest - 1, -unit)[::-1]
 
 
 def window_size(batch_size: int) -> int:
@@ -284,11 +284,11 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
         batch_of_row = tf.tensor_scatter_nd_update(batch_of_row, [[row]], [batch])
         return turn + 1, needs - taken * saved, places - taken * count, batch_of_row
 
-    fewest, unit = row_counts(batch_size)[0], -(-batch_size // _MAX_ROW_COUNTS)
+    allowed = row_counts(batch_size)
     saved = num_examples - tf.math.count_nonzero(counts, dtype=tf.int32)
     # Shares of a whole number of units that differ by one at the most, as of a line cut evenly.
-    borders = -(-(saved // unit) * tf.range(num_batches + 1) // num_batches)
-    needs = tf.minimum(unit * (borders[1:] - borders[:-1]), batch_size - fewest)
+    borders = -(-(saved // allowed.step) * tf.range(num_batches + 1) // num_batches)
+    needs = tf.minimum(allowed.step * (borders[1:] - borders[:-1]), batch_size - allowed[0])
     start = (0, needs, tf.fill([num_batches], batch_size))
     num_shared = tf.math.count_nonzero(counts > 1, dtype=tf.int32)
     _, _, places, batch_of_row = tf.while_loop(
@@ -317,7 +317,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
     batch_size, max_seq_length = features["input_ids"].shape
     room = predictions_per_row(features["masked_lm_ids"].shape[1])
     # Few numbers of rows are allowed: XLA compiles a program for each shape.
-    allowed = tf.constant(row_counts(batch_size))
+    allowed = tf.constant([*row_counts(batch_size)])
     num_rows = allowed[tf.searchsorted(allowed, tf.reduce_max(rows, keepdims=True) + 1)[0]]
     lengths, num_predictions = sizes(features)
     ones = tf.ones_like(rows)

@@ -210,7 +210,7 @@ def synthetic_batches(
         return tf.data.Dataset.from_tensors(batch)
     # Any number of examples without tokens fits into a row.
     empty = tf.nest.map_structure(tf.zeros_like, batch)
-    return tf.data.Dataset.from_tensor_slices(packing.row_counts(batch_size)).map(
+    return tf.data.Dataset.from_tensor_slices([*packing.row_counts(batch_size)]).map(
         lambda num_rows: packing.assemble(empty, tf.range(batch_size) * num_rows // batch_size)
     )
 
