@@ -73,7 +73,6 @@ MAY_BE_SKIPPED_IN_CI = (
     "bpftrace cannot run here",  # the kernel may refuse it
     "has no block device",  # its files lie in a container's overlay
     "is not readable for others",  # it lies in root's home
-    "only root of the host may empty the page cache",
     "no gcloud here",
     "DLIO_BENCHMARK names no clone",
     "SKIP_CONTAINER_TEST is set",

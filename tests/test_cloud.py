@@ -74,7 +74,7 @@ for pattern, answers in [*json.loads(os.environ.get("ANSWERS", "{{}}")).items(),
 def recorded(tmp_path):
     """Runs a script of cloud/ among stand-ins; returns its end and what they were told."""
     folder, record = tmp_path / "bin", tmp_path / "record"
-    for name in ("gcloud", "srun", "scontrol"):
+    for name in ("gcloud", "srun", "scontrol", "sleep"):
         programs.stand_in(folder / name, STAND_IN)
 
     def run(*command, **environment):
@@ -340,6 +340,11 @@ STORIES = {
         0, [SCP, *[SSH] * 4],
         [f"gcp_tpu.sh: attempt {n} of 5 failed" for n in (1, 2)],
     ),
+    "ssh that stays broken": (
+        "train", {"tpu-vm ssh bert --worker=all": [DOWN], RUN: ["absent"]}, 1, [SCP, *[SSH] * 5],
+        [*(f"gcp_tpu.sh: attempt {n} of 5 failed" for n in range(1, 6)),
+         "gcp_tpu.sh: bert does not run; the lines above say why; then: cloud/gcp_tpu.sh train"],
+    ),
     "a preempted TPU that cannot be deleted": (
         "train", {VM: ["PREEMPTED"], "resources delete": [DOWN]}, 1, DELETE,
         ["gcp_tpu.sh: bert is not deleted; the lines above say why", "bert is PREEMPTED and costs"],
@@ -384,6 +389,17 @@ def test_stories(tpu, tmp_path, name):
     printed = iter((done.stdout + done.stderr).splitlines())
     assert all(any(text in line for line in printed) for text in said), done.stdout + done.stderr
     assert not list(tmp_path.glob("bert-checkout*"))  # the archive goes, however it ends
+
+
+def test_it_waits_after_a_look_and_after_an_attempt_that_failed(tpu):
+    answers = {"tpu-vm ssh bert --worker=all": [DOWN, DOWN, ""], RUN: ["absent", "inactive"]}
+    done, told = tpu("train", answers, PAUSE="7")
+    ssh = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "bert"]
+    asked = [words for words in told if words[0] == "sleep" or words[:6] == ssh]
+    order = [words[1] if words[0] == "sleep" else words[6] for words in asked]
+    attempts = ["--worker=all", "7", "--worker=all", "7", "--worker=all", "--worker=all"]
+    assert done.returncode == 0
+    assert order == ["--worker=0", *attempts, "7", "--worker=0"]
 
 
 @pytest.mark.parametrize(

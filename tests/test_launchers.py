@@ -56,11 +56,21 @@ def host(tmp_path, repository):
         }
         environment = {name: value for name, value in environment.items() if value is not None}
         options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL}
-        return programs.run(repository / "start_training.sh", *arguments, **options)
+        return programs.run(start.script, *arguments, **options)
 
-    start.folder = folder
+    start.folder, start.script = folder, repository / "start_training.sh"
     start.calls = lambda: record.read_text().splitlines() if record.exists() else []
     return start
+
+
+def dry_run(host, *arguments, **environment) -> list[str]:
+    """The words of the command that would be run."""
+    return shlex.split(host("--dry-run", *arguments, **environment).stdout)
+
+
+def after(words: list[str], option: str) -> list[str]:
+    """The values of an option that may be given again."""
+    return [value for name, value in itertools.pairwise(words) if name == option]
 
 
 def refusal(host, *arguments, **environment) -> str:
@@ -78,94 +88,120 @@ def open_files() -> str:
     return "nofile=" + ":".join(["-1" if hard == "unlimited" else hard] * 2)
 
 
-def expected_run(host, *, gpus=(), environment=("NUM_GPUS=0",), user=None):
-    mounts = [("data", "/data,readonly"), ("wiki", "/wiki,readonly"), ("output", "/output")]
-    user = user or f"{os.getuid()}:{os.getgid()}"
+def expected_run(
+    host, *, mounts=("data", "wiki", "output"), user="", gpus=(), given=("NUM_GPUS=0",), more=()
+):
+    limits = ["--shm-size", "1g", "--stop-timeout", "300", "--ulimit", open_files()]
+    places = [(name, "" if name == "output" else ",readonly") for name in mounts]
     return [
-        *["docker", "run", "--rm", "--name", "the-name", "--user", user, "--read-only"],
+        *["docker", "run", "--rm", "--name", "the-name"],
+        *["--user", user or f"{os.getuid()}:{os.getgid()}", "--read-only"],
         *["--tmpfs", "/tmp:rw,exec,nosuid,nodev", "--cap-drop", "ALL"],
-        *["--security-opt", "no-new-privileges", "--shm-size", "1g", "--stop-timeout", "300"],
-        *["--ulimit", open_files()],
-        *gpus,
+        *["--security-opt", "no-new-privileges", *limits, *gpus],
         *[
             word
-            for source, target in mounts
-            for word in ("--mount", f"type=bind,source={host.folder}/{source},target={target}")
+            for name, rest in places
+            for word in ("--mount", f"type=bind,source={host.folder}/{name},target=/{name}{rest}")
         ],
-        *[word for value in environment for word in ("--env", value)],
+        *[word for value in given for word in ("--env", value)],
+        *more,
     ]
+
+
+TRAINING = ["mlperf-bert:cpu", "./train_model.sh"]
+DEMO = ["mlperf-bert:cpu", *"python -m demo --output_dir=/output/demo --seed=3".split()]
+ROOTLESS = "[name=seccomp,profile=builtin name=rootless name=cgroupns]"
+NO_DAEMON = {"SECURITY": "", "DOCKER_HOST": "unix:///run/user/1000/docker.sock"}
+GPUS = ["--gpus", "all", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
+HOSTS = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
+
+
+@pytest.mark.parametrize(
+    "arguments, environment, differs, ends",
+    [
+        (["--train_batch_size=8", "--org=My Lab"], {}, {},
+         [*TRAINING, "--train_batch_size=8", "--org=My Lab"]),
+        (["--eval"], {"SEED": "7", "EVAL_FILE": "", "NUM_GPUS": "4"},
+         {"gpus": GPUS, "given": ["NUM_GPUS=4", "SEED=7", "EVAL_FILE="]},
+         ["mlperf-bert:gpu", "./eval_model.sh"]),
+        (["--finetune", "--task=rte"], {"INIT_CHECKPOINT": "/wiki/hf", "SEED": "2"},
+         {"given": ["NUM_GPUS=0", "SEED=2", "INIT_CHECKPOINT=/wiki/hf"]},
+         ["mlperf-bert:cpu", "./finetune_model.sh", "--task=rte"]),
+        (["--demo"], {"SEED": "3", "DATA_DIR": "/nowhere"}, {"mounts": ["output"], "given": []},
+         DEMO),
+        ([], {name: f"~/{name[:-4].lower()}" for name in ("DATA_DIR", "WIKI_DIR", "OUTPUT_DIR")},
+         {}, TRAINING),
+        ([], {"SECURITY": ROOTLESS}, {"user": "0:0"}, TRAINING),
+        # A dry run where no daemon answers.
+        ([], NO_DAEMON, {"user": "0:0"}, TRAINING),
+        ([], {"TF_CONFIG": HOSTS},
+         {"given": ["NUM_GPUS=0", f"TF_CONFIG={HOSTS}"], "more": ["--network=host"]}, TRAINING),
+        ([], {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"},
+         {"given": ["NUM_GPUS=0", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2"],
+          "more": ["--network=host"]}, TRAINING),
+    ],
+)  # fmt: skip
+def test_dry_run_prints_the_exact_command(host, arguments, environment, differs, ends):
+    words = dry_run(host, *arguments, HOME=str(host.folder), **environment)
+    assert words == [*expected_run(host, **differs), *ends]
+    assert host.calls()[0] == SECURITY and not (host.folder / "output").exists()
 
 
 def test_folders_in_a_bucket_are_named_and_not_mounted(host):
     places = {"DATA_DIR": "gs://b/tfrecords", "OUTPUT_DIR": "gs://b/run"}
-    words = shlex.split(host("--dry-run", **places).stdout)
-    mounts = [word for word in words if word.startswith("type=bind")]
-    assert mounts == [f"type=bind,source={host.folder}/wiki,target=/wiki,readonly"]
-    given = [value for name, value in itertools.pairwise(words) if name == "--env"]
-    assert given == ["DATA_DIR=gs://b/tfrecords", "OUTPUT_DIR=gs://b/run", "NUM_GPUS=0"]
+    data, output = (["--env", f"{name}={value}"] for name, value in places.items())
+    expected = expected_run(host, mounts=["wiki"], given=[])
+    at = expected.index("--mount")
+    rest = [*expected[at:], *output, "--env", "NUM_GPUS=0", *TRAINING]
+    assert dry_run(host, **places) == [*expected[:at], *data, *rest]
     assert not [path for path in host.folder.iterdir() if path.name.startswith("gs")]
-    key = host.folder / ".config/gcloud/application_default_credentials.json"
-    key.parent.mkdir(parents=True)
-    key.touch()
-    other = host.folder / "key.json"
-    other.touch()
-    for environment, source in (
-        ({"HOME": str(host.folder)}, key),
-        ({"GOOGLE_APPLICATION_CREDENTIALS": "key.json"}, other),
-    ):
-        words = shlex.split(host("--dry-run", **places, **environment).stdout)
-        assert f"type=bind,source={source},target=/credentials.json,readonly" in words
-        assert "GOOGLE_APPLICATION_CREDENTIALS=/credentials.json" in words
-        assert "credentials.json" not in host("--dry-run", **environment).stdout
-    mount = f"type=bind,source={other},target=/credentials.json,readonly"
-    for flags, environment in (
-        ([], {"INIT_CHECKPOINT": "gs://b/run"}),
-        ([], {"EVAL_FILE": "gs://b/eval_10k"}),
-        (["--init_checkpoint=gs://b/run"], {}),
-    ):
-        done = host("--dry-run", *flags, GOOGLE_APPLICATION_CREDENTIALS="key.json", **environment)
-        assert mount in shlex.split(done.stdout)
-    line = refusal(host, "--dry-run", GOOGLE_APPLICATION_CREDENTIALS="none.json")
-    assert "GOOGLE_APPLICATION_CREDENTIALS=none.json cannot be read; name a" in line
-    line = refusal(host, "--dry-run", "--demo", OUTPUT_DIR="gs://b/run")
+    line = refusal(host, "--demo", OUTPUT_DIR="gs://b/run")
     assert "OUTPUT_DIR=gs://b/run: the demo writes to a local folder; name one" in line
 
 
-def test_dry_run_prints_the_exact_command(host):
-    done = host("--dry-run", "--train_batch_size=8", "--submission_org=My Lab")
-    assert done.returncode == 0, done.stderr
-    words = [*expected_run(host), "mlperf-bert:cpu", "./train_model.sh"]
-    assert shlex.split(done.stdout) == [*words, "--train_batch_size=8", "--submission_org=My Lab"]
-    assert host.calls() == [SECURITY] and not (host.folder / "output").exists()
-
-
-def test_gpus_seed_and_other_values_are_passed(host):
-    environment = {"SEED": "7", "EVAL_FILE": "", "NUM_GPUS": "4"}
-    done = host("--dry-run", "--eval", **environment)
-    gpus = ["--gpus", "all", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
-    words = expected_run(host, gpus=gpus, environment=["NUM_GPUS=4", "SEED=7", "EVAL_FILE="])
-    assert shlex.split(done.stdout) == [*words, "mlperf-bert:gpu", "./eval_model.sh"]
+def test_a_key_is_mounted_for_what_is_in_a_bucket_alone(host):
+    own, other = host.folder / ".config/gcloud/application_default_credentials.json", "key.json"
+    for key in (own, host.folder / other):
+        key.parent.mkdir(parents=True, exist_ok=True)
+        key.touch()
+    home = {"HOME": str(host.folder)}
+    named = home | {"GOOGLE_APPLICATION_CREDENTIALS": "~/key.json"}
+    relative = {"GOOGLE_APPLICATION_CREDENTIALS": "key.json"}
+    for environment, source in ((home, own), (named, key), (relative, key)):
+        mount = f"type=bind,source={source},target=/credentials.json,readonly"
+        for flags, place in (
+            ([], {"DATA_DIR": "gs://b/tfrecords"}),
+            ([], {"INIT_CHECKPOINT": "gs://b/run"}),
+            ([], {"EVAL_FILE": "gs://b/eval_10k"}),
+            (["--init_checkpoint=gs://b/run"], {}),
+        ):
+            words = dry_run(host, *flags, **environment, **place)
+            assert after(words, "--mount")[-1] == mount
+            assert "GOOGLE_APPLICATION_CREDENTIALS=/credentials.json" in after(words, "--env")
+        assert dry_run(host, **environment) == [*expected_run(host), *TRAINING]
+    line = refusal(host, GOOGLE_APPLICATION_CREDENTIALS="none.json")
+    assert "GOOGLE_APPLICATION_CREDENTIALS=none.json cannot be read; name a" in line
 
 
 def test_an_evaluation_leaves_the_gpus_to_the_training(host):
     listing = "echo 'GPU 0: one'; echo 'GPU 1: another'"
     programs.stand_in(host.folder / "bin" / "nvidia-smi", listing)
-    training = shlex.split(host("--dry-run").stdout)
-    assert {"NUM_GPUS=2", "--gpus", "mlperf-bert:gpu"} <= set(training)
-    evaluation = shlex.split(host("--dry-run", "--eval").stdout)
-    assert {"NUM_GPUS=0", "mlperf-bert:gpu"} <= set(evaluation) and "--gpus" not in evaluation
+    training = expected_run(host, gpus=GPUS, given=["NUM_GPUS=2"])
+    assert dry_run(host) == [*training, "mlperf-bert:gpu", "./train_model.sh"]
+    evaluation = [*expected_run(host), "mlperf-bert:gpu", "./eval_model.sh"]
+    assert dry_run(host, "--eval") == evaluation
 
 
 def test_the_image_has_what_accelerator_names(host):
     for kind in ("gpu-cuda13", "gpu-tensorflow", "gpu"):
-        words = shlex.split(host("--dry-run", ACCELERATOR=kind, NUM_GPUS="2").stdout)
-        assert f"mlperf-bert:{kind}" in words and "--gpus" in words
-    assert "mlperf-bert:cpu" in host("--dry-run", ACCELERATOR="cpu", NUM_GPUS="0").stdout
-    assert "mine" in host("--dry-run", ACCELERATOR="gpu-cuda13", IMAGE="mine").stdout
+        words = dry_run(host, ACCELERATOR=kind, NUM_GPUS="2")
+        assert words[-2] == f"mlperf-bert:{kind}" and "--gpus" in words
+    assert dry_run(host, ACCELERATOR="cpu", NUM_GPUS="0")[-2] == "mlperf-bert:cpu"
+    assert dry_run(host, ACCELERATOR="gpu-cuda13", IMAGE="mine")[-2] == "mine"
     for kind in ("tpu", "rocm", "gpu2"):
-        line = refusal(host, "--dry-run", ACCELERATOR=kind)
+        line = refusal(host, ACCELERATOR=kind)
         assert f"ACCELERATOR={kind}: give gpu, gpu-cuda13, gpu-tensorflow or cpu" in line
-    line = refusal(host, "--dry-run", ACCELERATOR="cpu", NUM_GPUS="1")
+    line = refusal(host, ACCELERATOR="cpu", NUM_GPUS="1")
     assert "ACCELERATOR=cpu: this image has nothing for GPUs; give NUM_GPUS=0 too" in line
     host(NO_IMAGE="1", ACCELERATOR="gpu-cuda13")
     build = next(call for call in host.calls() if call.startswith("<build>"))
@@ -175,11 +211,9 @@ def test_the_image_has_what_accelerator_names(host):
 def gpus_of(host, *arguments, **environment) -> tuple[str, str, str]:
     """Docker's --gpus, podman's devices, and NUM_GPUS, which is the same with both."""
     docker, podman = (
-        shlex.split(host("--dry-run", *arguments, ENGINE=engine, **environment).stdout)
-        for engine in ("docker", "podman")
+        dry_run(host, *arguments, ENGINE=engine, **environment) for engine in ("docker", "podman")
     )
-    pairs = list(itertools.pairwise(podman))
-    devices = [value for name, value in pairs if name == "--device"]
+    devices = after(podman, "--device")
     [number] = [word for word in docker if word.startswith("NUM_GPUS=")]
     assert number in podman and docker[-2:] == podman[-2:]
     given = docker[docker.index("--gpus") + 1] if "--gpus" in docker else ""
@@ -275,64 +309,33 @@ def test_the_help_names_every_setting_that_is_passed_on(host, repository):
     environment = dict.fromkeys(names - {"PATH", "GOOGLE_APPLICATION_CREDENTIALS"}, "1")
     environment |= {"ENGINE": "docker", "RELABEL": "yes", "ACCELERATOR": "gpu"}
     environment |= {f"{kind}_DIR": "gs://b/folder" for kind in ("DATA", "WIKI", "OUTPUT")}
-    words = shlex.split(host("--dry-run", **environment).stdout)
-    given = [value.split("=")[0] for name, value in itertools.pairwise(words) if name == "--env"]
+    given = [value.split("=")[0] for value in after(dry_run(host, **environment), "--env")]
     assert {"TF_XLA_FLAGS", "SEED", "TF_CONFIG", "SLURM_PROCID", "DATA_DIR"} <= set(given)
     told = host("--help").stdout
     assert "variables of srun" in told
     assert not [name for name in given if name not in told and not name.startswith("SLURM_")]
 
 
-def test_fine_tuning_runs_in_the_same_way(host):
-    done = host("--dry-run", "--finetune", "--task=rte", INIT_CHECKPOINT="/wiki/hf", SEED="2")
-    words = expected_run(host, environment=["NUM_GPUS=0", "SEED=2", "INIT_CHECKPOINT=/wiki/hf"])
-    assert shlex.split(done.stdout) == [
-        *[*words, "mlperf-bert:cpu", "./finetune_model.sh", "--task=rte"]
-    ]
-    line = refusal(host, "--finetune", DATA_DIR="/nowhere")
-    assert "no such folder; name the one with the task's files, such as CoLA/train.tsv" in line
-
-
 def test_podman_gets_limits_within_the_hosts_and_cdi_devices(host):
-    done = host("--dry-run", ENGINE="podman", NUM_GPUS="1")
-    words = shlex.split(done.stdout)
-    assert open_files() in words and "memlock=-1" not in words
-    [processes] = re.findall(r"nproc=(\d+):\1", done.stdout)
-    assert int(processes) <= int(Path("/proc/sys/kernel/pid_max").read_text())
-    assert words[words.index("--device") + 1] == "nvidia.com/gpu=all"
+    words = dry_run(host, ENGINE="podman", NUM_GPUS="1")
+    files, processes = after(words, "--ulimit")
+    most, again = map(int, processes.removeprefix("nproc=").split(":"))
+    assert files == open_files() and most == again
+    assert most <= int(Path("/proc/sys/kernel/pid_max").read_text())
+    assert after(words, "--device") == ["nvidia.com/gpu=all"] and "--gpus" not in words
     assert ("--userns=keep-id" in words) == (os.getuid() != 0)
+    named = dry_run(host, NUM_GPUS="1", SECURITY="", VERSION="podman version 4.3.1")
+    assert named == ["docker", *words[1:]]  # podman under the name of docker
 
 
-ROOTLESS = "[name=seccomp,profile=builtin name=rootless name=cgroupns]"
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"SECURITY": ROOTLESS},
-        # A dry run where no daemon answers.
-        {"SECURITY": "", "DOCKER_HOST": "unix:///run/user/1000/docker.sock"},
-    ],
-)
-def test_a_rootless_docker_has_mapped_its_root_to_the_user(host, environment):
-    words = shlex.split(host("--dry-run", **environment).stdout)
-    expected = [*expected_run(host, user="0:0"), "mlperf-bert:cpu", "./train_model.sh"]
-    assert words == expected
-    done = host("--dry-run", NUM_GPUS="8", **environment)
+@pytest.mark.parametrize("environment", [{"SECURITY": ROOTLESS}, NO_DAEMON])
+def test_a_rootless_docker_has_the_limits_of_the_user(host, environment):
     hard = subprocess.check_output(["bash", "-c", "ulimit -Hl"], text=True).strip()
     memlock = -1 if hard in ("unlimited", "-1") else int(hard) * 1024
-    assert f"memlock={memlock}" in shlex.split(done.stdout)
+    limits = after(dry_run(host, NUM_GPUS="8", **environment), "--ulimit")
+    assert limits == [open_files(), f"memlock={memlock}", "stack=67108864"]
     line = refusal(host, TF_CONFIG="{}", **environment)
     assert "several hosts need the host's network, which a rootless docker does not give; " in line
-    # Nor does it empty the host's page cache.
-    assert "/drop_caches" not in host("--dry-run", "--drop_caches", **environment).stdout
-
-
-def test_podman_under_the_name_of_docker(host):
-    environment = {"SECURITY": "", "VERSION": "podman version 4.3.1"}
-    words = shlex.split(host("--dry-run", NUM_GPUS="1", **environment).stdout)
-    assert words[0] == "docker" and "nvidia.com/gpu=all" in words and "--gpus" not in words
-    assert f"{os.getuid()}:{os.getgid()}" in words
 
 
 def with_selinux(host, mode: str) -> None:
@@ -342,79 +345,69 @@ def with_selinux(host, mode: str) -> None:
 @pytest.mark.parametrize("engine", ["docker", "podman"])
 def test_mounts_are_labelled_where_selinux_is_enforcing(host, engine):
     with_selinux(host, "Enforcing")
-    words = shlex.split(host("--dry-run", ENGINE=engine).stdout)
     folder = host.folder
-    mounts = [value for name, value in itertools.pairwise(words) if name == "--volume"]
-    assert mounts == [
-        f"{folder}/data:/data:ro,z", f"{folder}/wiki:/wiki:ro,z", f"{folder}/output:/output:z"
-    ]  # fmt: skip
+    mounts = [f"{folder}/{name}:/{name}:ro,z" for name in ("data", "wiki")]
+    mounts.append(f"{folder}/output:/output:z")
+    words = dry_run(host, ENGINE=engine)
+    assert after(words, "--volume") == mounts
     assert "--mount" not in words and "label=disable" not in words
-    words = shlex.split(host("--dry-run", "--demo", ENGINE=engine).stdout)
-    assert f"{folder}/output:/output:z" in words
+    assert after(dry_run(host, "--demo", ENGINE=engine), "--volume") == mounts[-1:]
     key = folder / "key.json"
     key.touch()
     environment = {"DATA_DIR": "gs://b/data", "GOOGLE_APPLICATION_CREDENTIALS": "key.json"}
-    words = shlex.split(host("--dry-run", ENGINE=engine, **environment).stdout)
-    assert f"{key}:/credentials.json:ro,z" in words
+    words = dry_run(host, ENGINE=engine, **environment)
+    assert after(words, "--volume") == [*mounts[1:], f"{key}:/credentials.json:ro,z"]
     (folder / "a:b").mkdir()
     line = refusal(host, ENGINE=engine, OUTPUT_DIR="a:b")
     assert "a:b: a mount with SELinux cannot have a colon in its path; use a link without" in line
 
 
-def test_labels_may_stay_as_they_are(host):
+def test_labels_may_stay_as_they_are_and_are_not_needed_where_nothing_is_enforced(host):
     with_selinux(host, "Enforcing")
-    words = shlex.split(host("--dry-run", RELABEL="no").stdout)
-    assert "--volume" not in words and words[words.index("label=disable") - 1] == "--security-opt"
-    assert f"type=bind,source={host.folder}/data,target=/data,readonly" in words
+    words = dry_run(host, RELABEL="no")
+    assert after(words, "--security-opt") == ["no-new-privileges", "label=disable"]
+    assert after(words, "--mount") == after(expected_run(host), "--mount")
+    for mode in ("Permissive", "Disabled"):
+        with_selinux(host, mode)
+        assert dry_run(host) == [*expected_run(host), *TRAINING]
 
 
-@pytest.mark.parametrize("mode", ["Permissive", "Disabled"])
-def test_no_label_is_needed_where_selinux_enforces_nothing(host, mode):
-    with_selinux(host, mode)
-    words = shlex.split(host("--dry-run").stdout)
-    assert words == [*expected_run(host), "mlperf-bert:cpu", "./train_model.sh"]
-
-
-@pytest.mark.parametrize(
-    ("value", "is_passed_on"),
-    [("OUTPUT", False), ("/output", False), ("/output/second", True), ("gs://bucket/run", True)],
-)
-def test_the_hosts_output_folder_may_be_a_flag_too(host, value, is_passed_on):
+def test_the_hosts_output_folder_may_be_a_flag_too(host):
     """As a campaign gives it."""
-    output = f"{host.folder}/a run" if value == "OUTPUT" else None
-    flag = f"--output_dir={output or value}"
-    environment = {"OUTPUT_DIR": output} if output else {}
-    words = shlex.split(host("--dry-run", flag, **environment).stdout)
-    assert (flag in words) == is_passed_on
-    assert f"type=bind,source={output or f'{host.folder}/output'},target=/output" in words
+    for value in ("/output", "/output/second", "gs://bucket/run"):
+        passed_on = [f"--output_dir={value}"] * (value != "/output")
+        words = dry_run(host, f"--output_dir={value}")
+        assert words[-1 - len(passed_on) :] == ["./train_model.sh", *passed_on]
+        assert after(words, "--mount") == after(expected_run(host), "--mount")
+    output = f"{host.folder}/a run"
+    words = dry_run(host, f"--output_dir={output}", OUTPUT_DIR=output)
+    assert words[-1] == "./train_model.sh"
+    assert after(words, "--mount")[-1] == f"type=bind,source={output},target=/output"
+    for value in ("results/run", "/outputs", "/output_2/run"):
+        line = refusal(host, f"--output_dir={value}")
+        assert f"--output_dir={value}: only /output can be written in the container; give" in line
+        assert line.endswith(f"OUTPUT_DIR={value} instead")
 
 
-def test_a_folder_that_the_container_cannot_write_is_refused(host):
-    line = refusal(host, "--output_dir=results/run")
-    assert "--output_dir=results/run: only /output can be written in the container; give" in line
-    assert line.endswith("OUTPUT_DIR=results/run instead")
-
-
-@pytest.mark.skipif(
-    os.getuid() != 0 or not os.access("/proc/sys/vm/drop_caches", os.W_OK),
-    reason="only root of the host may empty the page cache",
-)
 def test_the_page_cache_is_emptied_by_the_hosts_root(host):
-    mount = "type=bind,source=/proc/sys/vm/drop_caches,target=/drop_caches"
-    for flag in ("--drop_caches", "-drop_caches", "--drop_caches=true"):
-        words = shlex.split(host("--dry-run", flag).stdout)
-        assert words[words.index(mount) - 1] == "--mount" and words[-1] == flag
-    assert mount not in host("--dry-run", "--nodrop_caches").stdout
-    assert mount not in shlex.split(host("--dry-run").stdout)
-
-
-def test_one_of_several_hosts_is_told_so_and_has_the_hosts_network(host):
-    config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
-    words = shlex.split(host("--dry-run", TF_CONFIG=config).stdout)
-    assert f"TF_CONFIG={config}" in words and "--network=host" in words
-    words = shlex.split(host("--dry-run", SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1").stdout)
-    assert {"SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1", "--network=host"} <= set(words)
-    assert "--network=host" not in shlex.split(host("--dry-run").stdout)
+    control = host.folder.parent / "drop_caches"  # without a space
+    control.touch()
+    text = host.script.read_text().replace("/proc/sys/vm/drop_caches", str(control))
+    host.script = programs.stand_in(host.folder / "start_training.sh", text)
+    mount = f"type=bind,source={control},target=/drop_caches"
+    for root, flag, is_mounted in (
+        ("0", "--drop_caches", True),
+        ("0", "-drop_caches", True),
+        ("0", "--drop_caches=true", True),
+        ("0", "--nodrop_caches", False),
+        ("0", "--seed=1", False),
+        ("1000", "--drop_caches", False),
+    ):
+        programs.stand_in(host.folder / "bin" / "id", f"echo {root}")
+        words = dry_run(host, flag)
+        assert (mount in after(words, "--mount")) == is_mounted and words[-1] == flag
+    programs.stand_in(host.folder / "bin" / "id", "echo 0")
+    assert mount not in dry_run(host, "--drop_caches", **NO_DAEMON)
 
 
 def test_the_image_is_built_when_it_is_missing(host, repository):
@@ -437,7 +430,7 @@ def test_the_exit_code_of_the_container_is_passed_on(host):
 
 
 def test_no_tty_is_asked_for_without_one_and_one_is_with_one(host, repository, terminal):
-    assert "--tty" not in host("--dry-run").stdout
+    assert "--tty" not in dry_run(host)
     leader, follower = terminal
     environment = {"PATH": f"{host.folder}/bin:{os.environ['PATH']}"}
     subprocess.run(
@@ -453,14 +446,6 @@ def test_detach_prints_the_name_and_the_pid_for_tracers(host):
     assert "<--detach>" in host.calls()[3]
 
 
-def test_the_demo_needs_no_data(host):
-    done = host("--demo", "--dry-run", SEED="3", DATA_DIR="/nowhere")
-    words = shlex.split(done.stdout)
-    command = "mlperf-bert:cpu python -m demo --output_dir=/output/demo --seed=3"
-    assert words[-6:] == command.split()
-    assert len([word for word in words if word == "--mount"]) == 1
-
-
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
@@ -470,6 +455,7 @@ def test_the_demo_needs_no_data(host):
         ({"OUTPUT_DIR": "/proc/none"}, "cannot be made"),
         ({"OUTPUT_DIR": "a,b"}, "cannot have a comma"),
         ({"OUTPUT_DIR": "a\nb"}, "a?b: a mount cannot have a comma, quote or line break"),
+        ({"DATA_DIR": "~none/data"}, "~none/data: give the whole path, or ./~none/data"),
         ({"NUM_GPUS": "abc"}, "NUM_GPUS=abc: give a number, 0 for the CPU, or leave it out"),
         ({"NUM_GPUS": "a[$(touch x)]"}, "NUM_GPUS=a[$(touch x)]: give a number"),
         ({"NUM_GPUS": "1\n\x1b[2J"}, "NUM_GPUS=1??[2J: give a number"),
@@ -499,34 +485,19 @@ def test_a_word_that_is_not_the_value_of_a_flag_is_refused_before_the_image_is_b
     assert not host.calls()
 
 
-def test_the_home_folder_stands_for_a_tilde(host):
-    given = {"DATA_DIR": "~/data", "WIKI_DIR": "~/wiki", "OUTPUT_DIR": "~/output"}
-    words = shlex.split(host("--dry-run", **given, HOME=str(host.folder)).stdout)
-    assert words[: words.index("--env")] == expected_run(host)[: words.index("--env")]
-    assert "~none/data: give the whole path, or" in refusal(host, DATA_DIR="~none/data")
-    key = host.folder / "key.json"
-    key.write_text("{}")
-    done = host(
-        "--dry-run", "--seed", "1", HOME=str(host.folder), EVAL_FILE="gs://b/eval",
-        GOOGLE_APPLICATION_CREDENTIALS="~/key.json",
-    )  # fmt: skip
-    assert f"type=bind,source={key},target=/credentials.json,readonly" in shlex.split(done.stdout)
-
-
 def test_one_program_is_started(host):
     line = refusal(host, "--eval", "--demo")
     assert line == "start_training.sh: --eval and --demo: give one of them"
     assert not host.calls()
 
 
-@pytest.mark.parametrize("size", ["512m", "1.5G", "8GiB", None])
+@pytest.mark.parametrize("size", ["512m", "1.5G", "8GiB"])
 def test_sizes_are_those_of_the_engines(host, size):
-    done = host(MEMORY=size, SHM_SIZE=size)
-    assert done.returncode == 0, done.stderr
-    [command] = [call for call in host.calls() if call.startswith("<run>")]
-    assert f"<--shm-size><{size or '1g'}>" in command
-    assert (f"<--memory><{size}><--memory-swap><{size}>" in command) == bool(size)
-    assert ("--memory" in command) == bool(size)
+    words = dry_run(host, MEMORY=size, SHM_SIZE="2g", STOP_TIMEOUT="7")
+    expected = expected_run(host)
+    at = expected.index("--shm-size")
+    limits = ["--shm-size", "2g", "--stop-timeout", "7", "--memory", size, "--memory-swap", size]
+    assert words == [*expected[:at], *limits, *expected[at + 4 :], *TRAINING]
 
 
 def test_no_engine_is_one_line(host):
@@ -555,34 +526,43 @@ def test_cdpath_leads_nowhere_else(host, repository, tmp_path):
     for name in ("data", "wiki", "output", repository.name, "cleanup_scripts", "tracing"):
         (other / name).mkdir(parents=True, exist_ok=True)  # the checkout may have such a name
     given = {"DATA_DIR": "data", "WIKI_DIR": "wiki", "OUTPUT_DIR": "output"}
-    words = shlex.split(host("--dry-run", **given, CDPATH=str(other)).stdout)
-    assert words[: words.index("--env")] == expected_run(host)[: words.index("--env")]
+    assert dry_run(host, **given, CDPATH=str(other)) == [*expected_run(host), *TRAINING]
 
 
 def train(repository, script, tmp_path, *flags, **environment) -> list[str]:
-    """The words with which a script of the container starts Python."""
-    says = 'printf "%s\\n" "$@"\necho "XLA $TF_XLA_FLAGS" >&2\nexit 9'
+    """The words with which a script of the container starts Python, in its own place."""
+    says = 'printf "%s\\n" $$ "$@"\necho "XLA $TF_XLA_FLAGS" >&2\nexit 9'
     python = programs.stand_in(tmp_path / "python", says)
     environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), **environment}
-    done = programs.run(repository / script, *flags, env=environment)
+    started = ["bash", "-c", 'echo $$; exec "$@"', "", repository / script, *flags]
+    done = programs.run(*started, env=environment)
     assert done.returncode == 9  # Python's own
     assert done.stderr == "XLA --tf_xla_auto_jit=2\n"
-    return done.stdout.splitlines()
+    of_script, of_python, *words = done.stdout.splitlines()
+    assert of_script == of_python  # a signal to the container's process 1 is Python's
+    return words
 
 
 def test_train_model_turns_the_environment_into_flags(repository, tmp_path):
     words = train(repository, "train_model.sh", tmp_path, "--train_batch_size=48", SEED="5")
-    assert words[0] == "run_pretraining.py"
-    for flag in (
-        "--do_train", "--bert_config_file=/wiki/bert_config.json", "--input_file=/data/part-*",
-        "--init_checkpoint=/wiki/tf1_ckpt/model.ckpt-28252", "--eval_input_file=/data/eval_10k",
-        "--output_dir=/output", "--num_gpus=0", "--seed=5", "--optimizer=lamb",
-    ):  # fmt: skip
-        assert flag in words
-    assert words.index("--train_batch_size=24") < words.index("--train_batch_size=48")
-    words = train(repository, "train_model.sh", tmp_path, EVAL_FILE="", DATA_DIR="/a b")
-    assert "--input_file=/a b/part-*" in words
-    assert not [word for word in words if word.startswith(("--seed", "--eval_input_file"))]
+    presets = words.index("--flagfile=/dev/null")  # may override what is before it
+    assert words[:9] == [
+        "run_pretraining.py", "--do_train", "--bert_config_file=/wiki/bert_config.json",
+        "--init_checkpoint=/wiki/tf1_ckpt/model.ckpt-28252", "--input_file=/data/part-*",
+        "--eval_input_file=/data/eval_10k", "--output_dir=/output", "--num_gpus=0", "--seed=5",
+    ]  # fmt: skip
+    assert {"--optimizer=lamb", "--train_batch_size=24"} <= set(words[9:presets])
+    assert words[presets + 1 :] == ["--train_batch_size=48"]
+    given = {"EVAL_FILE": "", "DATA_DIR": "/a b", "WIKI_DIR": "/w", "OUTPUT_DIR": "/o"}
+    assert train(repository, "train_model.sh", tmp_path, **given)[1:7] == [
+        "--do_train", "--bert_config_file=/w/bert_config.json",
+        "--init_checkpoint=/w/tf1_ckpt/model.ckpt-28252", "--input_file=/a b/part-*",
+        "--output_dir=/o", "--num_gpus=0",
+    ]  # fmt: skip
+    given = {"EVAL_FILE": "/e", "INIT_CHECKPOINT": "/i"}
+    words = train(repository, "train_model.sh", tmp_path, **given)
+    assert {"--init_checkpoint=/i", "--eval_input_file=/e"} <= set(words)
+    assert not [word for word in words if word.startswith("--seed")]
 
 
 @pytest.mark.parametrize("script", ["train_model.sh", "finetune_model.sh"])
@@ -611,12 +591,26 @@ def test_finetune_model_starts_from_the_run_in_the_output(repository, tmp_path):
     ]  # fmt: skip
     words = train(repository, "finetune_model.sh", tmp_path, INIT_CHECKPOINT="/wiki/a b")
     assert "--checkpoint=/wiki/a b" in words
+    for flags, seed in (
+        (["--sweep"], "--seeds=4"),
+        (["--sweep=true"], "--seeds=4"),
+        (["--sweep=1"], "--seeds=4"),
+        (["--sweep=false"], "--seed=4"),
+        (["--sweep", "--nosweep"], "--seed=4"),
+        (["--nosweep", "--sweep"], "--seeds=4"),
+    ):
+        words = train(repository, "finetune_model.sh", tmp_path, *flags, SEED="4")
+        assert words[-1 - len(flags) :] == [seed, *flags]
 
 
 def test_eval_model_evaluates_beside_a_training(repository, tmp_path):
-    words = train(repository, "eval_model.sh", tmp_path, "--num_train_steps=600")
-    assert words[0] == "run_pretraining.py" and words[-2:] == ["--do_eval", "--nodo_train"]
-    assert "--input_file=/data/eval_10k" in words and words[-3] == "--num_train_steps=600"
+    words = train(repository, "eval_model.sh", tmp_path, "--num_train_steps=600", DATA_DIR="/d")
+    assert words[:5] == [
+        "run_pretraining.py", "--bert_config_file=/wiki/bert_config.json",
+        "--input_file=/d/eval_10k", "--output_dir=/output", "--num_gpus=0",
+    ]  # fmt: skip
+    rest = ["--flagfile=/dev/null", "--num_train_steps=600", "--do_eval", "--nodo_train"]
+    assert words[-4:] == rest
 
 
 @pytest.mark.parametrize("script", ["train_model.sh", "finetune_model.sh"])
