@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.fixtures import lacking
 from tests.helpers import programs
 from tracing import backends, limits
-from tracing.tests import example_training, generated_trace
+from tracing.tests import example_training, whole
 
 BACKENDS = [
     pytest.param(name, marks=[] if name == backends.PROC else pytest.mark.gate)
@@ -87,6 +88,13 @@ def rows(parsed, table: str, **wanted) -> list[dict]:
     return [row for row in found if all(row.get(key) == value for key, value in wanted.items())]
 
 
+def moved_in(file_ops: pd.DataFrame) -> pd.DataFrame:
+    """What a replay moves."""
+    is_file = ~file_ops["file_class"].isin(["pipes", "pseudo"])
+    found = file_ops[is_file & file_ops["error"].isna() & (file_ops["size_bytes"] > 0)]
+    return found[found["kind"].isin(["read", "write"])]
+
+
 @pytest.fixture(scope="session", params=BACKENDS)
 def traced(request, tmp_path_factory) -> Traced:
     """The example training, traced with each backend that works here."""
@@ -121,9 +129,15 @@ def with_calls_for_module(tmp_path_factory) -> Traced:
 
 
 @pytest.fixture(scope="session")
-def generated(tmp_path_factory) -> Path:
-    """A trace that was written and not taken, not to be changed."""
-    return generated_trace.write(tmp_path_factory.mktemp("generated") / "trace")
+def whole_trace(tmp_path_factory) -> Path:
+    """The whole trace by hand of strace, not to be changed."""
+    return whole.write(tmp_path_factory.mktemp("whole"), "strace")
+
+
+@pytest.fixture
+def copied(whole_trace, tmp_path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(whole_trace, tmp_path / "trace"))
 
 
 @pytest.fixture

@@ -85,10 +85,10 @@ def test_odd_names_are_kept_and_what_is_lost_cut_or_damaged_is_counted():
 @pytest.mark.parametrize(
     ("version", "user", "events", "reason"),
     [
-        ("bpftrace v0.9.4", 0, NEW_KERNEL, "bpftrace v0.9.4 is too old; 0.14 or later"),
+        ("bpftrace v0.13.9", 0, NEW_KERNEL, "bpftrace v0.13.9 is too old; 0.14 or later"),
         ("bpftrace v0.17.0", 1000, NEW_KERNEL, "it needs root; take the trace with sudo"),
         ("bpftrace v0.17.0", 0, frozenset({"sched/x"}), "none of the tracepoints in question"),
-        ("bpftrace v0.17.0", 0, NEW_KERNEL, "None"),
+        ("bpftrace v0.14.0", 0, NEW_KERNEL, "None"),
     ],
 )
 def test_what_is_missing_is_said(tmp_path, monkeypatch, version, user, events, reason):

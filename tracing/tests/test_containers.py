@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import psutil
 import pytest
@@ -66,8 +67,9 @@ def test_command_lines_that_start_containers(line, expected):
 
 
 def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
-    parents = {1: 0, 50: 1, 60: 50, 70: 1, 80: 1}
+    parents = {1: 0, 50: 1, 60: 50, 70: 1, 80: 1, 90: 1}
     cgroups = {1: "/", 50: "/docker/abc", 60: "/docker/abc/child", 70: "/docker/abc", 80: "/user"}
+    cgroups[90] = "/docker/abcd"
 
     def tree(root):
         return {root}.union(*(tree(pid) for pid, parent in parents.items() if parent == root))
@@ -81,6 +83,25 @@ def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
     del parents[50]
     parents[60] = 1
     assert target.pids() == [60, 70]
+
+
+def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkeypatch):
+    lines = {5: "docker run --name a image", 6: "docker run --name b image", 7: "vim"}
+    monkeypatch.setattr(processes, "arguments_of", lambda pid: lines[pid].split())
+    answers: dict = {"a": [None, "A"], "b": [ValueError("no answer"), "B"]}
+
+    def inspect(engine: str, name: str):
+        answer = answers[name].pop(0)
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(containers, "inspect", inspect)
+    found: list = []
+    watcher = containers.Watcher(types.SimpleNamespace(pids=lambda: list(lines)), found.append)
+    for expected in ([], ["A", "B"], ["A", "B"]):
+        watcher.look()
+        assert sorted(found) == expected
 
 
 def test_a_tracers_fork_is_no_process_of_the_command_until_it_becomes_one():

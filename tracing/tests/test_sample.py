@@ -12,7 +12,7 @@ import yaml
 
 from tests.fixtures import REPOSITORY
 from tracing import export, tables
-from tracing.tests.generated_trace import moved_in
+from tracing.tests.conftest import moved_in
 
 SAMPLE = REPOSITORY / "tracing" / "sample"
 FOLDERS = r"/(dev|etc|lib|proc|srv|sys|tmp|usr)(/|$)|(anon_inode|pipe|socket):"

@@ -218,6 +218,19 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
     assert process.returncode == 11, lines
 
 
+def test_a_signal_reaches_the_command_and_its_code_is_the_traces(tmp_path):
+    ready = tmp_path / "ready"
+    words = ["sh", "-c", f"trap 'exit 7' TERM; touch {ready}; while :; do sleep 0.05; done"]
+    command = command_line(tmp_path / "trace", *words, options=["--backend=proc"])
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    waiting.until(ready.exists, process)
+    process.terminate()
+    _, lines = process.communicate(timeout=300)
+    summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
+    assert (process.returncode, summary["exit_code"], summary["ended_by"]) == (7, 7, "SIGTERM")
+    assert "SIGTERM: waiting for the command to end" in lines
+
+
 @pytest.mark.all
 def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
     process = start(tmp_path / "trace", training_folder, "--backend=proc")
@@ -239,9 +252,10 @@ def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
 )
 def test_a_command_that_ends_at_once(tmp_path, backend, told):
     require(backend)
-    found = trace(tmp_path / "trace", "false", options=[f"--backend={backend}"])
-    assert found.done.returncode == 1
-    assert found.summary["exit_code"] == 1
+    words = ["sh", "-c", "kill -USR1 $$"]
+    found = trace(tmp_path / "trace", *words, options=[f"--backend={backend}"])
+    code = 128 + signal.SIGUSR1
+    assert (found.done.returncode, found.summary["exit_code"]) == (code, code)
     assert told in (found.folder / "summary.html").read_text()
 
 

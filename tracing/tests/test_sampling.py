@@ -1,0 +1,114 @@
+"""Counters of a machine whose files in /proc are made by hand."""
+
+import types
+
+import psutil
+import pytest
+
+from tracing import limits, processes, sampling
+
+DEV = """Inter-|   Receive                            |  Transmit
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs
+    lo: 11 12 13 14 15 16 17 18 21 22 23 24 25 26 27 28
+  eth0:31 32 33 34 35 36 37 38 41 42 43 44 45 46 47 48
+"""
+DISKS = """ 7 0 loop0 1 2 3 4 5 6 7 8 9 10 11
+ 254 0 vda 101 102 103 104 105 106 107 108 109 110 111 112 113
+ 254 1 vdb 0 0 0 0 0 0 0 0 0 0 0
+"""
+STAT = "7 (a ) b) S 5 7 7 0 -1 4 1001 1002 1003 1004 1005 1006 1007 1008 20 0 3 0 900 8000 77 18"
+
+
+@pytest.fixture
+def proc(tmp_path, monkeypatch):
+    """The folder of process 7, in a /proc by hand."""
+    folder = tmp_path / "7"
+    for name in ("net", "ns", "fd", "fdinfo", "task"):
+        (folder / name).mkdir(parents=True)
+    (folder / "net" / "dev").write_text(DEV)
+    (folder / "ns" / "net").symlink_to("net:[4]")
+    (folder / "stat").write_text(STAT)
+    (folder / "cmdline").write_bytes(b"python\0train.py\0\xff\0")
+    (folder / "fd" / "5").symlink_to("/data/model.ckpt-3.index")
+    (folder / "fd" / "6").symlink_to("/dev/null")
+    (folder / "fdinfo" / "5").write_text("pos:\t77\nflags:\t0100\n")
+    (tmp_path / "diskstats").write_text(DISKS)
+    monkeypatch.setattr(sampling, "PROC", tmp_path)
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    return folder
+
+
+def test_rows_of_the_machine(proc, monkeypatch):
+    names = ("received_bytes", "received_packets", "sent_bytes", "sent_packets")
+    assert list(sampling.network_rows(7)) == [
+        {"device": device, "name_space": "net:[4]", **dict(zip(names, numbers))}
+        for device, numbers in (("lo", (11, 12, 21, 22)), ("eth0", (31, 32, 41, 42)))
+    ]
+    assert list(sampling.disk_rows()) == [
+        {
+            "device": "vda", "num_reads": 101, "read_bytes": 103 * 512, "read_ms": 104,
+            "num_writes": 105, "written_bytes": 107 * 512, "write_ms": 108, "num_in_flight": 109,
+        }
+    ]  # fmt: skip
+    keys = sampling.MEMINFO_KEYS
+    lines = [f"{key}: {number} kB\n" for number, key in enumerate(keys.values(), 1)]
+    (proc.parent / "meminfo").write_text("Active: 99 kB\n" + "".join(lines))
+    [row] = sampling.memory_rows()
+    assert row == {column: 1024 * number for number, column in enumerate(keys, 1)}
+    assert (keys["page_cache_bytes"], keys["writeback_bytes"]) == ("Cached", "Writeback")
+    times = types.SimpleNamespace(
+        user=1, nice=2, system=4, irq=8, softirq=16, iowait=32, idle=64, steal=128
+    )
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [times])
+    assert [list(row.values()) for row in sampling.cpu_rows()] == [
+        [0, 3000, 28_000, 32_000, 64_000, 128_000]
+    ]
+
+
+def test_rows_of_a_process(proc, monkeypatch):
+    io = types.SimpleNamespace(read_chars=1, write_chars=2, read_bytes=3, write_bytes=4)
+    process = types.SimpleNamespace(io_counters=lambda: io, threads=lambda: [(9, 1.5, 2.25)])
+    monkeypatch.setattr(psutil, "Process", lambda pid: process)
+    tick, page = sampling._MS_PER_TICK, sampling._PAGE_BYTES
+    assert sampling.process_row(7) == {
+        "pid": 7, "parent_pid": 5, "command": "python train.py \\xff", "minor_faults": 1001,
+        "major_faults": 1003, "user_ms": 1005 * tick, "system_ms": 1006 * tick, "num_threads": 3,
+        "resident_bytes": 77 * page, "read_call_bytes": 1, "write_call_bytes": 2,
+        "storage_read_bytes": 3, "storage_written_bytes": 4,
+    }  # fmt: skip
+    assert sampling.process_row(8) is None
+    [row] = sampling.open_file_rows(7)
+    path = "/data/model.ckpt-3.index"
+    assert row == {
+        "pid": 7, "fd": 5, "path": path, "file_class": "checkpoints", "offset_bytes": 77
+    }  # fmt: skip
+    (proc / "task" / "9").mkdir()
+    (proc / "task" / "9" / "comm").write_text("tf_data\n")
+    assert list(sampling.thread_rows(7)) == [
+        {"pid": 7, "tid": 9, "name": "tf_data", "user_ms": 1500, "system_ms": 2250}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (limits._V2, {"memory.max": "5", "memory.swap.max": "0"}),
+        # There the second limit is that of both.
+        (limits._V1, {"memory.limit_in_bytes": "5", "memory.memsw.limit_in_bytes": "5"}),
+    ],
+)
+def test_a_group_limits_memory_and_gives_no_swap(tmp_path, version, expected):
+    group = limits.MemoryGroup(tmp_path, version)
+    group.limit(5)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == expected
+    (tmp_path / version.kills).write_text("oom 9\noom_kill_disable 0\noom_kill 3\n")
+    assert group.num_kills == 3
+
+
+def test_pages_are_written_before_they_are_dropped(tmp_path, monkeypatch):
+    (tmp_path / "data").write_bytes(b"x")
+    done = []
+    monkeypatch.setattr(limits.os, "fsync", lambda fd: done.append("written"))
+    monkeypatch.setattr(limits.os, "posix_fadvise", lambda fd, *how: done.append(how))
+    limits.drop_from_cache([tmp_path / "data"])
+    assert done == ["written", (0, 0, limits.os.POSIX_FADV_DONTNEED)]

@@ -1,0 +1,383 @@
+"""Whole traces by hand: of all that can happen, everything that a trace leaves, as text.
+
+    python -m tracing.tests.whole         # writes expected/ again: read the difference
+
+No two times, sizes or latencies are equal, so that one in place of another shows.
+"""
+
+import gzip
+import importlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from google.protobuf import text_format
+from matplotlib.figure import Figure
+
+from mlperf_bert.data import tfrecord
+from tracing import compare, look, outputs, tables
+from tracing.clocks import Alignment, ClockPair
+from tracing.export import OUTPUTS
+from tracing.exports import dftracer, fio
+from tracing.exports.finished import Finished
+from tracing.recording import RAW, RawFile, Recording
+from tracing.tests import chakra_reader
+from tracing.tests.by_hand import BEGIN_S, SECOND, line, process
+from tracing.tests.perfetto_reader import ReadBack
+
+EXPECTED = Path(__file__).parent / "expected"
+BACKENDS = ("strace", "bpftrace", "proc")
+RECORDED = Path(__file__).parent / "recorded_bpftrace.txt"
+SERVER, LOOPBACK = "TCP:[10.0.0.1:5->10.0.0.2:443]", "TCPv6:[[::1]:5->[::1]:80]"
+# From seconds before the trace to a run that is cut; the ledger of a block follows its end.
+LOG = [
+    ("run_start", -5, None, {}), ("init_start", 0.1, None, {}), ("global_batch_size", 0.2, 4, {}),
+    ("gradient_accumulation_steps", 0.21, 2, {}), ("eval_samples", 0.22, 3, {}),
+    ("init_stop", 0.4, None, {}), ("run_start", 0.41, None, {}),
+    ("block_start", 0.5, None, {"first_epoch_num": 0}),
+    ("block_stop", 4, None, {"first_epoch_num": 0, "samples_count": 8}),
+    ("tracked_stats", 4, {"input_wait_seconds": 1.0, "compute_seconds": 2.0, "saving_seconds": 0.5},
+     {"of": "block", "first_epoch_num": 0, "samples_count": 8}),
+    ("eval_start", 4.01, None, {}), ("eval_stop", 4.8, None, {}),
+    ("eval_accuracy", 4.81, 0.3, {}),
+    ("checkpoint_start", 4.85, None, {}), ("checkpoint_stop", 5.2, None, {}),
+    ("block_start", 5.3, None, {"first_epoch_num": 8}),
+    ("checkpoint_start", 7.1, None, {}), ("checkpoint_stop", 7.7, None, {}),
+    ("block_stop", 8, None, {"first_epoch_num": 8, "samples_count": 20}),
+    ("tracked_stats", 8.1, {"throughput": 3.5}, {"step": 10}),
+    ("block_start", 8.5, None, {"first_epoch_num": 20}),
+]  # fmt: skip
+# Of another run, which ends at the same time and in between.
+OTHER_LOG = [
+    ("block_start", 6, None, {"first_epoch_num": 0}),
+    ("block_stop", 8, None, {"first_epoch_num": 0, "samples_count": 6}),
+]
+
+
+def _log(events: list[tuple]) -> str:
+    kinds = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+    found = [
+        {"key": key, "event_type": kinds.get(key.split("_")[-1], "POINT_IN_TIME"), "value": value,
+         "metadata": metadata, "time_ms": BEGIN_S * 1000 + round(at * 1000)}
+        for key, at, value, metadata in events
+    ]  # fmt: skip
+    return "".join(f":::MLLOG {json.dumps(event)}\n" for event in found)
+
+
+def _data(folder: Path) -> None:
+    sizes = {"part-0": [3984] * 10, "part-1": [984] * 5 + [3984] * 3, "eval": [700, 1000, 1300]}
+    for name, lengths in sizes.items():
+        framed = b"".join(tfrecord.frame(bytes(length)) for length in lengths)
+        (folder / name).write_bytes(framed)
+    (folder / "bert.log").write_text(_log(LOG))
+    (folder / "copied.log").write_text(_log(LOG))
+    (folder / "other.log").write_text(_log(OTHER_LOG))
+
+
+def _calls(folder: Path) -> Iterator[tuple[float, int, str]]:  # noqa: PLR0915 - a list of calls
+    """(seconds, thread, call) of processes 7 and 8; 17 is a thread of 7."""
+    part_0, part_1, evaluated = (folder / name for name in ("part-0", "part-1", "eval"))
+
+    def opened(name: object, fd: int, flags: str = "O_RDONLY") -> str:
+        return f'openat(AT_FDCWD<{folder}>, "{name}", {flags}) = {fd}<{name}>'
+
+    def pread(name: object, fd: int, size: int, offset: int) -> str:
+        return f'pread64({fd}<{name}>, "", {size}, {offset}) = {size}'
+
+    yield 0.03, 7, 'execve("/usr/bin/python3", ["python3"], 0x7ff /* 9 vars */) = 0'
+    yield 0.05, 7, "clone3({flags=CLONE_VM|CLONE_FILES|CLONE_THREAD}, 88) = 17"
+    yield 0.06, 7, "clone(child_stack=NULL, flags=CLONE_CHILD_SETTID|SIGCHLD) = 8"
+    yield 0.07, 7, opened("/usr/lib/libx.so", 3)
+    yield 0.08, 7, "mmap(NULL, 9000, PROT_READ, MAP_PRIVATE, 3</usr/lib/libx.so>, 4096) = 0x7f00"
+    yield 0.09, 7, f'mkdir("{folder}/made", 0777) = 0'
+    yield 0.095, 7, f'openat(AT_FDCWD<{folder}>, "none", O_RDONLY) = -1 ENOENT (No such file)'
+    yield 0.45, 7, opened(folder / "bert.log", 9, "O_WRONLY|O_CREAT|O_APPEND")
+    yield 0.46, 7, f'write(9<{folder}/bert.log>, "", 100) = 100'
+    # Where the file ended when it was appended to, nobody knows.
+    yield 0.465, 7, f'read(9<{folder}/bert.log>, "", 7) = 7'
+    yield 0.47, 7, opened(folder / "copied.log", 10, "O_WRONLY|O_CREAT")
+    yield 0.48, 8, opened(folder / "other.log", 11, "O_WRONLY|O_CREAT")
+    yield 0.55, 7, opened(part_0, 4)
+    yield 0.6, 7, f'read(4<{part_0}>, "", 4096) = 4096'
+    yield 0.7, 7, f'read(4<{part_0}>, "", 10000) = 9904'
+    yield 0.75, 17, opened(part_1, 5)
+    for n, (size, offset) in enumerate([(3000, 5000), (3000, 0), (2500, 4000), (2500, 7500)]):
+        yield 0.8 + 0.21 * n, 17, pread(part_1, 5, size, offset)
+    yield 1.3, 7, pread(part_0, 4, 26000, 14000)
+    yield 1.9, 7, f"pread64(4<{part_0}>, 0x7f, 10, 40000) = 0"
+    yield 2.0, 7, f"pread64(4<{part_0}>, 0x7f, 11, 0) = -1 EIO (Input/output error)"
+    yield 2.1, 7, f"close(4<{part_0}>) = 0"
+    yield 2.2, 7, opened(part_0, 4)
+    for n in range(5):
+        yield 2.3 + 0.23 * n, 7, pread(part_0, 4, 7000, 8000 * n)
+    yield 2.75, 17, f"lseek(5<{part_1}>, 2000, SEEK_SET) = 2000"
+    yield 2.85, 17, f"readv(5<{part_1}>, [], 2) = 1900"
+    yield 2.95, 8, f'read(21<{part_1}>, "", 600) = 600'
+    yield 4.1, 7, opened(evaluated, 6)
+    yield 4.15, 7, pread(evaluated, 6, 1700, 0)
+    yield 4.3, 7, pread(evaluated, 6, 1348, 1700)
+    yield 4.5, 7, pread(part_1, 5, 77, 33)
+    for begin, step, (index, data) in ((4.9, 4, (310, 41_000)), (7.2, 10, (330, 43_000))):
+        temporary, final = f"{folder}/out/saved", f"{folder}/out/model.ckpt-{step}"
+        for n, (size, suffix) in enumerate(((index, "index"), (data, "data-00000-of-00001"))):
+            at = begin + 0.1 * n
+            yield at, 7, opened(temporary, 12, "O_WRONLY|O_CREAT|O_TRUNC")
+            yield at + 0.01, 7, f'write(12<{temporary}>, "", {size - 10}) = {size - 10}'
+            yield at + 0.03, 7, f'pwrite64(12<{temporary}>, "", 10, {size - 10}) = 10'
+            yield at + 0.04, 7, f"{'fsync' if n else 'fdatasync'}(12<{temporary}>) = 0"
+            yield at + 0.05, 7, f"close(12<{temporary}>) = 0"
+            yield at + 0.06, 7, f'rename("{temporary}", "{final}.{suffix}") = 0'
+    yield 5.4, 7, opened(folder / "out/copy", 13, "O_WRONLY|O_CREAT")
+    yield 5.45, 7, f"sendfile(13<{folder}/out/copy>, 4<{part_0}>, [500], 900) = 900"
+    copied = f"4<{part_0}>, [100], 13<{folder}/out/copy>, NULL"
+    yield 5.5, 7, f"copy_file_range({copied}, 300, 0) = 300"
+    yield 5.6, 7, f'unlink("{folder}/out/copy") = 0'
+    yield 6.1, 17, pread(part_1, 5, 1000, 0)
+    yield 6.3, 7, f'recvfrom(14<{SERVER}>, "", 900, 0, NULL, NULL) = 700'
+    yield 6.31, 7, f'sendto(14<{SERVER}>, "", 30, 0, NULL, 0) = 30'
+    yield 6.32, 7, f'read(14<{SERVER}>, "", 99) = 50'
+    yield 6.33, 7, f'recvfrom(15<{LOOPBACK}>, "", 900, 0, NULL, NULL) = 9'
+    yield 6.34, 7, 'write(16<pipe:[7]>, "", 90) = 90'
+    yield 6.35, 7, 'read(18</proc/cpuinfo>, "", 512) = 501'
+    # Names as strace writes them: white space, a line's end, letters of two bytes; a long one.
+    for n, name in enumerate(("part 0 of \\303\\251\\n", "n" * 200), 30):
+        yield 6.4 + n / 100, 7, opened(f"/data/{name}", n)
+        yield 6.41 + n / 100, 7, pread(f"/data/{name}", n, n, 3)
+    yield 6.8, 7, opened("/data/O_APPEND", 33, "O_RDWR")
+    yield 6.81, 7, 'write(33</data/O_APPEND>, "", 21) = 21'
+    yield 8.6, 17, pread(part_1, 5, 444, 5556)
+    yield 8.7, 8, f'renameat(AT_FDCWD<{folder}>, "out", AT_FDCWD<{folder}>, "kept") = 0'
+
+
+def _strace(folder: Path) -> str:
+    calls = sorted(_calls(folder))
+    lines = [
+        line(at, call, latency_s=(1 + n % 7) * 0.013 + n * 1e-5, tid=tid)
+        for n, (at, tid, call) in enumerate(calls)
+    ]
+    stamp = f"{BEGIN_S + 9}.250000000"
+    lines += [f"8 {stamp} +++ exited with 0 +++\n", f'17 {stamp} read(5<{folder}/part-1>, "" <unf']
+    return "".join([*lines, "\n", f'7 {stamp} read(3</x>, "", 1 <unfinished ...>\n'])
+
+
+def _samples(table: str) -> Iterator[dict]:
+    """Rows of a second each, without the stamps."""
+    for n in range(10):
+        spent = {"user_ms": 300 * n + n * n, "system_ms": 50 * n}
+        rows: dict[str, list[dict]] = {
+            "cpus": [
+                {"cpu": cpu, **spent, "iowait_ms": 11 * n, "idle_ms": 640 * n + cpu, "steal_ms": n}
+                for cpu in range(2)
+            ],
+            "memory": [
+                {"total_bytes": 8 * 10**9, "page_cache_bytes": 10**9 + n * 10**7,
+                 "dirty_bytes": n * 10**6, "writeback_bytes": 1000 * n}
+            ],
+            "disks": [
+                {"device": name, "num_reads": n, "read_bytes": 4096 * n * k, "written_bytes": 7 * n}
+                for k, name in enumerate(("vda", "vdb"), 1)
+            ],
+            "networks": [
+                {"device": device, "name_space": f"net:[{k}]", "received_bytes": 5 + k * n,
+                 "sent_bytes": 3 * n * k, "received_packets": n, "sent_packets": 2 * n}
+                for k, device in enumerate(("lo", "eth0", "eth0"), 1)
+            ],
+            "gpus": [
+                {"gpu": gpu, "name": "A100", "busy_percent": 30 + n + gpu,
+                 "memory_busy_percent": 5, "memory_used_bytes": 10**9 * (n + 1)}
+                for gpu in range(2)
+            ],
+            "threads": [{"pid": 7, "tid": tid, "name": f"t{tid}", **spent} for tid in (7, 17)],
+            "open_files": [
+                {"pid": 7, "fd": 4, "path": "/data/x", "file_class": "other", "offset_bytes": n}
+            ],
+        }  # fmt: skip
+        for row in rows[table]:
+            yield {"second": n, **row}
+
+
+def _processes() -> Iterator[dict]:
+    """The child ends in second 6, and is added to its parent in second 7."""
+    for n in range(10):
+        taken = 9000 if n >= 7 else 0
+        grown = process(n + 0.3, 7, 1, 900 + 5000 * n + taken, 2000 * min(n, 5) + taken // 3)
+        grown |= {"user_ms": 200 * n, "system_ms": 30 * n, "resident_bytes": 10**8 + n * 1000}
+        yield grown | {"num_threads": 2, "minor_faults": 10 * n, "major_faults": n}
+        if n <= 6:
+            child = process(n + 0.3, 8, 7, 1500 * n, 500 * n)
+            yield child | {"command": "a $5 child", "user_ms": 700 * n, "resident_bytes": 3000 * n}
+
+
+def _pairs() -> list[ClockPair]:
+    """Of a wall clock that loses 400 ns and then gains 900."""
+    return [
+        ClockPair(1000 * SECOND + at, BEGIN_S * SECOND + at + ahead, 1003 * SECOND + at, width)
+        for at, ahead, width in ((0, 0, 90), (4 * SECOND, -400, 120), (10 * SECOND, 500, 100))
+    ]
+
+
+# A request from before the trace; a page within a call that reads, one of nobody's.
+_EARLY = "block\t29008501299999\t1\t266338304\t8\t4096\t9\tR\tjbd2\n"
+_PAGES = "".join(
+    f"{kind}\t{at}\t23056\t{tid}\t266338304\t{inode}\t{page}\n"
+    for kind, at, tid, inode, page in (
+        ("cached", 29008501820000, 23154, 5, 3), ("fault", 29008503000000, 23056, 6, 1667),
+    )
+)  # fmt: skip
+
+
+def write(folder: Path, backend: str) -> Path:
+    """The whole trace of one backend; returns its folder."""
+    trace = folder / "trace"
+    (trace / RAW).mkdir(parents=True)
+    _data(folder)
+    pairs, raw = _pairs(), ""
+    if backend == "strace":
+        raw = _strace(folder)
+    elif backend == "bpftrace":
+        begin = 29_008_501_300_000  # of the recorded lines
+        pairs = [
+            ClockPair(begin - 77 + at, BEGIN_S * SECOND + at, begin + at, 50)
+            for at in (0, 20_000_000)
+        ]
+        raw = _EARLY + RECORDED.read_text() + _PAGES
+    (trace / RAW / "0.txt").write_text(raw)
+    recording = Recording(
+        command=["python", "train.py", "a b"], folder=str(folder), exit_code=75,
+        ended_by="SIGTERM", backend=backend, notes=["a note"], containers=[],
+        raw_files=[RawFile("0.txt", None), RawFile("absent", None)], num_lost_lines=2,
+        tracer_cpu_ms=1500, pairs=pairs, machine={"num_cpus": 2, "hostname": "here"},
+    )  # fmt: skip
+    if backend != "bpftrace":
+        alignment = Alignment(pairs)
+        tables.write_table(trace, "processes", _processes(), alignment)
+        for table in ("cpus", "memory", "disks", "networks", "gpus", "threads", "open_files"):
+            rows = (
+                {"monotonic_ns": (1000 + row.pop("second")) * SECOND, **row}
+                for row in _samples(table)
+            )
+            tables.write_table(trace, table, rows, alignment)
+    with mock.patch.object(look, "svg", drawn):
+        lines = "\n".join(outputs.write_all(trace, recording))
+    (trace / "told.txt").write_text(lines + "\n")
+    return trace
+
+
+def drawn(draw, height_inches: float, alt: str, *, rows: int = 1, columns: int = 1) -> str:
+    """In place of a picture: what its lines, areas and bars show."""
+    figure = Figure()
+    axes = figure.subplots(rows, columns, squeeze=False)
+    draw(axes)
+    found = [f"[{alt}]"]
+    for place in axes.flat:
+        titles = place.get_title() + place.get_title("left")
+        found.append(f"{titles}|{place.get_ylabel()}| {place.get_ylim()[1]:g}")
+        for drawing in (*place.lines, *place.patches, *place.collections, *place.texts):
+            found.append(f"  {type(drawing).__name__} {drawing.get_label()} {_numbers(drawing)}")
+    return "\n".join(found)
+
+
+def _numbers(drawing) -> str:
+    if hasattr(drawing, "get_text"):
+        return drawing.get_text()
+    if hasattr(drawing, "get_paths"):
+        vertices = np.concatenate([np.zeros((0, 2)), *(p.vertices for p in drawing.get_paths())])
+    elif hasattr(drawing, "get_xydata"):
+        vertices = drawing.get_xydata()
+    else:
+        vertices = drawing.get_patch_transform().transform(drawing.get_path().vertices)
+    shown = [f"{x:.5g}:{y:.5g}" for x, y in vertices if y and np.isfinite(y)]
+    return " ".join(dict.fromkeys(shown))
+
+
+def parts(trace: Path) -> Iterator[tuple[str, str]]:
+    """(name, text) of everything that a trace leaves, and of its exports."""
+    yield "summary.json", (trace / "summary.json").read_text()
+    yield "summary.txt", (trace / "told.txt").read_text() + (trace / "summary.html").read_text()
+    shown = []
+    for path in sorted(trace.glob("*.parquet")):
+        table = tables.read_table(trace, path.stem)
+        if "opening" in table:  # numbers go on from trace to trace
+            table["opening"] = table["opening"].rank(method="dense")
+        shown.append(f"# {path.stem}\n{table.to_csv(index=False)}")
+    yield "tables.txt", "".join(shown)
+    exports = trace.parent / "exports"
+    exports.mkdir()
+    told = []
+    for target, output in [*OUTPUTS.items(), *((f"fio {per}", per) for per in fio.GROUPS)]:
+        module, _, per = target.partition(" ")
+        options = {"per": per} if per else {}
+        try:
+            with mock.patch.object(dftracer, "_hash", lambda text: f"<{text}>"):
+                export = importlib.import_module(f"tracing.exports.{module}")
+                told.append(export.write(Finished(trace), exports / output, **options))
+        except ValueError as error:  # a trace without a training, or without calls
+            told.append(str(error))
+        else:
+            yield f"{output}.txt", _exported(exports / output)
+    yield "exports.txt", "\n".join(told) + "\n"
+    compared = compare.compare(Finished(trace), Finished(_changed(trace, exports / "other")))
+    yield "compare.txt", "\n".join(compare.lines(compared)) + "\n"
+
+
+def _changed(trace: Path, folder: Path) -> Path:
+    """Another trace: writes of checkpoints and sends last longer, reads from second 2 are gone."""
+    shutil.copytree(trace, folder)
+    calls = tables.read_table(folder, "file_ops")
+    kinds, begin = calls["kind"], calls["monotonic_ns"].min()
+    calls.loc[(calls["file_class"] == "checkpoints") | (kinds == "write"), "latency_ns"] += (
+        5 * 10**7
+    )
+    calls.loc[kinds == "send", "latency_ns"] += 10**6
+    calls[(kinds != "read") | (calls["monotonic_ns"] < begin + 2 * 10**9)].to_parquet(
+        folder / "file_ops.parquet"
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    summary |= {"command": ["python", "train.py", "--x=1"], "losses": {"lost_lines": 5}}
+    summary["machine"] |= {"num_cpus": 4}
+    summary["usage"] |= {"cpu_seconds": 1.5, "major_faults": 700}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def _exported(path: Path) -> str:
+    if path.suffix == ".pftrace":
+        return "\n".join(ReadBack(path).lines()) + "\n"
+    if path.suffix == ".gz":
+        return gzip.decompress(path.read_bytes()).decode()
+    if path.suffix == ".et":
+        metadata, nodes = chakra_reader.read(path)
+        assert not list(chakra_reader.violations(nodes))
+        shown = [text_format.MessageToString(node, as_one_line=True) for node in nodes]
+        return "\n".join([str(metadata), *shown]) + "\n"
+    text = ""
+    for each in sorted(each for each in path.rglob("*") if each.is_file()) or [path]:
+        is_data = "files" in each.parts
+        text += f"# {each.relative_to(path.parent)}\n"
+        text += f"{each.stat().st_size} bytes\n" if is_data else each.read_text()
+    return text
+
+
+def stable(text: str, folder: Path) -> str:
+    """With one name for the temporary folder, also where the page has cut it."""
+    for begin in range(len(str(folder))):
+        text = text.replace(f"…{str(folder)[begin:]}/", "/FOLDER/")
+    return text.replace(str(folder), "/FOLDER")
+
+
+def main() -> None:
+    """Writes what is expected."""
+    for backend in BACKENDS:
+        shutil.rmtree(EXPECTED / backend, ignore_errors=True)
+        (EXPECTED / backend).mkdir(parents=True)
+        with tempfile.TemporaryDirectory() as name:
+            for part, text in parts(write(Path(name) / "whole", backend)):
+                (EXPECTED / backend / part).write_text(stable(text, Path(name) / "whole"))
+
+
+if __name__ == "__main__":
+    main()
