@@ -120,9 +120,9 @@ def values(records, key):
 
 def metadata(records, key):
     """Return the metadata of a key's lines without the call site."""
-    site = ("file", "lineno")
-    return [
-        {name: value for name, value in record["metadata"].items() if name not in site}
-        for record in records
-        if record["key"] == key
-    ]
+    return [without_site(record["metadata"]) for record in records if record["key"] == key]
+
+
+def without_site(metadata):
+    """Return metadata but for the line of the program that wrote it."""
+    return {name: value for name, value in metadata.items() if name not in ("file", "lineno")}

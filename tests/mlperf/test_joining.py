@@ -7,9 +7,9 @@ import pytest
 from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf import energy, joining
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.logs import read_run
+from mlperf_bert.mlperf.logs import read_records, read_run
 from mlperf_bert.submission import compliance
-from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, Clock, initialise
+from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, Clock, initialise, without_site
 
 INTERVAL_STEPS, MICRO_BATCH, MINUTE_MS = 670, 224, 60_000
 STEPS = [INTERVAL_STEPS * number for number in range(1, 6)]
@@ -64,15 +64,34 @@ def test_another_number_of_evaluation_examples_is_division_open(tmp_path, num_ex
 
 def test_the_clock_stops_at_the_first_checkpoint_that_passes(tmp_path):
     training_log(tmp_path / "bert.log")
-    join(tmp_path, [0.5, 0.6, 0.7201, 0.7195, 0.73])
-    run = read_run(tmp_path / "result.txt")
-    assert (run.status, run.minutes, run.init_minutes) == ("success", 30.0, 1.0)
-    assert run.samples_to_converge == 3 * 150_080
-    found = [(e.minutes, e.samples, e.accuracy) for e in run.evaluations]
-    assert found == [(10.0, 150_080, 0.5), (20.0, 300_160, 0.6), (30.0, 450_240, 0.7201)]
-    before = (tmp_path / "result.txt").read_bytes()
-    join(tmp_path, [0.5, 0.6, 0.7201, 0.7195, 0.73])
-    assert (tmp_path / "result.txt").read_bytes() == before
+    result, accuracies = tmp_path / "result.txt", [0.5, 0.6, 0.7201, 0.7195, 0.73]
+    join(tmp_path, accuracies)
+    told = [(r.time_ms, r.key, r.value, without_site(r.metadata)) for r in read_records(result)]
+    begin = [key for _, key, _, _ in told].index("run_start")
+    expected = [(1_000_000, "run_start", None, {}), (1_000_000, "eval_samples", 10_000, {})]
+    for number, accuracy in enumerate(accuracies[:3]):
+        before, samples = 150_080 * number, 150_080 * (number + 1)
+        began_ms = 1_000_000 + 10 * MINUTE_MS * number
+        saved_ms = began_ms + 10 * MINUTE_MS
+        trained = {"first_epoch_num": before, "samples_count": before, "epoch_count": 150_080}
+        at = {"epoch_num": samples, "samples_count": samples}
+        expected += [
+            (began_ms, "block_start", None, trained),
+            (saved_ms, "block_stop", None, {"first_epoch_num": before, "samples_count": samples}),
+            (saved_ms, "eval_start", None, at),
+            (saved_ms, "eval_stop", None, at),
+            (saved_ms, "eval_accuracy", accuracy, at | {"step_num": STEPS[number]}),
+        ]
+    expected += [
+        (2_800_000, "train_samples", 450_240, {}),
+        (2_800_000, "run_stop", None, {"status": "success"}),
+    ]
+    assert told[begin:] == expected
+    lines = (tmp_path / "bert.log").read_text().splitlines()
+    assert result.read_text().splitlines()[:begin] == lines[:begin]
+    before = result.read_bytes()
+    join(tmp_path, accuracies)
+    assert result.read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"bert.log", "result.txt"}
 
 

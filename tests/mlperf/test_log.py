@@ -194,9 +194,13 @@ def test_file_gets_its_name_at_commit_and_writing_goes_on(path):
         assert not path.exists()
         log.commit()
         log.commit()
-        assert path.exists()
-        log.init_stop()
-    assert [record["key"] for record in read_log(path)][-1] == "init_stop"
+        for write in (log.init_stop, lambda: log.event("seed", 1)):
+            before = len(read_log(path))
+            write()  # at once: a killed run leaves what it has logged
+            assert len(read_log(path)) == before + 1
+    assert [record["key"] for record in read_log(path)] == (
+        ["cache_clear", "init_start", "init_stop", "seed"]
+    )
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -241,6 +245,11 @@ def test_existing_log_is_never_touched(path):
     path.write_text("the log of another run")
     with pytest.raises(ValueError, match="already holds the log of a run: name another file"):
         MlperfLog(path)
+    path.unlink()
+    log = MlperfLog(path)
+    path.write_text("the log of another run")  # which has begun since
+    with pytest.raises(ValueError, match="already holds the log of a run: name another file"):
+        log.commit()
     assert path.read_text() == "the log of another run"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.files import json_text, paths
 from mlperf_bert.submission import campaign
 from tests.helpers import starts, waiting
 from tests.mlperf.example_log import write_log
@@ -154,6 +155,32 @@ def test_a_log_in_a_bucket_is_judged_as_on_disks(host, store, logs):
     assert (code, errors) == (1, "")
     assert output.startswith("5.0.0 FAILED gs://bucket/result_0.txt\n    ")
     assert "v['value'] >= 0.720" in output
+
+
+def test_a_campaign_whose_folder_was_taken_over_replaces_nothing(store, bucket):
+    store.put("bucket", "campaign/submission/o/old", b"of the other's verdict")
+    store.call(_lose)
+    assert files_of_bucket(store).keys() == {"campaign.json", ".lock", "submission/o/old"}
+
+
+def _lose() -> None:
+    """A campaign that another host takes over during its last run."""
+    made = campaign.Campaign(
+        org="o", system="s", status="onprem", folder=paths.location(IN_BUCKET), num_runs=1,
+        flags=("--x=1",),
+    )  # fmt: skip
+    with paths.failures_named(IN_BUCKET):
+        json_text.write_record(made.folder / "campaign.json", {})
+
+    def train_in_turn(campaigns):
+        (made.folder / ".lock").write_bytes(b"process 7 on elsewhere")
+        return [[]]
+
+    campaign.train_in_turn = train_in_turn
+    campaign.write_submission = lambda local, runs, **_: local.org_dir.mkdir(parents=True)
+    campaign.judge_submission = lambda org_dir, *_, **__: (org_dir / "new").touch()
+    with pytest.raises(OSError, match=r"\.lock: process 7 on elsewhere has taken over; this"):
+        campaign.run_campaign(made, ruleset="5.0.0", custom_rcps=None, overrides={})
 
 
 @pytest.mark.gate

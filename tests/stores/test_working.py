@@ -3,7 +3,7 @@
 import gc
 import tempfile
 
-from mlperf_bert.files import locks, paths
+from mlperf_bert.files import folders, locks, paths, whole
 from mlperf_bert.files import working as of_runs
 from mlperf_bert.files.working import WorkingFolder
 
@@ -104,6 +104,38 @@ def _lose() -> str:
         run.lock.release()
         return str(error)
     return "published"
+
+
+def test_an_object_of_any_size_replaces_another(store, bucket):
+    store.call(_upload_twice)
+    assert store.objects(bucket) == {"large": b"another", "small": b"12"}
+
+
+def _upload_twice() -> None:
+    whole._BYTES_UPLOADED_AT_ONCE = 2
+    for name, text in (("large", "123"), ("large", "another"), ("small", "1"), ("small", "12")):
+        whole.write_whole(f"gs://bucket/{name}", text)
+
+
+def test_files_of_a_bucket_are_copied_to_disk_of_a_folder_the_wanted_ones(store, bucket):
+    for name in ("model/a.json", "model/b.bin", "log.txt"):
+        store.put(bucket, name, name.encode())
+    assert store.call(_copied) == {
+        "gs://bucket/model": [("a.json", b"model/a.json")],
+        "gs://bucket/log.txt": [("log.txt", b"log.txt")],
+    }
+
+
+def _copied() -> dict[str, list[tuple[str, bytes]]]:
+    names = ["gs://bucket/model", "of a disk", "gs://bucket/log.txt"]
+    with folders.copied_to_disk(names, only=["*.json"]) as copies:
+        found = {
+            name: [(each.name, each.read_bytes()) for each in [copy, *copy.glob("*")]
+                   if each.is_file()]
+            for name, copy in copies.items()
+        }  # fmt: skip
+    assert not any(copy.exists() for copy in copies.values())
+    return found
 
 
 def test_the_local_folder_ends_with_the_run(tmp_path, monkeypatch):

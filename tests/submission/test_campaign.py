@@ -20,10 +20,15 @@ import pytest
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files.locks import DirectoryLock, lock_of
+from mlperf_bert.mlperf.logs import read_run
 from mlperf_bert.submission import campaign, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
+from mlperf_bert.submission.compliance import Verdict
+from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
+from mlperf_bert.submission.verdict import SystemVerdict
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs, waiting
+from tests.mlperf.example_log import write_log
 from tests.submission import stand_in
 
 # As a process of its own.
@@ -515,6 +520,52 @@ def test_the_command_ends_in_one_line(tmp_path, capsys, words, code, message):
     assert campaign.main(given) == code
     error = capsys.readouterr().err
     assert message in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("problems", "code", "word"), [((), 0, ""), (("9 logs",), 1, "NOT ")])
+def test_the_command_prints_its_runs_and_the_verdict_and_ends_as_it_says(
+    tmp_path, monkeypatch, capsys, problems, code, word
+):
+    runs = []
+    for number, accuracies in enumerate(([0.5, 0.73], [0.5, 0.6])):
+        log = write_log(tmp_path / f"{number}.log", accuracies, seed=number)
+        runs.append(dataclasses.replace(read_run(log), minutes=1.25 + number))
+    judged = SystemVerdict(
+        name="s",
+        runs=(runs[0], dataclasses.replace(runs[1], cache_cleared=False, division="open")),
+        ruleset="5.0.0",
+        compliance=(Verdict(runs[0].path, "5.0.0", True, ()),) * 2,
+        rcp=RcpVerdict(True, "RCP found", None, None, None, 1.25),
+        rcp_source="points of a test",
+        seeds=ToolVerdict("seed checker", True),
+        folder_tools=(ToolVerdict("repository checker", None, ("it knows no 5.0.0",)),),
+        problems=problems,
+        olympic_minutes=2.0,
+        official_minutes=2.5,
+    )
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_, **__: judged)
+    folder = tmp_path / "c"
+    (folder / "runs" / "1.repeat-1").mkdir(parents=True)
+    words = ["--org=o", "--system=s", "--runs=2", f"--output_dir={folder}", "--", "--x=1"]
+    assert campaign.main(words) == code
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        f"submission: {folder}/submission/o",
+        "run 0: success, 1.2500 minutes, accuracy 0.7300, 300,160 samples, seed 0, caches emptied",
+        "run 1: aborted, 2.2500 minutes, accuracy 0.6000, 0 samples, seed 1, caches NOT emptied",
+        "1: cut off, run again",
+        "division open: each run departs from the closed rules, as it said at its start",
+        "compliance checker: 2 of 2 logs accepted",
+        "RCP checker (points of a test): passed, RCP found",
+        "seed checker: passed",
+        "repository checker: not applicable",
+        "    it knows no 5.0.0",
+        *(f"problem: {problem}" for problem in problems),
+        "time to train: 2.0000 minutes, olympic mean of 2 runs; 2.5000 scaled by 1.2500, because "
+        "it converged faster than the reference",
+        "official summarizer: 2.5000 minutes",
+        f"{word}PASSED under ruleset 5.0.0",
+    ]
 
 
 @pytest.mark.all

@@ -87,14 +87,15 @@ def test_an_unknown_ruleset_is_refused(bert_large_log):
 
 
 def test_command_prints_one_line_per_ruleset_and_the_findings(bert_large_log, tmp_path, capsys):
+    short = write_log(tmp_path / "log.txt", [0.5], num_layers=24)
     arguments = [str(bert_large_log), "--ruleset", "1.0.0", "--ruleset", "5.0.0"]
     assert compliance.main(arguments) == 0
     lines = [f"{ruleset} SUCCESS {bert_large_log}" for ruleset in ("1.0.0", "5.0.0")]
     assert capsys.readouterr().out.splitlines() == lines
-    log = write_log(tmp_path / "log.txt", [0.5])
-    assert compliance.main([str(log), "--ruleset", "4.1.0"]) == 1
-    first, *findings = capsys.readouterr().out.splitlines()
-    assert first == f"4.1.0 FAILED {log}" and findings
+    assert compliance.main([str(short), str(bert_large_log), "--ruleset", "4.1.0"]) == 1
+    first, *findings, last = capsys.readouterr().out.splitlines()
+    assert (first, last) == (f"4.1.0 FAILED {short}", f"4.1.0 SUCCESS {bert_large_log}")
+    assert findings and all(line.startswith("    ") for line in findings)
 
 
 def test_command_names_a_mistake_in_one_line(tmp_path, refusal):

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib.figure import Figure
 
-from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.submission import official, report, report_charts, verdict
 from mlperf_results import published
@@ -273,16 +273,24 @@ def test_runs_that_diverged_are_shown(org_dir, tmp_path):
     assert "consider adding" not in numbers["rcp"]["reason"]
 
 
-@pytest.mark.parametrize(("failed", "hollow"), [((), 2), ((4,), 1)])
-def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(org_dir, failed, hollow):
-    """All need the same samples here; a failed run is the slowest, so only the fastest goes."""
-    folder = org_dir / "results" / "box" / "bert"
-    for number in failed:
-        (folder / f"result_{number}.txt").unlink()
-        write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
-    runs = [logs.read_run(path) for path in sorted(folder.iterdir())]
-    picture = report_charts.minutes_by_run(runs, verdict.olympic_mean([1.0] * 10))
-    assert picture.count("fill: #ffffff") == hollow
+@pytest.mark.parametrize(("failed", "hollow"), [((), [2, 5]), ((4,), [2])])
+def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(judged, monkeypatch, failed, hollow):
+    """A failed run is the slowest, so only the fastest goes."""
+    runs = [
+        dataclasses.replace(
+            run, minutes=minutes, status="aborted" if number in failed else "success"
+        )
+        for number, (run, minutes) in enumerate(zip(judged.runs, [7, 6, 3, 8, 5, 9, 4]))
+    ]
+    pictures = []
+    monkeypatch.setattr(report_charts, "_svg", pictures.append)
+    report_charts.minutes_by_run(runs, 6.5)
+    axes = Figure().subplots()
+    pictures[0](axes)
+    dots = {x: dot for dot in axes.lines if dot.get_marker() == "o" for x in dot.get_xdata()}
+    assert sorted(dots) == [number for number in range(7) if number not in failed]
+    assert [x for x, dot in dots.items() if dot.get_markerfacecolor() == "white"] == hollow
+    assert [text.get_position()[0] for text in axes.texts] == [*failed]  # an x each
 
 
 def test_result_that_converged_too_fast_fails(org_dir):
@@ -305,6 +313,28 @@ def test_one_log_of_ten_may_be_refused(judged, num_runs, num_refused, good):
     system = dataclasses.replace(judged, runs=judged.runs[:num_runs], compliance=tuple(compliance))
     [card] = [card for card in report._cards(system) if card.label == "Compliance"]
     assert (card.value, card.good) == (f"{num_runs - num_refused} of {num_runs} logs", good)
+
+
+def test_the_cards_say_what_logs_and_tools_say(judged):
+    runs = [
+        dataclasses.replace(run, minutes=float(number), seeds=(number // 2, 7))
+        for number, run in enumerate(judged.runs, start=1)
+    ]
+    system = dataclasses.replace(
+        judged,
+        runs=tuple(runs),
+        olympic_minutes=5.5,
+        rcp=dataclasses.replace(judged.rcp, passed=False, reason="too fast", scaling=1.25),
+        seeds=official.ToolVerdict("seed checker", False),
+    )
+    assert [(card.label, card.value, card.note, card.good) for card in report._cards(system)] == [
+        ("Time to train", "6.875 min", "olympic mean of 10 runs, scaled by 1.2500", True),
+        ("Convergence (RCP)", "failed", "2,551,360 samples; too fast", False),
+        ("Compliance", "10 of 10 logs", "accepted under 5.0.0", True),
+        ("Seeds", "failed", "6 different ones", False),
+        # That of the sixth of them by speed, which took five minutes.
+        ("Throughput", "8,505 /s", "of samples, evaluation included; batch 448", None),
+    ]
 
 
 def test_names_are_escaped(judged):

@@ -1,7 +1,6 @@
 """The arithmetic of a result, and what makes runs none."""
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,44 @@ def test_olympic_mean():
     assert verdict.olympic_mean([1.0, 2.0]) is None
 
 
-def test_problems_of_a_result(tmp_path):
-    paths = [tmp_path / f"result_{number}.txt" for number in range(9)]
-    runs = [logs.read_run(write_log(path, [0.5])) for path in paths[:2]]
-    runs += [logs.read_run(write_log(path, [0.73])) for path in paths[2:]]
-    assert verdict.problems_of_result(runs) == [
-        "9 logs, the rules require 10",
-        "the same seed in several runs",
-        "2 runs did not converge, the rules forgive 1",
+FAILED: dict[str, object] = {"status": "aborted", "samples_to_converge": None}
+PLANNED: dict[str, object] = {"samples_to_converge": None, "planned_samples": 3_000_256}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problems"),
+    [
+        ({}, []),
+        ({3: FAILED}, []),
+        ({3: FAILED, 8: FAILED}, ["2 runs did not converge, the rules forgive 1"]),
+        ({2: {"seeds": (5,)}}, ["the same seed in several runs"]),  # that of run 5
+        ({2: {"seeds": ()}}, ["no seed in result_2.txt"]),
+        ({9: {"global_batch_size": 256}}, ["different global batch sizes: ['256', '448']"]),
+        (
+            {9: {"num_eval_samples": 9_999}},
+            ["evaluated on 9999 samples, the rules require 10,000"],
+        ),
+        ({9: {"num_eval_samples": 9_999, "division": "open"}}, []),
+        (
+            {1: {"provenance": {"initial_weights": "b"}}},
+            ["the runs differ in initial weights, which their logs name"],
+        ),
+        (
+            {0: PLANNED},
+            ["samples unknown: train_samples, 3,000,256, is a plan or the size of the data set"],
+        ),
+    ],
+)
+def test_problems_of_a_result(tmp_path, changes, problems):
+    run = logs.read_run(write_log(tmp_path / "result.txt", [0.73]))
+    runs = [
+        # The first seed of a log is the run's.
+        dataclasses.replace(run, **{"path": Path(f"result_{n}.txt"), "seeds": (n, 4)} | changed)
+        for n, changed in ((n, changes.get(n, {})) for n in range(10))
     ]
+    assert verdict.problems_of_result(runs) == problems
+    too_few = verdict.problems_of_result(runs[:9])
+    assert "9 logs, the rules require 10" in too_few
 
 
 def test_a_failed_run_is_the_slowest_that_is_left_out(tmp_path, monkeypatch):
@@ -77,23 +105,6 @@ def test_a_result_passes_if_all_that_applies_does(changes, passed):
         olympic_minutes=given["olympic_minutes"],
     )
     assert found.passed is passed
-
-
-def test_another_number_of_evaluation_samples_is_a_problem_of_the_closed_division(tmp_path):
-    log = write_log(tmp_path / "result_0.txt", [0.73], eval_samples=9_999)
-    problem = "evaluated on 9999 samples, the rules require 10,000"
-    assert problem in verdict.problems_of_result([logs.read_run(log)])
-    log.write_text(log.read_text().replace('"closed"', '"open"'))
-    assert problem not in verdict.problems_of_result([logs.read_run(log)])
-
-
-def test_mixed_batch_sizes_and_missing_seeds_are_problems(tmp_path):
-    sized = write_log(tmp_path / "result_0.txt", [0.73], global_batch_size=256)
-    sized.write_text(re.sub(r'.*"key": "seed".*\n', "", sized.read_text()))
-    runs = [logs.read_run(sized), logs.read_run(write_log(tmp_path / "result_1.txt", [0.73]))]
-    problems = verdict.problems_of_result(runs)
-    assert "different global batch sizes: ['256', '448']" in problems
-    assert "no seed in result_0.txt" in problems
 
 
 def test_a_mean_energy_needs_the_same_parts_in_all_runs(tmp_path):

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from mlperf_bert.files.locks import DirectoryLock
 from tests.helpers import starts
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import command
@@ -49,19 +48,3 @@ def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path, num_sta
         [log] = output.glob("bert*.log*")
         assert log.read_text().count('"run_start"') == log.read_text().count('"run_stop"') == 1
         assert not list(output.glob(".*"))
-
-
-def test_a_lock_that_is_taken_at_the_moment_of_a_release_is_kept(tmp_path, monkeypatch):
-    first, second, third = (DirectoryLock(tmp_path) for _ in range(3))
-    assert first.acquire()
-    release = first._lock.release
-
-    def released_and_taken() -> None:
-        release()
-        assert second.acquire()
-
-    monkeypatch.setattr(first._lock, "release", released_and_taken)
-    first.release()
-    assert not third.acquire()  # the file that the second has locked is still there
-    second.release()
-    assert third.acquire()
