@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from mlperf_bert.data.dataset import DatasetConfig, Results, make_part
+from mlperf_bert.data.dataset import DatasetConfig, Made, made_or_why
 from mlperf_bert.data.provenance import File
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
@@ -29,7 +29,7 @@ def make_parts(
     config: DatasetConfig,
     *,
     options: Sequence[str],
-) -> Generator[Results, None, None]:
+) -> Generator[tuple[str, Made | str], None, None]:
     """A `dataset.Make`: all parts at the end of a pipeline.
 
     Args:
@@ -54,7 +54,7 @@ def make_parts(
     with paths.failures_named(folder / _OUTCOME):
         (folder / _OUTCOME).unlink()
     for name, result in outcome:
-        yield {name: result if isinstance(result, str) else (File(**result[0]), File(**result[1]))}
+        yield name, result if isinstance(result, str) else (File(**result[0]), File(**result[1]))
 
 
 class _MakePart(beam.DoFn):
@@ -65,12 +65,9 @@ class _MakePart(beam.DoFn):
 
     def process(self, element: tuple[str, str]) -> Iterator[tuple[str, list[dict] | str]]:
         name, path = element
-        try:
-            made = make_part(path, self._folder / name, self._tokenizer, self._config)
-            yield name, list(map(dataclasses.asdict, made))
-        except (ValueError, OSError) as error:
-            # Not left to Beam, which would end the pipeline: the other parts are kept.
-            yield name, str(error)
+        # A failure is not left to Beam, which would end the pipeline: the other parts are kept.
+        result = made_or_why(path, self._folder / name, self._tokenizer, self._config)
+        yield name, result if isinstance(result, str) else list(map(dataclasses.asdict, result))
 
 
 def _write_json(content: object, path: paths.Location) -> None:

@@ -4,13 +4,11 @@ A part is written whole, then entered in provenance.json, so that after any inte
 process that is killed, a rerun makes exactly what is missing.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import errno
 import functools
 import hashlib
-import multiprocessing
 import os
 import posixpath
 import sys
@@ -79,12 +77,12 @@ class DatasetConfig:
 
 Made: TypeAlias = tuple[provenance.File, provenance.File]
 """The text of a part, and the part."""
-Results: TypeAlias = dict[str, Made | str]
-"""Name -> the part, or why it failed."""
 Make: TypeAlias = Callable[
-    [dict[str, str], paths.Location, Tokenizer, DatasetConfig], Generator[Results, None, None]
+    [dict[str, str], paths.Location, Tokenizer, DatasetConfig],
+    Generator[tuple[str, Made | str], None, None],
 ]
-"""Makes the parts of a folder from their texts (name -> path); yields some at a time."""
+"""Makes the parts of a folder from their texts (name -> path); yields the name of each as it ends,
+with the part or why it failed."""
 
 
 def write_dataset(
@@ -119,12 +117,13 @@ def write_dataset(
         record = _record_to_go_on(folder, config, inputs)
         missing = _missing(folder, record, inputs)
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
-            for result in results:
-                failures |= {name: why for name, why in result.items() if isinstance(why, str)}
-                if made := [files for files in result.values() if not isinstance(files, str)]:
-                    lock.require_held()
-                    record = _with_parts(record, made)
-                    provenance.add(folder, record, continues=True)
+            for name, result in results:
+                if isinstance(result, str):
+                    failures[name] = result
+                    continue
+                lock.require_held()
+                record = _with_part(record, *result)
+                provenance.add(folder, record, continues=True)
     if failures:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(failures.items()))
         raise ValueError(f"{len(failures)} of {len(inputs)} parts failed, run again: {listed}")
@@ -184,11 +183,12 @@ def _missing(
     return {name: path for (name, path), is_made in zip(inputs.items(), done) if not is_made}
 
 
-def _with_parts(record: provenance.Record, made: Iterable[Made]) -> provenance.Record:
-    """The record with some parts more, or in place of others of their names."""
+def _with_part(
+    record: provenance.Record, text: provenance.File, part: provenance.File
+) -> provenance.Record:
+    """The record with a part more, or in place of the one of its name."""
     texts, parts = map(provenance.by_name, (record.inputs, record.outputs))
-    for text, part in made:
-        texts[posixpath.basename(text.path)], parts[part.path] = text, part
+    texts[posixpath.basename(text.path)], parts[part.path] = text, part
     inputs, outputs = ([files[name] for name in sorted(files)] for files in (texts, parts))
     return dataclasses.replace(record, inputs=inputs, outputs=outputs)
 
@@ -244,52 +244,40 @@ def _make_in_processes(
     config: DatasetConfig,
     *,
     workers: int,
-) -> Generator[Results, None, None]:
+) -> Generator[tuple[str, Made | str], None, None]:
     """A `Make`: each part by itself, as they end."""
     if not inputs:
         return
     print("compiling (takes long the first time only)", file=sys.stderr)
     warm_up(tokenizer, config.instances)
-    sizes = dict(zip(inputs, paths.in_parallel(paths.size_bytes, list(inputs.values()))))
+    names = sorted(inputs)
+    sizes = paths.in_parallel(paths.size_bytes, [inputs[name] for name in names])
+    pool = stages.processes(min(workers, len(names)), [folder, *inputs.values()])
+    jobs = [(inputs[name], folder / name, tokenizer, config) for name in names]
     with (
-        stages.processes(min(workers, len(inputs)), [folder, *inputs.values()]) as pool,
-        Progress(total=sum(sizes.values()), unit="B", description="text") as progress,
+        contextlib.closing(stages.as_they_end(pool, made_or_why, jobs, str(folder))) as ended,
+        Progress(total=sum(sizes), unit="B", description="text") as progress,
     ):
-        jobs = {
-            pool.submit(_made, inputs[name], folder / name, tokenizer, config): name
-            for name in sorted(inputs)
-        }
-        try:
-            for number, job in enumerate(concurrent.futures.as_completed(jobs), 1):
-                if job.cancelled():
-                    continue
-                name, result = jobs[job], job.result()
-                progress.advance(sizes[name])
-                state = "failed" if isinstance(result, str) else "done"
-                progress.line(f"{name}: {state}, {len(jobs) - number} to go")
-                if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
-                    for other in jobs:
-                        other.cancel()  # they would fail too; those that run go on
-                yield {name: result}
-        except concurrent.futures.BrokenExecutor as error:
-            raise ValueError(
-                f"{folder}: a process was killed, perhaps for lack of memory; lower --nworker and "
-                "run again: what is done is kept"
-            ) from error
-        except BaseException:  # they must not write once the folder is unlocked
-            for process in multiprocessing.active_children():
-                process.terminate()
-            pool.shutdown(cancel_futures=True)
-            raise
+        for left, (number, result) in zip(reversed(range(len(jobs))), ended):
+            progress.advance(sizes[number])
+            state = "failed" if isinstance(result, str) else "done"
+            progress.line(f"{names[number]}: {state}, {left} to go")
+            yield names[number], result
 
 
-def _made(
+def made_or_why(
     input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
 ) -> Made | str:
-    """A part, or why it failed: an error of one part does not end the others."""
+    """A part, or why it failed: an error of one part does not end the others.
+
+    Raises:
+      OSError: the disk is full, for the others too.
+    """
     try:
         return make_part(input_path, output, tokenizer, config)
     except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise
         return as_lines(error)
 
 

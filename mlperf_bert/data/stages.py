@@ -1,14 +1,16 @@
 """How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
 
 import concurrent.futures
+import contextlib
 import multiprocessing.connection
 import os
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import Any
 
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
@@ -170,26 +172,48 @@ def run(
         for each in (value if isinstance(value, list) else [value])
         if isinstance(each, str | os.PathLike)
     ]
-    is_little = _is_little(files)
     number = min(num_workers, len(jobs))
+    pool = concurrent.futures.ThreadPoolExecutor(1) if _is_little(files) else None
+    results: dict[int, object] = {}
     with (
-        concurrent.futures.ThreadPoolExecutor(1) if is_little else processes(number, files) as pool,
+        contextlib.closing(
+            as_they_end(pool or processes(number, files), function, jobs, description)
+        ) as ended,
         Progress(total=len(jobs), unit="files", description=description) as progress,
     ):
-        futures = [pool.submit(function, *job) for job in jobs]
+        for job, result in ended:
+            results[job] = result
+            progress.advance(1)
+        progress.line(f"{description}: {len(jobs)} files done")
+    return [results[job] for job in range(len(jobs))]
+
+
+def as_they_end(
+    pool: concurrent.futures.Executor, function: Callable, jobs: Iterable[tuple], description: str
+) -> Generator[tuple[int, Any], None, None]:
+    """Calls `function(*job)` for every job in a pool; yields the number and the result of each.
+
+    Raises:
+      ValueError: a worker was killed.
+      Whatever the first failing call raises; calls not yet begun are dropped.
+    """
+    with pool:
+        numbers = {pool.submit(function, *job): number for number, job in enumerate(jobs)}
         try:
-            for future in concurrent.futures.as_completed(futures):
-                future.result()
-                progress.advance(1)
+            for future in concurrent.futures.as_completed(numbers):
+                yield numbers[future], future.result()
         except concurrent.futures.BrokenExecutor as error:
             raise ValueError(
-                f"{description}: a worker was killed, perhaps for lack of memory; lower --nworker"
+                f"{description}: a worker was killed, perhaps for lack of memory; lower --nworker "
+                "and run again"
             ) from error
-        except BaseException:
+        except BaseException as error:
+            # Interrupted, or closed by the caller: nobody may write once the folder is unlocked.
+            if not isinstance(error, Exception):
+                for process in multiprocessing.active_children():
+                    process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
-        progress.line(f"{description}: {len(jobs)} files done")
-    return [future.result() for future in futures]
 
 
 def _worker_context(files: Iterable[str | os.PathLike]) -> BaseContext:

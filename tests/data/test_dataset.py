@@ -7,9 +7,9 @@ Long because one command has many ways to be disturbed.
 """
 
 import dataclasses
+import hashlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlperf_bert.data import provenance, published, tfrecord
-from mlperf_bert.data.dataset import make_part, write_dataset
+from mlperf_bert.data import dataset, provenance, published, tfrecord
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import (
+    FLAGS,
     clean_up,
     command,
     config_of,
@@ -59,66 +59,116 @@ def test_each_part_is_what_it_is_alone(work):
         assert tfrecord.count_records(few) == 7
 
 
-@pytest.mark.gate
-def test_a_rerun_makes_only_what_is_missing_or_differs(work):
-    assert run(work).returncode == 0
-    before = parts_of(work)
-    kept = (work / "out" / "part-0").stat().st_mtime_ns
-    (work / "out" / "part-1").unlink()
-    with (work / "out" / "part-2").open("ab") as file:
-        file.truncate(100)
-    done = run(work)
-    assert done.returncode == 0 and "2 parts made" in done.stdout
-    assert parts_of(work) == before
-    assert (work / "out" / "part-0").stat().st_mtime_ns == kept
-    assert run(work, verify=True).returncode == 0
+def in_turn(missing, folder, tokenizer, config):
+    """A `Make` in this process."""
+    for name, path in missing.items():
+        yield name, dataset.make_part(path, folder / name, tokenizer, config)
 
 
-@pytest.mark.all
-def test_a_rerun_notices_content_changed_since(work):
-    assert run(work).returncode == 0
-    before = parts_of(work)
-    damaged = work / "out" / "part-1"
-    content = bytearray(damaged.read_bytes())
-    content[50] ^= 1
-    damaged.write_bytes(content)  # of the same size
-    text = (work / "part-2").read_bytes()
-    (work / "part-2").write_bytes(text)  # newer, but equal
-    (work / "part-0").write_bytes((work / "part-0").read_bytes().swapcase())
-    done = run(work)
-    assert done.returncode == 0 and "2 parts made" in done.stdout
-    after = parts_of(work)
-    assert after["part-0"][0].digest != before["part-0"][0].digest
-    assert after["part-1"] == before["part-1"] and after["part-2"] == before["part-2"]
-    assert run(work, verify=True).returncode == 0
+def write(work, make=in_turn, *, out="out", **flags) -> tuple[provenance.Record, list[str]]:
+    """Makes the parts of a folder; by `make` None in processes."""
+    config = config_of(vocab_file=str(work / "vocab.txt"), **FLAGS | flags)
+    request = request_of(input_file=f"{work}/part-*", output_dir=str(work / out), nworker=2)
+    return dataset.write_dataset(request, config, make)
 
 
-@pytest.mark.gate
-def test_verify_tells_every_disagreement(work):
-    assert run(work).returncode == 0
-    (work / "out" / "part-0").unlink()
-    (work / "out" / "part-1").write_bytes(b"short")
-    data = bytearray((work / "out" / "part-2").read_bytes())
-    data[50] ^= 1
-    (work / "out" / "part-2").write_bytes(data)
-    done = run(work, verify=True)
-    assert done.returncode == 1
-    for message in (
-        "3 problems", "part-0: missing; remove it and run again", "part-1: 5 bytes, ",
-        "part-2: its content has changed since it was recorded (sha256); remove it and run",
-    ):  # fmt: skip
-        assert message in done.stderr
+def file_of(path, name, algorithm, **known) -> provenance.File:
+    content = path.read_bytes()
+    digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
+    return provenance.File(path=name, bytes=len(content), digest=digest, **known)
 
 
-def test_other_parameters_and_foreign_files_are_refused(work):
-    assert run(work).returncode == 0
-    assert "made with dupe_factor=2, now it is 3" in fails(run(work, dupe_factor=3))
+def rewrite(path, content: bytes, *, seconds: int) -> None:
+    """Changes a file so many seconds after now, or before."""
+    path.write_bytes(content)
+    os.utime(path, (time.time() + seconds,) * 2)
+
+
+def test_a_rerun_makes_what_the_record_does_not_have(work, monkeypatch):
+    for number in range(3, 7):
+        (work / f"part-{number}").write_bytes(sentences(number + 1, 4).encode())
+    out, names = work / "out", [f"part-{number}" for number in range(7)]
+    monkeypatch.setenv("MLPERF_BERT_COMMIT", "first")
+    record, made = write(work)
+    assert made == names and [record] == provenance.read(out)
+    vocabulary = file_of(work / "vocab.txt", "../vocab.txt", "sha256")
+    assert record.inputs == [
+        *(file_of(work / name, f"../{name}", "md5") for name in names), vocabulary,
+    ]  # fmt: skip
+    assert record.outputs == [
+        file_of(out / name, name, "sha256", examples=tfrecord.count_records(out / name))
+        for name in names
+    ]
+    before = {name: (out / name).read_bytes() for name in names}
+    flipped = {name: content[:50] + b"x" + content[51:] for name, content in before.items()}
+
+    (out / "part-1").unlink()
+    rewrite(out / "part-2", before["part-2"] + b"x", seconds=-9)  # a size is always looked at
+    rewrite(out / "part-3", flipped["part-3"], seconds=9)
+    rewrite(out / "part-6", flipped["part-6"], seconds=-9)  # older than the record: not read again
+    changed = "its content has changed since it was recorded (sha256)"
+    size = len(before["part-2"])
+    assert published.verify(out) == [
+        f"{out}/{told}; remove it and run again"
+        for told in (
+            "part-1: missing", f"part-2: {size + 1:,} bytes, {size:,} were recorded",
+            f"part-3: {changed}", f"part-6: {changed}",
+        )
+    ]  # fmt: skip
+
+    text = (work / "part-4").read_bytes()
+    rewrite(work / "part-4", text.swapcase(), seconds=9)
+    rewrite(work / "part-5", (work / "part-5").read_bytes(), seconds=9)
+    monkeypatch.setenv("MLPERF_BERT_COMMIT", "second")
+    assert write(work)[1] == names[1:5]
+    [again] = provenance.read(out)
+    assert [path.read_bytes() for path in sorted(out.glob("part*[0-35]"))] == [
+        before[name] for name in names if name not in ("part-4", "part-6")
+    ]
+    assert again.inputs[4] == file_of(work / "part-4", "../part-4", "md5")
+    assert again.inputs[:4] + again.inputs[5:] == record.inputs[:4] + record.inputs[5:]
+    assert again.made_with == record.made_with | {"commit": "first, second"}
+    assert write(work)[1] == []
+
+
+def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
+    def make_part(path, output, *_):
+        if output.name == "part-1":
+            time.sleep(5)  # this worker is ended
+        output.write_bytes(b"")
+        return (provenance.describe(path, output.parent, digest=""),) * 2
+
+    def lost(_):
+        raise OSError("another process has taken over")
+
+    monkeypatch.setattr(dataset, "make_part", make_part)
+    monkeypatch.setattr(dataset, "warm_up", lambda *_: None)
+    monkeypatch.setattr(DirectoryLock, "require_held", lost)
+    with pytest.raises(OSError, match="another process has taken over"):
+        write(work, None)
+    assert not (work / "out" / "part-1").exists()
+    assert provenance.read(work / "out")[0].outputs == []
+
+
+def test_other_parameters_and_foreign_files_are_refused(work, monkeypatch):
+    write(work)
+    with pytest.raises(ValueError, match="made with dupe_factor=2, now it is 3; choose"):
+        write(work, dupe_factor=3)
     (work / "vocab.txt").write_bytes(vocabulary(1).encode() + b"more\n")
-    assert "made with vocab_md5=" in fails(run(work))
+    with pytest.raises(ValueError, match="made with vocab_md5="):
+        write(work)
     (work / "out" / provenance.NAME).unlink()
-    assert "holds part-0, and no record of its origin" in fails(run(work))
+    with pytest.raises(ValueError, match="holds part-0, and no record of its origin"):
+        write(work)
     (work / "out" / provenance.NAME).write_text("{}")
-    assert "provenance.json: damaged (lacks" in fails(run(work))
+    with pytest.raises(ValueError, match=r"provenance.json: damaged \(lacks"):
+        write(work)
+    monkeypatch.setattr(dataset, "LOCK_PATIENCE_SECONDS", 0)
+    lock = DirectoryLock(work / "out")
+    assert lock.acquire()
+    with pytest.raises(ValueError, match="another process writes here"):
+        write(work)
+    lock.release()
 
 
 def test_one_failed_part_is_named_and_the_others_are_kept(work):
@@ -132,28 +182,14 @@ def test_one_failed_part_is_named_and_the_others_are_kept(work):
     assert set(parts_of(work)) == {"part-0"}
 
 
-@pytest.mark.all
-def test_a_killed_worker_ends_the_command_and_what_is_done_is_kept(repository, work):
-    words = [sys.executable, "-c", STOPPED, *command(work, nworker=1)[2:]]
-    with subprocess.Popen(words, cwd=repository, stderr=subprocess.PIPE, text=True) as running:
-        waiting.until((work / "worker").exists, running)
-        os.kill(int((work / "worker").read_text()), signal.SIGKILL)
-        errors = running.stderr.read()
-    assert running.returncode == 1 and "Traceback" not in errors
-    assert "a process was killed, perhaps for lack of memory; lower --nworker and run" in errors
-    assert {path.name for path in (work / "out").glob("*part*[0-9]")} == {"part-0"}
-    assert "2 parts made" in run(work).stdout
-
-
-@pytest.mark.gate
 def test_a_full_disk_leaves_nothing_half_written(work, small_disk):
-    assert run(work, output_dir=work / "warm").returncode == 0
-    sizes = [(work / "warm" / f"part-{n}").stat().st_size for n in range(3)]
+    write(work)
+    sizes = [(work / "out" / f"part-{n}").stat().st_size for n in range(3)]
     out = small_disk(sum(sizes[:2]) // 1024 + 40)  # the record and two parts fit in
     message = fails(run(work, output_dir=out, nworker=1))
-    assert "1 of 3 parts failed" in message
-    assert "part-2: No space left on device; make room and repeat the command" in message
+    assert f"{out}/part-2: No space left on device; make room and repeat the command" in message
     assert visible(out) == {"part-0", "part-1", "provenance.json"}
+    assert [part.path for part in provenance.read(out)[0].outputs] == ["part-0", "part-1"]
     one = run(work, output_dir=None, output_file=out / "one", nworker=None)
     assert "No space left on device" in fails(one)
     assert visible(out) == {"part-0", "part-1", "provenance.json"}
@@ -181,15 +217,6 @@ def test_usage_errors(work):
     assert not (work / "one").exists()
     only = run(work, output_dir=None, output_file=work / "x", verify=True)
     assert "--verify needs --output_dir" in fails(only)
-
-
-@pytest.mark.all
-def test_two_runs_at_once_are_refused(work):
-    lock = DirectoryLock(work / "out")
-    assert lock.acquire()
-    assert "another process writes here" in fails(run(work))
-    lock.release()
-    assert run(work).returncode == 0
 
 
 def test_no_part_and_no_output_replaces_an_input(work):
@@ -243,13 +270,8 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
 
 
 def test_a_folder_may_have_the_name_of_a_scheme(work, monkeypatch):
-    def make(missing, folder, tokenizer, config):
-        for name, path in missing.items():
-            yield {name: make_part(path, folder / name, tokenizer, config)}
-
     monkeypatch.chdir(work)
-    config = config_of(vocab_file="vocab.txt")
-    write_dataset(request_of(input_file="part-*", output_dir="./gs:out"), config, make)
+    write(Path(), out="gs:out")
     assert visible(work / "gs:out") == ALL_FILES
 
 
