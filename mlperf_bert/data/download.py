@@ -147,7 +147,7 @@ def _not_published(reason: str) -> NotServed:
 
 
 def _fetch_with_retries(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> None:
-    tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
+    tries = 0
     while True:
         before_bytes = _size_of(beside)
         try:
@@ -167,17 +167,15 @@ def _fetch_with_retries(url: str, beside: Path, at_most_bytes: int, progress: Pr
         ) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         # What brought bytes was no failure: tries and pauses begin again.
-        if _size_of(beside) > before_bytes:
-            tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
-        tries_left -= 1
-        if not tries_left:
+        tries = 1 if _size_of(beside) > before_bytes else tries + 1
+        if tries == TRIES_WITHOUT_PROGRESS:
             raise NotServed(
                 f"gave up after {TRIES_WITHOUT_PROGRESS} tries ({reason}); run again to go on "
                 "where it stopped"
             )
+        pause_seconds = 2 ** (tries - 1)
         progress.line(printable(f"{url}: {reason:.300}; trying again in {pause_seconds} s"))
         time.sleep(pause_seconds)
-        pause_seconds *= 2
 
 
 def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> None:

@@ -51,8 +51,6 @@ def pick(config: PickConfig) -> int:
     with written_beside(output_path) as file:
         position = 0
         for frame in tfrecord.read_frames(input_path):
-            if position == num_examples_to_pick:
-                break
             if int(position * ratio) > frame.index:
                 continue
             validity.require_valid_record(frame, allowed)

@@ -1,6 +1,7 @@
 """Text files to TFRecords: read, tokenize, cut and mask, encode, write beside and rename."""
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from mlperf_bert.data import example_encoder, stages
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.sentences import read_documents
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.files.whole import matching_files, written_beside
+from mlperf_bert.files.whole import written_beside
 from mlperf_bert.messages import Progress
 
 
@@ -19,19 +20,12 @@ def expand_input(input_file: str) -> list[str]:
     """The files behind globs separated by commas, each glob sorted as TensorFlow sorts.
 
     Raises:
-      ValueError: a glob matches nothing, or the evaluation text or records beside its parts.
+      ValueError: as `stages.input_files`: what lies beside parts must not become training data.
     """
-    files = []
-    for pattern in input_file.split(","):
-        if not (matches := matching_files(pattern.strip())):
-            raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
-        if others := stages.no_texts(matches):
-            raise ValueError(
-                f"--input_file: {pattern.strip()} matches {stages.listed(others)} too, which must "
-                "not become training data; give a glob of the parts alone, such as results/part-*"
-            )
-        files += matches
-    return files
+    alone = "the parts alone, such as results/part-*"
+    patterns = map(str.strip, input_file.split(","))
+    expanded = (stages.input_files(each, flag="input_file", alone=alone) for each in patterns)
+    return list(itertools.chain.from_iterable(expanded))
 
 
 def _hint(documents: Sequence[Sequence[object]], inputs: Sequence[str]) -> str | None:

@@ -7,7 +7,7 @@ import os
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -25,40 +25,34 @@ GZIP, ZSTD, PARQUET = PACKED = (".gz", ".zst", ".parquet")
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
 
-def input_files(pattern: str) -> list[str]:
+def input_files(
+    pattern: str, *, flag: str = "data", alone: str = "the raw files alone, such as text/??/wiki_??"
+) -> list[str]:
     """The sorted files behind a glob. Order matters: seeds and packing go by it.
 
     Raises:
-      ValueError: nothing matches, or files that the project has written beside texts do too.
+      ValueError: nothing matches, or files that the project has written beside texts do too: its
+        records, the evaluation text, and what stages have made of the others.
     """
     if not (files := matching_files(pattern)):
-        raise ValueError(f"--data={pattern}: no file matches; quote the glob, and check the folder")
-    if others := no_texts(files):
         raise ValueError(
-            f"--data={pattern}: matches {listed(others)} too, written beside the texts; give a "
-            "glob of the raw files alone, such as text/??/wiki_??"
+            f"--{flag}={pattern}: no file matches; quote the glob, and check the folder"
+        )
+    present = set(files)
+    others = [path for path in files if len(files) > 1 and _is_no_text(path, present)]
+    if others:
+        shown = ", ".join(map(posixpath.basename, others[:3]))
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        raise ValueError(
+            f"--{flag}={pattern}: matches {shown}{more} too, written beside the texts; give a glob "
+            f"of {alone}"
         )
     return files
 
 
-def no_texts(files: Sequence[str]) -> list[str]:
-    """Those of several files that are records or other stages' copies of the rest, by name."""
-    all_files = set(files)
-    return [
-        path
-        for path in files
-        if len(files) > 1
-        and (
-            _RECORDS.fullmatch(posixpath.basename(path))
-            or (_COPY.search(path) and _COPY.sub("", path) in all_files)
-        )
-    ]
-
-
-def listed(files: Sequence[str]) -> str:
-    """The first three names, and how many there are."""
-    shown = ", ".join(map(posixpath.basename, files[:3]))
-    return f"{shown} and {len(files) - 3} more" if len(files) > 3 else shown
+def _is_no_text(path: str, present: Set[str]) -> bool:
+    is_copy = bool(_COPY.search(path)) and _COPY.sub("", path) in present
+    return is_copy or bool(_RECORDS.fullmatch(posixpath.basename(path)))
 
 
 def read_text(path: str, *, keep_line_ends: bool = False) -> str:

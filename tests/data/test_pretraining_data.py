@@ -180,8 +180,8 @@ def test_what_lies_beside_the_parts_is_refused(tmp_path, name):
     pattern = beside_the_parts(tmp_path, name)["input_file"]
     with pytest.raises(
         ValueError,
-        match=rf"--input_file: .*results/\* matches {name} too, which must not become training "
-        "data; give a glob of the parts alone, such as results/part-",
+        match=rf"--input_file=.*results/\*: matches {name} too, written beside the texts; give a "
+        "glob of the parts alone, such as results/part-",
     ):
         expand_input(pattern)
     assert expand_input(f"{tmp_path}/results/{name}") == [f"{tmp_path}/results/{name}"]
