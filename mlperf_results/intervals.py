@@ -1,16 +1,12 @@
 """How sure a ratio of two groups of runs is: the methods behind `compare`, as functions of numbers.
 
-Welch's t on logarithms, for two groups of two runs or more: run times scatter by a factor, and two
-systems may scatter differently. Paired t on log ratios, where runs alternate. One run against a
-group: the group's own scatter, for both.
-
-All take positive figures, [..., runs], and work along the last axis, so that an oracle can ask them
-about thousands of groups at once. They return the ends of the 95% interval of log(B) - log(A), NaN
-or equal ones where the runs do not scatter.
+All are scipy's t on logarithms, because run times scatter by a factor. Welch's t for two groups of
+two runs or more: two systems may scatter differently. Paired t on log ratios, where runs alternate.
+One run against a group: the group's own scatter, for both.
 """
 
 import warnings
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import special, stats
@@ -28,31 +24,24 @@ PREDICTION = "t on logarithms, with the scatter of the group for the single run 
 NO_INTERVAL = "no interval"
 
 
-class Ends(NamedTuple):
-    """Of an interval; arrays, or scalars."""
+def of_logarithms(a: np.ndarray, b: np.ndarray, *, pairs: bool = False) -> tuple[Any, str]:
+    """Return the 95% interval of log(B) - log(A), with its ends `low` and `high`, and the method.
 
-    low: np.ndarray
-    high: np.ndarray
+    Args:
+      a, b: positive figures, [..., runs]; thousands of groups can be asked about at once.
+      pairs: whether a[..., n] and b[..., n] were measured one after the other.
 
-
-def welch(a: np.ndarray, b: np.ndarray) -> Ends:
-    """Compare the means of logarithms of two groups with two runs or more."""
-    test = stats.ttest_ind(np.log(b), np.log(a), axis=-1, equal_var=False)
-    return Ends(*test.confidence_interval(LEVEL))
-
-
-def paired(a: np.ndarray, b: np.ndarray) -> Ends:
-    """Compare figures of which a[..., n] and b[..., n] were measured one after the other."""
-    return Ends(*stats.ttest_rel(np.log(b), np.log(a), axis=-1).confidence_interval(LEVEL))
-
-
-def prediction(a: np.ndarray, b: np.ndarray) -> Ends:
-    """Compare a group with one run, which is taken to scatter as the group does."""
-    difference = np.log(b).mean(axis=-1) - np.log(a).mean(axis=-1)
-    group = np.log(a if a.shape[-1] > 1 else b)
-    num_runs = group.shape[-1]
-    error = group.std(axis=-1, ddof=1) * np.sqrt(1 + 1 / num_runs)
-    return Ends(*stats.t.interval(LEVEL, num_runs - 1, difference, error))
+    The ends are NaN or equal where the runs do not scatter.
+    """
+    log_a, log_b = np.log(a), np.log(b)
+    if pairs:
+        test, method = stats.ttest_rel(log_b, log_a, axis=-1), PAIRED
+    else:
+        # In the pooled variance a single run has no part: it is taken to scatter as the group.
+        is_single = min(a.shape[-1], b.shape[-1]) == 1
+        test = stats.ttest_ind(log_b, log_a, axis=-1, equal_var=is_single)
+        method = PREDICTION if is_single else WELCH
+    return test.confidence_interval(LEVEL), method
 
 
 def of_ratio(
@@ -69,12 +58,7 @@ def of_ratio(
         return None, NO_INTERVAL
     # Equal figures, such as counts of samples, have no scatter: scipy warns of each.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-        if pairs:
-            ends, method = paired(a, b), PAIRED
-        elif min(len(a), len(b)) > 1:
-            ends, method = welch(a, b), WELCH
-        else:
-            ends, method = prediction(a, b), PREDICTION
+        ends, method = of_logarithms(a, b, pairs=pairs)
     # They say nothing of how they would scatter.
     if not ends.low < ends.high:
         return None, NO_INTERVAL

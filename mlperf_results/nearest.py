@@ -9,11 +9,10 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.logs import SAMPLES_UNKNOWN
-from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
+from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_results import published
 from mlperf_results.published import COPIES, UNKNOWN, Entry, comparable, with_twins
@@ -141,18 +140,8 @@ def _number(value: float | None, spec: str, unit: str = "") -> str:
     return "unknown" if value is None else f"{value:{spec}}{unit}"
 
 
-def standing_of(
-    own: Entry,
-    entries: Sequence[Entry],
-    *,
-    ruleset: str = RULESETS[-1],
-    custom_rcps: Path | None = None,
-) -> Standing:
-    """Compare a system with published ones.
-
-    Raises:
-      ValueError: as `convergence.bound_of`.
-    """
+def standing_of(own: Entry, entries: Sequence[Entry]) -> Standing:
+    """Compare a system with published ones."""
     # Its own logs, as they were published, would be its nearest neighbour.
     others = [entry for entry in comparable(entries) if entry.name != own.same_logs_as]
     same_size = [entry for entry in others if entry.accelerators == own.accelerators]
@@ -172,7 +161,7 @@ def standing_of(
         minutes = own.minutes if own.accelerators is not None else None
     return Standing(
         own=own,
-        bound=convergence.bound_of(batch, ruleset, custom_rcps) if batch else None,
+        bound=convergence.bound_of(batch) if batch else None,
         neighbours=tuple(sorted(latest_first, key=lambda e: _distance(own, e))[:NUM_NEIGHBOURS]),
         minutes_place=_place_of(minutes, [e.minutes for e in same_size]),
         rate_place=_place_of(rate, rates, most_is_first=True),

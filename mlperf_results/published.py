@@ -7,6 +7,7 @@ make_published.py makes it. A row is an `Entry`: one system's runs, published or
 """
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -141,7 +142,6 @@ class Entry:
     @property
     def results(self) -> list[RunResult]:
         """The converged runs, as far as the table has them."""
-        # A row has no times of evaluations: the samples between them took as long each.
         columns = (self.run_samples, self.evaluation_samples, self.evaluation_accuracy)
         return [
             RunResult(
@@ -151,9 +151,8 @@ class Entry:
                 samples_to_converge=needed,
                 global_batch_size=self.global_batch_size,
                 evaluations=tuple(
-                    LoggedEvaluation(
-                        minutes=minutes * at / samples[-1], samples=at, accuracy=accuracy
-                    )
+                    # A row has no times of evaluations.
+                    LoggedEvaluation(minutes=math.nan, samples=at, accuracy=accuracy)
                     for at, accuracy in zip(samples, accuracies)
                 ),
                 benchmark="bert",

@@ -14,13 +14,11 @@ import io
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pages
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.logs import RECORD_NAME, has_ended, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
@@ -41,9 +39,7 @@ from mlperf_results.nearest import (
 from mlperf_results.published import CPU, Entry
 
 
-def read_own(
-    path: str, *, ruleset: str = RULESETS[-1], custom_rcps: Path | None = None
-) -> list[Entry]:
+def read_own(path: str) -> list[Entry]:
     """Return the rows on a run, a log, a campaign or a submitter's folder.
 
     Raises:
@@ -68,17 +64,17 @@ def read_own(
         if not folders:
             return [_of_run(place)]
         return [
-            entry_of(_judged(folder, ruleset, custom_rcps), org=paths.resolve(org_dir).name)
+            entry_of(_judged(folder), org=paths.resolve(org_dir).name)
             for org_dir, folder in folders
         ]
 
 
-def _judged(folder: paths.Location, ruleset: str, custom_rcps: Path | None) -> System:
+def _judged(folder: paths.Location) -> System:
     system = read_system(folder)
     # The RCP checker asks for the ten runs of a result.
     if len(system.runs) != NUM_RUNS_PER_RESULT:
         return system
-    return with_convergence(system, ruleset, custom_rcps=custom_rcps)
+    return with_convergence(system, RULESETS[-1])
 
 
 def _of_run(place: paths.Location) -> Entry:
@@ -112,36 +108,25 @@ def as_csv(entries: Sequence[Entry]) -> str:
 
 
 def page(
-    standings: Sequence[Standing],
-    entries: Sequence[Entry],
-    *,
-    ruleset: str,
-    custom_rcps: paths.Location | None = None,
-    conditions: Sequence[str] = (),
+    standings: Sequence[Standing], entries: Sequence[Entry], conditions: Sequence[str] = ()
 ) -> str:
-    """Return the page on one's systems among published ones.
+    """Return the page on one's systems, which may be none, among published ones.
 
-    Args:
-      standings: of one's own systems; may be empty.
-      entries: the published ones.
-      ruleset: whose reference convergence points are drawn, unless there are others.
-      custom_rcps: JSON file of other points.
-      conditions: by which the entries were chosen.
+    The conditions are those by which the entries were chosen.
     """
-    points = convergence.reference_points(ruleset, custom_rcps)
     limits = f", only {', '.join(conditions)}" if conditions else ""
     return pages.render(
         "standing.html",
         title="Where do I stand?",
         subtitle=f"MLPerf Training BERT: {len(entries)} published results of rounds "
         f"{published.ROUNDS[0]} to {published.ROUNDS[-1]}{limits}; reference convergence points "
-        f"of {custom_rcps.name if custom_rcps else f'ruleset {ruleset}'}",
+        f"of ruleset {RULESETS[-1]}",
         columns=("system", "minutes", "samples", "samples/s each", "unlike yours"),
         standings=standings,
         facts_of=_facts,
         words_of=official_words,
         cells_of=_cells,
-        drawn=standing_page.draw(standings, entries, points),
+        drawn=standing_page.draw(standings, entries),
         about=published.provenance(),
     )
 
@@ -174,8 +159,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the standing, write the page; return 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.standing")
     parser.add_argument("runs", nargs="*", metavar="RUN_OR_ORG_DIR")
-    parser.add_argument("--ruleset", default=RULESETS[-1])
-    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
     parser.add_argument(
         "--where",
         action="append",
@@ -186,28 +169,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", help="HTML file")
     parser.add_argument("--csv", help="file for the rows, one's own first")
     given = parser.parse_args(words_with_home(arguments))
-    custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
-    points = {"ruleset": given.ruleset, "custom_rcps": custom_rcps}
-    convergence.reference_points(**points)  # so that bad input is refused first
     entries = published.load()
     shown = chosen(entries, given.where)
     if not (given.runs or given.output or given.csv):
         raise ValueError("nothing to do: name a run, or a page with --output, or give --csv")
     with paths.reads() as inputs:
         standings = [
-            standing_of(recognised(own, entries), shown, **points)
+            standing_of(recognised(own, entries), shown)
             for path in given.runs
-            for own in read_own(path, **points)
+            for own in read_own(path)
         ]
     outputs = {"--output": given.output, "--csv": given.csv}
     # After reading: what was read must not be replaced.
-    require_free(outputs, [*inputs, given.custom_rcps])
+    require_free(outputs, inputs)
     for standing in standings:
         print("\n".join(standing.lines()))
     if given.output:
         write_whole(
             paths.with_folder_made(given.output),
-            page(standings, shown, **points, conditions=given.where),
+            page(standings, shown, given.where),
         )
     if given.csv:
         write_whole(

@@ -38,7 +38,7 @@ from bokeh.plotting import figure
 from bokeh.resources import Resources
 
 import pages
-from mlperf_bert.mlperf.convergence import ReferencePoint
+from mlperf_bert.mlperf.convergence import reference_points
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_results.nearest import Standing
 from mlperf_results.published import Entry
@@ -76,11 +76,7 @@ class Drawn:
     """Family of accelerators -> its colour in all plots."""
 
 
-def draw(
-    standings: Sequence[Standing],
-    entries: Sequence[Entry],
-    points: Mapping[int, ReferencePoint],
-) -> Drawn:
+def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> Drawn:
     """Draw all that reacts: filters, table and plots."""
     own = [standing.own for standing in standings]
     everything = [*own, *entries]  # one's own first: the table begins with them
@@ -123,7 +119,7 @@ def draw(
         "rate": _over_accelerators(
             rows, views, "rate", "samples/s per accelerator", y_range=DataRange1d(start=0)
         ),
-        "convergence": _convergence(runs, _views(runs, run_filter), points),
+        "convergence": _convergence(runs, _views(runs, run_filter)),
         "accuracy": _accuracy(curves),
         "table": _table(rows, views[0]),
     }
@@ -289,9 +285,8 @@ def _over_accelerators(
     return drawn
 
 
-def _convergence(
-    runs: ColumnDataSource, views: Sequence[CDSView], points: Mapping[int, ReferencePoint]
-) -> figure:
+def _convergence(runs: ColumnDataSource, views: Sequence[CDSView]) -> figure:
+    points = reference_points()
     drawn = _figure("global batch size", "samples to converge", x_axis_type="log")
     reference = ColumnDataSource(
         {

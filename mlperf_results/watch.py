@@ -14,7 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,72 +50,69 @@ _RATES = {
 """Keys of the MLLOG, and how a sentence on them begins."""
 
 
-def causes(
-    seen: Outlook,
-    reference: Reference,
-    *,
-    hyperparameters: Mapping[str, object],
-    first_loss: float | None = None,
-    vocab_size: int | None = None,
-) -> str:
-    """What a run knows of itself that can put it outside of the band; the end of a warning.
+@dataclass(kw_only=True)
+class Watched:
+    """A run, of which every evaluation is judged by its place among the others."""
 
-    Args:
-      seen: at one evaluation.
-      reference: the other runs.
-      hyperparameters: of the run, by their keys in the MLLOG.
-      first_loss: masked LM, of the first step; None if it is not known.
-      vocab_size: of the model; None if it is not known.
-    """
-    known = []
-    initial = reference.initial_accuracy
-    if first_loss is not None and vocab_size:
-        # Without weights a model guesses; with other labels it finds the words even less likely.
-        guessed = math.log(vocab_size)
-        if 0.95 * guessed < first_loss < 1.1 * guessed:
+    reference: Reference
+    """The runs to compare with."""
+    hyperparameters: Mapping[str, object]
+    """Of the run, by their keys in the MLLOG."""
+    others: str | None = None
+    """How the others are called; None: by their own words."""
+    first_loss: float | None = None
+    """Masked LM, of the first step; None if it is not known."""
+    vocab_size: int | None = None
+    """How many words a model without weights guesses among; None if it is not known."""
+    best: float = 0.0
+    """The best accuracy so far."""
+
+    def evaluated(
+        self, samples: float, accuracy: float, samples_per_second: float | None
+    ) -> tuple[Outlook, str]:
+        """Where the run stands at an evaluation, and what there is to say of it.
+
+        Without a rate no time is forecast.
+        """
+        self.best = max(self.best, accuracy)
+        seen = self.reference.outlook(samples, accuracy, best=self.best)
+        low, high = seen.usual
+        words = f"{self.others or self.reference.words}: {low:.4f} to {high:.4f}"
+        if seen.is_outside:
+            side = "below" if seen.is_low else "above"
+            bound = seen.band[0] if seen.is_low else seen.band[1]
+            words += f"; {accuracy:.4f} is {side} all of them (limit {bound:.4f})"
+            return seen, f"WARNING: {words}: {self._causes(accuracy)}"
+        if seen.expected is not None:
+            words += f"; {self.reference.target:.3f} expected after {_samples(seen.expected)}"
+            if samples_per_second:
+                words += f", in {_duration((seen.expected[1] - samples) / samples_per_second)}"
+        return seen, words
+
+    def _causes(self, accuracy: float) -> str:
+        """What a run knows of itself that can put it outside of the band."""
+        known = []
+        initial = self.reference.initial_accuracy
+        if self.first_loss is not None and self.vocab_size:
+            # Without weights a model guesses; with other labels it finds the words even less
+            # likely.
+            guessed = math.log(self.vocab_size)
+            if 0.95 * guessed < self.first_loss < 1.1 * guessed:
+                known.append(
+                    f"the weights are not loaded: the loss of the first step was "
+                    f"{self.first_loss:.2f}, a guess among {self.vocab_size:,} words has "
+                    f"{guessed:.2f}; check --init_checkpoint"
+                )
+        elif initial is not None and accuracy < initial - 0.05:
             known.append(
-                f"the weights are not loaded: the loss of the first step was {first_loss:.2f}, a "
-                f"guess among {vocab_size:,} words has {guessed:.2f}; check --init_checkpoint"
+                f"the weights are not loaded: the initial checkpoint alone has {initial}; "
+                "check --init_checkpoint"
             )
-    elif initial is not None and seen.accuracy < initial - 0.05:
-        known.append(
-            f"the weights are not loaded: the initial checkpoint alone has {initial}; "
-            "check --init_checkpoint"
-        )
-    for key, usual in reference.hyperparameters.items():
-        value = hyperparameters.get(key)
-        if isinstance(value, int | float) and key in _RATES and value != usual:
-            known.append(f"{_RATES[key]} is {value:g}, theirs {usual:g}")
-    return "; ".join(known) or "nothing that the run knows of itself says why"
-
-
-def in_words(
-    seen: Outlook,
-    reference: Reference,
-    *,
-    others: str | None = None,
-    samples_per_second: float | None,
-) -> str:
-    """Where a run stands, and when it will be at its target.
-
-    Args:
-      seen: at one evaluation.
-      reference: the other runs.
-      others: how these are called; None: as they are.
-      samples_per_second: of the run; None: no time is forecast.
-    """
-    low, high = seen.usual
-    words = f"{others or reference.words}: {low:.4f} to {high:.4f}"
-    if seen.is_outside:
-        side = "below" if seen.is_low else "above"
-        bound = seen.band[0] if seen.is_low else seen.band[1]
-        return f"{words}; {seen.accuracy:.4f} is {side} all of them (limit {bound:.4f})"
-    if seen.expected is None:
-        return words
-    words += f"; {reference.target:.3f} expected after {_samples(seen.expected)}"
-    if samples_per_second:
-        words += f", in {_duration((seen.expected[1] - seen.samples) / samples_per_second)}"
-    return words
+        for key, usual in self.reference.hyperparameters.items():
+            value = self.hyperparameters.get(key)
+            if isinstance(value, int | float) and key in _RATES and value != usual:
+                known.append(f"{_RATES[key]} is {value:g}, theirs {usual:g}")
+        return "; ".join(known) or "nothing that the run knows of itself says why"
 
 
 def _samples(expected: tuple[float, float, float]) -> str:
@@ -133,61 +130,42 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Watch(Observer):
     """Says at every evaluation where a run stands; warns, or ends it, if it is outside."""
 
-    reference: Reference
-    """The runs to compare with."""
-    _: KW_ONLY
+    run: Watched
     batch_size: int
     """Samples of a step."""
-    hyperparameters: Mapping[str, object]
-    """Of the run, by their keys in the MLLOG."""
-    vocab_size: int
-    """How many words a model without weights guesses among."""
     ends_hopeless: bool = False
     """Ends a run that is below the band."""
 
     def __post_init__(self) -> None:
         """Has seen nothing yet."""
-        self._best = 0.0
         self._is_hopeless = False
-        self._first_loss: float | None = None
         self._began = (0, math.nan)
 
     def begin(self, step: int) -> None:
         """Starts to count the time; the first loss says nothing of a run that goes on."""
         self._began = (step, time.monotonic())
-        self._first_loss = math.nan if step else None
+        self.run.first_loss = math.nan if step else None
 
     def at(self, trained: Trained) -> str | None:
         """Takes the first loss; ends the run if its last evaluation was hopeless."""
-        if self._first_loss is None:
-            self._first_loss = float(trained.figures[0, LOSSES.index("masked_lm_loss")])
+        if self.run.first_loss is None:
+            self.run.first_loss = float(trained.figures[0, LOSSES.index("masked_lm_loss")])
         return OVER if self._is_hopeless and self.ends_hopeless else None
 
     def evaluated(self, step: int, evaluation: "Evaluation") -> str:
         """What there is to say of an evaluation."""
-        samples, accuracy = step * self.batch_size, evaluation.masked_lm_accuracy
-        self._best = max(self._best, accuracy)
-        seen = self.reference.outlook(samples, accuracy, best=self._best)
-        # Above the band is odd, and no reason to end a run.
-        self._is_hopeless = seen.is_low
         began_step, began = self._began
         seconds = time.monotonic() - began
         rate = (step - began_step) * self.batch_size / seconds if seconds > 0 else None
-        words = in_words(seen, self.reference, samples_per_second=rate)
-        if not seen.is_outside:
-            return words
-        why = causes(
-            seen,
-            self.reference,
-            hyperparameters=self.hyperparameters,
-            first_loss=self._first_loss,
-            vocab_size=self.vocab_size,
+        seen, words = self.run.evaluated(
+            step * self.batch_size, evaluation.masked_lm_accuracy, rate
         )
-        words = f"WARNING: {words}: {why}"
+        # Above the band is odd, and no reason to end a run.
+        self._is_hopeless = seen.is_low
         if self._is_hopeless and self.ends_hopeless:
             words += "; --stop_if_hopeless ends the run"
         return words
@@ -227,11 +205,10 @@ def observer(config: "RunConfig", words: Sequence[str]) -> Watch:
         "opt_epsilon": config.optimizer.epsilon,
         "num_warmup_steps": config.num_warmup_steps,
     }
+    vocab_size = int(str(model["vocab_size"]))
     return Watch(
-        others,
+        run=Watched(reference=others, hyperparameters=hyperparameters, vocab_size=vocab_size),
         batch_size=config.train_batch_size,
-        hyperparameters=hyperparameters,
-        vocab_size=int(str(model["vocab_size"])),
         ends_hopeless=given.stop_if_hopeless,
     )
 
@@ -283,23 +260,22 @@ def lines(run: RunResult, reference: Reference) -> list[tuple[str, bool]]:
     Raises:
       ValueError: the log does not say after how many samples its evaluations were.
     """
-    told, best = [], 0.0
+    told = []
+    watched = Watched(reference=reference, hyperparameters=run.hyperparameters, others="others")
     for evaluation in run.evaluations:
-        if evaluation.samples is None:
+        samples, accuracy, seconds = (
+            evaluation.samples,
+            evaluation.accuracy,
+            60 * evaluation.minutes,
+        )
+        if samples is None:
             raise ValueError(
                 f"{run.path}: its epoch_num does not count samples: nothing says when an "
                 "evaluation was"
             )
-        best = max(best, evaluation.accuracy)
-        seen = reference.outlook(evaluation.samples, evaluation.accuracy, best=best)
-        seconds = 60 * evaluation.minutes
-        rate = seen.samples / seconds if seconds > 0 else None
-        words = in_words(seen, reference, others="others", samples_per_second=rate)
-        if seen.is_outside:
-            why = causes(seen, reference, hyperparameters=run.hyperparameters)
-            words = f"WARNING: {words}: {why}"
-        line = f"after {seen.samples:,.0f} samples: {seen.accuracy:.4f}; {words}"
-        told.append((line, seen.is_outside))
+        rate = samples / seconds if seconds > 0 else None
+        seen, words = watched.evaluated(samples, accuracy, rate)
+        told.append((f"after {samples:,.0f} samples: {accuracy:.4f}; {words}", seen.is_outside))
     return told
 
 

@@ -1,6 +1,7 @@
 """A campaign of two variants that run in turn, over a stand-in for run_pretraining.py."""
 
 import json
+import shutil
 import statistics
 from pathlib import Path
 
@@ -93,6 +94,10 @@ def test_compare_reads_the_folder_as_pairs(alternate, tmp_path, capsys):
     assert "95% intervals of B/A by paired t on logarithms, 5 pairs\n" in whole
     assert compare.main([str(tmp_path / "ab" / name) for name in ("old", "new")]) == 0
     assert capsys.readouterr().out == whole
+    # Runs of two campaigns are no pairs: they never met the same moods of the machine.
+    shutil.copytree(tmp_path / "ab", tmp_path / "cd")
+    assert compare.main([str(tmp_path / "ab" / "old"), str(tmp_path / "cd" / "new")]) == 0
+    assert "95% intervals of B/A by Welch's t on logarithms\n" in capsys.readouterr().out
     assert compare.main([str(tmp_path / "ab"), str(tmp_path / "ab" / "old")]) == 1
     assert (
         "ab: holds A and B, whose runs alternate; compare takes it alone" in capsys.readouterr().err

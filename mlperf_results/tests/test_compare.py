@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,24 @@ FAST = [18.0, 18.5, 19.5, 19.0, 18.2]
 
 def compared(a, b, **options):
     return compare.compare(sides.read_side(str(a)), sides.read_side(str(b)), **options)
+
+
+def write_campaign(folder, all_minutes, *, hosts=(), python="3.11", flags=None, **log):
+    """A campaign whose runs have host after host; their input was made on another one."""
+    for number, minutes in enumerate(all_minutes):
+        run = folder / "runs" / str(number)
+        write_log(run / "bert.log", minutes, **log)
+        parameters = {"output_dir": str(run), "seed": number, "device": flags or {}}
+        record = {"status": "success", "parameters": parameters}
+        (run / "run.json").write_text(json.dumps(record))
+        if hosts:
+            host = {"host": hosts[number % len(hosts)], "python": python, "image": ""}
+            step = {"step": "a step", "inputs": [], "outputs": [], "parameters": {}}
+            made_with = ({"host": "of the data", "python": "2.7"}, host)
+            records = {"records": [step | {"made_with": each} for each in made_with]}
+            (run / "provenance.json").write_text(json.dumps(records))
+    (folder / "campaign.json").write_text("{}")
+    return folder
 
 
 def test_an_interval_is_that_of_welchs_test_on_logarithms(tmp_path):
@@ -37,21 +56,25 @@ def test_an_interval_is_that_of_welchs_test_on_logarithms(tmp_path):
 def test_one_run_is_compared_with_the_scatter_of_the_others():
     a, b = np.array(SLOW), np.array(FAST)
     # A regression on whether a run is of B has the scatter of A alone as its residuals.
-    one = intervals.prediction(a, b[:1])
+    one, _ = intervals.of_logarithms(a, b[:1])
     regression = stats.linregress([0] * 5 + [1], np.log([*SLOW, FAST[0]]))
     half = stats.t.ppf(0.975, 4) * regression.stderr
     assert one == pytest.approx((regression.slope - half, regression.slope + half))
 
 
-def test_the_further_runs_that_are_named_tell_the_difference_in_four_of_five_cases():
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_further_runs_that_are_named_tell_the_difference_in_four_of_five_cases(pairs):
     """By drawing 4,000 times from normal logarithms of that scatter; 3 standard errors of 0.8."""
     a, b = np.array([19.7, 20.0, 20.6]), np.array([19.6, 20.1, 20.3])
-    count = intervals.more_runs(a, b, difference=0.03)
+    if pairs:  # a machine that slows down; a and b scatter much more than their ratio
+        a, b = a * [1, 1.2, 1.5], b * [1, 1.2, 1.5]
+    count = intervals.more_runs(a, b, difference=0.03, pairs=pairs)
+    scatter = [np.log(b / a).std(ddof=1), 0.0] if pairs else [np.log(x).std(ddof=1) for x in (a, b)]
     rng = np.random.default_rng(1)
     power = []
     for num_runs in (3 + count - 1, 3 + count):
-        drawn = [np.exp(rng.normal(size=(4000, num_runs)) * np.log(x).std(ddof=1)) for x in (a, b)]
-        found = intervals.welch(drawn[0], 1.03 * drawn[1])
+        drawn = [np.exp(rng.normal(size=(4000, num_runs)) * each) for each in scatter]
+        found, _ = intervals.of_logarithms(drawn[0], 1.03 * drawn[1], pairs=pairs)
         power.append(np.mean((found.low > 0) | (found.high < 0)))
     assert power[0] < 0.8 + 0.019 and power[1] > 0.8 - 0.019
     assert power[0] < power[1]
@@ -98,21 +121,29 @@ def test_every_figure_has_its_words(tmp_path):
 
 
 def test_energy_is_compared_only_of_the_same_parts(tmp_path):
-    def campaign_of(name, factor, parts):
+    def campaign_of(name, factor, *all_parts):
+        folder = write_campaign(tmp_path / name, SLOW)
         for number, minutes in enumerate(SLOW):
-            log = tmp_path / name / "runs" / str(number) / "bert.log"
+            log = folder / "runs" / str(number) / "bert.log"
+            parts = all_parts[number % len(all_parts)]
             write_log(log, minutes * factor, joules=9e6 * minutes * factor, parts=parts)
-        (tmp_path / name / "campaign.json").write_text("{}")
-        return tmp_path / name
+        return folder
 
     a, b = campaign_of("a", 1, "system"), campaign_of("b", 0.8, "system")
     found = compared(a, b).change_of("energy")
     assert found.ratio == pytest.approx(0.8, abs=0.001) and found.figure.unit == "kWh"
     assert found.verdict.startswith("B takes 20.0% less energy (")
-    other = compared(a, campaign_of("c", 0.8, "GPUs"))
-    assert other.not_compared == (
-        "energy: not compared, not the same parts of the system were measured in all runs",
-    )
+    why = "energy: not compared, not the same parts of the system were measured in all runs"
+    mixed = campaign_of("d", 0.9, "GPUs", "system"), campaign_of("e", 0.8, "GPUs", "system")
+    for sides_of_other_parts in ((a, campaign_of("c", 0.8, "GPUs")), mixed):
+        assert compared(*sides_of_other_parts).not_compared == (why,)
+    # What a killed run took after its last checkpoint is not known.
+    log = a / "runs" / "0" / "bert.log"
+    killed = '"of": "run", "at_least": "killed"}}\n'
+    log.write_text(log.read_text().replace('"of": "run"}}\n', killed))
+    found = compared(a, b).change_of("energy")
+    assert found.num_runs == (4, 5)
+    assert found.a == pytest.approx(2.5 * stats.gmean(SLOW[1:]))
 
 
 def test_the_energy_of_a_vendors_runs_is_that_of_their_logs_of_power(tmp_path):
@@ -197,31 +228,21 @@ def test_another_batch_is_told_and_another_division_compares_rates_alone(tmp_pat
 
 
 def test_hosts_that_differ_are_told(tmp_path, call):
-    def side(name, minutes, host):
-        for number, each in enumerate(minutes):
-            folder = tmp_path / name / "runs" / str(number)
-            write_log(folder / "bert.log", each)
-            made_with = {"host": host, "python": f"3.1{len(host)}", "image": ""}
-            record = {"step": "a run", "inputs": [], "outputs": [], "parameters": {}}
-            records = {"records": [{**record, "made_with": made_with}]}
-            (folder / "provenance.json").write_text(json.dumps(records))
-            parameters = {"output_dir": str(folder), "device": {"jit_compile": name == "b"}}
-            run = {"status": "success", "parameters": parameters}
-            (folder / "run.json").write_text(json.dumps(run))
-        (tmp_path / name / "campaign.json").write_text("{}")
-
-    side("a", SLOW, "x"), side("b", FAST, "x"), side("c", FAST, "yy")
-    same = call("a", "b")[1]
-    assert "OTHER HOSTS" not in same and "not recorded" not in same
-    assert "unlike in device.jit_compile: False -> True\n" in same
-    assert "ON OTHER HOSTS, to which differences below may be due:\n  host: x -> yy\n" in (
-        other := call("a", "c")[1]
-    )
-    assert "unlike in python: 3.11 -> 3.12\n" in other
+    """By the last record of each run; which run was on which host is no difference."""
+    write_campaign(tmp_path / "a", SLOW, hosts="xz", flags={"jit": False})
+    write_campaign(tmp_path / "b", FAST, hosts="zx", flags={"jit": True})
+    write_campaign(tmp_path / "c", FAST, hosts=["yy"], python="3.12", flags={"jit": False})
+    write_campaign(tmp_path / "d", FAST, flags={"jit": True})
+    head, others = "A: a: 5 runs\nB: {}: 5 runs\n", "ON OTHER HOSTS, to which differences below may"
+    beginnings = {
+        "b": "unlike in device.jit: False -> True\n  time to train",
+        "c": f"{others} be due:\n  host: x or z -> yy\nunlike in python: 3.11 -> 3.12\n  time to",
+        "d": "on which hosts they ran is not recorded of both\nunlike in device.jit: False -> True",
+    }
+    for name, lines in beginnings.items():
+        assert call("a", name)[1].startswith(head.format(name) + lines)
     logs = (f"{name}/runs/0/bert.log" for name in ("a", "c"))
     assert "  host: x -> yy\n" in call(*logs)[1]
-    write_results(tmp_path / "d", FAST)
-    assert "on which hosts they ran is not recorded of both" in call("a", "d")[1]
 
 
 def test_bad_input_is_told_in_one_line(tmp_path, call):
@@ -288,13 +309,23 @@ def test_the_exit_code_says_whether_b_is_slower(tmp_path, call, minutes, code, w
     assert call("a", "b", *by_rate)[0] == code
 
 
+def test_the_difference_that_is_asked_for_is_the_one_that_more_runs_would_tell(tmp_path, call):
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", SLOW[1:])
+    for words, told in ([], "3%"), (["--fail_if_slower=2%"], "2%"):
+        assert f" of each would tell a difference of {told}\n" in call("a", "b", *words)[1]
+
+
 def test_a_published_result_is_a_side_by_its_name(call):
     code, printed, _ = call("4.0/Supermicro/AS-8125GS-TNHR-1", "4.1/Supermicro/AS-8125GS-TNHR-1")
     assert code == 0 and "B: 4.1/Supermicro/AS-8125GS-TNHR-1: 10 runs" in printed
     twin = "3.0/Dell/XE8640x4H100-SXM-80GB", "3.1/Dell/XE8640x4H100-SXM-80GB"
     assert "are the same runs, time for time" in call(*twin)[2]
-    failed = next(entry.name for entry in published.load() if not entry.run_minutes)
+    entries = published.load()
+    failed = next(entry.name for entry in entries if not entry.run_minutes)
     assert "no run of this published result has converged" in call(failed, twin[0])[2]
+    partly = replace(entries[-1], runs=entries[-1].runs_converged + 2)
+    assert sides.side_of_entry(partly).left_out == ("a run: did not converge",) * 2
 
 
 def test_a_resumed_run_is_left_out_and_folders_of_runs_are_sides(tmp_path, call):

@@ -16,14 +16,21 @@ CURVE = [[1.0, 2.0], [0.3, 0.7]]
 
 
 def test_runs_of_ones_own_are_a_band(tmp_path, capsys):
+    """Up to the least accuracy with which one ended; one that was aborted is none of them."""
     folder = write_runs(tmp_path / "campaign", (10, 11, 12, 12))
+    for number, accuracies in enumerate(([0.5, 0.45, 0.6, 0.74], [0.3, 0.4]), start=4):
+        (folder / "runs" / str(number)).mkdir()
+        write_log(folder / "runs" / str(number) / "bert.log", accuracies)
     others = other_runs.own_reference(folder)
-    assert len(others) == 4 and others.target == 0.73
+    assert len(others) == 5 and others.target == 0.73
     assert others.margins.slack >= other_runs.SLACK
     log = folder / "runs" / "0" / "bert.log"
     saved = tmp_path / "band.json"
     assert watch.main([str(log), f"--reference={folder}", f"--save={saved}"]) == 0
     again = other_runs.own_reference(str(saved))
+    for name in ("samples", "accuracy"):
+        for curve, saved_curve in zip(others.curves, again.curves, strict=True):
+            assert np.array_equal(getattr(curve, name), getattr(saved_curve, name))
     samples = others.curves[0].samples[-1]
     assert again.band(samples / 2) == others.band(samples / 2)
     assert "expected after" in capsys.readouterr().out

@@ -3,11 +3,14 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import pandas
 import pytest
 from mlperf_logging.result_summarizer import result_summarizer
 
+from mlperf_bert.submission import official
+from mlperf_bert.submission.verdict import System
 from mlperf_results import make_published, nearest, published
 from mlperf_results.published import Entry, family_of, with_twins
 from tests.mlperf.example_log import write_log
@@ -120,7 +123,8 @@ def generated_round(tmp_path):
         for number in range(3):
             log = logs / f"result_{number}.txt"
             if name == "counts-samples":
-                write_log(log, [*[0.4, 0.5, 0.73][: number + 1], 0.73], num_layers=24)
+                accuracies = ([0.4, 0.6, 0.73], [0.5, 0.73], [0.3, 0.4, 0.5, 0.73])[number]
+                write_log(log, accuracies, num_layers=24)
             else:
                 write_epochs(log, minutes=10 + number, train_samples=3_000_000 + number)
     (systems / "counts-epochs.json").write_text(
@@ -164,11 +168,45 @@ def test_generated_logs_of_two_dialects(clone):
     )
     assert (epochs.family, epochs.frameworks) == ("A100 PCIe", ("PyTorch",))
     assert samples.samples_source == "epoch_num"
-    assert samples.run_samples == (300_160, 450_240, 450_240)
-    assert samples.curve == [(150_080, 0.4), (300_160, 0.5), (450_240, 0.73)]
-    assert [len(each) for each in samples.evaluation_accuracy] == [2, 3, 3]
-    assert (samples.runs, samples.runs_converged, samples.num_weights) == (4, 3, 398)
+    assert samples.run_samples == (450_240, 300_160, 600_320)
+    assert samples.curve == [(150_080, 0.4), (300_160, 0.6), (450_240, 0.73)]
+    assert [len(each) for each in samples.evaluation_accuracy] == [3, 2, 4]
+    counts = (samples.runs, samples.runs_converged, samples.runs_missing, samples.num_weights)
+    assert counts == (4, 3, 0, 398)
+    # The one that failed is the slowest, and is left out as the fastest is.
+    _, *counted = sorted(samples.run_minutes)
+    assert samples.minutes == pytest.approx(sum(counted) / 2, abs=1e-4)
     assert samples.notes == "result_3.txt: no line starts with :::MLLOG, so this is no MLPerf log"
+
+
+def test_closed_results_of_ten_runs_are_judged_and_the_reviews_scaling_counts(clone, monkeypatch):
+    """Also if one of the ten did not converge."""
+    asked = []
+
+    def check_rcp(folder, ruleset, *, by_train_samples=False):
+        asked.append((folder.parent.name, ruleset, by_train_samples))
+        return official.RcpVerdict(True, "RCP found", None, None, None, 1.5)
+
+    monkeypatch.setattr(make_published, "check_rcp", check_rcp)
+    of_three = make_published.read_round(clone, "3.0")
+    assert not asked and [entry.rcp for entry in of_three] == [None, None]
+    for system in ("counts-epochs", "counts-samples"):
+        logs = clone / "here" / "results" / system / "bert"
+        for number in range(3 if system == "counts-epochs" else 4, 10):
+            shutil.copy(logs / "result_0.txt", logs / f"result_{number}.txt")
+    epochs, samples = make_published.read_round(clone, "3.0")
+    assert sorted(asked) == [
+        ("counts-epochs", "3.0.0", False),
+        ("counts-epochs", "3.0.0", True),
+        ("counts-samples", "3.0.0", False),
+    ]
+    assert (epochs.rcp, epochs.rcp_unaided) == ("passed, RCP found",) * 2
+    assert (samples.rcp, samples.rcp_unaided) == ("passed, RCP found", None)
+    rcp = official.RcpVerdict(True, "RCP found", None, None, None, 1.5)
+    runs = tuple(samples.results)
+    for scaling, expected in ((None, 1.5), (2.0, 2.0)):
+        found = make_published.entry_of(System(name="box", runs=runs, rcp=rcp), scaling=scaling)
+        assert found.rcp_scaling_factor == expected
 
 
 def write_power(clone, *lines, switch=("interconnect_power_est", 50.0), num_nodes=2):

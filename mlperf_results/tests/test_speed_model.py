@@ -200,6 +200,9 @@ def test_an_interval_is_wider_far_from_all_counts(known):
 
     assert width(48) < width(512) < width(4096)
     assert width(8) < width(512)
+    rows = np.flatnonzero(np.isin(known.place[:, COUNT], [3, 5]))  # 8 and 32
+    far = [known.doublings(np.log2([count, 1, 1]), rows) for count in (8, 12, 48, 128, 1)]
+    assert far == [1, 1, 1, 2, 3]
 
 
 def test_a_family_with_errors_of_its_own_has_an_interval_of_its_own(known):

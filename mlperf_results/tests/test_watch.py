@@ -153,15 +153,16 @@ def evaluation(accuracy, loss=2.0):
     )
 
 
-def watched(others, accuracy, *, first, rate=0.001, ends=False):
-    """What is said after 500 steps of 1,000 samples, and how the loop goes on."""
-    watcher = watch.Watch(
-        others,
-        batch_size=1000,
-        hyperparameters={"opt_base_learning_rate": rate},
-        vocab_size=30522,
-        ends_hopeless=ends,
+def watch_of(others, *, rate=0.001, ends=False):
+    run = watch.Watched(
+        reference=others, hyperparameters={"opt_base_learning_rate": rate}, vocab_size=30522
     )
+    return watch.Watch(run=run, batch_size=1000, ends_hopeless=ends)
+
+
+def watched(others, accuracy, *, first, **options):
+    """What is said after 500 steps of 1,000 samples, and how the loop goes on."""
+    watcher = watch_of(others, **options)
     watcher.begin(0)
     figures = np.zeros((500, len(FIGURES)))
     figures[0, FIGURES.index("masked_lm_loss")] = first
@@ -169,6 +170,13 @@ def watched(others, accuracy, *, first, rate=0.001, ends=False):
     assert watcher.at(trained) is None
     words = watcher.evaluated(500, evaluation(accuracy))
     return words, watcher.at(replace(trained, before=500, step=510))
+
+
+def test_a_run_that_was_at_the_target_is_not_expected_there_again(others):
+    watcher = watch_of(others)
+    watcher.begin(0)
+    said = [watcher.evaluated(1400, evaluation(accuracy)) for accuracy in (0.7, 0.72, 0.7)]
+    assert ["expected after" in words for words in said] == [True, False, False]
 
 
 def test_a_healthy_run_is_told_when_it_will_be_done(others):
@@ -205,7 +213,7 @@ def test_a_run_above_the_band_is_warned_and_goes_on(others):
 def test_a_run_that_goes_on_is_judged_by_its_own_steps_alone(others, monkeypatch):
     clock = types.SimpleNamespace(monotonic=iter([0.0, 5.0, 10.0]).__next__)
     monkeypatch.setattr(watch, "time", clock)
-    watcher = watch.Watch(others, batch_size=1000, hyperparameters={}, vocab_size=30522)
+    watcher = watch_of(others)
     watcher.begin(400)
     figures = np.full((100, len(FIGURES)), 10.4)
     watcher.at(Trained(before=400, step=500, figures=figures, seconds=1.0))
@@ -267,6 +275,10 @@ def test_a_log_with_nothing_to_compare_it_with_is_refused(tmp_path, change):
 def test_what_is_no_reference_is_one_line(tmp_path, refusal):
     write_runs(tmp_path / "two", (10, 11))
     log = write_log(tmp_path / "bert.log", [0.38, 0.73])
+    write_runs(tmp_path / "others", (10, 11, 12))
+    other = write_log(tmp_path / "other.log", [0.38, 0.73], max_sequence_length=128)
+    has_128 = f"{other}: has tokens 128, the runs of {tmp_path}/others have 512; give runs like it"
+    assert has_128 in refusal(watch, other, f"--reference={tmp_path / 'others'}")
     for name, reason in [
         ("two", "2 of its runs have reached the target 0.73; 3 are the fewest"),
         ("missing", "missing: there is no such file or folder; give"),

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from demo.campaign import REFERENCE_POINTS as RCPS
 from mlperf_bert.submission import report
 from mlperf_results import compare, make_published, standing, watch
 from tests.mlperf.example_log import write_log
@@ -19,9 +18,8 @@ def org_dir(tmp_path, monkeypatch) -> Path:
     results.mkdir(parents=True)
     for number in range(3):
         write_log(results / f"result_{number}.txt", [0.5, 0.6, 0.73], seed=number)
-    for name in ("rcps.json", "../other/bert.log"):
-        (results.parents[2] / name).parent.mkdir(exist_ok=True)
-        shutil.copy(RCPS, results.parents[2] / name)
+    (tmp_path / "other").mkdir()
+    shutil.copy(results / "result_0.txt", tmp_path / "other" / "bert.log")
     monkeypatch.chdir(results.parents[2])
     return results.parents[2]
 
@@ -39,7 +37,6 @@ REPLACING = [
     (compare, [LOG, "--write_baseline=link.json"], "../other/bert.log"),
     (standing, [".", f"--output={ITSELF}"], None),
     (standing, [".", "--csv=link.json"], LOG),
-    (standing, ["--custom_rcps=rcps.json", "--output=rcps.json"], None),
     (report, [".", "--output=link.html"], LOG),  # the numbers, link.json
     (watch, ["--reference=.", "--save=link.json"], LOG),
     (make_published, [".", f"--output={ITSELF}"], None),
