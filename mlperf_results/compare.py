@@ -31,13 +31,12 @@ import numpy as np
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.logs import in_words
+from mlperf_bert.mlperf.logs import RunResult, in_words
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.run_logs import require_free
 from mlperf_results import intervals
 from mlperf_results.sides import (
     MACHINE,
-    MeasuredRun,
     Side,
     differing,
     read_alternating,
@@ -54,7 +53,7 @@ TIME_TO_TRAIN, SAMPLES_PER_SECOND = "time_to_train", "samples_per_second"
 _MOST_DIFFERENCES_SHOWN = 8
 _MANY_TIMES = 2
 """Percentages are of no help from there on."""
-FigureOf = Callable[[MeasuredRun], float | None]
+FigureOf = Callable[[RunResult], float | None]
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,16 @@ FIGURES = {
         ),
         Figure(
             "samples_to_converge", "samples to converge", "samples",
-            lambda run: run.samples_to_converge, "needs {} fewer samples", "needs {} more samples",
+            lambda run: run.samples_to_converge or None,
+            "needs {} fewer samples", "needs {} more samples",
         ),
         Figure(
             SAMPLES_PER_SECOND, "samples/s", "samples/s",
             lambda run: run.samples_per_second, "is {} slower", "is {} faster",
         ),
         Figure(
-            "energy", "energy", "kWh", lambda run: run.joules and run.joules / 3.6e6,
+            "energy", "energy", "kWh",
+            lambda run: run.energy.joules / 3.6e6 if run.energy and run.energy.joules else None,
             "takes {} less energy", "takes {} more energy",
         ),
     )
@@ -222,7 +223,7 @@ def _other_task(a: Side, b: Side) -> list[str]:
 
 def _require_comparable(a: Side, b: Side) -> None:
     measured = [
-        sorted((run.minutes or 0, run.samples_per_second or 0) for run in side.runs)
+        sorted((run.minutes, run.samples_per_second or 0) for run in side.runs.values())
         for side in (a, b)
     ]
     # As resubmitted results do: every interval would hold "no change", and mean nothing.
@@ -241,7 +242,10 @@ def _require_comparable(a: Side, b: Side) -> None:
 
 def _why_not(figure: str, a: Side, b: Side) -> str:
     if figure == "energy":
-        parts = [{run.measured_parts for run in side.runs if run.joules} for side in (a, b)]
+        parts = [
+            {tuple(sorted(run.energy.parts)) for run in side.runs.values() if run.energy}
+            for side in (a, b)
+        ]
         if parts[0] != parts[1] or len(parts[0]) > 1:
             return "not the same parts of the system were measured in all runs"
     # An open run may have another target or model; its rate is still its rate.
@@ -253,11 +257,11 @@ def _why_not(figure: str, a: Side, b: Side) -> str:
 def _parts_of(a: Side, b: Side) -> list[Figure]:
     """Return the parts of the ledger as figures: of a million samples, or of a run."""
     # Runs need different numbers of samples: of so many a second says more than of a run.
-    timed = [run for side in (a, b) for run in side.runs if run.seconds]
+    timed = [run for side in (a, b) for run in side.runs.values() if run.seconds]
     by_samples = all(run.samples_to_converge for run in timed)
 
     def seconds_of(kind: str) -> FigureOf:
-        def of(run: MeasuredRun) -> float | None:
+        def of(run: RunResult) -> float | None:
             if not run.seconds:
                 return None
             samples = by_samples and run.samples_to_converge
@@ -276,7 +280,8 @@ def _parts_of(a: Side, b: Side) -> list[Figure]:
 def _values(a: Side, b: Side, of: FigureOf) -> tuple[np.ndarray, np.ndarray, bool]:
     """Return a figure of the runs of both, and whether they are pairs, in the same order."""
     of_a, of_b = (
-        {run.name: value for run in side.runs if (value := of(run)) is not None} for side in (a, b)
+        {name: value for name, run in side.runs.items() if (value := of(run)) is not None}
+        for side in (a, b)
     )
     both = [name for name in of_a if name in of_b]
     alternate = a.alternates_in is not None and a.alternates_in == b.alternates_in
@@ -390,23 +395,17 @@ def share_of(text: str) -> float:
 
 
 def _sides(given: argparse.Namespace) -> tuple[Side, Side]:
-    if given.baseline is not None:
-        if len(given.sides) != 1:
-            raise ValueError("--baseline is A: give B alone")
-        return read_baseline(given.baseline), read_side(given.sides[0])
     names: Sequence[str] = given.sides
     # The folder of alternating campaigns holds both.
-    if len(names) == 1:
-        variants = read_alternating(names[0])
-        if variants is None:
-            raise ValueError(f"{names[0]}: give B too, or --baseline=FILE or --write_baseline=FILE")
-        names = variants
-    if len(names) != 2:
-        raise ValueError(f"{len(names)} given: give A and B")
-    # Also by a link, or with ./ in front.
-    if len({str(paths.resolve(paths.location(name))) for name in names}) == 1:
-        raise ValueError(f"A and B are both {names[0]}; give two")
-    return read_side(names[0]), read_side(names[1])
+    if given.baseline is None and len(names) == 1:
+        names = read_alternating(names[0]) or names
+    if len(names) + (given.baseline is not None) != 2:
+        raise ValueError(
+            f"{', '.join(names)}: give A and B, or B alone with --baseline=FILE, or A alone with "
+            "--write_baseline=FILE"
+        )
+    first = read_baseline(given.baseline) if given.baseline else read_side(names[0])
+    return first, read_side(names[-1])
 
 
 @ends_in_one_line("compare")

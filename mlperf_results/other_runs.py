@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -170,11 +171,7 @@ class Reference:
 
     def usual(self, samples: float) -> tuple[float, float]:
         """Between which accuracies nine of ten of the runs are after so many samples."""
-        # Between two points of the grid, without drawing every run again.
-        place = np.interp(samples, self._grid, np.arange(_NUM_POINTS))
-        left = min(int(place), _NUM_POINTS - 2)
-        before, after = self._rows[:, left], self._rows[:, left + 1]
-        low, high = np.quantile(before + (place - left) * (after - before), _USUAL)
+        low, high = np.quantile([self._at(row, samples) for row in self._rows], _USUAL)
         return float(low), float(high)
 
     def forecast(self, samples: float, best: float) -> tuple[float, float, float]:
@@ -253,16 +250,6 @@ def _words(wanted: int, batches: Sequence[int]) -> str:
     return f"published runs at batch {batches[0]:,} to {batches[-1]:,} ({few} published {wanted:,})"
 
 
-@dataclass(frozen=True)
-class OwnRuns:
-    """Runs of one's own, as a folder or a file of `save` has them."""
-
-    curves: Sequence[Curve]
-    words: str
-    hyperparameters: Mapping[str, object] = field(default_factory=dict)
-    task: Mapping[str, object] = field(default_factory=dict)
-
-
 def own_reference(name: str, *, target: float | None = None) -> Reference:
     """Runs of one's own that have reached their target.
 
@@ -275,43 +262,38 @@ def own_reference(name: str, *, target: float | None = None) -> Reference:
     """
     place = paths.location(name)
     if place.suffix == ".json" and place.exists():
-        own = json_text.read_record(place, _parsed, remedy=_REMEDY)
-        assert own is not None
+        own = json_text.read_record(place, _parsed, remedy=_REMEDY) or {}
     else:
         own = _read_own(name)
+    curves = own.pop("curves")
     if target is None:
-        target = min((curve.best[-1] for curve in own.curves), default=0.0)
-    reached = [curve for each in own.curves if (curve := each.until(target))]
+        target = min((curve.best[-1] for curve in curves), default=0.0)
+    reached = [curve for each in curves if (curve := each.until(target))]
     if len(reached) < _FEWEST_OWN_RUNS:
         raise ValueError(
             f"--reference={name}: {len(reached)} of its runs have reached the target {target:g}; "
             f"{_FEWEST_OWN_RUNS} are the fewest to compare with, ten make a band"
         )
-    return Reference(
-        reached,
-        words=own.words,
-        margins=own_margins(reached, target),
-        target=target,
-        hyperparameters=own.hyperparameters,
-        task=own.task,
-    )
+    return Reference(reached, margins=own_margins(reached, target), target=target, **own)
 
 
-def _read_own(name: str) -> OwnRuns:
+def _read_own(name: str) -> dict[str, Any]:
+    """Return the fields of a `Reference` that the logs of its runs say."""
     runs = [run for run in runs_so_far(name) if run.succeeded]
     copies = copies_among([(str(run.path), run) for run in runs])
     runs = [run for number, run in enumerate(runs) if number not in copies]
     known = [(run, curve) for run in runs if (curve := curve_of(run))]
     works = [work_of(run) for run, _ in known]
-    return OwnRuns(
-        curves=[curve for _, curve in known],
-        words=f"runs of {name}" + (f" (without {len(copies)} copies of them)" if copies else ""),
-        hyperparameters=known[0][0].hyperparameters if known else {},
-        task=common_task(f"--reference={name}", works, all_say=True),
-    )
+    return {
+        "curves": [curve for _, curve in known],
+        "words": f"runs of {name}" + (f" (without {len(copies)} copies of them)" if copies else ""),
+        "hyperparameters": known[0][0].hyperparameters if known else {},
+        "task": common_task(f"--reference={name}", works, all_say=True),
+    }
 
 
-def _parsed(content: dict) -> OwnRuns:
+def _parsed(content: dict) -> dict[str, Any]:
+    """Return the same fields, as `save` has written them."""
     curves = [Curve(*np.array(each, float)) for each in content["curves"]]
     for curve in curves:
         # A band of other curves would be drawn, and mean nothing.
@@ -320,8 +302,8 @@ def _parsed(content: dict) -> OwnRuns:
             or not np.isfinite(curve.accuracy).all()
         ):
             raise ValueError("the samples of a curve do not rise, or an accuracy is not a number")
-    texts = content["words"], content["hyperparameters"], content["task"]
-    return OwnRuns(curves, str(texts[0]), *map(dict, texts[1:]))
+    own = {name: dict(content[name]) for name in ("hyperparameters", "task")}
+    return {"curves": curves, "words": str(content["words"]), **own}
 
 
 def save(name: str, reference: Reference) -> None:

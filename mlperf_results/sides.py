@@ -6,12 +6,13 @@ Runs that failed, were resumed, have not ended or cannot be read are left out, w
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.energy import SYSTEM, Energy
 from mlperf_bert.mlperf.logs import (
     RECORD_NAME,
     RunResult,
@@ -55,35 +56,12 @@ _LEAST, _MOST = 1e-30, 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredRun:
-    """What was measured in one run that counts; None for what is not known."""
-
-    name: str
-    minutes: float | None = None
-    """To train: from run_start to run_stop of a run that reached the target."""
-    samples_to_converge: float | None = None
-    samples_per_second: float | None = None
-    """Samples over the whole time, evaluation and all."""
-    joules: float | None = None
-    measured_parts: tuple[str, ...] = ()
-    """Of the system, whose energy it is."""
-    seconds: Mapping[str, float] | None = None
-    """Where the time went: the ledger."""
-
-    def __post_init__(self) -> None:
-        for name in ("minutes", "samples_to_converge", "samples_per_second", "joules"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (is_number and _LEAST < value < _MOST):
-                raise ValueError(f"{name} is {value!r:.80}, which is not a number above 0")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Side:
     """The runs of A or of B."""
 
     name: str
-    runs: tuple[MeasuredRun, ...]
+    runs: Mapping[str, RunResult]
+    """Those that count, by their names in the place; `energy` is that of the whole run, or None."""
     left_out: tuple[str, ...] = ()
     """A line about each run that does not count."""
     task: Mapping[str, object] = field(default_factory=dict)
@@ -127,10 +105,6 @@ def read_alternating(name: str) -> tuple[str, str] | None:
     )
 
 
-class _LeftOut(Exception):
-    """Why a run does not count."""
-
-
 def _side(name: str, place: paths.Location) -> Side:
     """Read the runs of a place, and join them.
 
@@ -144,8 +118,11 @@ def _side(name: str, place: paths.Location) -> Side:
     for each in files:
         try:
             counted.append((each, _of_run(each)))
-        except _LeftOut as reason:
-            left_out.append(f"{each.name}: {reason}")
+        except ValueError as error:
+            reason = str(error)
+            for log in each.logs:
+                reason = reason.removeprefix(f"{log}: ").removeprefix(f"{log} ")
+            left_out.append(f"{each.name}: {reason.replace(': ', ', ')}")
     copies = copies_among([(each.name, result) for each, result in counted])
     counted = [run for number, run in enumerate(counted) if number not in copies]
     # Only all runs together show that a number of samples is a plan.
@@ -155,10 +132,10 @@ def _side(name: str, place: paths.Location) -> Side:
     alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
     return Side(
         name=name,
-        runs=tuple(
-            _measured(result, each.name, **_energy(result, each.results_dir))
+        runs={
+            each.name: replace(result, energy=_energy(result, each.results_dir))
             for (each, _), result in zip(counted, results, strict=True)
-        ),
+        },
         left_out=(*left_out, *copies.values()),
         unknown=why_samples_are_unknown(results),
         task=common_task(name, [task_of(result) for result in results]),
@@ -168,52 +145,37 @@ def _side(name: str, place: paths.Location) -> Side:
 
 
 def _of_run(files: RunFiles) -> RunResult:
-    """Read the log of a run that counts."""
+    """Read the log of a run.
+
+    Raises:
+      ValueError: it does not count; says why.
+    """
     folder = files.output_dir
     # Its log may have a run_stop already, while its last checkpoint is being written.
     if folder and (folder / RECORD_NAME).exists() and not has_ended(folder):
-        raise _LeftOut("has not ended")
+        raise ValueError("has not ended")
     if len(files.logs) != 1:
         resumed = "was resumed, none of its logs has all of its time"
-        raise _LeftOut(resumed if files.logs else "has no log")
-    [log] = files.logs
-    try:
-        result = read_run(log)
-    except ValueError as error:
-        reason = str(error).removeprefix(f"{log}: ").removeprefix(f"{log} ")
-        raise _LeftOut(reason.replace(": ", ", ")) from error
+        raise ValueError(resumed if files.logs else "has no log")
+    result = read_run(files.logs[0])
     if not result.succeeded:
-        raise _LeftOut(f"{result.status}, without the target")
+        raise ValueError(f"{result.status}, without the target")
     # Some logs say success of a run that has diverged.
     if result.evaluations and not math.isfinite(result.evaluations[-1].accuracy):
-        raise _LeftOut(f"says {result.status} with accuracy {result.evaluations[-1].accuracy}")
+        raise ValueError(f"says {result.status} with accuracy {result.evaluations[-1].accuracy}")
     if not result.minutes > 0:
-        raise _LeftOut("its log has no times, run_start and run_stop are the same")
+        raise ValueError("its log has no times, run_start and run_stop are the same")
     return result
 
 
-def _measured(result: RunResult, name: str, **energy: Any) -> MeasuredRun:
-    return MeasuredRun(
-        name=name,
-        minutes=result.minutes,
-        samples_to_converge=result.samples_to_converge or None,
-        samples_per_second=result.samples_per_second,
-        seconds=result.seconds,
-        **energy,
-    )
-
-
-def _energy(result: RunResult, folder_of_power: paths.Location | None) -> dict[str, Any]:
-    """Return what was measured of it: a vendor's logs lie beside the run's, ours is in the log."""
+def _energy(result: RunResult, folder_of_power: paths.Location | None) -> Energy | None:
+    """Return that of the whole run: a vendor's logs lie beside the run's, ours is in the log."""
     if folder_of_power:
         watts, _ = measured_watts(folder_of_power, [result], num_nodes=None)
-        found = watts and watts * result.minutes * 60
-        return {"joules": found, "measured_parts": ("system",)} if found else {}
+        return Energy(parts={SYSTEM: watts * result.minutes * 60}) if watts else None
     energy = result.energy
     # Of a run that was killed only a part is known.
-    if energy is None or energy.at_least or not energy.joules:
-        return {}
-    return {"joules": energy.joules, "measured_parts": tuple(sorted(energy.parts))}
+    return energy if energy and energy.joules and not energy.at_least else None
 
 
 def _made_on(counted: Sequence[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, ...]]:
@@ -274,7 +236,7 @@ def side_of_entry(entry: Entry) -> Side:
     }
     return Side(
         name=entry.name,
-        runs=tuple(_measured(run, f"run {number}") for number, run in enumerate(results)),
+        runs={f"run {number}": run for number, run in enumerate(results)},
         left_out=("a run: did not converge",) * (entry.runs - entry.runs_converged),
         task=common_task(entry.name, [task_of(results[0])]),
         made_on={key: (str(value),) for key, value in made_on.items() if value is not None},
@@ -283,7 +245,18 @@ def side_of_entry(entry: Entry) -> Side:
 
 def write_baseline(side: Side, path: str) -> None:
     """Write a side to a file, whole or not at all, to be compared with later."""
-    json_text.write_record(paths.with_folder_made(path), asdict(side))
+    runs = [
+        {
+            "name": name,
+            "minutes": run.minutes,
+            "samples_to_converge": run.samples_to_converge or None,
+            "seconds": run.seconds,
+            "joules": run.energy and dict(run.energy.parts),
+        }
+        for name, run in side.runs.items()
+    ]
+    content = {name: value for name, value in vars(side).items() if name != "alternates_in"}
+    json_text.write_record(paths.with_folder_made(path), content | {"runs": runs})
 
 
 def read_baseline(path: str) -> Side:
@@ -300,18 +273,28 @@ def read_baseline(path: str) -> Side:
 
 def _parsed(content: dict) -> Side:
     """Return a baseline; a value of another kind raises, or becomes the text that is printed."""
-    runs = []
+    runs = {}
     for run in content["runs"]:
-        parts = tuple(map(str, run.pop("measured_parts")))
-        runs.append(MeasuredRun(name=str(run.pop("name")), measured_parts=parts, **run))
-        seconds = runs[-1].seconds
+        joules, samples = dict(run["joules"] or {}), run["samples_to_converge"]
+        seconds = run["seconds"]
+        for value in (run["minutes"], 1 if samples is None else samples, *joules.values()):
+            if type(value) not in (int, float) or not _LEAST < value < _MOST:
+                raise ValueError(f"{value!r:.80} is not a number above 0")
         if seconds is not None and ledger.from_fields(ledger.as_fields(dict(seconds))) is None:
             raise ValueError("seconds are not those of the ledger")
+        runs[str(run["name"])] = RunResult(
+            path=Path(str(run["name"])),
+            status="success",
+            minutes=run["minutes"],
+            samples_to_converge=samples,
+            seconds=seconds,
+            energy=Energy(parts=joules) if joules else None,
+        )
     if not runs:
         raise ValueError("no runs")
     return Side(
         name=str(content["name"]),
-        runs=tuple(runs),
+        runs=runs,
         left_out=tuple(map(str, content["left_out"])),
         task=dict(content["task"]),
         made_on={key: tuple(map(str, values)) for key, values in content["made_on"].items()},

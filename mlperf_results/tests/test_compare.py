@@ -60,6 +60,10 @@ def test_one_run_is_compared_with_the_scatter_of_the_others():
     regression = stats.linregress([0] * 5 + [1], np.log([*SLOW, FAST[0]]))
     half = stats.t.ppf(0.975, 4) * regression.stderr
     assert one == pytest.approx((regression.slope - half, regression.slope + half))
+    # Of one run and three alike one more is needed at the least.
+    three, single = np.array([20.0, 20.01, 20.02]), np.array([20.0])
+    for groups in ((three, single), (single, three)):
+        assert intervals.more_runs(*groups, difference=0.03) == 1
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -97,12 +101,6 @@ def test_the_further_runs_that_are_named_tell_the_difference_in_four_of_five_cas
 def test_small_numbers_are_treated_honestly(tmp_path, a, b, words):
     found = compared(write_results(tmp_path / "a", a), write_results(tmp_path / "b", b))
     assert found.change_of("time_to_train").verdict.startswith(words)
-
-
-def test_one_run_against_three_needs_one_more_at_the_least():
-    a, b = np.array([20.0, 20.01, 20.02]), np.array([20.0])
-    assert intervals.more_runs(a, b, difference=0.03) == 1
-    assert intervals.more_runs(b, a, difference=0.03) == 1
 
 
 def test_every_figure_has_its_words(tmp_path):
@@ -260,15 +258,15 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
     for words, message in [
         (["a", "empty"], "empty: no run in it; give a log, a folder with bert.log"),
         (["a", "metrics.jsonl"], "metrics.jsonl: no run in it counts; metrics.jsonl: no line star"),
-        (["a", "./a"], "A and B are both a; give two"),
+        (["a", "./a"], "a and ./a are the same runs, time for time; give those of two"),
         (["a", "again"], "a and again are the same runs, time for time; give those of two"),
         (["a", "mixed"], "mixed: runs of different batch: 256 and 448; give a folder of each"),
         (["a", "running"], "running: no run in it counts; running: has not ended"),
         (["a", "org"], "org: results of 2 systems; give one, as org/results/A/bert"),
         (["a", "none"], "none: no such file or folder, and no published result ROUND/ORG/SYSTEM"),
-        (["a", "b", "a"], "3 given: give A and B"),
-        (["a"], "a: give B too, or --baseline=FILE or --write_baseline=FILE"),
-        (["a", "b", "--baseline=x"], "--baseline is A: give B alone"),
+        (["a", "b", "a"], "a, b, a: give A and B, or B alone with --baseline=FILE, or A alone"),
+        (["a"], "a: give A and B, or B alone with --baseline=FILE, or A alone with --write_base"),
+        (["a", "b", "--baseline=x"], "a, b: give A and B, or B alone with --baseline=FILE, or"),
         (["a", "--baseline=x"], "--baseline=x: no such file; write it again with --write_baseline"),
         (["a", "b", "--write_baseline=x"], "--write_baseline writes A: give it alone"),
     ]:
@@ -338,3 +336,64 @@ def test_a_resumed_run_is_left_out_and_folders_of_runs_are_sides(tmp_path, call)
     assert printed.startswith(
         f"A: mine: 4 runs, 1 left out (seed-0: {why})\nB: org/results/System: 5"
     )
+
+
+def test_copies_of_a_log_are_one_run_and_said(tmp_path, call):
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST[:2])
+    log = tmp_path / "b" / "result_0.txt"
+    for number in range(2, 50):
+        (tmp_path / "b" / f"result_{number}.txt").symlink_to(log)
+    (tmp_path / "b" / "result_50.txt").write_text(log.read_text().replace(":::", "0: :::"))
+    found = call("a", "b")[1]
+    assert "B: b: 2 runs, 49 left out (result_2.txt and 48 more: the same run as result_0.txt)" in (
+        found
+    )
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_samples_that_are_a_plan_are_not_compared(tmp_path, call, at_the_end):
+    """Before the training, or after it the same in runs that were not evaluated as often."""
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST, samples=1)
+    for log in (tmp_path / "b").glob("*.txt"):
+        lines = log.read_text().splitlines(keepends=True)
+        start, evaluated = (
+            next(number for number, line in enumerate(lines) if key in line)
+            for key in ("run_start", "eval_accuracy")
+        )
+        plan = lines[start].replace("run_start", "train_samples").replace("null", "3000256")
+        again = [lines[evaluated].replace("0.72", "0.7")] * (log.stem == "result_3")
+        lines[evaluated:evaluated] = again
+        lines.insert(len(lines) if at_the_end else start, plan)
+        log.write_text("".join(lines))
+    code, printed, _ = call("a", "b")
+    assert code == 0 and "time to train" in printed
+    assert "samples/s" not in printed and "samples to converge:" not in printed
+    said = "B: b: 5 runs; samples unknown: train_samples, 3,000,256, is a plan or the size of the"
+    assert said in printed
+
+
+def test_a_baseline_is_the_side_that_was_written(tmp_path, call):
+    write_log(tmp_path / "a.log", 20, seconds={"compute": 1190.0}, joules=5e6)
+    assert call("a.log", "--write_baseline=base.json")[1] == "A: a.log: 1 run, in base.json\n"
+    write_log(tmp_path / "b.log", 21, seconds={"compute": 1200.0}, joules=6e6)
+    compared = call("a.log", "b.log")[1]
+    assert "energy: 1.389 -> 1.667 kWh" in compared and "compute: 595 -> 600" in compared
+    assert call("b.log", "--baseline=base.json")[1] == compared
+    content = json.loads((tmp_path / "base.json").read_text())
+    [run] = content["runs"]
+    for spoil in (
+        {"runs": []},
+        {"runs": [run | {"minutes": "20"}]},
+        {"runs": [run | {"minutes": None}]},
+        {"runs": [run | {"joules": {"system": 0}}]},
+        {"runs": [run | {"seconds": {"compute": 1}}]},
+        {"made_on": {"host": 1}},
+        {"task": "bert"},
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps(content | spoil))
+        code, _, error = call("a.log", "--baseline=bad.json")
+        assert code == 1 and error.count("\n") == 1
+        assert error.startswith("compare: bad.json: damaged (")
+        assert error.endswith("; write it again with --write_baseline\n")

@@ -19,7 +19,8 @@ def org_dir(tmp_path, monkeypatch) -> Path:
     for number in range(3):
         write_log(results / f"result_{number}.txt", [0.5, 0.6, 0.73], seed=number)
     (tmp_path / "other").mkdir()
-    shutil.copy(results / "result_0.txt", tmp_path / "other" / "bert.log")
+    for copy in ("../other/bert.log", "my.log", "my.json"):
+        shutil.copy(results / "result_0.txt", results.parents[2] / copy)
     monkeypatch.chdir(results.parents[2])
     return results.parents[2]
 
@@ -37,6 +38,9 @@ REPLACING = [
     (compare, [LOG, "--write_baseline=link.json"], "../other/bert.log"),
     (standing, [".", f"--output={ITSELF}"], None),
     (standing, [".", "--csv=link.json"], LOG),
+    (standing, ["my.log", "--output=my.log"], None),
+    (compare, ["my.log", "--write_baseline=my.log"], None),
+    (watch, ["my.json", "--reference=.", "--save=my.json"], None),
     (report, [".", "--output=link.html"], LOG),  # the numbers, link.json
     (watch, ["--reference=.", "--save=link.json"], LOG),
     (make_published, [".", f"--output={ITSELF}"], None),
