@@ -25,7 +25,7 @@ from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
-from mlperf_bert.training import checks, memory
+from mlperf_bert.training import checks, inspection, memory
 from mlperf_bert.training.checks import Inputs
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.devices import Devices
@@ -598,6 +598,36 @@ def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
     write_records(tmp_path, config)
     [error] = inspect_closely(config, measure_initial_accuracy=True).findings.errors
     assert error == "the initial accuracy needs --init_checkpoint and --eval_input_file"
+
+
+@pytest.mark.parametrize(
+    "difference, level",
+    [(0.0009, "note"), (-0.0009, "note"), (0.0011, "warning"), (-0.0011, "warning")],
+)
+def test_an_initial_accuracy_unlike_the_official_one_is_a_doubt(monkeypatch, difference, level):
+    evaluator = types.SimpleNamespace(
+        evaluate=lambda _: types.SimpleNamespace(masked_lm_accuracy=0.34085 + difference)
+    )
+    replaced = {
+        inspection.offline: {"model_to_evaluate": lambda *_: (None, evaluator)},
+        inspection.reading: {"refuse_output_of_a_run": id, "load_initial_weights": lambda *_: None},
+        inspection.pretrainer: {"trained_variables": lambda _: []},
+        inspection.checked: {"input_of": lambda *_: nullcontext()},
+        inspection.build: {"evaluation_batches": lambda _: None},
+    }
+    for module, functions in replaced.items():
+        for name, function in functions.items():
+            monkeypatch.setattr(module, name, function)
+    setup = types.SimpleNamespace(
+        config=types.SimpleNamespace(init_checkpoint="given"), eval_files=["eval"],
+        bert_config=None, devices=None, initial_checkpoint=object(), limits=None,
+    )  # fmt: skip
+    findings = checks.Findings()
+    inspection._measure_initial_accuracy(setup, findings)
+    assert [str(finding) for finding in findings] == [
+        f"{level}: the initial checkpoint has masked-LM accuracy {0.34085 + difference:.5f}; the "
+        "official one on the official evaluation examples has 0.34085"
+    ]
 
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):

@@ -4,11 +4,14 @@ import dataclasses
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 
-from mlperf_bert.programs import program
+from mlperf_bert.programs import jax_trainer, program
 from mlperf_bert.programs.program import Program, Value, kept
 from tests.helpers import starts
 from tests.training import generated_task
@@ -102,6 +105,37 @@ def test_an_exported_program_is_kept_for_what_it_depends_on(tmp_path):
         file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"\.stablehlo: is damaged .*digest.*; remove it$"):
         kept(tmp_path, "a", make)
+
+
+def test_another_step_is_another_program(tmp_path, monkeypatch):
+    """Also one of other shapes, of another kind, with other flags, and by other code."""
+    calls = []
+
+    def step(*_) -> Program:
+        calls.append("step")
+        return Program(content=b"ML", stablehlo_version="1.0.0", inputs=[], outputs=[], calls=[])
+
+    def update(*given) -> Program:
+        return step(*given)
+
+    monkeypatch.setattr(
+        jax_trainer.jax, "config", SimpleNamespace(jax_compilation_cache_dir=f"{tmp_path}/one")
+    )
+    wide = {"ids": tf.zeros([2, 4], tf.int32)}
+    for described, kind, batch in (
+        ("flags", step, wide), ("flags", update, wide), ("others", step, wide),
+        ("flags", step, {"ids": tf.zeros([4, 4], tf.int32)}),
+        ("flags", step, {"ids": tf.zeros([2, 4])}),
+    ):  # fmt: skip
+        for _ in range(2):
+            jax_trainer._kept(described, partial(kind), batch)
+    assert len(calls) == 5 == len(list(tmp_path.glob("*.stablehlo")))
+    monkeypatch.setattr(program, "_digest_of_code", lambda: "other code")
+    jax_trainer._kept("flags", partial(step), wide)
+    assert len(calls) == 6
+    for _ in range(2):  # nothing says what decides it
+        jax_trainer._kept("", partial(step), wide)
+    assert len(calls) == 8
 
 
 @pytest.mark.parametrize(

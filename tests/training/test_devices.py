@@ -7,6 +7,7 @@ import types
 import jax
 import pytest
 
+from mlperf_bert.programs import jax_step
 from mlperf_bert.training import config, devices
 from mlperf_bert.training.config import Cluster
 from mlperf_bert.training.workers import read_cluster
@@ -180,6 +181,56 @@ def test_devices_that_jax_has_not_are_told_in_one_line(jax_with, flags, found, m
     jax_with([], **found)
     with pytest.raises(ValueError, match=message):
         devices.create(devices.with_runtime(run_config(**{"runtime": "jax"} | flags)))
+
+
+@pytest.fixture
+def two_processes(monkeypatch):
+    """Makes jax find so many GPUs of each of two processes; returns what it is configured with."""
+
+    def two_processes(*numbers: int) -> list[tuple]:
+        every = [
+            types.SimpleNamespace(process_index=index, name=f"{index}.{number}")
+            for index, count in enumerate(numbers)
+            for number in range(count)
+        ]
+        updates = []
+        monkeypatch.setattr(jax, "devices", lambda kind: every)
+        monkeypatch.setattr(jax_step, "mesh_of", lambda chosen: [each.name for each in chosen])
+        monkeypatch.setattr(jax.config, "update", lambda *given: updates.append(given))
+        return updates
+
+    return two_processes
+
+
+def test_every_process_gives_as_many_gpus_and_a_cpu_starts_none(two_processes):
+    updates = two_processes(3, 2)
+    chosen = devices.jax_devices(run_config(runtime="jax", num_gpus=2))
+    assert chosen.mesh == ["0.0", "0.1", "1.0", "1.1"] and updates == []
+    with pytest.raises(ValueError, match=r"^--num_gpus=3, but jax sees 2 GPUs; lower it"):
+        devices.jax_devices(run_config(runtime="jax", num_gpus=3))
+    assert len(devices.jax_devices(run_config(runtime="jax")).mesh) == 5
+    assert updates == [("jax_platforms", "cpu")]
+
+
+def test_what_is_compiled_is_kept_for_one_compiler_and_one_kind_of_processor(
+    monkeypatch, tmp_path, two_processes
+):
+    text = "processor: {0}\nmodel name : {1}\nflags : fpu {2}\ncpu MHz : {0}\n"
+    folders = []
+    for version, *processor in (
+        ("1", 0, "old", "sse"), ("1", 7, "old", "sse"),  # only the clock is another
+        ("2", 0, "old", "sse"), ("1", 0, "new", "sse"), ("1", 0, "old", "avx"),
+    ):  # fmt: skip
+        monkeypatch.setattr(jax, "__version__", version)
+        described = text.format(*processor)
+        monkeypatch.setattr(devices.Path, "read_text", lambda _, of=described: of)
+        updates = two_processes(1, 1)
+        devices.jax_devices(run_config(runtime="jax", compilation_cache_dir=str(tmp_path)))
+        kept = dict(updates)
+        assert kept["jax_persistent_cache_min_compile_time_secs"] == 0
+        folders.append(kept["jax_compilation_cache_dir"])
+    assert len(set(folders)) == 4 and folders[0] == folders[1]
+    assert sorted(set(folders)) == sorted(map(str, tmp_path.iterdir()))
 
 
 def test_a_runtime_that_cannot_be_had_is_told(monkeypatch):

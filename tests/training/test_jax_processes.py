@@ -6,12 +6,14 @@ import re
 import signal
 import sys
 import time
+import types
 
+import jax
 import pytest
 from jax._src.clusters import cloud_tpu_cluster
 
 from benchmarks.processes import environment_of, free_addresses
-from mlperf_bert.training import processes, workers
+from mlperf_bert.training import jax_processes, processes, workers
 from mlperf_bert.training.config import Cluster
 from tests.helpers import starts, waiting
 
@@ -100,6 +102,111 @@ def test_a_run_that_is_suspended_as_a_whole_goes_on(tmp_path, first):
         each.send_signal(signal.SIGCONT)
         time.sleep(1)
     assert [code for code, _, _ in starts.ends(started)] == [0, 0]
+
+
+class Table:
+    """Jax's table of keys and values, where the other processes say at each look what is given."""
+
+    def __init__(self, *looks: dict[str, str]):
+        self.said, self._looks = {}, list(looks)
+
+    def key_value_set(self, key, value, allow_overwrite=False):
+        if key in self.said and not allow_overwrite:
+            raise jax.errors.JaxRuntimeError(f"ALREADY_EXISTS: {key}")
+        self.said[key] = value
+
+    def key_value_dir_get(self, prefix):
+        self.said |= self._looks.pop(0)
+        return [(key, value) for key, value in self.said.items() if key.startswith(prefix)]
+
+    def exchange(self, connection) -> int:
+        """How many looks are left at the end."""
+        connection._exchange(self)
+        return len(self._looks)
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """Makes a process of three that is connected with nobody, and does not wait between looks."""
+    monkeypatch.setattr(jax_processes.Connection, "_connect", lambda *_: None)
+    monkeypatch.setattr(jax_processes.Connection, "_relay", lambda _: "")
+    monkeypatch.setattr(jax_processes.Connection, "_watch", lambda _: None)
+    monkeypatch.setattr(jax_processes.atexit, "register", lambda _: None)
+    alone = types.SimpleNamespace(mesh=None)
+    monkeypatch.setattr(jax_processes.devices, "jax_devices", lambda _: alone)
+    monkeypatch.setattr(jax_processes, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(jax_processes, "_READING_SECONDS", 0.0)
+    monkeypatch.setattr(jax_processes.threading.Event, "wait", lambda self, _=0: self.is_set())
+
+    def connected(index: int) -> jax_processes.Connection:
+        return jax_processes.Connection(None, Cluster(("a:1", "b:2", "c:3"), index))
+
+    return connected
+
+
+def beats(count: int, *, silent_is_2: bool = False) -> dict[str, str]:
+    """What three processes say, of which the last may be silent for three seconds only."""
+    return {
+        "run/beat/0": f"{count}:9",
+        "run/beat/1": f"{count}:300",
+        "run/beat/2": f"{0 if silent_is_2 else count}:3",
+    }
+
+
+SILENT = "worker 2 (c:3) does not answer (silent for 3 s)"
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_who_is_silent_for_longer_than_it_said_is_lost_and_the_chief_stays_until_all_know(
+    connected, own
+):
+    connection = connected(own)
+    other, quiet = 1 - own, [beats(count, silent_is_2=True) for count in range(1, 8)]
+    # Its first count is new; the same three seconds long is as agreed, and one longer is not.
+    table = Table(beats(0), *quiet, {f"run/left/{other}": "yes"}, {})
+    left = table.exchange(connection)
+    assert connection._lost == table.said["run/ended"] == SILENT
+    assert table.said[f"run/left/{own}"] == "yes"
+    # Lost after the fifth look, read at the sixth: a worker leaves then, the chief after the other.
+    assert left == (1 if own == 0 else 4)
+    with pytest.raises(jax_processes.Lost, match=r"^worker 2 \(c:3\) does not answer"):
+        connection.call(pytest.fail)
+
+
+def test_a_failure_shortens_how_long_anybody_may_be_silent(connected):
+    connection = connected(1)
+    connection._has_failed = True
+    quiet = [{**beats(count), "run/beat/0": "0:300"} for count in range(1, 9)]
+    Table(beats(0), *quiet).exchange(connection)
+    assert connection._lost == "worker 0 (a:1) does not answer (silent for 3 s)"
+
+
+def test_the_first_reason_is_the_one_that_all_are_told(connected):
+    connection = connected(1)
+    assert connection.pass_on(OSError("disk is full")) is None
+    table = Table({"run/ended": "worker 2 (c:3) has ended: killed"})
+    assert table.exchange(connection) == 0
+    assert connection._lost == "worker 2 (c:3) has ended: killed"
+    alone = connected(1)
+    alone.pass_on(OSError("disk is full"))
+    table = Table({})
+    table.exchange(alone)
+    assert table.said["run/ended"] == "worker 1 (b:2) has ended: disk is full"
+
+
+def test_a_process_that_trains_says_that_it_is_not_silent_for_long(connected):
+    """It leaves once the others have left; none of them is lost meanwhile, however quiet."""
+    connection = connected(1)
+    connection._leaves.set()
+    left = [{}, {"run/left/2": "yes"}, {"run/left/0": "yes"}]
+    before = Table(*left)
+    assert before.exchange(connection) == 0 and before.said["run/beat/1"] == "2:300"
+    connection = connected(1)
+    assert connection.train(lambda value: value + 1, 2) == 3
+    connection._leaves.set()
+    training = Table(*left)
+    training.exchange(connection)
+    assert training.said["run/beat/1"] == "2:20" and connection._lost is None
 
 
 def start_alone(folder, index: int, **limits) -> tuple[starts.Start, str]:

@@ -6,6 +6,7 @@ The recorded recipes are in test_trajectories.py, whole runs in test_jax_runs.py
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -165,6 +166,70 @@ def test_every_device_drops_others(found):
     assert abs(first - second) > 0.01
     # On the same examples each device has the loss of its own seed.
     assert mixed == turned == pytest.approx((first + second) / 2, rel=1e-6)
+
+
+@pytest.fixture
+def second_of_three(monkeypatch):
+    """A trainer on the two devices of the second of three processes; gathers what `others` say."""
+    monkeypatch.setattr(jax_trainer.jax, "process_count", lambda: 3)
+    monkeypatch.setattr(jax_trainer.jax, "process_index", lambda: 1)
+    trainer = object.__new__(jax_trainer.JaxTrainer)
+    trainer._num_local, trainer.others = 2, []
+    trainer._trainer = SimpleNamespace(dropout_seeds=lambda n: tf.range(2 * n))
+    stats = [{"bytes_limit": 5}, {"bytes_limit": 4}]
+    devices = [SimpleNamespace(memory_stats=lambda each=each: each) for each in stats]
+    trainer.mesh = SimpleNamespace(size=6, local_devices=devices)
+    monkeypatch.setattr(
+        jax_trainer.multihost_utils,
+        "process_allgather",
+        lambda own: np.array([trainer.others[0], own, trainer.others[1]]),
+    )
+    return trainer
+
+
+def test_a_process_takes_its_own_share(second_of_three):
+    """Of seeds, of an evaluation's batch and of the examples: the second third."""
+    assert second_of_three._own_seeds().tolist() == [4, 5, 6, 7]
+    batch, weights = {"ids": tf.range(12)}, tf.range(12) * 10
+    own = jax_trainer.JaxEvaluator._own(second_of_three, batch, weights)
+    assert {name: value.tolist() for name, value in own.items()} == {
+        "ids": [4, 5, 6, 7],
+        "example_weights": [40, 50, 60, 70],
+    }
+    asked = []
+
+    def make(context):
+        asked.append(context)
+        rows = [[1, 2], [3], [4, 5], [6]]
+        types = {"ids": tf.TensorSpec([None, 1], tf.int32)}
+        each = ({"ids": np.array(row, np.int32)[:, None]} for row in rows)
+        return tf.data.Dataset.from_generator(lambda: each, output_signature=types)
+
+    drawn = [each["ids"].numpy().ravel().tolist() for each in second_of_three.batches(make)]
+    assert drawn == [[1, 2, 3, 0], [4, 5, 6, 0]]  # a row of one device is without an example
+    [context] = asked
+    assert (context.num_input_pipelines, context.input_pipeline_id) == (3, 1)
+    assert context.num_replicas_in_sync == 6
+
+
+def test_processes_agree_on_what_is_least_and_longest(second_of_three):
+    trainer = second_of_three
+    trainer.others = [7, 6]
+    assert trainer.usable_bytes() == 4  # of its own devices
+    trainer.others = [7, 3]
+    assert trainer.usable_bytes() == 3
+    trainer._compiled, rows = {1: None, 2: None}, {"input_ids": np.ones([2, 3], int)}
+    filled = trainer._filled(rows)["input_ids"]
+    assert filled.shape == (7, 3) and filled.sum() == 6 and filled[:2].all()
+    trainer._compiled = {1: None}  # rows that are not packed are as many everywhere
+    assert trainer._filled(rows) is rows
+    for others, own, expected in (
+        ([0, 0], False, False),
+        ([0, 1], False, True),
+        ([0, 0], True, True),
+    ):
+        trainer.others = others
+        assert trainer.any_process(own) is expected
 
 
 @pytest.mark.parametrize(

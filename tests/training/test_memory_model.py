@@ -119,6 +119,20 @@ def test_a_run_that_does_not_fit_is_told_with_what_does(
     assert [bool(re.fullmatch(expected or "", line)) for line in found] == [True] * bool(expected)
 
 
+def test_replicas_share_what_a_batch_takes_also_of_what_would_fit(config, monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 12 * 10**9)
+    shape = dataclasses.replace(config.shape, max_seq_length=512)
+    given = dataclasses.replace(config, shape=shape, **NOT_ASYNC)
+    one, two = (
+        memory.shortfall(
+            dataclasses.replace(given, train_batch_size=64 * number), MODEL, num_replicas=number
+        )
+        for number in (1, 2)
+    )
+    assert "--train_batch_size=32 --steps_per_update=2" in one.text
+    assert two.text == one.text.replace("--train_batch_size=32", "--train_batch_size=64")
+
+
 def test_what_tensorflow_computes_on_gpus_is_not_estimated(config):
     on_gpu = dataclasses.replace(config, **ON_A_GPU, **NOT_ASYNC)
     assert memory.run_bytes(on_gpu, MODEL, num_rows=8) == 0
