@@ -44,8 +44,7 @@ def cluster_of(environment: Mapping[str, str]) -> Cluster:
     """The cluster of TF_CONFIG, without addresses if it names no job; or that of Slurm's variables.
 
     Raises:
-      ValueError: TF_CONFIG is malformed, or names a host twice; or Slurm's variables are not as
-        its manual says, or disagree.
+      ValueError: TF_CONFIG, or Slurm's variables, are not as expected; the message says how.
     """
     # TF_CONFIG first: where Slurm's variables do not fit, their messages send the user to it.
     if "TF_CONFIG" in environment:
@@ -54,34 +53,30 @@ def cluster_of(environment: Mapping[str, str]) -> Cluster:
 
 
 def _from_tf_config(text: str) -> Cluster:
-    def refuse(reason: str) -> ValueError:
-        return ValueError(f"TF_CONFIG {reason}; it should look like {_EXAMPLE}")
-
     try:
         described = json_text.parse_object(text)
         jobs, task = described.get("cluster") or {}, described.get("task") or {}
-        kind, index = task.get("type"), int(task.get("index", 0))
-        listed = {job: list(addresses) for job, addresses in jobs.items()}
-    except (ValueError, AttributeError, TypeError, OverflowError) as error:
-        raise refuse(f"is not as expected ({error})") from error
-    if not jobs:
-        return Cluster((), 0)
-    if foreign := sorted(listed.keys() - {"chief", "master", "worker"}):
-        raise refuse(
-            f"has tasks of kind {foreign[0]!r:.80}: every process here is a chief or a worker"
-        )
-    # A chief has the first address, so that its index is 0; the others are numbered after it.
-    order = [job for job in ("chief", "master", "worker") if job in listed]
-    if kind not in order or not 0 <= index < len(listed[kind]):
-        raise refuse(f"says that this process is {kind!r:.80} {index}, which is not in its cluster")
-    addresses = tuple(address for job in order for address in listed[job])
-    for address in addresses:
-        if not _is_address(address):
-            raise refuse(f"names {address!r:.80}, which is not host:port")
-        if addresses.count(address) > 1:
-            raise refuse(f"names {address:.80} twice: give every process its own port")
-    before = sum(len(listed[job]) for job in order[: order.index(kind)])
-    return Cluster(addresses, before + index)
+        if not jobs:
+            return Cluster((), 0)
+        if foreign := sorted(jobs.keys() - {"chief", "master", "worker"}):
+            raise ValueError(f"{foreign[0]!r:.80}: every process here is a chief or a worker")
+        # A chief has the first address, so that its index is 0; the others are numbered after it.
+        order = [job for job in ("chief", "master", "worker") if job in jobs]
+        tasks = [(job, number) for job in order for number in range(len(jobs[job]))]
+        own = (task.get("type"), int(task.get("index", 0)))
+        if own not in tasks:
+            raise ValueError(
+                f"this process is {own[0]!r:.80} {own[1]}, which is not in its cluster"
+            )
+        addresses = tuple(jobs[job][number] for job, number in tasks)
+        for address in addresses:
+            if not _is_address(address) or addresses.count(address) > 1:
+                raise ValueError(f"{address!r:.80} is not the host:port of one process alone")
+    except (ValueError, AttributeError, TypeError, LookupError, OverflowError) as error:
+        raise ValueError(
+            f"TF_CONFIG is not as expected ({error}); it should look like {_EXAMPLE}"
+        ) from error
+    return Cluster(addresses, tasks.index(own))
 
 
 def _is_address(text: object) -> bool:
@@ -98,24 +93,23 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
         counts = slurm.expand_tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
         job, task = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_PROCID"])
         num_tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+        first_port = _SLURM_FIRST_PORT + job % _SLURM_NUM_PORTS
+        # In blocks, the tasks of one host after those of the one before; each has its own port.
+        addresses = tuple(
+            f"{host}:{first_port + number}"
+            for host, count in zip(hosts, counts)
+            for number in range(count)
+        )
+        if len(addresses) != num_tasks or not 0 <= task < num_tasks:
+            raise ValueError(
+                f"this is task {task} of {num_tasks} in SLURM_STEP_NUM_TASKS, {len(addresses)} are "
+                "in SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE"
+            )
     except (KeyError, ValueError) as error:
         raise ValueError(
-            f"Slurm's variables are not as expected ({error!r}); start the processes with srun, or "
-            "set TF_CONFIG"
+            f"Slurm's variables are not as expected ({error}); start the processes with srun and "
+            "its block distribution, or set TF_CONFIG"
         ) from error
-    first_port = _SLURM_FIRST_PORT + job % _SLURM_NUM_PORTS
-    # In blocks, the tasks of one host after those of the one before; each has a port of its own.
-    addresses = tuple(
-        f"{host}:{first_port + number}"
-        for host, count in zip(hosts, counts)
-        for number in range(count)
-    )
-    if len(addresses) != num_tasks or not 0 <= task < num_tasks:
-        raise ValueError(
-            f"Slurm's variables disagree: {num_tasks} tasks in SLURM_STEP_NUM_TASKS, "
-            f"{len(addresses)} in SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE, and this is "
-            f"task {task}; use srun's block distribution, or set TF_CONFIG"
-        )
     return Cluster(addresses, task)
 
 

@@ -44,16 +44,31 @@ BAD_CONFIGS = {
     "no JSON": ({"TF_CONFIG": "{cluster"}, r"TF_CONFIG is not as expected \(.*should look like"),
     "a list": ({"TF_CONFIG": "[1]"}, r"TF_CONFIG is not as expected"),
     "an index that is not a number": (tf_config(TWO, index="x"), r"is not as expected"),
-    "a host twice": (tf_config({"worker": ["a:1", "a:1"]}), r"names a:1 twice: give every process"),
-    "a host in two jobs": (tf_config({"chief": ["a:1"], "worker": ["a:1"]}), r"names a:1 twice"),
-    "no port": (tf_config({"worker": ["a", "b:1"]}), r"names 'a', which is not host:port"),
-    "an IPv6 address without brackets": (tf_config({"worker": ["::1:1", "b:1"]}), r"not host:port"),
-    "a port too high": (tf_config({"worker": ["a:65536", "b:1"]}), r"'a:65536', which is not host"),
-    "a number": (tf_config({"worker": [1, "b:1"]}), r"names 1, which is not host:port"),
+    "a host twice": (
+        tf_config({"worker": ["a:1", "a:1"]}),
+        r"'a:1' is not the host:port of one process",
+    ),
+    "a host in two jobs": (
+        tf_config({"chief": ["a:1"], "worker": ["a:1"]}),
+        r"'a:1' is not the host:port of one",
+    ),
+    "no port": (tf_config({"worker": ["a", "b:1"]}), r"'a' is not the host:port of one"),
+    "an IPv6 address without brackets": (
+        tf_config({"worker": ["::1:1", "b:1"]}),
+        r"'::1:1' is not the host:port",
+    ),
+    "a port too high": (
+        tf_config({"worker": ["a:65536", "b:1"]}),
+        r"'a:65536' is not the host:port",
+    ),
+    "a number": (tf_config({"worker": [1, "b:1"]}), r"1 is not the host:port"),
     "a list as kind": (tf_config(TWO, kind=[]), r"is \[\] 0, which is not in its cluster"),
     "an infinite index": (tf_config(TWO, index=float("inf")), r"is not as expected"),
     "nested deeply": ({"TF_CONFIG": "[" * 100_000}, r"not JSON \(nested too deeply\)"),
-    "a parameter server": (tf_config({**TWO, "ps": ["c:1"]}), r"has tasks of kind 'ps'"),
+    "a parameter server": (
+        tf_config({**TWO, "ps": ["c:1"]}),
+        r"'ps': every process here is a chief",
+    ),
     "an index too high": (tf_config(TWO, index=2), r"'worker' 2, which is not in its cluster"),
     "no task": ({"TF_CONFIG": json.dumps({"cluster": TWO})}, r"None 0, which is not in its"),
 }
@@ -89,8 +104,8 @@ def test_tasks_of_slurm():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, "3 tasks in .*, 4 in SLURM_STEP_NODELIST"),
-        ({"SLURM_PROCID": "3"}, "3 tasks .* and this is task 3; use srun's"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, "task 2 of 3 in .*, 4 are in SLURM_STEP_NODELIST"),
+        ({"SLURM_PROCID": "3"}, "this is task 3 of 3 .* with srun and its block distribution"),
         ({"SLURM_PROCID": "x"}, "Slurm's variables are not as expected .*start .* with srun"),
         ({"SLURM_STEP_NODELIST": "gpu[x-]"}, "Slurm's variables are not as expected"),
         ({"SLURM_STEP_NODELIST": "gpu[1-2].cluster"}, "not as expected .* set TF_CONFIG"),
