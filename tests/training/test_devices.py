@@ -6,10 +6,11 @@ import types
 
 import jax
 import pytest
+import tensorflow as tf
 
 from mlperf_bert.programs import jax_step
-from mlperf_bert.training import config, devices
-from mlperf_bert.training.config import Cluster
+from mlperf_bert.training import devices, processes
+from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.workers import read_cluster
 from tests.training.configurations import run_config
 
@@ -123,9 +124,35 @@ def test_where_a_process_is():
     assert read_cluster(tf_config({"worker": addresses})).addresses == tuple(addresses)
 
 
+def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(config, tmp_path):
+    (tmp_path / "part-1").write_bytes(b"another size")
+    (tmp_path / "eval").write_bytes(b"another")
+    (tmp_path / "bert_config.json").write_text('{"vocab_size":\n  7}')
+    compared = processes.compared(dataclasses.replace(config, cluster=Cluster(("a:1", "b:1"), 1)))
+    flags = dataclasses.asdict(config)
+    del flags["cluster"]
+    assert compared == flags | {
+        "TensorFlow": tf.__version__,
+        "data of --input_file": {f"{tmp_path}/part-0": 9, f"{tmp_path}/part-1": 12},
+        "data of --eval_input_file": {f"{tmp_path}/eval": 7},
+        "content of --bert_config_file": '{"vocab_size": 7}',
+    }
+    absent = dataclasses.replace(config, bert_config_file=f"{tmp_path}/absent")
+    assert processes.compared(absent)["content of --bert_config_file"] == "no such file"
+
+
+def test_processes_are_reached_without_a_proxy():
+    environment = {"https_proxy": "proxy:3128"}
+    processes.leave_out_proxies(environment, Cluster(("a:1", "[fe80::1]:22", "a:2"), 0))
+    assert environment == {"https_proxy": "proxy:3128", "no_grpc_proxy": "a,fe80::1,127.0.0.1"}
+    environment = {"no_grpc_proxy": "given"}
+    processes.leave_out_proxies(environment, Cluster(("a:1", "b:1"), 0))
+    assert environment == {"no_grpc_proxy": "given"}
+
+
 def test_gpus_and_a_tpu_exclude_each_other():
     with pytest.raises(ValueError, match="--use_tpu and --num_gpus exclude each other"):
-        devices.create_strategy(config.DeviceConfig(use_tpu=True, num_gpus=1))
+        devices.create_strategy(DeviceConfig(use_tpu=True, num_gpus=1))
 
 
 def test_gpus_whose_memory_others_hold_are_told_in_one_line(monkeypatch):

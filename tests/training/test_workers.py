@@ -1,6 +1,5 @@
 """Processes that meet in a folder: equal, different, missing; what TensorFlow says of a loss."""
 
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -13,13 +12,11 @@ import types
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 from tensorflow import errors
 from tensorflow.python.eager import context
 
 from benchmarks.processes import environment_of, free_addresses
-from mlperf_bert.signals import Interrupted
-from mlperf_bert.training import jax_processes, processes, tensorflow_processes, workers
+from mlperf_bert.training import jax_processes, processes, tensorflow_processes
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.processes import Meeting
 from tests.helpers import starts, waiting
@@ -307,53 +304,6 @@ def test_a_report_is_told_to_tensorflow(monkeypatch):
     assert told == [(errors.ABORTED, "disk is full")]
 
 
-@pytest.mark.parametrize("runs_alone", [True, False])
-def test_a_team_goes_on_from_a_checkpoint_and_leaves_after_it_has_unlocked(runs_alone):
-    """However the run ends: agreed upon by all, by a failure, or well."""
-    told = []
-    connection = types.SimpleNamespace(
-        leave=lambda: told.append("leave"), pass_on=lambda error: told.append(str(error))
-    )
-
-    def team(**more) -> workers.Team:
-        return workers.Team(
-            **{"cluster": None, "output": None, "seed": 0, "resumes": True, "latest_step": 5}
-            | {"connection": None if runs_alone else connection}
-            | {"release": lambda: told.append("release")}
-            | more
-        )
-
-    goes_on = {
-        (resumes, step): team(resumes=resumes, latest_step=step).goes_on
-        for resumes in (True, False)
-        for step in (None, 0, 5)
-    }
-    assert [key for key, goes in goes_on.items() if goes] == [(True, 0), (True, 5)]
-    for error, expected in (
-        (Interrupted("SIGTERM"), ["release", "leave"]),
-        (FloatingPointError("NaN"), ["release", "leave"]),
-        (OSError("disk is full"), ["release", "disk is full"]),
-        (KeyboardInterrupt("Ctrl-C"), ["release", "Ctrl-C"]),
-    ):
-        told.clear()
-        with pytest.raises(type(error)), team().failures_reported():
-            raise error
-        assert told == expected[: 1 if runs_alone else 2]
-    told.clear()
-    with team().failures_reported():
-        pass
-    assert told == ([] if runs_alone else ["leave"])
-    connection.pass_on = lambda error: "worker 1 (b:2) does not answer (killed)"
-    if not runs_alone:
-        with (
-            pytest.raises(
-                OSError, match=r"^worker 1 \(b:2\) does .*\); run the same command on all"
-            ),
-            team().failures_reported(),
-        ):
-            raise tf.errors.UnavailableError(None, None, "Socket closed")
-
-
 def test_signals_are_handled_again_once_all_are_connected():
     handlers = {number: lambda *_: None for number in (signal.SIGTERM, signal.SIGINT)}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -364,32 +314,6 @@ def test_signals_are_handled_again_once_all_are_connected():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(config, tmp_path):
-    (tmp_path / "part-1").write_bytes(b"another size")
-    (tmp_path / "eval").write_bytes(b"another")
-    (tmp_path / "bert_config.json").write_text('{"vocab_size":\n  7}')
-    compared = processes.compared(dataclasses.replace(config, cluster=Cluster(ADDRESSES, 1)))
-    flags = dataclasses.asdict(config)
-    del flags["cluster"]
-    assert compared == flags | {
-        "TensorFlow": tf.__version__,
-        "data of --input_file": {f"{tmp_path}/part-0": 9, f"{tmp_path}/part-1": 12},
-        "data of --eval_input_file": {f"{tmp_path}/eval": 7},
-        "content of --bert_config_file": '{"vocab_size": 7}',
-    }
-    absent = dataclasses.replace(config, bert_config_file=f"{tmp_path}/absent")
-    assert processes.compared(absent)["content of --bert_config_file"] == "no such file"
-
-
-def test_processes_are_reached_without_a_proxy():
-    environment = {"https_proxy": "proxy:3128"}
-    processes.leave_out_proxies(environment, Cluster(("a:1", "[fe80::1]:22", "a:2"), 0))
-    assert environment == {"https_proxy": "proxy:3128", "no_grpc_proxy": "a,fe80::1,127.0.0.1"}
-    environment = {"no_grpc_proxy": "given"}
-    processes.leave_out_proxies(environment, Cluster(ADDRESSES, 0))
-    assert environment == {"no_grpc_proxy": "given"}
 
 
 def _wait(error_file: str) -> None:
