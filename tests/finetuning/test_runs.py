@@ -1,33 +1,340 @@
 """Whole runs on the tiny GLUE: resumed, swept, predicted, refused. CPU, two minutes.
 
-Long because all of its runs are of one model on one small GLUE.
+Most train a stand-in for the model, whose answers are known. Long because all of its runs are of
+one small GLUE.
 """
 
+import collections
 import json
 import shutil
 import signal
 import statistics
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.checkpoints.state import newest_checkpoint
+from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.finetuning import glue, sweep, weights
 from mlperf_bert.finetuning import model as task_model
+from mlperf_bert.finetuning import run as run_module
 from mlperf_bert.finetuning.config import Setting
 from mlperf_bert.finetuning.run import Prepared, TaskRun
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.sweep import TaskResult
 from mlperf_bert.finetuning.training import TaskTrainer
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.reporting import MetricsWriter
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
 from tests.helpers import starts, waiting
 
 ONE = Setting(learning_rate=1e-3, seed=1)
+# Setting -> right answers of a dev set after each of three epochs. The median is best at 2e-5, and
+# the best run is one of 1e-5.
+NUM_RIGHT = {
+    Setting(learning_rate=1e-5, seed=1): (2, 7, 4),
+    Setting(learning_rate=1e-5, seed=2): (8, 1, 9),
+    Setting(learning_rate=1e-5, seed=3): (9, 9, 1),
+    Setting(learning_rate=2e-5, seed=1): (4, 3, 5),
+    Setting(learning_rate=2e-5, seed=2): (1, 9, 3),
+    Setting(learning_rate=2e-5, seed=3): (3, 2, 6),
+}
+BEST = list(NUM_RIGHT)[1]
+SETTINGS = tuple(NUM_RIGHT)
+NUM_EXAMPLES, BATCH_SIZE, STEPS_PER_EPOCH = 37, 8, 5
+NUM_OF_DEV = {"dev_matched": 11, "dev_mismatched": 9}
+
+
+class StandIn:
+    """In place of the trainer: its state is the step, and it answers as `NUM_RIGHT` says.
+
+    `at` has what happens at the end of a step, or as its checkpoint is saved: once.
+    """
+
+    steps: list[tuple[Setting, int, list[int]]]
+    calls: list[tuple]
+    drawn: list[str]
+    at: dict
+
+    def __init__(self, *, build_model, schedule, strategy, batch_size, eval_batch_size):
+        model = build_model()
+        self.task = model.task
+        self.setting = Setting(learning_rate=schedule.learning_rate, seed=model.seed)
+        num_steps = 3 * STEPS_PER_EPOCH
+        assert batch_size == BATCH_SIZE and schedule == WarmupPolynomialDecay(
+            learning_rate=schedule.learning_rate, num_train_steps=num_steps, num_warmup_steps=1
+        )
+        self.step = tf.Variable(0, dtype=tf.int64)
+        self.state = {"step": self.step}
+
+    def train_step(self, features, rows) -> float:
+        step = int(self.step.assign_add(1))
+        StandIn.steps.append((self.setting, step, rows.tolist()))
+        StandIn.at.pop((self.setting, step), lambda: None)()
+        return loss_of(rows)
+
+    def predict(self, features, *, on_features) -> np.ndarray:
+        num = len(features["input_ids"])
+        on_features(num)
+        classes = np.arange(num) + self.setting.seed
+        if "labels" in features:
+            num_right = NUM_RIGHT.get(self.setting, (5, 5, 5))
+            is_right = np.arange(num) < num_right[int(self.step) // STEPS_PER_EPOCH - 1]
+            classes = features["labels"] + ~is_right
+        if not self.task.labels:
+            return classes[:, None].astype(np.float32)
+        return np.eye(self.task.num_labels, dtype=np.float32)[
+            classes.astype(int) % self.task.num_labels
+        ]
+
+
+def loss_of(rows) -> float:
+    return float(np.dot(rows, np.arange(1, len(rows) + 1)))
+
+
+@pytest.fixture
+def stand_in(own, monkeypatch):
+    """Three epochs of MNLI with unequal dev sets by the stand-in; checkpoints every two steps."""
+    StandIn.steps, StandIn.calls, StandIn.drawn, StandIn.at = [], [], [], {}
+    save, flush = RunState.save, MetricsWriter.flush
+
+    def saved(self, step, *more):
+        StandIn.calls.append(("save", step))
+        StandIn.at.pop((self.directory.rpartition("/")[2], step), lambda: None)()
+        return save(self, step, *more)
+
+    def flushed(self):
+        StandIn.calls.append(("flush",))
+        flush(self)
+
+    monkeypatch.setattr(run_module, "TaskTrainer", StandIn)
+    monkeypatch.setattr(
+        task_model, "build", lambda task, source, **given: SimpleNamespace(task=task, **given)
+    )
+    monkeypatch.setattr(RunState, "save", saved)
+    monkeypatch.setattr(MetricsWriter, "flush", flushed)
+    # A picture takes as long as all the rest.
+    monkeypatch.setattr(
+        sweep, "draw", lambda tasks, path: StandIn.drawn.append(f"{path.name}: {' '.join(tasks)}")
+    )
+    dev = own / "glue" / "MNLI" / "dev_mismatched.tsv"
+    dev.write_bytes(b"\n".join(dev.read_bytes().split(b"\n")[:10]))
+
+    def config(name: str, **changes):
+        options = {"num_train_epochs": 3, "save_checkpoints_steps": 2, "do_predict": True}
+        given = {"task": "mnli", "settings": SETTINGS, "output_dir": str(own / name)}
+        return config_of(own, **given | options | changes)
+
+    return config
+
+
+def epochs_of(setting: Setting) -> list[dict]:
+    return [
+        {split: {"accuracy": float(f"{100 * n / num:.9g}")} for split, num in NUM_OF_DEV.items()}
+        for n in NUM_RIGHT[setting]
+    ]
+
+
+def metrics_of(setting: Setting) -> list[dict]:
+    """The lines of a run's metrics.jsonl; there is a training line every ten steps."""
+    order = np.random.RandomState([setting.seed, 1]).permutation(NUM_EXAMPLES)
+    lines = []
+    for number, epoch in enumerate(epochs_of(setting), start=1):
+        common = {"step": number * STEPS_PER_EPOCH, "samples": number * NUM_EXAMPLES}
+        if number == 2:
+            lines.append({"kind": "train", **common, "loss": loss_of(order[4 * BATCH_SIZE :])})
+        found = {f"{split}/{metric}": v for split in epoch for metric, v in epoch[split].items()}
+        lines.append({"kind": "eval", **common, "epoch": number, **found})
+    return lines
+
+
+def lines_of(path) -> list:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def kept_checkpoints(folder) -> set[str]:
+    return {path.parent.name for path in folder.rglob("model.ckpt-*")}
+
+
+def test_a_sweep_reports_medians_and_keeps_the_best_checkpoint(own, stand_in, capsys):
+    results = sweep.run(stand_in("out"))
+    out = own / "out"
+    for setting in SETTINGS:
+        assert lines_of(out / "mnli" / setting.folder / "metrics.jsonl") == metrics_of(setting)
+    assert kept_checkpoints(out) == {BEST.folder}
+    expected = {
+        "main_metric": "dev_matched/accuracy",
+        "learning_rate": 2e-5,
+        "median": epochs_of(SETTINGS[3])[2]["dev_matched"]["accuracy"],
+        "best": epochs_of(BEST)[2]["dev_matched"]["accuracy"],
+        "best_setting": {"learning_rate": 1e-5, "seed": 2},
+        # The median over the seeds is the run of 5 right answers.
+        "task_score": pytest.approx((500 / 11 + 500 / 9) / 2),
+        "runs": [{**vars(setting), "epochs": epochs_of(setting)} for setting in SETTINGS],
+        "predictions_of": {"learning_rate": 1e-5, "seed": 2},
+    }
+    content = json.loads((out / "results.json").read_text())
+    assert content == {"tasks": {"mnli": expected}, "glue_average": None}
+    assert [line.split() for line in results.table().splitlines()] == [
+        ["task", "metric", "learning", "rate", "seeds", "median", "best"],
+        ["mnli", "accuracy", "1e-05", "3", "36.36", "81.82"],
+        ["mnli", "accuracy", "2e-05*", "3", "45.45", "54.55"],
+    ]
+    assert results.line() == "RESULT,mnli,accuracy,45.455,learning_rate=2e-05,runs=6"
+    names = ("contradiction", "entailment", "neutral")
+    answers = [f"{n}\t{names[(n + BEST.seed) % 3]}" for n in range(6)]
+    for path, name in zip(results.prediction_files, ("MNLI-m.tsv", "MNLI-mm.tsv"), strict=True):
+        assert path == out / "predictions" / name
+        assert path.read_text().splitlines() == ["index\tprediction", *answers]
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")}
+    num_steps = len(StandIn.steps)
+
+    # Nothing is trained twice, and other tasks stay in the results.
+    again = sweep.run(stand_in("out"))
+    assert (again.table(), again.line()) == (results.table(), results.line())
+    assert capsys.readouterr().err.count("finished before: ") == len(SETTINGS) == 6
+    sweep.run(stand_in("out", task="rte", settings=SETTINGS[:1], do_predict=False))
+    other = sweep.run(stand_in("out", task="cola", settings=SETTINGS[:1], do_predict=False))
+    assert other.line() == "RESULT,cola,matthews,-31.053,learning_rate=1e-05,runs=1"
+    content = json.loads((out / "results.json").read_text())
+    assert list(content["tasks"]) == ["cola", "mnli", "rte"]
+    assert content["tasks"]["mnli"] == expected
+    assert StandIn.drawn[-1] == "results.png: cola mnli rte"
+    assert before.items() <= {p: p.stat().st_mtime_ns for p in out.rglob("metrics.jsonl")}.items()
+    assert len(StandIn.steps) == num_steps + 2 * 3 * STEPS_PER_EPOCH
+
+    # Of a run that was not the best the answers cannot be given; the results say whose they are.
+    with pytest.raises(ValueError, match="its checkpoint is gone, as that of a run that was not"):
+        sweep.run(stand_in("out", settings=SETTINGS[:1]))
+    found = json.loads((out / "results.json").read_text())["tasks"]["mnli"]
+    assert found["best_setting"] == {"learning_rate": 1e-5, "seed": 1}
+    assert found["predictions_of"] == {"learning_rate": 1e-5, "seed": 2}
+
+    (out / "results.json").write_text('{"tasks": [1]}')
+    with pytest.raises(ValueError, match=r"results.json: damaged .*; remove it: the results"):
+        sweep.run(stand_in("out"))
+
+
+def test_a_sweep_that_is_stopped_again_and_again_ends_as_one_that_is_not(own, stand_in):
+    def stop():
+        signal.raise_signal(signal.SIGTERM)
+
+    def power_failure():
+        raise RuntimeError("power failure")
+
+    sweep.run(stand_in("whole"))
+    trained = {(setting, step): rows for setting, step, rows in StandIn.steps}
+    for setting in SETTINGS:  # every example once in every epoch, each time in another order
+        orders = [
+            [row for step in range(1, 6) for row in trained[setting, 5 * epoch + step]]
+            for epoch in range(3)
+        ]
+        random = [np.random.RandomState([setting.seed, epoch]) for epoch in range(3)]
+        assert orders == [each.permutation(NUM_EXAMPLES).tolist() for each in random]
+    # On the disk first: a resumed run does not evaluate again.
+    for number, call in enumerate(StandIn.calls):
+        ends_epoch = call[0] == "save" and call[1] % STEPS_PER_EPOCH == 0
+        assert ends_epoch == (StandIn.calls[number - 1] == ("flush",)) or call == ("flush",)
+
+    StandIn.steps.clear()
+    config = stand_in("parts")
+    second = stand_in("parts", settings=SETTINGS[1:2])
+    first, other, *_, last = SETTINGS
+    saved = "SIGTERM after step {}: the checkpoint is saved; run the same command again to resume"
+    for what, of, place, end, message, kept in [
+        # The second run alone, within its first epoch: the others are trained before it goes on.
+        (second, other, (other, 3), stop, saved.format(3), 3),
+        (config, first, (first, 5), stop, saved.format(5), 5),
+        (config, first, (first, 8), power_failure, "power failure", 6),
+        (config, other, (other, 11), stop, saved.format(11), 11),
+        (config, last, (last, 15), stop, saved.format(15), 15),
+    ]:
+        StandIn.at[place] = end
+        with pytest.raises((Interrupted, RuntimeError), match=message):
+            sweep.run(what)
+        folder = own / "parts" / "mnli" / of.folder
+        assert newest_checkpoint(str(folder))[0] == kept and not StandIn.at
+        assert json.loads((folder / "run.json").read_text())["status"] == "running"
+    sweep.run(config)
+    times = collections.Counter((setting, step) for setting, step, _ in StandIn.steps)
+    lost = dict.fromkeys([(first, 7), (first, 8)], 2)  # trained again after the power failure
+    assert times == dict.fromkeys(trained, 1) | lost
+    assert all(rows == trained[setting, step] for setting, step, rows in StandIn.steps)
+    files = ["results.json", "predictions/MNLI-m.tsv", "predictions/MNLI-mm.tsv"]
+    for name in [*files, *(f"mnli/{setting.folder}/metrics.jsonl" for setting in SETTINGS)]:
+        assert (own / "parts" / name).read_bytes() == (own / "whole" / name).read_bytes(), name
+
+
+def test_a_signal_before_the_first_step_or_at_the_very_end_ends_the_sweep(own, stand_in):
+    """While the last checkpoint is saved, a run no longer asks for signals."""
+    first, second, *_ = SETTINGS
+    StandIn.at[first.folder, 15] = lambda: signal.raise_signal(signal.SIGTERM)
+    message = f"SIGTERM at the end of .*{first.folder}: run the same command again to resume"
+    with pytest.raises(Interrupted, match=message):
+        sweep.run(stand_in("out"))
+    assert len(StandIn.steps) == 15
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(task_model, "build", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run(stand_in("out"))
+    assert len(StandIn.steps) == 15 and not (own / "out" / "mnli" / second.folder).exists()
+
+
+def test_all_of_glue_is_one_table_and_an_average(own, stand_in):
+    one = {"settings": SETTINGS[:1]}
+    sweep.run(stand_in("out", task="rte", **one))
+    results = sweep.run(stand_in("out", task="glue", **one))
+    assert [task.task.name for task in results.tasks] == list(glue.NAMES)
+    assert len(StandIn.steps) == 8 * 15  # rte counts, and is not trained again
+    scores = [
+        statistics.mean(v for split in task.runs[0].metrics.values() for v in split.values())
+        for task in results.tasks
+    ]
+    assert [task.task_score for task in results.tasks] == scores
+    assert results.glue_average == pytest.approx(sum(scores) / 8)
+    content = json.loads((own / "out" / "results.json").read_text())
+    assert content["glue_average"] == results.glue_average
+    assert results.table().splitlines()[-1].split() == ["glue", "average", f"{sum(scores) / 8:.2f}"]
+    assert results.line() == f"RESULT,glue,average,{results.glue_average:.3f}"
+    names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE".split()
+    found = [path.relative_to(own / "out").as_posix() for path in results.prediction_files]
+    assert found == [f"predictions/{name}.tsv" for name in names]
+
+
+def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, stand_in):
+    config = stand_in("out", task="rte", settings=SETTINGS[:1])
+    sweep.run(config)
+    values = json.loads((own / "model" / "bert_config.json").read_text())
+
+    def new_weights():
+        random = np.random.RandomState(4)
+        generated_glue.write_initial_checkpoint(own / "model" / "model.ckpt-0", values, random)
+
+    def changed(name: str):
+        path = own / "glue" / "RTE" / f"{name}.tsv"
+        path.write_bytes(path.read_bytes().replace(b"\tnot_entail", b"\tentail", 1))
+
+    for change, what in [
+        (new_weights, "weights_sha256"),
+        (lambda: changed("train"), "train_sha256"),
+        (lambda: changed("dev"), "dev_sha256"),
+    ]:
+        folders = (own / "model", own / "glue")
+        for folder in folders:
+            shutil.copytree(folder, own / "kept" / folder.name)
+        change()
+        with pytest.raises(ValueError, match=rf"holds another run \({what}: .* there, .* here[)]"):
+            sweep.run(config)
+        for folder in folders:
+            shutil.rmtree(folder)
+            shutil.move(own / "kept" / folder.name, folder)
+    changed("test")
+    sweep.run(config)
+    assert len(StandIn.steps) == 15
 
 
 class StopAfter:
@@ -64,7 +371,7 @@ def weights_of(folder) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.gate
-def test_a_resumed_run_equals_one_that_was_not_interrupted(own):
+def test_a_resumed_run_of_the_model_equals_one_that_was_not_interrupted(own):
     generated_glue.write_model(own / "model", dropout=0.1)
     never = StopAfter(10**9)
     whole = run_of(own, "whole").train(never)
@@ -88,90 +395,6 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(own):
         np.testing.assert_array_equal(value, second[name], err_msg=name)
 
 
-@pytest.mark.all
-def test_another_seed_is_another_run(own):
-    found = []
-    for seed in (1, 2):
-        setting = Setting(learning_rate=1e-3, seed=seed)
-        run_of(own, f"{seed}", setting, num_train_epochs=1).train(StopAfter(10**9))
-        found.append(weights_of(own / f"{seed}"))
-    kernels = [name for name in found[0] if "dense/kernel" in name]
-    assert not any(np.array_equal(found[0][name], found[1][name]) for name in kernels)
-
-
-@pytest.mark.all
-def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, capsys):
-    changes = {"num_train_epochs": 1, "task": "rte"}
-    sweep.run(config_of(own, **changes))
-    capsys.readouterr()
-    sweep.run(config_of(own, **changes))
-    folder = own / "out" / "rte" / "learning_rate_0.001_seed_1"
-    assert f"finished before: {folder}\n" in capsys.readouterr().err
-
-    def differs(match: str) -> None:
-        with pytest.raises(ValueError, match=rf"holds another run \({match}"):
-            sweep.run(config_of(own, **changes))
-
-    config = json.loads((own / "model" / "bert_config.json").read_text())
-    shutil.copytree(own / "model", own / "kept")
-    path = str(own / "model" / "model.ckpt-0")
-    generated_glue.write_initial_checkpoint(path, config, np.random.RandomState(4))
-    differs("weights_sha256: .* there, .* here[)]")
-    shutil.rmtree(own / "model")
-    shutil.move(own / "kept", own / "model")
-    dev = own / "glue" / "RTE" / "dev.tsv"
-    content = dev.read_bytes()
-    dev.write_bytes(b"\n".join(content.split(b"\n")[:-2]))
-    differs("dev_sha256: .* there, .* here[)]")
-    dev.write_bytes(content)
-    sweep.run(config_of(own, **changes))
-
-
-@pytest.mark.all
-def test_results_of_other_commands_stay(own):
-    changes = {"num_train_epochs": 1}
-    single, other = ONE, Setting(learning_rate=1e-4, seed=1)
-    sweep.run(config_of(own, task="rte", **changes))
-    path = own / "out" / "results.json"
-    first = json.loads(path.read_text())["tasks"]
-    sweep.run(config_of(own, task="cola", **changes))
-    found = json.loads(path.read_text())["tasks"]
-    assert list(found) == ["cola", "rte"] and found["rte"] == first["rte"]
-    # The checkpoint of a run that an earlier command trained stays too, the better one or not.
-    sweep.run(config_of(own, task="rte", settings=(single, other), **changes))
-    kept = {path.parent.name for path in (own / "out" / "rte").rglob("model.ckpt-*.index")}
-    assert single.folder in kept
-    path.write_text('{"tasks": [1]}')
-    with pytest.raises(ValueError, match=r"results.json: damaged .*; remove it: the results"):
-        sweep.run(config_of(own, task="rte", **changes))
-
-
-@pytest.mark.all
-def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own):
-    settings = tuple(Setting(learning_rate=r, seed=s) for r in (1e-3, 1e-5) for s in (1, 2))
-    changes = {"settings": settings, "num_train_epochs": 1, "do_predict": True}
-    results = sweep.run(config_of(own, **changes))
-    [task] = results.tasks
-    assert len(task.runs) == 4
-    content = json.loads((own / "out" / "results.json").read_text())
-    assert content["tasks"]["cola"]["median"] == (median := task.median_of(task.learning_rate))
-    assert content["tasks"]["cola"]["best"] == max(task.score(run) for run in task.runs)
-    kept = {path.parent for path in (own / "out").rglob("model.ckpt-*.index")}
-    assert kept == {task.best.folder}
-    assert [path.name for path in results.prediction_files] == ["CoLA.tsv"]
-    assert results.line().startswith(f"RESULT,cola,matthews,{median:.3f},learning_rate=")
-    times = {path: path.stat().st_mtime_ns for path in (own / "out").rglob("metrics.jsonl")}
-    again = sweep.run(config_of(own, **changes))  # nothing is trained twice
-    assert again.table() == results.table() and again.line() == results.line()
-    assert times == {path: path.stat().st_mtime_ns for path in (own / "out").rglob("metrics.jsonl")}
-    other = next(setting for setting in settings if setting != task.best.setting)
-    with pytest.raises(ValueError, match="its checkpoint is gone, as that of a run that was not"):
-        sweep.run(config_of(own, **changes | {"settings": (other,), "task": "glue"}))
-    content = json.loads((own / "out" / "results.json").read_text())  # and the result stays
-    assert Setting(**content["tasks"]["cola"]["best_setting"]) == other
-    assert Setting(**content["tasks"]["cola"]["predictions_of"]) == task.best.setting
-
-
 def test_what_a_finished_run_has_left_is_its_result(own):
     run = run_of(own)
     run.folder.mkdir()
@@ -193,126 +416,6 @@ def test_what_a_finished_run_has_left_is_its_result(own):
         (run.folder / "metrics.jsonl").write_text(damaged)
         with pytest.raises(ValueError, match=r"metrics.jsonl: damaged, an epoch .* remove the fol"):
             run.finished()
-
-
-def test_only_the_best_run_keeps_its_checkpoint(own, monkeypatch):
-    settings = tuple(Setting(learning_rate=1e-3, seed=seed) for seed in (1, 2, 3))
-
-    def train(self, stop):
-        self.folder.mkdir(parents=True)
-        (self.folder / "model.ckpt-5.index").touch()
-        setting = next(one for one in settings if one.folder == self.folder.name)
-        epochs = [{"dev": {"matthews": {1: 10.0, 2: 30.0, 3: 20.0}[setting.seed]}}]
-        return sweep.TaskRunResult(setting=setting, folder=self.folder, epochs=epochs)
-
-    monkeypatch.setattr(TaskRun, "train", train)
-    sweep.run(config_of(own, settings=settings))
-    [kept] = (own / "out").rglob("model.ckpt-*.index")
-    assert kept.parent.name == settings[1].folder
-
-
-def test_what_was_trained_is_in_the_results_when_its_answers_cannot_be_written(own, monkeypatch):
-    def full(*_):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(sweep, "_predict", full)
-    with pytest.raises(OSError, match="no space left"):
-        sweep.run(config_of(own, num_train_epochs=1, do_predict=True))
-    content = json.loads((own / "out" / "results.json").read_text())["tasks"]["cola"]
-    assert len(content["runs"]) == 1 and "predictions_of" not in content
-
-
-def test_a_run_that_was_interrupted_keeps_its_checkpoint_until_it_goes_on(own, monkeypatch):
-    def ended(run, stop=None):
-        if stop is None and run.folder == begun.parent:
-            return None
-        assert begun.exists()
-        result = [{"dev": {"matthews": 1.0}}]
-        return sweep.TaskRunResult(setting=ONE, folder=run.folder, epochs=result)
-
-    settings = (ONE, Setting(learning_rate=1e-3, seed=2))
-    begun = own / "out" / "cola" / settings[1].folder / "checkpoint"
-    begun.parent.mkdir(parents=True)
-    begun.touch()
-    monkeypatch.setattr(TaskRun, "finished", ended)
-    monkeypatch.setattr(TaskRun, "train", ended)
-    assert len(sweep.run(config_of(own, settings=settings)).tasks[0].runs) == 2
-
-
-def test_a_signal_at_the_very_end_of_a_run_ends_the_sweep(own, monkeypatch):
-    begun = []
-
-    def train(self, stop):
-        begun.append(self.folder)
-        stop.defer()
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(TaskRun, "train", train)
-    settings = tuple(Setting(learning_rate=1e-3, seed=seed) for seed in (1, 2))
-    with pytest.raises(Interrupted, match=r"SIGTERM at the end of .*_seed_1: run the same command"):
-        sweep.run(config_of(own, settings=settings))
-    assert len(begun) == 1
-
-
-@pytest.mark.all
-def test_all_of_glue_is_one_table_and_an_average(own):
-    sweep.run(config_of(own, task="rte", num_train_epochs=1))
-    [metrics] = (own / "out" / "rte").rglob("metrics.jsonl")
-    before = metrics.stat().st_mtime_ns
-    results = sweep.run(config_of(own, task="glue", num_train_epochs=1, do_predict=True))
-    assert metrics.stat().st_mtime_ns == before  # rte counts, and is not trained again
-    assert [task.task.name for task in results.tasks] == list(glue.NAMES)
-    for task in results.tasks:
-        assert len(task.runs[0].epochs) == 1
-    mnli = next(task for task in results.tasks if task.task.name == "mnli")
-    assert set(mnli.runs[0].metrics) == {"dev_matched", "dev_mismatched"}
-    scores = [
-        statistics.mean(v for split in task.runs[0].metrics.values() for v in split.values())
-        for task in results.tasks
-    ]
-    assert results.glue_average == pytest.approx(sum(scores) / 8)
-    assert results.table().splitlines()[-1].split()[:2] == ["glue", "average"]
-    assert results.line() == f"RESULT,glue,average,{results.glue_average:.3f}"
-    names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE".split()
-    found = sorted(path.name for path in (own / "out" / "predictions").iterdir())
-    assert found == sorted(f"{name}.tsv" for name in names)
-
-
-def test_medians_and_the_best_by_hand(tmp_path):
-    def done(rate, seed, accuracy, f1):
-        metrics = {"dev": {"f1": f1, "accuracy": accuracy}}
-        setting = Setting(learning_rate=rate, seed=seed)
-        return sweep.TaskRunResult(setting=setting, folder=tmp_path, epochs=[metrics])
-
-    runs = [done(1e-5, 1, 0, 10), done(1e-5, 2, 0, 90), done(1e-5, 3, 0, 20)]
-    runs += [done(2e-5, 1, 60, 30), done(2e-5, 2, 50, 40), done(2e-5, 3, 40, 45)]
-    task = TaskResult(task=glue.create("mrpc", ""), runs=runs)
-    assert (task.learning_rate, task.median_of(2e-5), task.best) == (2e-5, 40, runs[1])
-    assert task.task_score == 45  # of 45, 45 and 42.5
-    table = sweep.Results(tasks=[task], prediction_files=[]).table().splitlines()
-    assert [line.split() for line in table[1:]] == [
-        ["mrpc", "f1", "1e-05", "3", "20.00", "90.00"],
-        ["mrpc", "f1", "2e-05*", "3", "40.00", "45.00"],
-    ]
-
-
-def test_beside_a_better_run_the_results_say_whose_the_answers_are(tmp_path):
-    def write(*accuracies, **options):
-        runs = [
-            sweep.TaskRunResult(
-                setting=Setting(learning_rate=1e-5, seed=seed),
-                folder=tmp_path,
-                epochs=[{"dev": {"accuracy": accuracy}}],
-            )
-            for seed, accuracy in enumerate(accuracies, start=1)
-        ]
-        sweep._write(tmp_path, TaskResult(task=glue.create("rte", ""), runs=runs), **options)
-        found = json.loads((tmp_path / "results.json").read_text())["tasks"]["rte"]
-        return found["best_setting"]["seed"], found["predictions_of"]["seed"]
-
-    assert write(50.0, is_predicted=True) == (1, 1)
-    assert write(50.0, 60.0) == (2, 1)
-    assert write(50.0, 60.0, is_predicted=True) == (2, 2)
 
 
 @pytest.mark.all
