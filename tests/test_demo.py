@@ -4,6 +4,7 @@ make test-soak    runs the demo from end to end (2 cores, 5 minutes)
 """
 
 import contextlib
+import hashlib
 import json
 import random
 import re
@@ -33,17 +34,22 @@ from mlperf_bert.submission.compliance import check_log
 from tests.checkpoints.stored_weights import read_weights
 from tests.helpers import programs
 
+# Of 203 articles with seed 1, as the runs of demo/reference_runs.json had them.
+ENCYCLOPEDIA_SHA256 = "b27bf9d55b4c09fcbebccd5e68a8475b8dd6cf36778f85d2f8bb35340f08e60a"
+
 
 def sentences(text):
     return [line for line in re.split(r"(?<=\.) |\n+", text) if line]
 
 
 def test_encyclopedia_is_a_function_of_its_seed(tmp_path):
-    def written(folder, seed):
-        paths = encyclopedia.write(tmp_path / folder, seed=seed, num_articles=20)
-        return [path.read_bytes() for path in paths]
+    """The recorded runs and reference points hold for this text alone."""
 
-    assert written("one", 1) == written("again", 1) != written("two", 2)
+    def digest(folder, seed) -> str:
+        paths = encyclopedia.write(tmp_path / folder, seed=seed, num_articles=203)
+        return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+    assert digest("one", 1) == ENCYCLOPEDIA_SHA256 != digest("two", 2)
 
 
 def test_files_have_the_format_of_wikiextractor(tmp_path):
@@ -125,13 +131,40 @@ def test_initial_checkpoint_fits_the_model(tmp_path):
     assert nearness[9] > nearness[11] > nearness[15]
 
 
-def test_picture_is_drawn(tmp_path):
+def test_picture_is_drawn(tmp_path, monkeypatch):
     lines = [
         {"kind": "train", "step": 10, "samples": 640, "loss": 6.0},
-        {"kind": "eval", "step": 10, "samples": 640, "loss": 5.9, "masked_lm_accuracy": 0.5},
+        {"kind": "eval", "step": 10, "samples": 641, "loss": 5.9, "masked_lm_accuracy": 0.5},
+        {"kind": "train", "step": 20, "samples": 1280, "loss": 4.0},
+        {"kind": "train", "step": 30, "samples": 1920, "loss": 3.0},
+        {"kind": "eval", "step": 30, "samples": 1921, "loss": 3.5, "masked_lm_accuracy": 0.7},
     ]
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    png = picture.png
+
+    @contextlib.contextmanager
+    def seen(*given, **options):
+        with png(*given, **options) as axes:
+            yield axes
+            [[above], [below]] = axes
+            drawn = [line.get_xydata().tolist() for line in (above.lines[0], *below.lines)]
+            assert drawn == [
+                [[641, 0.5], [1921, 0.7]],
+                [[640, 6.0], [1280, 4.0], [1920, 3.0]],
+                [[641, 5.9], [1921, 3.5]],
+            ]
+            assert above.lines[1].get_ydata() == [0.72, 0.72]
+            assert [text.get_text() for text in above.texts] == ["0.7000"]
+            names = [
+                [text.get_text() for text in each.get_legend().texts] for each in (above, below)
+            ]
+            assert names == [
+                ["on held-out articles", "target 0.720"],
+                ["training", "held-out articles"],
+            ]
+
+    monkeypatch.setattr(picture, "png", seen)
     picture.draw(metrics, tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "report.png"]
@@ -237,20 +270,53 @@ def test_a_seed_that_no_training_takes_is_refused_before_the_folder_is_emptied(t
 
 
 def test_demo_uses_the_public_commands(tmp_path, repository):
+    """With the flags under which the runs of demo/reference_runs.json were recorded."""
     (tmp_path / "cleaned").mkdir()
-    (tmp_path / "cleaned" / "part-00000-of-00500").touch()
-    steps = [*the_demo.data_steps(tmp_path, 1), the_demo.training_step(tmp_path, 1)]
+    for number in range(2):
+        (tmp_path / "cleaned" / f"part-{number}").touch()
+    steps = [*the_demo.data_steps(tmp_path, 7), the_demo.training_step(tmp_path, 7)]
     steps += the_demo.verdict_steps(tmp_path)
-    commands = [command for _, command in steps]
-    scripts = {word for each in commands for word in re.findall(r"[\w/]+\.(?:py|sh)\b", each)}
-    assert scripts == {
-        "cleanup_scripts/train_punkt.py",
-        "cleanup_scripts/process_wiki.sh",
-        "create_pretraining_data.py",
-        "pick_eval_samples.py",
-        "run_pretraining.py",
-    }
-    assert all((repository / script).is_file() for script in scripts)
+    found = [shlex.split(command.replace(str(tmp_path), "TO")) for _, command in steps]
+    shape = "--max_seq_length=64 --max_predictions_per_seq=10"
+    masked = (
+        f"--vocab_file=TO/vocab.txt --do_lower_case=True {shape} --masked_lm_prob=0.15 "
+        "--short_seq_prob=0.1 --random_seed=12345"
+    )
+    masking = "python create_pretraining_data.py --input_file=TO/cleaned"
+    assert found == [
+        shlex.split(line)
+        for line in (
+            "python -m demo.encyclopedia --seed=7 --num_articles=6000 --output_dir=TO/text",
+            "python cleanup_scripts/train_punkt.py --data=TO/text/wiki_?? --out_dir=TO/punkt",
+            "NUM_TEST_ARTICLES=600 BLOCK_SIZE=2.8 RESULTS=TO/cleaned PUNKT=TO/punkt "
+            "cleanup_scripts/process_wiki.sh TO/text/wiki_??",
+            "python -m demo.model --seed=7 --input_file=TO/cleaned/part-* --max_seq_length=64 "
+            "--output_dir=TO",
+            *(
+                f"{masking}/part-{number} --output_file=TO/train/part-{number}.tfrecord "
+                f"--dupe_factor=4 {masked}"
+                for number in range(2)
+            ),
+            f"{masking}/eval.txt --output_file=TO/eval_all.tfrecord --dupe_factor=1 {masked}",
+            "python pick_eval_samples.py --input_tfrecord=TO/eval_all.tfrecord "
+            f"--output_tfrecord=TO/eval.tfrecord --num_examples_to_pick=1000 {shape}",
+            "python run_pretraining.py --do_train "
+            "--bert_config_file=TO/checkpoint/bert_config.json "
+            "--init_checkpoint=TO/checkpoint/model.ckpt-0 --input_file=TO/train/*.tfrecord "
+            f"--eval_input_file=TO/eval.tfrecord --output_dir=TO/run {shape} "
+            "--train_batch_size=64 --eval_batch_size=100 --optimizer=lamb --learning_rate=0.01 "
+            "--num_warmup_steps=100 --num_train_steps=1500 --eval_interval_samples=6400 "
+            "--iterations_per_loop=100 --save_checkpoints_steps=1500 --seed=7 "
+            "--submission_org=demo --submission_platform=this-machine "
+            "--observer='mlperf_results.watch:observer --reference=demo/reference_runs.json'",
+            "python -m mlperf_bert.submission.compliance TO/results/result_0.txt",
+            "python -m mlperf_bert.data.chain TO/run",
+            "python -m demo.picture --metrics_file=TO/run/metrics.jsonl "
+            "--output_file=TO/report.png",
+        )
+    ]
+    scripts = {word for line in found for word in line if re.fullmatch(r"[\w/]+\.(py|sh)", word)}
+    assert len(scripts) == 5 and all((repository / script).is_file() for script in scripts)
 
 
 def test_demo_removes_only_what_it_made(tmp_path):

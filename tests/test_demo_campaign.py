@@ -1,6 +1,7 @@
 """The miniature campaign: its task, its recorded reference points, and (slow) the whole of it."""
 
 import json
+import shlex
 import signal
 import sys
 
@@ -8,7 +9,6 @@ import pytest
 
 from demo import campaign, miniature, reference_points
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.submission.campaign import Campaign
 from tests.helpers import programs
 from tests.mlperf.example_log import write_log
 
@@ -27,12 +27,6 @@ def test_recorded_points_are_those_of_the_task():
     assert 0 < bound.point.min_mean_samples < bound.point.mean_samples
 
 
-def test_flags_of_a_run_leave_the_seed_to_chance(tmp_path):
-    flags = miniature.run_flags(tmp_path)
-    Campaign(org="o", system="s", status="onprem", folder=tmp_path, num_runs=10, flags=tuple(flags))
-    assert not any(flag.startswith("--seed") for flag in flags)
-
-
 def test_a_reference_run_that_misses_the_target_is_no_point(tmp_path, monkeypatch):
     """The rules forgive a campaign one such run; the other is there and is not repeated."""
     monkeypatch.setattr(reference_points, "NUM_RUNS", 2)
@@ -48,20 +42,73 @@ def test_a_reference_run_that_misses_the_target_is_no_point(tmp_path, monkeypatc
     assert reference_points.train(tmp_path) == [300_160] * 2
 
 
-def test_a_prepared_task_is_not_made_again(tmp_path, capsys):
-    (tmp_path / "ready").touch()
-    miniature.prepare(tmp_path)
+def test_a_task_is_prepared_once_from_the_newest_checkpoint(tmp_path, monkeypatch, capsys):
+    commands = []
+
+    def ran(steps, start):
+        [(_, command)] = steps
+        assert not (tmp_path / "ready").exists()
+        commands.append(shlex.split(command.replace(str(tmp_path), "TO")))
+        (tmp_path / "first").mkdir(exist_ok=True)
+        for step in (100, 900, 1000):
+            (tmp_path / "first" / f"model.ckpt-{step}.index").touch()
+
+    monkeypatch.setattr(miniature, "run_steps", ran)
+    monkeypatch.setattr(miniature, "make_data", lambda folder, seed, start: commands.append(seed))
+    for _ in range(2):
+        miniature.prepare(tmp_path)
+    of_model = [
+        *("--bert_config_file=TO/checkpoint/bert_config.json", "--input_file=TO/train/*.tfrecord"),
+        *("--eval_input_file=TO/eval.tfrecord", "--max_seq_length=64"),
+        *("--max_predictions_per_seq=10", "--train_batch_size=64", "--eval_batch_size=100"),
+        *("--optimizer=lamb", "--iterations_per_loop=100", "--save_checkpoints_steps=10000"),
+    ]
+    seed, first, converted = commands
+    assert seed == 1 and first == [
+        *("python", "run_pretraining.py", "--do_train", *of_model),
+        *("--init_checkpoint=TO/checkpoint/model.ckpt-0", "--output_dir=TO/first", "--seed=1"),
+        *("--target_accuracy=0.68", "--learning_rate=0.01", "--num_warmup_steps=100"),
+        *("--num_train_steps=1500", "--eval_interval_samples=3200", "--submission_org=demo"),
+        "--submission_platform=this-machine",
+    ]
+    assert converted == [
+        *("python", "tf2_encoder_checkpoint_converter.py"),
+        "--bert_config_file=TO/checkpoint/bert_config.json",
+        "--checkpoint_to_convert=TO/first/model.ckpt-1000",
+        "--converted_checkpoint_path=TO/learned/model.ckpt-0",
+    ]
     assert "data and initial checkpoint are there" in capsys.readouterr().out
+    # Those of the recorded reference points; the seed is left to chance.
+    flags = [flag.replace(str(tmp_path), "TO") for flag in miniature.run_flags(tmp_path)]
+    assert flags == [
+        *("--do_train", *of_model, "--init_checkpoint=TO/learned/model.ckpt-0"),
+        *("--learning_rate=0.005", "--num_warmup_steps=5", "--num_train_steps=280"),
+        *("--eval_interval_samples=960", "--keep_checkpoint_max=1"),
+    ]
 
 
-def test_after_ctrl_c_there_is_no_report(tmp_path, monkeypatch):
-    """The folder of the submission is there already: it came while the official tools judged."""
-    (tmp_path / "campaign" / "submission" / campaign.ORG).mkdir(parents=True)
+@pytest.mark.parametrize("status", [0, 1, 75, 128 + signal.SIGINT])
+def test_a_campaign_that_has_ended_is_reported_and_another_is_not(tmp_path, monkeypatch, status):
+    """The folder of the submission is there early: it comes while the official tools judge."""
+    asked, reports = [], []
+    org = tmp_path / "campaign" / "submission" / campaign.ORG
+    org.mkdir(parents=True)
     monkeypatch.setattr(sys, "argv", ["campaign", f"--output_dir={tmp_path}"])
-    monkeypatch.setattr(miniature, "prepare", lambda folder: None)
-    monkeypatch.setattr(campaign.campaign, "main", lambda words: 128 + signal.SIGINT)
-    monkeypatch.setattr(campaign.report, "main", lambda words: pytest.fail("a report is made"))
-    assert campaign.main() == 128 + signal.SIGINT
+    monkeypatch.setattr(miniature, "prepare", lambda folder: asked.append(folder))
+    monkeypatch.setattr(campaign.campaign, "main", lambda words: asked.append(words) or status)
+    monkeypatch.setattr(campaign.report, "main", reports.append)
+    assert campaign.main() == status
+    points, task = f"--custom_rcps={campaign.REFERENCE_POINTS}", tmp_path / "task"
+    assert asked == [
+        task,
+        [
+            *("--org=demo", "--system=this-machine", f"--output_dir={tmp_path}/campaign", points),
+            *(f"--system_description={tmp_path}/notes.json", "--", *miniature.run_flags(task)),
+        ],
+    ]
+    assert "no submission" in json.loads((tmp_path / "notes.json").read_text())["sw_notes"]
+    report = [str(org), points, f"--output={tmp_path}/report.html"]
+    assert reports == ([report] if status <= 1 else [])
 
 
 @pytest.mark.soak

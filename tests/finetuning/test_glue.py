@@ -173,6 +173,20 @@ def test_metrics_of_the_tasks(made, name, expected):
     assert found == pytest.approx(expected) and task.main_metric in found
 
 
+def test_a_split_is_known_by_its_features_and_its_answers():
+    """SQuAD's dev set has its answers in the examples alone."""
+    ids = np.arange(6).reshape(2, 3)
+    parts = [
+        (["a", "b"], {"input_ids": ids}),
+        (["a", "c"], {"input_ids": ids}),
+        (["a", "b"], {"input_ids": ids + 1}),
+        (["a", "b"], {"segment_ids": ids}),
+    ]
+    found = [split_of(examples, **features).sha256 for examples, features in parts]
+    assert len(set(found)) == 4
+    assert found[0] == split_of(["a", "b"], input_ids=ids.copy()).sha256
+
+
 def score(name, labels, predictions):
     return glue.compute((name,), np.array(labels), np.array(predictions))[name]
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.finetuning import glue, sweep, weights
@@ -472,10 +473,27 @@ def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
     assert "no such checkpoint" in refusal(own, checkpoint=f"{own}/model/model.ckpt-9")
 
 
+def test_a_head_is_random_and_all_else_is_pre_trained(own):
+    path = own / "model" / "bert_config.json"
+    rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
+    path.write_text(json.dumps(json.loads(path.read_text()) | rates))
+    source = weights.find(config_of(own))
+    models = [task_model.build(glue.create("mnli", ""), source, seed=seed) for seed in (1, 2)]
+    dropouts = [one for one in models[0].layers if isinstance(one, tf_keras.layers.Dropout)]
+    assert [layer.rate for layer in dropouts] == [0.2]  # once, where BertClassifier has it twice
+    pairs = list(zip(*(model.trainable_variables for model in models)))
+    differ = [one.name for one, other in pairs if (one.numpy() != other.numpy()).any()]
+    kernel = models[0].classifier.out_proj.kernel
+    assert differ == [kernel.name] and kernel.shape == (32, 3)
+    # A truncated normal ends at two standard deviations.
+    assert 0.5 < np.abs(kernel).max() / (2 * source.config.initializer_range) <= 1
+
+
 def test_what_does_not_belong_together_is_refused(own):
     def model(**changes):
         return refusal(own, **changes)
 
+    assert weights.find(config_of(own, max_seq_length=48)).config.max_position_embeddings == 48
     assert "--max_seq_length=49: the model has 48 positions; give 4 to 48" in model(
         max_seq_length=49
     )
