@@ -70,7 +70,7 @@ WHERE  = $(or $(TESTS),--ignore=tests/container)
 # The reference's figures on generated input, imports, flags, documents and logs; the slowest first.
 QUICK := tests/training/test_trajectories.py tests/data/test_pretraining_data.py tests/test_architecture.py \
 	tests/test_documents.py tests/mlperf tests/model tests/optimization \
-	tests/finetuning/test_glue.py tests/finetuning/test_scores.py \
+	tests/finetuning/test_glue.py \
 	tests/checkpoints/test_names.py tests/input/test_pipeline.py \
 	$(addprefix tests/test_cli.py::test_, flags_are_frozen[run_pretraining.py] \
 	all_flags_out_of_range_are_found_at_once_each_with_its_range)

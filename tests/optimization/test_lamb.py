@@ -1,4 +1,7 @@
-"""LAMB's equations against tf-models' LAMB, bit by bit, and against the paper in float64."""
+"""LAMB's equations against tf-models' LAMB, bit by bit, and against the paper in float64.
+
+Also what a reset leaves of any optimizer, and its keys in the log.
+"""
 
 import numpy as np
 import pytest
@@ -118,3 +121,41 @@ def test_a_compiled_update_that_clips_is_one_of_clipped_gradients(gradient_scale
         np.testing.assert_array_equal(left, right)
     assert np.isnan(itself[0]).all() == np.isinf(gradient_scale)
     assert (itself[0] != draw(0.05)).all()
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+def test_after_a_reset_nothing_is_left_of_the_updates_before(name):
+    inner = create_optimizer(OptimizerConfig(name=name), lambda: learning_rate(inner.iterations))
+    weight = tf.Variable(draw(0.05), name="kernel")
+    optimizer = GradientAggregationOptimizer(inner, [weight], steps_per_update=2)
+    state = [*inner.variables(), *optimizer.accumulators]
+    for number in range(3):
+        optimizer.step([tf.constant(draw(1.0, number))])
+        if number == 1:
+            optimizer.update()
+    assert len(state) == 4 and all(np.any(each.numpy()) for each in state)
+    optimizer.reset()
+    assert not any(np.any(each.numpy()) for each in state)
+
+
+def test_what_the_log_says_of_an_optimizer():
+    values = {"weight_decay_rate": 0.02, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-5}
+    lamb_keys, adamw_keys = (
+        OptimizerConfig(name=name, **values).hyperparameters(poly_power=0.5)
+        for name in ("lamb", "adamw")
+    )
+    assert lamb_keys == {
+        "opt_epsilon": 1e-5,
+        "opt_lamb_epsilon": 1e-5,
+        "opt_lamb_beta_1": 0.8,
+        "opt_lamb_beta_2": 0.95,
+        "opt_lamb_weight_decay_rate": 0.02,
+        "opt_lamb_learning_rate_decay_poly_power": 0.5,
+    }
+    assert adamw_keys == {
+        "opt_epsilon": 1e-5,
+        "opt_adamw_epsilon": 1e-5,
+        "opt_adamw_beta_1": 0.8,
+        "opt_adamw_beta_2": 0.95,
+        "opt_adamw_weight_decay": 0.02,
+    }
