@@ -252,6 +252,12 @@ def test_the_words_of_tokenizer_json_become_vocab_txt(model, tmp_path):
     imported = tmp_path / "imported"
     assert (imported / "vocab.txt").read_bytes() == (tmp_path / "vocab.txt").read_bytes()
     assert json.loads((imported / "tokenizer_config.json").read_text()) == {"do_lower_case": False}
+    # And so does the export of it.
+    config, again = BertConfig.from_json_file(imported / "bert_config.json"), tmp_path / "again"
+    words = str(imported / "vocab.txt")
+    export(str(imported / "model.ckpt-0"), str(again), config=config, vocab_file=words)
+    assert json.loads((again / "tokenizer_config.json").read_text())["do_lower_case"] is False
+    assert "32 wide, cased English." in (again / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
