@@ -315,6 +315,8 @@ class Parser(CallParser):
             if offset != _AT_END:
                 at = None if offset == _AT_POSITION else offset
                 row["offset_bytes"] = self._moved(file, row, at)
+            elif file:
+                file.position = None  # the end of the file, wherever that is
         elif row["kind"] == "seek" and not row["error"]:
             row["offset_bytes"] = result
             if file:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fixtures import lacking
 from tests.helpers import programs
-from tracing import backends, limits
+from tracing import backends, limits, outputs
 from tracing.tests import example_training, whole
 
 BACKENDS = [
@@ -118,14 +118,10 @@ def with_calls(traced) -> Traced:
     return traced
 
 
-@pytest.fixture(scope="module")
-def with_calls_for_module(tmp_path_factory) -> Traced:
-    """The example training under strace."""
-    require(backends.STRACE)
-    folder = tmp_path_factory.mktemp("example")
-    example_training.make_data(folder)
-    words = example_command(folder, "--wait_s=1.2")
-    return trace(folder / "trace", *words, options=["--backend=strace"])
+@pytest.fixture
+def without_page(monkeypatch):
+    """Its pictures take most of the time."""
+    monkeypatch.setattr(outputs.page, "page", lambda *_: "")
 
 
 @pytest.fixture(scope="session")

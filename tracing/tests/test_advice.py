@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tracing import outputs
 from tracing.tests import by_hand
 from tracing.tests.by_hand import DATA_BYTES
 
@@ -102,12 +101,6 @@ RULES = {
         r"^3 events were lost: calls and bytes are at least those shown here",
     ),
 }
-
-
-@pytest.fixture
-def without_page(monkeypatch):
-    """Its pictures take most of the time."""
-    monkeypatch.setattr(outputs.page, "page", lambda *_: "")
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -49,6 +49,9 @@ FORK = "fork\t30\t7\t7\t8\n"
           call(40, 7, "read", 10, 4, 10, -1)], [(7, "/d/x", 0)]),
         ([*OPEN, READ, "Lost 12 events\n", call(50, 7, "read", 10, 3, 10, -1)],
          [(7, "/d/x", 0), (7, "/d/x", None)]),
+        # Written at the end (RWF_APPEND), wherever that is, it stands there.
+        ([*OPEN, READ, call(40, 7, "pwritev2", 5, 3, -1, -2), call(50, 7, "read", 10, 3, 10, -1)],
+         [(7, "/d/x", 0), (7, "/d/x", None)]),
         # What was open before may be shared with anybody.
         ([call(20, 7, "lseek", 5, 9, -1, -1), call(30, 7, "read", 10, 9, 10, -1)],
          [(7, "/d/old", None)]),

@@ -1,4 +1,4 @@
-"""DLIO's workload from a trace of the example training, loaded by DLIO's own code.
+"""DLIO's workload of the whole trace, loaded by DLIO's own code; test_whole has its values.
 
 dlio_benchmark 2.0.0 and what it needs come from PyPI.
 """
@@ -16,41 +16,13 @@ from tests.fixtures import lacking
 from tests.helpers import programs
 from tracing import export
 from tracing.exports import dlio
-from tracing.tests import example_training as example
 
 
 @pytest.fixture(scope="module")
-def workload_file(with_calls_for_module, tmp_path_factory):
+def workload_file(whole_trace, tmp_path_factory):
     path = tmp_path_factory.mktemp("dlio") / "bert.yaml"
-    export.main([str(with_calls_for_module.folder), "--to=dlio", f"--output={path}"])
+    export.main([str(whole_trace), "--to=dlio", f"--output={path}"])
     return path
-
-
-@pytest.mark.gate
-def test_measured_values(workload_file):
-    found = yaml.safe_load(workload_file.read_text())
-    assert found["dataset"] | {"data_folder": "", "file_prefix": ""} == {
-        "data_folder": "",
-        "format": "tfrecord",
-        "num_files_train": example.NUM_FILES,
-        "num_files_eval": 0,
-        "num_samples_per_file": example.NUM_RECORDS,
-        "record_length": example.RECORD_BYTES,
-        "record_length_stdev": 0,
-        "record_length_bytes": example.RECORD_BYTES,
-        "record_length_bytes_stdev": 0,
-        "file_prefix": "",
-    }
-    assert found["reader"]["transfer_size"] == example.REQUEST_BYTES
-    assert found["reader"]["batch_size"] == 448
-    assert found["reader"]["read_threads"] == 2 * example.NUM_FILES
-    # DLIO counts an epoch's: 2 whole batches of 1,200 samples.
-    assert found["train"]["total_training_steps"] == example.NUM_FILES * example.NUM_RECORDS // 448
-    assert found["train"]["epochs"] == 2
-    assert 0.2 < found["train"]["computation_time"] < 5  # a block of 1.2 s and more, 5 steps
-    assert found["checkpoint"]["model_size"] == example.CHECKPOINT_BYTES + 700
-    assert found["model"] == {"name": "bert", "model_size_bytes": example.CHECKPOINT_BYTES + 700}
-    assert found["checkpoint"]["steps_between_checkpoints"] == 3
 
 
 @pytest.mark.parametrize(
@@ -68,6 +40,13 @@ def test_steps_of_an_epoch_are_rounded_up_as_far_as_the_data_go(
 ):
     found = dlio.epochs(num_steps, 10, samples)
     assert found == {"total_training_steps": of_epoch, "epochs": epochs}
+
+
+def test_a_single_checkpoint_is_saved_as_often_as_it_comes_and_several_by_their_middle():
+    saved = [{"step": step, "written_bytes": size} for step, size in ((3, 70), (5, 20), (11, 30))]
+    for num, steps, size in ((1, 3, 70), (2, 2, 45), (3, 4, 40)):
+        found = dlio._checkpoint(saved[:num])
+        assert (found["steps_between_checkpoints"], found["model_size"]) == (steps, size)
 
 
 # hydra composes the workload with DLIO's own configuration, and DLIO loads it, as its main does.

@@ -3,8 +3,6 @@
 import html
 import json
 
-import pytest
-
 from tests.helpers.programs import refusal
 from tracing import merge, tables
 from tracing.tests import by_hand
@@ -31,7 +29,9 @@ def host(folder, name, *, monotonic_s, ahead_s, sync_ms, events):
     return folder / name
 
 
-def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(tmp_path, capsys):
+def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(
+    tmp_path, capsys, without_page
+):
     first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1, 3, 5])
     second = host(tmp_path, "b", monotonic_s=77_000, ahead_s=0, sync_ms=2, events=[2, 4])
     merge.main([str(first), str(second), f"--output={tmp_path / 'merged'}"])
@@ -49,8 +49,9 @@ def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(tm
     assert "± 3.000 ms" in page and 'aria-label="Bytes read and written by host"' in page
 
 
-@pytest.mark.gate
-def test_any_two_hosts_are_within_the_bound_which_a_clock_that_nothing_sets_makes_unknown(tmp_path):
+def test_any_two_hosts_are_within_the_bound_which_a_clock_that_nothing_sets_makes_unknown(
+    tmp_path, without_page
+):
     folders = [
         host(tmp_path, name, monotonic_s=1000, ahead_s=0, sync_ms=sync_ms, events=[1])
         for name, sync_ms in (("a", 4), ("b", 1), ("c", 2), ("d", None))
@@ -64,8 +65,7 @@ def test_any_two_hosts_are_within_the_bound_which_a_clock_that_nothing_sets_make
     assert told in html.unescape((tmp_path / "unknown" / "summary.html").read_text())
 
 
-@pytest.mark.gate
-def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path):
+def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path, without_page):
     """Host b's clock is 3 ms ahead, and its daemon knows it only to 5 ms."""
     first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[2])
     second = host(tmp_path, "b", monotonic_s=9000, ahead_s=0.003, sync_ms=5, events=[2])
@@ -77,8 +77,7 @@ def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path):
     assert found["hosts"][1]["begins_after_seconds"] == 0.003
 
 
-@pytest.mark.all
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, without_page):
     good = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1])
     other = host(tmp_path, "b", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1])
     output = tmp_path / "merged"

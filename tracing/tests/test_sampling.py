@@ -1,11 +1,13 @@
 """Counters of a machine whose files in /proc are made by hand."""
 
+import os
 import types
 
 import psutil
 import pytest
 
-from tracing import limits, processes, sampling
+from tests.helpers import waiting
+from tracing import limits, processes, recorder, sampling, tables
 
 DEV = """Inter-|   Receive                            |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs
@@ -63,6 +65,40 @@ def test_rows_of_the_machine(proc, monkeypatch):
     assert [list(row.values()) for row in sampling.cpu_rows()] == [
         [0, 3000, 28_000, 32_000, 64_000, 128_000]
     ]
+
+
+def test_a_sampler_reads_the_clocks_with_every_sample_and_at_its_end(tmp_path, monkeypatch):
+    (tmp_path / "memory.parquet.unfinished").mkdir()
+    with pytest.raises(OSError):
+        sampling.Sampler(processes.Target(), tmp_path, interval_s=0.01)
+    (tmp_path / "memory.parquet.unfinished").rmdir()
+    target = processes.Target()
+    target.add_tree(os.getpid())
+    target.leave_out(os.getppid())
+    monkeypatch.setitem(sampling.SYSTEM_TABLES, "disks", lambda: iter([{"num_reads": "none"}]))
+    sampler = sampling.Sampler(target, tmp_path, interval_s=0.01)
+    sampler.start()
+    waiting.until(lambda: len(sampler.pairs) >= 3)
+    sampler.stop()
+    *sampled, last = [pair.monotonic_ns for pair in sampler.pairs]
+    assert sampled == sorted(sampled) and last > sampled[-1]
+    for table in ("memory", "processes"):
+        rows = tables.read_table(tmp_path, table)
+        assert sorted(rows["monotonic_ns"].unique()) == sampled, table
+        assert list(rows["realtime_ns"].unique()) == [p.realtime_ns for p in sampler.pairs[:-1]]
+    assert set(rows["pid"]) == {os.getpid()}
+    assert list(sampler.tracer_cpu_ms) == [os.getppid()]
+    # A table that cannot be written is told once, and leaves nothing.
+    [error] = sampler.errors
+    assert error.startswith("table disks: ") and not (tmp_path / "disks.parquet").exists()
+    assert not list(tmp_path.glob("*.unfinished"))
+
+
+@pytest.mark.parametrize("num", [1, 2, 400, 401, 1999])
+def test_pairs_of_a_long_trace_are_thinned_with_their_first_and_last(num):
+    kept = recorder._thinned(list(range(num)))
+    assert kept == sorted(set(kept)) and (kept[0], kept[-1]) == (0, num - 1)
+    assert min(num, 200) <= len(kept) <= 401
 
 
 def test_rows_of_a_process(proc, monkeypatch):

@@ -13,8 +13,9 @@ import pytest
 
 from mlperf_bert.data import tfrecord
 from tests.helpers import programs, waiting
-from tracing import limits, sweep, sweep_figures, sweep_page, tables
+from tracing import limits, sweep, sweep_figures, tables
 from tracing.sweep import Point
+from tracing.tests import whole, whole_sweep
 from tracing.tests.conftest import environment, require, require_limits
 
 EXAMPLE = Path(__file__).parent / "sweep_example" / "run_pretraining.py"
@@ -144,39 +145,7 @@ def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
     assert "holds no sweep of this command, its data and --backend; name a new" in other.stderr
 
 
-@pytest.mark.all
-def test_a_point_that_fails_is_told_and_the_first_one_ends_the_sweep(data, tmp_path):
-    options = ("--batch=10,20", *QUICK)
-    done = run(tmp_path / "out", data, *options, flags=("--fail_at_batch=10",))
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("sweep: the first point failed, exit code 1: this batch is no good; ")
-    output = Path(last.partition("no good; ")[2].partition(" holds its output")[0])
-    assert "this batch is no good" in output.read_text()
-    later = run(tmp_path / "later", data, *options, flags=("--fail_at_batch=20",))
-    assert later.returncode == 1
-    told = "sweep: failed: batch-20_real; the same command tries them again\n"
-    assert later.stderr.endswith(told)
-    rows = rows_of(tmp_path / "later")
-    assert list(rows["status"]) == ["done", "failed"]
-    assert rows["reason"].iloc[1] == "exit code 1: this batch is no good"
-    late = run(tmp_path / "late", data, "--timeout_s=4", *QUICK, flags=("--wait_s=60",))
-    assert "the first point failed, it took more than 4 s" in late.stderr
-
-
 # --- what cannot be done here -------------------------------------------------------------------
-
-
-@pytest.mark.all
-def test_without_rights_the_sweep_says_what_it_cannot_limit(data, tmp_path, main, monkeypatch):
-    monkeypatch.setattr(limits, "missing", lambda: "Permission denied; it needs root")
-    options = [f"--output={tmp_path / 'out'}", "--memory=1g,4g", *QUICK, "--"]
-    code, lines = main(*options, sys.executable, EXAMPLE, f"--input_file={data}/part-*")
-    assert code == 0, lines
-    note = "memory: cannot be limited here: Permission denied; it needs root; every point has all"
-    assert note in lines and note in (tmp_path / "out" / "sweep.html").read_text()
-    rows = rows_of(tmp_path / "out")
-    assert list(rows.index) == ["real"] and rows["memory_bytes"].isna().all()
 
 
 @pytest.fixture
@@ -218,6 +187,23 @@ def test_what_is_done_or_killed_is_kept_and_what_failed_or_slept_otherwise_is_no
         assert json.loads(place.read_text()).keys() == tables.RUNS.keys()
 
 
+def test_without_rights_the_sweep_says_what_it_cannot_limit(quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "missing", lambda: "Permission denied; it needs root")
+    assert quick("--memory=1g,4g") == {"real": False}
+    note = "memory: cannot be limited here: Permission denied; it needs root; every point has all"
+    assert note in (tmp_path / "out" / "sweep.html").read_text()
+    assert rows_of(tmp_path / "out")["memory_bytes"].isna().all()
+
+
+def test_a_whole_sweep_is_as_expected(tmp_path):
+    """`whole` says what it is, and how what is expected is written again."""
+    summary = json.loads((whole.EXPECTED / "strace" / "summary.json").read_text())
+    found = dict(whole_sweep.parts(tmp_path, summary))
+    for name, text in found.items():
+        expected = (whole.EXPECTED / "sweep" / name).read_text()
+        assert whole.stable(text, tmp_path).splitlines() == expected.splitlines(), name
+
+
 def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path, main):
     options = [f"--output={tmp_path / 'out'}", "--cache=cold,warm", *QUICK, "--", "true"]
     code, lines = main(*options)
@@ -251,6 +237,23 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, main, options, messa
     code, told = main(f"--output={tmp_path / 'out'}", *options)
     assert message in (str(code) if code != 2 else told.splitlines()[-1])
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_of_another_command_or_one_at_work_is_left_alone(quick, tmp_path, main):
+    assert quick("--batch=10") == {"batch-10_real": False}
+    output = f"--output={tmp_path / 'out'}"
+    (tmp_path / "data").write_bytes(b"x")
+    for other in (
+        [output, "--", "false"],
+        [output, "--backend=proc", "--", "true"],
+        [output, f"--data={tmp_path}/data", "--", "true"],
+    ):
+        code, _ = main(*other)
+        assert "holds no sweep of this command, its data and --backend" in str(code), other
+    with sweep.FileLock(tmp_path / "out" / ".lock"):
+        code, _ = main(output, "--", "true")
+    assert str(code).endswith("another sweep works in it; wait, or stop it")
+    assert quick("--batch=10") == {"batch-10_real": True}
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path, main):
@@ -290,6 +293,21 @@ def test_the_launcher_of_containers_is_given_its_own_variables(tmp_path):
     assert environment == {"OUTPUT_DIR": str(tmp_path / "run"), "MEMORY": str(2 << 30)}
 
 
+def test_the_data_are_those_that_the_command_reads(tmp_path, monkeypatch):
+    for name in ("a/part-1", "a/part-0", "b/part-2", "b/folder/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    a, b = f"{tmp_path}/a/*", f"{tmp_path}/b/*"
+    of_a, of_b = [f"{tmp_path}/a/part-{n}" for n in (0, 1)], [f"{tmp_path}/b/part-2"]
+    monkeypatch.setenv("DATA_DIR", f"{tmp_path}/b")
+    # The last one counts, as for the command; the launcher's variable without any.
+    assert sweep.data_files(None, ["x", f"--input_file={b}", "--input_file", a]) == of_a
+    assert sweep.data_files(None, ["x", f"--input_file={a}", f"--input_file={b}"]) == of_b
+    assert sweep.data_files(None, [f"./{sweep.LAUNCHER}"]) == of_b
+    assert sweep.data_files(f"{b}, {a}", [f"--input_file={b}"]) == [*of_a, *of_b]
+    assert sweep.data_files(None, ["train"]) == []
+
+
 def speed(lines: list[dict], **found) -> dict:
     known = {"training_seconds": 10.0, "num_samples": 1000, "emulated_step_seconds": None}
     return sweep_figures.speed(known | found, pd.DataFrame(lines))
@@ -314,31 +332,6 @@ def test_utilization_by_the_best_source():
     assert timed["utilization"] == 0.75 and timed["step_seconds"] == 0.06
     assert timed["utilization_from"] == "input_wait_seconds of metrics.jsonl"
     assert set(speed([])) == {"samples_per_second"}
-
-
-def test_a_page_without_anything_done():
-    row = dict.fromkeys(tables.RUNS) | {"name": "real", "status": "killed", "reason": "x"}
-    page = sweep_page.page(["train"], [row], ["a note"])
-    assert "0 of 1" in page and "a note" in page and "real: killed, x" in page
-
-
-def test_the_pictures_say_what_their_lines_are():
-    row = dict.fromkeys(tables.RUNS) | {"name": "x", "status": "done", "compute": "real"}
-    row |= {"samples_per_second": 90.0, "utilization": 0.5, "batch": 8}
-    row |= {"pass_call_bytes": [100, 100], "pass_storage_bytes": [100, 0]}
-    limited = {"name": "y", "memory_bytes": 10**9, "memory_to_data_ratio": 1.5}
-    done = [
-        row | {"samples_per_second": 100.0},
-        row | limited,
-        row | limited | {"batch": 16, "name": "z"},
-    ]
-    picture = sweep_page.speed(done)
-    for text in ("no limit", "90%: what MLPerf Storage asks for", "1.50 of the data", "1,000 MB",
-                 "Throughput by limit", "batch 8", "batch 16"):  # fmt: skip
-        assert text in picture, text
-    points = sweep_page._placed(done)
-    assert [*points.index] == [0, 0, 1] and [*points["samples_per_second"]] == [90, 90, 100]
-    assert "pass 2" in sweep_page.by_pass(done)
 
 
 # --- the real training --------------------------------------------------------------------------

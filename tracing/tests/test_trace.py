@@ -130,23 +130,6 @@ def test_counters_are_sampled_and_agree_with_the_calls(traced):
     assert opened["path"].str.contains("/bert.log", regex=False).any()
 
 
-def test_page_names_pictures_and_what_is_missing(traced):
-    page = (traced.folder / "summary.html").read_text()
-    is_without_calls = traced.summary["backend"] == backends.PROC
-    assert (traced.summary["file_classes"] is None) == is_without_calls
-    assert ("single calls were not recorded" in page) == is_without_calls
-    assert ("TFRecords read</span>" in page) != is_without_calls
-    assert all((p["read_bytes"] is None) == is_without_calls for p in traced.summary["phases"])
-    assert "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
-    assert 'aria-label="Processors and memory over time"' in page
-    for name in ("Bytes read and written over time", "Request sizes and latencies",
-                 "Read offsets over time per file"):  # fmt: skip
-        assert (f'aria-label="{name}"' in page) != is_without_calls
-    assert ("records no single calls" in page) == is_without_calls
-    for note in traced.summary["notes"]:
-        assert note.split(";")[0].split("'")[0] in page
-
-
 def test_nothing_is_left_mounted_or_running(traced):
     assert str(traced.folder) not in Path("/proc/mounts").read_text()
     running = [" ".join(processes.arguments_of(pid)) for pid in psutil.pids()]

@@ -10,7 +10,7 @@ import importlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -19,8 +19,9 @@ from google.protobuf import text_format
 from matplotlib.figure import Figure
 
 from mlperf_bert.data import tfrecord
-from tracing import compare, look, outputs, tables
+from tracing import bpftrace, compare, look, outputs, strace, tables
 from tracing.clocks import Alignment, ClockPair
+from tracing.containers import Container
 from tracing.export import OUTPUTS
 from tracing.exports import dftracer, fio
 from tracing.exports.finished import Finished
@@ -76,6 +77,9 @@ def _data(folder: Path) -> None:
     (folder / "bert.log").write_text(_log(LOG))
     (folder / "copied.log").write_text(_log(LOG))
     (folder / "other.log").write_text(_log(OTHER_LOG))
+    (folder / "mounted" / "deep").mkdir(parents=True)
+    (folder / "mounted" / "part-9").write_bytes(tfrecord.frame(bytes(84)) * 5)
+    (folder / "mounted" / "deep" / "inner.log").write_text(_log([("seed", 3, 7, {})]))
 
 
 def _calls(folder: Path) -> Iterator[tuple[float, int, str]]:  # noqa: PLR0915 - a list of calls
@@ -153,6 +157,22 @@ def _calls(folder: Path) -> Iterator[tuple[float, int, str]]:  # noqa: PLR0915 -
     yield 8.7, 8, f'renameat(AT_FDCWD<{folder}>, "out", AT_FDCWD<{folder}>, "kept") = 0'
 
 
+def _container(folder: Path) -> tuple[Container, str]:
+    """A container that sees a folder under another name, and strace's lines of it."""
+    mounts = [(f"{folder}/mounted/deep", "/in/deep"), (f"{folder}/mounted", "/in")]
+    log = "/in/deep/inner.log"
+    calls = [
+        (3.1, 'openat(AT_FDCWD</>, "in/part-9", O_RDONLY) = 3</in/part-9>'),
+        (3.2, 'read(3</in/part-9>, "", 900) = 500'),
+        (3.3, f'openat(AT_FDCWD</>, "{log}", O_WRONLY|O_CREAT) = 4<{log}>'),
+        (3.4, 'mkdir("relative", 0777) = 0'),
+    ]  # fmt: skip
+    lines = [
+        line(at, call, latency_s=0.0031 + n / 1000, tid=500) for n, (at, call) in enumerate(calls)
+    ]
+    return Container("docker", "c", 999_999_999, mounts), "".join(lines)
+
+
 def _strace(folder: Path) -> str:
     calls = sorted(_calls(folder))
     lines = [
@@ -204,7 +224,7 @@ def _processes() -> Iterator[dict]:
     """The child ends in second 6, and is added to its parent in second 7."""
     for n in range(10):
         taken = 9000 if n >= 7 else 0
-        grown = process(n + 0.3, 7, 1, 900 + 5000 * n + taken, 2000 * min(n, 5) + taken // 3)
+        grown = process(n + 0.3, 7, 1, 900 + 5000 * n + taken, 350 + 2000 * min(n, 5) + taken // 3)
         grown |= {"user_ms": 200 * n, "system_ms": 30 * n, "resident_bytes": 10**8 + n * 1000}
         yield grown | {"num_threads": 2, "minor_faults": 10 * n, "major_faults": n}
         if n <= 6:
@@ -227,6 +247,9 @@ _PAGES = "".join(
     for kind, at, tid, inode, page in (
         ("cached", 29008501820000, 23154, 5, 3), ("fault", 29008503000000, 23056, 6, 1667),
     )
+) + "".join(  # one begins where the one before it ends
+    f"block\t{at}\t7\t266338305\t8\t4096\t1000\tR\tpython3\n"
+    for at in (29008509300000, 29008509301000)
 )  # fmt: skip
 
 
@@ -246,10 +269,15 @@ def write(folder: Path, backend: str) -> Path:
         ]
         raw = _EARLY + RECORDED.read_text() + _PAGES
     (trace / RAW / "0.txt").write_text(raw)
+    containers, raw_files = [], [RawFile("0.txt", None), RawFile("absent", None)]
+    if backend == "strace":
+        container, lines = _container(folder)
+        (trace / RAW / "1.txt").write_text(lines)
+        containers, raw_files = [container], [*raw_files, RawFile("1.txt", container)]
     recording = Recording(
         command=["python", "train.py", "a b"], folder=str(folder), exit_code=75,
-        ended_by="SIGTERM", backend=backend, notes=["a note"], containers=[],
-        raw_files=[RawFile("0.txt", None), RawFile("absent", None)], num_lost_lines=2,
+        ended_by="SIGTERM", backend=backend, notes=["a note"], containers=containers,
+        raw_files=raw_files, num_lost_lines=2,
         tracer_cpu_ms=1500, pairs=pairs, machine={"num_cpus": 2, "hostname": "here"},
     )  # fmt: skip
     if backend != "bpftrace":
@@ -362,6 +390,26 @@ def _exported(path: Path) -> str:
     return text
 
 
+def recorded(backend: str) -> tuple[str, str]:
+    """The rows of the lines that were recorded of a small program, and what was lost of them."""
+    lines = (
+        Path(__file__).with_name(f"recorded_{backend}.txt").read_text().splitlines(keepends=True)
+    )
+    parser: strace.Parser | bpftrace.Parser = bpftrace.Parser(folder="/data/example")
+    if backend == "strace":
+        parser = strace.Parser(births=strace.births_in(lines), folder="/data/example")
+    rows = [(table, row) for table, row in parser.parse(lines)]
+    first = min((row["opening"] for _, row in rows if row.get("opening") is not None), default=0)
+    for _, row in rows:
+        if row.get("opening") is not None:
+            row["opening"] -= first  # numbers go on from trace to trace
+    known = [
+        (table, {name: row[name] for name in sorted(row) if row[name] is not None})
+        for table, row in rows
+    ]
+    return "".join(f"{table} {row}\n" for table, row in known), str(parser.losses)
+
+
 def stable(text: str, folder: Path) -> str:
     """With one name for the temporary folder, also where the page has cut it."""
     for begin in range(len(str(folder))):
@@ -371,12 +419,26 @@ def stable(text: str, folder: Path) -> str:
 
 def main() -> None:
     """Writes what is expected."""
-    for backend in BACKENDS:
-        shutil.rmtree(EXPECTED / backend, ignore_errors=True)
-        (EXPECTED / backend).mkdir(parents=True)
-        with tempfile.TemporaryDirectory() as name:
-            for part, text in parts(write(Path(name) / "whole", backend)):
-                (EXPECTED / backend / part).write_text(stable(text, Path(name) / "whole"))
+    from tracing.tests import whole_sweep  # which needs this module
+
+    shutil.rmtree(EXPECTED, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as name:
+        for backend in BACKENDS:
+            folder = Path(name) / "whole"
+            _expect(backend, parts(write(folder, backend)), folder)
+            summary = json.loads((folder / "trace" / "summary.json").read_text())
+            if backend == "strace":
+                of_sweep = Path(name) / "sweep"
+                _expect("sweep", whole_sweep.parts(of_sweep, summary), of_sweep)
+            shutil.rmtree(folder)
+    for backend in ("strace", "bpftrace"):
+        _expect("recorded", [(f"{backend}.txt", recorded(backend)[0])], EXPECTED)
+
+
+def _expect(name: str, found: Iterable[tuple[str, str]], folder: Path) -> None:
+    (EXPECTED / name).mkdir(parents=True, exist_ok=True)
+    for part, text in found:
+        (EXPECTED / name / part).write_text(stable(text, folder))
 
 
 if __name__ == "__main__":
