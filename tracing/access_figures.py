@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pandas as pd
 
-from tracing import access, backends, counters, files, mllog
-from tracing.loaded import Loaded
+from tracing import access, backends, files, mllog
+from tracing.loaded import Loaded, grown
 
 _OF_SOCKETS = r"^(?:TCP|UDP)"
 _LOOPBACK = r"->(?:127\.|\[::1\]|\[::ffff:127\.)"
@@ -157,7 +157,7 @@ class Access:
         lasts = np.unique([*last_of_pass[last_of_pass < len(ends)], len(ends) - 1])
         edges = np.concatenate([[reads["seconds"].iloc[0]], reads["seconds"].iloc[lasts]])
         call_bytes = np.diff(ends[lasts], prepend=0)
-        storage = counters.grown(self._trace.counters, "storage_read_bytes", list(edges))
+        storage = grown(self._trace.counters, "storage_read_bytes", list(edges))
         return [
             {
                 "begin_seconds": round(float(edges[n]), 3),

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from tracing import backends, counters, files, mllog
+from tracing import backends, files, mllog
 from tracing.access_figures import Access
-from tracing.loaded import TRANSFERS, Loaded
+from tracing.loaded import COUNTERS, TRANSFERS, Loaded, grown
 from tracing.tables import FORMAT_VERSION
 
 _MOST_FILES = 200
@@ -170,7 +170,7 @@ def checkpoints(trace: Loaded) -> Iterator[dict]:
 
 
 def _phases(trace: Loaded, has_calls: bool) -> list[dict]:
-    events = trace.table("mllog")
+    blocks = mllog.blocks(trace.table("mllog"), trace.spans)  # in the order of the spans
     found = []
     for span in trace.spans.itertuples():
         inside = trace.transfers
@@ -182,13 +182,11 @@ def _phases(trace: Loaded, has_calls: bool) -> list[dict]:
                 "seconds": round(span.end_seconds - span.seconds, 3),
                 "is_closed": bool(span.is_closed),
                 "saving_seconds": (
-                    round(mllog.saving_seconds(span, events, trace.spans), 6)
-                    if span.name == "block"
-                    else None
+                    round(next(blocks).saving_seconds, 6) if span.name == "block" else None
                 ),
                 "read_bytes": _bytes_by_class(inside, "read") if has_calls else None,
                 "written_bytes": _bytes_by_class(inside, "write") if has_calls else None,
-                "storage_read_bytes": counters.grown(
+                "storage_read_bytes": grown(
                     trace.counters, "storage_read_bytes", [span.seconds, span.end_seconds]
                 )[0],
             }
@@ -213,7 +211,7 @@ def _usage(trace: Loaded) -> dict:
         "peak_resident_bytes": int(together["resident_bytes"].max()) if len(together) else 0,
         "minor_faults": int(last["minor_faults"].sum()),
         "major_faults": int(last["major_faults"].sum()),
-        **{n: int(trace.counters[n].max()) if len(trace.counters) else 0 for n in counters.COLUMNS},
+        **{n: int(trace.counters[n].max()) if len(trace.counters) else 0 for n in COUNTERS},
         "machine_cpu_busy_percent": _machine_busy_percent(trace),
         "page_cache_growth_bytes": int(cached.iloc[-1] - cached.iloc[0]) if len(cached) else None,
         **{

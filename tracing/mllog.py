@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +87,6 @@ def value_of(events: pd.DataFrame, key: str, default: Any = None) -> Any:
     return json.loads(found.iloc[-1]) if len(found) else default
 
 
-def stop_of(span, events: pd.DataFrame) -> pd.Series | None:
-    """The event that ended a span, a row of the table spans; None if it has not ended."""
-    found = events[
-        (events["key"] == f"{span.name}_stop")
-        & (events["file"] == span.file)
-        & (events["realtime_ns"] == span.end_realtime_ns)
-    ]
-    return found.iloc[0] if span.is_closed and len(found) else None
-
-
 def trained_samples(stop) -> int:
     """Samples of a block by the metadata of its block_stop; 0 for the log of another benchmark."""
     try:
@@ -118,31 +109,51 @@ def _ledgers(events: pd.DataFrame) -> Iterator[tuple[Any, dict[str, float], dict
                 yield event, seconds, metadata
 
 
-def ledger_of(block, events: pd.DataFrame) -> dict[str, float] | None:
-    """The log's ledger of a block, a row of the table spans; None without one or an end."""
-    if (stop := stop_of(block, events)) is None:
-        return None
-    counts = json.loads(stop.metadata) or {}
-    for event, seconds, metadata in _ledgers(events[events["file"] == block.file]):
-        same = all(metadata.get(n) == counts.get(n) for n in ("first_epoch_num", "samples_count"))
-        if same and event.monotonic_ns >= stop.monotonic_ns and "saving_seconds" in seconds:
-            return seconds
-    return None
+@dataclass(frozen=True)
+class Block:
+    """A block of training, by the log."""
+
+    begin_ns: int
+    """CLOCK_MONOTONIC, as the end."""
+    end_ns: int
+    num_samples: int
+    """0 if it has not ended, and in the log of another benchmark."""
+    ledger: dict[str, float]
+    """Seconds by kind; empty without one."""
+    saving_seconds: float
+    """How long the training stood still for checkpoints."""
 
 
-def saving_seconds(block, events: pd.DataFrame, spans: pd.DataFrame) -> float:
-    """How long the training stood still for checkpoints in a block, a row of the table spans.
+def blocks(events: pd.DataFrame, spans: pd.DataFrame) -> Iterator[Block]:
+    """The blocks of the tables mllog and spans, in the order of their spans.
 
-    By the log's ledger: checkpoints may be written while the training goes on. Without one, by the
-    spans of checkpoints, as far as they lie in the block.
+    Checkpoints may be written while the training goes on, so that the ledger says how long it stood
+    still. Without one, spans of checkpoints do, as far as they lie in the block.
     """
-    if ledger := ledger_of(block, events):
-        return float(ledger["saving_seconds"])
-    saves = spans[(spans["name"] == "checkpoint") & (spans["file"] == block.file)]
-    ends = saves["end_monotonic_ns"].clip(upper=block.end_monotonic_ns)
-    return float(
-        (ends - saves["monotonic_ns"].clip(lower=block.monotonic_ns)).clip(lower=0).sum() / 1e9
-    )
+    for span in spans[spans["name"] == "block"].itertuples():
+        of_file = events[events["file"] == span.file]
+        is_stop = of_file["key"] == "block_stop"
+        stops = of_file[is_stop & (of_file["realtime_ns"] == span.end_realtime_ns)]
+        counts: dict = {}
+        ledger: dict[str, float] = {}
+        if span.is_closed and len(stops):
+            counts = json.loads(stops["metadata"].iloc[0]) or {}
+            ledger = _ledger_after(stops["monotonic_ns"].iloc[0], counts, of_file)
+        begin_ns, end_ns = span.monotonic_ns, span.end_monotonic_ns
+        saves = spans[(spans["name"] == "checkpoint") & (spans["file"] == span.file)]
+        saving_ns = saves["end_monotonic_ns"].clip(upper=end_ns)
+        saving_ns -= saves["monotonic_ns"].clip(lower=begin_ns)
+        saving = ledger.get("saving_seconds", saving_ns.clip(lower=0).sum() / 1e9)
+        yield Block(begin_ns, end_ns, trained_samples(counts), ledger, float(saving))
+
+
+def _ledger_after(at_ns: int, counts: dict, events: pd.DataFrame) -> dict[str, float]:
+    """The ledger of a block that ended then; `events` are those of its log."""
+    for event, seconds, metadata in _ledgers(events):
+        same = all(metadata.get(n) == counts.get(n) for n in ("first_epoch_num", "samples_count"))
+        if same and event.monotonic_ns >= at_ns and "saving_seconds" in seconds:
+            return seconds
+    return {}
 
 
 def ledger_shares(events: pd.DataFrame) -> Iterator[tuple[int, int, dict[str, float]]]:

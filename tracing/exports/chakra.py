@@ -5,7 +5,6 @@ tracing/docs/chakra.md shows what becomes which node, and what the dependencies 
 
 import collections
 import heapq
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,19 +90,15 @@ def write(trace: Finished, output: Path, *, seconds: tuple[float, float] = (0, m
 
 def _batches(trace: Finished) -> Iterator[tuple[int, int, dict]]:
     """(begin, end, attributes) of every step, as if those of a block took the same time."""
-    spans, events = trace.table("spans"), trace.table("mllog")
+    events = trace.table("mllog")
     accumulated = mllog.value_of(events, "gradient_accumulation_steps") or 1
     examples = (mllog.value_of(events, "global_batch_size") or 0) // accumulated
-    for block in spans[spans["name"] == "block"].itertuples():
-        stop = mllog.stop_of(block, events)
-        samples = 0 if stop is None else mllog.trained_samples(json.loads(stop.metadata))
-        num_steps = round(samples / examples) if examples else 0
-        begin_ns, end_ns = block.monotonic_ns, block.end_monotonic_ns
-        begin_ns += mllog.saving_seconds(block, events, spans) * 1e9
-        ledger = mllog.ledger_of(block, events) or {}
+    for block in mllog.blocks(events, trace.table("spans")):
+        num_steps = round(block.num_samples / examples) if examples else 0
+        begin_ns, end_ns = block.begin_ns + block.saving_seconds * 1e9, block.end_ns
         attr = {"phase": "training", "examples": examples} | {
-            name.replace("_seconds", "_percent"): 100 * seconds / sum(ledger.values())
-            for name, seconds in ledger.items()
+            name.replace("_seconds", "_percent"): 100 * seconds / sum(block.ledger.values())
+            for name, seconds in block.ledger.items()
         }
         for n in range(num_steps):
             begin, end = (begin_ns + (end_ns - begin_ns) * k / num_steps for k in (n, n + 1))

@@ -5,9 +5,7 @@ Every value is measured; what a trace does not show is left to DLIO's defaults. 
 """
 
 import itertools
-import json
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -145,27 +143,18 @@ def steps_of(events: pd.DataFrame, spans: pd.DataFrame) -> Steps:
     if not batch:
         raise ValueError("the MLPerf log has no global_batch_size")
     batch //= mllog.value_of(events, "gradient_accumulation_steps", 1)
-    blocks = [block for block in _blocks(events, spans) if block[0]]
+    blocks = [block for block in mllog.blocks(events, spans) if block.num_samples]
     if not blocks:
         raise ValueError("the MLPerf log has no finished block of training")
-    per_step = [seconds / (samples / batch) for samples, seconds in blocks]
-    num_steps = round(sum(samples for samples, _ in blocks) / batch)
-    seconds = sum(seconds for _, seconds in blocks)
-    return Steps(batch, num_steps, seconds / num_steps, statistics.pstdev(per_step))
-
-
-def _blocks(events: pd.DataFrame, spans: pd.DataFrame) -> Iterator[tuple[int, float]]:
-    """(samples, seconds of computing) of every finished block.
-
-    Without a ledger, or of one without computing, the time between the checkpoints counts.
-    """
-    for block in spans[spans["name"] == "block"].itertuples():
-        if (stop := mllog.stop_of(block, events)) is not None:
-            ledger = mllog.ledger_of(block, events) or {}
-            if not (seconds := ledger.get("compute_seconds")):
-                seconds = (block.end_monotonic_ns - block.monotonic_ns) / 1e9
-                seconds -= mllog.saving_seconds(block, events, spans)
-            yield mllog.trained_samples(json.loads(stop.metadata)), seconds
+    # Without a ledger, or by one without computing, the time between the checkpoints counts.
+    seconds = [
+        block.ledger.get("compute_seconds")
+        or (block.end_ns - block.begin_ns) / 1e9 - block.saving_seconds
+        for block in blocks
+    ]
+    per_step = [lasting * batch / block.num_samples for lasting, block in zip(seconds, blocks)]
+    num_steps = round(sum(block.num_samples for block in blocks) / batch)
+    return Steps(batch, num_steps, sum(seconds) / num_steps, statistics.pstdev(per_step))
 
 
 def epochs(num_steps: int, batch_size: int, num_samples: int) -> dict[str, int]:

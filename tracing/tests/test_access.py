@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracing import access, counters, sampling
+from tracing import access, loaded, sampling
 from tracing.tests import by_hand
 
 NAN = float("nan")
@@ -134,7 +134,7 @@ CHILD = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80)]
 def test_counters_of_processes_that_end_are_added_up_once(rows, ran_before, calls, storage):
     samples = pd.DataFrame([by_hand.process(*row) for row in rows])
     samples = samples.assign(seconds=[row[0] for row in rows])
-    found = counters.totals(samples, ran_before=ran_before)
+    found = loaded.totals(samples, ran_before=ran_before)
     assert list(found["read_call_bytes"]) == calls
     assert list(found["storage_read_bytes"]) == storage
 

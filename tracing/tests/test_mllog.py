@@ -102,10 +102,9 @@ SAVED_WHILE_TRAINING = (
 
 
 def test_a_block_stands_still_for_what_its_ledger_says():
-    events, spans = tables(*SAVED_WHILE_TRAINING)
-    [block] = spans[spans["name"] == "block"].itertuples()
-    assert mllog.trained_samples(json.loads(mllog.stop_of(block, events).metadata)) == 50
-    assert mllog.saving_seconds(block, events, spans) == 0.25
+    ledger = {"saving_seconds": 0.25, "compute_seconds": 7.5}
+    found = list(mllog.blocks(*tables(*SAVED_WHILE_TRAINING)))
+    assert found == [mllog.Block(10 * 10**9, 20 * 10**9, 50, ledger, 0.25)]
 
 
 def test_dlios_step_takes_what_it_computes_not_what_it_waits_for():
@@ -122,9 +121,6 @@ def test_without_a_ledger_a_block_stands_still_for_the_checkpoints_within_it():
     events, spans = tables(
         ("checkpoint_start", 6, None, {}), ("checkpoint_stop", 11, None, {}), *lines
     )
-    [block] = spans[spans["name"] == "block"].itertuples()
-    assert mllog.saving_seconds(block, events, spans) == pytest.approx(1 + 2)
-    events, spans = tables(("block_start", 10, None, {"first_epoch_num": 50}))
-    [block] = spans.itertuples()  # it has not ended
-    assert mllog.stop_of(block, events) is None
-    assert mllog.saving_seconds(block, events, spans) == 0
+    assert list(mllog.blocks(events, spans)) == [mllog.Block(10 * 10**9, 20 * 10**9, 50, {}, 1 + 2)]
+    not_ended = tables(("block_start", 10, None, {"first_epoch_num": 50}))
+    assert list(mllog.blocks(*not_ended)) == [mllog.Block(10 * 10**9, 100 * 10**9, 0, {}, 0)]

@@ -115,6 +115,7 @@ def _calls(folder: Path) -> Iterator[tuple[float, int, str]]:  # noqa: PLR0915 -
     yield 1.9, 7, f"pread64(4<{part_0}>, 0x7f, 10, 40000) = 0"
     yield 2.0, 7, f"pread64(4<{part_0}>, 0x7f, 11, 0) = -1 EIO (Input/output error)"
     yield 2.1, 7, f"close(4<{part_0}>) = 0"
+    yield 2.15, 7, pread(part_0, 40, 5, 1)  # nobody saw it opened
     yield 2.2, 7, opened(part_0, 4)
     for n in range(5):
         yield 2.3 + 0.23 * n, 7, pread(part_0, 4, 7000, 8000 * n)
