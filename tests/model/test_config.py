@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -34,6 +35,29 @@ def test_keys_of_google_s_own_files_that_have_no_effect_are_read(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text(json.dumps(SIZES | OF_GOOGLE))
     assert dataclasses.asdict(BertConfig.from_json_file(str(path))) == SIZES
+
+
+SIZE, RATE = "must be a positive integer below 2^31", "must be a number from 0 to 1"
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        *(({"vocab_size": x}, f"vocab_size {SIZE}") for x in (0, -1, 2**31, 1.5, True, "9", None)),
+        *(
+            ({name: x}, f"{name} {RATE}")
+            for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+            for x in (-0.1, 1, 1.0, float("nan"), True, "0.1")
+        ),
+        ({"hidden_act": "swish"}, "hidden_act must be one of ('gelu', 'gelu_exact', 'relu', 't"),
+        ({"num_attention_heads": 7}, "hidden_size=768 must be a multiple of num_attention_heads=7"),
+    ],
+)
+def test_a_value_that_no_model_has_is_refused(tmp_path, changed, message):
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps(SIZES | changed))
+    with pytest.raises(ValueError, match=rf"^{path}: {re.escape(message)}"):
+        BertConfig.from_json_file(str(path))
 
 
 @pytest.mark.parametrize("key", ["pooler_size", "pooler", "embedding_size", "Directionality"])

@@ -7,9 +7,6 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.model import encoder
-from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer
-from tests.training.generated_task import CONFIG
 
 
 def gradients(function, inputs, weights, seed):
@@ -72,8 +69,3 @@ def test_what_waits_for_the_gradient_keeps_its_value():
     for given, after in zip(values, encoder._after(tf.constant([[7.0]]), values)):
         assert given.dtype == after.dtype
         np.testing.assert_array_equal(given, after)
-
-
-def test_an_unknown_choice_is_refused():
-    with pytest.raises(ValueError, match=r"recompute must be one of .* got 'all'"):
-        build_pretrainer(BertConfig(**CONFIG), seed=1, recompute="all")

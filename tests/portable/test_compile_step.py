@@ -1,5 +1,6 @@
 """What compile_step.py counts in a compiled program, what it says, and its exit codes."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -114,6 +115,75 @@ def test_a_program_that_jax_cannot_read_has_its_memory(monkeypatch):
     row = compile_step.compiled(exported(lambda: Compiled()), ENTRY, "tpu-v5p", 1)
     assert (row["result"], row["peak_bytes"]) == ("fits", 13) and "num_kernels" not in row
     assert row["reason"] == "this jax cannot read the compiled program: INTERNAL: RET_CHECK failure"
+
+
+class Whole:
+    """A program that fits, by what its compiler says."""
+
+    def memory_analysis(self):
+        return types.SimpleNamespace(
+            argument_size_in_bytes=50, temp_size_in_bytes=70, output_size_in_bytes=40,
+            alias_size_in_bytes=30,
+        )  # fmt: skip
+
+    def cost_analysis(self):
+        return {"flops": 11.0, "bytes accessed": 12.0}
+
+    def as_text(self):
+        return OPTIMIZED
+
+
+@pytest.mark.parametrize("gb_per_second, usable", [(450, 130), (1e9, 129)])
+def test_a_program_that_compiles_is_a_row(monkeypatch, tmp_path, gb_per_second, usable):
+    """Bounded by the memory, or by the products of a device of much faster memory."""
+    (tmp_path / "step.mlir").write_bytes(serialized(BATCHED))
+    device = compile_step.DEVICES["tpu-v3"]
+    device = dataclasses.replace(device, gb_per_second=gb_per_second, memory_bytes=usable)
+    monkeypatch.setitem(compile_step.DEVICES, "tpu-v3", device)
+    monkeypatch.setattr(
+        compile_step, "devices_of", lambda *_: [types.SimpleNamespace(device_kind="TPU v3")]
+    )
+    step = exported(lambda: Whole())
+    step.folder = tmp_path
+    row = compile_step.compiled(step, ENTRY, "tpu-v3", 8)
+    moved = sum(compile_step.kernels(OPTIMIZED).values())
+    products, memory = 840 / 61.5e12, moved / gb_per_second / 1e9
+    assert row.pop("compile_seconds") >= 0
+    assert row == {
+        "step": tmp_path.name,
+        "file": "step.mlir",
+        "device": "tpu-v3",
+        "device_kind": "TPU v3",
+        "num_devices": 8,
+        "num_examples": 512,
+        "usable_bytes": usable,
+        "result": "fits" if usable == 130 else "does not fit",
+        "arguments_bytes": 50,
+        "temporary_bytes": 70,
+        "peak_bytes": 130,  # what is not written over
+        "xla_flop": 11,
+        "xla_bytes": 12,
+        "num_kernels": 8,
+        "collective_bytes": 128,
+        "product_flop": 840,
+        "kernel_bytes": moved,
+        "products_seconds_bound": pytest.approx(products),
+        "memory_seconds_bound": pytest.approx(memory),
+        "step_seconds_bound": pytest.approx(max(products, memory)),
+        "samples_per_second_bound": pytest.approx(512 / max(products, memory)),
+    }
+
+
+def test_the_step_of_the_most_rows_is_compiled_if_no_other_is_asked_for(tmp_path):
+    entries = [{"kind": "training", "num_rows": rows, "num_examples": 8} for rows in (3, 5, 4)]
+    signature = {"format": run_step.FORMAT, "programs": entries, "recorded": {"training": []}}
+    (tmp_path / "signature.json").write_text(json.dumps(signature))
+    assert compile_step.step_of(tmp_path, "training", 1)[1] == entries[1]
+    assert compile_step.step_of(tmp_path, "training", 1, 4)[1] == entries[2]
+    with pytest.raises(SystemExit, match=r"it has no program of 6 rows, but of \[3, 5, 4\]$"):
+        compile_step.step_of(tmp_path, "training", 1, 6)
+    with pytest.raises(SystemExit, match=r"no programs for several devices: export it with --da"):
+        compile_step.step_of(tmp_path, "training", 2)
 
 
 @pytest.mark.parametrize(

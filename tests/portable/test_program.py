@@ -9,18 +9,26 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
+from mlperf_bert.input import pipeline
+from mlperf_bert.messages import WARNING, Finding
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.portable import export as export_command
+from mlperf_bert.portable import flop, program_folder
 from mlperf_bert.programs import jax_step, stablehlo
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export as export_step
 from tests.portable.programs_by_hand import serialized
 from tests.training import generated_task
+from tests.training.configurations import run_config
 
 RUN_STEP = "mlperf_bert/portable/run_step.py"
 # The model has dropout, and one layer: XLA compiles it in half the time of two.
@@ -193,6 +201,85 @@ def test_bad_input_is_one_line(export, flags, message):
     done = export(*flags, check=False)
     assert done.returncode == 1 and message in done.stderr
     assert "Traceback" not in done.stderr and not export.folder.exists()
+
+
+@pytest.mark.parametrize("wanted, recorded", [(2, 5), (5, 2)])
+def test_there_are_batches_for_all_that_are_wanted_and_all_that_are_recorded(
+    task, wanted, recorded
+):
+    config = run_config(train_batch_size=3, shuffle=False)
+    files = [f"{task}/train.tfrecord"]
+    setup = types.SimpleNamespace(config=config, files=files, limits=generated_task.LIMITS)
+    asked = program_folder.Wanted(
+        evaluation=False, data_parallel=True, barriers=True,
+        num_batches=wanted, num_recorded_steps=recorded,
+    )  # fmt: skip
+    found = [batch["input_ids"] for batch in program_folder._training_batches(setup, asked)]
+    [whole] = pipeline.training_batches(files, setup.limits, batch_size=15, seed=None).take(1)
+    np.testing.assert_array_equal(np.concatenate(found), whole["input_ids"])
+
+
+def test_a_recorded_step_has_the_seed_that_it_was_computed_with():
+    class Trainer:
+        def __init__(self):
+            self.drawn = []
+            generator = tf.random.Generator.from_seed(3)
+            self.model = types.SimpleNamespace(dropout_generator=generator)
+
+        def dropout_seeds(self, num_replicas):
+            shape = [2 * num_replicas]
+            return self.model.dropout_generator.uniform_full_int(shape, tf.int32)
+
+        def train(self, batches, num_steps):
+            [batch] = batches
+            self.drawn.append(self.dropout_seeds(1).numpy().tolist())
+            return tf.constant([[float(batch["x"]), 2, 3, 99]] * int(num_steps))
+
+    trainer = Trainer()
+    recorded = program_folder._train(trainer, [{"x": tf.constant(n)} for n in (7, 8)])
+    assert recorded == [
+        {"seed": seed, "results": [x, 2, 3]} for seed, x in zip(trainer.drawn, (7, 8))
+    ]
+    assert trainer.drawn[0] != trainer.drawn[1]
+
+
+def test_the_flop_are_those_of_every_product():
+    """Of 3 rows, 8 tokens, 5 of them predicted; hidden 6, inner 20, 11 words, 2 blocks."""
+    sizes = {"hidden_size": 6, "intermediate_size": 20, "vocab_size": 11, "num_hidden_layers": 2}
+    config = BertConfig(**generated_task.CONFIG | sizes | {"num_attention_heads": 2})
+    dense, scores = 4 * (8 * 6 * 6), 2 * (8 * 8 * 6)  # both heads together
+    block, heads = dense + scores + 2 * (8 * 6 * 20), 5 * 6 * 6 + 5 * 6 * 11
+    shape = {"num_rows": 3, "num_tokens": 8, "num_predictions": 5}
+    assert flop.of_forward_pass(config, **shape) == 2 * 3 * (2 * block + heads)
+    assert flop.of_training_step(config, **shape) == 3 * 2 * 3 * (2 * block + heads)
+
+
+@pytest.mark.parametrize("recorded, is_warned", [(0, False), (3, True)])
+def test_what_recorded_steps_lack_of_memory_is_told_in_time(
+    monkeypatch, capsys, recorded, is_warned
+):
+    wanted = types.SimpleNamespace(num_recorded_steps=recorded)
+    config = run_config(runtime="jax", async_checkpoint=True)
+
+    def inspect(given):
+        assert not given.async_checkpoint  # no copy of the state is made
+        return types.SimpleNamespace(setup=lambda: types.SimpleNamespace(bert_config="BERT"))
+
+    def shortfall(given, bert_config):
+        assert (given.runtime, bert_config) == ("tensorflow", "BERT")
+        return Finding(WARNING, "memory is short")
+
+    read = {program_folder.Wanted: wanted}.get
+    monkeypatch.setattr(export_command.command_line, "read", lambda kind, **_: read(kind, config))
+    monkeypatch.setattr(export_command.checks, "inspect", inspect)
+    monkeypatch.setattr(export_command.memory, "shortfall", shortfall)
+    monkeypatch.setattr(export_command, "FLAGS", types.SimpleNamespace(output_dir="step"))
+    monkeypatch.setattr(program_folder, "write", lambda setup, folder, wanted: f"{folder}: all")
+    export_command.main()
+    told = capsys.readouterr()
+    assert told.out == "step: all\n"
+    warned = "warning: memory is short; or give --num_recorded_steps=0\n"
+    assert told.err.endswith(warned) if is_warned else not told.err
 
 
 def test_a_folder_that_is_there_stays(export):

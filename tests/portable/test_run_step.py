@@ -16,13 +16,17 @@ from tests.helpers.damaged_json import damaged
 from tests.helpers.fuzzing import seeded
 from tests.portable.programs_by_hand import serialized
 
-# The losses are the weight w; the step doubles it and counts itself.
+# The losses are the weight w and the first number of the seed; the step doubles w, counts itself.
 STEP = """func.func @main(%ids: tensor<1x4xi32>, %seed: tensor<2xi32>, %w: tensor<3xf32>,
     %n: tensor<i64>) -> (tensor<3xf32>, tensor<3xf32>, tensor<i64>) {
   %one = stablehlo.constant dense<1> : tensor<i64>
   %double = stablehlo.add %w, %w : tensor<3xf32>
   %next = stablehlo.add %n, %one : tensor<i64>
-  return %w, %double, %next : tensor<3xf32>, tensor<3xf32>, tensor<i64> }"""
+  %first = stablehlo.slice %seed [0:1] : (tensor<2xi32>) -> tensor<1xi32>
+  %number = stablehlo.convert %first : (tensor<1xi32>) -> tensor<1xf32>
+  %drawn = stablehlo.broadcast_in_dim %number, dims = [0] : (tensor<1xf32>) -> tensor<3xf32>
+  %losses = stablehlo.add %w, %drawn : tensor<3xf32>
+  return %losses, %double, %next : tensor<3xf32>, tensor<3xf32>, tensor<i64> }"""
 IDS = {"name": "input_ids", "shape": [1, 4], "dtype": "int32", "role": "batch", "below": 9}
 SEED = {"name": "seed", "shape": [2], "dtype": "int32", "role": "seed"}
 W = {"name": "w", "shape": [3], "dtype": "float32", "role": "weight", "initial": 1.0}
@@ -45,7 +49,7 @@ SIGNATURE = {
     "precision": "float32",
     "tolerance": 1e-5,
     "parameters": {"normalization": "global"},
-    "recorded": {"training": [{"seed": [1, -2], "results": [1.0, 2.0, 3.0]}]},
+    "recorded": {"training": [{"seed": [1, -2], "results": [2.0, 3.0, 4.0]}]},
     "programs": [PROGRAM],
 }
 WEIGHTS = {"w": np.array([1, 2, 3], np.float32)}
@@ -73,9 +77,41 @@ def run(folder, monkeypatch):
     return main
 
 
-def test_a_whole_folder_runs(run, capsys):
-    run()
+def test_a_whole_folder_runs(run, capsys, tmp_path):
+    """The seed of the first step is the recorded one, those of later ones are drawn."""
+    run(f"--output={tmp_path}/figures.json")
     assert "agrees                  True" in capsys.readouterr().out
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    random, weights = np.random.RandomState(0), WEIGHTS["w"]
+    seeds = [random.randint(1 << 31, size=2)[0] for _ in range(3)]
+    seeds[0] = 1
+    expected = [weights * 2**n + np.float32(seed) for n, seed in enumerate(seeds)]
+    assert figures["results"] == np.array(expected).tolist()
+    assert (figures["compared_steps"], figures["largest_difference"]) == (1, 0)
+    assert (figures["precision"], figures["formula_flop"]) == ("float32", 100)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_batches_are_in_the_order_of_their_numbers_and_those_of_several_devices_alike(folder):
+    numbers = np.random.RandomState(0).permutation(12)
+    arrays = {
+        f"{kind}/{n}/input_ids": np.full([2 if n in (1, 10) else 1, 4], sign * n)
+        for n in numbers
+        for kind, sign in (("training", 1), ("evaluation", -1))
+    }
+    np.savez(folder / "batches.npz", **arrays)
+    entries = [PROGRAM, *({"kind": kind} | {"num_rows": 1} for kind in ("gradients", "update"))]
+    (folder / "signature.json").write_text(json.dumps(SIGNATURE | {"programs": entries}))
+    of_one = run_step.Exported(folder, "training").batches(synthetic=False)
+    assert [batch["input_ids"][0, 0] for batch in of_one] == list(range(12))
+    of_three = run_step.Exported(folder, "training", 3)
+    assert of_three.recorded == []  # what TensorFlow recorded is of one device
+    rows = [batch["input_ids"][:, 0].tolist() for batch in of_three.batches(synthetic=False)]
+    assert rows == [[0, 2, 3], [4, 5, 6], [7, 8, 9]]  # one is left, and two of two rows
+    of_two = run_step.Exported(folder, "training", 2).batches(synthetic=False)
+    assert [len(batch["input_ids"]) for batch in of_two] == [2, 2, 2, 2, 4, 2]
+    [whole] = of_three.batches(synthetic=True)
+    assert whole["input_ids"].shape == (3, 4)
 
 
 @pytest.mark.parametrize(
