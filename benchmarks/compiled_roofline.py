@@ -18,14 +18,13 @@ The compiler cannot try out kernels without a GPU: a card may choose others for 
 """
 
 import argparse
-import collections
-import dataclasses
 import math
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.parts import Operation, Speeds, table
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import words_with_home
 from mlperf_bert.portable import compile_step, run_step
@@ -48,21 +47,6 @@ ADDRESSES = {
 NORM, BIASES, EMBEDDINGS = "LayerNorm, dropout, residual sum", "biases", "embeddings, lookups"
 UPDATE, SMALL = "LAMB, norms of gradients, casts of weights", "bounded by their launch"
 COLLECTIVES = "collectives"
-
-
-@dataclasses.dataclass(kw_only=True)
-class Part:
-    """The kernels of one part of the step."""
-
-    num_kernels: int = 0
-    num_bytes: int = 0
-    flop: int = 0
-    seconds: float = 0.0
-    """The sum of the kernels' bounds."""
-
-    def __add__(self, other: "Part") -> "Part":
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other))
-        return Part(**dict(zip(vars(self), map(sum, pairs))))
 
 
 def sizes_of(entry: dict, config: dict) -> dict[int, str]:
@@ -101,13 +85,11 @@ def sizes_of(entry: dict, config: dict) -> dict[int, str]:
     return sizes
 
 
-def parts_of(
-    text: str, entry: dict, config: dict, *, tflop: float, terabytes: float
-) -> dict[str, Part]:
-    """The parts of a compiled program, XLA's `text`, at these speeds a second."""
+def kernels_of(text: str, entry: dict, config: dict, speeds: Speeds) -> list[Operation]:
+    """The kernels of a compiled program, XLA's `text`."""
     sizes, (_, computations) = sizes_of(entry, config), compile_step.computations_of(text)
     every = {each["name"]: each for inner in computations.values() for each in inner}
-    parts: dict[str, Part] = collections.defaultdict(Part)
+    found = []
     for name, num_bytes in compile_step.kernels(text).items():
         inside, rest = list(_inside(every[name], computations)), every[name]["rest"]
         if triton := re.search(r'backend_config=\{name = "([^"]+)"', rest):
@@ -118,13 +100,11 @@ def parts_of(
             arrays = [every[each] for each in compile_step.operands(every[name])] + [every[name]]
             kinds = {sizes.get(size) for each in arrays for size in _elements(each["shape"])}
             part = _part(inside, kinds, bool(flop))
-        limits = (flop / tflop / 1e12, num_bytes / terabytes / 1e12)
-        if not triton and max(limits) < LAUNCH_SECONDS:
-            part = SMALL
-        parts[part] += Part(
-            num_kernels=1, num_bytes=num_bytes, flop=flop, seconds=max(*limits, LAUNCH_SECONDS)
-        )
-    return dict(parts)
+        kernel = Operation(part=part, flop=flop, num_bytes=num_bytes)
+        if not triton and kernel.bound(speeds) <= speeds.launch_seconds:
+            kernel.part = SMALL
+        found.append(kernel)
+    return found
 
 
 def _part(inside: list[re.Match], kinds: set[str | None], has_product: bool) -> str:
@@ -185,31 +165,6 @@ def _product_flop(instruction: re.Match, every: dict[str, re.Match]) -> int:
     return 2 * _elements(instruction["shape"])[0] * contracted
 
 
-def table(programs: list[dict[str, Part]], *, tflop: float, terabytes: float) -> list[str]:
-    """Rows of Markdown: the parts, the longest first; cells of two programs are `2 → 1`."""
-    every = sorted(
-        {name for parts in programs for name in parts},
-        key=lambda name: -max(parts.get(name, Part()).seconds for parts in programs),
-    )
-    totals = [sum(parts.values(), Part()) for parts in programs]
-    lines = [
-        "| part | kernels | GB | TFLOP | ms by bytes | ms by products | bound, ms |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name in [*every, "all"]:
-        given = totals if name == "all" else [parts.get(name, Part()) for parts in programs]
-        columns = [
-            [str(each.num_kernels) for each in given],
-            [f"{each.num_bytes / 1e9:.1f}" for each in given],
-            [f"{each.flop / 1e12:.2f}" for each in given],
-            [f"{each.num_bytes / terabytes / 1e9:.1f}" for each in given],
-            [f"{each.flop / tflop / 1e9:.1f}" for each in given],
-            [f"{each.seconds * 1e3:.1f}" for each in given],
-        ]
-        lines.append(f"| {name} | {' | '.join(map(' → '.join, columns))} |")
-    return lines
-
-
 @ends_in_one_line("compiled_roofline")
 def main() -> int:
     """Compiles the steps and prints the table."""
@@ -223,15 +178,19 @@ def main() -> int:
     given = parser.parse_args(words_with_home())
     if given.device != "h100" and not (given.tflop and given.terabytes):
         raise ValueError(f"--device={given.device}: give its --tflop and --terabytes a second")
-    speeds = {"tflop": given.tflop or TFLOP, "terabytes": given.terabytes or TERABYTES}
+    speeds = Speeds(
+        flop=1e12 * (given.tflop or TFLOP),
+        num_bytes=1e12 * (given.terabytes or TERABYTES),
+        launch_seconds=LAUNCH_SECONDS,
+    )
     compile_step.without_hardware()
     programs = []
     for folder in given.steps:
         exported, entry = compile_step.step_of(Path(folder), run_step.TRAINING, 1)
         devices = compile_step.devices_of(given.device, 1)
         text = exported.lowered(entry, devices).compile().as_text() or ""
-        programs.append(parts_of(text, entry, exported.signature["bert_config"], **speeds))
-    print("\n".join(table(programs, **speeds)))
+        programs.append(kernels_of(text, entry, exported.signature["bert_config"], speeds))
+    print("\n".join(table(programs, speeds, measured=False)))
     return 0
 
 

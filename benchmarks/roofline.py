@@ -17,8 +17,7 @@ multiplications and additions of a product (2mnk), and the bytes of all inputs a
 counted once, as if no cache kept any. Of LAMB these are seven arrays as large as the gradient:
 weight and both means read and written, the gradient read. An operation is bounded by its products
 at the peak or by its bytes at the bandwidth, whichever takes longer, and what it takes beyond that
-remains. Where a cache keeps what is read, an operation is faster than its bytes, and less than
-nothing remains. OUTPUT.json has every operation, OUTPUT.md the tables.
+remains (parts.py). OUTPUT.json has every operation, OUTPUT.md the tables.
 
 Source: Williams et al., "Roofline", Communications of the ACM 52(4), 2009. The operations of a
 step by formula, beside those that are counted, are of mlperf_bert/portable/flop.py.
@@ -39,13 +38,14 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from benchmarks.contestants import ours
+from benchmarks.parts import Operation, Speeds, table
 from benchmarks.training_throughput import BERT_BASE, peak_flop_per_second, processor, write_task
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.options import whole_number, words_with_home
@@ -53,7 +53,6 @@ from mlperf_bert.portable import flop
 from mlperf_bert.programs.steps import Trainer
 
 HEADS = "heads and losses"
-OUTSIDE = "between operations"
 PRODUCTS = "products: "
 OTHERS = "sums of gradients and other operations"
 _PARTS = {  # of kinds of operations
@@ -64,22 +63,6 @@ _PARTS = {  # of kinds of operations
     "ResourceGather": "embeddings",
     "UnsortedSegmentSum": "embeddings",
 }
-
-
-@dataclasses.dataclass(kw_only=True)
-class Operation:
-    """One operation of the step."""
-
-    part: str
-    flop: int
-    num_bytes: int
-    seconds: float = 0.0
-    """In one step."""
-
-    def bound(self, peak: float, bandwidth: float) -> tuple[float, float]:
-        """Seconds by products and by memory; the shorter of both is 0."""
-        by_products, by_memory = self.flop / peak, self.num_bytes / bandwidth
-        return (by_products, 0.0) if by_products > by_memory else (0.0, by_memory)
 
 
 def operations(graph: tf.Graph, config: BertConfig) -> dict[str, Operation]:
@@ -220,33 +203,6 @@ def profile(task: dict, *, num_steps: int) -> tuple[list[float], dict[str, Opera
     return seconds, {name: each for name, each in by_name.items() if each.seconds}, batch
 
 
-def table(
-    measured_operations: Iterable[Operation], step_seconds: float, *, peak: float, bandwidth: float
-) -> list[str]:
-    """Rows of Markdown: the parts, those of products first, each with its seconds."""
-    rows: dict[str, list[float]] = collections.defaultdict(lambda: [0.0] * 5)
-    for each in measured_operations:
-        by_products, by_memory = each.bound(peak, bandwidth)
-        values = (each.seconds, by_products, by_memory, each.flop / 1e9, each.num_bytes / 1e9)
-        rows[each.part] = [old + new for old, new in zip(rows[each.part], values)]
-    inside = sum(row[0] for row in rows.values())
-    rows[OUTSIDE] = [step_seconds - inside, 0.0, 0.0, 0.0, 0.0]
-    ordered = sorted(rows.items(), key=lambda row: (not row[0].startswith(PRODUCTS), -row[1][0]))
-    ordered.append(("all", [sum(column) for column in zip(*rows.values())]))
-    lines = [
-        "| | s | of the step | products at the peak, s | memory at the bandwidth, s | remains, s "
-        "| GFLOP | GB |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for part, (seconds, by_products, by_memory, gflop, gigabytes) in ordered:
-        remains = seconds - by_products - by_memory
-        lines.append(
-            f"| {part} | {seconds:.3f} | {seconds / step_seconds:.1%} | {by_products:.3f} "
-            f"| {by_memory:.3f} | {remains:.3f} | {gflop:.0f} | {gigabytes:.2f} |"
-        )
-    return lines
-
-
 def main() -> None:
     """Measures and writes the tables."""
     absolute_path = Path.cwd().joinpath
@@ -261,12 +217,13 @@ def main() -> None:
     args = parser.parse_args(words_with_home())
     # So that the seconds of operations add up to a step's.
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    peak, bytes_per_second = peak_flop_per_second(args.precision), bandwidth()
+    speeds = Speeds(flop=peak_flop_per_second(args.precision), num_bytes=bandwidth())
     lines = [
-        f"{processor()}, {datetime.date.today()}: {peak / 1e9:.0f} GFLOP/s in {args.precision}, "
-        f"{bytes_per_second / 1e9:.1f} GB/s. BERT-base, {args.batch_size} examples a step.",
+        f"{processor()}, {datetime.date.today()}: {speeds.flop / 1e9:.0f} GFLOP/s in "
+        f"{args.precision}, {speeds.num_bytes / 1e9:.1f} GB/s. BERT-base, {args.batch_size} "
+        "examples a step.",
     ]
-    raw: dict[str, dict] = {"peak": peak, "bandwidth": bytes_per_second}
+    raw: dict[str, dict] = {"peak": speeds.flop, "bandwidth": speeds.num_bytes}
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
         write_task(Path(work), args.input_file)
         for packs in (False, True):
@@ -274,6 +231,8 @@ def main() -> None:
             task = ours.task_in(work, **sizes, precision=args.precision)
             seconds, by_name, batch = profile(task, num_steps=args.steps)
             step_seconds, name = statistics.median(seconds), "packed" if packs else "unpacked"
+            inside = sum(each.seconds for each in by_name.values())
+            outside = Operation(part="between operations", seconds=step_seconds - inside)
             num_rows, num_tokens = batch["input_ids"].shape
             by_formula = flop.of_training_step(
                 BertConfig(**BERT_BASE),
@@ -287,7 +246,7 @@ def main() -> None:
                 f"({min(seconds):.2f} to {max(seconds):.2f}); by formula, all blocks whole, "
                 f"{by_formula / 1e9:.0f} GFLOP",
                 "",
-                *table(by_name.values(), step_seconds, peak=peak, bandwidth=bytes_per_second),
+                *table([[*by_name.values(), outside]], speeds, measured=True),
             ]
             raw[name] = {
                 "seconds": seconds,

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks import compiled_roofline
-from benchmarks.compiled_roofline import Part
+from benchmarks.parts import Speeds, by_part
 from tests.helpers import programs
 
 CONFIG = {
@@ -72,16 +72,20 @@ ENTRY %main (x: bf16[16,6], w: bf16[6,20]) -> bf16[16,20] {
 """  # noqa: E501
 
 
-def parts(**speeds) -> dict[str, Part]:
-    return compiled_roofline.parts_of(TEXT, ENTRY, CONFIG, **speeds)
+def parts(*, flop: float, num_bytes: float) -> dict[str, tuple[int, int, int, float]]:
+    """Of each part its kernels, bytes, FLOP, and the ms that it needs at these speeds a second."""
+    speeds = Speeds(flop=flop, num_bytes=num_bytes, launch_seconds=compiled_roofline.LAUNCH_SECONDS)
+    rows = by_part(compiled_roofline.kernels_of(TEXT, ENTRY, CONFIG, speeds), speeds)
+    return {
+        name: (round(row[0]), round(row[1] * 1e9), round(row[2] * 1e12), row[5])
+        for name, row in rows.items()
+    }
 
 
 def test_every_kernel_has_an_address():
     """At 1,000 FLOP and 1,000 bytes a second; values of rows are 192 bytes."""
-    found = parts(tflop=1e-9, terabytes=1e-9)
-    assert {
-        name: (part.num_kernels, part.num_bytes, part.flop) for name, part in found.items()
-    } == {
+    found = parts(flop=1000, num_bytes=1000)
+    assert {name: row[:3] for name, row in found.items()} == {
         "products: feed-forward": (1, 192 + 240 + 640, 2 * 16 * 6 * 20),
         "products: scores and context": (1, 2 * 192 + 512 + 4, 2 * 4 * 8 * 8 * 3),
         "attention: softmax, dropout and their gradients": (1, 2 * 512, 0),
@@ -97,36 +101,19 @@ def test_every_kernel_has_an_address():
         "other: Equal": (1, 2 * 24 + 16, 0),
     }
     # The product takes 3.84 s, its bytes 1.07; the scores' take 0.90 s, less than their product.
-    assert found["products: feed-forward"].seconds == pytest.approx(3.84)
-    assert found["products: scores and context"].seconds == pytest.approx(1.536)
-    assert found["gelu and its bias"].seconds == pytest.approx(1.28)
+    assert found["products: feed-forward"][3] == pytest.approx(3840)
+    assert found["products: scores and context"][3] == pytest.approx(1536)
+    assert found["gelu and its bias"][3] == pytest.approx(1280)
 
 
 def test_what_a_launch_bounds_is_one_row_but_of_a_kernel_with_a_name():
-    found = parts(tflop=1.0, terabytes=1e-4)  # 200 bytes in 2 microseconds
-    assert found["bounded by their launch"].num_kernels == 1  # the comparison
-    found = parts(tflop=1.0, terabytes=1.0)
-    assert {name: part.num_kernels for name, part in found.items()} == {
-        "bounded by their launch": 11,
-        "kernel attention_forward": 1,
+    found = parts(flop=1e12, num_bytes=1e8)  # 200 bytes in 2 microseconds
+    assert found["bounded by their launch"][0] == 1  # the comparison
+    found = parts(flop=1e12, num_bytes=1e12)
+    assert {name: (row[0], pytest.approx(row[3])) for name, row in found.items()} == {
+        "bounded by their launch": (11, 11 * 2e-3),
+        "kernel attention_forward": (1, 2e-3),
     }
-    assert sum(part.seconds for part in found.values()) == pytest.approx(12 * 2e-6)
-
-
-def test_two_programs_side_by_side():
-    before = {
-        "gelu": Part(num_kernels=3, num_bytes=2 * 10**9, seconds=0.002),
-        "products": Part(num_kernels=1, num_bytes=10**9, flop=4 * 10**12, seconds=0.004),
-    }
-    after = {"gelu": Part(num_kernels=1, num_bytes=10**9, seconds=0.001)}
-    lines = compiled_roofline.table([before, after], tflop=1000.0, terabytes=1.0)
-    assert lines[2:] == [
-        "| products | 1 → 0 | 1.0 → 0.0 | 4.00 → 0.00 | 1.0 → 0.0 | 4.0 → 0.0 | 4.0 → 0.0 |",
-        "| gelu | 3 → 1 | 2.0 → 1.0 | 0.00 → 0.00 | 2.0 → 1.0 | 0.0 → 0.0 | 2.0 → 1.0 |",
-        "| all | 4 → 1 | 3.0 → 1.0 | 4.00 → 0.00 | 3.0 → 1.0 | 4.0 → 0.0 | 6.0 → 1.0 |",
-    ]
-    [row] = compiled_roofline.table([after], tflop=1000.0, terabytes=1.0)[2:3]
-    assert row == "| gelu | 1 | 1.0 | 0.00 | 1.0 | 0.0 | 1.0 |"
 
 
 def test_sizes_that_say_two_things_are_refused():

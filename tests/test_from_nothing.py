@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.data import chain
+from mlperf_bert.submission import compliance
 from tests.data import doors
 from tests.helpers import programs
 
@@ -100,6 +101,9 @@ def test_a_parquet_file_and_a_public_model_make_a_run(made):
     log = (made / "output" / "bert.log").read_text()
     for name in ("data", "evaluation_data", "initial_weights"):
         assert record[name].startswith("sha256:") and record[name] in log
+    for ruleset in ("1.0.0", "3.1.0", "4.1.0", "5.0.0"):
+        verdict = compliance.check_log(made / "output" / "bert.log", ruleset)
+        assert verdict.passed, verdict
     steps = [step.record.step for step in chain.chain(made / "output")]
     assert set(steps) == {
         "training",

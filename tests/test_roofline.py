@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from benchmarks import roofline
-from benchmarks.roofline import Operation
+from benchmarks import parts, roofline
+from benchmarks.parts import Operation
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model import fusion
 from mlperf_bert.model.config import BertConfig
@@ -89,17 +89,28 @@ def test_lamb_is_seven_arrays():
     assert found["LAMB/StatefulPartitionedCall"].num_bytes == 7 * 4 * 640
 
 
-def test_every_second_has_an_address():
-    """At 100 FLOP and 10 bytes a second, by hand."""
-    parts = [
-        Operation(part="products: a", flop=300, num_bytes=10, seconds=4.0),  # 3 s against 1
-        Operation(part="products: a", flop=100, num_bytes=40, seconds=5.0),  # 1 s against 4
-        Operation(part="casts", flop=0, num_bytes=20, seconds=1.0),  # from the cache
+def test_every_second_has_an_address_and_two_programs_stand_side_by_side():
+    """At 10,000 FLOP and 100 GB a second, by hand."""
+    speeds = parts.Speeds(flop=1e4, num_bytes=1e11, launch_seconds=0.005)
+    before = [
+        Operation(part="products", flop=300, num_bytes=10**8, seconds=0.04),  # 30 ms against 1
+        Operation(part="products", flop=100, num_bytes=4 * 10**9, seconds=0.05),  # 10 against 40
+        Operation(part="casts", num_bytes=2 * 10**9, seconds=0.01),  # from the cache
+        Operation(part="small", num_bytes=10**8, seconds=0.015),  # a launch
     ]
-    lines = roofline.table(parts, 12.0, peak=100.0, bandwidth=10.0)
-    cells = {row[1]: row[2:-1] for row in ([c.strip() for c in x.split("|")] for x in lines[2:])}
-    assert list(cells) == ["products: a", roofline.OUTSIDE, "casts", "all"]
-    assert cells["products: a"][:5] == ["9.000", "75.0%", "3.000", "4.000", "2.000"]
-    assert cells["casts"][:5] == ["1.000", "8.3%", "0.000", "2.000", "-1.000"]
-    assert cells[roofline.OUTSIDE][:5] == ["2.000", "16.7%", "0.000", "0.000", "2.000"]
-    assert cells["all"][:5] == ["12.000", "100.0%", "3.000", "6.000", "3.000"]
+    assert parts.table([before], speeds, measured=True)[2:] == [
+        "| products | 2 | 4.1 | 0.00 | 41.0 | 40.0 | 70.0 | 90.0 | 20.0 |",
+        "| small | 1 | 0.1 | 0.00 | 1.0 | 0.0 | 5.0 | 15.0 | 10.0 |",
+        "| casts | 1 | 2.0 | 0.00 | 20.0 | 0.0 | 20.0 | 10.0 | -10.0 |",
+        "| all | 4 | 6.2 | 0.00 | 62.0 | 40.0 | 95.0 | 115.0 | 20.0 |",
+    ]
+    after = [Operation(part="casts", num_bytes=10**9), Operation(part="new", flop=60)]
+    assert parts.table([before, after], speeds, measured=False) == [
+        "| part | operations | GB | TFLOP | ms by bytes | ms by products | bound, ms |",
+        "|---|---|---|---|---|---|---|",
+        "| products | 2 → 0 | 4.1 → 0.0 | 0.00 → 0.00 | 41.0 → 0.0 | 40.0 → 0.0 | 70.0 → 0.0 |",
+        "| casts | 1 → 1 | 2.0 → 1.0 | 0.00 → 0.00 | 20.0 → 10.0 | 0.0 → 0.0 | 20.0 → 10.0 |",
+        "| new | 0 → 1 | 0.0 → 0.0 | 0.00 → 0.00 | 0.0 → 0.0 | 0.0 → 6.0 | 0.0 → 6.0 |",
+        "| small | 1 → 0 | 0.1 → 0.0 | 0.00 → 0.00 | 1.0 → 0.0 | 0.0 → 0.0 | 5.0 → 0.0 |",
+        "| all | 4 → 2 | 6.2 → 1.0 | 0.00 → 0.00 | 62.0 → 10.0 | 40.0 → 6.0 | 95.0 → 16.0 |",
+    ]

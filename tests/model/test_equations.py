@@ -112,7 +112,7 @@ def test_attention_over_the_allowed_keys_and_its_gradients(way, length, rate):
 
 
 @pytest.mark.parametrize("way", [*WAYS, "vectors"])  # each pass, with sums of vectors
-@pytest.mark.parametrize("shape", [(2, 3, 12), (3, 8, 256)])
+@pytest.mark.parametrize("shape", [(3, 4, 12), (3, 8, 256)])
 def test_the_norm_of_a_sum_and_its_gradients(way, shape):
     """With x = (h + u - mean) / std: y = x * gamma + beta; dh = du."""
     passes = passes_of(way)
@@ -169,21 +169,29 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("way", [*WAYS, "vectors"])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_and_their_slopes(name, compiled):
+def test_activations_and_their_slopes(name, dtype, way):
     x, upstream = draw(7, 9), draw(7, 9, seed=1)
-    passes = fusion.Passes(ACTIVATIONS[name], compiled=compiled)
+    passes = fusion.Passes(
+        ACTIVATIONS[name], compiled=way != "plain", sums_of_vectors=way == "vectors",
+        barriers=way == "one",
+    )  # fmt: skip
     bias = draw(9, seed=2)
 
     def activated(product, bias):
-        return passes.activate(product, bias, [-1, 9])
+        result = passes.activate(tf.cast(product, dtype), bias, [-1, 9])
+        return tf.cast(result, tf.float32)
 
-    found, [slope, of_bias] = gradients_of(activated, float32(x, bias), upstream)
-    close(found, FORMULAS[name](x + bias))
+    found, [slope, of_bias] = compute(way)(activated, float32(x, bias), upstream)
     expected = upstream * numerical_slope(FORMULAS[name], x + bias)
-    close(slope, expected)
-    close(of_bias, expected.sum(0))
+    pairs = [(found, FORMULAS[name](x + bias)), (slope, expected), (of_bias, expected.sum(0))]
+    for one, other in pairs:
+        if dtype == tf.float32:
+            close(one, other)
+        elif name != "relu" or one is found:  # whose slope jumps at a value that is rounded
+            assert np.linalg.norm(one - other) < 0.01 * np.linalg.norm(other)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

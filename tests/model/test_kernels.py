@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from mlperf_bert.checkpoints import names
 from mlperf_bert.model import fusion, kernel_encoder, kernels, pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.kernels import BLOCK, attention, norm, triton_ir
+from mlperf_bert.model.kernels import BLOCK, ROWS, STEPS, attention, norm, triton_ir
 from tests.model import interpreted
 from tests.training import generated_task
 
@@ -177,6 +177,54 @@ def test_ranges_have_all_parts_with_an_id_of_the_block():
     assert found[0].tolist() == [[0, 5], [0, 5], [0, 8], [4, 8]]
     assert all(first >= last for first, last in found[1])
     assert found[2].tolist() == [[0, 8]] * 4
+
+
+def test_gradients_take_and_give_arrays_in_the_order_of_the_kernels(monkeypatch):
+    """With a stand-in for the kernels, whose results are all different."""
+    rows, heads, size = 2, 3, 2
+    tokens, random, told = rows * BLOCK, np.random.RandomState(0), []
+
+    def call(name, grid, operands, results):
+        made = [tf.cast(random.standard_normal(shape), dtype) for shape, dtype in results]
+        told.append((name, grid, operands, made))
+        return made
+
+    def drawn(*shape, dtype=tf.float32):
+        return tf.cast(random.standard_normal(shape), dtype)
+
+    monkeypatch.setattr(kernel_encoder, "_call", call)
+    qkv, bias = drawn(tokens, 3, heads, size, dtype=tf.bfloat16), drawn(3, heads, size)
+    ids, ranges, numbers = tf.ones([rows, BLOCK], tf.int32), tf.zeros([2, 2]), tf.zeros([5])
+    with tf.GradientTape() as tape:
+        tape.watch([qkv, bias])
+        context = kernel_encoder._attention(qkv, bias, ids, ranges, numbers)
+    up = drawn(tokens, heads, size, dtype=tf.bfloat16)
+    gradients = tape.gradient(context, [qkv, bias], up)
+    (_, grid, _, [context, lse]), (name, *_, given, [of_qkv, of_bias]) = told
+    assert grid == (rows, heads) and name == "attention_backward"
+    # [R * N * S]: the kernels find a row's head there.
+    products = float64(up) * float64(context)
+    delta = products.sum(2).reshape(rows, BLOCK, heads).transpose(0, 2, 1).reshape(-1)
+    np.testing.assert_allclose(given[4], delta, rtol=1e-5, atol=1e-5)
+    rest = [qkv, bias, up, lse, None, tf.reshape(ids, [-1]), ranges, numbers]
+    expected = [*gradients, *(each for n, each in enumerate(rest) if n != 4)]
+    found = [of_qkv, tf.reduce_sum(of_bias, 0), *(x for n, x in enumerate(given) if n != 4)]
+    told.clear()
+    hidden, update = (drawn(tokens, 8, dtype=tf.bfloat16) for _ in range(2))
+    inputs = [hidden, update, *(drawn(8) for _ in range(3))]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        results = kernel_encoder._add_and_normalise(*inputs, numbers)
+    ups = [drawn(tokens, 8, dtype=tf.bfloat16) for _ in range(2)]
+    gradients = tape.gradient(results, inputs, ups)
+    (_, grid, _, [y, mean, scale]), (_, fewer, given, made) = told
+    assert grid == (tokens // ROWS,) and fewer == (tokens // ROWS // STEPS,)
+    of_gamma, of_beta, of_bias = (tf.reduce_sum(each, 0) for each in made[2:])
+    expected += [*results, *gradients, *inputs[:4], numbers, mean, scale, *ups]
+    found += [y, y, *made[:2], of_bias, of_gamma, of_beta, *given]
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_the_ir_is_that_of_the_source_for_any_number_of_tokens():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+import run_pretraining
 from mlperf_bert.programs import jax_trainer, program
 from mlperf_bert.programs.program import Program, Value, kept
 from tests.helpers import starts
@@ -83,6 +85,21 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, folder, message):
     done = starts.run([*command, f"--compilation_cache_dir={folder}"])
     assert done.returncode == 1 and message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("before, kept", [(None, ""), ("--tf_xla_auto_jit=2", "{} ")])
+def test_what_else_xla_is_told_stays(monkeypatch, tmp_path, before, kept):
+    environment = {} if before is None else {"TF_XLA_FLAGS": before}
+    monkeypatch.setattr(os, "environ", dict(environment))
+    flags = SimpleNamespace(compilation_cache_dir="")
+    monkeypatch.setattr(run_pretraining, "FLAGS", flags)
+    run_pretraining._use_compilation_cache()
+    assert os.environ == environment
+    flags.compilation_cache_dir = str(tmp_path)
+    run_pretraining._use_compilation_cache()
+    [folder] = tmp_path.iterdir()
+    cache = f'--tf_xla_persistent_cache_directory="{folder}"'
+    assert os.environ == {"TF_XLA_FLAGS": kept.format(before) + cache}
 
 
 def test_an_exported_program_is_kept_for_what_it_depends_on(tmp_path):
