@@ -155,6 +155,8 @@ def test_folders_in_a_bucket_are_named_and_not_mounted(host):
     rest = [*expected[at:], *output, "--env", "NUM_GPUS=0", *TRAINING]
     assert dry_run(host, **places) == [*expected[:at], *data, *rest]
     assert not [path for path in host.folder.iterdir() if path.name.startswith("gs")]
+    line = refusal(host, "--dry-run", "--finetune", OUTPUT_DIR="gs://b/run")
+    assert "OUTPUT_DIR=gs://b/run: fine-tuning writes to a local folder; name one" in line
     line = refusal(host, "--demo", OUTPUT_DIR="gs://b/run")
     assert "OUTPUT_DIR=gs://b/run: the demo writes to a local folder; name one" in line
 
@@ -593,9 +595,10 @@ def test_finetune_model_starts_from_the_run_in_the_output(repository, tmp_path):
     assert "--checkpoint=/wiki/a b" in words
     for flags, seed in (
         (["--sweep"], "--seeds=4"),
-        (["--sweep=true"], "--seeds=4"),
+        (["--sweep=true", "--task=rte"], "--seeds=4"),
         (["--sweep=1"], "--seeds=4"),
         (["--sweep=false"], "--seed=4"),
+        (["--sweep=False"], "--seed=4"),
         (["--sweep", "--nosweep"], "--seed=4"),
         (["--nosweep", "--sweep"], "--seeds=4"),
     ):

@@ -371,6 +371,26 @@ def weights_of(folder) -> dict[str, np.ndarray]:
     }
 
 
+def test_losses_by_hand():
+    """Of a class, of a score, and the mean of a span's start and end."""
+    logits = np.array([[2.0, 0.0, 1.0], [0.0, 3.0, 0.5]], np.float32)
+    nats = np.log(np.exp(logits).sum(axis=1, keepdims=True)) - logits
+    ends = logits[:, ::-1] * 2
+    nats_of_ends = np.log(np.exp(ends).sum(axis=1, keepdims=True)) - ends
+    for outputs, features, expected in [
+        (logits, {"labels": np.int32([2, 0])}, [nats[0, 2], nats[1, 0]]),
+        (logits[:, 2:], {"labels": np.float32([3.0, 0.25])}, [4.0, 0.0625]),
+        (
+            np.stack([logits, ends], axis=-1),
+            {"start_positions": np.int32([0, 1]), "end_positions": np.int32([1, 2])},
+            [(nats[0, 0] + nats_of_ends[0, 1]) / 2, (nats[1, 1] + nats_of_ends[1, 2]) / 2],
+        ),
+    ]:
+        given = {name: tf.constant(values) for name, values in features.items()}
+        found = task_model.losses(tf.constant(outputs), given).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 @pytest.mark.gate
 def test_a_resumed_run_of_the_model_equals_one_that_was_not_interrupted(own):
     generated_glue.write_model(own / "model", dropout=0.1)
