@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,7 @@ import transformers
 
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.convert import hub
 from mlperf_bert.convert.exporting import export, write_safetensors
 from mlperf_bert.convert.importing import import_model
 from mlperf_bert.data import provenance
@@ -330,6 +332,33 @@ def test_what_exists_stays_and_a_full_disk_leaves_nothing(model, tmp_path, monke
 
     monkeypatch.setattr("mlperf_bert.convert.saving.write_name_based", fill_disk)
     assert "cannot be written (No space left on device); make room" in model.refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "revision"),
+    [("org/bert", "org/bert", None), ("org/bert@refs/pr/3", "org/bert", "refs/pr/3")],
+)
+def test_the_hub_is_asked_for_a_revision_and_for_what_is_read(monkeypatch, model, name, revision):
+    asked = []
+
+    def download(*given, **options):
+        asked.append((given, options))
+        if len(asked) > 1:
+            raise OSError("no such\nrepository")
+        return "/cache/it"
+
+    stand_in = SimpleNamespace(snapshot_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stand_in)
+    with hub.model_folder(model) as folder:
+        assert folder == Path("/cache/it")
+    [(given, options)] = asked
+    patterns = options.pop("allow_patterns")
+    assert (given, options) == ((name,), {"revision": revision})
+    assert {"config.json", "vocab.txt", "tokenizer.json", "model.safetensors"} < set(patterns)
+    assert "pytorch_model.bin" not in patterns
+    message = rf"^{model}: no such folder, .* gives no such model \(no such repository\)$"
+    with pytest.raises(ValueError, match=message), hub.model_folder(model):
+        pass
 
 
 @pytest.mark.all
