@@ -41,6 +41,11 @@ FORK = "fork\t30\t7\t7\t8\n"
     [
         # Lines of several processors come in any order.
         ([READ, *OPEN], [(7, "/d/x", 0)]),
+        # A folder that a process could not change to is not its own.
+        (["name\t7\tnone\n", f"path\t5\t7\t7\t{EXIT}chdir\t1\t-2\t-100\n", *OPEN, READ],
+         [(7, "/d/x", 0)]),
+        # A thread that ends leaves its process the files.
+        ([*OPEN, FORK, "exit\t35\t7\t8\n", call(40, 7, "read", 10, 3, 10, -1)], [(7, "/d/x", 0)]),
         # A child has the files of the moment of its making, which it may move too.
         ([*OPEN, FORK, call(40, 7, "close", 0, 3, -1, -1), call(60, 8, "read", 10, 3, 10, -1)],
          [(8, "/d/x", None)]),

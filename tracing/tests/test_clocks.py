@@ -4,6 +4,7 @@ import ctypes
 import errno
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -25,6 +26,9 @@ def test_conversion_follows_the_drift_and_bounds_its_error():
     assert alignment.converted(25 * 10**8, "boottime_ns", "monotonic_ns") == half
     one = Alignment([ClockPair(5, 105, 5, 1)])
     assert one.converted([107], "realtime_ns", "monotonic_ns").tolist() == [7]
+    tries = iter([9, *range(8, 4, -1), *range(6, 90)])
+    with mock.patch.object(clocks, "_one_pair", lambda: ClockPair(0, 0, 0, next(tries))):
+        assert read_pair().uncertainty_ns == 5  # the tightest try
     now = read_pair()
     assert 0 <= now.uncertainty_ns < 1_000_000
     assert abs(now.realtime_ns - time.time_ns()) < 10**9

@@ -66,10 +66,19 @@ def test_command_lines_that_start_containers(line, expected):
     assert (found and found[1]) == expected
 
 
+def test_a_process_that_has_ended_runs_no_more_before_its_parent_notices():
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    assert processes.is_running(process.pid)
+    process.stdin.close()
+    waiting.until(lambda: not processes.is_running(process.pid))
+    assert process.wait() == 0
+    assert not processes.is_running(-1)
+
+
 def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
-    parents = {1: 0, 50: 1, 60: 50, 70: 1, 80: 1, 90: 1}
+    parents = {1: 0, 50: 1, 60: 50, 66: 50, 70: 1, 80: 1, 90: 1}
     cgroups = {1: "/", 50: "/docker/abc", 60: "/docker/abc/child", 70: "/docker/abc", 80: "/user"}
-    cgroups[90] = "/docker/abcd"
+    cgroups |= {66: "/user", 90: "/docker/abcd"}
 
     def tree(root):
         return {root}.union(*(tree(pid) for pid, parent in parents.items() if parent == root))
@@ -79,10 +88,10 @@ def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
     monkeypatch.setattr(processes, "cgroup_of", cgroups.get)
     target = processes.Target()
     target.add_container(50)
-    assert target.pids() == [50, 60, 70]  # 70: started by exec, no child of 50
+    assert target.pids() == [50, 60, 66, 70]  # 70: started by exec, no child of 50
     del parents[50]
-    parents[60] = 1
-    assert target.pids() == [60, 70]
+    parents[60] = parents[66] = 1
+    assert target.pids() == [60, 66, 70]  # what once belonged stays
 
 
 def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkeypatch):

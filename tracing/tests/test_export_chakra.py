@@ -26,7 +26,7 @@ def test_a_part_of_the_time_and_what_a_trace_lacks_is_said(copied, tmp_path, cap
     # The first begins with the part, a call at its end is not in it.
     assert (min(begins), max(begins)) == (600_000, 2_200_000)
     assert re.search(r"2 batches, 12 calls; no block I/O", capsys.readouterr().err)
-    for seconds in ("5", "2:1", "nan:2"):
+    for seconds in ("5", "2:1", "1:1", "nan:2"):
         with pytest.raises(SystemExit, match="2"):
             export.main([str(copied), "--to=chakra", f"--seconds={seconds}"])
         assert "argument --seconds: invalid" in capsys.readouterr().err

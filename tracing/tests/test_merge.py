@@ -67,14 +67,17 @@ def test_any_two_hosts_are_within_the_bound_which_a_clock_that_nothing_sets_make
 
 def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path, without_page):
     """Host b's clock is 3 ms ahead, and its daemon knows it only to 5 ms."""
-    first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[2])
-    second = host(tmp_path, "b", monotonic_s=9000, ahead_s=0.003, sync_ms=5, events=[2])
+    first = host(tmp_path / "x", "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[2])
+    second = host(tmp_path / "y", "a", monotonic_s=9000, ahead_s=0.003, sync_ms=5, events=[2])
     found = merge.write([first, second], tmp_path / "merged")
     operations = tables.read_table(tmp_path / "merged", "file_ops", ["kind", "realtime_ns"])
     one, other = operations.loc[operations["kind"] == "read", "realtime_ns"]
     assert other - one == 3 * MS
     assert other - one <= found["error_bound_between_hosts_ns"] == 6 * MS + 2 * 200
     assert found["hosts"][1]["begins_after_seconds"] == 0.003
+    assert found["seconds"] == 10.003
+    # Hosts of one name are told apart by their folders.
+    assert [entry["host"] for entry in found["hosts"]] == [str(first), str(second)]
 
 
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, without_page):

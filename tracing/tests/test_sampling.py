@@ -94,6 +94,16 @@ def test_a_sampler_reads_the_clocks_with_every_sample_and_at_its_end(tmp_path, m
     assert not list(tmp_path.glob("*.unfinished"))
 
 
+def test_a_sampler_takes_a_last_sample_when_it_is_stopped(tmp_path):
+    sampler = sampling.Sampler(processes.Target(), tmp_path, interval_s=3600)
+    sampler.start()
+    waiting.until(lambda: sampler.pairs)
+    sampler.stop()
+    sampled = tables.read_table(tmp_path, "memory")["monotonic_ns"]
+    assert [pair.monotonic_ns for pair in sampler.pairs[:-1]] == list(sampled)
+    assert len(sampled) == 2
+
+
 @pytest.mark.parametrize("num", [1, 2, 400, 401, 1999])
 def test_pairs_of_a_long_trace_are_thinned_with_their_first_and_last(num):
     kept = recorder._thinned(list(range(num)))

@@ -155,11 +155,21 @@ def test_what_was_open_before_is_unknown_and_what_exec_keeps_is_known():
     found, _ = calls(
         OPEN,
         "7 dup2(3</d/x>, 0</dev/null>) = 0</d/x>",
+        # As a shell looks for a program: it goes on with all its files.
+        '7 execve("/none/cat", ["cat"], 0x7ffd0 /* 10 vars */) = -1 ENOENT (No such file)',
+        '7 pread64(3</d/x>, "", 1, 77) = 1',
+        '7 read(3</d/x>, "", 0) = 0',
         '7 execve("/bin/cat", ["cat"], 0x7ffd0 /* 10 vars */) = 0',
         '7 read(0</d/x>, ""..., 10) = 10',
         '7 read(0</d/x>, ""..., 10) = 10',
     )
-    assert offsets(found) == [0, 10]
+    assert offsets(found) == [77, 0, 0, 10]
+
+
+def test_a_thread_of_a_thread_belongs_to_the_process():
+    makes = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
+    found, _ = calls(f"7 {makes} = 17", f"17 {makes} = 18", '18 read(3</d/x>, "", 9) = 9')
+    assert [(row["pid"], row["tid"]) for row in found] == [(7, 18)]
 
 
 def test_a_thread_is_told_from_a_process_after_a_making_that_failed_or_never_returned():

@@ -163,10 +163,10 @@ def _container(folder: Path) -> tuple[Container, str]:
     mounts = [(f"{folder}/mounted/deep", "/in/deep"), (f"{folder}/mounted", "/in")]
     log = "/in/deep/inner.log"
     calls = [
+        (3.0, 'mkdir("relative", 0777) = 0'),
         (3.1, 'openat(AT_FDCWD</>, "in/part-9", O_RDONLY) = 3</in/part-9>'),
         (3.2, 'read(3</in/part-9>, "", 900) = 500'),
         (3.3, f'openat(AT_FDCWD</>, "{log}", O_WRONLY|O_CREAT) = 4<{log}>'),
-        (3.4, 'mkdir("relative", 0777) = 0'),
     ]  # fmt: skip
     lines = [
         line(at, call, latency_s=0.0031 + n / 1000, tid=500) for n, (at, call) in enumerate(calls)
