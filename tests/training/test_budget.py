@@ -102,10 +102,19 @@ def test_steps_of_any_length_overrun_the_end_by_one_step_only():
             assert 1000 <= machine.now < 1000 + longest
 
 
+def test_steps_that_become_slow_are_measured_by_the_last_of_them():
+    """Their average, of many fast ones, would make calls of several steps at the end."""
+    machine = Machine(step_seconds=lambda step: 1.0 if step < 400 else 20.0)
+    machine.run()
+    assert 1000 <= machine.now < 1020 and set(machine.calls[-20:]) == {1}
+
+
 def test_a_hundred_times_a_run_the_log_says_what_is_used_and_the_progress_what_to_expect():
     machine = Machine(step_seconds=lambda step: 2.0 if step < 100 else 0.5, evaluates_every=300)
     machine.run()
     assert 80 < len(machine.notes) <= 101
+    # One in each hundredth at the most, evaluations or not.
+    assert len({seconds // 10 for seconds in machine.notes.values()}) == len(machine.notes)
     used = [0.0, *machine.notes.values()]
     assert max(after - before for before, after in itertools.pairwise(used)) <= 30 + 2 * 10
     assert machine.totals[-1] == pytest.approx(machine.step, rel=0.01)
