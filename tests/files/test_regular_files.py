@@ -44,15 +44,24 @@ def test_a_disk_that_fails_while_it_is_read_names_the_file(tmp_path, read):
     assert findings[0].text.startswith(f"{tmp_path}/input: Input/output error; its disk")
 
 
-def test_a_disk_that_fails_while_it_is_written_names_the_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.EIO, "Input/output error; its disk, or the way to it, has failed"),
+        (errno.ENOSPC, "No space left on device"),
+        (errno.EDQUOT, "Disk quota exceeded"),
+        (errno.EFBIG, "File too large"),
+    ],
+)
+def test_a_disk_that_fails_while_it_is_written_names_the_file(tmp_path, monkeypatch, number, told):
     def fail(descriptor):
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError) as failed:
         write_whole(tmp_path / "output", "text")
-    assert as_lines(failed.value).startswith(f"{tmp_path}/output: Input/output error; its disk")
-    assert not list(tmp_path.iterdir())
+    assert as_lines(failed.value).startswith(f"{tmp_path}/output: {told}")
+    assert failed.value.errno == number and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

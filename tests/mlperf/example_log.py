@@ -103,6 +103,14 @@ def write_log_of_minutes(path, *, minutes: float, noted=()) -> None:
             run.abort()
 
 
+def write_lines(path, *lines):
+    """Write a log of (time_ms, key, value, metadata) lines, as another stack's rank 0 would."""
+    names = ("time_ms", "key", "value", "metadata")
+    text = [f"0: :::MLLOG {json.dumps(dict(zip(names, line, strict=True)))}\n" for line in lines]
+    path.write_text("".join(text))
+    return path
+
+
 def read_log(path):
     """Return the records of a log; every line of it must be one."""
     lines = path.read_text(encoding="utf-8").splitlines()

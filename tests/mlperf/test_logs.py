@@ -1,29 +1,88 @@
 """Reading logs of any vendor."""
 
-import json
-
 import pytest
 
 from mlperf_bert.mlperf import ledger, logs
-from tests.mlperf.example_log import INTERVAL_SAMPLES, write_log
+from mlperf_bert.mlperf.energy import Energy
+from tests.mlperf.example_log import INTERVAL_SAMPLES, write_lines, write_log
 
 
-def write_lines(path, *lines):
-    """Write a log of (time_ms, key, value, metadata) lines, as another stack's rank 0 would."""
-    names = ("time_ms", "key", "value", "metadata")
-    text = [f"0: :::MLLOG {json.dumps(dict(zip(names, line, strict=True)))}\n" for line in lines]
-    path.write_text("".join(text))
-    return path
-
-
-def test_own_log(tmp_path):
-    run = logs.read_run(write_log(tmp_path / "result_0.txt", [0.5, 0.73]))
-    assert (run.status, run.succeeded) == ("success", True)
-    assert run.samples_to_converge == 300_160
-    assert run.global_batch_size == 448
-    assert run.seeds == (1234,)
-    assert [evaluation.samples for evaluation in run.evaluations] == [150_080, 300_160]
-    assert not run.counts_by_train_samples
+def test_all_that_a_log_says_is_read(tmp_path):
+    """Also what several ranks say, or one says twice."""
+    seconds = dict.fromkeys(ledger.KINDS, 1.0) | {ledger.COMPUTE: 295.0}
+    taken = Energy(parts={"GPUs": 9.0, "memory": 2.0})
+    value, about = taken.as_event()
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (1_000, "cache_clear", True, {}),
+        (1_000, "init_start", None, {}),
+        (1_500, "submission_benchmark", "BERT", {}),
+        (1_500, "submission_division", "closed", {}),
+        *((1_500, "global_batch_size", size, {}) for size in (9, 448)),
+        *((1_500, "eval_samples", number, {}) for number in (10_000, 9)),
+        *((1_500, "seed", seed, {}) for seed in (7, "8")),
+        (1_500, "max_sequence_length", 512, {}),
+        (1_500, "num_replicas", 16, {}),
+        (1_500, "opt_name", "lamb", {}),
+        (1_500, "lowest_numerical_precision_in_comm", "fp32", {}),
+        (1_500, "expert_parallelism", 2, {}),
+        (1_500, "config_filename", "run.json", {}),
+        (1_500, "provenance", {"commit": "ab", "image": 5}, {}),
+        *((1_500, "weights_initialization", None, {"tensor": name}) for name in "abba"),
+        (1_500, "weights_initialization", None, None),
+        (4_000, "init_stop", None, {}),
+        (6_000, "run_start", None, {}),
+        (6_000, "block_start", None, {}),
+        (66_000, "block_stop", None, {}),
+        (66_000, "tracked_stats", ledger.as_fields(seconds | {"host": 3.0}), {"of": "block"}),
+        (66_000, "eval_start", None, {}),
+        (126_000, "eval_accuracy", 0.5, {"epoch_num": 448}),
+        (156_000, "eval_stop", None, {}),
+        (156_000, "energy", {"joules": 3, "system_joules": 3}, {"of": "checkpoint"}),
+        (246_000, "eval_accuracy", 0.73, {"epoch_num": 1344}),
+        (246_000, "tracked_stats", ledger.as_fields(seconds), {"of": "run"}),
+        (246_000, "energy", value, {"of": "run", **about}),
+        (306_000, "run_stop", None, {"status": "success"}),
+    )
+    configuration = {
+        "global_batch_size": 448,
+        "opt_name": "lamb",
+        "lowest_numerical_precision_in_comm": "fp32",
+        "expert_parallelism": 2,
+    }
+    assert logs.read_run(log) == logs.RunResult(
+        path=log,
+        status="success",
+        minutes=5.0,
+        init_minutes=0.05,
+        samples_to_converge=1344,
+        counts_by_train_samples=False,
+        global_batch_size=448,
+        num_eval_samples=10_000,
+        seeds=(7, 8),
+        evaluations=(
+            logs.LoggedEvaluation(minutes=2.0, samples=448, accuracy=0.5),
+            logs.LoggedEvaluation(minutes=4.0, samples=1344, accuracy=0.73),
+        ),
+        phases=(
+            logs.Phase("init", -5 / 60, -2 / 60),
+            logs.Phase("train", 0.0, 1.0),
+            logs.Phase("evaluation", 1.0, 2.5),
+        ),
+        benchmark="bert",
+        division="closed",
+        cache_cleared=True,
+        hyperparameters=configuration,
+        provenance={"commit": "ab", "image": "5"},
+        seconds=seconds,
+        energy=taken,
+        max_sequence_length=512,
+        num_weights=2,
+        num_replicas=16,
+        planned_samples=None,
+        started_ms=6_000,
+    )
+    assert logs.read_run(log).samples_per_second == 1344 / 300
 
 
 def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
@@ -36,14 +95,6 @@ def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
     others = log.read_text().replace('{"input_wait_seconds"', '{"throughput"')
     log.write_text(others)
     assert logs.read_run(log).seconds is None
-
-
-def test_precision_and_parallelism_belong_to_the_configuration(tmp_path):
-    found = logs.read_run(write_log(tmp_path / "log.txt", [0.73])).hyperparameters
-    assert found["lowest_numerical_precision_in_linear"] == "bfloat16"
-    assert found["lowest_numerical_precision_in_comm"] == "fp32"
-    assert found["tensor_parallelism"] == found["expert_parallelism"] == 1
-    assert found["micro_batch_size"] == 56
 
 
 def test_log_that_counts_epochs_takes_train_samples(tmp_path):

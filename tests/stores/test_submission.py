@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.submission import campaign
+from mlperf_bert.submission import campaign, official
 from tests.helpers import starts, waiting
 from tests.mlperf.example_log import write_log
 from tests.stores.rig import files_in
@@ -155,6 +155,15 @@ def test_a_log_in_a_bucket_is_judged_as_on_disks(host, store, logs):
     assert (code, errors) == (1, "")
     assert output.startswith("5.0.0 FAILED gs://bucket/result_0.txt\n    ")
     assert "v['value'] >= 0.720" in output
+    store.put("bucket", "result_1.txt", log)
+    reason = store.call(_seeds).reasons[0]
+    assert reason.startswith("Result file gs://bucket/result_1.txt logs seed 100 on ")
+    assert "result file gs://bucket/result_0.txt already logs the same seed" in reason
+
+
+def _seeds() -> official.ToolVerdict:
+    logs = [paths.location(f"gs://bucket/result_{number}.txt") for number in range(2)]
+    return official.check_seeds(logs, "5.0.0")
 
 
 def test_a_campaign_whose_folder_was_taken_over_replaces_nothing(store, bucket):

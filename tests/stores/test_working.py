@@ -41,7 +41,17 @@ def fetched() -> dict[str, str]:
 def test_a_start_finds_what_was_uploaded_after_a_kill_too(store, bucket):
     store.call(_write_and_die)
     assert store.objects(bucket)["a/run/a.log"] == b"1\n"
+    before = store.objects(bucket)
+    assert store.call(_look) == {"run.json": "1", "a.log": "1\n"}
+    assert store.objects(bucket) == before
     assert store.call(fetched) == {"run.json": "1", "a.log": "1\n"}
+
+
+def _look() -> dict[str, str]:
+    """As --check of a restart: takes no lock and writes nothing."""
+    run = working()
+    run.try_out()
+    return {path.name: path.read_text() for path in run.local.iterdir()}
 
 
 def _write_and_die() -> None:

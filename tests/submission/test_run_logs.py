@@ -10,10 +10,10 @@ import pytest
 from tensorflow import errors
 
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.logs import read_run
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import run_logs
 from tests.fixtures import REPOSITORY
+from tests.mlperf.example_log import write_lines
 from tests.mlperf.example_log import write_log as write_curve
 from tests.submission.timed_log import write_log, write_results
 
@@ -88,23 +88,34 @@ def test_what_holds_no_runs_is_refused(place, name, reason):
 
 
 def test_the_logs_of_a_resumed_run_are_one_curve(tmp_path):
-    """The second piece began from the checkpoint after the second evaluation."""
-    write_curve(tmp_path / "bert.log", [0.3, 0.4, 0.5])
-    pieces = [0.41, 0.51, 0.61, 0.73]
-    write_curve(tmp_path / "bert.resumed-1.log", pieces)
-    text = (tmp_path / "bert.resumed-1.log").read_text()
-    for number in range(len(pieces), 0, -1):
-        text = text.replace(
-            f'"epoch_num": {150_080 * number}', f'"epoch_num": {150_080 * (number + 1)}'
+    """The second piece began from the checkpoint after the first evaluation, hours later."""
+
+    def write(name, began, ended, status, configuration, evaluations):
+        write_lines(
+            tmp_path / name,
+            *((0, key, value, {}) for key, value in configuration.items()),
+            (60_000 * began, "run_start", None, {}),
+            *(
+                (60_000 * (began + minute), "eval_accuracy", value, {"epoch_num": 448 * number})
+                for minute, number, value in evaluations
+            ),
+            (60_000 * ended, "run_stop" if status else "note", None, {"status": status}),
         )
-    (tmp_path / "bert.resumed-1.log").write_text(text)
+
+    first = {"global_batch_size": 448, "opt_name": "lamb", "time_budget_seconds": 60}
+    write("bert.log", 10, 13.5, None, first, [(1, 1, 0.3), (2, 2, 0.4), (3, 3, 0.5)])
+    again = {"global_batch_size": 448, "time_budget_seconds": 90}
+    evaluations = [(1, 2, 0.41), (2, 3, 0.51), (4, 4, 0.73)]
+    write("bert.resumed-1.log", 200, 205, "success", again, evaluations)
     [run] = run_logs.runs_so_far(str(tmp_path))
-    assert [e.accuracy for e in run.evaluations] == [0.3, 0.41, 0.51, 0.61, 0.73]
-    assert [e.samples for e in run.evaluations] == [150_080 * n for n in range(1, 6)]
-    assert run.status == "success" and run.path.name == "bert.log"
-    pieces = [read_run(log, may_run=True) for log in sorted(tmp_path.iterdir())]
-    assert run.minutes == pytest.approx(sum(piece.minutes for piece in pieces))
-    assert run.evaluations[-1].minutes > pieces[0].minutes
+    assert [(e.minutes, e.samples, e.accuracy) for e in run.evaluations] == [
+        (1.0, 448, 0.3),
+        (4.5, 896, 0.41),
+        (5.5, 1344, 0.51),
+        (7.5, 1792, 0.73),
+    ]
+    assert (run.status, run.path.name, run.minutes) == ("success", "bert.log", 8.5)
+    assert run.hyperparameters == first | again
 
 
 def test_of_two_evaluations_after_as_many_samples_the_last_one_counts(tmp_path):
