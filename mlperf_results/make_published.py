@@ -40,8 +40,8 @@ from mlperf_bert.mlperf.logs import (
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
 from mlperf_bert.options import words_with_home
-from mlperf_bert.submission.folder import description_path, result_files
 from mlperf_bert.submission.official import check_rcp
+from mlperf_bert.submission.plan import description_path, result_files
 from mlperf_bert.submission.power import measured_watts
 from mlperf_bert.submission.run_logs import require_free
 from mlperf_bert.submission.verdict import System, olympic_mean

@@ -22,7 +22,7 @@ from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.logs import RECORD_NAME, has_ended, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
-from mlperf_bert.submission.folder import result_files
+from mlperf_bert.submission.plan import result_files
 from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, require_free, runs_in
 from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.verdict import System, read_system, with_convergence

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import BYTE_ORDER_MARK, read_regular_file, write_whole
+from mlperf_bert.files.whole import read_regular_file, write_whole
 
 _T = TypeVar("_T")
 
 
 def parse(text: str | bytes) -> object:
-    """The value of a JSON text, before which a byte order mark may stand; else a ValueError."""
+    """The value of a JSON text, in bytes also behind a byte order mark; else a ValueError."""
     try:
-        return json.loads(text.removeprefix(BYTE_ORDER_MARK) if isinstance(text, str) else text)
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("not JSON (nested too deeply)") from error
     except ValueError as error:

@@ -41,7 +41,7 @@ from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import system
-from mlperf_bert.submission.folder import write_folder
+from mlperf_bert.submission.folder import division_of, write_submission
 from mlperf_bert.submission.plan import RUN_COMMAND, Campaign
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 
@@ -203,11 +203,6 @@ def _call(command: Sequence[str]) -> int:
             signal.signal(signal_number, handler)
 
 
-def division_of(runs: Sequence[RunResult]) -> str:
-    """Return "closed" if every log says so, else "open"."""
-    return "closed" if all(run.division == "closed" for run in runs) else "open"
-
-
 def run_campaign(
     campaign: Campaign,
     *,
@@ -257,24 +252,6 @@ def require_startable(campaign: Campaign) -> None:
     for pattern in (campaign.offline_eval_input_file or "").split(","):
         if pattern and not matching_files(pattern.strip()):
             raise ValueError(f"--offline_eval_input_file: no file matches {pattern}")
-
-
-def write_submission(
-    campaign: Campaign,
-    runs: Sequence[RunResult],
-    *,
-    ruleset: str,
-    overrides: dict[str, object],
-) -> None:
-    """Write the folder that is handed in, with a description of this machine."""
-    description = system.describe(
-        campaign,
-        runs[0].path.parent,
-        division=division_of(runs),
-        ruleset=ruleset,
-        overrides=overrides,
-    )
-    write_folder(campaign, [run.path for run in runs], description)
 
 
 def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:

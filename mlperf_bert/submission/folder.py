@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import folders, paths
-from mlperf_bert.submission.plan import REPOSITORY, Campaign
+from mlperf_bert.mlperf.logs import RunResult
+from mlperf_bert.submission import system
+from mlperf_bert.submission.plan import REPOSITORY, Campaign, description_path
 
 IMPLEMENTATION = "mlperf_bert"
 _LAUNCHER = "./start_training.sh"
@@ -31,39 +33,41 @@ _SOURCE_FOLDERS = (
 ).split()
 
 
-def write_folder(
-    campaign: Campaign, logs: Sequence[paths.Location], description: Mapping[str, object]
+def write_submission(
+    campaign: Campaign,
+    runs: Sequence[RunResult],
+    *,
+    ruleset: str,
+    overrides: Mapping[str, object],
 ) -> None:
-    """Write what a campaign hands in again, whole or not at all.
+    """Write what a campaign hands in again, whole or not at all, with this machine's description.
 
     Args:
       campaign: whose submission it is.
-      logs: of the runs, in order.
-      description: of the system.
+      runs: in order.
+      ruleset: as `overrides` that of `system.describe`.
+      overrides: fields that the submitter knows better.
     """
-    system = campaign.system
+    name, run_dir = campaign.system, runs[0].path.parent
+    description = system.describe(
+        campaign, run_dir, division=division_of(runs), ruleset=ruleset, overrides=overrides
+    )
     with folders.written_beside(campaign.org_dir) as partial:
-        results = partial / "results" / system / "bert"
+        results = partial / "results" / name / "bert"
         results.mkdir(parents=True)
-        for number, log in enumerate(logs):
-            (results / f"result_{number}.txt").write_bytes(paths.read_bytes(log))
-        _write_json(description_path(partial, system), description)
+        for number, run in enumerate(runs):
+            (results / f"result_{number}.txt").write_bytes(paths.read_bytes(run.path))
+        _write_json(description_path(partial, name), description)
         benchmark = partial / "benchmarks" / "bert"
         _copy_sources(benchmark / "implementations" / IMPLEMENTATION)
-        _write_run_folder(benchmark / system, campaign, description)
+        _write_run_folder(benchmark / name, campaign, description)
         if campaign.org_dir.exists():
             shutil.rmtree(campaign.org_dir)
 
 
-def description_path(org_dir: paths.Location, system: str) -> paths.Location:
-    """Return where a submitter's folder describes a system."""
-    return org_dir / "systems" / f"{system}.json"
-
-
-def result_files(folder: paths.Location) -> list[paths.Location]:
-    """Return result_0.txt, result_1.txt, ... of a folder, by number."""
-    numbers = {path: path.stem.removeprefix("result_") for path in folder.glob("result_*.txt")}
-    return sorted(numbers, key=lambda path: int(numbers[path]) if numbers[path].isdecimal() else -1)
+def division_of(runs: Sequence[RunResult]) -> str:
+    """Return "closed" if every log says so, else "open"."""
+    return "closed" if all(run.division == "closed" for run in runs) else "open"
 
 
 def _copy_sources(folder: Path) -> None:
@@ -79,11 +83,11 @@ def _copy_sources(folder: Path) -> None:
 
 def _write_run_folder(folder: Path, campaign: Campaign, description: Mapping[str, object]) -> None:
     folder.mkdir(parents=True)
-    system, commands = campaign.system, campaign.flags_of_commands()
+    name, commands = campaign.system, campaign.flags_of_commands()
     _write_json(
-        folder / f"{system}_{IMPLEMENTATION}.json",
+        folder / f"{name}_{IMPLEMENTATION}.json",
         {"implementation": IMPLEMENTATION, "framework": description["framework"]}
-        | {"system_name": system, "flags": commands[0]},
+        | {"system_name": name, "flags": commands[0]},
     )
     go_there = f'cd "$(dirname "$0")/../implementations/{IMPLEMENTATION}"\n'
     # What the campaign ran, but for the output: its reader has another place.
@@ -99,12 +103,12 @@ def _write_run_folder(folder: Path, campaign: Campaign, description: Mapping[str
         "init_datasets.sh": f'{go_there}echo "$PWD/docs/data.md says how to get the data"\n',
         "run_and_time.sh": _ABSOLUTE_OUTPUT_DIR + go_there + "".join(run),
     }
-    for name, body in bodies.items():
-        path = folder / name
+    for script, body in bodies.items():
+        path = folder / script
         path.write_text(f"#!/usr/bin/env bash\nset -euo pipefail\n{body}", encoding="utf-8")
         path.chmod(0o755)
     (folder / "README.md").write_text(
-        f"# BERT on {system}\n\n{description['framework']}, {description['operating_system']}.\n"
+        f"# BERT on {name}\n\n{description['framework']}, {description['operating_system']}.\n"
         f"One run: `./setup.sh`, `./init_datasets.sh`, then\n"
         f"`{settings}OUTPUT_DIR=out ./run_and_time.sh`;\n"
         f"its log is `out/{campaign.log_name}`.\n",

@@ -1,4 +1,4 @@
-"""What a campaign runs: names, flags, the command of each run and where it writes."""
+"""What a campaign runs: names, flags, the command of each run, and where it writes what."""
 
 import contextlib
 import reprlib
@@ -107,6 +107,17 @@ class Campaign:
             start = ["env", *settings, *start]
         own = f"--output_dir={output_dir}"
         return [[*start, *flags, own] for flags in self.flags_of_commands()]
+
+
+def description_path(org_dir: paths.Location, system: str) -> paths.Location:
+    """Return where a submitter's folder describes a system."""
+    return org_dir / "systems" / f"{system}.json"
+
+
+def result_files(folder: paths.Location) -> list[paths.Location]:
+    """Return result_0.txt, result_1.txt, ... of a folder, by number."""
+    numbers = {path: path.stem.removeprefix("result_") for path in folder.glob("result_*.txt")}
+    return sorted(numbers, key=lambda path: int(numbers[path]) if numbers[path].isdecimal() else -1)
 
 
 def require_name(flag: str, value: str) -> None:

@@ -20,7 +20,7 @@ from mlperf_bert.mlperf.logs import (
     RunResult,
     read_run,
 )
-from mlperf_bert.submission.folder import result_files
+from mlperf_bert.submission.plan import result_files
 
 ALTERNATING_RECORD = "alternate.json"
 """In the folder of a campaign whose runs alternate; `variants` in it names two folders beside."""

@@ -15,8 +15,7 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
-from mlperf_bert.submission.folder import description_path
-from mlperf_bert.submission.plan import Campaign
+from mlperf_bert.submission.plan import Campaign, description_path
 
 FIELDS = tuple(
     """

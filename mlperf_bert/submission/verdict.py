@@ -18,8 +18,8 @@ from mlperf_bert.mlperf.logs import (
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
-from mlperf_bert.submission.folder import description_path, result_files
 from mlperf_bert.submission.official import UNAIDED, RcpVerdict, ToolVerdict, check_rcp
+from mlperf_bert.submission.plan import description_path, result_files
 from mlperf_bert.submission.system import read_description
 
 _PARTS_DIFFER = "not the same parts of the system were measured in all runs"

@@ -26,8 +26,11 @@ def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path):
 
 
 def test_a_folder_is_held_as_long_as_the_work_in_it(tmp_path):
+    kept = []  # what nobody refers to is released by Python
+
     def work() -> None:
-        with locks.held(tmp_path, of=tmp_path / "log", by_another="two write here"):
+        with locks.held(tmp_path, of=tmp_path / "log", by_another="two write here") as lock:
+            kept.append(lock)
             with pytest.raises(ValueError, match=f"^{tmp_path}: another process writes here; wait"):
                 locks.held(tmp_path).__enter__()
             raise KeyError

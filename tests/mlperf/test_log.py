@@ -9,6 +9,7 @@ from tests.mlperf.example_log import (
     metadata,
     read_log,
     values,
+    without_site,
     write_log,
 )
 
@@ -28,32 +29,38 @@ def log(path):
 
 def test_successful_run(path):
     records = read_log(write_log(path, [0.5, 0.73]))
-    assert metadata(records, "run_stop") == [{"status": "success"}]
-    assert values(records, "train_samples") == [300_160]
-    assert values(records, "seed") == [1234]
+    begin = [record["key"] for record in records].index("run_start")
+    told = [(r["key"], r["value"], without_site(r["metadata"])) for r in records[begin:]]
+    first, second = 150_080, 300_160
+    rest: list[tuple] = []
+    for before, samples, accuracy in ((0, first, 0.5), (first, second, 0.73)):
+        at = {"epoch_num": samples, "samples_count": samples}
+        trained = {"first_epoch_num": before, "samples_count": samples}
+        rest += [
+            ("block_start", None, trained | {"samples_count": before, "epoch_count": 150_080}),
+            ("block_stop", None, trained),
+            ("tracked_stats", None, trained | {"of": "block"}),
+            ("eval_start", None, at),
+            ("eval_stop", None, at),
+            ("eval_accuracy", accuracy, at | {"step_num": samples // 448}),
+        ]
+    assert [(k, None if k == "tracked_stats" else value, about) for k, value, about in told] == [
+        ("run_start", None, {}),
+        *rest,
+        ("tracked_stats", None, at | {"of": "run"}),
+        ("train_samples", second, {}),
+        ("run_stop", None, {"status": "success"}),
+    ]
     assert values(records, "opt_epsilon") == values(records, "opt_lamb_epsilon") == [1e-6]
     assert values(records, "cache_clear") == [True]
-    assert metadata(records, "block_start") == [
-        {"first_epoch_num": 0, "epoch_count": 150_080, "samples_count": 0},
-        {"first_epoch_num": 150_080, "epoch_count": 150_080, "samples_count": 150_080},
-    ]
-    assert metadata(records, "block_stop") == [
-        {"first_epoch_num": 0, "samples_count": 150_080},
-        {"first_epoch_num": 150_080, "samples_count": 300_160},
-    ]
-    assert metadata(records, "eval_accuracy")[-1] == {
-        "epoch_num": 300_160,
-        "samples_count": 300_160,
-        "step_num": 670,
-    }
     assert {record["metadata"]["file"] for record in records} == {"mlperf_bert/mlperf/log.py"}
-    assert [record["key"] for record in records[-2:]] == ["train_samples", "run_stop"]
-    assert [entry["of"] for entry in metadata(records, "tracked_stats")] == [*["block"] * 2, "run"]
+    kinds = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+    for record in records:
+        assert record["event_type"] == kinds.get(record["key"].split("_")[-1], "POINT_IN_TIME")
     *blocks, whole = values(records, "tracked_stats")
     assert whole["compute_seconds"] > 0 and whole["saving_seconds"] == 0
     assert sum(block["compute_seconds"] for block in blocks) <= whole["compute_seconds"] + 1e-5
     assert 0 < whole["accelerator_utilization"] < 1
-    assert [r["event_type"] for r in records if r["key"] == "run_start"] == ["INTERVAL_START"]
 
 
 def test_a_run_that_counts_no_seconds_logs_none(log, path):
