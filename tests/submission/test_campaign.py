@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.data import provenance
-from mlperf_bert.files.locks import DirectoryLock, lock_of
+from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.mlperf.logs import read_run
 from mlperf_bert.submission import campaign, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
@@ -114,13 +115,33 @@ def test_ten_runs_become_a_submission_that_all_tools_accept(make):
     assert int(description["host_processor_vcpu_count"]) >= 1
 
 
-def test_what_lscpu_does_not_know_is_not_described(monkeypatch):
-    says = "Socket(s): -\nModel name: -\nL2 cache: 1 MiB\nL3 cache: -"
-    monkeypatch.setattr(provenance, "printed_by", lambda *words: says)
-    described = system._processors()
-    assert described["host_processors_per_node"] == "1"
-    assert described["host_processor_model_name"] == platform.machine()
-    assert described["host_processor_caches"] == "L2 cache 1 MiB"
+def test_processors_are_described_by_lscpu_and_what_it_does_not_know_is_not(monkeypatch):
+    def described(*lines: str) -> dict[str, str]:
+        monkeypatch.setattr(provenance, "printed_by", lambda *words: "\n".join(lines))
+        return {
+            name.removeprefix("host_processor"): value
+            for name, value in system._processors().items()
+        }
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 48)
+    caches = ("L2 cache:  24 MiB (24 instances)", "L3 cache: 60 MiB")
+    cores = ("Socket(s):  2", "Core(s) per socket: 12", "CPU max MHz:  3900.6")
+    assert described("Model name: Xeon", *cores, *caches) == {
+        "s_per_node": "2",
+        "_model_name": "Xeon",
+        "_core_count": "12",
+        "_vcpu_count": "48",
+        "_frequency": "3901 MHz",
+        "_caches": "L2 cache 24 MiB (24 instances), L3 cache 60 MiB",
+    }
+    assert described("Socket(s): -", "Model name: -", "L2 cache: 1 MiB", "L3 cache: -") == {
+        "s_per_node": "1",
+        "_model_name": platform.machine(),
+        "_core_count": "48",
+        "_vcpu_count": "48",
+        "_frequency": "",
+        "_caches": "L2 cache 1 MiB",
+    }
 
 
 def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
@@ -298,11 +319,10 @@ def test_another_campaign_in_the_folder_is_refused_from_the_first_run_on(make, t
 
 
 def test_a_folder_with_another_campaign_at_work_is_refused(make, tmp_path):
-    lock = lock_of(tmp_path / "campaign")
-    lock.acquire()
-    with pytest.raises(ValueError, match="campaign: another campaign works in it; wait for it"):
+    refusal = pytest.raises(ValueError, match="campaign: another campaign works in it; wait for it")
+    with campaign.claimed(make()), refusal:
         run(make())
-    lock.release()
+    shutil.rmtree(tmp_path / "campaign")
     (tmp_path / "campaign").touch()
     with pytest.raises(OSError, match="campaign: is a file, not a folder; choose another"):
         run(make())
@@ -543,11 +563,17 @@ def test_the_command_prints_its_runs_and_the_verdict_and_ends_as_it_says(
         olympic_minutes=2.0,
         official_minutes=2.5,
     )
-    monkeypatch.setattr(campaign, "run_campaign", lambda *_, **__: judged)
-    folder = tmp_path / "c"
+    asked = []
+    monkeypatch.setattr(campaign, "run_campaign", lambda *a, **k: asked.append((a, k)) or judged)
+    folder, described = tmp_path / "c", tmp_path / "described.json"
     (folder / "runs" / "1.repeat-1").mkdir(parents=True)
-    words = ["--org=o", "--system=s", "--runs=2", f"--output_dir={folder}", "--", "--x=1"]
-    assert campaign.main(words) == code
+    described.write_text('{"cooling": "air"}')
+    words = ["--org=o", "--system=s", f"--output_dir={folder}", "--status=research"]
+    words += ["--offline_eval_input_file=eval", "--custom_rcps=points.json", "--ruleset=4.0.0"]
+    assert campaign.main([*words, f"--system_description={described}", "--", "--x=1"]) == code
+    made = Campaign("o", "s", "research", folder, 10, ("--x=1",), offline_eval_input_file="eval")
+    given = {"ruleset": "4.0.0", "custom_rcps": Path("points.json")}
+    assert asked == [((made,), given | {"overrides": {"cooling": "air"}})]
     assert capsys.readouterr().out.splitlines() == [
         "",
         f"submission: {folder}/submission/o",

@@ -11,7 +11,9 @@ import sys
 import pytest
 from matplotlib.figure import Figure
 
+from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.mlperf.energy import Energy
+from mlperf_bert.mlperf.logs import Phase
 from mlperf_bert.submission import official, report, report_charts, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_results import published
@@ -180,9 +182,12 @@ def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
 
 
 def test_command_writes_page_and_numbers(judged, org_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "judge_systems", lambda *_, **__: [judged])  # takes seconds
+    asked: list = []  # it takes seconds
+    monkeypatch.setattr(report, "judge_systems", lambda *a, **k: asked.append((a, k)) or [judged])
     output = tmp_path / "report.html"
-    assert report.main([str(org_dir), "--ruleset", "5.0.0", "--output", str(output)]) == 0
+    points = f"--custom_rcps={REFERENCE_POINTS}"
+    assert report.main([str(org_dir), "--ruleset=5.0.0", points, f"--output={output}"]) == 0
+    assert asked == [((org_dir, "5.0.0"), {"custom_rcps": REFERENCE_POINTS})]
     printed = capsys.readouterr().out
     title, headings, first, *_ = printed.splitlines()
     assert title == "box, under ruleset 5.0.0"
@@ -338,6 +343,58 @@ def test_the_cards_say_what_logs_and_tools_say(judged):
         # That of the sixth of them by speed, which took five minutes.
         ("Throughput", "8,505 /s", "of samples, evaluation included; batch 448", None),
     ]
+
+
+def test_what_the_official_tools_refuse_is_told_once_with_the_logs(judged):
+    def told(*refused: str, num_runs: int = 3) -> list[str]:
+        compliance = [
+            Verdict(run.path, "5.0.0", not message, tuple(filter(None, [message])))
+            for run, message in zip(judged.runs[:num_runs], [*refused, "", ""])
+        ]
+        changes = {"runs": judged.runs[:num_runs], "compliance": tuple(compliance)}
+        return report._problems(dataclasses.replace(judged, **changes))
+
+    assert told("x", "y", "x") == ["result_0.txt, result_2.txt: x", "result_1.txt: y"]
+    assert told("x", "x", "x") == ["all logs: x"]
+    assert told("x", num_runs=1) == ["result_0.txt: x"]
+    failed = dataclasses.replace(judged.rcp, passed=False, reason="too fast")
+    assert report._remarks(dataclasses.replace(judged, rcp_unaided=judged.rcp)) == []
+    counted, unaided = report._remarks(dataclasses.replace(judged, rcp_unaided=failed))
+    assert counted == f"These logs are counted by train_samples here: {judged.rcp}."
+    assert unaided.startswith("Official RCP checker, which counts by epoch_num: FAILED, too fast")
+
+
+def test_phases_are_drawn_with_their_lengths_and_their_means_are_numbers(judged, monkeypatch):
+    drawn: list = []
+    monkeypatch.setattr(report_charts, "_draw_rows", lambda *given: drawn.append(given[2]) or [])
+    phases = [
+        (Phase("init", -2.0, -0.5), Phase("train", 0.0, 2.0), Phase("evaluation", 2.0, 3.0)),
+        (Phase("train", 0.0, 4.0), Phase("train", 5.0, 6.0)),
+    ]
+    runs = [dataclasses.replace(run, phases=each) for run, each in zip(judged.runs, phases)]
+    report_charts.timeline(runs)
+    assert drawn == [
+        {
+            "init": [[(-2.0, 1.5)], []],
+            "train": [[(0.0, 2.0)], [(0.0, 4.0), (5.0, 1.0)]],
+            "evaluation": [[(2.0, 1.0)], []],
+            "checkpoint": [[], []],
+        }
+    ]
+    [numbers] = json.loads(report.as_json([dataclasses.replace(judged, runs=tuple(runs))]))
+    assert numbers["mean_phase_minutes"] == {"init": 0.75, "train": 3.5, "evaluation": 0.5}
+
+
+def test_samples_are_drawn_beside_the_reference_point(judged, monkeypatch):
+    drawn: list = []
+    monkeypatch.setattr(report_charts, "_by_run", lambda *given: drawn.append(given))
+    rcp = official.RcpVerdict(True, "", 30.0, 20.0, 40.0, 1.0)
+    report_charts.samples_by_run(judged.runs, rcp)
+    _, values, levels, _, band = drawn[0]
+    assert values == [17 * 150_080] * 10 and band == (20.0, 30.0)
+    assert [label.format(level) for level, _, label in levels] == (
+        ["RCP mean 30", "least credible mean 20", "olympic mean 40"]
+    )
 
 
 def test_names_are_escaped(judged):

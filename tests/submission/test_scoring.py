@@ -107,6 +107,27 @@ def test_a_result_passes_if_all_that_applies_does(changes, passed):
     assert found.passed is passed
 
 
+@pytest.mark.parametrize(
+    ("by_train_samples", "asked", "unaided"),
+    [([True, True], [True, None], True), ([True, False], [False], False)],
+)
+def test_logs_that_count_by_train_samples_are_judged_twice(
+    tmp_path, monkeypatch, by_train_samples, asked, unaided
+):
+    run = logs.read_run(write_log(tmp_path / "result.txt", [0.73]))
+    runs = [dataclasses.replace(run, counts_by_train_samples=each) for each in by_train_samples]
+    calls = []
+
+    def check_rcp(folder, ruleset, *, by_train_samples=None, custom_rcps):
+        calls.append(by_train_samples)
+        return RcpVerdict(True, str(len(calls)), None, None, None, 1.0)
+
+    monkeypatch.setattr(verdict, "check_rcp", check_rcp)
+    found = verdict.with_convergence(verdict.System(name="box", runs=tuple(runs)), "5.0.0")
+    assert calls == asked and found.rcp.reason == "1"
+    assert (found.rcp_unaided.reason if found.rcp_unaided else None) == ("2" if unaided else None)
+
+
 def test_a_mean_energy_needs_the_same_parts_in_all_runs(tmp_path):
     run = logs.read_run(write_log(tmp_path / "bert.log", [0.73]))
     one, other, third = (
