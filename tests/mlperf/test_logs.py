@@ -10,7 +10,7 @@ from tests.mlperf.example_log import INTERVAL_SAMPLES, write_lines, write_log
 def test_all_that_a_log_says_is_read(tmp_path):
     """Also what several ranks say, or one says twice."""
     seconds = dict.fromkeys(ledger.KINDS, 1.0) | {ledger.COMPUTE: 295.0}
-    taken = Energy(parts={"GPUs": 9.0, "memory": 2.0})
+    taken = Energy(parts={"GPUs": 9.256789, "memory": 2.0})
     value, about = taken.as_event()
     log = write_lines(
         tmp_path / "result_0.txt",

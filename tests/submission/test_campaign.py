@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -605,12 +606,16 @@ def test_another_command_may_start_the_runs(make, tmp_path, capfd):
     assert "compliance checker: 1 of 1 logs accepted" in printed
 
 
-def test_system_description_has_every_field_and_no_other(make, tmp_path):
+def test_system_description_has_every_field_and_no_other(make, tmp_path, monkeypatch):
+    memory, disk = types.SimpleNamespace(total=7 * 2**30), types.SimpleNamespace(total=9 * 2**30)
+    monkeypatch.setattr(system.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(system.shutil, "disk_usage", lambda path: disk)
     made = dataclasses.replace(make(status="research"), folder=tmp_path)
     for ruleset, status in (("3.1.0", "research"), ("4.0.0", system.STATUS_SINCE_4_0["research"])):
         found = system.describe(made, tmp_path, division="open", ruleset=ruleset, overrides={})
         assert tuple(found) == system.FIELDS
         assert found["status"] == status
+        assert (found["host_memory_capacity"], found["host_storage_capacity"]) == ("7 GiB", "9 GiB")
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(ValueError, match="give a JSON object of fields"):
         system.read_overrides(tmp_path / "list.json")
