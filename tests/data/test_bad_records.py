@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.data import provenance, tfrecord
-from mlperf_bert.input import checked
+from mlperf_bert.input import checked, pipeline
 from tests.data.hostile_records import (
     LIMITS,
     NUM_RECORDS,
@@ -226,6 +226,29 @@ def test_a_length_beyond_the_file_is_damage(readers, length, place):
 def test_files_that_hold_nothing(readers, reader):
     write(readers)
     assert re.search(r"holds no examples|is empty; give TFRecord files", readers.refusal(reader))
+
+
+def test_files_of_an_evaluation_are_looked_at_counted_and_named_too(readers, tmp_path):
+    write(readers, *framed_examples())
+    for name, records in (("eval-0", framed_examples()), ("eval-1", framed_examples()[:5])):
+        (tmp_path / name).write_bytes(b"".join(records))
+    files, evaluation = [str(readers.path)], [f"{tmp_path}/eval-0", f"{tmp_path}/eval-1"]
+    with checked.input_of(files, LIMITS, eval_files=evaluation) as num_examples:
+        assert num_examples == 17
+    spoilt = framed_examples()
+    spoilt[-1] = tfrecord.frame(ints("input_ids", 77))
+    (tmp_path / "eval-0").write_bytes(b"".join(spoilt))
+    with (
+        pytest.raises(tfrecord.BadRecord, match=r"eval-0: record 11 at byte .* holds 77 in inp"),
+        checked.input_of(files, LIMITS, eval_files=evaluation),
+    ):
+        list(pipeline.evaluation_batches(evaluation, LIMITS, batch_size=4))
+    (tmp_path / "eval-0").write_bytes(spoilt[-1])
+    with (
+        pytest.raises(tfrecord.BadRecord, match="eval-0: record 0 at byte 0 holds 77 in input_ids"),
+        checked.input_of(files, LIMITS, eval_files=evaluation),
+    ):
+        pytest.fail("batches would be drawn")
 
 
 def test_the_first_record_is_looked_at_before_all_else(readers):

@@ -3,8 +3,6 @@
 Oracle: the process pool, which test_dataset.py covers.
 """
 
-import os
-
 import pytest
 
 from tests.data.making import fails, parts_of, run, visible
@@ -28,14 +26,6 @@ def test_the_direct_runner_makes_the_same_bytes(work, options):
     (work / "out" / "part-1").unlink()
     assert "1 parts made" in run(work, beam_options=options).stdout
     assert contents(work / "out") == contents(work / "pool")
-
-
-@pytest.mark.parametrize("name", ["part-1", "vocab.txt"])
-@pytest.mark.parametrize("flags", [{"beam_options": DIRECT}, {}], ids=["beam", "pool"])
-def test_a_fifo_is_refused_and_not_waited_for(work, flags, name):
-    (work / name).unlink()
-    os.mkfifo(work / name)
-    assert f"{work}/{name}: is not a regular file; give one" in fails(run(work, **flags))
 
 
 def test_a_failed_part_is_one_line_and_the_others_are_kept(work):

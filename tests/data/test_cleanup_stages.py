@@ -16,14 +16,16 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from mlperf_bert.data import gathering, punkt, segmentation, stages, wiki
+from mlperf_bert.data import gathering, provenance, segmentation, stages, wiki
 from tests.data.conftest import SMALL_TABLES
 from tests.data.generated_wiki import wiki_text
 from tests.data.making import clean_up, clean_up_sample
 from tests.data.reference_figures import md5
 from tests.fixtures import lacking
+from tests.helpers import waiting
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
 GENERATED = [
@@ -79,6 +81,19 @@ def test_real_sample_through_the_script_in_a_folder_with_a_space(shared, tmp_pat
     assert {name: md5(work / name) for name in stages_md5} == stages_md5
     leftovers = [p.name for p in work.rglob("*") if "partial" in p.name]
     assert not leftovers
+    [record] = provenance.read(work / "results")
+    assert record.step == "clean-up" and record.parameters.keys() == {
+        "num_test_articles", "block_size", "punkt",
+    }  # fmt: skip
+    inputs, outputs = map(provenance.by_name, (record.inputs, record.outputs))
+    assert inputs.keys() == {path.name for path in work.glob("wiki_??")}
+    assert outputs.keys() | {provenance.NAME} == {p.name for p in (work / "results").iterdir()}
+
+
+def test_stage_2_keeps_what_is_no_utf_8(tmp_path):
+    (tmp_path / "a").write_bytes(b"a \xff [b]\r\n\xfe")
+    wiki.write_stage_2(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"a \xff b\r\n\xfe\n"
 
 
 def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
@@ -149,6 +164,7 @@ def test_bad_input_is_one_line_and_leaves_no_output(tmp_path):
     (tmp_path / "wiki_00").write_bytes(b"good \xff bad")
     line = script("cleanup_file.py", data)
     assert "wiki_00: byte 5 is not UTF-8" in line
+    assert "--nworker=0: must be a number at least 1" in script("do_gather.py", "--nworker=0")
     (tmp_path / "wiki_00.1").write_bytes(b"a\0b\n")
     data = f"--data={tmp_path}/wiki_??"
     assert "wiki_00.1: a NUL character" in script("clean.py", data)
@@ -170,32 +186,6 @@ def test_bad_input_is_one_line_and_leaves_no_output(tmp_path):
     assert "wiki_00.4: no such file" in line
     made = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert made == {"wiki_00", "wiki_00.1", "wiki_00.2", "wiki_00.3"}
-
-
-@pytest.mark.parametrize(
-    ("name", "script_name", "options"),
-    [
-        ("wiki_00", "cleanup_file.py", []),
-        ("wiki_00.1", "clean.py", []),
-        ("wiki_00.2", "do_sentence_segmentation.py", ["--punkt={folder}/punkt"]),
-        ("wiki_00.3", "seperate_test_set.py", ["--test_output={folder}/eval"]),
-        ("wiki_00.4", "do_gather.py", ["--input_suffix=.4", "--out_dir={folder}/out"]),
-    ],
-)
-def test_a_fifo_is_refused_and_not_waited_for(tmp_path, name, script_name, options):
-    (tmp_path / "punkt").mkdir()
-    for table in punkt.PUBLISHED_SHA256:
-        (tmp_path / "punkt" / table).touch()
-    for suffix in ("", ".1", ".2", ".3", ".4"):
-        (tmp_path / f"wiki_00{suffix}").touch()
-    (tmp_path / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / name)
-    given = [option.format(folder=tmp_path) for option in options]
-    done = clean_up(script_name, f"--data={tmp_path}/wiki_0[0]", *given)
-    assert done.returncode == 1
-    line = done.stderr.splitlines()[-1]  # a note about the tables may stand before it
-    assert re.match(rf"{script_name}: .*/{name}: is not a regular file; give one", line)
-    assert not list(tmp_path.glob(".*"))
 
 
 def test_without_worker_processes_a_stage_still_runs(tmp_path, monkeypatch):
@@ -265,28 +255,6 @@ def test_a_glob_that_matches_what_the_stages_wrote_is_refused(tmp_path):
     assert stages.input_files(f"{tmp_path}/wiki_??") == [f"{tmp_path}/wiki_0{n}" for n in (0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("name", "flags", "message"),
-    [
-        ("cleanup_file.py", ["--nworker=0"], "--nworker=0: must be a number at least 1"),
-        ("do_gather.py", ["--nworker=0"], "--nworker=0: must be a number at least 1"),
-        (
-            "do_sentence_segmentation.py",
-            ["--input_suffix=.2", "--output_suffix=.2", "--punkt={folder}/punkt"],
-            "wiki_00.2: is an input too; give other suffixes, or another folder",
-        ),
-    ],
-)
-def test_flags_that_cannot_be_meant_are_refused(tmp_path, punkt, name, flags, message):
-    for suffix in ("", ".2"):
-        (tmp_path / f"wiki_00{suffix}").write_text("One. Two.\n")
-    given = [flag.format(folder=tmp_path) for flag in flags]
-    done = clean_up(name, f"--data={tmp_path}/wiki_??", *given)
-    assert done.returncode == 1 and message in done.stderr.splitlines()[-1]
-    assert {path.name for path in tmp_path.glob("wiki*")} == {"wiki_00", "wiki_00.2"}
-    assert (tmp_path / "wiki_00.2").read_text() == "One. Two.\n"
-
-
 REPLACING = [
     ("cleanup_file.py", ["--data={0}/wiki_*", "--output_suffix=_1"]),  # wiki_0_1 of wiki_0
     ("clean.py", ["{0}/wiki_0", "{0}/link"]),
@@ -336,6 +304,29 @@ def test_parts_are_packed_by_the_raw_size_and_workers_number_apart(tmp_path):
     first_too_large = gathering.plan(names, block_size_mb=kilobyte_mb / 2, num_workers=1)
     assert first_too_large[0] == names[:1]
     assert gathering.part_name(7, 500) == "part-00007-of-00500"
+
+
+WAITS = """
+import os, pathlib, sys, time
+from mlperf_bert.data import stages
+
+def wait(path):
+    pathlib.Path(path).write_text(str(os.getpid()))
+    time.sleep(300)
+
+stages._WORTH_PROCESSES_BYTES = 0
+stages.run(wait, [(sys.argv[1],)], num_workers=1, description="x")
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(repository, tmp_path):
+    path = tmp_path / "worker"
+    with subprocess.Popen([sys.executable, "-c", WAITS, path], cwd=repository) as parent:
+        number = waiting.until(lambda: path.exists() and path.read_text(), parent)
+        worker = psutil.Process(int(number))
+        parent.kill()
+    gone = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    waiting.until(lambda: not worker.is_running() or worker.status() in gone, seconds=60)
 
 
 def kill_oneself() -> None:

@@ -289,7 +289,7 @@ def official(**sizes) -> provenance.Record:
         inputs=[provenance.File(path=n, bytes=1, digest=f"md5:{md5}") for n, md5 in texts.items()],
         outputs=[
             provenance.File(path=name, bytes=size, digest="")
-            for name, size in (expected | sizes).items()
+            for name, size in (expected | {"another-part": 7} | sizes).items()
         ],
         parameters={"examples_per_part": 0, **published.PUBLISHED_LENGTHS},
         made_with={},

@@ -207,6 +207,27 @@ def test_articles_are_cut_alike_wherever_the_pieces_end(
     assert dump.wiki == "enwiki" and dump.position == dump.size_bytes == len(content)
 
 
+def test_a_page_that_comes_again_is_passed_over(tmp_path):
+    """As by WikiExtractor."""
+    pages = [generated.page(7, "a", "x"), generated.page(7, "b", "x"), generated.page(8, "c", "x")]
+    path = tmp_path / "dump"
+    path.write_text("".join([generated.head(), *pages, "</mediawiki>\n"]))
+    found = [re.search(rb"<title>(.)", page)[1] for page in Dump(path).articles()]
+    assert found == [b"a", b"c"]
+
+
+def test_an_archive_may_end_at_any_bit(tmp_path):
+    path, ends = tmp_path / "dump", set()
+    for number in range(60):
+        text = generated.page(1, "a", "ab" * number + "c" * number**2)
+        content = f"{generated.head()}{text}</mediawiki>\n"
+        path.write_bytes(bz2.compress(content.encode()))
+        tail = int.from_bytes(path.read_bytes()[-11:], "big") >> 32
+        ends |= {n for n in range(8) if tail >> n & (1 << 48) - 1 == 0x177245385090}
+        assert Dump(path).wiki == "enwiki"
+    assert ends == set(range(8))
+
+
 PACKED = bz2.compress(DUMP)
 BAD = {
     "no XML": (b"PK\3\4" + bytes(99), "no head of a Wikipedia dump"),

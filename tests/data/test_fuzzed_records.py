@@ -6,7 +6,6 @@ Seeded: the same files every time. More of them under the marker `soak`.
 import collections
 import faulthandler
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,18 +14,14 @@ from mlperf_bert.data import provenance, tfrecord
 from tests.data.hostile_records import (
     READERS,
     Readers,
-    entry,
     features_of,
-    field,
-    floats,
     framed_examples,
-    integers,
+    serialize,
     valid_examples,
-    varint,
 )
 from tests.helpers.fuzzing import seeded
 
-EXAMPLES = valid_examples()
+RECORDS = [serialize(features_of(example)) for example in valid_examples()]
 SECONDS_UNTIL_IT_HANGS = 120
 # Words with which an error says how to go on.
 REMEDIES = (
@@ -37,10 +32,6 @@ REMEDIES = (
     "give ",
     "leave out ",
 )
-
-INTEGERS = [0, 1, 2, 7, 8, 59, 60, 127, 128, -1, 2**31 - 1, 2**31, 2**32 + 5, 2**35, 2**62]
-INTEGERS += [2**63 - 1, -(2**63), -(2**31)]
-FLOATS = [0, 1, 0.5, -0.0, -1, 2, 1e-40, 1e30, float("nan"), float("inf"), -float("inf")]
 
 few_bytes = st.binary(min_size=1, max_size=12)
 
@@ -64,59 +55,12 @@ def other_bytes(draw, data: bytes) -> bytes:
 
 
 @st.composite
-def other_feature(draw, name: str, values: np.ndarray) -> bytes:
-    """A Feature of other values, another length, another type, or written otherwise."""
-    is_float = name == "masked_lm_weights"
-    hostile = st.sampled_from(FLOATS if is_float else INTEGERS)
-    changed = [*values.tolist()]
-    changed[draw(st.integers(0, len(changed) - 1))] = draw(hostile)
-    unpacked = b"".join(varint(1 << 3) + varint(int(value)) for value in values)
-    longer = [*values.tolist(), *draw(st.lists(hostile, max_size=3))]
-    return draw(
-        st.sampled_from(
-            [
-                (floats if is_float else integers)(changed),
-                (floats if is_float else integers)(longer),
-                (floats if is_float else integers)(changed[:-1]),
-                (integers if is_float else floats)(np.nan_to_num(np.clip(changed, -1e9, 1e9))),
-                field(1, b"".join(field(1, b"text") for _ in values)),
-                field(3, unpacked),
-                field(3, field(1, varint(int(values[0]))) * 2),
-                field(3, field(1, bytes(len(values) - 1) + b"\xff" * 10)),
-                b"",
-            ]
-        )
-    )
-
-
-@st.composite
-def other_record(draw, example: dict) -> bytes:
-    """An example whose features are changed, dropped, doubled, renamed or shuffled."""
-    features = list(features_of(example).items())
-    at = draw(st.integers(0, len(features) - 1))
-    name, feature = features[at]
-    kind = draw(st.sampled_from(["change"] * 6 + ["drop", "double", "rename", "order", "bytes"]))
-    if kind == "change":
-        features[at] = name, draw(other_feature(name, example[name]))
-    elif kind == "drop":
-        del features[at]
-    elif kind == "double":
-        features.append((name, draw(other_feature(name, example[name]))))
-    elif kind == "rename":
-        features[at] = draw(st.text(max_size=20)), feature
-    elif kind == "order":
-        features = draw(st.permutations(features))
-    record = field(1, b"".join(entry(*pair) for pair in features))
-    return draw(other_bytes(record)) if kind == "bytes" else record
-
-
-@st.composite
 def files(draw) -> bytes:
     """Some records, most of them valid, and perhaps a damaged file of them."""
     valid = framed_examples()
     framed = valid[: draw(st.integers(0, len(valid)))]
-    for _ in range(draw(st.integers(0, 2))):
-        record = draw(other_record(draw(st.sampled_from(EXAMPLES))))
+    for _ in range(draw(st.integers(0, 1))):
+        record = draw(other_bytes(draw(st.sampled_from(RECORDS))))
         framed.insert(draw(st.integers(0, len(framed))), tfrecord.frame(record))
     data = b"".join(framed)
     return draw(other_bytes(data)) if draw(st.integers(0, 3)) == 0 else data

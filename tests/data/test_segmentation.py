@@ -106,6 +106,17 @@ def test_each_way_in_which_a_word_was_seen_counts(seen, behind_abbreviation, beh
     assert len(splitter.tokenize("It is J. Word is here.")) == behind_initial
 
 
+def test_words_that_belong_together_are_kept_together():
+    tables = punkt.PunktTables(
+        abbrev_types=frozenset(),
+        collocations=frozenset({("word", "next")}),
+        sent_starters=frozenset(),
+        ortho_context={},
+    )
+    found = segmentation.SentenceSplitter(tables).tokenize("A word. Next is a word. Other.")
+    assert found == ["A word. Next is a word.", "Other."]
+
+
 def test_a_last_line_of_one_character_gets_a_blank_line_before_it(tables):
     splitter = segmentation.SentenceSplitter(tables)
     assert segmentation.split_lines("One.\n\nx", splitter) == "One.\n\n\nx\n\n"
