@@ -131,6 +131,28 @@ def test_a_rerun_makes_what_the_record_does_not_have(work, monkeypatch):
     assert write(work)[1] == []
 
 
+def test_the_summary_counts_parts_bytes_and_passes():
+    parts = [
+        provenance.File(path=name, bytes=number * 1000, digest="", examples=number)
+        for name, number in (("a", 2), ("b", 3), ("c", 45))
+    ]
+    made = provenance.Record(
+        step=provenance.PARTS,
+        inputs=[],
+        outputs=parts,
+        parameters={"examples_per_part": 0},
+        made_with={},
+    )
+    told = dataset.summary(made, num_made=1, seconds=7.25, samples_needed={448: 125, 8: 20})
+    assert told.splitlines() == [
+        "3 parts, 50 examples, 50,000 bytes (whole parts)",
+        "1 parts made in 7.2 s, 2 were there already",
+        "a run needs on average, by global batch size, so many samples, or passes over these:",
+        "         8:          20        0.40",
+        "       448:         125        2.50",
+    ]
+
+
 def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
     def make_part(path, output, *_):
         if output.name == "part-1":

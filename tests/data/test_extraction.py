@@ -257,6 +257,12 @@ def test_a_bad_dump_is_one_clear_line(name, tmp_path):
     assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
 
 
+def test_a_missing_end_is_told_before_hours_of_work(tmp_path):
+    (tmp_path / "dump").write_bytes(BAD["cut off"][0])
+    with pytest.raises(ValueError, match="cut off: it has"):
+        Dump(tmp_path / "dump")
+
+
 def test_an_extraction_of_nothing_is_an_error(dump_of, extract, tmp_path):
     with pytest.raises(ValueError, match=r"failed on all 2 articles; the cause is in .*log"):
         extract(dump_of("fail", "fail"), tmp_path / "text")

@@ -127,10 +127,12 @@ def test_tables_survive_the_disk(table_folder, tables):
 
 
 def test_tables_are_found_in_nltk_data(tmp_path, tables, monkeypatch):
-    folder = tmp_path / "tokenizers" / "punkt_tab" / "english"
-    punkt.write_tables(tables, folder)
-    tmp_path.chmod(0o777)  # as a folder mounted for several users
-    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "none"), str(tmp_path)])
+    folder, other = (tmp_path / root / "tokenizers/punkt_tab/english" for root in ("b", "a"))
+    for each in (folder, other):
+        punkt.write_tables(tables, each)
+    (tmp_path / "b").chmod(0o777)  # as a folder mounted for several users
+    places = [str(tmp_path / root) for root in ("none", "b", "a")]
+    monkeypatch.setattr(nltk.data, "path", places)  # the first one that has them
     assert punkt.find_punkt() == folder
 
 
