@@ -7,6 +7,7 @@ generated text, which needs nothing from outside.
 Long because the scripts of all stages are refused alike.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -326,7 +327,21 @@ def test_workers_end_with_a_parent_that_is_killed(repository, tmp_path):
         worker = psutil.Process(int(number))
         parent.kill()
     gone = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    waiting.until(lambda: not worker.is_running() or worker.status() in gone, seconds=60)
+    try:
+        waiting.until(lambda: not worker.is_running() or worker.status() in gone, seconds=60)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.kill()
+
+
+def test_results_are_in_the_order_of_the_jobs_whichever_ends_first(monkeypatch):
+    monkeypatch.setattr(stages, "_WORTH_PROCESSES_BYTES", 0)
+    assert stages.run(after, [(0.5,), (0,)], num_workers=2, description="x") == [0.5, 0]
+
+
+def after(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
 
 
 def kill_oneself() -> None:
