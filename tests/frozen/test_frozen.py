@@ -27,9 +27,12 @@ def test_whole_runs_leave_what_was_recorded(tmp_path):
     assert list(records.compare(tmp_path)) == []
 
 
-@pytest.mark.gate
-def test_a_plain_run_leaves_what_was_recorded(tmp_path):
-    assert list(records.compare(tmp_path, ["plain"])) == []
+QUICK = ["plain", "diverged", "aggregated_and_killed", "offline", "check"]
+"""Each takes three seconds or less, and finds mistakes that nobody has thought of."""
+
+
+def test_quick_runs_leave_what_was_recorded(tmp_path):
+    assert list(records.compare(tmp_path, QUICK)) == []
 
 
 def test_what_is_recorded_again_keeps_its_order():
