@@ -94,8 +94,17 @@ TRAININGS = {
     "over_time_and_killed": Training(
         {"time_budget": "30m", **_WAITS}, (f"HOUR at {_EVALUATION} then KILL at {_LAST_SAVE}",)
     ),
+    # Killed before its first checkpoint, whose metrics begin anew, and after it; evaluations are cut.
     "aggregated_and_killed": Training(
-        {"steps_per_update": 4, **_WAITS}, (f"KILL at {_EVALUATION}",)
+        {
+            "steps_per_update": 4,
+            "max_eval_steps": 2,
+            "start_warmup_step": -3,
+            "poly_power": 0.5,
+            "keep_checkpoint_max": 2,
+            **_WAITS,
+        },
+        (f"KILL at {_FIRST_SAVE}", f"KILL at {_EVALUATION}"),
     ),
     "packed": Training({"pack_sequences": True}),
     "target_at_the_end": Training({"eval_interval_samples": 8000, "target_accuracy": 0.01}),
@@ -149,7 +158,8 @@ def bucket_values(room: Room, name: str) -> dict:
 def offline_values(room: Room, name: str) -> dict:
     """A training without evaluation, and the evaluation of all its checkpoints after it."""
     output = room.folder / name
-    trains = room.command(output, eval_input_file="")
+    # All are kept: none may go before it is evaluated.
+    trains = room.command(output, eval_input_file="", keep_checkpoint_max=2)
     ends = [room.end(trains)]
     for target in (0.72, 0.01):
         flags = ["--eval_batch_size=20", f"--num_train_steps={NUM_STEPS}"]

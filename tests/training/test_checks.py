@@ -159,8 +159,10 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
         Origin(found, output, seed=1, goes_on=False)
 
 
-def test_a_resumed_run_says_what_this_start_took_and_what_all_did(begun, capsys):
+def test_a_resumed_run_says_what_this_start_took_and_what_all_did(begun, checkpoints, capsys):
     config, output, _ = begun
+    for path in Path(checkpoints["TF2"]).parent.glob("model.ckpt-1.*"):
+        shutil.copy(path, output.path)
     for name, joules in (("bert.log", 100), ("bert.resumed-1.log", 7)):
         value = {"joules": joules, "system_joules": joules}
         event = {"time_ms": 1, "key": "energy", "value": value, "metadata": {"of": "run"}}
@@ -170,6 +172,12 @@ def test_a_resumed_run_says_what_this_start_took_and_what_all_did(begun, capsys)
     own, whole = capsys.readouterr().out.splitlines()
     assert own.startswith("energy: 7.0 J")
     assert whole.startswith("energy since the run was first started: 107.0 J")
+    made = provenance.of_step(output.location, "training")
+    assert [file.path for file in made.outputs] == [
+        "bert.log", "bert.resumed-1.log", "model.ckpt-1.index",
+    ]  # fmt: skip
+    recorded = read_record(output.path)
+    assert recorded.status == "aborted" and recorded.energy["joules"] == 107
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,15 @@ def test_a_damaged_line_is_named(line, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("given_first", [False, True])
+def test_a_given_checkpoint_does_not_count_as_that_of_the_run(given_first, tmp_path):
+    own, given = (Evaluation(**FIGURES | {"loss": loss}) for loss in (0.25, 0.5))
+    entries = [(own, None), (given, "elsewhere/model.ckpt-5")]
+    for evaluation, checkpoint in reversed(entries) if given_first else entries:
+        record_evaluation(tmp_path, 5, evaluation, checkpoint=checkpoint)
+    assert read_evaluations(tmp_path) == {5: own}
+
+
 def test_other_figures_are_refused(tmp_path):
     entry = json.dumps({"step": 5, **FIGURES, "more": 1})
     (tmp_path / RESULTS_LINES).write_text(f"{entry}\n")

@@ -5,10 +5,10 @@ import re
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from mlperf_bert.input import pipeline
-from mlperf_bert.programs import jax_step
 from mlperf_bert.programs.jax_trainer import JaxTrainer
 from mlperf_bert.training import build, checks, fit, memory, run
 from mlperf_bert.training.inspection import inspect_closely
@@ -26,10 +26,13 @@ def by_jax(config):
 class Compiled:
     """A trainer or an evaluator whose compiler is not asked, on a device with a limit."""
 
-    def __init__(self, *, limit_gib=None, evaluation_gib=2, refuses=None):
+    def __init__(self, *, limit_gib=None, evaluation_gib=2, refuses=None, num_devices=1):
         self.state_bytes, self._refuses = GIB // 2, refuses
         self._limit_gib, self._evaluation_gib = limit_gib, evaluation_gib
-        self.mesh = jax_step.mesh_of(jax.devices("cpu")[:1])
+        devices = jax.devices("cpu")[:1] * num_devices
+        self.mesh = types.SimpleNamespace(
+            local_devices=devices, devices=np.array(devices), size=num_devices
+        )
 
     def usable_bytes(self):
         return self._limit_gib and int(self._limit_gib * GIB)
@@ -45,7 +48,7 @@ class Compiled:
 def programs_of(config, compiled):
     """A run's programs, of which only the shapes of their batches are there."""
     batches = pipeline.synthetic_batches(
-        config.shape, batch_size=config.train_batch_size, pack_sequences=False
+        config.shape, batch_size=config.train_batch_size, pack_sequences=True
     )
     evaluation = batches.map(lambda batch: (batch, 1.0)) if config.eval_input_file else None
     made = {"rates": None, "trainer": compiled, "evaluator": compiled}
@@ -65,6 +68,8 @@ def programs_of(config, compiled):
          f"fit: a step takes more than all of 30.5 GiB of this cpu; {LESS} (docs/training.md)"),
         ({}, "warning: does not fit: a step takes 40.0 of 30.0 GiB available to this cpu; "
          f"{LESS} (docs/training.md)"),
+        ({"num_devices": 2}, "warning: does not fit: a step takes 40.0 of 15.0 GiB available to "
+         f"each cpu; {LESS} (docs/training.md)"),
     ],
 )  # fmt: skip
 def test_what_the_compiler_says_is_compared_with_the_limit_of_the_device(

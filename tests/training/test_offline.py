@@ -25,6 +25,7 @@ from mlperf_bert.training.evaluations import (
     read_evaluations,
     record_evaluation,
 )
+from mlperf_bert.training.output import OutputDirectory
 from tests.helpers import starts, waiting
 from tests.training import generated_task
 from tests.training.configurations import run_config
@@ -281,6 +282,22 @@ def test_two_evaluations_into_one_directory(task, one_checkpoint):
         offline.evaluate_checkpoints(configuration(task, one_checkpoint))
     lock.release()
     assert not read_evaluations(one_checkpoint) and not list(one_checkpoint.glob(".*"))
+
+
+def test_a_target_that_was_reached_needs_no_end_of_the_training(tmp_path, monkeypatch):
+    joined = []
+    monkeypatch.setattr(
+        offline.joining, "join", lambda *_, **given: joined.append(given) or ("success", 160)
+    )
+    OutputDirectory(str(tmp_path), {}).record(status="running", seed=1)
+    (tmp_path / "bert.log").touch()
+    names = [field.name for field in dataclasses.fields(Evaluation)]
+    record_evaluation(tmp_path, 20, Evaluation(**dict.fromkeys(names, 0.5)))
+    line = offline.write_result(str(tmp_path), target_accuracy=0.51)
+    assert line == "no result log yet: the training is still running" and not joined
+    line = offline.write_result(str(tmp_path), target_accuracy=0.5)
+    assert line.startswith(f"{tmp_path}/bert.offline.log: success after 160 samples; division open")
+    assert [each["target_accuracy"] for each in joined] == [0.5]
 
 
 @pytest.mark.all

@@ -1,0 +1,97 @@
+"""What a run builds for several processes, and what its steps are told of how it was started."""
+
+import dataclasses
+import types
+
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.input import pipeline
+from mlperf_bert.mlperf.log import SubmissionInfo
+from mlperf_bert.training import build, checks, reporting, run
+from mlperf_bert.training.reporting import StartUp
+
+
+@pytest.fixture
+def setup(config):
+    config = dataclasses.replace(config, max_eval_steps=3, num_parallel_files=5)
+    return checks.inspect(config).setup()
+
+
+def run_of(setup, *, step: int = 0, **of_team):
+    """A run at a step, of which nothing is computed."""
+    trainer = types.SimpleNamespace(
+        step=tf.constant(step),
+        batches=lambda own: [own(tf.distribute.InputContext(2, 1, num_replicas_in_sync=2))],
+        put_state=lambda: None,
+    )
+    state = types.SimpleNamespace(directory=setup.config.output_dir, attach_input=lambda _: None)
+    team = types.SimpleNamespace(cluster="two", seed=9, **of_team)
+    programs = types.SimpleNamespace(trainer=trainer)
+    return types.SimpleNamespace(
+        setup=setup, config=setup.config, team=team, programs=programs, state=state
+    )
+
+
+def test_each_of_two_processes_goes_on_behind_its_own_half_of_the_examples(setup, monkeypatch):
+    monkeypatch.setattr(pipeline, "training_batches", lambda files, limits, **how: how)
+    monkeypatch.setattr(pipeline, "evaluation_batches", lambda files, limits, **how: how)
+    [training], evaluation = build.all_batches(run_of(setup, step=7))
+    assert training == {
+        "batch_size": 2,
+        "seed": 9,
+        "deterministic": True,
+        "num_workers": 2,
+        "worker": 1,
+        "first_example": 14,
+        "pack_sequences": False,
+        "num_parallel_files": 5,
+    }
+    assert evaluation == {"batch_size": 4, "max_batches": 3}
+
+
+@pytest.mark.parametrize("of_chief", [4, 6])
+def test_a_process_that_finds_another_checkpoint_than_the_chief_is_refused(
+    setup, monkeypatch, of_chief
+):
+    monkeypatch.setattr(build, "newest_checkpoint", lambda _: (5, "model.ckpt-5"))
+    with pytest.raises(ValueError, match=f"checkpoint of step 5, the chief that of {of_chief}; "):
+        build.load_weights(run_of(setup, goes_on=True, latest_step=of_chief))
+
+
+@pytest.mark.parametrize(
+    "num_examples, logged", [(50, 12), (12, 12), (11, 11)], ids=["limited", "as many", "fewer"]
+)
+def test_the_log_has_the_examples_that_an_evaluation_takes(setup, num_examples, logged):
+    told = []
+    timed = types.SimpleNamespace(eval_samples=told.append)
+    built = run_of(setup, say=told.append)
+    built.log = types.SimpleNamespace(declare_open=lambda: told.append("open"))
+    run._log_evaluation_samples(built, timed, num_examples)
+    samples, text, division = told
+    assert samples == logged and division == "open" and f"this run has {num_examples}" in text
+
+
+@pytest.mark.parametrize(
+    "weights, named", [("sha256:1", ["random_seed"]), ("", ["random_seed", "init_checkpoint"])]
+)
+def test_a_run_that_goes_on_need_not_name_its_weights_again(setup, weights, named):
+    said = []
+    issues = [types.SimpleNamespace(parameter=name) for name in ("random_seed", "init_checkpoint")]
+    setup = dataclasses.replace(setup, departures=issues)
+    team = types.SimpleNamespace(goes_on=True, resumes=True, say=said.append)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reporting.rules, "open_division", lambda found: found)
+        submission = reporting._submission(setup, team, {"initial_weights": weights})
+    assert isinstance(submission, SubmissionInfo) and submission.division == "open"
+    assert [each.parameter for each in said[0]] == [*named, "run"]
+
+
+def test_each_part_of_a_start_has_its_own_time(monkeypatch):
+    clock = iter([12.0, 15.0, 19.0])
+    monkeypatch.setattr(reporting, "process_start_time", lambda: 10.0)
+    monkeypatch.setattr(reporting.time, "time", lambda: next(clock))
+    start_up = StartUp()
+    start_up.done("checks")
+    start_up.done("model")
+    assert str(start_up) == "started in 9.0 s: imports 2.0, checks 3.0, model 4.0"
