@@ -198,6 +198,15 @@ def test_a_run_does_not_go_on_with_other_files(begun, flag, name):
     assert [e for e in found.findings.errors if e.startswith(f"--{flag}: not what the run in ")]
 
 
+@pytest.mark.parametrize(
+    "changed, samples", [({}, 12), ({"eval_input_file": None}, 4 * 5)], ids=["online", "offline"]
+)
+def test_what_is_evaluated_offline_is_evaluated_as_often_as_it_is_saved(config, changed, samples):
+    often = dataclasses.replace(config, eval_interval_samples=12, **changed)
+    [issue] = [i for i in often.departures(TINY) if i.parameter == "evaluation_interval_samples"]
+    assert issue.actual == samples
+
+
 def test_a_time_budget_departs_from_no_rule(config):
     timed = dataclasses.replace(config, time_budget=5400.0)
     assert timed.departures(TINY) == config.departures(TINY)
