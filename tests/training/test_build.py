@@ -14,7 +14,7 @@ from mlperf_bert.training.reporting import StartUp
 
 @pytest.fixture
 def setup(config):
-    config = dataclasses.replace(config, max_eval_steps=3, num_parallel_files=5)
+    config = dataclasses.replace(config, eval_batch_size=5, max_eval_steps=3, num_parallel_files=5)
     return checks.inspect(config).setup()
 
 
@@ -47,7 +47,7 @@ def test_each_of_two_processes_goes_on_behind_its_own_half_of_the_examples(setup
         "pack_sequences": False,
         "num_parallel_files": 5,
     }
-    assert evaluation == {"batch_size": 4, "max_batches": 3}
+    assert evaluation == {"batch_size": 5, "max_batches": 3}
 
 
 @pytest.mark.parametrize("of_chief", [4, 6])
@@ -60,7 +60,7 @@ def test_a_process_that_finds_another_checkpoint_than_the_chief_is_refused(
 
 
 @pytest.mark.parametrize(
-    "num_examples, logged", [(50, 12), (12, 12), (11, 11)], ids=["limited", "as many", "fewer"]
+    "num_examples, logged", [(50, 15), (15, 15), (11, 11)], ids=["limited", "as many", "fewer"]
 )
 def test_the_log_has_the_examples_that_an_evaluation_takes(setup, num_examples, logged):
     told = []

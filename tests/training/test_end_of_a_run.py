@@ -238,6 +238,8 @@ def test_whatever_ends_a_run_its_last_step_is_saved_once_and_evaluated_at_most_o
         assert step == 100 and ending == "aborted"
     if ending == "interrupted":
         assert step >= signal_step and step < 100
+        # It goes on within its last block.
+        assert [key for key in keys_of_log if key in BLOCK][-1] == "block_start"
 
 
 def killed_run(config, *, minutes):

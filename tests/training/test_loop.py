@@ -4,13 +4,15 @@ import contextlib
 import gc
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.signals import StopRequest
-from mlperf_bert.training.events import LastStep, RequireFinite
+from mlperf_bert.training.config import ProfileWindow
+from mlperf_bert.training.events import LastStep, Profile, RequireFinite
 from mlperf_bert.training.loop import (
     OVER,
     REACHED,
@@ -118,6 +120,26 @@ def test_a_device_call_ends_at_the_first_thing_due():
     assert stops == [6, 7, 13, 14, 15, 20, 21, 27, 28, 30, 35, 40, 42, 45, 49, 50]
     assert (evaluating.seen, saving.seen) == ([20, 40], [15, 30, 45])
     assert stops_of(Every(7), last_step=20, longest_call_steps=3, step=8) == [11, 14, 17, 20]
+
+
+@pytest.mark.parametrize("begins_at, profiled", [(0, (19, 29)), (24, (24, 29)), (29, None)])
+def test_a_profile_has_the_device_calls_of_its_window_or_of_what_is_left_of_it(begins_at, profiled):
+    entered, step = [], begins_at
+
+    @contextlib.contextmanager
+    def profiler(folder):
+        entered.append((folder, step))
+        yield
+        entered.append((folder, step))
+
+    def train_steps(num_steps):
+        nonlocal step
+        step += num_steps
+        return np.zeros((num_steps, 1)), 1.0
+
+    profile = Profile(ProfileWindow(20, 29), Path("out"), profiler)
+    train(train_steps, [profile, LastStep(40, longest_call_steps=4)], step=begins_at)
+    assert entered == ([("out", each) for each in profiled] if profiled else [])
 
 
 class Told(Event):
