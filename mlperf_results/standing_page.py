@@ -106,8 +106,8 @@ def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> Drawn:
     of_curves = {"rows": rows, "curves": curves, "legend": legend}
     show = CustomJS(args=of_curves | colors_of_curves, code=pages.text("standing_curves.js"))
     rows.selected.js_on_change("indices", show)
-    views = _views(rows, row_filter)
-    minutes = _over_accelerators(rows, views, "minutes", "minutes", y_axis_type="log")
+    over = "accelerators", "accelerators"
+    minutes = _scatter(rows, row_filter, over, ("minutes", "minutes"), _HOVER, y_axis_type="log")
     minutes.multi_line(
         "xs", "ys", color="color", source=lines, line_width=1.5, alpha=0.6, level="underlay"
     )
@@ -116,12 +116,17 @@ def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> Drawn:
         "count": count,
         "legend": legend,
         "minutes": minutes,
-        "rate": _over_accelerators(
-            rows, views, "rate", "samples/s per accelerator", y_range=DataRange1d(start=0)
+        "rate": _scatter(
+            rows,
+            row_filter,
+            over,
+            ("rate", "samples/s per accelerator"),
+            _HOVER,
+            y_range=DataRange1d(start=0),
         ),
-        "convergence": _convergence(runs, _views(runs, run_filter)),
+        "convergence": _convergence(runs, run_filter),
         "accuracy": _accuracy(curves),
-        "table": _table(rows, views[0]),
+        "table": _table(rows, row_filter),
     }
     for name, model in (shown | of_rows).items():
         model.name = name  # by which a script finds it in the page
@@ -243,26 +248,28 @@ def _figure(x_label: str, y_label: str, **options: Any) -> figure:
     return drawn
 
 
-def _add_hover(drawn: figure, renderers: Sequence[GlyphRenderer], tooltips: Sequence) -> None:
-    drawn.add_tools(HoverTool(renderers=list(renderers), tooltips=list(tooltips), limit=4))
-
-
-def _views(source: ColumnDataSource, row_filter: BooleanFilter) -> tuple[CDSView, CDSView]:
-    """Return what is drawn: all that the filters leave, then one's own on top."""
-    # The filters never hide one's own.
-    own = BooleanFilter(booleans=list(source.data["is_own"]))
-    return CDSView(filter=row_filter), CDSView(filter=own)
+def _add_hover(drawn: figure, renderer: GlyphRenderer, tooltips: Sequence) -> None:
+    drawn.add_tools(HoverTool(renderers=[renderer], tooltips=list(tooltips), limit=4))
 
 
 def _scatter(
-    drawn: figure, source: ColumnDataSource, views: Sequence[CDSView], x: str, y: str
-) -> list[GlyphRenderer]:
-    return [
+    source: ColumnDataSource,
+    shown: BooleanFilter,
+    x: tuple[str, str],
+    y: tuple[str, str],
+    tooltips: Sequence,
+    **options: Any,
+) -> figure:
+    """Return the plot of a column over another, each with its label."""
+    drawn = _figure(x[1], y[1], x_axis_type="log", **options)
+    # All that the filters leave, then one's own on top, which the filters never hide.
+    own = BooleanFilter(booleans=list(source.data["is_own"]))
+    renderers = [
         drawn.scatter(
-            x,
-            y,
+            x[0],
+            y[0],
             source=source,
-            view=view,
+            view=CDSView(filter=each),
             marker="marker",
             size="size",
             color="color",
@@ -271,23 +278,24 @@ def _scatter(
             selection_alpha=1,
             nonselection_alpha=0.75,
         )
-        for view in views
+        for each in (shown, own)
     ]
-
-
-def _over_accelerators(
-    rows: ColumnDataSource, views: Sequence[CDSView], column: str, label: str, **options: Any
-) -> figure:
-    drawn = _figure("accelerators", label, x_axis_type="log", **options)
-    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", column)[:1], _HOVER)
+    _add_hover(drawn, renderers[0], tooltips)
     drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
     drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     return drawn
 
 
-def _convergence(runs: ColumnDataSource, views: Sequence[CDSView]) -> figure:
+def _convergence(runs: ColumnDataSource, shown: BooleanFilter) -> figure:
+    drawn = _scatter(
+        runs,
+        shown,
+        ("batch", "global batch size"),
+        ("samples", "samples to converge"),
+        [("system", "@name"), ("batch", "@batch{0,0}"), ("samples", "@samples{0,0}"),
+         ("minutes", "@minutes{0,0.00}"), ("unlike", "@caveat")],
+    )  # fmt: skip
     points = reference_points()
-    drawn = _figure("global batch size", "samples to converge", x_axis_type="log")
     reference = ColumnDataSource(
         {
             "batch": list(points),
@@ -295,23 +303,12 @@ def _convergence(runs: ColumnDataSource, views: Sequence[CDSView]) -> figure:
             "least": [point.min_mean_samples for point in points.values()],
         }
     )
-    known = _scatter(drawn, runs, views, "batch", "samples")
     drawn.line("batch", "mean", color=GREEN, source=reference, line_width=2)
     drawn.line("batch", "least", color=RED, source=reference, line_width=2, line_dash="dashed")
     means = drawn.scatter("batch", "mean", color=GREEN, size=8, source=reference)
-    _add_hover(
-        drawn,
-        known[:1],
-        [("system", "@name"), ("batch", "@batch{0,0}"), ("samples", "@samples{0,0}"),
-         ("minutes", "@minutes{0,0.00}"), ("unlike", "@caveat")],
-    )  # fmt: skip
-    _add_hover(
-        drawn,
-        [means],
-        [("reference at batch", "@batch{0,0}"), ("mean", "@mean{0,0}"),
-         ("credible from", "@least{0,0}")],
-    )  # fmt: skip
-    drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
+    tooltips = [("reference at batch", "@batch{0,0}"), ("mean", "@mean{0,0}"),
+                ("credible from", "@least{0,0}")]  # fmt: skip
+    _add_hover(drawn, means, tooltips)
     drawn.yaxis.formatter = CustomJSTickFormatter(code=_SHORT)
     return drawn
 
@@ -319,11 +316,8 @@ def _convergence(runs: ColumnDataSource, views: Sequence[CDSView]) -> figure:
 def _accuracy(curves: ColumnDataSource) -> figure:
     drawn = _figure("samples", "masked-LM accuracy")
     line = drawn.multi_line("xs", "ys", color="color", source=curves, line_width=2, alpha=0.85)
-    _add_hover(
-        drawn,
-        [line],
-        [("system", "@name"), ("samples", "$x{0,0}"), ("accuracy", "$y{0.0000}")],
-    )
+    tooltips = [("system", "@name"), ("samples", "$x{0,0}"), ("accuracy", "$y{0.0000}")]
+    _add_hover(drawn, line, tooltips)
     target = Span(
         location=TARGET_MASKED_LM_ACCURACY, dimension="width", line_color=RED, line_dash="dashed"
     )
@@ -332,7 +326,7 @@ def _accuracy(curves: ColumnDataSource) -> figure:
     return drawn
 
 
-def _table(rows: ColumnDataSource, view: CDSView) -> DataTable:
+def _table(rows: ColumnDataSource, shown: BooleanFilter) -> DataTable:
     columns = [
         ("name", "system", 260, None),
         ("minutes", "minutes", 80, "0,0.00"),
@@ -347,15 +341,17 @@ def _table(rows: ColumnDataSource, view: CDSView) -> DataTable:
         ("rcp", "RCP, today's checker", 330, None),
         ("rcp_unaided", "the same, counting by epoch_num", 330, None),
     ]
-    shown = []
+    table_columns = []
     for field, title, width, spec in columns:
         number = NumberFormatter(format=spec or "", nan_format="-", text_align="right")
         formatter = number if spec else StringFormatter()
-        shown.append(TableColumn(field=field, title=title, width=width, formatter=formatter))
+        table_columns.append(
+            TableColumn(field=field, title=title, width=width, formatter=formatter)
+        )
     return DataTable(
         source=rows,
-        view=view,
-        columns=shown,
+        view=CDSView(filter=shown),
+        columns=table_columns,
         autosize_mode="none",
         index_position=None,
         selectable="checkbox",
