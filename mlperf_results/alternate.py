@@ -63,8 +63,7 @@ def run_alternating(both: campaign.Campaign, flag_files: Sequence[str]) -> compa
       ValueError, Interrupted: as `campaign.run_campaign`.
     """
     variants = variants_of(both, flag_files)
-    for variant in variants:
-        campaign.require_startable(variant)
+    campaign.require_startable(both)  # their flags and folders alone differ
     names = [variant.folder.name for variant in variants]
     record = campaign.recorded(both.folder, ALTERNATING_RECORD, {"variants": names})
     if record.get("variants") != names:

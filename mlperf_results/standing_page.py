@@ -60,6 +60,8 @@ _HOVER = [
     ("RCP", "@rcp"),
     ("official checker", "@rcp_unaided"),
 ]
+_OVER = "accelerators", "accelerators"
+_RATE = "rate", "samples/s per accelerator"
 _SHORT = "return tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e3 ? `${tick / 1e3}k` : `${tick}`"
 
 
@@ -106,24 +108,12 @@ def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> Drawn:
     of_curves = {"rows": rows, "curves": curves, "legend": legend}
     show = CustomJS(args=of_curves | colors_of_curves, code=pages.text("standing_curves.js"))
     rows.selected.js_on_change("indices", show)
-    over = "accelerators", "accelerators"
-    minutes = _scatter(rows, row_filter, over, ("minutes", "minutes"), _HOVER, y_axis_type="log")
-    minutes.multi_line(
-        "xs", "ys", color="color", source=lines, line_width=1.5, alpha=0.6, level="underlay"
-    )
     shown: dict[str, Model] = {
         **{f"filter_{name}": widget for name, widget in filters.items()},
         "count": count,
         "legend": legend,
-        "minutes": minutes,
-        "rate": _scatter(
-            rows,
-            row_filter,
-            over,
-            ("rate", "samples/s per accelerator"),
-            _HOVER,
-            y_range=DataRange1d(start=0),
-        ),
+        "minutes": _minutes(rows, row_filter, lines),
+        "rate": _scatter(rows, row_filter, _OVER, _RATE, _HOVER, y_range=DataRange1d(start=0)),
         "convergence": _convergence(runs, run_filter),
         "accuracy": _accuracy(curves),
         "table": _table(rows, row_filter),
@@ -283,6 +273,14 @@ def _scatter(
     _add_hover(drawn, renderers[0], tooltips)
     drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
     drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
+    return drawn
+
+
+def _minutes(rows: ColumnDataSource, shown: BooleanFilter, lines: ColumnDataSource) -> figure:
+    drawn = _scatter(rows, shown, _OVER, ("minutes", "minutes"), _HOVER, y_axis_type="log")
+    drawn.multi_line(
+        "xs", "ys", color="color", source=lines, line_width=1.5, alpha=0.6, level="underlay"
+    )
     return drawn
 
 

@@ -216,7 +216,18 @@ def test_the_latest_of_those_that_are_as_like_comes_first_and_what_is_unlike_is_
     found = nearest.standing_of(own, [*others, first]).lines()
     at = found.index("  most like it, and what is unlike as far as logs and descriptions say:")
     name, batch = f"{first.org}/{first.system}", first.global_batch_size
-    assert f"  published as {first.name}" in found
+    assert found[: at - 1] == [
+        f"mine/{first.system}: comparable with closed results",
+        f"  Time to train: {first.minutes:.4g} min (10 runs; place 2 of 4 on 6 accelerators)",
+        "  Samples to converge: 3,029,030 (batch 96; no reference point is as small; judged by "
+        "batch 448: mean 2,414,421 samples, at least 2,274,732)",
+        "  Samples/s per accelerator: 28.08 (place 1 of 4 published results; median of "
+        "RX 7900 XTX: 28.08)",
+        "  Samples/s per watt: unknown (no power was measured)",
+        f"  published as {first.name}",
+    ]
+    unknown = nearest.standing_of(replace(own, accelerators=None), others)
+    assert unknown.minutes_place is None
     assert found[at + 1 :] == [
         f"    3.1/{name}: {first.minutes:.4g} min",
         f"    3.0/{name}: 9.5 min; 9 runs, not 10",
@@ -346,6 +357,14 @@ def test_plots_are_those_of_the_runs_and_of_the_reference(shipped):
     # The filters and the curves are applied when the page is ready: both scripts.
     [callbacks] = re.findall(r'"document_ready",\[(.*?)\]', html.unescape(text))
     assert callbacks.count('"id"') == 2
+    [cells] = re.findall(r"<tbody>(.*?)</tbody>", text, re.DOTALL)[:1]
+    first = standings[0].neighbours[0]
+    assert re.findall(r'data-label="(.*?)">(.*?)</td>', cells)[:4] == [
+        ("system", first.name),
+        ("minutes", f"{first.minutes:,.4g}"),
+        ("samples", f"{first.samples_mean:,.0f}"),
+        ("samples/s each", f"{first.samples_per_second_per_accelerator:,.4g}"),
+    ]
     families = {entry.family for entry in everything}
     assert len(set(rows.data["color"])) == len(families) + 1
 

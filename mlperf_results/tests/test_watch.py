@@ -31,8 +31,12 @@ def rising(end, *, every=100_000, initial=0.3, target=0.72):
 @pytest.fixture(name="others")
 def five_straight_runs():
     """They need 1.0 to 1.4 million samples; margins are round numbers."""
+    return five_straight_runs_of(100_000)
+
+
+def five_straight_runs_of(every):
     return Reference(
-        [rising(end) for end in (1.0e6, 1.1e6, 1.2e6, 1.3e6, 1.4e6)],
+        [rising(every * number, every=every) for number in (10, 11, 12, 13, 14)],
         words="others",
         margins=Margins(slow=1.25, fast=1.25, slack=0.01),
         initial_accuracy=0.3,
@@ -169,6 +173,31 @@ def watched(others, accuracy, *, first, **options):
     assert watcher.at(trained) is None
     words = watcher.evaluated(500, evaluation(accuracy))
     return words, watcher.at(replace(trained, before=500, step=510))
+
+
+def test_the_example_of_the_page_is_what_the_command_prints_of_the_log(shared, capsys, monkeypatch):
+    page = (REPOSITORY / "mlperf_results" / "docs" / "watching.md").read_text(encoding="utf-8")
+    log = "tpu-v4-128-TF/bert/result_1.txt"
+    [example] = [block for block in page.split("\n\n") if block.startswith("    tpu-")]
+    first, early, rest, last = [line[4:] for line in example.splitlines()]
+    monkeypatch.chdir(shared / "real_logs" / "Google" / "results")
+    watch.main([log])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == first and early in printed[1:-1] and rest == "  ..."
+    assert printed[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [(1e4, "in 69 s"), (1e3, "in 11 minutes"), (1e2, "in 1.9 hours"), (None, "(1.08 to 1.29)")],
+)
+def test_the_time_that_is_left_is_told_in_the_unit_that_fits(others, rate, words):
+    run = watch.Watched(reference=others, hyperparameters={})
+    _, said = run.evaluated(5e5, 0.48, rate)
+    assert said.endswith(words)
+    run = watch.Watched(reference=five_straight_runs_of(10_000), hyperparameters={})
+    _, said = run.evaluated(5e4, 0.48, None)
+    assert said.endswith("; 0.720 expected after 118,571 samples (107,829 to 129,314)")
 
 
 def test_a_run_that_was_at_the_target_is_not_expected_there_again(others):
