@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -78,6 +79,9 @@ def test_a_submission_is_ranked_and_its_neighbours_are_like_it(org_dir, shipped)
     rates = [rate for rate in rates if rate is not None]
     faster = [rate for rate in rates if rate > own.samples_per_second_per_accelerator]
     assert found.rate_place == (len(faster) + 1, len(rates) + 1)
+    each = "samples_per_second_per_accelerator"
+    of_family = [getattr(e, each) for e in published.comparable(shipped) if e.family == "H100 SXM"]
+    assert found.family_rate == statistics.median(filter(None, of_family))
     assert str(found.bound).startswith("reference point at batch 448: mean 2,414,421 samples")
     assert len(found.neighbours) == nearest.NUM_NEIGHBOURS
     for other in found.neighbours:
