@@ -69,3 +69,6 @@ def test_what_waits_for_the_gradient_keeps_its_value():
     for given, after in zip(values, encoder._after(tf.constant([[7.0]]), values)):
         assert given.dtype == after.dtype
         np.testing.assert_array_equal(given, after)
+    # Else a compiler would take the second computation for the first, and keep what that made.
+    [lost] = encoder._after(tf.constant([np.nan, 1.0]), [tf.constant([1.0, 2.0])])
+    assert np.isnan(lost).all()
