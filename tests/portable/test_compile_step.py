@@ -67,20 +67,6 @@ def test_a_program_may_use_no_more_of_a_gpu_than_tensorflow_gets(name, logged_mb
 
 
 @pytest.mark.parametrize(
-    "name, tflop_of_a_chip, jax_devices_of_it",  # as the makers publish them
-    [
-        ("tpu-v2", 45, 2), ("tpu-v3", 123, 2), ("tpu-v4", 275, 1), ("tpu-v5e", 197, 1),
-        ("tpu-v5p", 459, 1), ("tpu-v6e", 918, 1), ("v100", 15.7, 1), ("a100-40", 312, 1),
-        ("a100-80", 312, 1), ("l4", 121, 1), ("h100", 989, 1), ("h200", 989, 1), ("b200", 2250, 1),
-    ],
-)  # fmt: skip
-def test_the_peak_is_that_of_what_jax_calls_a_device(name, tflop_of_a_chip, jax_devices_of_it):
-    assert (
-        run_step.peak_tflop(compile_step.DEVICES[name].kind) == tflop_of_a_chip / jax_devices_of_it
-    )
-
-
-@pytest.mark.parametrize(
     "kind",
     ["NVIDIA H100 PCIe", "NVIDIA L40S", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "TPU v7x", "cpu"],
 )

@@ -179,6 +179,12 @@ def test_wrong_usage_is_one_line(monkeypatch, capsys, words, reason):
     assert ended.value.code == 2 and line.startswith(f"run_step.py: {reason}")
 
 
+def test_other_weights_are_found_out(folder, run):
+    np.savez(folder / "weights.npz", w=1.5 * WEIGHTS["w"])
+    with pytest.raises(SystemExit, match=r"results differ from TensorFlow's by more than the tol"):
+        run()
+
+
 def test_a_platform_that_is_not_there_is_one_line(monkeypatch):
     def absent():
         raise RuntimeError("Unable to initialize backend 'cuda'\nand more")

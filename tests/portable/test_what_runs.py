@@ -72,12 +72,3 @@ def test_packed_steps_of_one_and_two_devices_too(task, tmp_path):
     for num_devices in (1, 2):
         done = compared(task, folder, *OTHER, num_devices=num_devices)
         assert done.stdout.splitlines()[-1:] == ["2 equal"], done.stderr
-
-
-@pytest.mark.all
-@pytest.mark.parametrize(
-    "flag", ["--precision=float32", "--normalization=replica_mean", "--recompute=none"]
-)
-def test_another_computation_is_found_out(task, preset_step, flag):
-    done = compared(task, preset_step, *PRESET, flag, num_devices=2)
-    assert done.returncode == 1 and "program 1 differs" in done.stderr

@@ -73,22 +73,6 @@ def test_four_micro_batches_equal_one_batch():
         assert np.linalg.norm(left - right) < 1e-4 * change, variable.name
 
 
-@pytest.mark.gate
-def test_nothing_moves_before_the_window_is_full_and_the_accumulators_hold_the_mean():
-    made = make_trainer(steps_per_update=4)
-    before = [variable.numpy() for variable in made.variables_to_train]
-    data = examples(32)
-    after = train(made, data, 3)
-    assert all(np.array_equal(left, right) for left, right in zip(before, after))
-    norm = np.sqrt(sum(np.sum(np.square(a.numpy())) for a in made.optimizer.accumulators))
-    assert 0 < norm <= 0.75 + 1e-6  # three gradients, clipped to 1 each, over 4
-    rest = {name: value[24:] for name, value in data.items()}
-    after = train(made, rest, 1)
-    assert not any(np.array_equal(left, right) for left, right in zip(before, after))
-    assert all(not np.any(a.numpy()) for a in made.optimizer.accumulators)
-    assert int(made.optimizer.optimizer.iterations) == 1
-
-
 def test_the_mean_of_the_micro_batches_is_applied():
     """By plain descent: LAMB and AdamW hardly see a factor that all gradients have."""
     weight = tf.Variable([1.0, 2.0])

@@ -224,16 +224,6 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
 
 
 @pytest.mark.all
-def test_without_evaluation_it_ends_and_saves(task, tmp_path):
-    output = tmp_path / "out"
-    flags = {**BUDGET, "time_budget": "2s", "eval_input_file": ""}
-    done = starts.run(command(task, output, **flags), check=True)
-    assert re.search(r"^RESULT,bert,7,.*,aborted,,\d+$", done.stdout, re.MULTILINE)
-    step = metrics(output, "train")[-1]["step"]
-    assert (output / f"model.ckpt-{step}.index").exists()
-
-
-@pytest.mark.all
 def test_of_a_killed_run_what_is_trained_twice_counts_twice_and_another_budget_is_refused(
     task, tmp_path
 ):

@@ -42,34 +42,40 @@ def test_a_line_of_metrics_has_loss_and_rates_of_its_step(tmp_path):
     ]
 
 
-def test_what_a_budget_allowed_is_saved_before_it_is_evaluated(tmp_path):
-    """Killed during this evaluation, the same command finds the checkpoint and no time left."""
-    stand = Stand(time_budget="55s")
+# A step takes a second, an evaluation 30; one is due after every 20th step. What a budget allowed
+# is saved before it is evaluated: killed then, the same command finds the checkpoint, and no time
+# left. Any other last step is evaluated first: the time to its target would count the checkpoint.
+ENDS = {
+    "a budget": ({"time_budget": "55s"}, 25, "evaluate, save 25, saved, evaluate"),
+    "a budget at a due step": ({"time_budget": "20s"}, 20, "save 20, saved, evaluate"),
+    "a budget in an evaluation": ({"time_budget": "40s"}, 20, "evaluate, save 20, saved"),
+    "a budget and nothing to evaluate": (
+        {"time_budget": "15s", "evaluates": False}, 15, "save 15, saved",
+    ),
+    "a budget and the target": (
+        {"time_budget": "15s", "target_accuracy": 0.5}, 15, "save 15, saved, evaluate",
+    ),
+    "the target at a checkpoint": (
+        {"target_accuracy": 0.5, "save_checkpoints_steps": 20}, 20, "evaluate, save 20, saved",
+    ),
+    "the last step": ({"num_train_steps": 30}, 30, "evaluate, evaluate, save 30, saved"),
+    "a target of before that is not confirmed": (
+        {"step": 100, "reached_at": 100 * 8}, 100, "evaluate, saved",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_what_ends_a_run_is_saved_and_evaluated_once_in_this_order(tmp_path, case):
+    flags, last_step, events = ENDS[case]
+    stand = Stand(**flags)
     outcome = stand.run(tmp_path / "bert.log")
-    # 20 steps, an evaluation of 30 s, 5 steps.
-    assert outcome.samples == 8 * 25 and outcome.accuracy == 0.5
-    assert stand.events == ["evaluate", "save 25", "saved", "evaluate"]
-    assert keys(tmp_path / "bert.log") == 2 * (BLOCK + EVAL)
-
-
-def test_also_where_the_evaluation_was_due_at_that_step(tmp_path):
-    stand = Stand(time_budget="20s")
-    assert stand.run(tmp_path / "bert.log").samples == 8 * 20
-    assert stand.events == ["save 20", "saved", "evaluate"]
-
-
-def test_an_evaluation_that_ends_the_budget_is_the_last(tmp_path):
-    stand = Stand(time_budget="40s")
-    assert stand.run(tmp_path / "bert.log").samples == 8 * 20
-    assert stand.events == ["evaluate", "save 20", "saved"]
-
-
-def test_the_evaluation_after_a_spent_budget_may_reach_the_target(tmp_path):
-    stand = Stand(time_budget="15s", target_accuracy=0.5)
-    assert stand.run(tmp_path / "bert.log").status == "success"
-    assert stand.events == ["save 15", "saved", "evaluate"]
-    warning = "warning: --time_budget=15s ends before the first evaluation, at step 20; "
-    assert [line.startswith(warning) for line in stand.said].count(True) == 1
+    status = "success" if flags.get("target_accuracy") == 0.5 else "aborted"
+    accuracy = 0.5 if "evaluate" in events.split(", ") else None
+    assert (outcome.samples, outcome.status, outcome.accuracy) == (8 * last_step, status, accuracy)
+    assert stand.events == events.split(", ")
+    block = BLOCK if "step" not in flags else []
+    assert keys(tmp_path / "bert.log") == (block + EVAL) * events.count("evaluate") or block
 
 
 def test_a_resumed_run_has_spent_what_its_killed_process_has(tmp_path):
@@ -78,12 +84,6 @@ def test_a_resumed_run_has_spent_what_its_killed_process_has(tmp_path):
     records = logs.read_records(tmp_path / "bert.log")
     spent = [record.value for record in records if record.key == "time_budget_spent"]
     assert spent[0] > 50 and spent[-1] == 50 + 40 + 2 * EVALUATION
-
-
-def test_a_budget_without_evaluation_saves_and_ends(tmp_path):
-    stand = Stand(time_budget="15s", evaluates=False)
-    assert stand.run(tmp_path / "bert.log").accuracy is None
-    assert stand.events == ["save 15", "saved"] and keys(tmp_path / "bert.log") == BLOCK
 
 
 @pytest.mark.parametrize("seconds", [15, 16, 17, 23.5])
@@ -127,13 +127,6 @@ def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(tmp_path, targe
     assert keys(tmp_path / "bert.log")[:2] == (BLOCK if samples != 20 * 8 else EVAL)
 
 
-def test_a_last_step_that_does_not_confirm_the_target_is_evaluated_once(tmp_path):
-    """Its run was killed after the target, and goes on with a higher one."""
-    stand = Stand(step=100, target_accuracy=0.7, reached_at=100 * 8)
-    assert stand.run(tmp_path / "bert.log").status == "aborted"
-    assert stand.events == ["evaluate", "saved"]
-
-
 def test_a_signal_after_the_last_step_does_not_stop_its_end(tmp_path):
     """It would leave a checkpoint of the last step, and nothing to train."""
     stand = Stand(num_train_steps=7)
@@ -143,22 +136,6 @@ def test_a_signal_after_the_last_step_does_not_stop_its_end(tmp_path):
     stand.signal_name = "SIGTERM"
     with pytest.raises(Interrupted, match="SIGTERM after step 7"):
         stand.run(tmp_path / "other.log")
-
-
-def test_the_step_that_reaches_the_target_is_saved_once_after_the_clock_has_stopped(tmp_path):
-    stand = Stand(target_accuracy=0.5, save_checkpoints_steps=20)
-    assert stand.run(tmp_path / "bert.log").status == "success"
-    assert stand.events == ["evaluate", "save 20", "saved"]
-    log = [record.key for record in logs.read_records(tmp_path / "bert.log")]
-    assert log.index("run_stop") > log.index("eval_accuracy")
-
-
-def test_the_last_step_is_evaluated_before_it_is_saved(tmp_path):
-    """Also where no evaluation is due: the time to its target would count the checkpoint."""
-    stand = Stand(num_train_steps=30)
-    assert stand.run(tmp_path / "bert.log").samples == 8 * 30
-    assert stand.evaluated == [20, 30]
-    assert stand.events == ["evaluate", "evaluate", "save 30", "saved"]
 
 
 def test_an_evaluation_is_in_the_file_before_it_is_published(tmp_path):

@@ -66,23 +66,6 @@ def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
 
 
 @pytest.mark.all
-def test_other_flags_and_data_are_named_before_training(task, tmp_path):
-    shorter, folder = tmp_path / "shorter.tfrecord", tmp_path / "a" / "o"
-    shorter.write_bytes((task / "train.tfrecord").read_bytes()[:5000])
-    commands = [
-        command(task, folder),
-        command(task, folder, learning_rate=0.002, input_file=shorter),
-    ]
-    for code, output, errors in starts.ends(starts.workers(commands)):
-        assert code == 1 and output == ""
-        [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py")]
-        assert "worker 1 (localhost:" in line and "was started differently" in line
-        assert "learning_rate: 0.001 on the chief, 0.002 there" in line
-        assert f"{shorter}=5000 there" in line
-    assert not folder.parent.exists()
-
-
-@pytest.mark.all
 def test_a_signal_ends_a_process_that_waits_for_another_with_one_line(task, tmp_path):
     folder = tmp_path / "a" / "o"
     [chief, other] = starts.workers([command(task, folder)] * 2)
@@ -111,11 +94,3 @@ def test_the_failure_of_one_process_is_told_by_the_other(task, tmp_path):
     assert "worker 0 (localhost:" in ended[1][2]
     assert f"has ended: {reason}; {AGAIN}" in ended[1][2]
     assert run_stops(tmp_path / "o") == [["aborted"]]
-
-
-@pytest.mark.all
-def test_a_batch_that_two_processes_cannot_share_is_told_once_each(task, tmp_path):
-    for code, _, errors in starts.ends(both(task, tmp_path / "o", train_batch_size=7)):
-        assert code == 1
-        assert "--train_batch_size=7 cannot be shared by 2 replicas; try 6 or 8" in errors
-    assert not (tmp_path / "o").exists()

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.helpers import starts
-from tests.training.lost_processes import AGAIN, kill_and_tell, line_after_stop, line_of
+from tests.training.lost_processes import AGAIN, kill_and_tell, line_after_stop
 from tests.training.small_runs import assert_same_end, command, run_stops, wait_for_step
 
 pytestmark = pytest.mark.gate
@@ -93,21 +93,3 @@ def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
     if victim == 1:
         assert run_stops(output) == [["aborted"]]
         assert not (output / ".lock").exists()
-
-
-@pytest.mark.all
-def test_other_flags_are_named_before_training(task, tmp_path):
-    folder = tmp_path / "a" / "o"
-    commands = [command(task, folder, runtime="jax", learning_rate=rate) for rate in (0.001, 0.002)]
-    for code, output, errors in starts.ends(starts.workers(commands)):
-        assert code == 1 and output == ""
-        assert "learning_rate: 0.001 on the chief, 0.002 there" in line_of(errors)
-    assert not folder.parent.exists()
-
-
-@pytest.mark.all
-def test_a_batch_that_four_devices_cannot_share_is_told_once_each(task, tmp_path):
-    for code, _, errors in starts.ends(start(task, tmp_path / "o", train_batch_size=10)):
-        assert code == 1
-        assert "--train_batch_size=10 cannot be shared by 4 replicas; try 8 or 12" in errors
-    assert not (tmp_path / "o").exists()

@@ -169,28 +169,6 @@ def test_checkpoints_are_evaluated_offline_and_converted(task, undisturbed, tmp_
     assert json.loads(line)["loss"] == by_step["jax"][NUM_STEPS]["loss"]
 
 
-def test_a_time_budget_ends_it_saved_and_evaluated(task, tmp_path):
-    flags = {"num_train_steps": 10**6, "time_budget": "2s", "save_checkpoints_steps": 10**6}
-    output = tmp_path / "out"
-    done = starts.run(command(task, output, **by_jax(task, **flags)), check=True)
-    [samples] = re.findall(r"^RESULT,bert,7,.*,aborted,[\d.]+,(\d+)$", done.stdout, re.M)
-    step = int(samples) // 8
-    assert re.search(rf"2s is over after .* and {step:,} steps\n", done.stderr)
-    assert (output / f"model.ckpt-{step}.index").exists()
-    assert metrics(output, "eval")[-1]["step"] == step
-
-
-def test_steps_that_are_sleeps_read_and_save(task, by_tensorflow, tmp_path):
-    flags = {"emulate_step_seconds": 0.01, "eval_input_file": "", "num_train_steps": 24}
-    done = starts.run(command(task, tmp_path / "out", **by_jax(task, **flags)), check=True)
-    assert "no result: each step is a sleep of 0.01 s" in done.stdout
-    saved, expected = (
-        tf.train.load_checkpoint(f"{path}").get_variable_to_shape_map().keys()
-        for path in (tmp_path / "out" / "model.ckpt-24", by_tensorflow / "model.ckpt-22")
-    )
-    assert saved == expected
-
-
 def test_the_initial_accuracy_is_checked(task, tmp_path):
     accuracy = []
     for runtime in ("jax", "tensorflow"):

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.input import pipeline
 from mlperf_bert.programs import jax_trainer
 from mlperf_bert.programs.config import FIGURES, NO_COMPILATION
 from tests.helpers import starts
-from tests.training import by_jax, generated_task, saved_states, small_trainer
-from tests.training.small_trainer import STEP, batches_of, make_trainer, slowed
+from tests.training import by_jax, saved_states
+from tests.training.small_trainer import STEP, batches_of, make_trainer
 
 TASK = {"num_hidden_layers": 1}
 ONE_LAYER = {"config": {"num_hidden_layers": 1}}
@@ -276,21 +275,3 @@ def test_a_step_waits_if_the_one_before_has_ended(
     assert figures[:, WAIT].tolist() == waits
     assert figures[:, WAIT].sum() <= now[0]
     assert figures[:, FIGURES.index("num_real_tokens")].tolist() == [32] * 4
-
-
-@pytest.mark.gate
-def test_a_slow_input_is_waited_for_and_a_fast_one_is_not(task, with_dropout):
-    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=small_trainer.BATCH_SIZE)
-    fast = tf.data.Dataset.from_tensors(batch).repeat()
-
-    def waits(batches, num_steps: int) -> np.ndarray:
-        return with_dropout.train(iter(batches), tf.constant(num_steps))[:, WAIT]
-
-    with_dropout.put_state()
-    waits(fast, 2)
-    shares = []
-    for _ in range(3):  # a busy machine: the best turn counts
-        slept: list[float] = []
-        shares.append(waits(slowed(fast, 0.3, slept), 4).sum() / sum(slept[:4]))
-    assert max(shares) == pytest.approx(1, abs=0.1)
-    assert min(waits(fast, 40).mean() for _ in range(3)) < 0.01

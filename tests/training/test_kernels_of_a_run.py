@@ -72,14 +72,6 @@ def test_aggregated_and_resumed_in_an_update(task, monkeypatch, tmp_path):
         np.testing.assert_array_equal(one, other, err_msg=other.name)
 
 
-@pytest.mark.all
-def test_packed_rows(task, monkeypatch):
-    interpreted.install(monkeypatch)
-    flags = {"batch_size": 2, "pack_sequences": True}
-    losses = losses_of(trainer_of(**KERNELS, **flags), task, 6, **flags)
-    assert_as_without_kernels(losses, task, flags, **flags)
-
-
 # --- what refuses ---------------------------------------------------------------------------------
 
 ON_GPUS = {"runtime": "jax", "num_gpus": 1, **KERNELS}

@@ -6,7 +6,6 @@ of it, however busy the machine.
 
 import json
 import re
-import subprocess
 import time
 from pathlib import Path
 
@@ -16,13 +15,10 @@ import tensorflow as tf
 from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.ledger import Ledger
-from mlperf_bert.programs.steps import Evaluator
-from tests.fixtures import lacking
 from tests.helpers import starts
 from tests.training import generated_task
 from tests.training.small_runs import command, run_seconds
-from tests.training.small_trainer import BATCH_SIZE, CPU, make_trainer, slowed
+from tests.training.small_trainer import BATCH_SIZE, make_trainer, slowed
 
 TASK = {"num_examples": 64 * 40, "num_hidden_layers": 1}
 
@@ -63,40 +59,6 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task)
     assert max(found[:3]) < 0.2 * pause and min(found[5:]) > 0.4 * pause
 
 
-@pytest.mark.all
-def test_the_wait_does_not_depend_on_iterations_per_loop(task):
-    """One call of 6 steps, and six of one, wait as long as the input really slept."""
-    trainer = make_trainer()
-    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
-    fast, slept = tf.data.Dataset.from_tensors(batch).repeat(), []
-    waits(trainer, fast, 2)
-    _, seconds = waits(trainer, fast, 4)
-    pause = pause_seconds(seconds / 4)
-    together, _ = waits(trainer, slowed(fast, pause, slept), 4)
-    assert sum(together) == pytest.approx(sum(slept[:4]), rel=0.1)
-    slept.clear()
-    iterator = iter(slowed(fast, pause, slept))
-    apart = [trainer.train(iterator, tf.constant(1)).numpy()[0, -1] for _ in range(4)]
-    assert sum(apart) == pytest.approx(sum(slept[:4]), rel=0.1)
-
-
-@pytest.mark.all
-def test_an_evaluation_waits_for_its_own_input(task):
-    trainer = make_trainer()
-    evaluator = Evaluator(model=trainer.model, strategy=CPU)
-    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
-    batches = tf.data.Dataset.from_tensors((batch, tf.ones([BATCH_SIZE]))).repeat(4)
-    evaluator.evaluate(batches)
-    began = time.monotonic()
-    evaluator.evaluate(batches)
-    pause = pause_seconds((time.monotonic() - began) / 4)
-    book, slept = Ledger(), []
-    evaluator.evaluate(slowed(batches, pause, slept), book)
-    found = book.read()
-    assert found["evaluation_input_wait"] == pytest.approx(sum(slept), rel=0.1)
-    assert found["evaluation_compute"] < 0.1 * sum(slept)
-
-
 NUM_STEPS = 12
 
 
@@ -132,13 +94,6 @@ def undisturbed(parts, tmp_path_factory) -> Path:
     line = re.search(r"^where the time went: (.*)$", done.stdout, re.MULTILINE).group(1)
     found = {kind for kind in ledger.KINDS if kind.replace("_", " ") + " " in line}
     assert found == set(ledger.KINDS) and re.search(r"accelerator utilization [\d.]+%$", line)
-    return output
-
-
-@pytest.fixture(scope="module")
-def one_block(parts, tmp_path_factory) -> Path:
-    output = tmp_path_factory.mktemp("one_block") / "out"
-    starts.run(training(parts, output, **ONE_BLOCK), check=True)
     return output
 
 
@@ -186,46 +141,3 @@ def test_the_sum_is_the_time_between_run_start_and_run_stop(undisturbed):
 # No evaluation in between, for batches are made ahead meanwhile. And the first one reaches the
 # target: the checkpoint lies after run_stop. It keeps the input's position, and for that waits
 # until the input stands still.
-ONE_BLOCK = {
-    "eval_interval_samples": 64 * NUM_STEPS,
-    "save_checkpoints_steps": NUM_STEPS,
-    "target_accuracy": 0.001,
-}
-
-
-def assert_only_waited(disturbed: Path, undisturbed: Path, injected: float) -> None:
-    """The wait rises by what was put in, less what was computed meanwhile; nothing else does."""
-    [found], [before] = ledgers(disturbed, "run"), ledgers(undisturbed, "run")
-    rise = ledger.difference(found, before)
-    print({kind: round(seconds, 3) for kind, seconds in rise.items()}, "of", injected)
-    assert 0.9 * (injected - found["compute"]) <= rise["input_wait"] <= 1.1 * injected
-    for kind in set(ledger.KINDS) - {"input_wait"}:
-        assert rise[kind] < 0.1 * injected, kind
-
-
-@pytest.mark.all
-def test_reads_that_strace_delays_are_waited_for(parts, one_block, tmp_path):
-    output, calls, delay_seconds = tmp_path / "out", tmp_path / "calls", 0.9
-    words = [
-        "strace",
-        "-f",
-        "--seccomp-bpf",
-        "-qqq",
-        "-ttt",
-        f"--output={calls}",
-        "--trace=pread64",
-    ]
-    words += [f"--trace-path={path}" for path in sorted(parts.glob("part-*"))]
-    words += [f"--inject=pread64:delay_exit={round(1e6 * delay_seconds)}"]
-    try:
-        done = subprocess.run(
-            [*words, *training(parts, output, **ONE_BLOCK)], capture_output=True, text=True
-        )
-    except FileNotFoundError:
-        lacking("needs strace, which is not installed")
-    if "ptrace" in done.stderr and "not permitted" in done.stderr:
-        lacking("strace is not allowed to trace")
-    assert done.returncode == 0, done.stderr
-    # Two reads a file: the records and the end. What is read ahead for no step does not count.
-    assert calls.read_text().count("DELAYED") >= 2 * NUM_STEPS
-    assert_only_waited(output, one_block, 2 * NUM_STEPS * delay_seconds)

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from benchmarks import memory as measuring
 from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.portable import export
 from mlperf_bert.training import checks, memory
-from mlperf_bert.training.config import DeviceConfig, RunConfig
+from mlperf_bert.training.config import DeviceConfig
 from tests.training.configurations import large_model, run_config
 
 RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
@@ -39,32 +37,6 @@ def test_the_estimate_is_within_its_tolerance_of_what_was_measured(found):
     fields = {field.name: found[field.name] for field in dataclasses.fields(measuring.Case)}
     estimate = measuring.estimated_bytes(measuring.Case(**fields))
     assert estimate == pytest.approx(found["peak_bytes"], rel=memory.TOLERANCE)
-
-
-@pytest.mark.parametrize(
-    "precision, num_rows, gib",
-    [
-        ("float32", 2, 11.1),
-        ("float32", 4, 15.8),
-        ("bfloat16", 2, 7.8),
-        ("bfloat16", 4, 9.4),
-        ("bfloat16", 8, 13.0),
-    ],
-)
-def test_the_estimate_is_within_its_tolerance_of_the_table_in_the_documents(
-    precision, num_rows, gib
-):
-    """docs/training.md; measured by whole runs."""
-    estimate = estimate_of(num_rows, precision=precision)
-    assert estimate == pytest.approx(gib * 2**30, rel=memory.TOLERANCE)
-
-
-def test_a_batch_of_8_needs_less_with_recomputed_blocks_than_one_of_2_without():
-    """By what was measured; by the estimate the update is the largest moment of both."""
-    peaks = {(f["precision"], f["batch_size"], f["recompute"]): f["peak_bytes"] for f in RECORDED}
-    assert peaks["bfloat16", 8, "blocks"] < peaks["bfloat16", 2, "none"]
-    recomputed = estimate_of(8, precision="bfloat16", recompute="blocks")
-    assert recomputed <= estimate_of(2, precision="bfloat16")
 
 
 def test_every_option_has_its_effect():
@@ -136,24 +108,6 @@ def test_replicas_share_what_a_batch_takes_also_of_what_would_fit(config, monkey
 def test_what_tensorflow_computes_on_gpus_is_not_estimated(config):
     on_gpu = dataclasses.replace(config, **ON_A_GPU, **NOT_ASYNC)
     assert memory.run_bytes(on_gpu, MODEL, num_rows=8) == 0
-
-
-@pytest.mark.parametrize("runtime", ["tensorflow", "jax"])
-def test_an_export_tells_that_its_recorded_steps_do_not_fit(config, monkeypatch, capsys, runtime):
-    """TensorFlow computes them, also for a run by jax."""
-    wanted = types.SimpleNamespace(num_recorded_steps=3)
-    given = dataclasses.replace(config, runtime=runtime)
-    setup = types.SimpleNamespace(bert_config=MODEL)
-    monkeypatch.setattr(memory, "memory_bytes", lambda: 10**9)
-    monkeypatch.setattr(
-        export.command_line, "read", lambda kind, **_: given if kind is RunConfig else wanted
-    )
-    inspected = types.SimpleNamespace(setup=lambda: setup)
-    monkeypatch.setattr(checks, "inspect", lambda config: inspected)
-    monkeypatch.setattr(export.program_folder, "write", lambda *_: "")
-    monkeypatch.setattr(export, "FLAGS", types.SimpleNamespace(output_dir="step"))
-    export.main()
-    assert "the run does not fit into the 1.0 GB available" in capsys.readouterr().err
 
 
 def test_the_smallest_change_comes_first(config):

@@ -14,8 +14,6 @@ import pytest
 
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.input.pipeline import ExampleShape
-from mlperf_bert.mlperf import logs
-from mlperf_bert.mlperf.logs import RESULT_LOG
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import offline
 from mlperf_bert.training.config import RunConfig
@@ -51,52 +49,6 @@ def lines_of(output) -> list[dict]:
 
 def saved_steps(output) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in output.glob("model.ckpt-*.index"))
-
-
-@pytest.mark.gate
-def test_every_checkpoint_once_and_all_examples(task, run):
-    state = (run / "checkpoint").read_bytes()
-    one = evaluate(task, run, "--num_train_steps=20")
-    assert one.returncode == 0, one.stderr
-    assert [line["step"] for line in lines_of(run)] == [20]  # a finished run: just the named one
-    assert "no result log: the checkpoint of step 10 has not been evaluated" in one.stdout
-    done = evaluate(task, run, "--num_train_steps=30")
-    assert done.returncode == 0, done.stderr
-    found = lines_of(run)
-    assert [line["step"] for line in found] == [20, 0, 10, 30]
-    assert {line["num_examples"] for line in found} == {45}  # 7 does not divide them
-    # The initial checkpoint's evaluation does not depend on the batch: the recorded one had 9.
-    [first] = [line for line in found if line["step"] == 0]
-    assert first["masked_lm_accuracy"] == pytest.approx(0.032, abs=1e-6)
-    assert first["masked_lm_loss"] == pytest.approx(3.7194197, abs=1e-5)
-    text = (run / RESULTS_TEXT).read_text().splitlines()
-    assert text[0] == "global_step = 30" and text == sorted(text)
-    again = evaluate(task, run, "--num_train_steps=30")
-    assert again.returncode == 0 and lines_of(run) == found
-    assert "nothing new to evaluate" in again.stderr
-    assert offline.evaluate_checkpoints(configuration(task, run, num_train_steps=20)) == {}
-    assert lines_of(run) == found
-    assert (run / "checkpoint").read_bytes() == state
-    # The result is that of a run that evaluated at each checkpoint's time.
-    assert "bert.offline.log: aborted after 240 samples; division open (eval" in again.stdout
-    result = logs.read_run(run / "bert.offline.log")
-    assert result.status == "aborted"
-    assert [found.samples for found in result.evaluations] == [80, 160, 240]
-
-
-@pytest.mark.all
-def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, run, tmp_path):
-    output = tmp_path / "out"
-    shutil.copytree(run, output, ignore=shutil.ignore_patterns("eval_results*", RESULT_LOG))
-    for _ in range(2):
-        done = evaluate(task, output, "--num_train_steps=30", "--target_accuracy=0.01")
-        assert [line["step"] for line in lines_of(output)] == [0, 10]  # 0 is before the training
-        assert "bert.offline.log: success after 80 samples" in done.stdout
-    log = (output / "bert.log").read_text()
-    saved = re.search(r'"time_ms": (\d+)[^\n]*"checkpoint_stop"[^\n]*"step_num": 10\b', log)
-    joined = (output / RESULT_LOG).read_text()
-    stopped = re.search(r'"time_ms": (\d+)[^\n]*"run_stop"', joined)
-    assert stopped[1] == saved[1]
 
 
 @pytest.mark.all
@@ -171,16 +123,35 @@ def configuration(task, output, **changed) -> RunConfig:
     return dataclasses.replace(config, **changed)
 
 
-def test_the_first_trained_checkpoint_that_reaches_the_target_is_the_last(tmp_path, monkeypatch):
-    """The initial weights do not count, and another call evaluates nothing."""
+@pytest.fixture
+def all_alike(monkeypatch):
+    """Every checkpoint has the same figures; none is read."""
     names = [field.name for field in dataclasses.fields(Evaluation)]
     found = Evaluation(**dict.fromkeys(names, 0.5))
     monkeypatch.setattr(offline, "_evaluator", lambda config: nullcontext(lambda prefix: found))
+
+
+@pytest.mark.usefixtures("all_alike")
+def test_the_first_trained_checkpoint_that_reaches_the_target_is_the_last(tmp_path):
+    """The initial weights do not count, and another call evaluates nothing."""
     for step in (0, 10, 20):
         (tmp_path / f"model.ckpt-{step}.index").touch()
     for _ in range(2):
         offline.evaluate_checkpoints(configuration(tmp_path, tmp_path, target_accuracy=0.5))
         assert [line["step"] for line in lines_of(tmp_path)] == [0, 10]
+
+
+@pytest.mark.usefixtures("all_alike")
+def test_of_a_finished_run_the_named_checkpoint_or_all_of_them_once(tmp_path, capsys):
+    OutputDirectory(str(tmp_path), {}).record(status="aborted", seed=1)
+    for step in (0, 10, 20, 30):
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+    for last, steps in ((20, [20]), (30, [20, 0, 10, 30]), (30, [20, 0, 10, 30])):
+        offline.evaluate_checkpoints(configuration(tmp_path, tmp_path, num_train_steps=last))
+        assert [line["step"] for line in lines_of(tmp_path)] == steps
+    assert "nothing new to evaluate" in capsys.readouterr().err
+    text = (tmp_path / RESULTS_TEXT).read_text().splitlines()
+    assert text[0] == "global_step = 30" and text == sorted(text)
 
 
 def test_no_more_batches_are_evaluated_than_wanted(task, monkeypatch):
@@ -274,14 +245,13 @@ def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path)
     assert not read_evaluations(one_checkpoint)
 
 
-@pytest.mark.all
-def test_two_evaluations_into_one_directory(task, one_checkpoint):
-    lock = DirectoryLock(one_checkpoint, file_name=".eval.lock")
+def test_two_evaluations_into_one_directory(task, tmp_path):
+    lock = DirectoryLock(tmp_path, file_name=".eval.lock")
     assert lock.acquire()
     with pytest.raises(ValueError, match="another process evaluates its checkpoints; wait for it"):
-        offline.evaluate_checkpoints(configuration(task, one_checkpoint))
+        offline.evaluate_checkpoints(configuration(task, tmp_path))
     lock.release()
-    assert not read_evaluations(one_checkpoint) and not list(one_checkpoint.glob(".*"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_was_reached_needs_no_end_of_the_training(tmp_path, monkeypatch):
@@ -315,7 +285,5 @@ def test_evaluations_of_different_sizes_are_no_result(run, tmp_path):
 
 
 def test_no_training_directory(task, tmp_path):
-    done = evaluate(task, tmp_path / "none")
-    assert done.returncode == 1
-    [line] = done.stderr.strip().splitlines()
-    assert "no such directory; start the training first" in line
+    with pytest.raises(ValueError, match="no such directory; start the training first"):
+        offline.evaluate_checkpoints(configuration(task, tmp_path / "none"))

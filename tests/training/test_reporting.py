@@ -9,27 +9,8 @@ import pytest
 
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
+from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.training.reporting import MetricsWriter, Outcome
-
-
-def test_each_optimizer_is_logged_by_keys_of_its_own():
-    assert ADAMW.hyperparameters(poly_power=1.0) == {
-        "opt_epsilon": 1e-6,
-        "opt_adamw_epsilon": 1e-6,
-        "opt_adamw_beta_1": 0.9,
-        "opt_adamw_beta_2": 0.999,
-        "opt_adamw_weight_decay": 0.01,
-    }
-    lamb = OptimizerConfig(weight_decay_rate=0.02, beta_1=0.8, beta_2=0.95, epsilon=1e-5)
-    assert lamb.hyperparameters(poly_power=0.5) == {
-        "opt_epsilon": 1e-5,
-        "opt_lamb_epsilon": 1e-5,
-        "opt_lamb_beta_1": 0.8,
-        "opt_lamb_beta_2": 0.95,
-        "opt_lamb_weight_decay_rate": 0.02,
-        "opt_lamb_learning_rate_decay_poly_power": 0.5,
-    }
 
 
 def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another():

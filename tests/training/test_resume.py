@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.checkpoints import state
 from tests.helpers import starts, waiting
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import (
@@ -38,20 +37,6 @@ def undisturbed(task, tmp_path_factory) -> Path:
     waits = {"async_checkpoint": "false", "keep_checkpoint_max": 0}
     starts.run(command(task, output, **waits), check=True)
     return output
-
-
-@pytest.mark.all
-def test_every_checkpoint_is_that_of_a_run_that_waits(task, undisturbed, tmp_path):
-    output = tmp_path / "out"
-    starts.run(command(task, output, keep_checkpoint_max=0), check=True)
-    steps = [*range(22, NUM_STEPS, 22), NUM_STEPS]
-    for folder in (output, undisturbed):
-        assert sorted(state.complete_checkpoints(str(folder))) == steps
-        for event in ("checkpoint_start", "checkpoint_stop"):
-            log = (folder / "bert.log").read_text()
-            assert re.findall(rf'"{event}".*"step_num": (\d+)', log) == list(map(str, steps))
-    for step in steps:
-        assert_same_end(output, undisturbed, num_steps=step)
 
 
 @pytest.mark.gate
@@ -145,21 +130,6 @@ def test_a_resume_needs_the_same_files_wherever_they_are_and_no_initial_checkpoi
     found = json.loads((output / "run.json").read_text())
     assert found["status"] == "aborted" and found["provenance"]["initial_weights"] == recorded != ""
     assert_same_end(output, undisturbed)
-
-
-@pytest.mark.all
-def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(task, tmp_path):
-    changed = {"target_accuracy": 1e-6, "eval_interval_samples": 32, "num_train_steps": 40}
-    first = starts.run(command(task, tmp_path, **changed), check=True)
-    record = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(record | {"status": "running"}))
-    second = starts.run(command(task, tmp_path, **changed), check=True)
-    results = [
-        re.search("^RESULT,.*,(success,.*)$", done.stdout, re.M)[1] for done in (first, second)
-    ]
-    assert results[0] == results[1] and results[0].endswith(",32")
-    assert json.loads((tmp_path / "run.json").read_text())["status"] == "success"
-    assert '"train_samples"' in (tmp_path / "bert.resumed-1.log").read_text()
 
 
 @pytest.mark.all

@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.input import pipeline
-from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.programs.steps import Trainer
 from tests.training import generated_task
 from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer
@@ -64,29 +63,3 @@ def test_what_a_replica_runs_has_static_shapes(trainer, task, part):
         if not output.shape.is_fully_defined()
     ]
     assert unknown == []
-
-
-@pytest.mark.gate
-def test_xla_compiles_the_step_to_the_same_losses(task):
-    plain, compiled = (make_trainer(**AGGREGATES) for _ in range(2))
-
-    @tf.function(jit_compile=True)
-    def step(features):
-        return compiled.strategy.run(compiled._micro_step, args=(features,))
-
-    given = batches_of(task)
-    expected = plain.train(iter(given), tf.constant(2)).numpy()
-    found = [step(features).numpy() for features in given.take(2)]
-    assert found[0].shape == (len(FIGURES) - 1,)  # all but the wait for the batch
-    for one, other in zip(found, expected):
-        assert one == pytest.approx(other[:-1], abs=1e-5)
-
-
-@pytest.mark.all
-def test_many_steps_in_one_call_are_the_steps_one_by_one(task):
-    together, singly = (make_trainer(**AGGREGATES) for _ in range(2))
-    losses = together.train(iter(batches_of(task)), tf.constant(8)).numpy()[:, :-1]
-    iterator = iter(batches_of(task))
-    one_by_one = [singly.train(iterator, tf.constant(1)).numpy()[0, :-1] for _ in range(8)]
-    assert (losses == one_by_one).all()  # all but how long each waited for its batch
-    assert together.train.experimental_get_tracing_count() == 1
