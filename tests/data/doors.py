@@ -45,13 +45,3 @@ def write(path: Path, articles: list[dict[str, str]], **options) -> Path:
     else:
         path.write_bytes(as_text(articles).encode())
     return path
-
-
-def rewrite(folder: Path, door: str) -> str:
-    """Writes each wiki_?? of a folder once more in another form; returns the glob for it."""
-    for path in sorted(folder.glob("wiki_??")):
-        articles = articles_of(text := path.read_bytes().decode())
-        assert as_text(articles) == text
-        write(path.with_name(path.name + door), articles)
-        path.unlink()
-    return f"wiki_??{door}"

@@ -172,12 +172,6 @@ def write(readers: Readers, *framed: bytes) -> list[bytes]:
     return [*framed]
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_valid_records_are_read(readers, reader):
-    write(readers, *framed_examples())
-    assert readers.refusal(reader) is None
-
-
 @pytest.mark.parametrize("case", BAD_RECORDS)
 def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case):
     record, said, *refusing = BAD_RECORDS[case]

@@ -13,7 +13,6 @@ import pytest
 
 from mlperf_bert.data import provenance, tfrecord
 from mlperf_bert.data.examples import expand_input
-from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import clean_up_sample
 from tests.data.reference_figures import GENERATED, figures
@@ -117,12 +116,9 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(generated):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "door", ["", *(pytest.param(door, marks=pytest.mark.soak) for door in doors.DOCUMENTS)]
-)
-def test_real_sample(shared, tmp_path, door):
+def test_real_sample(shared, tmp_path):
     work = shutil.copytree(shared / "data" / "wiki_sample", tmp_path / "wiki")
-    golden = clean_up_sample(shared, work, doors.rewrite(work, door) if door else "wiki_??")
+    golden = clean_up_sample(shared, work, "wiki_??")
     for name, expected in golden["tfrecords"].items():
         output = tmp_path / name
         if "num_examples_to_pick" in expected:

@@ -92,11 +92,6 @@ def test_a_damaged_record_above_is_a_line(chained, refusal, content):
     assert re.search(r"text/provenance.json: damaged .* copy it here again", line)
 
 
-def test_a_tree_that_has_moved_is_still_a_chain(chained):
-    moved = chained.rename(chained.with_name("moved"))
-    assert checked(moved / "records") == [RIGHT] * 6
-
-
 def test_a_step_made_again_replaces_its_record_and_names_both_makers(chained):
     folder = chained / "records"
     (before,) = provenance.read(folder)

@@ -290,21 +290,6 @@ def test_bad_arguments_are_refused(there, run, arguments, expected, message):
     assert code == expected and message in errors and there.requests == []
 
 
-def test_every_file_is_asked_for_where_it_is_published(tmp_path, monkeypatch):
-    urls = []
-    monkeypatch.setattr(download, "fetch", lambda url, *_: urls.append(url))
-    monkeypatch.chdir(tmp_path)
-    for name in ("tf1", "text"):
-        download.fetch_group(published.GROUPS[name], tmp_path)
-    storage = "https://training.mlcommons-storage.org/wikipedia_for_bert"
-    assert urls == [
-        f"{storage}/input_files/tf1_ckpt/model.ckpt-28252.index",
-        f"{storage}/input_files/tf1_ckpt/model.ckpt-28252.meta",
-        f"{storage}/input_files/tf1_ckpt/model.ckpt-28252-003.data-00000-of-00001",
-        f"{storage}/processed_dataset/results_text.tar.gz",
-    ]
-
-
 def test_the_dump_comes_when_it_is_named(there, run, monkeypatch):
     monkeypatch.setattr(download, "uncompress_dump", lambda folder: None)
     assert run("dump", "tf2")[0] == 0

@@ -82,26 +82,6 @@ def test_damage_is_named_with_its_byte(path):
             list(tfrecord.read_frames(path))
 
 
-def test_other_lengths_name_feature_and_flag(path):
-    ones = {name: np.ones_like(values) for name, values in example(0).items()}
-    path.write_bytes(tfrecord.frame(example_encoder.encode(ones)))
-    for max_seq_length, max_predictions_per_seq, message in (
-        (9, 3, "holds 8 values in input_ids, but the run has --max_seq_length=9"),
-        (8, 4, "holds 3 values .*, but the run has --max_predictions_per_seq=4"),
-    ):
-        limits = validity.ExampleLimits(
-            max_seq_length=max_seq_length,
-            max_predictions_per_seq=max_predictions_per_seq,
-            vocab_size=2,
-            type_vocab_size=2,
-        )
-        with pytest.raises(ValueError, match=message):
-            validity.require_valid_record(tfrecord.first_frame(path), limits)
-    path.write_bytes(b"")
-    with pytest.raises(ValueError, match="holds no examples"):
-        tfrecord.first_frame(path)
-
-
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [

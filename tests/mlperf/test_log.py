@@ -72,14 +72,6 @@ def test_a_run_that_counts_no_seconds_logs_none(log, path):
     assert not values(records, "tracked_stats") and values(records, "train_samples") == [448]
 
 
-def test_run_that_never_succeeds_is_aborted(log, path):
-    with log.run() as run:
-        run.samples = 77
-    records = read_log(_closed(log, path))
-    assert metadata(records, "run_stop") == [{"status": "aborted"}]
-    assert values(records, "train_samples") == [77]
-
-
 @pytest.mark.parametrize("mishap", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
 def test_any_exception_ends_the_run_once_and_passes_through(log, path, mishap):
     with pytest.raises(mishap), log.run() as run:

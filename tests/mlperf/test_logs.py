@@ -43,7 +43,10 @@ def test_all_that_a_log_says_is_read(tmp_path):
         (246_000, "tracked_stats", ledger.as_fields(seconds), {"of": "run"}),
         (246_000, "energy", value, {"of": "run", **about}),
         (306_000, "run_stop", None, {"status": "success"}),
+        (0, "submission_org", "late", {}),
     )
+    with log.open("a") as lines:
+        lines.write("not of the log\n")
     configuration = {
         "global_batch_size": 448,
         "opt_name": "lamb",
@@ -95,27 +98,6 @@ def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
     others = log.read_text().replace('{"input_wait_seconds"', '{"throughput"')
     log.write_text(others)
     assert logs.read_run(log).seconds is None
-
-
-def test_log_that_counts_epochs_takes_train_samples(tmp_path):
-    log = write_lines(
-        tmp_path / "result_0.txt",
-        (0, "init_start", None, {}),
-        (30_000, "init_stop", None, {}),
-        (60_000, "run_start", None, {}),
-        (90_000, "eval_accuracy", 0.71, {"epoch_num": 1}),
-        (120_000, "eval_accuracy", 0.72, {"epoch_num": 1}),
-        (120_000, "train_samples", 3_000_256, {}),
-        (150_000, "run_stop", None, {"status": "success"}),
-        (0, "submission_org", "late", {}),
-    )
-    with log.open("a") as lines:
-        lines.write("not of the log\n")
-    run = logs.read_run(log)
-    assert (run.minutes, run.init_minutes, run.samples_to_converge) == (1.5, 0.5, 3_000_256)
-    assert run.counts_by_train_samples
-    assert [evaluation.minutes for evaluation in run.evaluations] == [0.5, 1.0]
-    assert run.evaluations[0].samples is None
 
 
 def test_init_lasts_from_the_first_rank_that_starts_to_the_last_that_stops(tmp_path):
@@ -280,11 +262,6 @@ def test_letters_beyond_ascii_do_not_end_a_line(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73])
     log.write_text(log.read_text().replace('"1xExample"', '"Å\u2028box"'), encoding="utf-8")
     assert logs.read_run(log).succeeded
-
-
-def test_aborted_run_has_no_samples_to_converge(tmp_path):
-    run = logs.read_run(write_log(tmp_path / "result_0.txt", [0.5]))
-    assert (run.status, run.samples_to_converge) == ("aborted", None)
 
 
 RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"status": "success"})

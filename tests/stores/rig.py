@@ -62,7 +62,6 @@ class Store:
     """An object store, empty and without buckets, as long as the context lasts."""
 
     def __init__(self):
-        self.delay_s = 0.0  # before each answer
         self.token = "token-of-the-test"  # the one that is let in
         self.requests: list[Request] = []
         self._lock = threading.Lock()
@@ -284,7 +283,6 @@ class _Handler(emulator.RequestHandler):
             self.rfile.read(int(self.headers["Content-Length"]))
             self.wfile.write(_json({"access_token": "token-of-the-test", "expires_in": 3600}))
             return
-        time.sleep(store.delay_s)
         fault = store._fault_of(self.command, self.headers.get("Authorization"))
         chunked = "chunked" in self.headers.get("Transfer-Encoding", "")
         length = int(self.headers.get("Content-Length", 0))

@@ -145,23 +145,16 @@ def test_processors_are_described_by_lscpu_and_what_it_does_not_know_is_not(monk
     }
 
 
-def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
-    made = make({"3": "exit 75"}, num_runs=5)
+@pytest.mark.parametrize("code", [75, -9, 128 + 9, 128 + 15])  # those above 128: in a container
+def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path, capfd, code):
+    made = make({"3": f"exit {code}"}, num_runs=5)
     with pytest.raises(campaign.Interrupted, match="run 3 was stopped; the same command goes on"):
         train(made)
     runs = train(made)
     assert [result.seeds for result in runs] == [(100 + number,) for number in range(5)]
     assert (tmp_path / "calls").read_text().split() == ["0", "1", "2", "3", "3.repeat-1", "4"]
     assert campaign.interrupted_runs(made) == ["3: cut off, run again"]
-
-
-@pytest.mark.parametrize("code", [-9, 128 + 9, 128 + 15])  # those above 128: in a container
-def test_a_killed_run_interrupts_the_campaign(make, code):
-    made = make({"1": f"exit {code}"}, num_runs=2)
-    with pytest.raises(campaign.Interrupted, match="run 1 was stopped; the same command goes on"):
-        train(made)
-    assert len(train(made)) == 2
-    assert campaign._call(["sh", "-c", "kill -KILL $$"]) == -signal.SIGKILL
+    assert f"$ {shlex.join(made.command)} --x=1 --drop_caches" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -247,19 +240,6 @@ def test_an_evaluation_that_failed_is_repeated_without_the_training(make, tmp_pa
     (tmp_path / "plan.json").write_text("{}")
     assert len(train(made)) == 2
     assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", *["1.repeat-1"] * 3]
-
-
-@pytest.mark.all
-def test_what_is_no_result_does_not_pass(make):
-    verdict = run(make({"7": "seed 102", "8": "fails"}))
-    assert not verdict.passed
-    assert "problem: the same seed in several runs" in verdict.lines()
-    # One failed run counts as the slowest.
-    assert [result.succeeded for result in verdict.runs].count(False) == 1
-    assert verdict.olympic_minutes is not None and verdict.rcp.passed
-    assert "9 of 10 logs accepted" in verdict.lines()[0]
-    assert "package checker" in [tool.tool for tool in verdict.tools if tool.passed is False]
-    assert verdict.lines()[-1] == "NOT PASSED under ruleset 5.0.0"
 
 
 @pytest.mark.all
@@ -358,10 +338,6 @@ def test_offline_evaluation_is_a_second_command(make, tmp_path):
     training, evaluation = make(offline_eval_input_file="eval").run_commands(tmp_path / "0")
     assert "--drop_caches" in training
     assert evaluation[-4:-1] == ["--nodo_train", "--do_eval", "--input_file=eval"]
-    made = make(offline_eval_input_file="eval", num_runs=3)
-    logs = [result.path.name for result in train(made)]
-    assert logs == ["bert.offline.log"] * 3
-    assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", "1", "2", "2"]
 
 
 def test_the_folder_runs_what_the_campaign_ran(make, tmp_path):
@@ -593,17 +569,6 @@ def test_the_command_prints_its_runs_and_the_verdict_and_ends_as_it_says(
         "official summarizer: 2.5000 minutes",
         f"{word}PASSED under ruleset 5.0.0",
     ]
-
-
-@pytest.mark.all
-def test_another_command_may_start_the_runs(make, tmp_path, capfd):
-    stand_in = make().command[1]
-    flags = ["--org=o", "--system=s", "--runs=1", f"--output_dir={tmp_path / 'c'}"]
-    flags += [f"--run_command=env LAUNCHED=yes {sys.executable} {stand_in}", "--", "--do_train"]
-    assert campaign.main(flags) == 1  # one run is not a result
-    printed = capfd.readouterr().out
-    assert f"$ env LAUNCHED=yes {sys.executable} {stand_in} --do_train --drop_caches" in printed
-    assert "compliance checker: 1 of 1 logs accepted" in printed
 
 
 def test_system_description_has_every_field_and_no_other(make, tmp_path, monkeypatch):

@@ -57,15 +57,9 @@ def test_nothing_that_was_read_is_replaced(org_dir, refusal, command, words, lin
     assert contents(org_dir) == before
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (standing, [".", "--output=new", "--csv=./new"]),
-    ],
-)
-def test_no_output_replaces_another(org_dir, refusal, command, words):
+def test_no_output_replaces_another(org_dir, refusal):
     before = contents(org_dir)
-    assert ": is the same file as " in refusal(command, *words)
+    assert ": is the same file as " in refusal(standing, ".", "--output=new", "--csv=./new")
     assert contents(org_dir) == before
 
 

@@ -42,13 +42,7 @@ def write_log(
     if joules:
         value, about = energy.Energy(parts={parts: joules}).as_event()
         lines.append((stop_ms, energy.LOG_KEY, value, {"of": "run", **about}))
-    records = [
-        {"time_ms": ms, "key": key, "value": value, "metadata": about}
-        for ms, key, value, about in lines
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f":::MLLOG {json.dumps(record)}\n" for record in records))
-    return path
+    return _write(path, lines)
 
 
 def write_results(folder: Path, all_minutes, **others) -> Path:
@@ -60,8 +54,12 @@ def write_results(folder: Path, all_minutes, **others) -> Path:
 
 def write_power_log(path: Path, *lines: tuple[float, str, object]) -> None:
     """Write a log of power with lines (ms, key, value)."""
-    records = [
-        {"time_ms": ms, "key": key, "value": value, "metadata": ""} for ms, key, value in lines
-    ]
+    _write(path, [(*line, "") for line in lines])
+
+
+def _write(path: Path, lines) -> Path:
+    names = ("time_ms", "key", "value", "metadata")
+    records = [dict(zip(names, line, strict=True)) for line in lines]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f":::MLLOG {json.dumps(record)}\n" for record in records))
+    return path
