@@ -36,21 +36,6 @@ def test_white_space_of_unicode_is_a_word(write):
     assert found["\u2028"] == 0 and found["##"] == 9 and len(found) == 10
 
 
-@pytest.mark.parametrize(
-    "lines, message",
-    [
-        ([*WORDS, "the"], "line 9 has 'the' again; a word's line is its id"),
-        ([*WORDS[:5], "", *WORDS[5:]], "line 6 is blank; "),
-        (WORDS[2:], "[UNK] missing; this is not a BERT vocabulary"),
-    ],
-)
-def test_lines_that_would_shift_the_ids_are_refused(write, lines, message):
-    path = write(lines)
-    with pytest.raises(ValueError) as error:
-        vocabulary.read_vocabulary(path)
-    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
-
-
 def test_a_model_may_have_more_rows_than_words(write):
     path = write(WORDS)
     for size in (8, 9, 64):
@@ -74,6 +59,9 @@ def test_the_words_of_tokenizer_json(write, tmp_path):
 @pytest.mark.parametrize(
     "values, message",
     [
+        ("\n".join([*WORDS, "the"]), "line 9 has 'the' again; a word's line is its id"),
+        ("\n".join([*WORDS[:5], "", *WORDS[5:]]), "line 6 is blank; "),
+        ("\n".join(WORDS[2:]), "[UNK] missing; this is not a BERT vocabulary"),
         ([], "expected a JSON object"),
         (tokenizer_json(type="BPE"), "holds no WordPiece vocabulary"),
         (tokenizer_json(continuing_subword_prefix="_"), "holds no WordPiece vocabulary with '##'"),
@@ -83,9 +71,10 @@ def test_the_words_of_tokenizer_json(write, tmp_path):
         (tokenizer_json() | {"added_tokens": [{"id": 8}]}, "damaged (KeyError('content'))"),
     ],
 )
-def test_a_tokenizer_json_that_is_not_one_of_bert_is_refused(tmp_path, values, message):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(values))
+def test_what_is_no_vocabulary_of_bert_is_refused(tmp_path, values, message):
+    is_text = isinstance(values, str)
+    path = tmp_path / ("vocab.txt" if is_text else "tokenizer.json")
+    path.write_text(values if is_text else json.dumps(values))
     with pytest.raises(ValueError) as error:
         vocabulary.read_vocabulary(str(path))
     assert str(error.value).startswith(f"{path}: ") and message in str(error.value)

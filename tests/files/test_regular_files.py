@@ -65,15 +65,19 @@ def test_a_disk_that_fails_while_it_is_written_names_the_file(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "make", [os.mkfifo, os.mkdir, bind, lambda path: path.symlink_to("/dev/zero")]
+    "make", [os.mkfifo, os.mkdir, bind, lambda path: path.symlink_to("/dev/full")]
 )
-def test_what_is_no_regular_file_is_refused_and_named(tmp_path, monkeypatch, make):
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path, monkeypatch, make):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
-    make(Path("input"))
+    make(path := Path("input"))
+    before = path.lstat()
+    with pytest.raises(ValueError, match="input: exists and is not a regular file; give the name"):
+        write_whole(path, "text")
+    assert path.lstat() == before and list(tmp_path.iterdir()) == [tmp_path / "input"]
     Path("link").symlink_to("input")
-    for path in ("input", Path("link")):
-        with pytest.raises(ValueError, match=rf"^{path}: is not a regular file; give one"):
-            require_regular_file(path)
+    for named in ("input", Path("link")):
+        with pytest.raises(ValueError, match=rf"^{named}: is not a regular file; give one"):
+            require_regular_file(named)
 
 
 def test_a_file_may_be_behind_a_link(tmp_path):
@@ -107,19 +111,6 @@ def test_every_reader_asks(tmp_path, read):
         (tmp_path / name).symlink_to("/dev/null")
     with pytest.raises(ValueError, match="is not a regular file; give one"):
         read(str(tmp_path / "input"))
-
-
-@pytest.mark.parametrize(
-    "make", [os.mkfifo, os.mkdir, bind, lambda path: path.symlink_to("/dev/full")]
-)
-def test_what_is_no_regular_file_is_not_replaced(tmp_path, monkeypatch, make):
-    monkeypatch.chdir(tmp_path)  # a socket's path is short
-    path = Path("out")
-    make(path)
-    before = path.lstat()
-    with pytest.raises(ValueError, match=r"out: exists and is not a regular file; give the name"):
-        write_whole(path, "text")
-    assert path.lstat() == before and list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
 @pytest.mark.parametrize("dangling", [False, True])

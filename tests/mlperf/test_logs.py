@@ -7,6 +7,18 @@ from mlperf_bert.mlperf.energy import Energy
 from tests.mlperf.example_log import INTERVAL_SAMPLES, write_lines, write_log
 
 
+@pytest.fixture
+def read(tmp_path):
+    """Returns a function that reads the log of a minute with lines before and within it."""
+
+    def read(*lines, before=(), name="result_0.txt") -> logs.RunResult:
+        size, start = (0, "global_batch_size", 448, {}), (0, "run_start", None, {})
+        stop = (60_000, "run_stop", None, {"status": "success"})
+        return logs.read_run(write_lines(tmp_path / name, size, *before, start, *lines, stop))
+
+    return read
+
+
 def test_all_that_a_log_says_is_read(tmp_path):
     """Also what several ranks say, or one says twice."""
     seconds = dict.fromkeys(ledger.KINDS, 1.0) | {ledger.COMPUTE: 295.0}
@@ -120,17 +132,12 @@ def test_init_lasts_from_the_first_rank_that_starts_to_the_last_that_stops(tmp_p
 )
 @pytest.mark.parametrize("train_samples", [(450_240,), ()])
 def test_an_epoch_num_that_is_no_number_of_samples_is_not_taken_for_one(
-    tmp_path, numbers, train_samples
+    read, numbers, train_samples
 ):
-    log = write_lines(
-        tmp_path / "result_0.txt",
-        (0, "global_batch_size", 448, {}),
-        (0, "run_start", None, {}),
+    run = read(
         *((9, "eval_accuracy", 0.72, {"epoch_num": number}) for number in numbers),
         *((9, "train_samples", number, {}) for number in train_samples),
-        (60_000, "run_stop", None, {"status": "success"}),
     )
-    run = logs.read_run(log)
     assert run.samples_to_converge == (train_samples[0] if train_samples else None)
     assert run.counts_by_train_samples
     assert [evaluation.samples for evaluation in run.evaluations] == [None] * 3
@@ -154,7 +161,7 @@ PLAN = 156_725_653
     ],
 )
 def test_train_samples_of_before_the_training_are_a_plan(
-    tmp_path, at_init, after_start, each_time, at_end, expected
+    read, at_init, after_start, each_time, at_end, expected
 ):
     def logged(values):
         return [(9, "train_samples", value, {}) for value in values]
@@ -164,19 +171,13 @@ def test_train_samples_of_before_the_training_are_a_plan(
         [(9, "eval_accuracy", accuracy, {"epoch_num": 1}), *logged(each_time)]
         for accuracy in accuracies
     ]
-    log = write_lines(
-        tmp_path / "result_0.txt",
-        (0, "global_batch_size", 448, {}),
-        (0, "eval_accuracy", 0.34, {"epoch_num": 0}),
-        *logged(at_init),
-        (0, "run_start", None, {}),
+    run = read(
         *logged(after_start),
         (0, "block_start", None, {}),
         *(line for lines in evaluated for line in lines),
         *logged(at_end),
-        (60_000, "run_stop", None, {"status": "success"}),
+        before=[(0, "eval_accuracy", 0.34, {"epoch_num": 0}), *logged(at_init)],
     )
-    run = logs.read_run(log)
     assert (run.samples_to_converge, run.samples_per_second is None) == (expected, not expected)
     why = logs.why_samples_are_unknown([run])
     planned = next(iter(at_init + after_start + each_time + at_end))
@@ -187,28 +188,21 @@ def test_train_samples_of_before_the_training_are_a_plan(
     )
 
 
-def test_one_epoch_num_beside_several_results_is_a_plan(tmp_path):
-    log = write_lines(
-        tmp_path / "result_0.txt",
-        (0, "global_batch_size", 448, {}),
-        (0, "run_start", None, {}),
-        *((9, "eval_accuracy", value, {"epoch_num": 3_000_256}) for value in (0.5, 0.72)),
-        (60_000, "run_stop", None, {"status": "success"}),
-    )
-    assert logs.read_run(log).samples_to_converge is None
-    log.write_text(log.read_text().replace("0.5,", "0.72,"))  # two ranks after one evaluation
-    assert logs.read_run(log).samples_to_converge == 3_000_256
+@pytest.mark.parametrize(
+    ("accuracies", "samples"),
+    [((0.5, 0.72), None), ((0.72, 0.72), 3_000_256)],  # the latter of two ranks
+)
+def test_one_epoch_num_beside_several_results_is_a_plan(read, accuracies, samples):
+    lines = ((9, "eval_accuracy", value, {"epoch_num": 3_000_256}) for value in accuracies)
+    assert read(*lines).samples_to_converge == samples
 
 
-def test_what_all_runs_were_to_train_is_not_what_each_has_trained(tmp_path):
+def test_what_all_runs_were_to_train_is_not_what_each_has_trained(read):
     def run(number, evaluations, samples):
         lines = [
             (9, "eval_accuracy", 0.7 + 0.001 * n, {"epoch_num": 1}) for n in range(evaluations)
         ]
-        log = tmp_path / f"result_{number}.txt"
-        start, stop = (number, "run_start", None, {}), (99, "run_stop", None, {"status": "success"})
-        write_lines(log, start, *lines, (99, "train_samples", samples, {}), stop)
-        return logs.read_run(log)
+        return read(*lines, (99, "train_samples", samples, {}), name=f"result_{number}.txt")
 
     plans = logs.without_plans([run(0, 20, 3_000_256), run(1, 19, 3_000_256)])
     assert [each.samples_to_converge for each in plans] == [None, None]
@@ -217,29 +211,18 @@ def test_what_all_runs_were_to_train_is_not_what_each_has_trained(tmp_path):
     assert logs.without_plans(real) == real
 
 
-def test_of_two_starts_of_a_phase_the_first_one_counts(tmp_path):
-    log = write_lines(
-        tmp_path / "result_0.txt",
-        (0, "run_start", None, {}),
-        (60_000, "block_start", None, {}),
-        (90_000, "block_start", None, {}),
-        (180_000, "block_stop", None, {}),
-        (180_000, "run_stop", None, {"status": "success"}),
-    )
-    assert logs.read_run(log).phases == (logs.Phase("train", 1.0, 3.0),)
+def test_of_two_starts_of_a_phase_the_first_one_counts(read):
+    starts = [(ms, "block_start", None, {}) for ms in (15_000, 24_000)]
+    run = read(*starts, (45_000, "block_stop", None, {}))
+    assert run.phases == (logs.Phase("train", 0.25, 0.75),)
 
 
-def test_planned_train_samples_do_not_replace_an_epoch_num_of_samples(tmp_path):
-    log = write_lines(
-        tmp_path / "result_0.txt",
-        (0, "global_batch_size", 448, {}),
-        (0, "run_start", None, {}),
+def test_planned_train_samples_do_not_replace_an_epoch_num_of_samples(read):
+    run = read(
         (9, "eval_accuracy", 0.5, {"epoch_num": 448}),
         (9, "eval_accuracy", 0.72, {"epoch_num": 896}),
         (9, "train_samples", 3_000_256, {}),
-        (60_000, "run_stop", None, {"status": "success"}),
     )
-    run = logs.read_run(log)
     assert (run.samples_to_converge, run.counts_by_train_samples) == (896, False)
 
 

@@ -18,7 +18,6 @@ import ssl
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing.connection import Connection

@@ -107,6 +107,11 @@ def test_a_data_set_in_a_bucket_is_that_of_a_disk(store, work):
     code, output, error = run(store, script, **remote)
     assert code == 0 and "1 parts made" in output, error
     assert outputs(store) == expected
+    before = store.kinds()
+    code, output, error = run(store, script, **remote)
+    assert code == 0 and "0 parts made" in output, error
+    asked = store.kinds() - before
+    assert asked.total() <= 20 + 4 * NUM_PARTS, asked
 
     pick = LENGTHS | {"num_examples_to_pick": 7}
     for folder in (work, "gs://bucket"):
@@ -135,18 +140,6 @@ def test_after_a_kill_a_rerun_makes_what_is_missing_though_requests_fail(store, 
 def made(store: Store) -> list:
     found = store.objects("bucket").get(f"out/{provenance.NAME}")
     return json.loads(found)["records"][0]["outputs"] if found else []
-
-
-@pytest.mark.all
-def test_a_rerun_makes_few_requests(store, work):
-    flags = dataset("gs://bucket", nworker=1)
-    code, output, error = run(store, "create_pretraining_data.py", **flags)
-    assert code == 0 and "3 parts made" in output, error
-    before = store.kinds()
-    code, output, error = run(store, "create_pretraining_data.py", **flags)
-    assert code == 0 and "0 parts made" in output, error
-    found = store.kinds() - before
-    assert found.total() <= 20 + 4 * NUM_PARTS, found
 
 
 @pytest.mark.all

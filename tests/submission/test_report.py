@@ -210,9 +210,15 @@ def test_command_writes_page_and_numbers(judged, org_dir, tmp_path, monkeypatch,
     assert "<td>tensor parallelism</td><td>1</td>" in page
 
 
-def test_the_seconds_of_a_run_are_drawn_one_after_the_other(judged, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(report_charts, "_draw_rows", lambda *given: drawn.append(given[2]) or [])
+@pytest.fixture
+def drawn(monkeypatch) -> list[dict]:
+    """The spans of each chart of rows."""
+    found: list[dict] = []
+    monkeypatch.setattr(report_charts, "_draw_rows", lambda *given: found.append(given[2]) or [])
+    return found
+
+
+def test_the_seconds_of_a_run_are_drawn_one_after_the_other(judged, drawn):
     report_charts.ledgers(judged.runs)
     for row in range(len(judged.runs)):
         spans = sorted(span for of_runs in drawn[0].values() for span in of_runs[row])
@@ -360,9 +366,7 @@ def test_what_the_official_tools_refuse_is_told_once_with_the_logs(judged):
     assert unaided.startswith("Official RCP checker, which counts by epoch_num: FAILED, too fast")
 
 
-def test_phases_are_drawn_with_their_lengths_and_their_means_are_numbers(judged, monkeypatch):
-    drawn: list = []
-    monkeypatch.setattr(report_charts, "_draw_rows", lambda *given: drawn.append(given[2]) or [])
+def test_phases_are_drawn_with_their_lengths_and_their_means_are_numbers(judged, drawn):
     phases = [
         (Phase("init", -2.0, -0.5), Phase("train", 0.0, 2.0), Phase("evaluation", 2.0, 3.0)),
         (Phase("train", 0.0, 4.0), Phase("train", 5.0, 6.0)),
