@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import re
 import shutil
 
 import pandas
@@ -46,16 +45,6 @@ def test_the_shipped_table(shipped):
         # A run ends with the evaluation that reaches the target, and is counted by it.
         for counted, samples in zip(entry.run_samples, entry.evaluation_samples):
             assert not samples or samples[-1] == counted
-
-
-def test_pandas_reads_it_in_one_line():
-    table = pandas.read_parquet(published.TABLE)
-    assert list(table.columns) == [column.name for column in dataclasses.fields(Entry)]
-    assert len(table.attrs["sources"]) == 9
-    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in table.attrs["sources"].values())
-    assert "Apache License 2.0" in table.attrs["licence"]
-    assert "not official scores" in table.attrs["about"]
-    assert table.attrs == published.provenance()
 
 
 def test_numbers_equal_what_others_read_from_the_logs(shared, by_name):
@@ -256,7 +245,9 @@ def test_the_command_writes_a_table_that_load_and_pandas_read(clone, tmp_path, m
     first = make_published.read_round(clone, "3.0")
     assert entries[:2] == first
     assert [e.same_logs_as for e in entries] == [None, None, *(entry.name for entry in first)]
-    attrs = pandas.read_parquet(table).attrs
+    written = pandas.read_parquet(table)
+    assert list(written.columns) == [column.name for column in dataclasses.fields(Entry)]
+    attrs = written.attrs
     addresses = [f"https://github.com/mlcommons/training_results_v{r}" for r in ("3.0", "3.1")]
     assert attrs["sources"] == dict.fromkeys(addresses, "c0ffee")
     assert attrs["licence"] == make_published.LICENCE

@@ -7,22 +7,13 @@ import pytest
 
 from mlperf_bert.mlperf.convergence import log_reference_samples
 from mlperf_results.expect import (
-    BATCH,
     COUNT,
-    LEVEL,
     MINUTES,
-    NODES,
     RATE,
     Interval,
     Published,
     Question,
 )
-
-KINDS = [
-    (columns, is_published)
-    for columns in ((COUNT,), (COUNT, BATCH), (COUNT, NODES), (COUNT, BATCH, NODES))
-    for is_published in (True, False)
-]
 
 
 @pytest.fixture(scope="session")
@@ -84,17 +75,6 @@ def test_a_law_of_count_batch_and_nodes_is_found_again(law, example, place):
     assert found.minutes.least == pytest.approx(found.minutes.most)  # no error, no width
 
 
-def test_without_batch_and_nodes_a_rate_is_the_median_on_these_accelerators(known):
-    found = known.expectation(Question("H100 SXM", 8))
-    rates = [
-        e.samples_per_second_median
-        for e in known.entries
-        if (e.family, e.accelerators) == ("H100 SXM", 8)
-    ]
-    assert found.samples_per_second.expected == pytest.approx(np.median(rates))
-    assert len(found.results) == len(rates) and found.num_submitters == 9
-
-
 def test_an_error_takes_nothing_of_its_submitter(example):
     """Of A 20 minutes are expected, twice, of B the root of 10 times 12; of C, alone, nothing."""
     entries = [
@@ -129,55 +109,6 @@ def test_energy_is_the_minutes_times_the_measured_power_of_as_many_accelerators(
     assert known.expectation(Question("A100 SXM", 8)).kilowatt_hours is None
 
 
-def test_the_errors_are_less_than_those_found_by_hand(known):
-    """By hand, others of the same family and count: rates 4.3% and 36%, minutes 5.5% and 37%."""
-    by_hand = {RATE: (0.043, 0.36), MINUTES: (0.055, 0.37)}
-    for columns in ((COUNT,), (COUNT, BATCH, NODES)):
-        found = known.errors(columns, True)
-        for figure, (median, ninth_decile) in by_hand.items():
-            assert found.relative(figure, 0.5) < median
-            assert found.relative(figure, 0.9) < ninth_decile
-    assert found.relative(RATE, 0.9) < 0.25 and found.relative(MINUTES, 0.9) < 0.27
-
-
-@pytest.mark.parametrize(("columns", "is_published"), KINDS)
-def test_intervals_hold_what_they_say(known, columns, is_published):
-    for figure in (RATE, MINUTES):
-        _, coverage = known.errors(columns, is_published).level_and_coverage(figure)
-        assert LEVEL <= coverage < LEVEL + 0.05
-
-
-@pytest.mark.all
-@pytest.mark.parametrize(("columns", "is_published"), KINDS)
-def test_intervals_of_half_of_the_submitters_hold_the_results_of_the_other_half(
-    known, columns, is_published
-):
-    """In the mean over 30 halves, whose coverages scatter by 6 to 14 points about it.
-
-    One submitter has 39 of 200 results, so that halves are alike: 5 points, not 14 / sqrt(30).
-    """
-    errors = known.errors(columns, is_published)
-    names = np.unique(errors.submitters)
-    for figure in (RATE, MINUTES):
-        shares = []
-        for seed in range(30):
-            chosen = np.random.default_rng(seed).permutation(names)[: len(names) // 2]
-            mine = np.isin(errors.submitters, chosen)
-            half = replace(
-                errors,
-                families=errors.families[mine],
-                submitters=errors.submitters[mine],
-                doublings=errors.doublings[mine],
-                errors=errors.errors[mine],
-            )
-            held = []
-            for n in np.flatnonzero(~mine):
-                ends = half.factors(figure, errors.families[n], errors.doublings[n])
-                held.append(ends[0] <= np.exp(errors.errors[n, figure]) <= ends[1])
-            shares.append(np.mean(held))
-        assert LEVEL - 0.05 <= np.mean(shares) <= LEVEL + 0.05
-
-
 def test_an_interval_is_wider_far_from_all_counts(known):
     def width(count):
         rate = known.expectation(Question("H200", count)).samples_per_second
@@ -188,22 +119,6 @@ def test_an_interval_is_wider_far_from_all_counts(known):
     rows = np.flatnonzero(np.isin(known.place[:, COUNT], [3, 5]))  # 8 and 32
     far = [known.doublings(np.log2([count, 1, 1]), rows) for count in (8, 12, 48, 128, 1)]
     assert far == [1, 1, 1, 2, 3]
-
-
-def test_a_family_with_errors_of_its_own_has_an_interval_of_its_own(known):
-    def width(family):
-        rate = known.expectation(Question(family, 8, 448, 1)).samples_per_second
-        return np.log(rate.most / rate.least)
-
-    assert width("H200") < width("A100 SXM") < width("A100 PCIe")
-
-
-@pytest.mark.parametrize(
-    ("asked", "nearest"), [("H10O SXM", "H100 SXM"), ("mi300", "MI300X"), ("Gaudi3", "Gaudi")]
-)
-def test_a_family_that_nobody_published_is_answered_with_the_nearest_names(known, asked, nearest):
-    with pytest.raises(ValueError, match=f"nobody published .* nearest names are.*{nearest}"):
-        known.expectation(Question(asked, 8))
 
 
 def test_an_interval_has_three_digits():

@@ -3,12 +3,14 @@
 import csv
 import html
 import json
+import math
 import os
 import re
 import shutil
 import statistics
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from bokeh.document import Document
 
@@ -151,24 +153,18 @@ def test_the_official_verdict_stands_beside_ours(shared, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("unjudged")
-def test_numbers_of_the_page_are_those_of_the_logs(shared, org_dir, tmp_path, shipped):
+def test_numbers_of_the_page_are_those_of_the_table(org_dir, tmp_path, shipped):
     page = tmp_path / "standing.html"
     assert standing.main([str(org_dir), f"--output={page}"]) == 0
     assert page.stat().st_size < 3_000_000
     rows = drawn_in(page.read_text(encoding="utf-8"))("rows").data
     assert rows["name"] == ["example/box", *(entry.name for entry in shipped)]
-    facts = json.loads((shared / "facts" / "published_bert_results.json").read_text())
-    known = {f"{r['round']}/{r['org']}/{r['system']}": r for r in facts["results"]}
-    compared = [row for row in known.values() if row["minutes_scored"]][::15]
-    assert len(compared) >= 20
-    for row in compared:
-        place = rows["name"].index(f"{row['round']}/{row['org']}/{row['system']}")
-        assert rows["minutes"][place] == pytest.approx(row["minutes_scored"], abs=1.01e-4)
-        assert rows["batch"][place] == row["global_batch_size"]
-        assert rows["samples"][place] == row["samples_mean"]
-        if row["accelerators"]:
-            assert rows["accelerators"][place] == row["accelerators"]
-            assert rows["rate"][place] == row["samples_per_second_per_accelerator"]
+    for name, column in (
+        ("minutes", "minutes"), ("batch", "global_batch_size"), ("samples", "samples_mean"),
+        ("accelerators", "accelerators"), ("rate", "samples_per_second_per_accelerator"),
+    ):  # fmt: skip
+        known = [getattr(entry, column) or math.nan for entry in shipped]
+        np.testing.assert_array_equal(np.array(rows[name][1:], float), known, name)
 
 
 @pytest.mark.parametrize(

@@ -94,18 +94,6 @@ def test_without_an_initial_accuracy_the_first_evaluation_accuses_nobody(others)
     assert unknown.outlook(50_000, math.nan, best=0).is_low
 
 
-def test_the_forecast_adds_what_the_others_still_needed(others):
-    least, median, most = others.forecast(450_000, 0.51)
-    # At 0.51 half of their way was before them: 0.5 to 0.7 million samples.
-    assert median == pytest.approx(450_000 + 600_000)
-    assert 950_000 < least < 965_000 and 1_135_000 < most < 1_150_000
-
-
-def test_nine_of_ten_others_are_between_what_is_usual(others):
-    low, high = others.usual(700_000)
-    assert 0.3 + 0.42 * 0.5 < low < high < 0.3 + 0.42 * 0.7
-
-
 @pytest.mark.parametrize(
     "batch, words",
     [
@@ -205,16 +193,6 @@ def test_a_run_that_was_at_the_target_is_not_expected_there_again(others):
     watcher.begin(0)
     said = [watcher.evaluated(1400, evaluation(accuracy)) for accuracy in (0.7, 0.72, 0.7)]
     assert ["expected after" in words for words in said] == [True, False, False]
-
-
-def test_a_healthy_run_is_told_when_it_will_be_done(others):
-    words, ending = watched(others, 0.48, first=6.0, ends=True)
-    assert re.fullmatch(
-        r"others: 0\.4\d+ to 0\.5\d+; 0\.720 expected after 1\.\d\d million samples "
-        r"\(1\.\d\d to 1\.\d\d\), in \d+ s",
-        words,
-    )
-    assert ending is None
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,6 @@ def attributes_of(message) -> dict[str, Any]:
     return {attr.name: getattr(attr, attr.WhichOneof("value")) for attr in message.attr}
 
 
-def moved_bytes(node) -> int:
-    """What a node of storage moved, at its own level."""
-    if node.storage.WhichOneof("detail") == "block":
-        return 512 * node.storage.block.nr_sectors
-    return node.storage.fs.size_bytes
-
-
 def violations(nodes: Iterable[Any]) -> Iterator[str]:
     """What a trace breaks of its own order, in words; nothing for a good one.
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.fixtures import lacking
@@ -80,19 +79,6 @@ def trace(output: Path, *words, options=(), **more) -> Traced:
     """Takes a trace of a command."""
     more = {"env": environment(), **more}
     return Traced(output, programs.run(*command_line(output, *words, options=options), **more))
-
-
-def rows(parsed, table: str, **wanted) -> list[dict]:
-    """Of what a parser, the first of two, made of lines: those of a table with these values."""
-    found = [row for name, row in parsed[1] if name == table]
-    return [row for row in found if all(row.get(key) == value for key, value in wanted.items())]
-
-
-def moved_in(file_ops: pd.DataFrame) -> pd.DataFrame:
-    """What a replay moves."""
-    is_file = ~file_ops["file_class"].isin(["pipes", "pseudo"])
-    found = file_ops[is_file & file_ops["error"].isna() & (file_ops["size_bytes"] > 0)]
-    return found[found["kind"].isin(["read", "write"])]
 
 
 @pytest.fixture(scope="session", params=BACKENDS)

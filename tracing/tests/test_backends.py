@@ -1,5 +1,6 @@
 """Which tracer is chosen, and what is said of the others."""
 
+import os
 import subprocess
 
 import pytest
@@ -39,6 +40,12 @@ def test_without_ptrace_the_counters_remain(monkeypatch):
     )
     answers["strace", "-V"] = (0, "strace -- version 5.5\n", "")
     assert "version 5.5 is too old; 5.6 or later" in backends.choose(None).reasons["strace"]
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    found = backends.choose(None)
+    assert found.line().endswith(
+        " (bpftrace: bpftrace is not installed; strace: strace is not installed; apt-get install "
+        "strace)"
+    )
 
 
 def test_a_process_that_is_traced_already(monkeypatch):
@@ -46,3 +53,6 @@ def test_a_process_that_is_traced_already(monkeypatch):
     monkeypatch.setattr(processes, "tracer_of", lambda pid: 99 if pid == 4711 else 0)
     with pytest.raises(ValueError, match="process 4711 is traced already, by process 99"):
         backends.choose(backends.STRACE, attaches_to=4711)
+    monkeypatch.setattr(processes, "tracer_of", lambda pid: 99 if pid == os.getpid() else 0)
+    with pytest.raises(ValueError, match="--backend=strace: this trace is itself being traced"):
+        backends.choose(backends.STRACE)

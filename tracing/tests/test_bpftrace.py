@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -10,17 +9,7 @@ from tests.helpers import programs
 from tracing import backends, bpftrace
 from tracing.tests.conftest import require
 
-RECORDED = Path(__file__).parent / "recorded_bpftrace.txt"
 NEW_KERNEL = frozenset(event for a in bpftrace.ALTERNATIVES.values() for event in a.values())
-
-
-def test_block_io_with_device_sector_and_latency():
-    parser = bpftrace.Parser(folder="/")
-    _, block = next(row for row in parser.parse(RECORDED.open()) if row[0] == "block_io")
-    assert block == {
-        "boottime_ns": 29_008_502_078_096, "pid": 23056, "command": "python3", "device": "254:0",
-        "operation": "WS", "sector": 99_689_376, "size_bytes": 4096, "latency_ns": 99_143,
-    }  # fmt: skip
 
 
 EXIT = "tracepoint:syscalls:sys_exit_"

@@ -2,8 +2,6 @@
 
 import types
 
-import pytest
-
 from tracing import sampling
 
 
@@ -11,8 +9,7 @@ class NvmlError(Exception):
     pass
 
 
-@pytest.fixture
-def nvml(monkeypatch):
+def test_counters_of_every_gpu_and_without_a_driver_it_is_said(monkeypatch):
     def unsupported(handle):
         raise NvmlError("Not Supported")
 
@@ -30,10 +27,6 @@ def nvml(monkeypatch):
         nvmlDeviceGetTemperature=lambda handle, sensor: 55,
     )
     monkeypatch.setattr(sampling, "pynvml", module)
-    return module
-
-
-def test_counters_of_every_gpu(nvml):
     found = sampling.Gpus()
     first, second = found.rows()
     assert first == {
@@ -43,12 +36,10 @@ def test_counters_of_every_gpu(nvml):
     assert second["gpu"] == 1
     assert found.status == "2 recorded"
 
-
-def test_without_a_driver_it_is_said(nvml):
     def fail():
         raise NvmlError("NVML Shared Library Not Found")
 
-    nvml.nvmlInit = fail
+    module.nvmlInit = fail
     found = sampling.Gpus()
     assert list(found.rows()) == []
     assert found.status == "none recorded: NVML Shared Library Not Found"

@@ -101,12 +101,6 @@ SAVED_WHILE_TRAINING = (
 )
 
 
-def test_a_block_stands_still_for_what_its_ledger_says():
-    ledger = {"saving_seconds": 0.25, "compute_seconds": 7.5}
-    found = list(mllog.blocks(*tables(*SAVED_WHILE_TRAINING)))
-    assert found == [mllog.Block(10 * 10**9, 20 * 10**9, 50, ledger, 0.25)]
-
-
 def test_dlios_step_takes_what_it_computes_not_what_it_waits_for():
     """10 s of a block, 7.5 of them computing: 5 steps of 10 samples."""
     size = ("global_batch_size", 1, 10, {})

@@ -4,15 +4,11 @@ import json
 import re
 import runpy
 import sys
-from pathlib import Path
 
-import pandas as pd
 import pytest
-import yaml
 
 from tests.fixtures import REPOSITORY
-from tracing import export, tables
-from tracing.tests.conftest import moved_in
+from tracing import tables
 
 SAMPLE = REPOSITORY / "tracing" / "sample"
 FOLDERS = r"/(dev|etc|lib|proc|srv|sys|tmp|usr)(/|$)|(anon_inode|pipe|socket):"
@@ -63,17 +59,3 @@ def test_the_scripts_phases_and_usage_are_the_summarys(figures, summary):
         assert found["checkpoints_write_bytes"] == told["written_bytes"].get("checkpoints", 0)
     assert figures["cpu_seconds"] == summary["usage"]["cpu_seconds"]
     assert figures["peak_bytes"] == summary["usage"]["peak_resident_bytes"]
-
-
-def test_it_exports_to_fio_and_dlio(tmp_path, summary):
-    export.main([str(SAMPLE), "--to=fio", f"--output={tmp_path / 'fio'}"])
-    listed = pd.read_csv(tmp_path / "fio" / "files.csv")
-    moved = moved_in(tables.read_table(SAMPLE, "file_ops"))
-    assert set(listed["path"]) == set(moved["path"])
-    export.main([str(SAMPLE), "--to=dlio", f"--output={tmp_path / 'bert.yaml'}"])
-    workload = yaml.safe_load(Path(tmp_path / "bert.yaml").read_text())
-    assert workload["train"]["total_training_steps"] == 300
-    assert workload["reader"]["batch_size"] == 64
-    assert workload["checkpoint"]["steps_between_checkpoints"] == 100
-    assert workload["model"]["model_size_bytes"] == workload["checkpoint"]["model_size"]
-    assert workload["dataset"]["record_length_bytes"] == round(summary["records"]["mean_bytes"])

@@ -26,26 +26,20 @@ def test_calls_that_threads_interleave_are_joined():
 
 
 def test_calls_whose_path_cannot_be_read():
-    parser = strace.Parser(folder="/data")
-    failed = "= -1 EFAULT (Bad address) <0.000000100>\n"
-    lines = [
-        f"7 1.000000000 openat(AT_FDCWD</data>, NULL, O_RDONLY) {failed}",
-        f'7 2.000000000 rename("a", NULL) {failed}',
-        "7 3.000000000 chdir(0x7ffd0000) = 0 <0.000000100>\n",
-    ]
-    opened, renamed = [row for _, row in parser.parse(lines)]
+    failed = "= -1 EFAULT (Bad address)"
+    (opened, renamed), parser = calls(
+        f"7 openat(AT_FDCWD</d>, NULL, O_RDONLY) {failed}",
+        f'7 rename("a", NULL) {failed}',
+        "7 chdir(0x7ffd0000) = 0",
+    )
     assert (opened["path"], opened["error"]) == ("unknown:", "EFAULT")
-    assert (renamed["path"], renamed["new_path"]) == ("/data/a", "unknown:")
+    assert (renamed["path"], renamed["new_path"]) == ("/d/a", "unknown:")
     assert parser.losses.damaged_lines == 1
 
 
 def test_a_file_that_creat_opens_is_written_from_its_begin():
-    lines = [
-        '7 1.000000000 creat("/d/new", 0644) = 3</d/new> <0.000000100>\n',
-        '7 2.000000000 write(3</d/new>, "", 5) = 5 <0.000000100>\n',
-    ]
-    created, written = strace.Parser(folder="/d").parse(lines)
-    assert (created[1]["kind"], written[1]["offset_bytes"]) == ("create", 0)
+    found, _ = calls('7 creat("/d/new", 0644) = 3</d/new>', '7 write(3</d/new>, "", 5) = 5')
+    assert (found[0]["kind"], found[1]["offset_bytes"]) == ("create", 0)
 
 
 THREAD = """

@@ -19,27 +19,7 @@ from tracing.tests import whole, whole_sweep
 from tracing.tests.conftest import environment, require, require_limits
 
 EXAMPLE = Path(__file__).parent / "sweep_example" / "run_pretraining.py"
-NUM_FILES, FILE_BYTES = 4, 10 << 20
 QUICK = ["--backend=proc"]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    """40 MiB of TFRecords."""
-    folder = tmp_path_factory.mktemp("data")
-    framed = tfrecord.frame(bytes(65536 - 16))
-    for number in range(NUM_FILES):
-        (folder / f"part-{number}").write_bytes(framed * (FILE_BYTES // 65536))
-    return folder
-
-
-def words(output: Path, data: Path, *options: str, flags: tuple = ()) -> list[str]:
-    command = [sys.executable, str(EXAMPLE), f"--input_file={data}/part-*", *flags]
-    return [sys.executable, "-m", "tracing.sweep", f"--output={output}", *options, "--", *command]
-
-
-def run(*arguments, **more) -> subprocess.CompletedProcess:
-    return programs.run(*words(*arguments, **more), env=environment())
 
 
 @pytest.fixture
@@ -83,46 +63,15 @@ def test_a_group_limits_what_joins_it():
 
 
 @pytest.mark.all
-def test_with_less_memory_passes_come_from_storage_and_what_is_killed_is_recorded(data, tmp_path):
-    """310 MB are held: 100m kills, 345m leaves less for the cache than the 42 MB of data."""
-    require_limits()
-    require("strace")
-    options = ("--memory=none,345m,100m", "--cache=cold,warm", "--backend=strace")
-    done = run(tmp_path / "out", data, *options, flags=("--hold_mb=310", "--linger_s=4"))
-    assert done.returncode == 0, done.stderr
-    rows = rows_of(tmp_path / "out")
-    assert list(rows["status"]) == ["done", "done", "done", "done", "killed", "killed"]
-    killed = "out of memory: it needs more than 100m"
-    assert rows.loc["memory-100m_real_cold", "reason"] == killed
-    assert f"point 5 of 6: memory-100m_real_cold: killed, {killed}" in done.stderr
-    size = NUM_FILES * FILE_BYTES
-    limited = rows.loc["memory-345m_real_cold"]
-    assert limited["memory_to_data_ratio"] == round((345 << 20) / size, 4)
-    page = (tmp_path / "out" / "sweep.html").read_text()
-    for text in ('aria-label="Throughput and utilization"', "4 of 6", "2 killed",
-                 'aria-label="Read from storage by pass"',
-                 f"memory-100m_real_warm: killed, {killed}"):  # fmt: skip
-        assert text in page, text
-    assert "<script" not in page
-    if rows.loc["memory-none_real_cold", "storage_bytes"] == 0:
-        pytest.skip("the file system of the temporary folder has no block device")
-    passes = {"memory-none_real_cold": 1, "memory-none_real_warm": 0, "memory-345m_real_cold": 2}
-    for name, from_storage in passes.items():
-        assert list(rows.loc[name, "pass_call_bytes"]) == [size, size]
-        # Passes of a tenth of a second lie between two samples: only their sum is known.
-        moved = rows.loc[name, "storage_bytes"] / size
-        assert moved == pytest.approx(from_storage, abs=0.35), name
-
-
-@pytest.mark.all
-def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
+def test_finished_points_are_kept_and_half_ones_done_again(tmp_path):
     output = tmp_path / "out"
-    options = ("--batch=10,20", "--compute=real,sleep", *QUICK)
-    flags = ("--wait_s=3",)
-    process = subprocess.Popen(
-        words(output, data, *options, flags=flags), stderr=subprocess.PIPE, text=True,
-        env=environment(),
-    )  # fmt: skip
+    (tmp_path / "part-0").write_bytes(tfrecord.frame(bytes(65536 - 16)) * 640)
+    command = [
+        *[sys.executable, "-m", "tracing.sweep", f"--output={output}", "--batch=10,20"],
+        *["--compute=real,sleep", *QUICK, "--", sys.executable, EXAMPLE],
+        *[f"--input_file={tmp_path}/part-*", "--wait_s=3"],
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     second = output / "points" / "batch-20_real.unfinished"
     waiting.until((second / "run" / "is_running").exists, process)
     process.send_signal(signal.SIGTERM)
@@ -132,17 +81,10 @@ def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
     kept = output / "points" / "batch-10_real" / "point.json"
     before = kept.stat().st_mtime_ns
     assert second.exists()
-    again = run(output, data, *options, flags=flags)
-    assert again.returncode == 0, again.stderr
+    again = programs.run(*command, env=environment(), check=True)
     assert re.search(r"batch-10_real: .*, kept from before", again.stderr)
     assert kept.stat().st_mtime_ns == before and not second.exists()
-    rows = rows_of(output)
-    assert list(rows["status"]) == ["done"] * 4
-    # The example's steps take 0.02 s each; the sleeps are as long as those that were measured.
-    assert rows.loc["batch-20_sleep", "emulated_step_seconds"] == pytest.approx(0.02)
-    other = run(output, data, *options, flags=("--wait_s=1",))
-    assert other.returncode == 1
-    assert "holds no sweep of this command, its data and --backend; name a new" in other.stderr
+    assert list(rows_of(output)["status"]) == ["done"] * 4
 
 
 # --- what cannot be done here -------------------------------------------------------------------
@@ -209,13 +151,6 @@ def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path, main):
     code, lines = main(*options)
     assert code == 0 and "data: unknown, so there is no ratio of memory to them" in lines
     assert rows_of(tmp_path / "out").loc["real", "status"] == "done"
-
-
-def test_a_sleep_without_a_measured_step_is_skipped(tmp_path, main):
-    options = [f"--output={tmp_path / 'out'}", "--compute=sleep", *QUICK]
-    code, lines = main(*options, "--", "true")
-    assert code == 0
-    assert "real" not in lines and "skipped, no step time was measured" in lines
 
 
 @pytest.mark.parametrize(
@@ -308,30 +243,19 @@ def test_the_data_are_those_that_the_command_reads(tmp_path, monkeypatch):
     assert sweep.data_files(None, ["train"]) == []
 
 
-def speed(lines: list[dict], **found) -> dict:
-    known = {"training_seconds": 10.0, "num_samples": 1000, "emulated_step_seconds": None}
-    return sweep_figures.speed(known | found, pd.DataFrame(lines))
-
-
 def test_utilization_by_the_best_source():
-    lines = [
-        {"step": 10 * n, "samples_per_second": 200.0 if n == 1 else 100.0} for n in range(1, 11)
-    ]
-    # 100 steps of 10 samples. The fastest line has 0.05 s a step, the others 0.1 s.
-    found = speed(lines)
-    assert found["samples_per_second"] == 100
-    assert found["step_seconds"] == pytest.approx(0.095)  # the tenth percentile
-    assert found["utilization"] == pytest.approx(0.95)
-    asleep = speed(lines, emulated_step_seconds=0.04)
-    assert (asleep["utilization"], asleep["step_seconds"]) == (0.4, 0.04)
+    """That of a ledger, of 100 steps of 10 samples; a whole sweep has the others."""
     ledger = dict.fromkeys(sweep_figures._LEDGER, 0.0) | {
         "compute_seconds": 0.6, "input_wait_seconds": 0.25, "saving_seconds": 0.1,
         "host_seconds": 0.05,
     }  # fmt: skip
-    timed = speed([line | ledger for line in lines])
-    assert timed["utilization"] == 0.75 and timed["step_seconds"] == 0.06
-    assert timed["utilization_from"] == "input_wait_seconds of metrics.jsonl"
-    assert set(speed([])) == {"samples_per_second"}
+    known = {"training_seconds": 10.0, "num_samples": 1000, "emulated_step_seconds": None}
+    lines = [ledger | {"step": 10 * n, "samples_per_second": 100.0} for n in range(1, 11)]
+    assert sweep_figures.speed(known, pd.DataFrame(lines)) == {
+        "samples_per_second": 100.0, "step_seconds": 0.06, "utilization": 0.75,
+        "utilization_from": "input_wait_seconds of metrics.jsonl",
+    }  # fmt: skip
+    assert set(sweep_figures.speed(known, pd.DataFrame([]))) == {"samples_per_second"}
 
 
 # --- the real training --------------------------------------------------------------------------

@@ -59,34 +59,15 @@ def test_tables_have_the_documented_columns_and_both_stamps(traced):
     assert (b"pread64" in viewed) == (traced.summary["backend"] != backends.PROC)
 
 
-def test_bytes_read_from_tfrecords_are_their_sizes_times_the_epochs(with_calls):
+def test_bytes_of_tfrecords_and_checkpoints_are_those_on_disk(with_calls):
     found = [f for f in with_calls.summary["files"] if f["file_class"] == "tfrecords"]
     assert len(found) == example.NUM_FILES
     for file in found:
         assert (file["size_bytes"], file["read_bytes"]) == (FILE_BYTES, 2 * FILE_BYTES)
-        assert file["passes"] == 2.0
-    of_class = with_calls.summary["file_classes"]["tfrecords"]
-    assert of_class["read_bytes"] == 2 * FILE_BYTES * example.NUM_FILES
-    assert of_class["read_size_bytes"]["max"] == example.REQUEST_BYTES
-    assert of_class["read_latency_us"]["p50"] > 0
-
-
-def test_checkpoints_are_followed_through_their_renaming(with_calls):
     [checkpoint] = with_calls.summary["checkpoints"]
-    assert checkpoint["path"].endswith("/model.ckpt-3")
-    assert checkpoint["step"] == 3
-    assert checkpoint["num_files"] == 2
+    assert (checkpoint["step"], checkpoint["num_files"]) == (3, 2)
     assert checkpoint["written_bytes"] == example.CHECKPOINT_BYTES + 700
     assert 0 < checkpoint["writing_seconds"] < checkpoint["span_seconds"] + 0.002
-
-
-def test_offsets_of_reads_walk_through_each_file(with_calls):
-    operations = tables.read_table(with_calls.folder, "file_ops")
-    reads = operations[(operations["kind"] == "read") & (operations["file_class"] == "tfrecords")]
-    first = reads[reads["path"].str.endswith("part-00000-of-00004")]
-    steps = range(0, FILE_BYTES, example.REQUEST_BYTES)
-    assert sorted(first["offset_bytes"]) == sorted([*steps, FILE_BYTES] * 2)  # 0 bytes at the end
-    assert set(first["operation"]) == {"pread64"}
 
 
 def test_mllog_events_become_spans_on_the_same_axis(traced):
@@ -94,13 +75,6 @@ def test_mllog_events_become_spans_on_the_same_axis(traced):
     assert set(spans.index) == {"init", "run", "block", "checkpoint"}
     assert spans["is_closed"].all()
     assert spans.loc["block", "end_monotonic_ns"] <= spans.loc["run", "end_monotonic_ns"]
-    seconds = (spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9
-    assert 1.1 < seconds["block"] < 20
-    phases = {phase["name"]: phase for phase in traced.summary["phases"]}
-    if traced.summary["backend"] != backends.PROC:
-        # The log tells whole milliseconds.
-        read = phases["block"]["read_bytes"]["tfrecords"]
-        assert read == pytest.approx(2 * FILE_BYTES * example.NUM_FILES, rel=0.1)
 
 
 def test_processes_threads_and_their_ends(traced):
@@ -239,6 +213,7 @@ def test_a_command_that_ends_at_once(tmp_path, backend, told):
     found = trace(tmp_path / "trace", *words, options=[f"--backend={backend}"])
     code = 128 + signal.SIGUSR1
     assert (found.done.returncode, found.summary["exit_code"]) == (code, code)
+    assert f"{backend} records " in found.done.stderr
     assert told in (found.folder / "summary.html").read_text()
 
 
@@ -254,16 +229,6 @@ def test_two_traces_at_once(tmp_path, training_folder, soonest):
     other.communicate(timeout=300)
     assert other.returncode == 75
     assert (tmp_path / "first" / "summary.json").exists()
-
-
-@pytest.mark.all
-def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
-    require(backends.STRACE)
-    inner = command_line(tmp_path / "inner", "true", options=STRACE)
-    found = trace(tmp_path / "outer", *inner, options=STRACE)
-    assert found.done.returncode == 1
-    assert "--backend=strace: this trace is itself being traced" in found.done.stderr
-    assert not (tmp_path / "inner").exists()
 
 
 @pytest.mark.all
@@ -313,21 +278,6 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, options, words, mess
     [line] = found.done.stderr.strip().splitlines()
     assert message in line
     assert not (tmp_path / "trace").exists()
-
-
-@pytest.mark.all
-def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
-    hidden = {"env": environment(PATH=str(tmp_path))}
-    (tmp_path / "true").symlink_to("/bin/true")
-    for tool in ("bash", "dirname", "env"):
-        (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
-    found = trace(tmp_path / "trace", "true", options=STRACE, **hidden)
-    assert found.done.returncode == 1
-    assert "--backend=strace: strace is not installed; apt-get install strace" in found.done.stderr
-    found = trace(tmp_path / "trace", "true", **hidden)
-    assert found.done.returncode == 0, found.done.stderr
-    assert "(bpftrace: bpftrace is not installed" in found.done.stderr
-    assert found.summary["backend"] == "proc"
 
 
 @pytest.mark.all
