@@ -11,7 +11,7 @@ import pytest
 
 from tests.fixtures import lacking
 from tests.helpers import programs
-from tracing import backends, limits, outputs
+from tracing import backends, outputs
 from tracing.tests import example_training, whole
 
 BACKENDS = [
@@ -19,14 +19,6 @@ BACKENDS = [
     for name in backends.NAMES
 ]
 TRACE = Path(__file__).resolve().parent.parent.parent / "tracing" / "trace.sh"
-
-
-def require_limits() -> None:
-    """Skips where this user may limit nothing."""
-    if reason := limits.missing():
-        if os.geteuid() == 0:
-            lacking(f"memory cannot be limited: {reason}")
-        pytest.skip(reason)
 
 
 def require(backend: str) -> None:
@@ -94,14 +86,6 @@ def traced(request, tmp_path_factory) -> Traced:
     )
     assert found.done.returncode == 0, found.done.stderr
     return found
-
-
-@pytest.fixture
-def with_calls(traced) -> Traced:
-    """Only the backends that record single calls."""
-    if traced.summary["backend"] == backends.PROC:
-        pytest.skip("/proc tells no single calls")
-    return traced
 
 
 @pytest.fixture
