@@ -35,10 +35,10 @@ def test_a_line_of_metrics_has_loss_and_rates_of_its_step(tmp_path):
     stand.run(tmp_path / "bert.log")
     assert {line["kind"] for line in stand.written} == {"train"}
     # A step is 8 samples and a second.
-    wanted = ("step", "samples", "loss", "learning_rate", "samples_per_second")
+    wanted = ("step", "samples", "loss", "learning_rate", "samples_per_second", "host_seconds")
     assert [[line[name] for name in wanted] for line in stand.written] == [
-        [7, 56, 7.0, 0.6, 8.0],  # rates count from step 0
-        [14, 112, 14.0, 1.3, 8.0],
+        [7, 56, 7.0, 0.6, 8.0, 7.0],  # rates count from step 0, seconds from the line before
+        [14, 112, 14.0, 1.3, 8.0, 7.0],
     ]
 
 

@@ -122,6 +122,8 @@ def test_its_log_has_the_runtime_the_energy_and_where_the_time_went(undisturbed)
     least, most = run_seconds(undisturbed / "bert.log")
     assert WATTS * least <= found.energy.joules <= WATTS * most
     assert least <= sum(found.seconds.values()) <= most
+    said = (undisturbed.parent / "said").read_text()
+    assert re.search(r"^where the time went: .*accelerator utilization [\d.]+%$", said, re.M)
     assert found.seconds[ledger.COMPUTE] > 0 and found.seconds[ledger.EVALUATION_COMPUTE] > 0
 
 

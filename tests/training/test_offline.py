@@ -30,14 +30,6 @@ from tests.training.configurations import run_config
 from tests.training.small_runs import offline_evaluation, training_to_evaluate
 
 
-@pytest.fixture(scope="module")
-def run(task):
-    """The output directory of a finished training."""
-    output = task.parent / "out"
-    starts.run(training_to_evaluate(task, output), check=True)
-    return output
-
-
 def evaluate(task, output, *extra) -> subprocess.CompletedProcess:
     return starts.run(offline_evaluation(task, output, *extra))
 
@@ -141,16 +133,23 @@ def test_the_first_trained_checkpoint_that_reaches_the_target_is_the_last(tmp_pa
         assert [line["step"] for line in lines_of(tmp_path)] == [0, 10]
 
 
+def finished_run(output: Path, *steps: int) -> Path:
+    """A directory with these checkpoints, of which only the names are there."""
+    output.mkdir()
+    OutputDirectory(str(output), {}).record(status="aborted", seed=1)
+    for step in steps:
+        (output / f"model.ckpt-{step}.index").touch()
+    return output
+
+
 @pytest.mark.usefixtures("all_alike")
 def test_of_a_finished_run_the_named_checkpoint_or_all_of_them_once(tmp_path, capsys):
-    OutputDirectory(str(tmp_path), {}).record(status="aborted", seed=1)
-    for step in (0, 10, 20, 30):
-        (tmp_path / f"model.ckpt-{step}.index").touch()
+    output = finished_run(tmp_path / "out", 0, 10, 20, 30)
     for last, steps in ((20, [20]), (30, [20, 0, 10, 30]), (30, [20, 0, 10, 30])):
-        offline.evaluate_checkpoints(configuration(tmp_path, tmp_path, num_train_steps=last))
-        assert [line["step"] for line in lines_of(tmp_path)] == steps
+        offline.evaluate_checkpoints(configuration(tmp_path, output, num_train_steps=last))
+        assert [line["step"] for line in lines_of(output)] == steps
     assert "nothing new to evaluate" in capsys.readouterr().err
-    text = (tmp_path / RESULTS_TEXT).read_text().splitlines()
+    text = (output / RESULTS_TEXT).read_text().splitlines()
     assert text[0] == "global_step = 30" and text == sorted(text)
 
 
@@ -162,16 +161,6 @@ def test_no_more_batches_are_evaluated_than_wanted(task, monkeypatch):
     for wanted, evaluated in ((None, 7), (2, 2)):  # of 45 examples
         with offline._evaluator(configuration(task, task, max_eval_steps=wanted)) as evaluate_one:
             assert evaluate_one(f"{task}/init/model.ckpt-0") == evaluated
-
-
-@pytest.fixture
-def one_checkpoint(run, tmp_path):
-    """A directory that holds nothing but the run's last checkpoint."""
-    output = tmp_path / "out"
-    output.mkdir()
-    for path in run.glob("model.ckpt-30.*"):
-        (output / path.name).write_bytes(path.read_bytes())
-    return output
 
 
 @pytest.mark.gate
@@ -196,16 +185,16 @@ def test_a_given_checkpoint_is_evaluated_where_there_is_no_run(task, tmp_path):
     assert "/none/model.ckpt-1: no such checkpoint" in done.stderr
 
 
-@pytest.mark.all
-def test_the_given_checkpoint_of_a_run_is_evaluated_alone(task, run, tmp_path):
-    output = tmp_path / "out"
-    shutil.copytree(run, output, ignore=shutil.ignore_patterns("eval_results*"))
+@pytest.mark.usefixtures("all_alike")
+def test_the_given_checkpoint_of_a_run_is_evaluated_alone(tmp_path, capsys):
+    output = finished_run(tmp_path / "out", 0, 10, 20, 30)
     own = f"{tmp_path}/./out/model.ckpt-20"
     for _ in range(2):
-        offline.evaluate(configuration(task, output, init_checkpoint=own))
+        offline.evaluate(configuration(tmp_path, output, init_checkpoint=own))
         assert [line["step"] for line in lines_of(output)] == [20]
-    done = evaluate(task, output, f"--init_checkpoint={task}/init/model.ckpt-0")
-    assert "its checkpoints are evaluated, not --init_checkpoint=" in done.stderr
+    capsys.readouterr()
+    offline.evaluate(configuration(tmp_path, output, init_checkpoint="init/model.ckpt-0"))
+    assert "its checkpoints are evaluated, not --init_checkpoint=" in capsys.readouterr().err
     assert [line["step"] for line in lines_of(output)] == [20, 0, 10, 30]
 
 
@@ -218,31 +207,32 @@ def test_an_evaluator_waits_for_a_training_that_begins(task, tmp_path, begins):
     lock.release()
 
 
-@pytest.mark.all
-def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path):
+@pytest.mark.gate
+def test_bad_input_is_named_and_nothing_recorded(task, tmp_path):
+    output = finished_run(tmp_path / "out")
+    for path in (task / "init").glob("model.ckpt-0.*"):
+        shutil.copy(path, output / path.name.replace("-0.", "-30.", 1))
     other = tmp_path / "bert_config.json"
     other.write_text(json.dumps({**generated_task.CONFIG, "intermediate_size": 24}))
     with pytest.raises(ValueError, match=r"model\.ckpt-30: not a checkpoint of this architecture"):
-        offline.evaluate_checkpoints(
-            configuration(task, one_checkpoint, bert_config_file=str(other))
-        )
+        offline.evaluate_checkpoints(configuration(task, output, bert_config_file=str(other)))
     with pytest.raises(ValueError, match="max_position_embeddings"):
         shape = ExampleShape(max_seq_length=1024, max_predictions_per_seq=6)
-        offline.evaluate_checkpoints(configuration(task, one_checkpoint, shape=shape))
+        offline.evaluate_checkpoints(configuration(task, output, shape=shape))
     with pytest.raises(ValueError, match=r"eval\.tfrecord.*max_predictions_per_seq"):
         shape = ExampleShape(max_seq_length=32, max_predictions_per_seq=7)
-        offline.evaluate_checkpoints(configuration(task, one_checkpoint, shape=shape))
+        offline.evaluate_checkpoints(configuration(task, output, shape=shape))
     damaged = tmp_path / "eval.tfrecord"
     content = bytearray((task / "eval.tfrecord").read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     with pytest.raises(ValueError, match=r"eval\.tfrecord: record \d+ at byte \d+ is damaged"):
-        offline.evaluate_checkpoints(configuration(task, one_checkpoint, input_file=str(damaged)))
-    data = one_checkpoint / "model.ckpt-30.data-00000-of-00001"
+        offline.evaluate_checkpoints(configuration(task, output, input_file=str(damaged)))
+    data = output / "model.ckpt-30.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"model\.ckpt-30: cannot be read"):
-        offline.evaluate_checkpoints(configuration(task, one_checkpoint))
-    assert not read_evaluations(one_checkpoint)
+        offline.evaluate_checkpoints(configuration(task, output))
+    assert not read_evaluations(output)
 
 
 def test_two_evaluations_into_one_directory(task, tmp_path):
@@ -270,11 +260,10 @@ def test_a_target_that_was_reached_needs_no_end_of_the_training(tmp_path, monkey
     assert [each["target_accuracy"] for each in joined] == [0.5]
 
 
-@pytest.mark.all
-def test_evaluations_of_different_sizes_are_no_result(run, tmp_path):
+def test_evaluations_of_different_sizes_are_no_result(tmp_path):
     """An evaluation has the same number of samples after every checkpoint."""
-    for name in ("bert.log", "run.json"):
-        (tmp_path / name).write_bytes((run / name).read_bytes())
+    OutputDirectory(str(tmp_path), {}).record(status="aborted", seed=1)
+    (tmp_path / "bert.log").touch()
     names = [field.name for field in dataclasses.fields(Evaluation)]
     for step, num_examples in ((0, 45), (10, 45), (20, 44)):
         found = Evaluation(**dict.fromkeys(names, 0.5) | {"num_examples": num_examples})
