@@ -46,6 +46,11 @@ def start(task, output, **changed) -> starts.Start:
     return starts.Start(command(task, output, **changed), errors_in_output=True)
 
 
+def metrics(output: Path, kind: str) -> list[dict]:
+    lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
 def last_logged_step(output: Path) -> int:
     path = output / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []

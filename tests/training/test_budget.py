@@ -8,7 +8,6 @@ import itertools
 import json
 import re
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from mlperf_bert.training.time_budget import TimeBudget
 from tests.helpers import starts
 from tests.training.configurations import run_config
 from tests.training.generated_task import SMALL
-from tests.training.small_runs import command, kill_at_step, start, wait_for_step
+from tests.training.small_runs import command, kill_at_step, metrics, start, wait_for_step
 
 
 class Machine(Event):
@@ -184,11 +183,6 @@ BUDGET = {
     "log_every_steps": 1,
     "keep_checkpoint_max": 0,
 }
-
-
-def metrics(output: Path, kind: str) -> list[dict]:
-    lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == kind]
 
 
 @pytest.mark.gate

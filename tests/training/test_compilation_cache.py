@@ -1,10 +1,8 @@
 """What XLA compiled is kept in a folder and used by the next start. CPU, a minute."""
 
 import dataclasses
-import json
 import os
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,56 +15,44 @@ from mlperf_bert.programs import jax_trainer, program
 from mlperf_bert.programs.program import Program, Value, kept
 from tests.helpers import starts
 from tests.training import generated_task
+from tests.training.small_runs import command, metrics
 
-TRAIN = [
-    "--do_train", "--train_batch_size=4", "--num_train_steps=4", "--num_warmup_steps=0", "--seed=7",
-    "--max_seq_length=32", "--max_predictions_per_seq=6", "--log_every_steps=1",
-    "--optimizer=lamb", "--learning_rate=0.001", "--jit_compile=auto",
-]  # fmt: skip
-
-
-@pytest.fixture
-def start(repository, tmp_path):
-    """Trains into a new folder; the cache's name has a space."""
-    generated_task.write_task(tmp_path / "task", **generated_task.SMALL)
-    task, cache = tmp_path / "task", tmp_path / "the cache"
-
-    def start(name: str, *flags: str):
-        given = [
-            f"--bert_config_file={task}/bert_config.json", f"--input_file={task}/train.tfrecord",
-            f"--output_dir={tmp_path / name}", f"--compilation_cache_dir={cache}",
-        ]  # fmt: skip
-        # Not a fork: TensorFlow reads its flags for XLA once in a process.
-        command = [sys.executable, "run_pretraining.py", *TRAIN, *given, *flags]
-        return subprocess.run(command, cwd=repository, capture_output=True, text=True)
-
-    start.cache = cache
-    return start
+TASK = generated_task.SMALL
+FLAGS = {"num_train_steps": 4, "steps_per_update": 1, "log_every_steps": 1, "eval_input_file": ""}
 
 
 def losses(folder) -> list[float]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
+    return [line["loss"] for line in metrics(folder, "train")]
 
 
 @pytest.mark.all
 @pytest.mark.parametrize("runtime, num_entries", [("tensorflow", 11), ("jax", 2)])
-def test_the_second_start_reads_what_the_first_compiled(start, tmp_path, runtime, num_entries):
-    first = start("first", f"--runtime={runtime}")
+def test_the_second_start_reads_what_the_first_compiled(
+    repository, task, tmp_path, runtime, num_entries
+):
+    cache = tmp_path / "the cache"  # whose name has a space
+    flags = {**FLAGS, "runtime": runtime, "jit_compile": "auto", "compilation_cache_dir": cache}
+
+    def start(name: str):
+        # Not a fork: TensorFlow reads its flags for XLA once in a process.
+        words = command(task, tmp_path / name, **flags)
+        return subprocess.run(words, cwd=repository, capture_output=True, text=True)
+
+    first = start("first")
     assert first.returncode == 0, first.stderr
-    entries = {path: path.stat().st_mtime_ns for path in start.cache.glob("*/*")}
+    entries = {path: path.stat().st_mtime_ns for path in cache.glob("*/*")}
     assert len(entries) >= num_entries
-    second = start("second", f"--runtime={runtime}")
+    second = start("second")
     assert second.returncode == 0, second.stderr
-    assert entries == {path: path.stat().st_mtime_ns for path in start.cache.glob("*/*")}
+    assert entries == {path: path.stat().st_mtime_ns for path in cache.glob("*/*")}
     assert "XlaSerializedCacheEntry" not in second.stderr
     assert losses(tmp_path / "first") == losses(tmp_path / "second")
 
     damaged = sorted(entries)[-1]
     damaged.write_bytes(damaged.read_bytes()[:500])
-    third = start("third", f"--runtime={runtime}")
+    third = start("third")
     assert third.returncode == 1 and "Traceback" not in third.stderr
-    assert f"--compilation_cache_dir={start.cache}: if one of its files is damaged" in third.stderr
+    assert f"--compilation_cache_dir={cache}: if one of its files is damaged" in third.stderr
     assert not (tmp_path / "third").exists() or not any((tmp_path / "third").iterdir())
 
 
@@ -80,9 +66,7 @@ def test_the_second_start_reads_what_the_first_compiled(start, tmp_path, runtime
     ],
 )
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, folder, message):
-    given = [f"--{name}={tmp_path}" for name in ("bert_config_file", "input_file", "output_dir")]
-    command = [sys.executable, "run_pretraining.py", *TRAIN, *given]
-    done = starts.run([*command, f"--compilation_cache_dir={folder}"])
+    done = starts.run(command(tmp_path, tmp_path, compilation_cache_dir=folder))
     assert done.returncode == 1 and message in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -28,6 +28,7 @@ from tests.training.small_runs import (
     assert_same_end,
     command,
     kill_at_step,
+    metrics,
     offline_evaluation,
     run_seconds,
     start,
@@ -64,11 +65,6 @@ def by_tensorflow(task, tmp_path_factory) -> Path:
     flags = {"runtime": "tensorflow", "jit_compile": "true", "keep_checkpoint_max": 0}
     starts.run(command(task, output, **flags), check=True)
     return output
-
-
-def metrics(output: Path, kind: str) -> list[dict]:
-    lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == kind]
 
 
 def test_killed_and_stopped_it_goes_on_bitwise_with_every_checkpoint(task, undisturbed, tmp_path):

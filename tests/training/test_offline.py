@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import types
 from contextlib import nullcontext
 from pathlib import Path
@@ -75,33 +74,6 @@ def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     assert "model.ckpt-20" in (output / "checkpoint").read_text()
 
 
-@pytest.mark.all
-def test_waiting_burns_no_cpu(task, tmp_path):
-    """A training that is not there yet: the evaluation waits for it until it is stopped."""
-    output = tmp_path / "out"
-    output.mkdir()
-    evaluator = starts.Start(offline_evaluation(task, output, "--num_train_steps=30"))
-    wanted = "waiting for the checkpoints of a training"
-    waiting.until(lambda: wanted in evaluator.errors(), evaluator)
-    told = evaluator.errors()
-
-    def cpu_seconds() -> float:
-        stat = Path(f"/proc/{evaluator.pid}/stat").read_text()
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / 100
-
-    time.sleep(1)
-    before = cpu_seconds()
-    time.sleep(5)
-    burnt = cpu_seconds() - before
-    evaluator.terminate()
-    _, errors = evaluator.communicate(timeout=300)
-    assert evaluator.returncode == 75
-    [line] = errors.removeprefix(told).splitlines()
-    assert line == "run_pretraining.py: interrupted; run the same command again to resume"
-    assert burnt < 0.5  # of 5 seconds
-
-
 def configuration(task, output, **changed) -> RunConfig:
     config = run_config(
         bert_config_file=str(task / "bert_config.json"),
@@ -151,6 +123,25 @@ def test_of_a_finished_run_the_named_checkpoint_or_all_of_them_once(tmp_path, ca
     assert "nothing new to evaluate" in capsys.readouterr().err
     text = (output / RESULTS_TEXT).read_text().splitlines()
     assert text[0] == "global_step = 30" and text == sorted(text)
+
+
+@pytest.mark.usefixtures("all_alike")
+def test_beside_a_training_it_sleeps_until_there_is_more(tmp_path, monkeypatch, capsys):
+    output, slept, comes = tmp_path / "out", [], iter([[], [0, 10], [], [30]])
+    output.mkdir()  # the training is not there yet
+
+    def sleep(seconds):
+        slept.append(seconds)
+        for step in next(comes):
+            (output / f"model.ckpt-{step}.index").touch()
+
+    monkeypatch.setattr(offline, "time", types.SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(offline, "complete_checkpoints", offline.saved_checkpoints)
+    monkeypatch.setattr(offline, "_is_running", lambda _: True)
+    offline.evaluate_checkpoints(configuration(tmp_path, output))
+    assert [line["step"] for line in lines_of(output)] == [0, 10, 30]
+    assert slept == [offline.SECONDS_BETWEEN_LOOKS] * 4
+    assert capsys.readouterr().err.count("waiting for the checkpoints of a training") == 1
 
 
 def test_no_more_batches_are_evaluated_than_wanted(task, monkeypatch):
