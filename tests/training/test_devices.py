@@ -22,23 +22,26 @@ def tf_config(cluster, kind="worker", index=0) -> dict[str, str]:
 TWO = {"worker": ["a:1", "b:1"]}
 
 
-def test_no_environment_is_a_single_process():
-    assert read_cluster({}) is None
-    assert read_cluster({"TF_CONFIG": "{}"}) is None
-    assert read_cluster(tf_config({"worker": ["a:1"]})) is None
+TFJOB = {"worker": ["w0:2222", "w1:2222"], "chief": ["c:2222"]}
+WITH_CHIEF = ("c:2222", "w0:2222", "w1:2222")
+BRACKETED = ["a:1", "[::1]:22", "[fe80::1%eth0]:3"]
 
 
-def test_workers_of_tf_config():
-    assert read_cluster(tf_config(TWO, index=1)) == Cluster(("a:1", "b:1"), 1)
-    assert not read_cluster(tf_config(TWO, index=1)).is_chief
-    assert read_cluster(tf_config(TWO)).is_chief
-
-
-def test_the_chief_of_a_tfjob_comes_first():
-    job = {"worker": ["w0:2222", "w1:2222"], "chief": ["c:2222"]}
-    addresses = ("c:2222", "w0:2222", "w1:2222")
-    assert read_cluster(tf_config(job, "chief")) == Cluster(addresses, 0)
-    assert read_cluster(tf_config(job, "worker", 1)) == Cluster(addresses, 2)
+@pytest.mark.parametrize(
+    "environment, expected",
+    [
+        ({}, None),
+        ({"TF_CONFIG": "{}"}, None),
+        (tf_config({"worker": ["a:1"]}), None),
+        (tf_config(TWO, index=1), Cluster(("a:1", "b:1"), 1)),
+        (tf_config(TFJOB, "chief"), Cluster(WITH_CHIEF, 0)),
+        (tf_config(TFJOB, "worker", 1), Cluster(WITH_CHIEF, 2)),
+        (tf_config({"worker": BRACKETED}), Cluster(tuple(BRACKETED), 0)),
+    ],
+)
+def test_processes_of_tf_config(environment, expected):
+    assert read_cluster(environment) == expected
+    assert expected is None or expected.is_chief == (expected.index == 0)
 
 
 BAD_CONFIGS = {
@@ -117,11 +120,6 @@ def test_variables_of_slurm_that_do_not_fit_are_told(changed, message):
         read_cluster(slurm(**changed))
     with pytest.raises(ValueError, match=r"not as expected .*SLURM_JOB_ID"):
         read_cluster({k: v for k, v in slurm().items() if k != "SLURM_JOB_ID"})
-
-
-def test_where_a_process_is():
-    addresses = ["a:1", "[::1]:22", "[fe80::1%eth0]:3"]
-    assert read_cluster(tf_config({"worker": addresses})).addresses == tuple(addresses)
 
 
 def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(config, tmp_path):
