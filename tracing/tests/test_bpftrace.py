@@ -1,4 +1,4 @@
-"""The bpftrace programs, and their lines as rows; `test_recorded` has those of a program."""
+"""The bpftrace programs, and their lines as rows; `test_whole` has those of a program."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""strace's lines, made by hand, as rows; `test_recorded` has those of a program."""
+"""strace's lines, made by hand, as rows; `test_whole` has those of a program."""
 
 import subprocess
 import sys

@@ -12,7 +12,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mlperf_bert.data import tfrecord
 from tests.fixtures import lacking
 from tests.helpers import programs, waiting
 from tracing import limits, sweep, sweep_figures, tables
@@ -20,8 +19,11 @@ from tracing.sweep import Point
 from tracing.tests import whole, whole_sweep
 from tracing.tests.conftest import environment, require
 
-EXAMPLE = Path(__file__).parent / "sweep_example" / "run_pretraining.py"
 QUICK = ["--backend=proc"]
+TRAINS = """
+for word; do case $word in --output_dir=*) run=${word#*=};; esac; done
+mkdir "$run"; touch "$run/is_running"; sleep 3
+"""
 
 
 @pytest.fixture
@@ -70,12 +72,9 @@ def test_a_group_limits_what_joins_it():
 @pytest.mark.all
 def test_finished_points_are_kept_and_half_ones_done_again(tmp_path):
     output = tmp_path / "out"
-    (tmp_path / "part-0").write_bytes(tfrecord.frame(bytes(65536 - 16)) * 640)
-    command = [
-        *[sys.executable, "-m", "tracing.sweep", f"--output={output}", "--batch=10,20"],
-        *["--compute=real,sleep", *QUICK, "--", sys.executable, EXAMPLE],
-        *[f"--input_file={tmp_path}/part-*", "--wait_s=3"],
-    ]
+    example = programs.stand_in(tmp_path / "run_pretraining.py", TRAINS)
+    command = [sys.executable, "-m", "tracing.sweep", f"--output={output}", "--batch=10,20"]
+    command += ["--compute=real,sleep", "--step_seconds=1,1", *QUICK, "--", str(example)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     second = output / "points" / "batch-20_real.unfinished"
     waiting.until((second / "run" / "is_running").exists, process)

@@ -1,7 +1,7 @@
 """Everything that a trace leaves and its exports hold, of both tracers, against what is expected.
 
 expected/ was written by `python -m tracing.tests.whole`; what follows from its lines on paper is
-worked out in test_access, test_advice and test_recorded.
+worked out in test_access and test_advice.
 """
 
 import pytest
@@ -16,3 +16,10 @@ def test_a_whole_trace_is_as_expected(tmp_path, backend):
     assert found.keys() == expected.keys()
     for name, text in found.items():
         assert whole.stable(text, tmp_path).splitlines() == expected[name].splitlines(), name
+
+
+def test_every_recorded_line_of_strace_is_the_row_that_is_expected():
+    rows, losses = whole.recorded()
+    assert losses == "nothing was lost"
+    expected = (whole.EXPECTED / "recorded" / "strace.txt").read_text()
+    assert rows.splitlines() == expected.splitlines()

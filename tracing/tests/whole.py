@@ -19,7 +19,7 @@ from google.protobuf import text_format
 from matplotlib.figure import Figure
 
 from mlperf_bert.data import tfrecord
-from tracing import bpftrace, compare, look, outputs, strace, tables
+from tracing import compare, look, outputs, strace, tables
 from tracing.clocks import Alignment, ClockPair
 from tracing.containers import Container
 from tracing.export import OUTPUTS
@@ -391,14 +391,11 @@ def _exported(path: Path) -> str:
     return text
 
 
-def recorded(backend: str) -> tuple[str, str]:
-    """The rows of the lines that were recorded of a small program, and what was lost of them."""
-    lines = (
-        Path(__file__).with_name(f"recorded_{backend}.txt").read_text().splitlines(keepends=True)
-    )
-    parser: strace.Parser | bpftrace.Parser = bpftrace.Parser(folder="/data/example")
-    if backend == "strace":
-        parser = strace.Parser(births=strace.births_in(lines), folder="/data/example")
+def recorded() -> tuple[str, str]:
+    """The rows of strace's lines of a small program, and what was lost of them."""
+    path = Path(__file__).with_name("recorded_strace.txt")
+    lines = path.read_text().splitlines(keepends=True)
+    parser = strace.Parser(births=strace.births_in(lines), folder="/data/example")
     rows = [(table, row) for table, row in parser.parse(lines)]
     first = min((row["opening"] for _, row in rows if row.get("opening") is not None), default=0)
     for _, row in rows:
@@ -432,8 +429,7 @@ def main() -> None:
                 of_sweep = Path(name) / "sweep"
                 _expect("sweep", whole_sweep.parts(of_sweep, summary), of_sweep)
             shutil.rmtree(folder)
-    for backend in ("strace", "bpftrace"):
-        _expect("recorded", [(f"{backend}.txt", recorded(backend)[0])], EXPECTED)
+    _expect("recorded", [("strace.txt", recorded()[0])], EXPECTED)
 
 
 def _expect(name: str, found: Iterable[tuple[str, str]], folder: Path) -> None:
