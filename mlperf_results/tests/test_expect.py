@@ -1,12 +1,14 @@
 """How long a run takes, by published results."""
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mlperf_results import expect
 from mlperf_results.benchmarks import expect_table
-from mlperf_results.expect import Question
+from mlperf_results.expect import COUNT, Interval, Published, Question
 from tests.fixtures import REPOSITORY
 
 
@@ -94,3 +96,40 @@ def test_the_minutes_of_the_command_in_the_readme_are_those_of_its_batch(capsys)
     expect.main(["--accelerator=H100", "--count=8", "--batch=448", "--nodes=1"])
     minutes = re.search(r"minutes to 0.720: (\S+ \(.*?\))", capsys.readouterr().out)[1]
     assert f"8 H100 SXM are expected to need {minutes}" in readme.replace(" minutes (", " (")
+
+
+def test_results_count_once_under_the_submitters_one_name_with_power_that_was_measured(shipped):
+    [found] = [e for e in shipped if e.name == "4.0/smc/1xSMC-H100-SXM-80GB"]
+    example = replace(found, watts=None)
+    again = replace(example, org="A-ac-power", same_logs_as=example.name, watts=6000.0)
+    later = replace(again, org="A-dc-power", watts=5000.0)
+    other = replace(example, org="SUPERMICRO", system="other")
+    bad = [replace(example, division="open"), replace(example, minutes_scored=None, runs=11)]
+    found = Published([example, again, later, other, *bad])
+    assert [(e.org, e.watts) for e in found.entries] == [("smc", 6000.0), ("SUPERMICRO", None)]
+    assert list(found.submitter) == ["supermicro"] * 2
+
+
+def test_energy_is_the_minutes_times_the_measured_power_of_as_many_accelerators(known):
+    of_eight, of_four = (known.expectation(Question("H100 SXM", n)) for n in (8, 4))
+    [measured] = [e.watts for e in known.entries if e.family == "H100 SXM" and e.watts]
+    hours = of_four.minutes.expected / 60
+    assert of_four.kilowatt_hours.expected == pytest.approx(measured / 2 / 1000 * hours)
+    assert of_eight.kilowatt_hours.least < of_eight.kilowatt_hours.expected
+    assert known.expectation(Question("A100 SXM", 8)).kilowatt_hours is None
+
+
+def test_an_interval_is_wider_far_from_all_counts(known):
+    def width(count):
+        rate = known.expectation(Question("H200", count)).samples_per_second
+        return np.log(rate.most / rate.least)
+
+    assert width(48) < width(512) < width(4096)
+    assert width(8) < width(512)
+    rows = np.flatnonzero(np.isin(known.place[:, COUNT], [3, 5]))  # 8 and 32
+    far = [known.doublings(np.log2([count, 1, 1]), rows) for count in (8, 12, 48, 128, 1)]
+    assert far == [1, 1, 1, 2, 3]
+
+
+def test_an_interval_has_three_digits():
+    assert str(Interval(1234.5, 0.01234, 99.96)) == "1,230 (0.0123 to 100)"
