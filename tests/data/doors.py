@@ -37,7 +37,7 @@ def write(path: Path, articles: list[dict[str, str]], **options) -> Path:
     if path.name.endswith(".parquet"):
         pq.write_table(pa.Table.from_pylist(articles), path, **options)
     elif path.name.endswith(".zst"):
-        path.write_bytes(zstandard.compress(lines))
+        path.write_bytes(zstandard.compress(lines[:200]) + zstandard.compress(lines[200:]))
     elif path.name.endswith(".gz"):
         path.write_bytes(gzip.compress(lines[:200]) + gzip.compress(lines[200:]))
     elif path.name.endswith((".jsonl", ".json")):

@@ -42,32 +42,34 @@ def request_of(**flags) -> Request:
     return Request(**defaults | flags)
 
 
-def run(work, **flags) -> subprocess.CompletedProcess:
-    return starts.run(command(work, **flags))
+def run(work, *, check: bool = False, **flags) -> subprocess.CompletedProcess:
+    return starts.run(command(work, **flags), check=check)
 
 
-def clean_up(script: str, *words, folder=REPOSITORY, **environment) -> subprocess.CompletedProcess:
+def clean_up(
+    script: str, *words, folder=REPOSITORY, check: bool = False, **environment
+) -> subprocess.CompletedProcess:
     """Runs one of cleanup_scripts/, or a stage without a script, in a folder, with this Python."""
     path = REPOSITORY / "cleanup_scripts" / script
     command = [sys.executable, path] if script.endswith(".py") else [path]
     if not path.exists():
         command = [sys.executable, path.with_name("clean_up.py"), script]
     given = {**os.environ, "PYTHON": sys.executable, **environment}
-    return programs.run(*command, *words, cwd=folder, env=given, timeout=600)
+    return programs.run(*command, *words, cwd=folder, env=given, timeout=600, check=check)
 
 
 def clean_up_sample(shared, work, pattern) -> dict:
     """Cleans a copy of the real sample, whose results are those of the reference: its figures."""
     golden = json.loads((shared / "golden" / "data.json").read_text())
-    done = clean_up(
+    clean_up(
         "process_wiki.sh",
         pattern,
         folder=work,
+        check=True,
         PUNKT=str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
         NUM_TEST_ARTICLES=str(golden["separation"]["num_test_articles"]),
         BLOCK_SIZE=str(golden["gather"]["block_size_mb"]),
     )
-    assert done.returncode == 0, done.stderr
     found = {path.name: md5(path) for path in (work / "results").glob("*[!n]")}
     assert found == golden["results_md5"]
     return golden

@@ -94,19 +94,6 @@ def process_wiki(folder, punkt, pattern, **environment):
     return results_in(folder)
 
 
-@pytest.mark.gate
-def test_the_same_parts_through_every_door(tmp_path, punkt):
-    results = {}
-    for door in ("", *doors.DOCUMENTS):
-        folder = tmp_path / f"door{door}"
-        folder.mkdir()
-        for number in range(5):
-            doors.write(folder / f"wiki_0{number}{door}", generated(number))
-        results[door] = process_wiki(folder, punkt, f"wiki_??{door}")
-    assert len(results[""]) > 4
-    assert all(found == results[""] for found in results.values())
-
-
 def ended(script, *flags, **environment) -> tuple[int, str]:
     """Exit code and the last line of a script."""
     done = clean_up(script, *flags, **environment)
@@ -265,21 +252,27 @@ def hub(tmp_path) -> tuple[Path, dict[str, str]]:
     return folder, {"PYTHONPATH": str(tmp_path / "modules")}
 
 
-@pytest.mark.all
-def test_files_on_hugging_face(tmp_path, hub, punkt):
-    folder, environment = hub
-    for number in range(2):
-        doors.write(folder / f"train-{number}.parquet", generated(number))
-        doors.write(tmp_path / f"train-{number}.parquet", generated(number))
-    results = []
-    for index, place in enumerate((str(tmp_path), "hf://datasets/owner/name")):
-        work = tmp_path / f"work {index}"
-        work.mkdir()
-        text = {"TEXT_DIR": "the text"} if index else {}
-        pattern = f"{place}/train-*.parquet"
-        results.append(process_wiki(work, punkt, pattern, **environment, **text))
-    assert results[0] == results[1] and len(results[0]) > 3
-    assert not list(folder.glob("*.parquet.*"))
+@pytest.mark.gate
+def test_the_same_parts_through_every_door_also_from_hugging_face(tmp_path, hub, punkt):
+    there, environment = hub
+    results = {}
+    for door in ("", *doors.DOCUMENTS, "hub"):
+        folder = tmp_path / f"work {door}"
+        folder.mkdir()
+        for number in range(5):
+            if door == "hub":
+                doors.write(there / f"wiki_0{number}.parquet", generated(number))
+            else:
+                doors.write(folder / f"wiki_0{number}{door}", generated(number))
+        if door == "hub":
+            text = {"TEXT_DIR": "the text"} | environment
+            pattern = "hf://datasets/owner/name/wiki_*.parquet"
+        else:
+            text, pattern = {}, f"wiki_??{door}"
+        results[door] = process_wiki(folder, punkt, pattern, **text)
+    assert len(results[""]) > 4
+    assert all(found == results[""] for found in results.values())
+    assert not list(there.glob("*.parquet.*"))
 
 
 @pytest.mark.all

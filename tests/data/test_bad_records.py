@@ -237,21 +237,9 @@ def test_files_of_an_evaluation_are_looked_at_counted_and_named_too(readers, tmp
         checked.input_of(files, LIMITS, eval_files=evaluation),
     ):
         list(pipeline.evaluation_batches(evaluation, LIMITS, batch_size=4))
-    (tmp_path / "eval-0").write_bytes(spoilt[-1])
-    with (
-        pytest.raises(tfrecord.BadRecord, match="eval-0: record 0 at byte 0 holds 77 in input_ids"),
-        checked.input_of(files, LIMITS, eval_files=evaluation),
-    ):
-        pytest.fail("batches would be drawn")
-
-
-def test_the_first_record_is_looked_at_before_all_else(readers):
-    framed = framed_examples()
-    framed[0] = tfrecord.frame(ints("input_ids", 77))
-    framed[-1] = framed[-1][:-1]  # damage of the lengths, which are looked at too
-    write(readers, *framed)
-    with (
-        pytest.raises(tfrecord.BadRecord, match="record 0 at byte 0 holds 77 in input_ids"),
-        checked.input_of([str(readers.path)], LIMITS),
-    ):
-        pytest.fail("batches would be drawn")
+    # The first record is looked at before all else, as the lengths, which are damaged too.
+    (tmp_path / "eval-0").write_bytes(spoilt[-1] + spoilt[0][:-1])
+    refusal = pytest.raises(tfrecord.BadRecord, match="eval-0: record 0 at byte 0 holds 77 in inp")
+    for given in ((files, evaluation), (evaluation, ())):
+        with refusal, checked.input_of(given[0], LIMITS, eval_files=given[1]):
+            pytest.fail("batches would be drawn")

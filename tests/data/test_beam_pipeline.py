@@ -18,9 +18,8 @@ def contents(folder) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("options", [DIRECT, f"{DIRECT} --direct_num_workers=2"])
 def test_the_direct_runner_makes_the_same_bytes(work, options):
-    assert run(work, output_dir=work / "pool").returncode == 0
-    done = run(work, beam_options=options)
-    assert done.returncode == 0, done.stderr
+    run(work, output_dir=work / "pool", check=True)
+    done = run(work, beam_options=options, check=True)
     assert "3 parts made" in done.stdout
     assert contents(work / "out") == contents(work / "pool")
     (work / "out" / "part-1").unlink()

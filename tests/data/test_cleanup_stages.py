@@ -101,7 +101,7 @@ def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
     given, made = tmp_path / "a b", tmp_path / "c"
     (tmp_path / "raw").write_bytes(wiki_text(0).encode())
     wiki.write_stage_1(tmp_path / "raw", given)
-    assert clean_up("clean.sh", given, made).returncode == 0
+    clean_up("clean.sh", given, made, check=True)
     assert md5(made) == GENERATED[0].split()[2]
 
 
@@ -127,8 +127,7 @@ def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, pun
     words = []
     for name in ("cleanup_file.py", "clean.py", "do_sentence_segmentation.py"):
         words += [name, f"--data={tmp_path}/wiki_??", "--nworker=2", "--"]
-    done = clean_up("clean_up.py", *words[:-1], f"--punkt={punkt}")
-    assert done.returncode == 0, done.stderr
+    clean_up("clean_up.py", *words[:-1], f"--punkt={punkt}", check=True)
     results = [Path(f"{name}.3").read_text() for name in (one, other)]
     wiki.write_stage_1(one, f"{one}.1")
     wiki.write_stage_2(f"{one}.1", f"{one}.2")
@@ -344,10 +343,6 @@ def after(seconds: float) -> float:
     return seconds
 
 
-def kill_oneself() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_little_text_starts_no_process(tmp_path, monkeypatch):
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"x" * 100)
@@ -374,7 +369,7 @@ def test_a_worker_that_is_killed_is_named(monkeypatch):
         lacking("no processes of workers can be had here: /dev/shm is not writable")
     message = "split: a worker was killed, perhaps for lack of memory; lower --nworker"
     with pytest.raises(ValueError, match=message):
-        stages.run(kill_oneself, [()] * 3, num_workers=2, description="split")
+        stages.run(signal.raise_signal, [(signal.SIGKILL,)] * 3, num_workers=2, description="split")
 
 
 def test_after_a_failure_what_has_not_begun_is_dropped():

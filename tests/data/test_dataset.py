@@ -40,17 +40,15 @@ ALL_FILES = {"part-0", "part-1", "part-2", "provenance.json"}
 
 @pytest.mark.gate
 def test_each_part_is_what_it_is_alone(work):
-    done = run(work)
-    assert done.returncode == 0, done.stderr
+    done = run(work, check=True)
     assert visible(work / "out") == ALL_FILES
     for name, (_, part) in parts_of(work).items():
         one = {"input_file": work / name, "output_file": work / "one"}
-        alone = run(work, **one, output_dir=None, nworker=None)
-        assert alone.returncode == 0, alone.stderr
+        run(work, **one, output_dir=None, nworker=None, check=True)
         assert (work / "one").read_bytes() == (work / "out" / name).read_bytes()
         assert part.examples == tfrecord.count_records(work / "one")
     assert "3 parts made" in done.stdout and "2,414,421" in done.stdout
-    assert run(work, verify=True).returncode == 0
+    run(work, verify=True, check=True)
     done = run(work, output_dir=work / "few", examples_per_part=7)
     assert done.returncode == 0 and "not fit for a submission" in done.stdout
     for name in parts_of(work):
@@ -288,7 +286,7 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
     message = fails(run(work))
     assert f"1 of 3 parts failed, run again: part-1: {work}/out/part-1: another process" in message
     worker.kill()
-    assert run(work).returncode == 0
+    run(work, check=True)
     assert visible(work / "out") == ALL_FILES
 
 
@@ -366,9 +364,9 @@ def test_killed_at_any_moment_a_rerun_ends_as_an_undisturbed_run(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())
     for number in range(NUM_PARTS):
         (tmp_path / f"part-{number:02}").write_bytes(sentences(number).encode() * 4)
-    assert run(tmp_path, output_dir=tmp_path / "warm").returncode == 0  # imports and compiles
+    run(tmp_path, output_dir=tmp_path / "warm", check=True)  # imports and compiles
     started = time.monotonic()
-    assert run(tmp_path, output_dir=tmp_path / "calm").returncode == 0
+    run(tmp_path, output_dir=tmp_path / "calm", check=True)
     duration = time.monotonic() - started
     rng = random.Random(1)
     num_killed = 0
@@ -381,8 +379,7 @@ def test_killed_at_any_moment_a_rerun_ends_as_an_undisturbed_run(tmp_path):
         if rng.random() < 0.5 and (tmp_path / "out").is_dir():
             _lose_some_parts(rng, tmp_path / "out")
     assert num_killed >= 5
-    done = run(tmp_path)
-    assert done.returncode == 0, done.stderr
+    run(tmp_path, check=True)
     calm, out = tmp_path / "calm", tmp_path / "out"
     assert (out / provenance.NAME).read_bytes() == (calm / provenance.NAME).read_bytes()
     assert visible(out) == visible(calm)

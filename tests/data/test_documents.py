@@ -7,9 +7,7 @@ import pytest
 import zstandard
 
 from mlperf_bert.data import documents, stages
-from tests.data.making import clean_up
 
-SCRIPT = "do_sentence_segmentation.py"
 TEXTS = [
     "It rains. He stays in.\nDr. No left.",
     "",
@@ -24,17 +22,10 @@ def json_lines(texts=TEXTS) -> bytes:
     return b"".join(json.dumps({"text": text, "id": 1}).encode() + b"\n" for text in texts)
 
 
-def test_all_forms_give_the_lines_of_stage_3(tmp_path, punkt):
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    frames = zstandard.compress(json_lines(TEXTS[:2])) + zstandard.compress(json_lines(TEXTS[2:]))
-    (folder / "a.jsonl").write_bytes(json_lines())
-    (folder / "b.jsonl.zst").write_bytes(zstandard.compress(json_lines()))
-    (folder / "c.jsonl.zst").write_bytes(frames)
-    result = clean_up(SCRIPT, f"--data={folder}/*", f"--punkt={punkt}")
-    assert result.returncode == 0, result.stderr
-    for name in ("a.jsonl", "b.jsonl.zst", "c.jsonl.zst"):
-        assert (folder / f"{name}.3").read_text(encoding="utf-8") == EXPECTED
+def test_documents_give_the_lines_of_stage_3(tmp_path, punkt):
+    (tmp_path / "a.jsonl").write_bytes(json_lines())
+    documents.write_stage_3(f"{tmp_path}/a.jsonl", f"{tmp_path}/a.3", punkt)
+    assert (tmp_path / "a.3").read_text(encoding="utf-8") == EXPECTED
 
 
 def test_articles_of_two_files_stay_apart_in_a_part(tmp_path, punkt):

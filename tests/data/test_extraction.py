@@ -332,8 +332,7 @@ def test_the_text_is_that_of_the_real_program(version, program, python, tmp_path
     dump = tmp_path / "a dump.xml.bz2"
     dump.write_bytes(bz2.compress(generated.dump(version=version).encode()))
     words = [dump, "--today=2020-01-20", f"--wikiextractor={program}"]
-    done = clean_up("extract_wiki.sh", *words, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = clean_up("extract_wiki.sh", *words, folder=tmp_path, check=True)
     assert done.stdout == "text: 4 articles in 1 files, today is 2020-01-20\n"
     assert (tmp_path / "text/AA/wiki_00").read_text() == RECORDED
 
@@ -346,8 +345,7 @@ def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
     (tmp_path / "dump.xml").write_bytes(content)
     (tmp_path / "dump.xml.bz2").write_bytes(bz2.compress(content))
     words = ["--today=2020-01-20", f"--wikiextractor={program.parent}", "--nworker=3"]
-    done = clean_up("extract_wiki.sh", "dump.xml", *words, "--out_dir=xml", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    clean_up("extract_wiki.sh", "dump.xml", *words, "--out_dir=xml", folder=tmp_path, check=True)
     assert digests(tmp_path / "xml") == RECORDED_MD5
     words[-1] = "--nworker=1"
     command = [repository / "cleanup_scripts/extract_wiki.sh", "dump.xml.bz2", *words]
@@ -355,8 +353,7 @@ def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
         begun = (tmp_path / "text/AA/wiki_00").exists
         waiting.until(begun, running, every_seconds=0.005)
         running.send_signal(signal.SIGKILL)
-    done = clean_up("extract_wiki.sh", "dump.xml.bz2", *words, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    clean_up("extract_wiki.sh", "dump.xml.bz2", *words, folder=tmp_path, check=True)
     assert digests(tmp_path / "text") == RECORDED_MD5
 
 
@@ -371,8 +368,7 @@ def test_a_dump_of_the_sample_s_text_gives_the_sample_s_files(program, python, s
     ]
     dump = tmp_path / "sample.xml"
     dump.write_text(generated.head() + "".join(pages) + "</mediawiki>\n")
-    done = clean_up("extract_wiki.sh", dump, f"--wikiextractor={program}", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    clean_up("extract_wiki.sh", dump, f"--wikiextractor={program}", folder=tmp_path, check=True)
     found = {path.name: path.read_text() for path in (tmp_path / "text").glob("AA/*")}
     assert found.keys() == sample.keys()
     for name, content in sample.items():

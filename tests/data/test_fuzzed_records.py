@@ -1,6 +1,6 @@
 """Mutated TFRecords through picking, training and evaluation: taken, or refused in one line. CPU.
 
-Seeded: the same files every time. More of them under the marker `soak`.
+Seeded: the same files every time.
 """
 
 import collections
@@ -22,7 +22,6 @@ from tests.data.hostile_records import (
 from tests.helpers.fuzzing import seeded
 
 RECORDS = [serialize(features_of(example)) for example in valid_examples()]
-SECONDS_UNTIL_IT_HANGS = 120
 # Words with which an error says how to go on.
 REMEDIES = (
     "make it again",
@@ -66,38 +65,26 @@ def files(draw) -> bytes:
     return draw(other_bytes(data)) if draw(st.integers(0, 3)) == 0 else data
 
 
-def check(readers: Readers, data: bytes, ends: collections.Counter) -> None:
-    """What must hold of every file."""
-    readers.path.write_bytes(data)
-    for reader in READERS:
-        readers.picked.write_bytes(b"as it was")
-        faulthandler.dump_traceback_later(SECONDS_UNTIL_IT_HANGS, exit=True)
-        said = readers.refusal(reader)
-        faulthandler.cancel_dump_traceback_later()
-        ends[reader, "taken" if said is None else "refused"] += 1
-        left = {path.name for path in readers.path.parent.iterdir()} - {provenance.NAME}
-        assert left == {"part", "picked"}
-        if said is not None:
-            assert readers.picked.read_bytes() == b"as it was"
-            assert str(readers.path) in said and len(said.splitlines()) == 1, said
-            assert said.isprintable() and any(words in said for words in REMEDIES), said
-
-
-def fuzz(readers: Readers, num_files: int) -> collections.Counter:
-    """Checks so many files; (reader, taken or refused) -> how often."""
-    ends = collections.Counter()
-
-    @seeded(num_files)
-    @given(files())
-    def run(data):
-        check(readers, data, ends)
-
-    run()
-    print(num_files, "files:", dict(ends))
-    return ends
-
-
 @pytest.mark.all
 def test_mutated_files_are_taken_or_refused(tmp_path):
-    ends = fuzz(Readers(tmp_path), 100)
+    readers, ends = Readers(tmp_path), collections.Counter()
+
+    @seeded(100)
+    @given(files())
+    def run(data):
+        readers.path.write_bytes(data)
+        for reader in READERS:
+            readers.picked.write_bytes(b"as it was")
+            faulthandler.dump_traceback_later(120, exit=True)
+            said = readers.refusal(reader)
+            faulthandler.cancel_dump_traceback_later()
+            ends[reader, "taken" if said is None else "refused"] += 1
+            left = {path.name for path in tmp_path.iterdir()} - {provenance.NAME}
+            assert left == {"part", "picked"}
+            if said is not None:
+                assert readers.picked.read_bytes() == b"as it was"
+                assert str(readers.path) in said and len(said.splitlines()) == 1, said
+                assert said.isprintable() and any(words in said for words in REMEDIES), said
+
+    run()
     assert min(ends[reader, end] for reader in READERS for end in ("taken", "refused")) > 10

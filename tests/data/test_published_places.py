@@ -131,8 +131,7 @@ def test_one_command_and_no_option_brings_what_a_run_needs(there, repository, tm
     table.write_text(json.dumps({f.path: (f.size_bytes, f.md5, f.place.base_url) for f in files}))
     text = STAND_IN.format(python=sys.executable, repository=str(repository), table=str(table))
     python = programs.stand_in(tmp_path / "python", text)
-    done = clean_up("download_and_uncompress.sh", folder=tmp_path, PYTHON=str(python))
-    assert done.returncode == 0, done.stderr
+    clean_up("download_and_uncompress.sh", folder=tmp_path, PYTHON=str(python), check=True)
     wiki = tmp_path / "wiki"
     expected = {file.path for name in ("config", "tf1", "text") for file in published.GROUPS[name]}
     assert {path for path in expected if (wiki / path).read_bytes() == whole[path]} == expected

@@ -38,18 +38,12 @@ def measured(browser, site, profile, name: str, frame: str, width: int, *options
     folder, address, requests = site
     (folder / f"frame_{width}.html").write_text(frame.replace("WIDTH", str(width)))
     requests.clear()
-    words = ["--dump-dom", "--window-size=1300,9000", *options]
-    dom, console = look(browser, profile, f"{address}/frame_{width}.html", *words)
-    assert set(requests) == {f"/frame_{width}.html", f"/{name}.html"}
-    title = re.search(r"<title>(.*)</title>", dom)
-    assert title, dom[:2000]
-    return title[1], console
-
-
-def look(browser, profile, address, *options):
-    """Run the browser over a page; return its DOM and what came on its console."""
     words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     words += ["--disable-background-networking", "--enable-logging=stderr"]
-    words += ["--virtual-time-budget=5000", f"--user-data-dir={profile}", *options, address]
+    words += ["--virtual-time-budget=5000", f"--user-data-dir={profile}", "--dump-dom"]
+    words += ["--window-size=1300,9000", *options, f"{address}/frame_{width}.html"]
     done = programs.run(browser, *words, timeout=120, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert set(requests) == {f"/frame_{width}.html", f"/{name}.html"}
+    title = re.search(r"<title>(.*)</title>", done.stdout)
+    assert title, done.stdout[:2000]
+    return title[1], [line for line in done.stderr.splitlines() if "CONSOLE" in line]
