@@ -70,9 +70,10 @@ def test_a_complete_part_needs_no_byte_more_and_one_of_another_file_is_dropped(
 
 
 def test_wrong_bytes_are_refused_and_not_kept(server, tmp_path):
-    server.plan = ["wrong bytes"]
-    with pytest.raises(ValueError, match=r"not the published file \(MD5 \w+, published is"):
-        fetch(server, tmp_path / "vocab.txt")
+    server.plan = ["wrong bytes"] * 2
+    for file in (PUBLISHED, PublishedFile("vocab.txt", None, MD5)):
+        with pytest.raises(ValueError, match=r"not the published file \(MD5 \w+, published is"):
+            fetch(server, tmp_path / "vocab.txt", file)
     server.files["/vocab.txt"] = CONTENT[:-1]
     with pytest.raises(ValueError, match=r"not the published file \(511,999 bytes, published are"):
         fetch(server, tmp_path / "vocab.txt")

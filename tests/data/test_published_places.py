@@ -162,14 +162,6 @@ def test_a_second_call_and_check_only_ask_nobody(there, run, tmp_path):
     assert there.requests == []
 
 
-def test_the_archive_of_the_text_is_checked_by_its_md5(there, run, tmp_path):
-    there.files[f"/processed_dataset/{TEXT}"] = packed(*(TEXTS | {"eval.md5": b"other\n"}).items())
-    code, _, errors = run("text")
-    place = f"{there.url}/processed_dataset/{TEXT}"
-    assert code == 1 and f"{place}: not the published file (MD5" in errors
-    assert not (tmp_path / "wiki" / TEXT).exists() and not (tmp_path / "wiki" / "results").exists()
-
-
 def answer(status: str, body: str = "", **headers: str) -> str:
     lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([f"raw HTTP/1.1 {status}", *lines, f"Content-Length: {len(body)}", "", body])

@@ -163,7 +163,7 @@ def test_a_counter_that_begins_again_or_is_lost_is_no_figure(tmp_path, clock):
         assert value["joules"] is None and Energy.from_event(value, metadata) == found
 
 
-def test_what_is_not_there_is_said_and_what_would_help(tmp_path):
+def test_what_is_not_there_is_said_and_what_would_help(tmp_path, monkeypatch):
     class NoDriver(Nvml):
         def nvmlInit(self):
             raise self.NVMLError("NVML Shared Library Not Found")
@@ -186,18 +186,13 @@ def test_what_is_not_there_is_said_and_what_would_help(tmp_path):
     assert there == "of the GPUs; of the chief's host alone, out of 4"
     assert plan(power_watts=1.5, num_hosts=4) == "of the system; at the given 1.5 W"
 
-
-def test_files_that_only_root_may_read(tmp_path, monkeypatch):
     def read_text(path, read=Path.read_text, **options):
         if path.name == "energy_uj":
             raise PermissionError  # to root no file is closed
         return read(path, **options)
 
-    folder = zones(tmp_path / "powercap")
     monkeypatch.setattr(Path, "read_text", read_text)
-    assert energy.meter(rapl=folder).plan == (
-        "unknown (RAPL is readable for root only; give --power_watts)"
-    )
+    assert plan(rapl=rapl) == unknown("RAPL is readable for root only")
 
 
 @pytest.mark.parametrize("content", [None, "", "many\n"])

@@ -169,22 +169,18 @@ def test_a_log_has_one_run(log, path):
 
 
 def test_two_runs_in_one_process_do_not_mix(tmp_path):
-    first = MlperfLog(tmp_path / "first.txt")
-    second = MlperfLog(tmp_path / "second.txt")
+    first, second = MlperfLog(tmp_path / "first.txt"), MlperfLog(tmp_path / "second.txt")
     initialise(first, seed=1)
     initialise(second, seed=2)
-    with second.run() as run:
-        run.samples = 2
-        run.succeed()
-    with first.run() as run:
-        run.samples = 1
-        run.succeed()
-    first.commit()
-    second.commit()
-    first_records, second_records = read_log(first.path), read_log(second.path)
-    assert len(first_records) == len(second_records)
-    assert values(first_records, "seed") == values(first_records, "train_samples") == [1]
-    assert values(second_records, "seed") == values(second_records, "train_samples") == [2]
+    for samples, log in ((2, second), (1, first)):
+        with log.run() as run:
+            run.samples = samples
+            run.succeed()
+        log.commit()
+    for number, log in ((1, first), (2, second)):
+        records = read_log(log.path)
+        assert values(records, "seed") == values(records, "train_samples") == [number]
+    assert len(read_log(first.path)) == len(read_log(second.path))
 
 
 def test_file_gets_its_name_at_commit_and_writing_goes_on(path):
