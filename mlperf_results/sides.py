@@ -277,9 +277,14 @@ def _parsed(content: dict) -> Side:
     for run in content["runs"]:
         joules, samples = dict(run["joules"] or {}), run["samples_to_converge"]
         seconds = run["seconds"]
-        for value in (run["minutes"], 1 if samples is None else samples, *joules.values()):
-            if type(value) not in (int, float) or not _LEAST < value < _MOST:
-                raise ValueError(f"{value!r:.80} is not a number above 0")
+        # A counter may have stood still: only the sum of joules is above 0.
+        above_0 = [run["minutes"], 1 if samples is None else samples]
+        above_0 += [sum(joules.values())] if joules else []
+        for value in (*above_0, *joules.values()):
+            if type(value) not in (int, float) or not 0 <= value < _MOST:
+                raise ValueError(f"{value!r:.80} is not a number of at least 0")
+        if min(above_0) < _LEAST:
+            raise ValueError(f"{min(above_0)!r:.80} is not a number above 0")
         if seconds is not None and ledger.from_fields(ledger.as_fields(dict(seconds))) is None:
             raise ValueError("seconds are not those of the ledger")
         runs[str(run["name"])] = RunResult(

@@ -262,22 +262,19 @@ def _make_in_processes(
             progress.advance(sizes[number])
             state = "failed" if isinstance(result, str) else "done"
             progress.line(f"{names[number]}: {state}, {left} to go")
+            if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
+                # The others would fail too; those that have begun go on, and are recorded.
+                pool.shutdown(wait=False, cancel_futures=True)
             yield names[number], result
 
 
 def made_or_why(
     input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
 ) -> Made | str:
-    """A part, or why it failed: an error of one part does not end the others.
-
-    Raises:
-      OSError: the disk is full, for the others too.
-    """
+    """A part, or why it failed: an error of one part does not end the others."""
     try:
         return make_part(input_path, output, tokenizer, config)
     except (ValueError, OSError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise
         return as_lines(error)
 
 

@@ -1,4 +1,4 @@
-"""How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
+"""How a stage or a data set runs: one function per file, many at once, all or a clear error."""
 
 import concurrent.futures
 import contextlib
@@ -187,6 +187,8 @@ def as_they_end(
 ) -> Generator[tuple[int, Any], None, None]:
     """Calls `function(*job)` for every job in a pool; yields the number and the result of each.
 
+    Where the caller shuts the pool down, calls not yet begun are left out.
+
     Raises:
       ValueError: a worker was killed.
       Whatever the first failing call raises; calls not yet begun are dropped.
@@ -195,7 +197,8 @@ def as_they_end(
         numbers = {pool.submit(function, *job): number for number, job in enumerate(jobs)}
         try:
             for future in concurrent.futures.as_completed(numbers):
-                yield numbers[future], future.result()
+                if not future.cancelled():
+                    yield numbers[future], future.result()
         except concurrent.futures.BrokenExecutor as error:
             raise ValueError(
                 f"{description}: a worker was killed, perhaps for lack of memory; lower --nworker "

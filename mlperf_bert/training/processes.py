@@ -56,6 +56,7 @@ def _from_tf_config(text: str) -> Cluster:
     try:
         described = json_text.parse_object(text)
         jobs, task = described.get("cluster") or {}, described.get("task") or {}
+        jobs = {job: list(addresses) for job, addresses in jobs.items()}
         if not jobs:
             return Cluster((), 0)
         if foreign := sorted(jobs.keys() - {"chief", "master", "worker"}):
@@ -70,8 +71,10 @@ def _from_tf_config(text: str) -> Cluster:
             )
         addresses = tuple(jobs[job][number] for job, number in tasks)
         for address in addresses:
-            if not _is_address(address) or addresses.count(address) > 1:
-                raise ValueError(f"{address!r:.80} is not the host:port of one process alone")
+            if not _is_address(address):
+                raise ValueError(f"{address!r:.80} is not host:port")
+            if addresses.count(address) > 1:
+                raise ValueError(f"{address} stands twice: give every process its own port")
     except (ValueError, AttributeError, TypeError, LookupError, OverflowError) as error:
         raise ValueError(
             f"TF_CONFIG is not as expected ({error}); it should look like {_EXAMPLE}"
@@ -106,8 +109,9 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
                 "in SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE"
             )
     except (KeyError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(
-            f"Slurm's variables are not as expected ({error}); start the processes with srun and "
+            f"Slurm's variables are not as expected ({reason}); start the processes with srun and "
             "its block distribution, or set TF_CONFIG"
         ) from error
     return Cluster(addresses, task)

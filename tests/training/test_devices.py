@@ -50,22 +50,23 @@ BAD_CONFIGS = {
     "an index that is not a number": (tf_config(TWO, index="x"), r"is not as expected"),
     "a host twice": (
         tf_config({"worker": ["a:1", "a:1"]}),
-        r"'a:1' is not the host:port of one process",
+        r"a:1 stands twice: give every process its own port",
     ),
     "a host in two jobs": (
         tf_config({"chief": ["a:1"], "worker": ["a:1"]}),
-        r"'a:1' is not the host:port of one",
+        r"a:1 stands twice: give every process its own port",
     ),
-    "no port": (tf_config({"worker": ["a", "b:1"]}), r"'a' is not the host:port of one"),
+    "no port": (tf_config({"worker": ["a", "b:1"]}), r"'a' is not host:port"),
+    "a table of hosts": (tf_config({"worker": {"0": "a:1"}}), r"'0' is not host:port"),
     "an IPv6 address without brackets": (
         tf_config({"worker": ["::1:1", "b:1"]}),
-        r"'::1:1' is not the host:port",
+        r"'::1:1' is not host:port",
     ),
     "a port too high": (
         tf_config({"worker": ["a:65536", "b:1"]}),
-        r"'a:65536' is not the host:port",
+        r"'a:65536' is not host:port",
     ),
-    "a number": (tf_config({"worker": [1, "b:1"]}), r"1 is not the host:port"),
+    "a number": (tf_config({"worker": [1, "b:1"]}), r"1 is not host:port"),
     "a list as kind": (tf_config(TWO, kind=[]), r"is \[\] 0, which is not in its cluster"),
     "an infinite index": (tf_config(TWO, index=float("inf")), r"is not as expected"),
     "nested deeply": ({"TF_CONFIG": "[" * 100_000}, r"not JSON \(nested too deeply\)"),
@@ -118,7 +119,7 @@ def test_tasks_of_slurm():
 def test_variables_of_slurm_that_do_not_fit_are_told(changed, message):
     with pytest.raises(ValueError, match=message):
         read_cluster(slurm(**changed))
-    with pytest.raises(ValueError, match=r"not as expected .*SLURM_JOB_ID"):
+    with pytest.raises(ValueError, match=r"not as expected \('SLURM_JOB_ID' is missing\)"):
         read_cluster({k: v for k, v in slurm().items() if k != "SLURM_JOB_ID"})
 
 
