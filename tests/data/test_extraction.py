@@ -151,12 +151,12 @@ def test_an_extraction_that_failed_goes_on_behind_its_last_file(
     monkeypatch.setattr(extraction, "_AT_ONCE_BYTES", 1000)  # two pages
     folder = tmp_path / "text"
     with pytest.raises(ValueError, match=r"failed with exit code .*wikiextractor\.log; repeat"):
-        extract(dump_of("a", "b", "c", "d", title), folder)
+        extract(dump_of("a", "fail", "b", "c", "d", title), folder)
     assert list(files_in(folder)) == ["AA/wiki_00"]
     first = (folder / "AA/wiki_00").stat()
-    extract(dump_of("a", "b", "c", "d", "fine"[: len(title)]), folder, today=None)
+    extract(dump_of("a", "fail", "b", "c", "d", "fine"[: len(title)]), folder, today=None)
     assert (folder / "AA/wiki_00").stat() == first
-    extract(dump_of("a", "b", "c", "d", "fine"[: len(title)]), tmp_path / "at once")
+    extract(dump_of("a", "fail", "b", "c", "d", "fine"[: len(title)]), tmp_path / "at once")
     assert files_in(folder) == files_in(tmp_path / "at once")
     assert provenance.read(folder) == provenance.read(tmp_path / "at once")
 
