@@ -180,33 +180,3 @@ def test_variables_that_change_are_read_from_what_tensorflow_says():
     found = stablehlo._replaced_inputs({"mhlo.input_output_alias": text})
     assert found == {1: 8, 0: 3, 10: 12}
     assert stablehlo._replaced_inputs({}) == {}
-
-
-@pytest.mark.parametrize(
-    "normalization, loss, weight",
-    [("global", 2005.0, 960.0), ("replica_sum", 503.0, 960.0), ("replica_mean", 503.0, 980.0)],
-)
-def test_two_devices_add_up_or_average_losses_and_gradients(
-    monkeypatch, normalization, loss, weight
-):
-    """Of the whole batch's counts, or of each device's own."""
-
-    def backward(values):
-        own = values["masked_lm_weights"].sum()
-        loss = own / values["num_predictions"] + own + 100 * values["num_examples"]
-        return [loss, 10 * own], {}
-
-    def change(values):
-        return [], {"weight": values["weight"] - values["gradient"]}
-
-    monkeypatch.setattr(jax_step, "function", lambda part, platform: part.call)
-    outputs = [{"name": "losses"}, {"name": "gradient"}]
-    parts = (
-        SimpleNamespace(call=backward, entry={"num_examples": 5, "outputs": outputs}),
-        SimpleNamespace(call=change, entry={}),
-    )
-    step = jax_step.many_devices(*parts, normalization=normalization)
-    on_two = jax.vmap(step, in_axes=(None, 0), axis_name=jax_step.EACH)
-    batch = {"masked_lm_weights": np.array([[1.0, 0.0], [1.0, 2.0]], np.float32)}
-    losses, state = on_two({"weight": np.float32(1000)}, batch)
-    assert losses.tolist() == [loss, loss] and state["weight"].tolist() == [weight, weight]

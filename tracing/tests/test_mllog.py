@@ -112,9 +112,10 @@ def test_dlios_step_takes_what_it_computes_not_what_it_waits_for():
 
 def test_without_a_ledger_a_block_stands_still_for_the_checkpoints_within_it():
     lines = [line for line in SAVED_WHILE_TRAINING if line[0] != "tracked_stats"]
-    events, spans = tables(
-        ("checkpoint_start", 6, None, {}), ("checkpoint_stop", 11, None, {}), *lines
-    )
+    # The first one is over before the block begins.
+    saved = [("checkpoint_start", 2), ("checkpoint_stop", 5)]
+    saved += [("checkpoint_start", 6), ("checkpoint_stop", 11)]
+    events, spans = tables(*((key, seconds, None, {}) for key, seconds in saved), *lines)
     assert list(mllog.blocks(events, spans)) == [mllog.Block(10 * 10**9, 20 * 10**9, 50, {}, 1 + 2)]
     not_ended = tables(("block_start", 10, None, {"first_epoch_num": 50}))
     assert list(mllog.blocks(*not_ended)) == [mllog.Block(10 * 10**9, 100 * 10**9, 0, {}, 0)]
