@@ -17,7 +17,7 @@ help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
 	@echo "make demo-finetune     after it: fine-tunes its model and random weights on small tasks, and compares them"
 	@echo "make quick             45 seconds: the tests that find most mistakes; run it often"
-	@echo "make test              4 minutes: every test of less than 4 seconds"
+	@echo "make test              4 minutes: every test of less than 4 seconds, and five whole runs"
 	@echo "make gate              15 minutes: the same, and each promise once as a whole; what CI runs"
 	@echo "make test-all          40 minutes: the many ways in which a promise could break; before a change of that part"
 	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
