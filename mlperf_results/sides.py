@@ -271,27 +271,29 @@ def read_baseline(path: str) -> Side:
     return read
 
 
+def _figure(value: float, *, least: float = _LEAST) -> float:
+    if type(value) not in (int, float) or not least <= value < _MOST:
+        raise ValueError(f"{value!r:.80} is not a number {'above' if least else 'of at least'} 0")
+    return value
+
+
 def _parsed(content: dict) -> Side:
     """Return a baseline; a value of another kind raises, or becomes the text that is printed."""
     runs = {}
     for run in content["runs"]:
-        joules, samples = dict(run["joules"] or {}), run["samples_to_converge"]
-        seconds = run["seconds"]
+        samples, seconds = run["samples_to_converge"], run["seconds"]
         # A counter may have stood still: only the sum of joules is above 0.
-        above_0 = [run["minutes"], 1 if samples is None else samples]
-        above_0 += [sum(joules.values())] if joules else []
-        for value in (*above_0, *joules.values()):
-            if type(value) not in (int, float) or not 0 <= value < _MOST:
-                raise ValueError(f"{value!r:.80} is not a number of at least 0")
-        if min(above_0) < _LEAST:
-            raise ValueError(f"{min(above_0)!r:.80} is not a number above 0")
+        parts = dict(run["joules"] or {})
+        joules = {name: _figure(value, least=0) for name, value in parts.items()}
+        if joules:
+            _figure(sum(joules.values()))
         if seconds is not None and ledger.from_fields(ledger.as_fields(dict(seconds))) is None:
             raise ValueError("seconds are not those of the ledger")
         runs[str(run["name"])] = RunResult(
             path=Path(str(run["name"])),
             status="success",
-            minutes=run["minutes"],
-            samples_to_converge=samples,
+            minutes=_figure(run["minutes"]),
+            samples_to_converge=None if samples is None else _figure(samples),
             seconds=seconds,
             energy=Energy(parts=joules) if joules else None,
         )

@@ -263,16 +263,13 @@ def lines(run: RunResult, reference: Reference) -> list[tuple[str, bool]]:
     told = []
     watched = Watched(reference=reference, hyperparameters=run.hyperparameters, others="others")
     for evaluation in run.evaluations:
-        samples, accuracy, seconds = (
-            evaluation.samples,
-            evaluation.accuracy,
-            60 * evaluation.minutes,
-        )
+        samples, accuracy = evaluation.samples, evaluation.accuracy
         if samples is None:
             raise ValueError(
                 f"{run.path}: its epoch_num does not count samples: nothing says when an "
                 "evaluation was"
             )
+        seconds = 60 * evaluation.minutes
         rate = samples / seconds if seconds > 0 else None
         seen, words = watched.evaluated(samples, accuracy, rate)
         told.append((f"after {samples:,.0f} samples: {accuracy:.4f}; {words}", seen.is_outside))

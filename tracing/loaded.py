@@ -128,14 +128,14 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
     return final
 
 
-def grown(totals: pd.DataFrame, name: str, edges: Sequence[float]) -> list[int | None]:
+def grown(counters: pd.DataFrame, name: str, edges: Sequence[float]) -> list[int | None]:
     """How much a counter grew between each two edges, in seconds; None without samples.
 
     Between samples it is taken to grow evenly, before the first not at all.
     """
-    if totals.empty:
+    if counters.empty:
         return [None] * (len(edges) - 1)
-    known = np.interp(edges, totals.index, totals[name], left=0)
+    known = np.interp(edges, counters.index, counters[name], left=0)
     return [int(part) for part in np.diff(known)]
 
 
@@ -164,8 +164,8 @@ def totals(processes: pd.DataFrame, *, ran_before: bool) -> pd.DataFrame:
     for pid in sorted(lasts.index, key=lambda pid: lasts[pid]):
         parent, last = parents[pid], lasts[pid]
         if parent in lasts and lasts[parent] > last:
-            grown = calls[parent] - calls.loc[last, parent]
-            taken = grown.index[(grown >= calls.loc[last, pid]) & (grown.index > last)]
+            since = calls[parent] - calls.loc[last, parent]
+            taken = since.index[(since >= calls.loc[last, pid]) & (since.index > last)]
             if len(taken):
                 for table in carried.values():
                     table.loc[taken[0] :, pid] = 0

@@ -8,12 +8,12 @@ on are Beam's own options. Needs the extra `beam`.
 
 import dataclasses
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from mlperf_bert.data.dataset import DatasetConfig, Made, made_or_why
+from mlperf_bert.data.dataset import DatasetConfig, Results, made_or_why
 from mlperf_bert.data.provenance import File
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
@@ -29,7 +29,7 @@ def make_parts(
     config: DatasetConfig,
     *,
     options: Sequence[str],
-) -> Generator[tuple[str, Made | str], None, None]:
+) -> Results:
     """A `dataset.Make`: all parts at the end of a pipeline.
 
     Args:

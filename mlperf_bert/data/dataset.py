@@ -77,12 +77,10 @@ class DatasetConfig:
 
 Made: TypeAlias = tuple[provenance.File, provenance.File]
 """The text of a part, and the part."""
-Make: TypeAlias = Callable[
-    [dict[str, str], paths.Location, Tokenizer, DatasetConfig],
-    Generator[tuple[str, Made | str], None, None],
-]
-"""Makes the parts of a folder from their texts (name -> path); yields the name of each as it ends,
-with the part or why it failed."""
+Results: TypeAlias = Generator[tuple[str, Made | str], None, None]
+"""The name of each part as it ends, with the part or why it failed."""
+Make: TypeAlias = Callable[[dict[str, str], paths.Location, Tokenizer, DatasetConfig], Results]
+"""Makes the parts of a folder from their texts (name -> path)."""
 
 
 def write_dataset(
@@ -244,7 +242,7 @@ def _make_in_processes(
     config: DatasetConfig,
     *,
     workers: int,
-) -> Generator[tuple[str, Made | str], None, None]:
+) -> Results:
     """A `Make`: each part by itself, as they end."""
     if not inputs:
         return

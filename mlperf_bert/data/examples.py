@@ -1,7 +1,6 @@
 """Text files to TFRecords: read, tokenize, cut and mask, encode, write beside and rename."""
 
 import contextlib
-import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,9 +22,11 @@ def expand_input(input_file: str) -> list[str]:
       ValueError: as `stages.input_files`: what lies beside parts must not become training data.
     """
     alone = "the parts alone, such as results/part-*"
-    patterns = map(str.strip, input_file.split(","))
-    expanded = (stages.input_files(each, flag="input_file", alone=alone) for each in patterns)
-    return list(itertools.chain.from_iterable(expanded))
+    return [
+        path
+        for pattern in input_file.split(",")
+        for path in stages.input_files(pattern.strip(), flag="input_file", alone=alone)
+    ]
 
 
 def _hint(documents: Sequence[Sequence[object]], inputs: Sequence[str]) -> str | None:

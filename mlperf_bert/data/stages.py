@@ -167,12 +167,11 @@ def run(
         if isinstance(each, str | os.PathLike)
     ]
     number = min(num_workers, len(jobs))
-    pool = concurrent.futures.ThreadPoolExecutor(1) if _is_little(files) else None
+    little = _is_little(files)
+    pool = concurrent.futures.ThreadPoolExecutor(1) if little else processes(number, files)
     results: dict[int, object] = {}
     with (
-        contextlib.closing(
-            as_they_end(pool or processes(number, files), function, jobs, description)
-        ) as ended,
+        contextlib.closing(as_they_end(pool, function, jobs, description)) as ended,
         Progress(total=len(jobs), unit="files", description=description) as progress,
     ):
         for job, result in ended:

@@ -94,7 +94,7 @@ TRAININGS = {
     "over_time_and_killed": Training(
         {"time_budget": "30m", **_WAITS}, (f"HOUR at {_EVALUATION} then KILL at {_LAST_SAVE}",)
     ),
-    # Killed before its first checkpoint, so that its metrics begin anew, and after it.
+    # Killed before its first checkpoint, so that its metrics begin again, and after it.
     "aggregated_and_killed": Training(
         {
             "steps_per_update": 4,
