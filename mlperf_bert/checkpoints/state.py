@@ -6,6 +6,7 @@ generators of dropout, and the position in the input (with its shuffle buffer).
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ from mlperf_bert.mlperf.log import TimedRun
 
 CHECKPOINT_NAME = "model.ckpt"
 _REMEDY = "remove its files to go on from the one before, or choose another --output_dir"
+_damage_named = functools.partial(damage_named, failed="restored", remedy=_REMEDY)
 
 
 @dataclasses.dataclass
@@ -46,7 +48,7 @@ class RunState:
           OSError: the store refuses it; StoreUnavailable if that may pass.
         """
         self._restored = path
-        with damage_named(path, failed="restored", remedy=_REMEDY):
+        with _damage_named(path):
             status = self._checkpoint.restore(path)
             # Not assert_consumed: the position in the input is there too, and restored later.
             status.assert_existing_objects_matched()
@@ -71,7 +73,7 @@ class RunState:
         """
         if not self._restored:
             return True
-        with damage_named(self._restored, failed="restored", remedy=_REMEDY):
+        with _damage_named(self._restored):
             try:
                 tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
             except tf.errors.NotFoundError:
@@ -157,7 +159,7 @@ class RunState:
 
 
 @dataclasses.dataclass
-class Saves:
+class Saves(contextlib.AbstractContextManager["Saves"]):
     """The checkpoints of a run, written one at a time, also while the training goes on.
 
     At the end of the context the last one is complete, or its failure is raised.
@@ -178,9 +180,6 @@ class Saves:
         # the next save only, and it does not report when a checkpoint is complete.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saves")
         self._writing: Future | None = None
-
-    def __enter__(self) -> "Saves":
-        return self
 
     def __exit__(self, kind, *exc_info) -> None:
         # After an error too: a checkpoint that is half written would be of no use.

@@ -105,8 +105,7 @@ class Frame:
 
 
 def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> BadRecord:
-    problem = f"is damaged ({reason}); copy or make the file again"
-    return BadRecord(path, index, offset, problem)
+    return BadRecord(path, index, offset, f"is damaged ({reason}); copy or make the file again")
 
 
 def _require_records(file: BinaryIO, path: str | os.PathLike) -> None:
@@ -121,27 +120,30 @@ def _require_records(file: BinaryIO, path: str | os.PathLike) -> None:
         )
 
 
-def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
-    """Yields (index, begin, end) of the records of an open file, in bytes, headers included."""
-    size_bytes = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    index = offset = 0
-    while header := file.read(HEADER_BYTES):
-        if len(header) < HEADER_BYTES:
-            raise _damaged(path, index, offset, "the file ends within the header")
-        length, crc = struct.unpack("<QI", header)
-        # A length is used only if its checksum is right and the file is long enough: a wrong one
-        # would ask for any amount of memory.
-        if crc != masked_crc32c(header[:8]):
-            if not offset:
-                _require_records(file, path)
-            raise _damaged(path, index, offset, "the checksum of the length is wrong")
-        end = offset + HEADER_BYTES + length + FOOTER_BYTES
-        if end > size_bytes:
-            raise _damaged(path, index, offset, "the file ends within the data")
-        yield index, offset, end
-        file.seek(end)
-        index, offset = index + 1, end
+def _places(
+    path: str | os.PathLike, *, skips: bool = False
+) -> Iterator[tuple[BinaryIO, int, int, int]]:
+    """Yields (open file, index, begin, end) of each record; if it `skips`, reads headers alone."""
+    with paths.opened(path, skips=skips) as file:
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        index = offset = 0
+        while header := file.read(HEADER_BYTES):
+            if len(header) < HEADER_BYTES:
+                raise _damaged(path, index, offset, "the file ends within the header")
+            length, crc = struct.unpack("<QI", header)
+            # A length is used only if its checksum is right and the file is long enough: a wrong
+            # one would ask for any amount of memory.
+            if crc != masked_crc32c(header[:8]):
+                if not offset:
+                    _require_records(file, path)
+                raise _damaged(path, index, offset, "the checksum of the length is wrong")
+            end = offset + HEADER_BYTES + length + FOOTER_BYTES
+            if end > size_bytes:
+                raise _damaged(path, index, offset, "the file ends within the data")
+            yield file, index, offset, end
+            file.seek(end)
+            index, offset = index + 1, end
 
 
 def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
@@ -151,14 +153,13 @@ def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
       BadRecord: a truncated or corrupt record.
       ValueError: not a regular file.
     """
-    with paths.opened(path) as file:
-        for index, begin, end in _places(file, path):
-            file.seek(begin)
-            frame = Frame(path, index, begin, file.read(end - begin))
-            (crc,) = struct.unpack("<I", frame.framed[-FOOTER_BYTES:])
-            if crc != masked_crc32c(frame.record):
-                raise _damaged(path, index, begin, "the checksum of the data is wrong")
-            yield frame
+    for file, index, begin, end in _places(path):
+        file.seek(begin)
+        frame = Frame(path, index, begin, file.read(end - begin))
+        (crc,) = struct.unpack("<I", frame.framed[-FOOTER_BYTES:])
+        if crc != masked_crc32c(frame.record):
+            raise _damaged(path, index, begin, "the checksum of the data is wrong")
+        yield frame
 
 
 def first_frame(path: str | os.PathLike) -> Frame:
@@ -175,5 +176,4 @@ def count_records(path: str | os.PathLike) -> int:
       BadRecord: a header is damaged or the file ends within a record.
       ValueError: not a regular file.
     """
-    with paths.opened(path, skips=True) as file:
-        return sum(1 for _ in _places(file, path))
+    return sum(1 for _ in _places(path, skips=True))
