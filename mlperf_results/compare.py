@@ -23,7 +23,7 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +31,16 @@ import numpy as np
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.logs import RunResult, in_words
+from mlperf_bert.mlperf.logs import in_words
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.run_logs import require_free
 from mlperf_results import intervals
 from mlperf_results.sides import (
+    ENERGY,
     MACHINE,
+    SAMPLES_PER_SECOND,
+    SAMPLES_TO_CONVERGE,
+    TIME_TO_TRAIN,
     Side,
     differing,
     read_alternating,
@@ -49,11 +53,9 @@ EXIT_SLOWER = 3
 EXIT_CANNOT_TELL = 4
 DIFFERENCE = 0.03
 """That a number of further runs would tell, unless --fail_if_slower names another."""
-TIME_TO_TRAIN, SAMPLES_PER_SECOND = "time_to_train", "samples_per_second"
 _MOST_DIFFERENCES_SHOWN = 8
 _MANY_TIMES = 2
 """Percentages are of no help from there on."""
-FigureOf = Callable[[RunResult], float | None]
 
 
 @dataclass(frozen=True)
@@ -63,33 +65,26 @@ class Figure:
     key: str
     label: str
     unit: str
-    of: FigureOf
     if_less: str
     """What B is or does if its figure is the smaller one; {} is the percentage."""
     if_more: str
+    by_samples: bool = False
+    """Whether it is told of a million samples, in place of a run."""
+
+    def of(self, run: Mapping[str, float]) -> float | None:
+        """Return that of a run; None if it has none."""
+        value = run.get(self.key)
+        return value and value * (1e6 / run[SAMPLES_TO_CONVERGE] if self.by_samples else 1)
 
 
 FIGURES = {
-    figure.key: figure
-    for figure in (
-        Figure(
-            TIME_TO_TRAIN, "time to train", "minutes",
-            lambda run: run.minutes, "is {} faster", "is {} slower",
-        ),
-        Figure(
-            "samples_to_converge", "samples to converge", "samples",
-            lambda run: run.samples_to_converge or None,
-            "needs {} fewer samples", "needs {} more samples",
-        ),
-        Figure(
-            SAMPLES_PER_SECOND, "samples/s", "samples/s",
-            lambda run: run.samples_per_second, "is {} slower", "is {} faster",
-        ),
-        Figure(
-            "energy", "energy", "kWh",
-            lambda run: run.energy.joules / 3.6e6 if run.energy and run.energy.joules else None,
-            "takes {} less energy", "takes {} more energy",
-        ),
+    words[0]: Figure(*words)
+    for words in (
+        (TIME_TO_TRAIN, "time to train", "minutes", "is {} faster", "is {} slower"),
+        (SAMPLES_TO_CONVERGE, "samples to converge", "samples",
+         "needs {} fewer samples", "needs {} more samples"),
+        (SAMPLES_PER_SECOND, "samples/s", "samples/s", "is {} slower", "is {} faster"),
+        (ENERGY, "energy", "kWh", "takes {} less energy", "takes {} more energy"),
     )
 }  # fmt: skip
 
@@ -223,7 +218,7 @@ def _other_task(a: Side, b: Side) -> list[str]:
 
 def _require_comparable(a: Side, b: Side) -> None:
     measured = [
-        sorted((run.minutes, run.samples_per_second or 0) for run in side.runs.values())
+        sorted((run[TIME_TO_TRAIN], run.get(SAMPLES_PER_SECOND, 0)) for run in side.runs.values())
         for side in (a, b)
     ]
     # As resubmitted results do: every interval would hold "no change", and mean nothing.
@@ -241,13 +236,8 @@ def _require_comparable(a: Side, b: Side) -> None:
 
 
 def _why_not(figure: str, a: Side, b: Side) -> str:
-    if figure == "energy":
-        parts = [
-            {tuple(sorted(run.energy.parts)) for run in side.runs.values() if run.energy}
-            for side in (a, b)
-        ]
-        if parts[0] != parts[1] or len(parts[0]) > 1:
-            return "not the same parts of the system were measured in all runs"
+    if figure == ENERGY and (a.measured != b.measured or len(a.measured) > 1):
+        return "not the same parts of the system were measured in all runs"
     # An open run may have another target or model; its rate is still its rate.
     if figure != SAMPLES_PER_SECOND and "division" in _other_task(a, b):
         return f"the divisions differ ({a.task['division']} and {b.task['division']})"
@@ -257,30 +247,17 @@ def _why_not(figure: str, a: Side, b: Side) -> str:
 def _parts_of(a: Side, b: Side) -> list[Figure]:
     """Return the parts of the ledger as figures: of a million samples, or of a run."""
     # Runs need different numbers of samples: of so many a second says more than of a run.
-    timed = [run for side in (a, b) for run in side.runs.values() if run.seconds]
-    by_samples = all(run.samples_to_converge for run in timed)
-
-    def seconds_of(kind: str) -> FigureOf:
-        def of(run: RunResult) -> float | None:
-            if not run.seconds:
-                return None
-            samples = by_samples and run.samples_to_converge
-            return run.seconds[kind] * (1e6 / samples if samples else 1)
-
-        return of
-
+    timed = [run for side in (a, b) for run in side.runs.values() if run.keys() & {*ledger.KINDS}]
+    by_samples = all(SAMPLES_TO_CONVERGE in run for run in timed)
     unit = "s per million samples" if by_samples else "s per run"
-    words = "spends {} less", "spends {} more"
-    return [
-        Figure(kind, kind.replace("_", " "), unit, seconds_of(kind), *words)
-        for kind in ledger.KINDS
-    ]
+    words = unit, "spends {} less", "spends {} more"
+    return [Figure(kind, kind.replace("_", " "), *words, by_samples) for kind in ledger.KINDS]
 
 
-def _values(a: Side, b: Side, of: FigureOf) -> tuple[np.ndarray, np.ndarray, bool]:
+def _values(figure: Figure, a: Side, b: Side) -> tuple[np.ndarray, np.ndarray, bool]:
     """Return a figure of the runs of both, and whether they are pairs, in the same order."""
     of_a, of_b = (
-        {name: value for name, run in side.runs.items() if (value := of(run)) is not None}
+        {name: value for name, run in side.runs.items() if (value := figure.of(run)) is not None}
         for side in (a, b)
     )
     both = [name for name in of_a if name in of_b]
@@ -292,7 +269,7 @@ def _values(a: Side, b: Side, of: FigureOf) -> tuple[np.ndarray, np.ndarray, boo
 
 def _change(figure: Figure, a: Side, b: Side, difference: float) -> Change | None:
     """Return how a figure differs; None if no run of one side has it."""
-    of_a, of_b, pairs = _values(a, b, figure.of)
+    of_a, of_b, pairs = _values(figure, a, b)
     if not of_a.size or not of_b.size or not (of_a.any() or of_b.any()):
         return None
     interval, method = intervals.of_ratio(of_a, of_b, pairs=pairs)

@@ -6,8 +6,7 @@ Runs that failed, were resumed, have not ended or cannot be read are left out, w
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
@@ -37,6 +36,8 @@ from mlperf_bert.submission.system import read_description
 from mlperf_results import published
 from mlperf_results.published import Entry
 
+TIME_TO_TRAIN, SAMPLES_TO_CONVERGE = "time_to_train", "samples_to_converge"
+SAMPLES_PER_SECOND, ENERGY = "samples_per_second", "energy"
 MACHINE = ("host", "processor", "accelerator", "accelerators", "driver", "nodes", "memory")
 """What of `Side.made_on` is hardware: with another one A and B differ in more than is compared."""
 _DESCRIBED = {
@@ -48,11 +49,11 @@ _DESCRIBED = {
     "framework": "framework",
     "operating system": "operating_system",
 }
-"""What of `Side.made_on` the description of a vendor's system says, and in which field."""
+"""What of `Side.made_on` the description of a system says, and in which field."""
 _BASELINE_REMEDY = "write it again with --write_baseline"
 _NOT_COMPARED = {"output_dir", "seed"}
 _LEAST, _MOST = 1e-30, 1e30
-"""Of any figure: what is outside of this is no measurement."""
+"""Of any figure: what is outside of this is no measurement. Seconds of a kind may be 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +61,9 @@ class Side:
     """The runs of A or of B."""
 
     name: str
-    runs: Mapping[str, RunResult]
-    """Those that count, by their names in the place; `energy` is that of the whole run, or None."""
+    runs: Mapping[str, Mapping[str, float]]
+    """Name of each run that counts -> its figures, as far as its log says them: time to train in
+    minutes, samples to converge, samples/s, energy in kWh, seconds of each of `ledger.KINDS`."""
     left_out: tuple[str, ...] = ()
     """A line about each run that does not count."""
     task: Mapping[str, object] = field(default_factory=dict)
@@ -70,6 +72,8 @@ class Side:
     """Host, hardware, versions and flags -> every value among the runs."""
     unknown: str = ""
     """What logs of runs that count do not say, and why."""
+    measured: tuple[str, ...] = ()
+    """Parts of the system whose energy is in the figures, of each kind of run."""
     alternates_in: str | None = None
     """The folder of the campaign in which the runs alternated with those of another side."""
 
@@ -111,11 +115,10 @@ def _side(name: str, place: paths.Location) -> Side:
     Raises:
       ValueError: there are none, or not of one task.
     """
-    files = runs_in(name)
     counted: list[tuple[RunFiles, RunResult]] = []
     left_out = []
     # One run that does not count must not hide the others.
-    for each in files:
+    for each in runs_in(name):
         try:
             counted.append((each, _of_run(each)))
         except ValueError as error:
@@ -127,21 +130,35 @@ def _side(name: str, place: paths.Location) -> Side:
     counted = [run for number, run in enumerate(counted) if number not in copies]
     # Only all runs together show that a number of samples is a plan.
     results = without_plans([result for _, result in counted])
+    files = [each for each, _ in counted]
+    energies = [_energy(result, each.results_dir) for each, result in zip(files, results)]
     above = paths.resolve(place).parent
     # Pairs are those of one folder: runs of two campaigns never met the same moods of a machine.
     alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
     return Side(
         name=name,
         runs={
-            each.name: replace(result, energy=_energy(result, each.results_dir))
-            for (each, _), result in zip(counted, results, strict=True)
+            each.name: _figures(result, energy)
+            for each, result, energy in zip(files, results, energies)
         },
         left_out=(*left_out, *copies.values()),
         unknown=why_samples_are_unknown(results),
         task=common_task(name, [task_of(result) for result in results]),
         made_on=_made_on(counted),
+        measured=tuple(sorted({" and ".join(sorted(each.parts)) for each in energies if each})),
         alternates_in=str(above) if alternates else None,
     )
+
+
+def _figures(run: RunResult, energy: Energy | None = None) -> dict[str, float]:
+    """Return the figures of a run, without those that nobody knows."""
+    figures = {
+        TIME_TO_TRAIN: run.minutes,
+        SAMPLES_TO_CONVERGE: run.samples_to_converge,
+        SAMPLES_PER_SECOND: run.samples_per_second,
+        ENERGY: energy and energy.joules and energy.joules / 3.6e6,
+    }
+    return {key: value for key, value in figures.items() if value} | (run.seconds or {})
 
 
 def _of_run(files: RunFiles) -> RunResult:
@@ -183,14 +200,18 @@ def _made_on(counted: Sequence[tuple[RunFiles, RunResult]]) -> dict[str, tuple[s
     machine: dict[str, object] = {}
     # A vendor's runs say nothing of the machine; their description does.
     if counted and (results_dir := counted[0][0].results_dir):
-        described = read_description(paths.resolve(results_dir).parent)
-        machine = {key: described[name] for key, name in _DESCRIBED.items() if described.get(name)}
+        machine = _described(read_description(paths.resolve(results_dir).parent))
     made_on: dict[str, dict[str, None]] = {}
     for files, result in counted:
         recorded = _machine_of_run(files.output_dir) if files.output_dir else {}
         for key, value in (machine | dict(result.provenance) | recorded).items():
             made_on.setdefault(key, {})[str(value)] = None
     return {key: tuple(made_on[key]) for key in sorted(made_on)}
+
+
+def _described(system: Mapping[str, object]) -> dict[str, object]:
+    said = {key: system.get(name) for key, name in _DESCRIBED.items()}
+    return {key: value for key, value in said.items() if value not in (None, "")}
 
 
 def _machine_of_run(folder: paths.Location) -> dict[str, object]:
@@ -227,36 +248,20 @@ def side_of_entry(entry: Entry) -> Side:
     results = entry.results
     if not results:
         raise ValueError(f"{entry.name}: no run of this published result has converged")
-    made_on = {
-        "accelerator": entry.accelerator_model_name,
-        "accelerators": entry.accelerators,
-        "nodes": entry.nodes,
-        "processor": entry.host_processor_model_name,
-        "framework": entry.framework,
-    }
+    whole = {"accelerators_per_node": entry.accelerators, "number_of_nodes": entry.nodes}
     return Side(
         name=entry.name,
-        runs={f"run {number}": run for number, run in enumerate(results)},
+        runs={f"run {number}": _figures(run) for number, run in enumerate(results)},
         left_out=("a run: did not converge",) * (entry.runs - entry.runs_converged),
         task=common_task(entry.name, [task_of(results[0])]),
-        made_on={key: (str(value),) for key, value in made_on.items() if value is not None},
+        made_on={key: (str(value),) for key, value in _described(vars(entry) | whole).items()},
     )
 
 
 def write_baseline(side: Side, path: str) -> None:
     """Write a side to a file, whole or not at all, to be compared with later."""
-    runs = [
-        {
-            "name": name,
-            "minutes": run.minutes,
-            "samples_to_converge": run.samples_to_converge or None,
-            "seconds": run.seconds,
-            "joules": run.energy and dict(run.energy.parts),
-        }
-        for name, run in side.runs.items()
-    ]
     content = {name: value for name, value in vars(side).items() if name != "alternates_in"}
-    json_text.write_record(paths.with_folder_made(path), content | {"runs": runs})
+    json_text.write_record(paths.with_folder_made(path), content)
 
 
 def read_baseline(path: str) -> Side:
@@ -271,41 +276,23 @@ def read_baseline(path: str) -> Side:
     return read
 
 
-def _figure(value: float, *, least: float = _LEAST) -> float:
-    if type(value) not in (int, float) or not least <= value < _MOST:
-        raise ValueError(f"{value!r:.80} is not a number {'above' if least else 'of at least'} 0")
-    return value
-
-
 def _parsed(content: dict) -> Side:
     """Return a baseline; a value of another kind raises, or becomes the text that is printed."""
-    runs = {}
-    for run in content["runs"]:
-        samples, seconds = run["samples_to_converge"], run["seconds"]
-        # A counter may have stood still: only the sum of joules is above 0.
-        parts = dict(run["joules"] or {})
-        joules = {name: _figure(value, least=0) for name, value in parts.items()}
-        if joules:
-            _figure(sum(joules.values()))
-        if seconds is not None and ledger.from_fields(ledger.as_fields(dict(seconds))) is None:
-            raise ValueError("seconds are not those of the ledger")
-        runs[str(run["name"])] = RunResult(
-            path=Path(str(run["name"])),
-            status="success",
-            minutes=_figure(run["minutes"]),
-            samples_to_converge=None if samples is None else _figure(samples),
-            seconds=seconds,
-            energy=Energy(parts=joules) if joules else None,
-        )
-    if not runs:
+    for name, figures in content["runs"].items():
+        for key in (TIME_TO_TRAIN, *figures):
+            value, least = figures[key], 0 if key in ledger.KINDS else _LEAST
+            if type(value) not in (int, float) or not least <= value < _MOST:
+                raise ValueError(f"{key} of run {name} is {value!r:.80}, which is no measurement")
+    if not content["runs"]:
         raise ValueError("no runs")
     return Side(
         name=str(content["name"]),
-        runs=runs,
+        runs=dict(content["runs"]),
         left_out=tuple(map(str, content["left_out"])),
         task=dict(content["task"]),
         made_on={key: tuple(map(str, values)) for key, values in content["made_on"].items()},
         unknown=str(content["unknown"]),
+        measured=tuple(map(str, content["measured"])),
     )
 
 

@@ -54,17 +54,14 @@ def test_a_baseline_is_the_side_that_was_written(tmp_path, call):
     assert "energy: 1.389 -> 1.667 kWh" in compared and "compute: 595 -> 600" in compared
     assert call("b.log", "--baseline=base.json")[1] == compared
     content = json.loads((tmp_path / "base.json").read_text())
-    [run] = content["runs"]
-    stood_still = {"runs": [run | {"joules": {"memory": 0, "processors": 5e6}}]}
-    (tmp_path / "counters.json").write_text(json.dumps(content | stood_still))
-    assert call("b.log", "--baseline=counters.json")[0] == 0
+    [run] = content["runs"].values()
+    assert run["time_to_train"] == 20 and run["energy"] == 5e6 / 3.6e6 and run["saving"] == 0
     for spoil in (
-        {"runs": []},
-        {"runs": [run | {"minutes": "20"}]},
-        {"runs": [run | {"minutes": None}]},
-        {"runs": [run | {"joules": {"system": 0}}]},
-        {"runs": [run | {"joules": {"memory": -1, "processors": 5e6}}]},
-        {"runs": [run | {"seconds": {"compute": 1}}]},
+        {"runs": {}},
+        {"runs": [run]},
+        *({"runs": {"a.log": run | {"time_to_train": value}}} for value in ("20", None, 0, 1e99)),
+        {"runs": {"a.log": {"compute": 1190.0}}},
+        {"runs": {"a.log": run | {"compute": -1}}},
         {"made_on": {"host": 1}},
         {"task": "bert"},
     ):
