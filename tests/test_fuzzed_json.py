@@ -29,9 +29,8 @@ from tests.helpers.damaged_json import damaged, damaged_lines
 from tests.helpers.fuzzing import seeded
 from tests.mlperf.example_log import write_log
 from tests.training.configurations import TINY
-from tracing import mllog, recording, tables
+from tracing import loaded, mllog, recording, tables
 from tracing.clocks import Alignment, ClockPair
-from tracing.exports import finished
 
 CASES, SLOW_CASES = 100, 1000
 LONGEST_LINE = 5000
@@ -185,7 +184,7 @@ TARGETS = {
         lambda path: system.require_fields(system.read_overrides(path)),  # "system description"
     ),
     "recording": ("raw/recording.json", RECORDING, read_recording),
-    "summary": ("summary.json", SUMMARY, lambda path: finished.summary_of(path.parent)),
+    "summary": ("summary.json", SUMMARY, lambda path: loaded.summary_of(path.parent)),
     "TF_CONFIG": (
         "TF_CONFIG",
         TF_CONFIG,

@@ -1,13 +1,13 @@
 """The figures of access, for summary.json and the page; access.TERMS defines the words."""
 
-import functools
 import json
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
 from tracing import access, backends, files, mllog
-from tracing.loaded import Loaded, grown
+from tracing.loaded import Trace, grown
 
 _OF_SOCKETS = r"^(?:TCP|UDP)"
 _LOOPBACK = r"->(?:127\.|\[::1\]|\[::ffff:127\.)"
@@ -15,199 +15,152 @@ _PERCENTILES = (50, 95, 99)
 _DISTANCES = 2 ** np.arange(12, 47)  # bytes: a block to 64 TiB
 
 
-class Access:
-    """The reads of a trace, looked at once; every figure is None where its source is missing."""
+def access_figures(trace: Trace) -> dict:
+    """What summary.json holds under `access`; every figure is None where its source is missing."""
+    storage = _storage(trace)
+    return {
+        "file_classes": _by_class(trace.reads) if trace.has_calls else None,
+        "reuse": _reuse(trace.reads) if trace.has_calls else None,
+        "queue_depth": {name: depth.figures() for name, depth in trace.in_flight.items()},
+        "page_cache": _page_cache(trace, *storage),
+        "passes": list(_passes(trace)) if trace.has_calls else None,
+        "samples": _samples(trace, storage[0]),
+        "network": _network(trace),
+    }
 
-    def __init__(self, trace: Loaded):
-        """Takes a trace; nothing is computed yet."""
-        self._trace = trace
-        self._has_calls = trace.recording.backend != backends.PROC
 
-    def figures(self) -> dict:
-        """What summary.json holds under `access`."""
-        return {
-            "file_classes": self._by_class() if self._has_calls else None,
-            "reuse": self._reuse_figures() if self._has_calls else None,
-            "queue_depth": {name: found.figures() for name, found in self.in_flight.items()},
-            "page_cache": self._page_cache(),
-            "passes": self._passes() if self._has_calls else None,
-            "samples": self._samples(),
-            "network": self._network(),
+def _located(reads: pd.DataFrame) -> pd.DataFrame:
+    return reads.dropna(subset=["offset_bytes"])
+
+
+def _by_class(all_reads: pd.DataFrame) -> dict:
+    found = {}
+    for name, reads in all_reads.groupby("file_class"):
+        located = _located(reads)
+        distinct = _distinct_bytes(located)
+        found[name] = {
+            "patterns": _shares(reads),
+            "distinct_bytes": distinct,
+            "read_amplification": _ratio(located["size_bytes"].sum(), distinct),
+        }
+    return found
+
+
+def _reuse(reads: pd.DataFrame) -> dict:
+    """How often the blocks of all files are read again."""
+    located = _located(reads)
+    found = access.reuse(
+        located["file_number"].to_numpy(),
+        located["offset_bytes"].to_numpy(np.int64),
+        located["size_bytes"].to_numpy(np.int64),
+        (located["pattern"] == access.SEQUENTIAL).to_numpy(),
+    )
+    classes = located["file_class"].to_numpy()[found.calls]
+    return {
+        "method": "exact" if found.rate == 1 else "sampled blocks (SHARDS)",
+        "sampled_share": round(found.rate, 6),
+        "block_bytes": access.BLOCK_BYTES,
+        "file_classes": {
+            name: _distances(found.distances[classes == name]) for name in np.unique(classes)
+        },
+    }
+
+
+def _storage(trace: Trace) -> tuple[int | None, str]:
+    """Bytes read from storage, and where the number comes from."""
+    if len(trace.counters):
+        last = int(trace.counters["storage_read_bytes"].iloc[-1])
+        return last, "counters of the processes, /proc/PID/io"
+    blocks = trace.table("block_io")
+    if len(blocks):
+        is_read = blocks["operation"].str.contains("R", na=False)
+        return int(blocks.loc[is_read, "size_bytes"].sum()), "block I/O of the whole machine"
+    disks = trace.growth("disks", ["read_bytes"])
+    if len(disks):
+        return int(disks["read_bytes"].sum()), "counters of the whole machine's disks"
+    return None, "unknown: no counters were readable"
+
+
+def _page_cache(trace: Trace, storage_bytes: int | None, source: str) -> dict:
+    if trace.has_calls:
+        call_bytes, calls_from = int(trace.reads["size_bytes"].sum()), "read calls on files"
+    elif len(trace.counters):
+        call_bytes = int(trace.counters["read_call_bytes"].iloc[-1])
+        calls_from = "counters of the processes, pipes and sockets included"
+    else:
+        call_bytes, calls_from = None, "unknown: no counters were readable"
+    missed = _ratio(storage_bytes, call_bytes)
+    return {
+        "call_bytes": call_bytes,
+        "calls_from": calls_from,
+        "storage_bytes": storage_bytes,
+        "storage_from": source,
+        "hit_ratio": None if missed is None else round(max(0.0, 1 - missed), 4),
+        "storage_bytes_per_call_byte": missed,
+    }
+
+
+def _passes(trace: Trace) -> Iterator[dict]:
+    """Each pass over the training's TFRecords: its time, and bytes of calls and storage."""
+    reads = trace.training_reads
+    distinct = _distinct_bytes(_located(reads))
+    if not distinct:
+        return
+    ends = reads["size_bytes"].cumsum().to_numpy()
+    last_of_pass = np.searchsorted(ends, np.arange(distinct, ends[-1], distinct))
+    lasts = np.unique([*last_of_pass[last_of_pass < len(ends)], len(ends) - 1])
+    edges = np.concatenate([[reads["seconds"].iloc[0]], reads["seconds"].iloc[lasts]])
+    call_bytes = np.diff(ends[lasts], prepend=0)
+    storage = grown(trace.counters, "storage_read_bytes", list(edges))
+    for n in range(len(lasts)):
+        yield {
+            "begin_seconds": round(float(edges[n]), 3),
+            "seconds": round(float(edges[n + 1] - edges[n]), 3),
+            "call_bytes": int(call_bytes[n]),
+            "storage_bytes": storage[n],
         }
 
-    @functools.cached_property
-    def reads(self) -> pd.DataFrame:
-        """Read calls that moved bytes, in order of time, with pattern and number of their file."""
-        found = self._trace.transfers
-        found = found[found["kind"] == "read"]
-        return found.assign(
-            file_number=pd.factorize(found["final_path"])[0],
-            pattern=access.patterns(
-                found["opening"].fillna(-1).to_numpy(np.int64),
-                found["offset_bytes"].to_numpy(float),
-                found["size_bytes"].to_numpy(float),
-            ),
-        )
 
-    @functools.cached_property
-    def _located(self) -> pd.DataFrame:
-        return self.reads.dropna(subset=["offset_bytes"])
+def _samples(trace: Trace, storage_bytes: int | None) -> dict | None:
+    """Samples trained by the MLPerf log, and bytes of each; None without finished blocks."""
+    events = trace.table("mllog")
+    stops = events.loc[events["key"] == "block_stop", "metadata"]
+    num = sum(mllog.trained_samples(json.loads(stop)) for stop in stops)
+    if num <= 0:
+        return None
+    read = trace.training_reads["size_bytes"].sum() if trace.has_calls else None
+    return {
+        "num_trained": num,
+        "call_bytes_per_sample": _ratio(read, num, 1),
+        "storage_bytes_per_sample": _ratio(storage_bytes, num, 1),
+    }
 
-    def _by_class(self) -> dict:
-        found = {}
-        for name, reads in self.reads.groupby("file_class"):
-            located = self._located[self._located["file_class"] == name]
-            distinct = _distinct_bytes(located)
-            found[name] = {
-                "patterns": _shares(reads),
-                "distinct_bytes": distinct,
-                "read_amplification": _ratio(located["size_bytes"].sum(), distinct),
-            }
-        return found
 
-    @functools.cached_property
-    def reuse(self) -> access.Reuse:
-        """How often the blocks of all files are read again."""
-        reads = self._located
-        return access.reuse(
-            reads["file_number"].to_numpy(),
-            reads["offset_bytes"].to_numpy(np.int64),
-            reads["size_bytes"].to_numpy(np.int64),
-            (reads["pattern"] == access.SEQUENTIAL).to_numpy(),
-        )
+def _network(trace: Trace) -> dict:
+    """Bytes over sockets by calls, and all that the interfaces of the name spaces moved."""
+    growth = trace.growth("networks", ["received_bytes", "sent_bytes"])
+    growth = growth.drop("lo", errors="ignore")
+    interfaces = growth.sum().astype(int).to_dict() if len(growth) else None
+    return {
+        "of_processes": _socket_bytes(trace.operations)
+        if trace.summary["backend"] == backends.STRACE
+        else None,
+        "of_name_spaces": interfaces,
+        "note": "of_processes: bytes of calls on TCP and UDP sockets, without loopback; what "
+        "the kernel itself moves, as for NFS, is in of_name_spaces alone, with all other "
+        "programs' bytes",
+    }
 
-    def _reuse_figures(self) -> dict:
-        found = self.reuse
-        classes = self._located["file_class"].to_numpy()[found.calls]
-        return {
-            "method": "exact" if found.rate == 1 else "sampled blocks (SHARDS)",
-            "sampled_share": round(found.rate, 6),
-            "block_bytes": access.BLOCK_BYTES,
-            "file_classes": {
-                name: _distances(found.distances[classes == name]) for name in np.unique(classes)
-            },
-        }
 
-    @functools.cached_property
-    def in_flight(self) -> dict[str, access.InFlight]:
-        """What -> how many at once; nothing for what was not traced."""
-        transfers, blocks = self._trace.transfers, self._trace.table("block_io")
-        parts = {
-            "read_calls": transfers[transfers["kind"] == "read"],
-            "write_calls": transfers[transfers["kind"] == "write"],
-            "block_reads": blocks[blocks["operation"].str.contains("R", na=False)],
-            "block_writes": blocks[blocks["operation"].str.contains("W", na=False)],
-        }
-        return {
-            name: access.InFlight.of(
-                part["monotonic_ns"].to_numpy(), part["latency_ns"].fillna(0).to_numpy(np.int64)
-            )
-            for name, part in parts.items()
-            if len(part)
-        }
-
-    def _storage(self) -> tuple[int | None, str]:
-        """Bytes read from storage, and where the number comes from."""
-        totals = self._trace.counters
-        if len(totals):
-            last = int(totals["storage_read_bytes"].iloc[-1])
-            return last, "counters of the processes, /proc/PID/io"
-        blocks = self._trace.table("block_io")
-        if len(blocks):
-            is_read = blocks["operation"].str.contains("R", na=False)
-            return int(blocks.loc[is_read, "size_bytes"].sum()), "block I/O of the whole machine"
-        disks = self._trace.growth("disks", ["read_bytes"])
-        if len(disks):
-            return int(disks["read_bytes"].sum()), "counters of the whole machine's disks"
-        return None, "unknown: no counters were readable"
-
-    def _page_cache(self) -> dict:
-        storage_bytes, source = self._storage()
-        if self._has_calls:
-            call_bytes, calls_from = int(self.reads["size_bytes"].sum()), "read calls on files"
-        elif len(self._trace.counters):
-            call_bytes = int(self._trace.counters["read_call_bytes"].iloc[-1])
-            calls_from = "counters of the processes, pipes and sockets included"
-        else:
-            call_bytes, calls_from = None, "unknown: no counters were readable"
-        missed = _ratio(storage_bytes, call_bytes)
-        return {
-            "call_bytes": call_bytes,
-            "calls_from": calls_from,
-            "storage_bytes": storage_bytes,
-            "storage_from": source,
-            "hit_ratio": None if missed is None else round(max(0.0, 1 - missed), 4),
-            "storage_bytes_per_call_byte": missed,
-        }
-
-    @functools.cached_property
-    def training_reads(self) -> pd.DataFrame:
-        """Reads of TFRecords outside evaluations."""
-        reads = self.reads[self.reads["file_class"] == files.TFRECORDS]
-        return reads[~self._trace.is_within(reads, "eval")]
-
-    def _passes(self) -> list[dict]:
-        """Each pass over the training's TFRecords: its time, and bytes of calls and storage."""
-        reads = self.training_reads
-        distinct = _distinct_bytes(reads.dropna(subset=["offset_bytes"]))
-        if not distinct:
-            return []
-        ends = reads["size_bytes"].cumsum().to_numpy()
-        last_of_pass = np.searchsorted(ends, np.arange(distinct, ends[-1], distinct))
-        lasts = np.unique([*last_of_pass[last_of_pass < len(ends)], len(ends) - 1])
-        edges = np.concatenate([[reads["seconds"].iloc[0]], reads["seconds"].iloc[lasts]])
-        call_bytes = np.diff(ends[lasts], prepend=0)
-        storage = grown(self._trace.counters, "storage_read_bytes", list(edges))
-        return [
-            {
-                "begin_seconds": round(float(edges[n]), 3),
-                "seconds": round(float(edges[n + 1] - edges[n]), 3),
-                "call_bytes": int(call_bytes[n]),
-                "storage_bytes": storage[n],
-            }
-            for n in range(len(lasts))
-        ]
-
-    def _samples(self) -> dict | None:
-        """Samples trained by the MLPerf log, and bytes of each; None without finished blocks."""
-        events = self._trace.table("mllog")
-        stops = events.loc[events["key"] == "block_stop", "metadata"]
-        num = sum(mllog.trained_samples(json.loads(stop)) for stop in stops)
-        if num <= 0:
-            return None
-        storage_bytes, _ = self._storage()
-        read = self.training_reads["size_bytes"].sum() if self._has_calls else None
-        return {
-            "num_trained": num,
-            "call_bytes_per_sample": _ratio(read, num, 1),
-            "storage_bytes_per_sample": _ratio(storage_bytes, num, 1),
-        }
-
-    def _network(self) -> dict:
-        """Bytes over sockets by calls, and all that the interfaces of the name spaces moved."""
-        growth = self._trace.growth("networks", ["received_bytes", "sent_bytes"])
-        growth = growth.drop("lo", errors="ignore")
-        interfaces = growth.sum().astype(int).to_dict() if len(growth) else None
-        return {
-            "of_processes": self._socket_bytes(),
-            "of_name_spaces": interfaces,
-            "note": "of_processes: bytes of calls on TCP and UDP sockets, without loopback; what "
-            "the kernel itself moves, as for NFS, is in of_name_spaces alone, with all other "
-            "programs' bytes",
-        }
-
-    def _socket_bytes(self) -> dict | None:
-        if self._trace.recording.backend != backends.STRACE:
-            return None
-        found = self._trace.operations
-        found = found[found["file_class"] == files.PIPES]
-        paths = found["path"].astype(str)
-        found = found[paths.str.contains(_OF_SOCKETS) & ~paths.str.contains(_LOOPBACK)]
-        sizes = found["size_bytes"]
-        return {
-            "received_bytes": int(sizes[found["kind"].isin(["read", "receive"])].sum()),
-            "sent_bytes": int(sizes[found["kind"].isin(["write", "send"])].sum()),
-        }
+def _socket_bytes(calls: pd.DataFrame) -> dict:
+    found = calls[calls["file_class"] == files.PIPES]
+    paths = found["path"].astype(str)
+    found = found[paths.str.contains(_OF_SOCKETS) & ~paths.str.contains(_LOOPBACK)]
+    sizes = found["size_bytes"]
+    return {
+        "received_bytes": int(sizes[found["kind"].isin(["read", "receive"])].sum()),
+        "sent_bytes": int(sizes[found["kind"].isin(["write", "send"])].sum()),
+    }
 
 
 def _distinct_bytes(located: pd.DataFrame) -> int:

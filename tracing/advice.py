@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from tracing import access, files, mllog
-from tracing.access_figures import Access
-from tracing.loaded import Loaded
+from tracing.calls import Losses
+from tracing.loaded import Trace
 
 _SMALL_BYTES = 4096
 _MOST_WAIT = 0.1
@@ -12,18 +12,19 @@ _MOST_WAIT = 0.1
 _NOTHING = 0.01
 
 
-def advice(trace: Loaded, found: Access, summary: dict) -> list[str]:
-    """The words of every rule that applies; `summary` has what `figures.summary` computes."""
+def advice(trace: Trace) -> list[str]:
+    """The words of every rule that applies; the summary has the figures of the tables already."""
+    figures = trace.summary["access"]
     rules = [
-        *_of_reads(found, summary["access"]),
-        *_of_cache(summary["access"]["passes"] or []),
-        *_of_time(trace, summary["access"]),
+        *_of_reads(trace, figures),
+        *_of_cache(figures["passes"] or []),
+        *_of_time(trace, figures),
     ]
     return [words for applies, words in rules if applies]
 
 
-def _of_reads(found: Access, figures: dict) -> Iterator[tuple[bool, str]]:
-    reads = found.reads[found.reads["file_class"] == files.TFRECORDS]
+def _of_reads(trace: Trace, figures: dict) -> Iterator[tuple[bool, str]]:
+    reads = trace.reads[trace.reads["file_class"] == files.TFRECORDS]
     # Of no reads the shares are NaN, which no rule applies to.
     small = (reads["size_bytes"] < _SMALL_BYTES).mean()
     sequential = (reads["pattern"] == access.SEQUENTIAL).mean()
@@ -59,7 +60,7 @@ def _of_cache(passes: list[dict]) -> Iterator[tuple[bool, str]]:
     )
 
 
-def _of_time(trace: Loaded, figures: dict) -> Iterator[tuple[bool, str]]:
+def _of_time(trace: Trace, figures: dict) -> Iterator[tuple[bool, str]]:
     """Of what the log's ledger says of the blocks' time, nothing without one; and of losses."""
     blocks = [(end - begin, s) for begin, end, s in mllog.ledger_shares(trace.table("mllog"))]
     total = 100 * sum(lasting for lasting, _ in blocks) or 1
@@ -83,5 +84,5 @@ def _of_time(trace: Loaded, figures: dict) -> Iterator[tuple[bool, str]]:
         f"checkpoints held the training up for {saving:.0%} of the time: save less often, or "
         "while the training goes on (--async_checkpoint)",
     )
-    lost = trace.losses.total()
+    lost = Losses(**trace.summary["losses"]).total()
     yield lost > 0, f"{lost:,} events were lost: calls and bytes are at least those shown here"

@@ -11,8 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from tracing import files, look
-from tracing.access_figures import Access
-from tracing.loaded import Loaded
+from tracing.loaded import Trace
 from tracing.look import BLUE, GREEN, INK, ORANGE, RED
 
 CLASS_COLORS = {
@@ -61,7 +60,7 @@ def over_time(
     return look.svg(draw, height_inches, alt, rows=len(panels))
 
 
-def _of(trace: Loaded, alt: str, panels: Sequence[Panel], **more: float) -> str:
+def _of(trace: Trace, alt: str, panels: Sequence[Panel], **more: float) -> str:
     return over_time(alt, trace.seconds, trace.spans, panels, **more)
 
 
@@ -102,7 +101,7 @@ def _by_class(place: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray, w
     place.set_ylim(bottom=0)
 
 
-def transfers_over_time(trace: Loaded) -> str | None:
+def transfers_over_time(trace: Trace) -> str | None:
     """Reads and writes in MB/s by class of file; None without calls."""
     if trace.transfers.empty:
         return None
@@ -118,7 +117,7 @@ def transfers_over_time(trace: Loaded) -> str | None:
     return _of(trace, "Bytes read and written over time", panels)
 
 
-def counters_over_time(trace: Loaded) -> str | None:
+def counters_over_time(trace: Trace) -> str | None:
     """Reads and writes by the processes' own counters: all that /proc records."""
     totals = trace.counters
     if len(totals) < 3:
@@ -137,7 +136,7 @@ def counters_over_time(trace: Loaded) -> str | None:
     return _of(trace, "Bytes by the counters of the processes", panels)
 
 
-def histograms(trace: Loaded) -> str | None:
+def histograms(trace: Trace) -> str | None:
     """Sizes and latencies of reads and writes by class of file; None without calls."""
     if trace.transfers.empty:
         return None
@@ -174,7 +173,7 @@ def _time_text(value: float, _=None) -> str:
     return look.in_units(value, [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1, " ns")])
 
 
-def offsets_over_time(trace: Loaded) -> str | None:
+def offsets_over_time(trace: Trace) -> str | None:
     """Where in each TFRecord file is read when, the files most read; None without reads."""
     reads = trace.transfers.dropna(subset=["offset_bytes"])
     reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
@@ -200,16 +199,16 @@ def offsets_over_time(trace: Loaded) -> str | None:
     return _of(trace, "Read offsets over time per file", panels, height_inches=height_inches)
 
 
-def queue_depths(trace: Loaded, access: Access) -> str | None:
+def queue_depths(trace: Trace) -> str | None:
     """Calls, and requests to block devices, in flight over time; None without calls."""
     bins = bins_of(trace.seconds)
     panels: list[Panel] = []
     for label, reading, writing in (("calls", "read_calls", "write_calls"),
                                     ("block I/O", "block_reads", "block_writes")):  # fmt: skip
         curves = {
-            verb: (bins, access.in_flight[name].mean_over(trace.begin_ns + bins * 1e9), color)
+            verb: (bins, trace.in_flight[name].mean_over(trace.begin_ns + bins * 1e9), color)
             for verb, name, color in (("reading", reading, BLUE), ("writing", writing, ORANGE))
-            if name in access.in_flight
+            if name in trace.in_flight
         }
         if curves:
             panels.append(partial(draw_curves, f"{label}, mean", curves))
@@ -242,9 +241,9 @@ def reuse(summary: dict) -> str | None:
     return look.svg(draw, 2.8, "Reuse distances")
 
 
-def processors_and_memory(trace: Loaded) -> str | None:
+def processors_and_memory(trace: Trace) -> str | None:
     """Processors of the machine, memory of the target and page cache; None without samples."""
-    percentages = np.array(list(trace.cpu_percentages()))
+    percentages = trace.cpu_percentages()
     if not len(percentages):
         return None
     resident = trace.table("processes").groupby("seconds")["resident_bytes"].sum() / 1e9
@@ -252,8 +251,7 @@ def processors_and_memory(trace: Loaded) -> str | None:
     dirty = memory["dirty_bytes"] + memory["writeback_bytes"]
 
     def processors(place: Axes) -> None:
-        seconds, *shares = percentages.T
-        place.stackplot(seconds, *shares, colors=[BLUE, ORANGE, RED], linewidth=0,
+        place.stackplot(percentages.index, percentages.T, colors=[BLUE, ORANGE, RED], linewidth=0,
                         labels=["programs", "kernel", "waiting for I/O"])  # fmt: skip
         place.set_ylim(0, 100)
         place.set_ylabel("all CPUs, %")
@@ -267,7 +265,7 @@ def processors_and_memory(trace: Loaded) -> str | None:
     return _of(trace, "Processors and memory over time", panels)
 
 
-def gpus(trace: Loaded) -> str | None:
+def gpus(trace: Trace) -> str | None:
     """Each GPU's busy share and memory; None without GPUs."""
     found = trace.table("gpus")
     if found.empty:
@@ -284,7 +282,7 @@ def gpus(trace: Loaded) -> str | None:
     return _of(trace, "GPUs over time", panels, height_inches=4.2)
 
 
-def block_io(trace: Loaded) -> str | None:
+def block_io(trace: Trace) -> str | None:
     """Block I/O of the machine in MB/s, and its mean latency; None without any."""
     found = trace.table("block_io")
     if found.empty:
@@ -304,7 +302,7 @@ def block_io(trace: Loaded) -> str | None:
     return _of(trace, "Block I/O", panels)
 
 
-def processes_over_time(trace: Loaded) -> str | None:
+def processes_over_time(trace: Trace) -> str | None:
     """When the processes that worked most lived; None if none was sampled."""
     samples = trace.table("processes")
     if samples.empty:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tracing import backends, ends_in_one_line, parser_of, path_with_home
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 
 OUTSIDE = "outside"
 _MOST_ROWS = 15
@@ -45,7 +45,7 @@ class Comparison:
     """What makes the two differ besides, or is not known."""
 
 
-def compare(a: Finished, b: Finished) -> Comparison:
+def compare(a: Trace, b: Trace) -> Comparison:
     """Compare two finished traces.
 
     Raises:
@@ -99,14 +99,14 @@ def _remarks(a: dict, b: dict) -> Iterator[str]:
             yield f"{name} has lost {lost:,} events or lines: its counts are too small"
 
 
-def _phase_seconds(trace: Finished) -> pd.Series:
+def _phase_seconds(trace: Trace) -> pd.Series:
     seconds = trace.spans["end_seconds"] - trace.spans["seconds"]
     found = seconds.groupby(trace.spans["name"]).sum()
     found["the whole trace"] = float(trace.summary.get("seconds", 0))
     return found
 
 
-def _calls(trace: Finished) -> pd.DataFrame:
+def _calls(trace: Trace) -> pd.DataFrame:
     """Return number, bytes and seconds of calls by phase, class of file and kind."""
     trace.require_calls()
     calls = trace.operations
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("a", type=path_with_home, metavar="A", help="folder of a finished trace")
     parser.add_argument("b", type=path_with_home, metavar="B")
     given = parser.parse_args(arguments)
-    print("\n".join(lines(compare(Finished(given.a), Finished(given.b)))))
+    print("\n".join(lines(compare(Trace(given.a), Trace(given.b)))))
 
 
 if __name__ == "__main__":

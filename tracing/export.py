@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tracing import ends_in_one_line, parser_of, path_with_home
 from tracing.exports import fio
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 
 OUTPUTS = {
     "dftracer": "trace.pfw.gz", "fio": "fio", "dlio": "dlio.yaml", "perfetto": "trace.pftrace",
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if others := options.keys() - {_OPTION_OF.get(given.to)}:
         raise ValueError(f"--{others.pop()} is not for --to={given.to}; leave it out")
     output = given.output or given.trace / OUTPUTS[given.to]
-    trace = Finished(given.trace)
+    trace = Trace(given.trace)
     if output.exists():
         raise ValueError(f"{output} exists: remove it, or name another --output")
     if not output.parent.is_dir():

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from tracing import backends, files, mllog
-from tracing.access_figures import Access
-from tracing.loaded import COUNTERS, TRANSFERS, Loaded, grown
+from tracing import files, mllog
+from tracing.access_figures import access_figures
+from tracing.calls import Losses
+from tracing.loaded import COUNTERS, TRANSFERS, Trace, grown
+from tracing.recording import Recording
 from tracing.tables import FORMAT_VERSION
 
 _MOST_FILES = 200
@@ -19,11 +21,10 @@ _PERCENTILES = (50, 95, 99)
 _CHECKPOINT_FILE = re.compile(r"^(?P<prefix>.*ckpt-(?P<step>\d+))\.(?:index|data-\d{5}-of-\d{5})$")
 
 
-def summary(trace: Loaded, access: Access) -> dict:
-    """Everything that summary.json holds; docs/record.md explains it."""
-    recording = trace.recording
+def about(recording: Recording, losses: Losses) -> dict:
+    """What summary.json says of a trace before anything is computed of its tables."""
+    begin, end = recording.pairs[0].monotonic_ns, recording.pairs[-1].monotonic_ns
     alignment = recording.alignment()
-    has_calls = recording.backend != backends.PROC
     return {
         "format_version": FORMAT_VERSION,
         "command": recording.command,
@@ -32,29 +33,36 @@ def summary(trace: Loaded, access: Access) -> dict:
         "ended_by": recording.ended_by,
         "backend": recording.backend,
         "notes": recording.notes,
-        "seconds": round(trace.seconds, 3),
+        "seconds": round((end - begin) / 1e9, 3),
         "begin_realtime_ns": recording.begin_ns,
-        "begin_monotonic_ns": trace.begin_ns,
+        "begin_monotonic_ns": begin,
         "clocks": {
             "num_pairs": len(recording.pairs),
             "drift_ns": alignment.drift_ns,
             "error_bound_ns": alignment.error_bound_ns,
         },
-        "losses": dict(vars(trace.losses)),
+        "losses": dict(vars(losses)),
         "tracer_cpu_seconds": recording.tracer_cpu_ms / 1000,
         "machine": recording.machine,
-        "usage": _usage(trace),
-        # Without single calls these are unknown, not nothing.
-        "file_classes": {n: _of_class(trace, n) for n in files.CLASSES} if has_calls else None,
-        "records": _records(trace),
-        "files": list(_files_in_short(trace)),
-        "checkpoints": list(checkpoints(trace)),
-        "phases": _phases(trace, has_calls),
-        "access": access.figures(),
     }
 
 
-def file_rows(trace: Loaded) -> Iterator[dict]:
+def figures(trace: Trace) -> dict:
+    """What summary.json says of the tables; docs/record.md explains it."""
+    return {
+        "usage": _usage(trace),
+        "file_classes": {n: _of_class(trace, n) for n in files.CLASSES}
+        if trace.has_calls
+        else None,
+        "records": _records(trace),
+        "files": list(_files_in_short(trace)),
+        "checkpoints": list(checkpoints(trace)),
+        "phases": list(_phases(trace)),
+        "access": access_figures(trace),
+    }
+
+
+def file_rows(trace: Trace) -> Iterator[dict]:
     """The rows of the table of files: each with what was done to it."""
     calls = trace.operations
     calls = calls[~calls["file_class"].isin(files.IN_KERNEL)]
@@ -77,7 +85,7 @@ def file_rows(trace: Loaded) -> Iterator[dict]:
         yield {**row, "path": path, "size_bytes": size, "passes": passes}
 
 
-def _size_on_disk(trace: Loaded, path: str) -> int | None:
+def _size_on_disk(trace: Trace, path: str) -> int | None:
     try:
         found = trace.locator.find(path)
         return found.stat().st_size if found.is_file() else None
@@ -85,7 +93,7 @@ def _size_on_disk(trace: Loaded, path: str) -> int | None:
         return None
 
 
-def _files_in_short(trace: Loaded) -> Iterator[dict]:
+def _files_in_short(trace: Trace) -> Iterator[dict]:
     found = trace.table("files")
     found = found[~found["file_class"].isin([files.LIBRARIES])]
     moved = found["read_bytes"] + found["written_bytes"]
@@ -98,7 +106,7 @@ def _files_in_short(trace: Loaded) -> Iterator[dict]:
         yield row | {"passes": None if passes is None else round(passes, 4)}
 
 
-def _records(trace: Loaded) -> dict | None:
+def _records(trace: Trace) -> dict | None:
     """How long records are, by the first ones of a few files; None without files to look at."""
     found = trace.table("files")
     found = found[(found["file_class"] == files.TFRECORDS) & (found["size_bytes"] > 0)]
@@ -116,7 +124,7 @@ def _records(trace: Loaded) -> dict | None:
     }
 
 
-def _of_class(trace: Loaded, name: str) -> dict:
+def _of_class(trace: Trace, name: str) -> dict:
     operations = trace.operations
     operations = operations[operations["file_class"] == name]
     succeeded = operations["error"].isna()
@@ -147,7 +155,7 @@ def percentiles(values: pd.Series, factor: float) -> dict[str, float] | None:
     return named | {"max": round(float(values.max() * factor), 3)}
 
 
-def checkpoints(trace: Loaded) -> Iterator[dict]:
+def checkpoints(trace: Trace) -> Iterator[dict]:
     """Each checkpoint written: its step, files and bytes, and its seconds by the MLPerf log."""
     writes = trace.transfers[trace.transfers["kind"] == "write"]
     writes = writes.join(writes["final_path"].astype(str).str.extract(_CHECKPOINT_FILE))
@@ -169,29 +177,23 @@ def checkpoints(trace: Loaded) -> Iterator[dict]:
         }
 
 
-def _phases(trace: Loaded, has_calls: bool) -> list[dict]:
+def _phases(trace: Trace) -> Iterator[dict]:
     blocks = mllog.blocks(trace.table("mllog"), trace.spans)  # in the order of the spans
-    found = []
     for span in trace.spans.itertuples():
         inside = trace.transfers
         inside = inside[inside["seconds"].between(span.seconds, span.end_seconds)]
-        found.append(
-            {
-                "name": span.name,
-                "begin_seconds": round(span.seconds, 3),
-                "seconds": round(span.end_seconds - span.seconds, 3),
-                "is_closed": bool(span.is_closed),
-                "saving_seconds": (
-                    round(next(blocks).saving_seconds, 6) if span.name == "block" else None
-                ),
-                "read_bytes": _bytes_by_class(inside, "read") if has_calls else None,
-                "written_bytes": _bytes_by_class(inside, "write") if has_calls else None,
-                "storage_read_bytes": grown(
-                    trace.counters, "storage_read_bytes", [span.seconds, span.end_seconds]
-                )[0],
-            }
-        )
-    return found
+        edges = [span.seconds, span.end_seconds]
+        saving = round(next(blocks).saving_seconds, 6) if span.name == "block" else None
+        yield {
+            "name": span.name,
+            "begin_seconds": round(span.seconds, 3),
+            "seconds": round(span.end_seconds - span.seconds, 3),
+            "is_closed": bool(span.is_closed),
+            "saving_seconds": saving,
+            "read_bytes": _bytes_by_class(inside, "read") if trace.has_calls else None,
+            "written_bytes": _bytes_by_class(inside, "write") if trace.has_calls else None,
+            "storage_read_bytes": grown(trace.counters, "storage_read_bytes", edges)[0],
+        }
 
 
 def _bytes_by_class(transfers: pd.DataFrame, kind: str) -> dict[str, int]:
@@ -199,7 +201,7 @@ def _bytes_by_class(transfers: pd.DataFrame, kind: str) -> dict[str, int]:
     return {name: int(n) for name, n in of_kind.groupby("file_class")["size_bytes"].sum().items()}
 
 
-def _usage(trace: Loaded) -> dict:
+def _usage(trace: Trace) -> dict:
     processes = trace.table("processes")
     last = processes.groupby("pid").max(numeric_only=True)
     together = processes.groupby("monotonic_ns").sum(numeric_only=True)
@@ -224,7 +226,7 @@ def _usage(trace: Loaded) -> dict:
     }
 
 
-def _machine_busy_percent(trace: Loaded) -> float | None:
+def _machine_busy_percent(trace: Trace) -> float | None:
     columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
     spent = trace.growth("cpus", columns, by="cpu").sum()
     busy = spent["user_ms"] + spent["system_ms"]

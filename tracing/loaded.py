@@ -1,38 +1,119 @@
-"""A finished trace's tables as data frames, with seconds since its beginning."""
+"""A trace's tables as data frames, with seconds since its beginning, and what is asked of them."""
 
 import functools
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
+from tqdm import tqdm
 
-from tracing import files
-from tracing.calls import Losses
+from tracing import access, backends, files
 from tracing.conversion import Locator
-from tracing.recording import Recording
-from tracing.tables import read_table
+from tracing.tables import FORMAT_VERSION, read_table, reading, require_columns
 
 TRANSFERS = ("read", "write")
 COUNTERS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storage_written_bytes")
 """Of a process, in the table of processes."""
+_ROWS_AT_ONCE = 20_000
+_SILENT_SECONDS = 3  # before the progress of an export is shown
 
 
-class Tables:
-    """The tables of a trace, in order of time and with a column `seconds`."""
+def summary_of(folder: Path) -> dict:
+    """What a finished trace says of itself.
 
-    def __init__(self, folder: Path, begin_ns: int, locator: Locator | None = None):
-        """Takes the trace's folder, when it began by CLOCK_MONOTONIC, and where files are found."""
+    Raises:
+      ValueError: it is not a trace, is not finished, or is of another version.
+    """
+    path = folder / "summary.json"
+    with reading(path):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"its format_version is not {FORMAT_VERSION}")
+        if not isinstance(found["begin_monotonic_ns"], int):
+            raise ValueError("when it began is not recorded")
+    return found
+
+
+class Trace:
+    """A trace whose tables are there; each of them is in order of time, with a column `seconds`."""
+
+    def __init__(self, folder: Path, summary: dict | None = None, locator: Locator | None = None):
+        """Takes the trace's folder.
+
+        Args:
+          summary: what is known of it, as summary.json spells it; that of the folder if None.
+          locator: finds the files that the traced programs named.
+
+        Raises:
+          ValueError: without `summary`: it is not a trace, or is not finished.
+        """
         self.folder = folder
-        self.begin_ns = begin_ns
+        self.summary = summary_of(folder) if summary is None else summary
         self.locator = locator or Locator()
+        self.begin_ns: int = self.summary["begin_monotonic_ns"]
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return float(self.summary.get("seconds", 0))
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether single calls were recorded: without them their figures are unknown, not 0."""
+        return self.summary["backend"] != backends.PROC
+
+    def require_calls(self) -> None:
+        """Makes sure that single calls were recorded.
+
+        Raises:
+          ValueError: they were not.
+        """
+        if not self.has_calls:
+            raise ValueError(
+                f"{self.folder} holds no single calls: trace with strace or bpftrace, "
+                f"this one was made with {backends.PROC}"
+            )
 
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
-    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """A whole table, for all who ask: not to be changed; empty if it was not written."""
-        found = read_table(self.folder, name, columns)
+    def table(
+        self, name: str, columns: Sequence[str] | None = None, kinds: Sequence[str] | None = None
+    ) -> pd.DataFrame:
+        """A whole table, for all who ask: not to be changed; empty if it was not written.
+
+        Args:
+          columns: those to read; None = all.
+          kinds: of calls; None = all.
+        """
+        found = read_table(self.folder, name, columns, kinds)
         found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
+
+    def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
+        """The rows of a table in the file's order, with progress on standard error if it is long.
+
+        A table that was not written has none.
+
+        Raises:
+          ValueError: the table cannot be read.
+        """
+        path = self.folder / f"{table}.parquet"
+        if not path.exists():
+            return
+        with reading(path), pq.ParquetFile(path) as file:
+            require_columns(path, columns)
+            num_rows = file.metadata.num_rows
+            with tqdm(
+                total=num_rows, desc=table, unit=" rows", delay=_SILENT_SECONDS, disable=None
+            ) as progress:
+                # Of a million calls all at once would be gigabytes of Python's objects.
+                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
+                    yield from zip(*(batch.column(name).to_pylist() for name in columns))
+                    progress.update(len(batch))
+
+    # --- calls ----------------------------------------------------------------------------------
 
     @functools.cached_property
     def operations(self) -> pd.DataFrame:
@@ -46,6 +127,54 @@ class Tables:
 
     def _class_of(self, path: str) -> str:
         return files.classify(path, seen_as=str(self.locator.find(path)))
+
+    @functools.cached_property
+    def transfers(self) -> pd.DataFrame:
+        """Reads and writes that moved bytes of files; copies within the kernel included."""
+        found = self.operations
+        is_file = ~found["file_class"].isin(files.IN_KERNEL)
+        moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0)
+        return found[is_file & moved]
+
+    @functools.cached_property
+    def reads(self) -> pd.DataFrame:
+        """Read calls that moved bytes, in order of time, with pattern and number of their file."""
+        found = self.transfers
+        found = found[found["kind"] == "read"]
+        return found.assign(
+            file_number=pd.factorize(found["final_path"])[0],
+            pattern=access.patterns(
+                found["opening"].fillna(-1).to_numpy(np.int64),
+                found["offset_bytes"].to_numpy(float),
+                found["size_bytes"].to_numpy(float),
+            ),
+        )
+
+    @functools.cached_property
+    def training_reads(self) -> pd.DataFrame:
+        """Reads of TFRecords outside evaluations."""
+        reads = self.reads[self.reads["file_class"] == files.TFRECORDS]
+        return reads[~self.is_within(reads, "eval")]
+
+    @functools.cached_property
+    def in_flight(self) -> dict[str, access.InFlight]:
+        """What -> how many at once; nothing for what was not traced."""
+        transfers, blocks = self.transfers, self.table("block_io")
+        parts = {
+            "read_calls": transfers[transfers["kind"] == "read"],
+            "write_calls": transfers[transfers["kind"] == "write"],
+            "block_reads": blocks[blocks["operation"].str.contains("R", na=False)],
+            "block_writes": blocks[blocks["operation"].str.contains("W", na=False)],
+        }
+        return {
+            name: access.InFlight.of(
+                part["monotonic_ns"].to_numpy(), part["latency_ns"].fillna(0).to_numpy(np.int64)
+            )
+            for name, part in parts.items()
+            if len(part)
+        }
+
+    # --- phases, counters, processes ------------------------------------------------------------
 
     @functools.cached_property
     def spans(self) -> pd.DataFrame:
@@ -69,6 +198,11 @@ class Tables:
         counters = table.groupby([by, *({"name_space"} & {*table})])[columns]
         return (counters.last() - counters.first()).groupby(level=0).sum()
 
+    @functools.cached_property
+    def counters(self) -> pd.DataFrame:
+        """What all processes together had read and written, by their counters, at each sample."""
+        return totals(self.table("processes"), ran_before=not self.summary["command"])
+
     def process_names(self) -> dict[int, str]:
         """Process -> its command line, or the program alone for one that ended between samples."""
         executed = self.table("process_events")
@@ -78,37 +212,12 @@ class Tables:
         sampled = sampled[sampled["command"] != ""]
         return names | dict(zip(sampled["pid"].astype(int), sampled["command"]))
 
-    def cpu_percentages(self) -> Iterator[tuple[float, float, float, float]]:
-        """(seconds, user, system, iowait) between samples, in percent of all processors."""
+    def cpu_percentages(self) -> pd.DataFrame:
+        """By seconds: user_ms, system_ms and iowait_ms since the sample before, % of all CPUs."""
         columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
         spent = self.table("cpus").groupby("seconds")[columns].sum().diff().iloc[1:]
         spent = spent[spent.sum(axis=1) > 0]
-        shares = spent.div(spent.sum(axis=1), axis=0) * 100
-        yield from shares[columns[:3]].itertuples(name=None)
-
-
-class Loaded(Tables):
-    """A trace whose outputs are being made, with what was recorded besides the tables."""
-
-    def __init__(self, folder: Path, recording: Recording, losses: Losses, locator: Locator):
-        """Takes the trace's folder and what is known besides the tables."""
-        super().__init__(folder, recording.pairs[0].monotonic_ns, locator)
-        self.recording = recording
-        self.losses = losses
-        self.seconds = (recording.pairs[-1].monotonic_ns - self.begin_ns) / 1e9
-
-    @functools.cached_property
-    def transfers(self) -> pd.DataFrame:
-        """Reads and writes that moved bytes of files; copies within the kernel included."""
-        found = self.operations
-        is_file = ~found["file_class"].isin(files.IN_KERNEL)
-        moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0)
-        return found[is_file & moved]
-
-    @functools.cached_property
-    def counters(self) -> pd.DataFrame:
-        """What all processes together had read and written, by their counters, at each sample."""
-        return totals(self.table("processes"), ran_before=not self.recording.command)
+        return spent.div(spent.sum(axis=1), axis=0)[columns[:3]] * 100
 
 
 def _final_paths(operations: pd.DataFrame) -> pd.Series:

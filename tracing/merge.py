@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracing import charts, ends_in_one_line, files, look, parser_of, path_with_home, tables
-from tracing.exports.finished import summary_of
+from tracing.loaded import summary_of
 from tracing.look import Card, bytes_text
 
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]

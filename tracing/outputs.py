@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tracing import advice, conversion, figures, files, page
-from tracing.access_figures import Access
 from tracing.calls import Losses
 from tracing.exports import perfetto
-from tracing.exports.finished import Finished
-from tracing.loaded import Loaded
+from tracing.loaded import Trace
 from tracing.recording import Recording
 from tracing.tables import write_table, written_beside
 
@@ -23,18 +21,17 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
       OSError: there is no room; files are whole or absent.
     """
     losses, locator = conversion.write_tables(folder, recording)
-    trace = Loaded(folder, recording, losses, locator)
+    trace = Trace(folder, figures.about(recording, losses), locator)
     write_table(folder, "files", figures.file_rows(trace), recording.alignment())
-    access = Access(trace)
-    summary = figures.summary(trace, access)
-    summary["advice"] = advice.advice(trace, access, summary)
+    trace.summary |= figures.figures(trace)
+    trace.summary["advice"] = advice.advice(trace)
     with written_beside(folder / "summary.json") as file:
-        file.write(json.dumps(summary, indent=1) + "\n")
+        file.write(json.dumps(trace.summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:
-        file.write(page.page(trace, access, summary))
+        file.write(page.page(trace))
     # Last, as it takes longest: 20 s for a million calls, with progress.
-    perfetto.write(Finished(folder), folder / TRACE)
-    yield from _lines(folder, summary, losses)
+    perfetto.write(trace, folder / TRACE)
+    yield from _lines(folder, trace.summary, losses)
 
 
 def _calls(number: int) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from tracing import charts, files, look
 from tracing.access import TERMS
-from tracing.access_figures import Access
-from tracing.loaded import Loaded
+from tracing.calls import Losses
+from tracing.loaded import Trace
 from tracing.look import Card, bytes_text
 
 _COUNT, _SECONDS, _TENTHS, _SHARE = "{:,}", "{:.3f} s", "{:.1f} s", "{:.0%}"
@@ -96,14 +96,15 @@ def _cached(found: dict) -> float | None:
     return None if storage is None else max(0, 1 - storage / found["call_bytes"])
 
 
-def page(trace: Loaded, access: Access, summary: dict) -> str:
-    """Returns the page; `summary` is that of `figures.summary`."""
+def page(trace: Trace) -> str:
+    """Returns the page; the trace's summary is complete."""
+    summary, losses = trace.summary, Losses(**trace.summary["losses"])
     tables = zip(_TABLES.items(), _rows_of(summary), strict=True)
     return look.page(
         title=shlex.join(summary["command"]) or "a running program",
         subtitle=f"{summary['seconds']:.1f} s, traced with {summary['backend']}; "
         f"{_how_it_ended(summary)}",
-        figures=_cards(trace, summary),
+        figures=_cards(summary, losses),
         advice=[f"{words[0].upper()}{words[1:]}." for words in summary["advice"]],
         charts=[
             ("Reads and writes over time, by class of file", charts.transfers_over_time(trace),
@@ -111,7 +112,7 @@ def page(trace: Loaded, access: Access, summary: dict) -> str:
             ("Reads and writes by the processes' counters", charts.counters_over_time(trace), ""),
             ("Request sizes and latencies", charts.histograms(trace), ""),
             ("Read offsets over time, of the files most read", charts.offsets_over_time(trace), ""),
-            ("Calls in flight", charts.queue_depths(trace, access), ""),
+            ("Calls in flight", charts.queue_depths(trace), ""),
             ("Reuse: what a cache of this size would serve", charts.reuse(summary), ""),
             ("Processors and memory", charts.processors_and_memory(trace), ""),
             ("GPUs", charts.gpus(trace), ""),
@@ -121,7 +122,7 @@ def page(trace: Loaded, access: Access, summary: dict) -> str:
         tables=[(title, look.table(columns, rows)) for (title, columns), rows in tables],
         notes=[
             *summary["notes"],
-            str(trace.losses),
+            str(losses),
             f"the tracers used {summary['tracer_cpu_seconds']:.1f} s of processor time",
         ],
         terms=[f"{word}: {meaning}" for word, meaning in TERMS.items()],
@@ -135,13 +136,13 @@ def _how_it_ended(summary: dict) -> str:
     return f"exit code {summary['exit_code']}{early}"
 
 
-def _cards(trace: Loaded, summary: dict) -> Iterator[Card]:
+def _cards(summary: dict, losses: Losses) -> Iterator[Card]:
     usage, clocks, access = summary["usage"], summary["clocks"], summary["access"]
     if classes := summary["file_classes"]:
         records, saved = classes[files.TFRECORDS], classes[files.CHECKPOINTS]
         calls = sum(entry["num_reads"] + entry["num_writes"] for entry in classes.values())
         num_saved = f"{len(summary['checkpoints'])} of them"
-        lost = f"{trace.losses.total():,} events lost"
+        lost = f"{losses.total():,} events lost"
         num_reads = f"{records['num_reads']:,} calls"
         yield Card("TFRecords read", bytes_text(records["read_bytes"]), num_reads)
         yield Card("Checkpoints written", bytes_text(saved["written_bytes"]), num_saved)

@@ -15,7 +15,7 @@ import pandas as pd
 from tracing import files, mllog
 from tracing.bpftrace import ADD_TO_PAGE_CACHE, PAGE_BYTES
 from tracing.exports import chakra_format as chakra
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 from tracing.tables import written_beside
 
 FS_OPS = {
@@ -53,7 +53,7 @@ class Event(NamedTuple):
     values: Any
 
 
-def write(trace: Finished, output: Path, *, seconds: tuple[float, float] = (0, math.inf)) -> str:
+def write(trace: Trace, output: Path, *, seconds: tuple[float, float] = (0, math.inf)) -> str:
     """Writes the file beside and renames it; returns what it holds, and what is missing.
 
     Args:
@@ -88,7 +88,7 @@ def write(trace: Finished, output: Path, *, seconds: tuple[float, float] = (0, m
     return held + "; no batches: the trace has no MLPerf log of a training" * (not batches)
 
 
-def _batches(trace: Finished) -> Iterator[tuple[int, int, dict]]:
+def _batches(trace: Trace) -> Iterator[tuple[int, int, dict]]:
     """(begin, end, attributes) of every step, as if those of a block took the same time."""
     events = trace.table("mllog")
     accumulated = mllog.value_of(events, "gradient_accumulation_steps") or 1
@@ -105,7 +105,7 @@ def _batches(trace: Finished) -> Iterator[tuple[int, int, dict]]:
             yield int(begin), int(end), attr
 
 
-def _marks(trace: Finished, batches: list[tuple[int, int, dict]]) -> Iterator[Event]:
+def _marks(trace: Trace, batches: list[tuple[int, int, dict]]) -> Iterator[Event]:
     order = _SORTS.index("batches")
     found = [Event(begin, order, n, end, attr) for n, (begin, end, attr) in enumerate(batches)]
     for n, span in enumerate(trace.table("spans").itertuples(), len(batches)):
@@ -117,8 +117,8 @@ def _marks(trace: Finished, batches: list[tuple[int, int, dict]]) -> Iterator[Ev
     return iter(sorted(found))
 
 
-def _calls(trace: Finished) -> Iterator[Event]:
-    calls = trace.calls_of(_KINDS, _COLUMNS)
+def _calls(trace: Trace) -> Iterator[Event]:
+    calls = trace.table("file_ops", _COLUMNS, _KINDS)
     calls = calls[calls["error"].isna()]
     calls = calls[~calls["file_class"].isin(files.IN_KERNEL)]
     calls = calls[calls["operation"].isin([*_OP_OF, *_COPIES, ADD_TO_PAGE_CACHE])]

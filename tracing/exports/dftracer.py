@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 from tracing.tables import written_beside
 
 _COLUMNS = (
@@ -34,7 +34,7 @@ def _hash(text: str) -> str:
 _HOST_HASH = _hash(_HOST)
 
 
-def write(trace: Finished, output: Path) -> str:
+def write(trace: Trace, output: Path) -> str:
     """Writes the file beside and renames it; returns how many events it holds.
 
     Raises:
@@ -57,7 +57,7 @@ def _name_of_hash(kind: str, text: str) -> dict:
     return {"name": kind, "cat": "dftracer", "pid": 0, "tid": 0, "ph": "M", "args": names}
 
 
-def _events(trace: Finished) -> Iterator[dict]:
+def _events(trace: Trace) -> Iterator[dict]:
     yield _name_of_hash("HH", _HOST)
     yield from _spans(trace)
     hashes: dict[str, str] = {}
@@ -97,7 +97,7 @@ def _arguments(call: dict, path_hash: str | None) -> dict:
     return found
 
 
-def _spans(trace: Finished) -> Iterator[dict]:
+def _spans(trace: Trace) -> Iterator[dict]:
     """The phases of the MLPerf log."""
     for span in trace.table("spans").itertuples():
         lasting_ns = span.end_monotonic_ns - span.monotonic_ns

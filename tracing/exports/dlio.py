@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 
 from tracing import files, mllog
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 from tracing.tables import written_beside
 
 _FRAME_BYTES = 16  # a record's length and the two CRCs around it
@@ -35,7 +35,7 @@ class Steps(NamedTuple):
     stdev_seconds: float
 
 
-def write(trace: Finished, output: Path) -> str:
+def write(trace: Trace, output: Path) -> str:
     """Writes the file beside and renames it; returns where it is from, in words.
 
     Raises:
@@ -48,7 +48,7 @@ def write(trace: Finished, output: Path) -> str:
     return "for dlio_benchmark 2.0.0 and for its repository of June 2026"
 
 
-def workload(trace: Finished) -> dict:
+def workload(trace: Trace) -> dict:
     """The workload of a trace, as DLIO's YAML spells it.
 
     Raises:
@@ -126,7 +126,7 @@ def _checkpoint(saved: list[dict]) -> dict:
     }
 
 
-def _calls(trace: Finished) -> pd.DataFrame:
+def _calls(trace: Trace) -> pd.DataFrame:
     """Calls on TFRecords that did not fail; of each, whether a block or an evaluation ran."""
     calls = trace.table("file_ops", _CALL_COLUMNS)
     calls = calls[(calls["file_class"] == files.TFRECORDS) & calls["error"].isna()]
@@ -165,7 +165,7 @@ def epochs(num_steps: int, batch_size: int, num_samples: int) -> dict[str, int]:
     return {"total_training_steps": of_epoch, "epochs": num}
 
 
-def _dataset(trace: Finished, events: pd.DataFrame, paths: list[str], *, has_evaluation) -> dict:
+def _dataset(trace: Trace, events: pd.DataFrame, paths: list[str], *, has_evaluation) -> dict:
     records, known = trace.summary["records"], trace.table("files")
     # Of those that were still there at the end.
     sizes = known.loc[known["path"].isin(paths), "size_bytes"].dropna()

@@ -12,8 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from tracing import files
-from tracing.exports.finished import Finished
-from tracing.loaded import TRANSFERS
+from tracing.loaded import TRANSFERS, Trace
 from tracing.tables import folder_written_beside
 
 GROUPS: Mapping[str, list[str]] = {"thread": ["pid", "tid"], "process": ["pid"], "trace": []}
@@ -41,7 +40,7 @@ fadvise_hint=0
 """
 
 
-def write(trace: Finished, output: Path, *, per: str = "thread") -> str:
+def write(trace: Trace, output: Path, *, per: str = "thread") -> str:
     """Makes a folder with logs, files and replay.fio; returns how to replay it.
 
     Raises:
@@ -71,12 +70,12 @@ def write(trace: Finished, output: Path, *, per: str = "thread") -> str:
     return f"{held}; replay: cd {output} && fio replay.fio"
 
 
-def _calls(trace: Finished) -> pd.DataFrame:
+def _calls(trace: Trace) -> pd.DataFrame:
     """Reads and writes that moved bytes of files, and the syncs of these, in order of time.
 
     Adds `name`, by which the replay knows the file, and `is_guessed`, of the offset.
     """
-    found = trace.calls_of((*TRANSFERS, "sync"), _COLUMNS)
+    found = trace.table("file_ops", _COLUMNS, (*TRANSFERS, "sync"))
     found = found[found["error"].isna()]
     found = found[~found["file_class"].isin(files.IN_KERNEL)]
     moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0) & found["path"].notna()
@@ -92,7 +91,7 @@ def _calls(trace: Finished) -> pd.DataFrame:
 
 def _known_offsets(calls: pd.DataFrame) -> pd.Series:
     """The offsets; where the trace does not know one, behind the call before on that file."""
-    of_file = [calls["path"].astype(object), calls["kind"].astype(object)]
+    of_file = [calls["path"], calls["kind"]]
     # Bytes since the last call whose offset is known, that call included.
     known = calls["offset_bytes"].notna()
     runs = known.groupby(of_file).cumsum()

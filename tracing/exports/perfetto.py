@@ -17,7 +17,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from tracing import mllog
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 from tracing.tables import COLUMNS, written_beside
 
 _CALL_COLUMNS = (
@@ -39,7 +39,7 @@ _SEQUENCE = 1  # one writer
 _STRINGS = "debug_annotation_string_values"
 
 
-def write(trace: Finished, output: Path) -> str:
+def write(trace: Trace, output: Path) -> str:
     """Writes the file beside and renames it; returns how many calls it holds.
 
     Raises:
@@ -143,7 +143,7 @@ class _Writer:
 class _Tracks:
     """The tracks, named, each made when it is first asked for."""
 
-    def __init__(self, trace: Finished, writer: _Writer):
+    def __init__(self, trace: Trace, writer: _Writer):
         self._writer = writer
         self._name_of_process = trace.process_names()
         threads = trace.table("threads", ("monotonic_ns", "pid", "tid", "name"))
@@ -177,7 +177,7 @@ class _Tracks:
         return self._writer.track(name=name, parent_uuid=parent, counter=counter)
 
 
-def _write_log(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+def _write_log(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
     """Points and phases of the MLPerf log, and the shares of every block's time, by kind."""
     log, events = tracks.named("MLPerf log"), trace.table("mllog")
     for event in events[events["event_type"] == "POINT_IN_TIME"].itertuples():
@@ -197,10 +197,10 @@ def _write_log(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
             writer.count(track, end_ns, 0)
 
 
-def _write_counters(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+def _write_counters(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
     """Every number of every sample, and the processors' shares that follow from them."""
     machine = tracks.named("machine")
-    for seconds, *shares in trace.cpu_percentages():
+    for seconds, *shares in trace.cpu_percentages().itertuples():
         for name, share in zip(("user", "system", "iowait"), shares):
             track = tracks.counter(f"CPU {name}", machine, "%")
             writer.count(track, trace.begin_ns + round(seconds * 1e9), share)
@@ -221,7 +221,7 @@ def _write_counters(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
                     writer.count(tracks.counter(f"{prefix} {name}", parent, unit), at_ns, value)
 
 
-def _write_processes(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+def _write_processes(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
     """Begin, program and end of processes and threads."""
     columns = ["monotonic_ns", "pid", "tid", "event", "parent_pid", "detail"]
     for at_ns, pid, tid, event, parent_pid, detail in trace.rows("process_events", columns):
@@ -229,7 +229,7 @@ def _write_processes(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
         writer.instant(tracks.thread(pid, tid), event, "process", at_ns, **values)
 
 
-def _write_block_io(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+def _write_block_io(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
     """Requests that overlap lie on several tracks of their device."""
     devices = tracks.named("block devices")
     ends: dict[str, list[int]] = {}
@@ -247,7 +247,7 @@ def _write_block_io(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
         writer.slice(track, operation, "block", begin_ns, latency_ns or 0, **details)
 
 
-def _write_calls(trace: Finished, writer: _Writer, tracks: _Tracks) -> int:
+def _write_calls(trace: Trace, writer: _Writer, tracks: _Tracks) -> int:
     num_calls = 0
     for row in trace.rows("file_ops", _CALL_COLUMNS):
         begin_ns, lasting_ns, pid, tid, operation, file_class, *rest = row

@@ -3,7 +3,7 @@
 from tests.fixtures import REPOSITORY
 from tests.helpers.programs import refusal
 from tracing import backends, compare
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 
 SAMPLE = REPOSITORY / "tracing" / "sample"
 
@@ -11,7 +11,7 @@ SAMPLE = REPOSITORY / "tracing" / "sample"
 def test_another_backend_is_told_first_and_its_calls_are_compared_unless_there_are_none(
     whole_trace,
 ):
-    a, b = Finished(whole_trace), Finished(SAMPLE)
+    a, b = Trace(whole_trace), Trace(SAMPLE)
     b.summary["backend"] = backends.BPFTRACE
     first, *_ = compare.lines(compare.compare(a, b))
     assert first.startswith(

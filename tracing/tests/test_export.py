@@ -15,7 +15,7 @@ from tests.helpers import programs
 from tests.helpers.programs import refusal
 from tracing import export, tables
 from tracing.exports import dftracer, fio
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 from tracing.tests import whole
 
 PROGRAMS = Path(sys.executable).parent
@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_nothing(whole_trace, small_disk, target):
 @pytest.fixture(scope="module")
 def pfw(whole_trace, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("dftracer") / "trace.pfw.gz"
-    dftracer.write(Finished(whole_trace), output)
+    dftracer.write(Trace(whole_trace), output)
     return output
 
 
@@ -150,7 +150,7 @@ def test_a_replay_moves_the_bytes_of_the_trace_in_its_time(tmp_path, backend, pe
     """By Debian's fio, and what it reports of its jobs."""
     if not shutil.which("fio"):
         lacking("fio is not installed: apt-get install fio")
-    trace = Finished(whole.write(tmp_path, backend))
+    trace = Trace(whole.write(tmp_path, backend))
     fio.write(trace, tmp_path / "replay", per=per)
     files_to_read = (tmp_path / "replay" / "files").iterdir()
     assert sum(path.stat().st_blocks for path in files_to_read) == 0, "they are sparse"
@@ -175,8 +175,8 @@ def test_too_many_threads_for_fio_and_none_are_refused(tmp_path, monkeypatch, co
     monkeypatch.setattr(fio, "_MOST_LOGS", 2)
     message = "make 4 logs, one for each thread, and fio replays 1 to 2; --per=process or --per"
     with pytest.raises(ValueError, match=message):
-        fio.write(Finished(copied), tmp_path / "replay", per="thread")
+        fio.write(Trace(copied), tmp_path / "replay", per="thread")
     rows = tables.read_table(copied, "file_ops")
     rows[rows["kind"] == "open"].to_parquet(copied / "file_ops.parquet")
     with pytest.raises(ValueError, match="make 0 logs"):
-        fio.write(Finished(copied), tmp_path / "replay")
+        fio.write(Trace(copied), tmp_path / "replay")

@@ -24,7 +24,7 @@ from tracing.clocks import Alignment, ClockPair
 from tracing.containers import Container
 from tracing.export import OUTPUTS
 from tracing.exports import dftracer, fio
-from tracing.exports.finished import Finished
+from tracing.loaded import Trace
 from tracing.recording import RAW, RawFile, Recording
 from tracing.tests import chakra_reader
 from tracing.tests.by_hand import BEGIN_S, SECOND, line, process
@@ -343,13 +343,13 @@ def parts(trace: Path) -> Iterator[tuple[str, str]]:
         try:
             with mock.patch.object(dftracer, "_hash", lambda text: f"<{text}>"):
                 export = importlib.import_module(f"tracing.exports.{module}")
-                told.append(export.write(Finished(trace), exports / output, **options))
+                told.append(export.write(Trace(trace), exports / output, **options))
         except ValueError as error:  # a trace without a training, or without calls
             told.append(str(error))
         else:
             yield f"{output}.txt", _exported(exports / output)
     yield "exports.txt", "\n".join(told) + "\n"
-    compared = compare.compare(Finished(trace), Finished(_changed(trace, exports / "other")))
+    compared = compare.compare(Trace(trace), Trace(_changed(trace, exports / "other")))
     yield "compare.txt", "\n".join(compare.lines(compared)) + "\n"
 
 
