@@ -10,7 +10,7 @@ benchmarks/watch_table.py measures how often the band and the forecast are right
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,49 +46,6 @@ class Curve:
         """The best accuracy up to each evaluation."""
         return np.maximum.accumulate(self.accuracy)
 
-    def until(self, target: float) -> "Curve | None":
-        """The same up to its first evaluation at a target; None if it did not reach it."""
-        [reached] = np.nonzero(self.accuracy >= target)
-        if not len(reached):
-            return None
-        return Curve(self.samples[: reached[0] + 1], self.accuracy[: reached[0] + 1])
-
-
-@dataclass(frozen=True)
-class Margins:
-    """How far outside of other runs a run may be."""
-
-    slow: float = 1.15
-    """Times the samples."""
-    fast: float = 1.35
-    """Times fewer samples."""
-    slack: float = SLACK
-    """Of accuracy."""
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """Where a run stands at one evaluation."""
-
-    samples: float
-    accuracy: float
-    band: tuple[float, float]
-    """Accuracies beyond which it is outside."""
-    usual: tuple[float, float]
-    """Accuracies between which nine of ten other runs are."""
-    expected: tuple[float, float, float] | None = None
-    """Samples at the target: least, median, most; None: it is outside, or at the target."""
-
-    @property
-    def is_low(self) -> bool:
-        """Whether it is below the band."""
-        return not self.accuracy >= self.band[0]  # NaN is low
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether it is below or above the band."""
-        return self.is_low or self.accuracy > self.band[1]
-
 
 @dataclass(eq=False)
 class Reference:
@@ -99,8 +56,12 @@ class Reference:
     _: KW_ONLY
     words: str
     """Name the runs: "published runs at batch 448"."""
-    margins: Margins
-    """Of the band."""
+    slow: float = 1.15
+    """How many times the samples of the others are still inside of the band."""
+    fast: float = 1.35
+    """The same for fewer samples."""
+    slack: float = SLACK
+    """How far the band goes beyond accuracies of the others."""
     target: float = TARGET_MASKED_LM_ACCURACY
     """The accuracy at which the runs ended."""
     initial_accuracy: float | None = None
@@ -152,19 +113,18 @@ class Reference:
         # From the lowest to the highest accuracy of the others, also if these took `slow` times as
         # many samples or `fast` times fewer, and `slack` beyond. So 99.5% of the published runs are
         # inside from end to end, while their own system is left out of the others.
-        margins = self.margins
         # Before the first step a run has the accuracy of its checkpoint.
         if not samples:
             initial = self.initial_accuracy
-            return (0, 1) if initial is None else (initial - margins.slack, initial + margins.slack)
-        low = self._at(self._low, samples / margins.slow) - margins.slack
+            return (0, 1) if initial is None else (initial - self.slack, initial + self.slack)
+        low = self._at(self._low, samples / self.slow) - self.slack
         if samples < self.first_samples:
             # Nobody was evaluated as early: how the others got to their first one is not known.
-            low = (self.initial_accuracy or 0) - margins.slack
+            low = (self.initial_accuracy or 0) - self.slack
         # By then the slowest would have been at the target with time to spare.
-        elif samples > margins.slow * self._ends.max():
+        elif samples > self.slow * self._ends.max():
             low = self.target
-        return low, self._at(self._high, samples * margins.fast) + margins.slack
+        return low, self._at(self._high, samples * self.fast) + self.slack
 
     def _at(self, heights: np.ndarray, samples: float) -> float:
         return float(np.interp(samples, self._grid, heights))
@@ -184,13 +144,6 @@ class Reference:
         least, median, most = np.quantile(left, _QUANTILES)
         return samples + max(least, 0), samples + median, samples + most
 
-    def outlook(self, samples: float, accuracy: float, *, best: float) -> Outlook:
-        """Where a run stands; `best` is its best accuracy so far."""
-        seen = Outlook(samples, accuracy, self.band(samples), self.usual(samples))
-        if seen.is_outside or best >= self.target or not samples:
-            return seen
-        return replace(seen, expected=self.forecast(samples, best))
-
 
 def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Reference:
     """Published runs of a batch size, or of the nearest ones.
@@ -203,37 +156,31 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
       ValueError: it is less than half or more than twice that of all of them.
     """
     known = [entry for entry in comparable(entries) if entry.global_batch_size and entry.curve]
-    published = sorted(entry.global_batch_size or 0 for entry in known)
-    if not published[0] / 2 <= global_batch_size <= published[-1] * 2:
+    batches = np.array([entry.global_batch_size for entry in known], float)
+    if not batches.min() / 2 <= global_batch_size <= batches.max() * 2:
         raise ValueError(
-            f"nobody published a batch near {global_batch_size:,}, only {published[0]:,} to "
-            f"{published[-1]:,}; give runs like this one as --reference"
+            f"nobody published a batch near {global_batch_size:,}, only {batches.min():,.0f} to "
+            f"{batches.max():,.0f}; give runs like this one as --reference"
         )
-
-    def distance(other: Entry | convergence.ReferencePoint) -> float:
-        return abs(math.log((other.global_batch_size or 1) / global_batch_size))
-
     # The nearest batch sizes, so many that some systems are among them, and all of the last size.
-    known.sort(key=distance)
-    farthest = distance(known[min(_NUM_SYSTEMS, len(known)) - 1])
-    near = [entry for entry in known if distance(entry) <= farthest + 1e-9]
-    batches = sorted({entry.global_batch_size or 0 for entry in near})
-    needed = {
-        batch: float(convergence.log_reference_samples(math.log2(batch)))
-        for batch in {global_batch_size, *batches}
-    }
-    curves = []
-    for entry in near:
-        # As the reference needs more samples at a larger batch, so do the others.
-        factor = math.exp(needed[global_batch_size] - needed[entry.global_batch_size or 0])
-        curves += [Curve(each.samples * factor, each.accuracy) for each in curves_of(entry)]
-    nearest = min(convergence.reference_points().values(), key=distance)
+    distances = np.abs(np.log(batches / global_batch_size))
+    near = np.flatnonzero(distances <= np.sort(distances)[:_NUM_SYSTEMS][-1] + 1e-9)
+    # As the reference needs more samples at a larger batch, so do the others.
+    log2_batches = np.log2([global_batch_size, *batches])
+    needed = np.asarray(convergence.log_reference_samples(log2_batches))
+    factors = np.exp(needed[0] - needed[1:])
+    curves = [
+        Curve(curve.samples * factors[place], curve.accuracy)
+        for place in near
+        for curve in curves_of(known[place])
+    ]
+    points = convergence.reference_points()
+    nearest = min(points, key=lambda batch: abs(math.log(batch / global_batch_size)))
     return Reference(
         curves,
-        words=_words(global_batch_size, batches),
-        margins=Margins(),
+        words=_words(global_batch_size, [*np.unique(batches[near]).astype(int)]),
         initial_accuracy=INITIAL_MASKED_LM_ACCURACY,
-        hyperparameters=nearest.hyperparameters,
+        hyperparameters=points[nearest].hyperparameters,
     )
 
 
@@ -261,20 +208,24 @@ def own_reference(name: str, *, target: float | None = None) -> Reference:
       ValueError: they are fewer than three, or of several tasks, or a file is damaged.
     """
     place = paths.location(name)
-    if place.suffix == ".json" and place.exists():
-        own = json_text.read_record(place, _parsed, remedy=_REMEDY) or {}
-    else:
-        own = _read_own(name)
+    own = None
+    if place.suffix == ".json":
+        own = json_text.read_record(place, _parsed, remedy=_REMEDY)
+    own = own or _read_own(name)
     curves = own.pop("curves")
     if target is None:
         target = min((curve.best[-1] for curve in curves), default=0.0)
-    reached = [curve for each in curves if (curve := each.until(target))]
+    reached = [
+        Curve(curve.samples[: place + 1], curve.accuracy[: place + 1])
+        for curve in curves
+        for place in np.flatnonzero(curve.accuracy >= target)[:1]
+    ]
     if len(reached) < _FEWEST_OWN_RUNS:
         raise ValueError(
             f"--reference={name}: {len(reached)} of its runs have reached the target {target:g}; "
             f"{_FEWEST_OWN_RUNS} are the fewest to compare with, ten make a band"
         )
-    return Reference(reached, margins=own_margins(reached, target), target=target, **own)
+    return Reference(reached, slack=own_slack(reached, target), target=target, **own)
 
 
 def _read_own(name: str) -> dict[str, Any]:
@@ -334,15 +285,15 @@ def curve_of(run: RunResult) -> Curve | None:
     return Curve(*np.array(known, dtype=float).T) if known else None
 
 
-def own_margins(curves: Sequence[Curve], target: float) -> Margins:
+def own_slack(curves: Sequence[Curve], target: float) -> float:
     """Twice as much slack as makes room for each run in the band of the others."""
     excess = 0.0
     for number, curve in enumerate(curves):
         others = [*curves[:number], *curves[number + 1 :]]
-        band = Reference(others, words="", margins=Margins(1, 1, 0), target=target)
+        band = Reference(others, words="", slow=1, fast=1, slack=0, target=target)
         for samples, accuracy in zip(curve.samples, curve.accuracy):
             low, high = band.band(samples)
             # After the last evaluation of the others nobody is too low.
             is_among = samples <= band.end_samples
             excess = max(excess, low - accuracy if is_among else 0.0, accuracy - high)
-    return Margins(slack=max(SLACK, 2 * excess))
+    return max(SLACK, 2 * excess)

@@ -33,7 +33,7 @@ from mlperf_bert.submission.run_logs import require_free, runs_so_far, work_of
 from mlperf_bert.training.loop import OVER, Trained
 from mlperf_bert.training.observers import Observer
 from mlperf_results import other_runs, published
-from mlperf_results.other_runs import Outlook, Reference
+from mlperf_results.other_runs import Reference
 from mlperf_results.published import NUM_WEIGHTS_OF_BERT_LARGE
 
 if TYPE_CHECKING:
@@ -69,25 +69,30 @@ class Watched:
 
     def evaluated(
         self, samples: float, accuracy: float, samples_per_second: float | None
-    ) -> tuple[Outlook, str]:
+    ) -> tuple[str, str]:
         """Where the run stands at an evaluation, and what there is to say of it.
 
         Without a rate no time is forecast.
+
+        Returns: "below" or "above" the band, or "" inside of it; a line.
         """
+        others = self.reference
         self.best = max(self.best, accuracy)
-        seen = self.reference.outlook(samples, accuracy, best=self.best)
-        low, high = seen.usual
-        words = f"{self.others or self.reference.words}: {low:.4f} to {high:.4f}"
-        if seen.is_outside:
-            side = "below" if seen.is_low else "above"
-            bound = seen.band[0] if seen.is_low else seen.band[1]
-            words += f"; {accuracy:.4f} is {side} all of them (limit {bound:.4f})"
-            return seen, f"WARNING: {words}: {self._causes(accuracy)}"
-        if seen.expected is not None:
-            words += f"; {self.reference.target:.3f} expected after {_samples(seen.expected)}"
+        low, high = others.band(samples)
+        # NaN is below.
+        side = "below" if not accuracy >= low else "above" if accuracy > high else ""
+        words = "{}: {:.4f} to {:.4f}".format(self.others or others.words, *others.usual(samples))
+        if side:
+            limit = low if side == "below" else high
+            words += f"; {accuracy:.4f} is {side} all of them (limit {limit:.4f})"
+            return side, f"WARNING: {words}: {self._causes(accuracy)}"
+        # Before its first step nothing is known of a run but its checkpoint.
+        if samples and self.best < others.target:
+            expected = others.forecast(samples, self.best)
+            words += f"; {others.target:.3f} expected after {_samples(expected)}"
             if samples_per_second:
-                words += f", in {_duration((seen.expected[1] - samples) / samples_per_second)}"
-        return seen, words
+                words += f", in {_duration((expected[1] - samples) / samples_per_second)}"
+        return side, words
 
     def _causes(self, accuracy: float) -> str:
         """What a run knows of itself that can put it outside of the band."""
@@ -161,11 +166,11 @@ class Watch(Observer):
         began_step, began = self._began
         seconds = time.monotonic() - began
         rate = (step - began_step) * self.batch_size / seconds if seconds > 0 else None
-        seen, words = self.run.evaluated(
+        side, words = self.run.evaluated(
             step * self.batch_size, evaluation.masked_lm_accuracy, rate
         )
         # Above the band is odd, and no reason to end a run.
-        self._is_hopeless = seen.is_low
+        self._is_hopeless = side == "below"
         if self._is_hopeless and self.ends_hopeless:
             words += "; --stop_if_hopeless ends the run"
         return words
@@ -271,8 +276,8 @@ def lines(run: RunResult, reference: Reference) -> list[tuple[str, bool]]:
             )
         seconds = 60 * evaluation.minutes
         rate = samples / seconds if seconds > 0 else None
-        seen, words = watched.evaluated(samples, accuracy, rate)
-        told.append((f"after {samples:,.0f} samples: {accuracy:.4f}; {words}", seen.is_outside))
+        side, words = watched.evaluated(samples, accuracy, rate)
+        told.append((f"after {samples:,.0f} samples: {accuracy:.4f}; {words}", bool(side)))
     return told
 
 

@@ -23,7 +23,7 @@ def test_runs_of_ones_own_are_a_band(tmp_path, capsys):
         write_log(folder / "runs" / str(number) / "bert.log", accuracies)
     others = other_runs.own_reference(folder)
     assert len(others) == 5 and others.target == 0.73
-    assert others.margins.slack >= other_runs.SLACK
+    assert others.slack >= other_runs.SLACK
     log = folder / "runs" / "0" / "bert.log"
     saved = tmp_path / "band.json"
     assert watch.main([str(log), f"--reference={folder}", f"--save={saved}"]) == 0
@@ -103,8 +103,8 @@ def test_the_band_has_room_for_twice_what_each_run_is_outside_of_the_others():
     """Two straight runs, and one that is 0.1 above both in the middle."""
     samples = np.array([1e5, 2e5, 3e5])
     curves = [Curve(samples, np.array([0.5, middle, 0.72])) for middle in (0.6, 0.6, 0.7)]
-    assert other_runs.own_margins(curves, 0.72).slack == pytest.approx(0.2, rel=0.01)
-    assert other_runs.own_margins(curves[:2] * 2, 0.72).slack == other_runs.SLACK
+    assert other_runs.own_slack(curves, 0.72) == pytest.approx(0.2, rel=0.01)
+    assert other_runs.own_slack(curves[:2] * 2, 0.72) == other_runs.SLACK
 
 
 def test_copies_among_runs_of_ones_own_are_one_run(tmp_path, refusal, capsys):

@@ -16,7 +16,7 @@ from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.training.loop import OVER, Trained
 from mlperf_results import other_runs, watch
 from mlperf_results.benchmarks import watch_table
-from mlperf_results.other_runs import Curve, Margins, Reference
+from mlperf_results.other_runs import Curve, Reference
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs
 from tests.mlperf.example_log import write_log, write_runs
@@ -38,7 +38,9 @@ def five_straight_runs_of(every):
     return Reference(
         [rising(every * number, every=every) for number in (10, 11, 12, 13, 14)],
         words="others",
-        margins=Margins(slow=1.25, fast=1.25, slack=0.01),
+        slow=1.25,
+        fast=1.25,
+        slack=0.01,
         initial_accuracy=0.3,
         hyperparameters={"opt_base_learning_rate": 0.001},
     )
@@ -62,36 +64,41 @@ def test_the_band_is_the_others_with_more_and_fewer_samples(others):
     assert high == pytest.approx(0.3 + 0.42 * 0.625 + 0.01, abs=1e-3)
 
 
+def stands(reference, samples, accuracy):
+    return watch.Watched(reference=reference, hyperparameters={}).evaluated(samples, accuracy, None)
+
+
 @pytest.mark.parametrize(
-    ("samples", "accuracy", "is_low", "is_outside"),
+    ("samples", "accuracy", "side"),
     [
         # Before the first step a run has the accuracy of the checkpoint.
-        (0, 0.2, True, True),
-        (0, 0.3, False, False),
+        (0, 0.2, "below"),
+        (0, 0.3, ""),
         # How the others got to their first evaluation is not known.
-        (50_000, 0.3, False, False),
-        (50_000, 0.2, True, True),
-        (500_000, 0.31, True, True),
-        (500_000, math.nan, True, True),
-        (500_000, 0.45, False, False),
-        (500_000, 0.9, False, True),
+        (50_000, 0.3, ""),
+        (50_000, 0.2, "below"),
+        (500_000, 0.31, "below"),
+        (500_000, math.nan, "below"),
+        (500_000, 0.45, ""),
+        (500_000, 0.9, "above"),
         # Much more than the slowest needed.
-        (1.7e6, 0.719, False, False),
-        (1.8e6, 0.719, True, True),
-        (1.8e6, 0.72, False, False),
+        (1.7e6, 0.719, ""),
+        (1.8e6, 0.719, "below"),
+        (1.8e6, 0.72, ""),
     ],
 )
-def test_what_is_outside_has_no_forecast(others, samples, accuracy, is_low, is_outside):
-    seen = others.outlook(samples, accuracy, best=accuracy)
-    assert (seen.is_low, seen.is_outside) == (is_low, is_outside)
-    assert (seen.expected is None) == (is_outside or not samples or accuracy >= 0.72)
+def test_what_is_outside_has_no_forecast(others, samples, accuracy, side):
+    found, words = stands(others, samples, accuracy)
+    assert found == side
+    is_expected = not side and samples > 0 and accuracy < 0.72
+    assert ("expected after" in words) == is_expected
 
 
 def test_without_an_initial_accuracy_the_first_evaluation_accuses_nobody(others):
-    unknown = Reference(others.curves, words="others", margins=others.margins)
-    assert not unknown.outlook(50_000, 0.1, best=0.1).is_outside
-    assert unknown.outlook(150_000, 0.1, best=0.1).is_low
-    assert unknown.outlook(50_000, math.nan, best=0).is_low
+    unknown = Reference(others.curves, words="others", slow=1.25, fast=1.25, slack=0.01)
+    assert stands(unknown, 50_000, 0.1)[0] == ""
+    assert stands(unknown, 150_000, 0.1)[0] == "below"
+    assert stands(unknown, 50_000, math.nan)[0] == "below"
 
 
 @pytest.mark.parametrize(
