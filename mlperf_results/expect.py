@@ -221,22 +221,16 @@ class Published:
             if math.isnan(batch):
                 batch = np.median(self.place[rows, BATCH] + moves[:, [COUNT]] @ batch_slopes)
             # Where nobody published the count any accelerator helps: samples follow the batch.
-            samples = self.log_samples_at(batch, rows if is_published else self.near(batch, among))
+            if not is_published:
+                known = np.flatnonzero(among)
+                far = np.abs(self.place[known, BATCH] - batch)
+                rows = known[np.argsort(far, kind="stable")[:_NUM_NEAR]]
+            # From batch to batch along the reference's curve, its RCPs.
+            moved = log_reference_samples(batch) - log_reference_samples(self.place[rows, BATCH])
+            samples = np.median(self.log_samples[rows] + moved)
             return rate, samples - rate - math.log(60)
 
         return predict
-
-    def near(self, log2_batch: float, among: np.ndarray) -> np.ndarray:
-        """Return the rows with the nearest batches."""
-        known = np.flatnonzero(among)
-        far = np.abs(self.place[known, BATCH] - log2_batch)
-        return known[np.argsort(far, kind="stable")[:_NUM_NEAR]]
-
-    def log_samples_at(self, log2_batch: float, rows: np.ndarray) -> float:
-        """Return the logarithm of the samples to converge, by the results of some rows."""
-        # From batch to batch along the reference's curve, its RCPs.
-        moved = log_reference_samples(log2_batch) - log_reference_samples(self.place[rows, BATCH])
-        return float(np.median(self.log_samples[rows] + moved))
 
     @functools.cache  # noqa: B019 - it lives as long as the program
     def errors(self, columns: tuple[int, ...], is_published: bool) -> Errors:

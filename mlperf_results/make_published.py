@@ -58,9 +58,6 @@ from mlperf_results.published import (
 _STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
 
 
-_TEXTS = ("accelerator_model_name", "host_processor_model_name", "framework")
-
-
 def entry_of(
     system: System,
     *,
@@ -92,7 +89,6 @@ def entry_of(
     # Nobody knows whether a log that is missing was the slowest.
     mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
     accelerators = _accelerators(description, runs)
-    texts: dict[str, Any] = {name: _text(description, name) for name in _TEXTS}
     return Entry(
         round=round,
         org=org,
@@ -101,8 +97,9 @@ def entry_of(
         status=_status(description),
         nodes=num_nodes,
         accelerators=accelerators,
-        **texts,
-        precision=_precision(runs),
+        accelerator_model_name=_text(description, "accelerator_model_name"),
+        host_processor_model_name=_text(description, "host_processor_model_name"),
+        framework=_text(description, "framework"),
         global_batch_size=_common([run.global_batch_size for run in runs]),
         max_sequence_length=_common([run.max_sequence_length for run in runs]),
         num_weights=_common([run.num_weights for run in runs]),
@@ -113,19 +110,12 @@ def entry_of(
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
         watts=watts,
-        rated_watts=_rated_watts(texts[_TEXTS[0]] or ""),
         rcp=str(rcp) if rcp else None,
         rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,
         notes="; ".join([*notes, *_notes(system, why)]) or None,
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
     )
-
-
-def _rated_watts(accelerator: str) -> float | None:
-    """The power in an accelerator's name, as in H100 (700W); None if it has none."""
-    rating = re.search(r"\((\d+) ?W\)", accelerator)
-    return float(rating[1]) if rating else None
 
 
 def _notes(system: System, why_no_power: str | None) -> Iterator[str]:
@@ -190,13 +180,6 @@ def _accelerators(description: Mapping[str, object], runs: Sequence[RunResult]) 
     if nodes is not None and each is not None:
         return nodes * each
     return _common([run.num_replicas for run in runs])
-
-
-def _precision(runs: Sequence[RunResult]) -> str | None:
-    """Return that of linear layers, on which all logs agree; a foreign log may hold anything."""
-    named = [run.hyperparameters.get("lowest_numerical_precision_in_linear") for run in runs]
-    names = {name if isinstance(name, str) else None for name in named}
-    return names.pop() if len(names) == 1 else None
 
 
 def _text(description: Mapping[str, object], name: str) -> str | None:

@@ -9,7 +9,7 @@ benchmarks/watch_table.py measures how often the band and the forecast are right
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.logs import RunResult, copies_among
+from mlperf_bert.mlperf.logs import copies_among
 from mlperf_bert.mlperf.rules import INITIAL_MASKED_LM_ACCURACY, TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.run_logs import common_task, runs_so_far, work_of
 from mlperf_results.published import Entry, comparable
@@ -187,7 +187,8 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
 @functools.cache
 def curves_of(entry: Entry) -> list[Curve]:
     """The converged runs of a system whose evaluations are known."""
-    return [curve for run in entry.results if (curve := curve_of(run))]
+    runs = map(zip, entry.evaluation_samples, entry.evaluation_accuracy)
+    return [curve for run in runs if (curve := _curve(run))]
 
 
 def _words(wanted: int, batches: Sequence[int]) -> str:
@@ -233,7 +234,10 @@ def _read_own(name: str) -> dict[str, Any]:
     runs = [run for run in runs_so_far(name) if run.succeeded]
     copies = copies_among([(str(run.path), run) for run in runs])
     runs = [run for number, run in enumerate(runs) if number not in copies]
-    known = [(run, curve) for run in runs if (curve := curve_of(run))]
+    known = []
+    for run in runs:
+        if curve := _curve((each.samples, each.accuracy) for each in run.evaluations):
+            known.append((run, curve))
     works = [work_of(run) for run, _ in known]
     return {
         "curves": [curve for _, curve in known],
@@ -272,16 +276,12 @@ def save(name: str, reference: Reference) -> None:
     json_text.write_record(paths.with_folder_made(name), content | own)
 
 
-def curve_of(run: RunResult) -> Curve | None:
+def _curve(evaluations: Iterable[tuple[float | None, float]]) -> Curve | None:
     """The evaluations of a run; None if its log does not say the samples of any.
 
     Without the one before the first step, which some log, and without NaN.
     """
-    known = [
-        (e.samples, e.accuracy)
-        for e in run.evaluations
-        if e.samples is not None and e.samples > 0 and math.isfinite(e.accuracy)
-    ]
+    known = [each for each in evaluations if each[0] and math.isfinite(each[1])]
     return Curve(*np.array(known, dtype=float).T) if known else None
 
 

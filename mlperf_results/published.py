@@ -7,7 +7,6 @@ make_published.py makes it. A row is an `Entry`: one system's runs, published or
 """
 
 import json
-import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from mlperf_bert.mlperf.logs import LoggedEvaluation, RunResult
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
 
 TABLE = Path(__file__).with_name("published.parquet")
@@ -84,8 +82,6 @@ class Entry:
     """As the submitter typed it, as `host_processor_model_name` and `framework`."""
     host_processor_model_name: str | None = None
     framework: str | None = None
-    precision: str | None = None
-    """No published log names it; our logs and run.json do."""
     global_batch_size: int | None = None
     max_sequence_length: int | None = None
     num_weights: int | None = None
@@ -108,8 +104,6 @@ class Entry:
     samples_per_second_per_accelerator: float | None
     watts: float | None = None
     """Measured, the whole system's mean during the runs."""
-    rated_watts: float | None = None
-    """The maker's rating of one accelerator, where its name says so."""
     rcp: str | None = None
     """The official RCP checker's verdict, counted by `samples_source`."""
     rcp_unaided: str | None = None
@@ -138,32 +132,6 @@ class Entry:
         # The mean of those that converged would hide one that did not.
         is_whole = not self.runs_missing and self.runs == self.runs_converged
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
-
-    @property
-    def results(self) -> list[RunResult]:
-        """The converged runs, as far as the table has them."""
-        columns = (self.run_samples, self.evaluation_samples, self.evaluation_accuracy)
-        return [
-            RunResult(
-                path=Path(f"{self.name}, run {number}"),
-                status="success",
-                minutes=minutes,
-                samples_to_converge=needed,
-                global_batch_size=self.global_batch_size,
-                evaluations=tuple(
-                    # A row has no times of evaluations.
-                    LoggedEvaluation(minutes=math.nan, samples=at, accuracy=accuracy)
-                    for at, accuracy in zip(samples, accuracies)
-                ),
-                benchmark="bert",
-                division=self.division,
-                max_sequence_length=self.max_sequence_length,
-                num_weights=self.num_weights,
-            )
-            for number, (minutes, needed, samples, accuracies) in enumerate(
-                zip(self.run_minutes, *columns, strict=True)
-            )
-        ]
 
     @property
     def curve(self) -> list[tuple[float, float]]:

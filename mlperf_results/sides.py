@@ -38,6 +38,7 @@ from mlperf_results.published import Entry
 
 TIME_TO_TRAIN, SAMPLES_TO_CONVERGE = "time_to_train", "samples_to_converge"
 SAMPLES_PER_SECOND, ENERGY = "samples_per_second", "energy"
+FIGURES = TIME_TO_TRAIN, SAMPLES_TO_CONVERGE, SAMPLES_PER_SECOND, ENERGY
 MACHINE = ("host", "processor", "accelerator", "accelerators", "driver", "nodes", "memory")
 """What of `Side.made_on` is hardware: with another one A and B differ in more than is compared."""
 _DESCRIBED = {
@@ -150,15 +151,15 @@ def _side(name: str, place: paths.Location) -> Side:
     )
 
 
-def _figures(run: RunResult, energy: Energy | None = None) -> dict[str, float]:
-    """Return the figures of a run, without those that nobody knows."""
-    figures = {
-        TIME_TO_TRAIN: run.minutes,
-        SAMPLES_TO_CONVERGE: run.samples_to_converge,
-        SAMPLES_PER_SECOND: run.samples_per_second,
-        ENERGY: energy and energy.joules and energy.joules / 3.6e6,
-    }
-    return {key: value for key, value in figures.items() if value} | (run.seconds or {})
+def _figures(run: RunResult, energy: Energy | None) -> dict[str, float]:
+    kilowatt_hours = energy.joules / 3.6e6 if energy and energy.joules else None
+    known = _known(run.minutes, run.samples_to_converge, run.samples_per_second, kilowatt_hours)
+    return known | (run.seconds or {})
+
+
+def _known(*figures: float | None) -> dict[str, float]:
+    """Return those figures of a run that are known, in the order of `FIGURES`."""
+    return {key: value for key, value in zip(FIGURES, figures) if value}
 
 
 def _of_run(files: RunFiles) -> RunResult:
@@ -245,15 +246,24 @@ def side_of_entry(entry: Entry) -> Side:
     Raises:
       ValueError: none converged.
     """
-    results = entry.results
-    if not results:
+    if not entry.run_minutes:
         raise ValueError(f"{entry.name}: no run of this published result has converged")
+    task = {
+        "benchmark": "bert",
+        "tokens": entry.max_sequence_length,
+        "weights": entry.num_weights,
+        "batch": entry.global_batch_size,
+        "division": entry.division,
+    }
     whole = {"accelerators_per_node": entry.accelerators, "number_of_nodes": entry.nodes}
     return Side(
         name=entry.name,
-        runs={f"run {number}": _figures(run) for number, run in enumerate(results)},
+        runs={
+            f"run {number}": _known(minutes, samples, samples and samples / (60 * minutes))
+            for number, (minutes, samples) in enumerate(zip(entry.run_minutes, entry.run_samples))
+        },
         left_out=("a run: did not converge",) * (entry.runs - entry.runs_converged),
-        task=common_task(entry.name, [task_of(results[0])]),
+        task={name: value for name, value in task.items() if value is not None},
         made_on={key: (str(value),) for key, value in _described(vars(entry) | whole).items()},
     )
 

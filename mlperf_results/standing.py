@@ -139,7 +139,7 @@ def _facts(own: Entry) -> str:
         accelerators = own.host_processor_model_name or "processors, no accelerators"
     tokens = own.max_sequence_length and f"sequences of {own.max_sequence_length} tokens"
     batch = own.global_batch_size and f"batch {own.global_batch_size:,}"
-    said = [accelerators, own.framework, own.precision, own.division, tokens, batch]
+    said = [accelerators, own.framework, own.division, tokens, batch]
     return "; ".join(str(each) for each in said if each)
 
 

@@ -22,7 +22,6 @@ from bokeh.models import (
     NumeralTickFormatter,
 )
 from bokeh.models.annotations import Span
-from bokeh.models.renderers import GlyphRenderer
 from bokeh.models.widgets import (
     DataTable,
     Div,
@@ -60,8 +59,21 @@ _HOVER = [
     ("RCP", "@rcp"),
     ("official checker", "@rcp_unaided"),
 ]
-_OVER = "accelerators", "accelerators"
-_RATE = "rate", "samples/s per accelerator"
+# Of the table: a column, its heading, its width in pixels, and how a number is written.
+_COLUMNS = (
+    ("name", "system", 260, None),
+    ("minutes", "minutes", 80, "0,0.00"),
+    ("accelerators", "accelerators", 90, "0,0"),
+    ("family", "accelerator", 100, None),
+    ("batch", "batch", 70, "0,0"),
+    ("samples", "samples", 90, "0,0"),
+    ("rate", "samples/s each", 100, "0,0.0"),
+    ("per_watt", "per watt", 70, "0.000"),
+    ("framework", "framework", 200, None),
+    ("caveat", "unlike", 200, None),
+    ("rcp", "RCP, today's checker", 330, None),
+    ("rcp_unaided", "the same, counting by epoch_num", 330, None),
+)
 _SHORT = "return tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e3 ? `${tick / 1e3}k` : `${tick}`"
 
 
@@ -84,23 +96,22 @@ def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> Drawn:
     everything = [*own, *entries]  # one's own first: the table begins with them
     colors = _colors(everything)
     each = [
-        *(_row(entry, True, RED) for entry in own),
-        *(_row(entry, False, colors[entry.family]) for entry in entries),
+        _row(entry, colors[entry.family], is_own=place < len(own))
+        for place, entry in enumerate(everything)
     ]
-    columns = {name: [row[name] for row in each] for name in each[0]}
-    rows, runs = ColumnDataSource(columns), ColumnDataSource(_runs(everything, columns))
+    rows = ColumnDataSource({name: [row[name] for row in each] for name in each[0]})
     row_filter = BooleanFilter(booleans=[True] * len(everything))
-    run_filter = BooleanFilter(booleans=[True] * len(runs.data["row"]))
-    lines, curves = (ColumnDataSource({name: [] for name in names}) for names in (
-        ("xs", "ys", "color", "family"), ("xs", "ys", "color", "name")))  # fmt: skip
+    lines, curves = (
+        ColumnDataSource({column: [] for column in ("xs", "ys", "color", name)})
+        for name in ("family", "name")
+    )
     rows.selected.indices = _chosen(standings, everything)
     count, legend = (
         Div(text="", sizing_mode="stretch_width", styles={"font-size": "13px"}) for _ in range(2)
     )
     filters = _filters(entries)
     of_rows = {"rows": rows, "row_filter": row_filter, "lines": lines, "count": count}
-    of_runs = {"runs": runs, "run_filter": run_filter}
-    apply = CustomJS(args=of_rows | of_runs | filters, code=pages.text("standing_filter.js"))
+    apply = CustomJS(args=of_rows | filters, code=pages.text("standing_filter.js"))
     for widget in filters.values():
         widget.js_on_change("value_input" if isinstance(widget, TextInput) else "value", apply)
     # Red is one's own in every plot.
@@ -113,8 +124,14 @@ def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> Drawn:
         "count": count,
         "legend": legend,
         "minutes": _minutes(rows, row_filter, lines),
-        "rate": _scatter(rows, row_filter, _OVER, _RATE, _HOVER, y_range=DataRange1d(start=0)),
-        "convergence": _convergence(runs, run_filter),
+        "rate": _scatter(
+            rows,
+            row_filter,
+            ("accelerators", "accelerators"),
+            ("rate", "samples/s per accelerator"),
+            y_range=DataRange1d(start=0),
+        ),
+        "convergence": _convergence(rows, row_filter),
         "accuracy": _accuracy(curves),
         "table": _table(rows, row_filter),
     }
@@ -152,14 +169,14 @@ def _colors(entries: Sequence[Entry]) -> dict[str, str]:
     return {name: palette[place % len(palette)] for place, name in enumerate(ordered)}
 
 
-def _row(entry: Entry, is_own: bool, color: str) -> dict[str, object]:
+def _row(entry: Entry, color: str, *, is_own: bool) -> dict[str, object]:
     """Return what plots and table show of an entry."""
     twin = entry.same_logs_as
     return {
         "name": entry.name,
         "round": entry.round or YOURS,
         "family": entry.family,
-        "color": color,
+        "color": RED if is_own else color,
         "division": entry.division or "",
         "framework": entry.framework or "",
         "frameworks": list(entry.frameworks),
@@ -185,25 +202,6 @@ def _marker(entry: Entry, is_own: bool) -> str:
     if is_own:
         return "square_x" if entry.departures else "star"
     return "x" if entry.departures else "circle"
-
-
-def _runs(entries: Sequence[Entry], rows: Mapping[str, Sequence]) -> dict[str, list]:
-    """Return a row for each converged run whose samples are known, with columns of its entry."""
-    counted = [
-        (place, samples, minutes)
-        for place, entry in enumerate(entries)
-        for samples, minutes in zip(entry.run_samples, entry.run_minutes, strict=True)
-        if samples and entry.global_batch_size
-    ]
-    places = [place for place, *_ in counted]
-    of_entry = ("name", "batch", "color", "caveat", "is_own", "marker")
-    return {
-        "row": places,
-        "samples": [samples for _, samples, _ in counted],
-        "minutes": [minutes for *_, minutes in counted],
-        "size": [16 if rows["is_own"][place] else 5 for place in places],
-        **{name: [rows[name][place] for place in places] for name in of_entry},
-    }
 
 
 def _filters(entries: Sequence[Entry]) -> dict[str, Model]:
@@ -238,16 +236,11 @@ def _figure(x_label: str, y_label: str, **options: Any) -> figure:
     return drawn
 
 
-def _add_hover(drawn: figure, renderer: GlyphRenderer, tooltips: Sequence) -> None:
-    drawn.add_tools(HoverTool(renderers=[renderer], tooltips=list(tooltips), limit=4))
-
-
 def _scatter(
     source: ColumnDataSource,
     shown: BooleanFilter,
     x: tuple[str, str],
     y: tuple[str, str],
-    tooltips: Sequence,
     **options: Any,
 ) -> figure:
     """Return the plot of a column over another, each with its label."""
@@ -270,29 +263,24 @@ def _scatter(
         )
         for each in (shown, own)
     ]
-    _add_hover(drawn, renderers[0], tooltips)
+    drawn.add_tools(HoverTool(renderers=[renderers[0]], tooltips=_HOVER, limit=4))
     drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
     drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     return drawn
 
 
 def _minutes(rows: ColumnDataSource, shown: BooleanFilter, lines: ColumnDataSource) -> figure:
-    drawn = _scatter(rows, shown, _OVER, ("minutes", "minutes"), _HOVER, y_axis_type="log")
+    over = "accelerators", "accelerators"
+    drawn = _scatter(rows, shown, over, ("minutes", "minutes"), y_axis_type="log")
     drawn.multi_line(
         "xs", "ys", color="color", source=lines, line_width=1.5, alpha=0.6, level="underlay"
     )
     return drawn
 
 
-def _convergence(runs: ColumnDataSource, shown: BooleanFilter) -> figure:
-    drawn = _scatter(
-        runs,
-        shown,
-        ("batch", "global batch size"),
-        ("samples", "samples to converge"),
-        [("system", "@name"), ("batch", "@batch{0,0}"), ("samples", "@samples{0,0}"),
-         ("minutes", "@minutes{0,0.00}"), ("unlike", "@caveat")],
-    )  # fmt: skip
+def _convergence(rows: ColumnDataSource, shown: BooleanFilter) -> figure:
+    batch = "batch", "global batch size"
+    drawn = _scatter(rows, shown, batch, ("samples", "samples to converge"))
     points = reference_points()
     reference = ColumnDataSource(
         {
@@ -306,7 +294,7 @@ def _convergence(runs: ColumnDataSource, shown: BooleanFilter) -> figure:
     means = drawn.scatter("batch", "mean", color=GREEN, size=8, source=reference)
     tooltips = [("reference at batch", "@batch{0,0}"), ("mean", "@mean{0,0}"),
                 ("credible from", "@least{0,0}")]  # fmt: skip
-    _add_hover(drawn, means, tooltips)
+    drawn.add_tools(HoverTool(renderers=[means], tooltips=tooltips, limit=4))
     drawn.yaxis.formatter = CustomJSTickFormatter(code=_SHORT)
     return drawn
 
@@ -315,7 +303,7 @@ def _accuracy(curves: ColumnDataSource) -> figure:
     drawn = _figure("samples", "masked-LM accuracy")
     line = drawn.multi_line("xs", "ys", color="color", source=curves, line_width=2, alpha=0.85)
     tooltips = [("system", "@name"), ("samples", "$x{0,0}"), ("accuracy", "$y{0.0000}")]
-    _add_hover(drawn, line, tooltips)
+    drawn.add_tools(HoverTool(renderers=[line], tooltips=tooltips, limit=4))
     target = Span(
         location=TARGET_MASKED_LM_ACCURACY, dimension="width", line_color=RED, line_dash="dashed"
     )
@@ -325,31 +313,15 @@ def _accuracy(curves: ColumnDataSource) -> figure:
 
 
 def _table(rows: ColumnDataSource, shown: BooleanFilter) -> DataTable:
-    columns = [
-        ("name", "system", 260, None),
-        ("minutes", "minutes", 80, "0,0.00"),
-        ("accelerators", "accelerators", 90, "0,0"),
-        ("family", "accelerator", 100, None),
-        ("batch", "batch", 70, "0,0"),
-        ("samples", "samples", 90, "0,0"),
-        ("rate", "samples/s each", 100, "0,0.0"),
-        ("per_watt", "per watt", 70, "0.000"),
-        ("framework", "framework", 200, None),
-        ("caveat", "unlike", 200, None),
-        ("rcp", "RCP, today's checker", 330, None),
-        ("rcp_unaided", "the same, counting by epoch_num", 330, None),
-    ]
-    table_columns = []
-    for field, title, width, spec in columns:
+    columns = []
+    for column, title, width, spec in _COLUMNS:
         number = NumberFormatter(format=spec or "", nan_format="-", text_align="right")
         formatter = number if spec else StringFormatter()
-        table_columns.append(
-            TableColumn(field=field, title=title, width=width, formatter=formatter)
-        )
+        columns.append(TableColumn(field=column, title=title, width=width, formatter=formatter))
     return DataTable(
         source=rows,
         view=CDSView(filter=shown),
-        columns=table_columns,
+        columns=columns,
         autosize_mode="none",
         index_position=None,
         selectable="checkbox",

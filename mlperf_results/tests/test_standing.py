@@ -15,9 +15,7 @@ import pytest
 from bokeh.document import Document
 
 from mlperf_bert.mlperf.convergence import reference_points
-from mlperf_bert.mlperf.logs import read_run
-from mlperf_bert.submission import verdict
-from mlperf_results import make_published, nearest, published, standing
+from mlperf_results import nearest, published, standing
 from tests.mlperf.example_log import write_log
 
 HOSTILE = "</script><script>document.title='taken'</script>"
@@ -103,7 +101,7 @@ def test_a_miniature_is_shown_and_never_ranked(miniature, shipped, capsys):
     assert "no reference for such a run" in lines[1]
     for place in (miniature / "bert.log", miniature):
         [own] = standing.read_own(str(place))
-        assert (own.accelerators, own.precision, own.max_sequence_length) == (0, "bfloat16", 64)
+        assert (own.accelerators, own.max_sequence_length) == (0, 64)
     foreign = shutil.copy(miniature / "bert.log", miniature / "another.log")
     assert standing.read_own(str(foreign))[0].accelerators is None
     found = nearest.standing_of(own, shipped)
@@ -327,26 +325,18 @@ def test_names_of_foreign_logs_stay_text(org_dir, tmp_path):
     assert "<script>document" not in text
 
 
-def test_plots_are_those_of_the_runs_and_of_the_reference(shipped):
+def test_plots_are_those_of_the_table_and_of_the_reference(shipped):
     """Also while several systems of one's own are compared, each with some neighbours."""
     owns = [replace(entry, round="", org="mine") for entry in (shipped[40], shipped[-1])]
     standings = [nearest.standing_of(own, shipped) for own in owns]
     text = standing.page(standings, shipped)
     model = drawn_in(text)
     everything = [*owns, *shipped]
-    rows, runs, reference = (
-        model("rows"),
-        model("convergence").renderers[0].data_source.data,
-        model("convergence").renderers[2].data_source.data,
-    )
-    expected = [
-        (entry.name, entry.global_batch_size, samples, minutes)
-        for entry in everything
-        for samples, minutes in zip(entry.run_samples, entry.run_minutes)
-        if samples and entry.global_batch_size
-    ]
-    columns = ("name", "batch", "samples", "minutes")
-    assert list(zip(*(runs[name] for name in columns))) == expected
+    rows, convergence = model("rows"), model("convergence").renderers
+    assert convergence[0].data_source is rows
+    glyph = convergence[0].glyph
+    assert (glyph.x.field, glyph.y.field) == ("batch", "samples")
+    reference = convergence[2].data_source.data
     points = reference_points()
     assert list(reference["batch"]) == list(points)
     assert list(reference["mean"]) == [point.mean_samples for point in points.values()]
@@ -367,16 +357,3 @@ def test_plots_are_those_of_the_runs_and_of_the_reference(shipped):
     ]
     families = {entry.family for entry in everything}
     assert len(set(rows.data["color"])) == len(families) + 1
-
-
-@pytest.mark.parametrize(
-    ("named", "expected"),
-    [(["bf16"] * 2, "bf16"), (["bf16", "fp8"], None), ([["fp8"]] * 2, None)],
-)
-def test_the_precision_is_the_one_that_all_logs_name(miniature, named, expected):
-    """A foreign log may hold any value."""
-    run = read_run(miniature / "bert.log")
-    key = "lowest_numerical_precision_in_linear"
-    runs = tuple(replace(run, hyperparameters={key: value}) for value in named)
-    found = make_published.entry_of(verdict.System(name="box", runs=runs))
-    assert found.precision == expected

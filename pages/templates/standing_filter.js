@@ -1,4 +1,4 @@
-// Shows what the filters leave: rows, runs, the lines of the fastest, and how many there are.
+// Shows what the filters leave: rows, the lines of the fastest, and how many there are.
 const {data} = rows;
 const within = (text, value) => {
   const limits = text.trim().match(/^(\d+)$|^(\d*)\.\.(\d*)$/);
@@ -16,7 +16,6 @@ const visible = Array.from(data.name, (name, i) => data.is_own[i] || (
   && within(accelerators.value, data.accelerators[i]) && within(batch.value, data.batch[i])
   && `${name} ${data.framework[i]}`.toLowerCase().includes(words)));
 row_filter.booleans = visible;
-run_filter.booleans = Array.from(runs.data.row, i => visible[i]);
 const best = new Map();
 visible.forEach((shown, i) => {
   if (!shown || data.caveat[i] || !(data.accelerators[i] > 0)) return;
