@@ -82,9 +82,11 @@ def load(trace: Path) -> Recording:
         found["raw_files"] = [RawFile(**each) for each in found["raw_files"]]
         found["pairs"] = [ClockPair(**pair) for pair in found["pairs"]]
         recording = Recording(**found)
-        recording.alignment()  # needs whole numbers
+        _ = recording.alignment().error_bound_ns  # needs whole numbers of 64 bits
         return recording
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (
+        OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError
+    ) as error:  # fmt: skip
         raise ValueError(
             f"{path} cannot be read ({error!r:.300}): the raw files are needed"
         ) from None

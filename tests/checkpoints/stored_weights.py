@@ -1,6 +1,7 @@
-"""What a TF1 checkpoint holds beside slots."""
+"""What a TF1 checkpoint holds beside slots, and an encoder as a user of tf-models builds it."""
 
 import numpy as np
+from official.nlp.modeling import networks
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 
@@ -18,3 +19,19 @@ def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
     for name, value in expected.items():
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape), name
         assert found[name].tobytes() == value.tobytes(), name
+
+
+def encoder_of_tf_models(config, network=networks.BertEncoder) -> networks.BertEncoder:
+    """With random weights."""
+    inner = "inner_dim" if network is networks.BertEncoderV2 else "intermediate_size"
+    encoder = network(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        max_sequence_length=config.max_position_embeddings,
+        type_vocab_size=config.type_vocab_size,
+        **{inner: config.intermediate_size},
+    )
+    encoder(encoder.inputs)
+    return encoder

@@ -20,8 +20,7 @@ from mlperf_bert.convert import saving, tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from tests.checkpoints.stored_weights import assert_same_bits
-from tests.checkpoints.tf_models import encoder_of_tf_models
+from tests.checkpoints.stored_weights import assert_same_bits, encoder_of_tf_models
 
 
 @pytest.fixture

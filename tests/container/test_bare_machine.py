@@ -10,15 +10,18 @@ Debian 12 with its Python 3.11, and on a Debian whose Python is too new, where u
 """
 
 import functools
+import hashlib
 import http.server
+import io
+import json
 import re
 import shutil
+import tarfile
 import threading
 from pathlib import Path
 
 import pytest
 
-from tests.container import packed_python
 from tests.container.conftest import BASE_IMAGE, debian, run
 from tests.fixtures import lacking
 
@@ -73,9 +76,9 @@ def downloads(tmp_path_factory):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         address = f"http://127.0.0.1:{server.server_port}"
-        packed_python.pack(of_pyenv("3.13"), folder, address)
+        pack(of_pyenv("3.13"), folder, address)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"{address}/{packed_python.LIST}"
+        yield f"{address}/{LIST}"
         server.shutdown()
 
 
@@ -181,3 +184,40 @@ def test_in_ci_a_tool_that_is_missing_is_a_failure(machine, setup):
     assert re.search(r"^=+ 1 failed, 1 error in ", done.stdout, re.MULTILINE), done.stdout[-3000:]
     assert "strace is not installed; apt-get install strace; in CI this must not be" in done.stdout
     assert "no pseudo-terminal can be had here" in done.stdout
+
+
+ARCHIVE, LIST = "python.tar.gz", "downloads.json"
+
+
+def pack(prefix: Path, folder: Path, address: str) -> None:
+    """Writes the archive, and the list that UV_PYTHON_DOWNLOADS_JSON_URL names.
+
+    Args:
+      prefix: of a Python that pyenv built, such as ~/.pyenv/versions/3.13.0.
+      folder: for both files, which the address serves.
+    """
+    major, minor, patch = map(int, prefix.name.split("."))
+    program = f"python{major}.{minor}"
+
+    def kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        left_out = {"site-packages", "test", "__pycache__"} & set(Path(member.name).parts)
+        return None if left_out or member.name.endswith(".a") else member
+
+    # It looks for its library where it was built: from now on beside itself.
+    built, beside = f"{prefix}/lib\0".encode(), b"$ORIGIN/../lib\0"
+    binary = (prefix / "bin" / program).read_bytes()
+    binary = binary.replace(built, beside.ljust(len(built), b"\0"))
+    with tarfile.open(folder / ARCHIVE, "w:gz", compresslevel=1) as archive:
+        for name in ("lib", "include"):
+            archive.add(prefix / name, f"python/{name}", filter=kept)
+        member = tarfile.TarInfo(f"python/bin/{program}")
+        member.size, member.mode = len(binary), 0o755
+        archive.addfile(member, io.BytesIO(binary))
+    download = {
+        "name": "cpython", "arch": {"family": "x86_64", "variant": None}, "os": "linux",
+        "libc": "gnu", "major": major, "minor": minor, "patch": patch, "prerelease": "",
+        "url": f"{address}/{ARCHIVE}", "variant": None, "build": "20240101",
+        "sha256": hashlib.sha256((folder / ARCHIVE).read_bytes()).hexdigest(),
+    }  # fmt: skip
+    listed = {f"cpython-{prefix.name}-linux-x86_64-gnu": download}
+    (folder / LIST).write_text(json.dumps(listed))

@@ -1,5 +1,7 @@
 """TF1 to TF2 and back, bit by bit, and loaded by tf-models itself. CPU, 40 s."""
 
+import hashlib
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +11,11 @@ from official.nlp.modeling import layers, models, networks
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.convert import saving
+from mlperf_bert.convert import saving, tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.pretrainer import build_pretrainer
-from tests.checkpoints.stored_weights import assert_same_bits, read_weights
-from tests.checkpoints.tf_models import encoder_of_tf_models
+from tests.checkpoints.stored_weights import assert_same_bits, encoder_of_tf_models, read_weights
+from tests.helpers import starts
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +161,73 @@ def test_failures_while_writing_leave_nothing(generated, tmp_path, monkeypatch):
             with pytest.raises(ValueError, match=f"cannot be written {reason}"):
                 convert(generated.checkpoint, f"{tmp_path}/model.ckpt-1", config=generated.config)
         assert list(tmp_path.iterdir()) == []
+
+
+# SHA-256 of what the reference's script writes from the generated checkpoint under TensorFlow
+# 1.15.5, data file and index; its third file, the .meta graph, is not needed to read them.
+REFERENCE_SHA256 = {
+    "data-00000-of-00001": "c6e15abd76fec5ad7e6c3e3ab08e3a6124d99eed23abe6dff565fb57d1513d0f",
+    "index": "2b989256e2d3a6578a24ca8834ac7928ab0e9c1832a0cb821219de3574e015ad",
+}
+
+
+def test_files_equal_the_reference(generated, tmp_path):
+    added = tf1_tf2.add_accumulators(generated.checkpoint, str(tmp_path / "model.ckpt-28252"))
+    assert added == 46 * 3 + 1
+    for kind, expected in REFERENCE_SHA256.items():
+        content = (tmp_path / f"model.ckpt-28252.{kind}").read_bytes()
+        assert hashlib.sha256(content).hexdigest() == expected, kind
+
+
+def test_refusals(generated, tmp_path):
+    accumulating = str(tmp_path / "model.ckpt-1")
+    tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
+    with pytest.raises(ValueError, match=r"already has accumulators, such as .*; use it as it is"):
+        tf1_tf2.add_accumulators(accumulating, str(tmp_path / "model.ckpt-2"))
+    with pytest.raises(ValueError, match=r"-1\.index exists; choose another path, or remove that"):
+        tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
+
+    tf2 = str(tmp_path / "model.ckpt-3")
+    convert(generated.checkpoint, tf2, config=generated.config)
+    with pytest.raises(ValueError, match="is a TF2 checkpoint, and accumulators are for TF1"):
+        tf1_tf2.add_accumulators(tf2, str(tmp_path / "model.ckpt-4"))
+
+    data = Path(f"{tf2}.data-00000-of-00001")
+    data.write_bytes(data.read_bytes()[:100])
+    with pytest.raises(ValueError, match="cannot be read"):
+        tf1_tf2.add_accumulators(tf2, str(tmp_path / "model.ckpt-5"))
+    assert not list(tmp_path.glob("*model.ckpt-[245]*"))
+
+
+FILES = ("--bert_config_file={config_file}", "--vocab_file={vocabulary}")
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "done"),
+    [
+        ("checkpoint_add_gradacc.py", ["--old={old}", "--new={new}"], "139 accumulators added"),
+        (
+            "mlperf_bert/convert/to_hugging_face.py",
+            ["--checkpoint={old}", *FILES, "--output_dir={new}"],
+            "46 weights exported",
+        ),
+        pytest.param(
+            "tf2_encoder_checkpoint_converter.py",
+            [FILES[0], "--checkpoint_to_convert={old}", "--converted_checkpoint_path={new}"],
+            "46 weights converted from TF1 to TF2 (pretrainer)",
+            marks=pytest.mark.gate,
+        ),
+    ],
+)
+def test_it_says_what_it_has_done_or_refuses(generated, vocabulary, tmp_path, script, flags, done):
+    def run(old) -> tuple[int, str, str]:
+        places = {"old": old, "new": tmp_path / "out" / "new", "vocabulary": vocabulary}
+        given = [flag.format(config_file=generated.config_file, **places) for flag in flags]
+        ended = starts.run([sys.executable, script, *given])
+        return ended.returncode, ended.stdout, ended.stderr
+
+    code, output, errors = run(tmp_path / "none")
+    assert (code, output, errors.count("\n")) == (1, "", 1) and not list(tmp_path.iterdir())
+    name = script.rpartition("/")[2]
+    assert errors.startswith(f"{name}: {tmp_path}/none: no such checkpoint")
+    assert run(generated.checkpoint) == (0, f"{done}: {tmp_path}/out/new\n", "")

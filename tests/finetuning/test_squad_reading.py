@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 
 from mlperf_bert.finetuning.squad import SquadTask
-from tests.helpers.damaged_json import damaged
-from tests.helpers.fuzzing import seeded
+from tests.helpers.fuzzing import damaged, seeded
 
 ANSWER = {"text": "Denver Broncos", "answer_start": 4}
 QUESTION = {"id": "1", "question": "Who won?", "answers": [ANSWER]}

@@ -75,5 +75,6 @@ def train(work, **changed) -> subprocess.CompletedProcess:
 
 
 def spoil(work, name, change):
+    """Changes the bytes of a file, which are none where it is not there."""
     path = work / name
-    path.write_bytes(change(path.read_bytes()))
+    path.write_bytes(change(path.read_bytes() if path.exists() else b""))

@@ -12,8 +12,7 @@ from hypothesis import given
 
 from mlperf_bert.portable import run_step
 from tests.helpers import programs
-from tests.helpers.damaged_json import damaged
-from tests.helpers.fuzzing import seeded
+from tests.helpers.fuzzing import damaged, seeded
 from tests.portable.programs_by_hand import serialized
 
 # The losses are the weight w and the first number of the seed; the step doubles w, counts itself.

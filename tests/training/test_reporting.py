@@ -1,16 +1,26 @@
 """What a run reports: the keys of its optimizer; metrics on a disk that is full. CPU, seconds."""
 
 import contextlib
+import dataclasses
 import errno
 import io
+import json
 import os
+import types
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from mlperf_bert.messages import as_lines
+from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.mlperf.logs import energy_of_pieces
+from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.training.reporting import MetricsWriter, Outcome
+from mlperf_bert.training.config import Cluster, DeviceConfig
+from mlperf_bert.training.evaluations import RESULTS_LINES, read_evaluations, record_evaluation
+from mlperf_bert.training.reporting import MetricsWriter, Outcome, precision_of_products
 
 
 def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another():
@@ -85,3 +95,107 @@ def test_a_full_disk_is_no_lack_of_memory(small_disk):
             writer.write("train", step=step, samples=step, loss=1.0)
     (disk / "filler").unlink()
     writer.close()
+
+
+def test_a_damaged_log_of_an_earlier_part_costs_the_sum_and_not_the_run(tmp_path):
+    log = tmp_path / "bert.log"
+    log.write_text(":::MLLOG {cut\n")
+    found = energy_of_pieces([log])
+    assert found.joules is None and "bert.log line 1: cut or damaged" in found.unknown
+
+
+@pytest.mark.parametrize(
+    "precision, device, capability, expected",
+    [
+        ("float32", {"num_gpus": 1}, (9, 0), "fp32"),
+        ("float32", {"use_tpu": True}, None, "fp32"),
+        ("bfloat16", {}, None, "bfloat16"),
+        ("tf32", {"num_gpus": 1}, (9, 0), "tf32"),
+        ("tf32", {"num_gpus": 1}, None, "tf32"),
+        ("tf32", {"num_gpus": 1}, (7, 0), "fp32"),
+        ("tf32", {}, (9, 0), "fp32"),
+        ("tf32", {"use_tpu": True}, None, "bfloat16"),
+    ],
+)
+def test_the_precision_that_a_device_computes_in(
+    monkeypatch, precision, device, capability, expected
+):
+    details = {"compute_capability": capability} if capability else {}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [object()])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
+    assert precision_of_products(precision, DeviceConfig(**device)) == expected
+
+
+@pytest.mark.parametrize(
+    "capability, expected",
+    [("9.0", "tf32"), ("8.0", "tf32"), ("10.0", "tf32"), ("7.0", "fp32"), ("gfx942", "fp32")],
+)
+def test_the_precision_that_a_gpu_of_jax_computes_in(capability, expected):
+    gpu = types.SimpleNamespace(compute_capability=capability)
+    mesh = types.SimpleNamespace(devices=np.array([gpu]))
+    assert precision_of_products("tf32", DeviceConfig(num_gpus=1), mesh) == expected
+
+
+def test_gpus_of_all_processes_on_the_chiefs_host_are_used(config, monkeypatch):
+    given = []
+    monkeypatch.setattr(energy, "meter", lambda **of: given.append(of))
+    own = dataclasses.replace(config, device=DeviceConfig(num_gpus=2), cuda_visible_devices="6,7")
+    for addresses in (("a:1",), ("a:1", "a:2", "b:1")):
+        dataclasses.replace(own, cluster=Cluster(addresses, 0)).energy_meter()
+    own.energy_meter()
+    assert [(of["num_gpus"], of["num_hosts"]) for of in given] == [(2, 1), (4, 2), (2, 1)]
+    # Which GPUs another process sees is not known here.
+    assert [of["visible"] for of in given] == ["6,7", None, "6,7"]
+
+
+FIGURES = dict.fromkeys(Evaluation.__annotations__, 1)
+ENTRY = json.dumps({"step": 5, **FIGURES}).encode()
+
+# A line -> why it is refused.
+DAMAGED = {
+    b"[]": "expected a JSON object, got list",
+    b"[" * 100_000: "nested too deeply",
+    b"\xff": "can't decode byte 0xff",
+    b'{"step"': "not JSON",
+    b"{}": "step",
+    ENTRY.replace(b"5", b'"5"', 1): "not a number|not supported between",
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=lambda line: repr(line[:20]))
+def test_a_damaged_line_is_named(line, tmp_path):
+    for name in (RESULTS_LINES, "metrics.jsonl"):
+        (tmp_path / name).write_bytes(ENTRY + b"\n" + line + b"\n" + ENTRY + b"\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    message = f"line 2: damaged .*({DAMAGED[line]}).*; remove the line"
+    with pytest.raises(ValueError, match=f"{RESULTS_LINES} {message}, and its check"):
+        read_evaluations(tmp_path)
+    with pytest.raises(ValueError, match=f"metrics.jsonl {message}"):
+        MetricsWriter(tmp_path, resumed_step=5)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("given_first", [False, True])
+def test_a_given_checkpoint_does_not_count_as_that_of_the_run(given_first, tmp_path):
+    own, given = (Evaluation(**FIGURES | {"loss": loss}) for loss in (0.25, 0.5))
+    entries = [(own, None), (given, "elsewhere/model.ckpt-5")]
+    for evaluation, checkpoint in reversed(entries) if given_first else entries:
+        record_evaluation(tmp_path, 5, evaluation, checkpoint=checkpoint)
+    assert read_evaluations(tmp_path) == {5: own}
+
+
+def test_other_figures_are_refused(tmp_path):
+    entry = json.dumps({"step": 5, **FIGURES, "more": 1})
+    (tmp_path / RESULTS_LINES).write_text(f"{entry}\n")
+    with pytest.raises(ValueError, match=r"line 1: damaged .*'more'"):
+        read_evaluations(tmp_path)
+
+
+def test_a_line_that_was_cut_is_left_out_and_replaced(tmp_path):
+    path = tmp_path / RESULTS_LINES
+    path.write_bytes(ENTRY + b"\n" + ENTRY[:20])
+    found = Evaluation(**FIGURES)
+    assert read_evaluations(tmp_path) == {5: found}
+    record_evaluation(tmp_path, 9, found)
+    assert read_evaluations(tmp_path) == {5: found, 9: found}
+    assert path.read_bytes().startswith(ENTRY + b"\n{")

@@ -1,18 +1,31 @@
-"""What a step counts, waits for, adds up and leaves behind, by stand-ins that compute nothing."""
+"""What a step counts, waits for, adds up and leaves behind, mostly by stand-ins. CPU, seconds."""
 
 import itertools
+import json
+import sys
+import time
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from mlperf_bert.checkpoints import names
+from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.optimization.optimizers import (
+    GradientAggregationOptimizer,
+    WarmupPolynomialDecay,
+)
 from mlperf_bert.programs import jax_step, program, stablehlo, steps
 from mlperf_bert.programs.config import FIGURES
+from mlperf_bert.programs.steps import Trainer
+from tests.helpers import starts
+from tests.training import generated_task
+from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer, slowed
 
 
 class Clock:
@@ -180,3 +193,153 @@ def test_variables_that_change_are_read_from_what_tensorflow_says():
     found = stablehlo._replaced_inputs({"mhlo.input_output_alias": text})
     assert found == {1: 8, 0: 3, 10: 12}
     assert stablehlo._replaced_inputs({}) == {}
+
+
+# XLA knows no others that make shapes out of values, or they leave the device.
+DYNAMIC = {"Where", "Unique", "UniqueV2", "DynamicPartition", "NonZero", "PyFunc", "EagerPyFunc"}
+
+# Also the warm-up of the rate, so that everything a TPU would run is traced.
+AGGREGATES = {"steps_per_update": 2, "num_warmup_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    return make_trainer(**AGGREGATES, dropout=0.1)
+
+
+# Its outputs are dimensions to sum over, which XLA takes from the static shapes of its inputs.
+FOLDED = {"BroadcastGradientArgs"}
+
+
+def operations(function) -> list[tf.Operation]:
+    """All operations of a traced function, those inside loops and calls too."""
+    inner = function.graph._functions.values() if hasattr(function.graph, "_functions") else []
+    nested = [op for f in inner if hasattr(f, "graph") for op in f.graph.get_operations()]
+    return [*function.graph.get_operations(), *nested]
+
+
+def test_batches_have_static_shapes(task):
+    evaluation = pipeline.evaluation_batches(
+        [str(task / "eval.tfrecord")], generated_task.LIMITS, batch_size=BATCH_SIZE
+    )
+    for dataset in (batches_of(task), evaluation):
+        for spec in tf.nest.flatten(dataset.element_spec):
+            assert spec.shape.is_fully_defined() and spec.shape[0] == BATCH_SIZE
+
+
+@pytest.mark.parametrize("part", ["step", "update"])
+def test_what_a_replica_runs_has_static_shapes(trainer, task, part):
+    @tf.function
+    def step(features):
+        return trainer.strategy.run(trainer._micro_step, args=(features,))
+
+    @tf.function
+    def update():
+        trainer.strategy.run(trainer.update)
+
+    given = {"step": [batches_of(task).element_spec], "update": []}[part]
+    traced = operations({"step": step, "update": update}[part].get_concrete_function(*given))
+    assert len(traced) > 500
+    assert not {op.type for op in traced} & DYNAMIC
+    unknown = [
+        f"{op.type} {op.name} {output.shape}"
+        for op in traced
+        if op.type not in FOLDED
+        for output in op.outputs
+        if output.dtype not in (tf.variant, tf.resource)
+        if not output.shape.is_fully_defined()
+    ]
+    assert unknown == []
+
+
+def pause_seconds(step_seconds: float) -> float:
+    """A sleep beside which a step takes little."""
+    return max(0.5, 30 * step_seconds)
+
+
+def waits(trainer, batches, num_steps: int) -> tuple[list[float], float]:
+    """Each step's wait for its batch, and how long all steps took; in seconds."""
+    began = time.monotonic()
+    history = trainer.train(iter(batches), tf.constant(num_steps)).numpy()
+    return history[:, -1].tolist(), time.monotonic() - began
+
+
+@pytest.mark.gate
+def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile():
+    trainer = make_trainer()
+    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
+    fast = tf.data.Dataset.from_tensors(batch).repeat()
+    waits(trainer, fast, 2)
+    without, seconds = waits(trainer, fast, 6)
+    assert sum(without) < 0.5 * seconds
+    pause = pause_seconds(seconds / 6)
+    shares = []
+    for _ in range(3):
+        slept: list[float] = []
+        found, _ = waits(trainer, slowed(fast, pause, slept), 4)
+        shares.append(sum(found) / sum(slept[:4]))
+    # A step hides as much of a sleep as it takes: most on a busy machine, so the best turn counts.
+    assert max(shares) == pytest.approx(1, abs=0.1)
+    # Made ahead, the first batches are there. The next is made while a step computes.
+    ahead = iter(slowed(fast, pause, []).prefetch(3))
+    next(ahead)
+    time.sleep(6 * pause)
+    found = trainer.train(ahead, tf.constant(7)).numpy()[:, -1]
+    assert max(found[:3]) < 0.2 * pause and min(found[5:]) > 0.4 * pause
+
+
+@pytest.mark.parametrize("clips_late, moved", [(False, [0.3, 0.4]), (True, [0.6, 0.8])])
+def test_each_micro_batch_is_clipped_or_their_mean(clips_late, moved):
+    """Of (0, 0) and (6, 8) with the norms 0 and 10; the norm of their mean is 5."""
+    weight = tf.Variable([1.0, 2.0])
+    descent = tf_keras.optimizers.legacy.SGD(1.0)
+    made = GradientAggregationOptimizer(
+        descent, [weight], steps_per_update=2, clip_after_allreduce=clips_late
+    )
+    for gradient in ([0.0, 0.0], [6.0, 8.0]):
+        made.step([tf.constant(gradient)], clips=True)
+    made.update()
+    np.testing.assert_allclose([1.0, 2.0] - weight.numpy(), moved, rtol=1e-6)
+
+
+def test_the_mean_of_the_micro_batches_is_applied():
+    """By plain descent: LAMB and AdamW hardly see a factor that all gradients have."""
+    weight = tf.Variable([1.0, 2.0])
+    descent = tf_keras.optimizers.legacy.SGD(1.0)
+    made = GradientAggregationOptimizer(descent, [weight], steps_per_update=2)
+    for gradient in ([0.25, 0.0], [0.25, 0.5]):
+        made.step([tf.constant(gradient)])
+        assert weight.numpy().tolist() == [1.0, 2.0]
+    made.update()
+    assert weight.numpy().tolist() == [0.75, 1.75]
+
+
+# Replicas with the losses and gradients 0.5 and 2.0, of which the second is clipped to 1: what is
+# reported, and what a weight is then under plain descent.
+REDUCED = {"global": [2.5, -1.0], "replica_sum": [1.25, -1.5], "replica_mean": [1.25, -0.75]}
+
+
+def test_replicas_are_added_up_or_averaged(tmp_path):
+    plan, found = tmp_path / "plan.json", tmp_path / "found.json"
+    plan.write_text(json.dumps({"reduced_by": list(REDUCED), "cases": []}))
+    program = [sys.executable, "tests/training/distributed_losses.py", plan, found]
+    starts.run([*program, "--devices=2"], check=True)
+    assert json.loads(found.read_text()) == REDUCED
+
+
+def test_an_update_takes_the_rate_of_its_last_micro_batch():
+    schedule = WarmupPolynomialDecay(
+        learning_rate=1.0, num_train_steps=20, num_warmup_steps=8, steps_per_update=4
+    )
+    rates = [float(schedule(update)) for update in range(5)]
+    assert rates == pytest.approx([3 / 8, 7 / 8, 9 / 20, 5 / 20, 1 / 20])
+
+
+@pytest.mark.parametrize("start", [0, -3])
+def test_the_last_step_of_the_warm_up_is_below_the_peak(start):
+    schedule = WarmupPolynomialDecay(
+        learning_rate=1.0, num_train_steps=20, num_warmup_steps=8, start_warmup_step=start
+    )
+    end = 8 + start
+    rates = [float(schedule.at_step(step)) for step in (end - 1, end, end + 1)]
+    assert rates == pytest.approx([7 / 8, 1 - end / 20, 1 - (end + 1) / 20])

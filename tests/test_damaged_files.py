@@ -14,25 +14,26 @@ from hypothesis import strategies as st
 
 from mlperf_bert.data import provenance
 from mlperf_bert.data import published as of_the_data
+from mlperf_bert.files.json_text import read_record, write_record
+from mlperf_bert.finetuning import sweep
+from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import convergence, joining, logs
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.submission import compliance, report, system, verdict
+from mlperf_bert.submission import campaign, compliance, report, system, verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
 from mlperf_bert.submission.verdict import SystemVerdict
-from mlperf_bert.training import workers
+from mlperf_bert.training import output, workers
 from mlperf_bert.training.evaluations import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_results import nearest, published
 from mlperf_results.make_published import entry_of
-from tests.helpers.damaged_json import damaged, damaged_lines
-from tests.helpers.fuzzing import seeded
+from tests.helpers.fuzzing import damaged, damaged_lines, seeded
 from tests.mlperf.example_log import write_log
 from tests.training.configurations import TINY
 from tracing import loaded, mllog, recording, tables
 from tracing.clocks import Alignment, ClockPair
 
-CASES, SLOW_CASES = 100, 1000
 LONGEST_LINE = 5000
 MARK = b":::MLLOG "
 PUBLISHED = published.load()[::30]
@@ -46,14 +47,6 @@ ORIGIN = {
     "parameters": {"examples_per_part": 0, "max_seq_length": 128},
     "made_with": {"numpy": "2"},
 }
-CONFIG = dataclasses.replace(
-    TINY,
-    vocab_size=100,
-    hidden_size=16,
-    num_hidden_layers=1,
-    intermediate_size=32,
-    max_position_embeddings=32,
-)
 RESULTS = [{"step": n, **dict.fromkeys(Evaluation.__annotations__, 1)} for n in (10, 20, 30)]
 METRICS = [{"kind": "train", "step": n, "samples": 8 * n, "loss": 2.5} for n in range(1, 9)]
 POINTS = {
@@ -169,7 +162,7 @@ TARGETS = {
     "provenance": (provenance.NAME, {"records": [ORIGIN]}, read_origin),
     "bert_config": (
         "bert_config.json",
-        dataclasses.asdict(CONFIG),
+        dataclasses.asdict(TINY),
         lambda path: BertConfig.from_json_file(str(path)),
     ),
     "eval_results": (RESULTS_LINES, RESULTS, lambda path: add_evaluation(path.parent)),
@@ -212,25 +205,11 @@ def require_good_end(read, path: Path) -> None:
     try:
         read(path)
     except (ValueError, OSError) as error:
-        [line] = str(error).splitlines()
+        [line] = as_lines(error).splitlines()  # as it is told
         assert line.isprintable() and len(line) < LONGEST_LINE
         assert any(name in line for name in (str(path.parent), path.name, path.stem)), line
     left = {entry.name for entry in path.parent.iterdir()} - before
     assert not [name for name in left if "partial" in name or name.endswith(".new")]
-
-
-def fuzz(target: str, folder: Path, num_cases: int) -> None:
-    """Runs so many cases."""
-    path, _, contents = given_file(target, folder)
-
-    @seeded(num_cases)
-    @given(contents)
-    def attempt(content: bytes):
-        convergence.reference_points.cache_clear()
-        path.write_bytes(content)
-        require_good_end(TARGETS[target][2], path)
-
-    attempt()
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -253,11 +232,85 @@ def test_a_record_of_a_name_that_no_file_has_is_refused_by_its_own(tmp_path, nam
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_damaged_files_are_refused_in_one_line(target, tmp_path):
-    fuzz(target, tmp_path, CASES)
+@pytest.mark.parametrize("num_cases", [100, pytest.param(1000, marks=pytest.mark.soak)])
+def test_damaged_files_are_refused_in_one_line(target, tmp_path, num_cases):
+    path, _, contents = given_file(target, tmp_path)
+
+    @seeded(num_cases)
+    @given(contents)
+    def attempt(content: bytes):
+        convergence.reference_points.cache_clear()
+        path.write_bytes(content)
+        require_good_end(TARGETS[target][2], path)
+
+    attempt()
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("target", TARGETS)
-def test_thousands_of_damaged_files(target, tmp_path):
-    fuzz(target, tmp_path, SLOW_CASES)
+AGAIN = "copy it here again"
+
+
+def finished_run(folder: Path) -> None:
+    (folder / logs.LOG_NAME).touch()
+    logs.finished_run(folder)
+
+
+def claim(folder: Path) -> None:
+    given = {"org": "o", "system": "s", "status": "onprem", "num_runs": 1, "flags": ("--x=1",)}
+    with campaign.claimed(campaign.Campaign(**given, folder=folder)):
+        pass
+
+
+# Who reads a record from its folder -> its name, texts whose fields are wrong, and what to do.
+READERS = {
+    provenance.read: (provenance.NAME, ['{"records": [{"inputs": [{}]}]}'], AGAIN),
+    output.read_record: (logs.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
+    finished_run: (logs.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
+    claim: (logs.CAMPAIGN_RECORD, [], f"{AGAIN}, or choose another --output_dir"),
+    (lambda folder: sweep._read(folder / sweep.RESULTS_NAME)): (
+        sweep.RESULTS_NAME, ['{"tasks": [1]}'],
+        "remove it: the results of",
+    ),
+}  # fmt: skip
+
+# What is wrong with a file -> its bytes, and what is said about it.
+DAMAGED = {
+    "empty": (b"", "not JSON"),
+    "cut": (b'{"status": "runn', "not JSON"),
+    "no object": (b"[1, 2]", "expected a JSON object, got list"),
+    "nested": (b"[" * 100_000, "nested too deeply"),
+    "not UTF-8": (b"\xff\xfe{", "not JSON"),
+    "packed": (b"\x1f\x8b\x08", "is compressed by gzip"),
+    "its fields": (None, ""),
+}
+
+
+@pytest.mark.parametrize(
+    "read, damage",
+    [
+        pytest.param(read, damage, id=f"{read.__module__}: {name} {damage}")
+        for read, (name, fields, _) in READERS.items()
+        for damage, (content, _) in DAMAGED.items()
+        if content is not None or fields  # two look at no field themselves
+    ],
+)
+def test_a_damaged_record_is_refused_in_the_same_words(tmp_path, read, damage):
+    name, fields, remedy = READERS[read]
+    content, reason = DAMAGED[damage]
+    message = rf"^{tmp_path}/{name}: damaged \(.*{reason}.*\).*{remedy}"
+    for each in [text.encode() for text in fields] if content is None else [content]:
+        (tmp_path / name).write_bytes(each)
+        with pytest.raises(ValueError, match=message):
+            read(tmp_path)
+
+
+def test_a_folder_is_not_a_record(tmp_path):
+    with pytest.raises(ValueError, match=r"damaged \(is not a regular file; give one"):
+        read_record(tmp_path, dict, remedy="")
+
+
+def test_a_record_that_is_not_there_is_none_and_a_written_one_is_read(tmp_path):
+    assert read_record(tmp_path / "run.json", dict, remedy="") is None
+    write_record(tmp_path / "run.json", {"seed": 1})
+    assert read_record(tmp_path / "run.json", dict, remedy="") == {"seed": 1}
+    with pytest.raises(ValueError, match=r"run.json: damaged \(lacks 'status'\); copy it"):
+        read_record(tmp_path / "run.json", lambda content: content["status"], remedy="copy it")

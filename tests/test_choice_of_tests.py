@@ -1,10 +1,13 @@
-"""`make test CHANGED=1` finds the tests that a change can reach."""
+"""`make test CHANGED=1` finds the tests that a change can reach; in CI each skip is listed."""
 
+import os
 import subprocess
+import sys
 
 import pytest
 
-from tests.helpers import changed
+from tests.fixtures import REPOSITORY
+from tests.helpers import changed, programs
 
 FILES = {
     "package/__init__.py": "",
@@ -79,3 +82,46 @@ def test_the_tests_of_a_module_of_this_project_are_found():
     assert len(found) < 12
     found = changed.tests_of(["mlperf_bert/training/loop.py"], needs)
     assert {"tests/training/test_end_of_a_run.py", "tests/training/test_resume.py"} <= set(found)
+
+
+TESTS = """
+import pytest
+
+def test_listed():
+    pytest.skip("no gcloud here")
+
+def test_by_hand():
+    pytest.skip("no tool here")
+
+@pytest.fixture
+def tool():
+    pytest.skip("no right here")
+
+def test_in_a_fixture(tool):
+    pass
+
+@pytest.mark.skipif(True, reason="another machine")
+def test_by_a_mark():
+    pass
+
+@pytest.mark.xfail
+def test_that_is_known_to_fail():
+    raise ValueError
+"""
+
+
+@pytest.mark.parametrize("in_ci", [False, True])
+def test_a_skip_that_is_not_listed_fails_in_ci(tmp_path, in_ci):
+    (tmp_path / "test_skipped.py").write_text(TESTS)
+    words = ["-c", "pyproject.toml", "-p", "tests.fixtures", "-p", "no:cacheprovider", "-n", "0"]
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    environment |= {"CI": "true"} if in_ci else {}
+    command = [sys.executable, "-m", "pytest", *words, str(tmp_path)]
+    done = programs.run(*command, cwd=REPOSITORY, env=environment)
+    assert done.returncode == int(in_ci), done.stdout
+    assert "no gcloud here" in done.stdout
+    for reason in ("no tool here", "no right here", "another machine"):
+        assert reason in done.stdout
+        assert (f"{reason}; in CI no test may be skipped for this" in done.stdout) == in_ci
+    counts = "1 failed, 1 skipped, 1 xfailed, 2 errors" if in_ci else "4 skipped, 1 xfailed"
+    assert counts in done.stdout
