@@ -87,6 +87,5 @@ def load(trace: Path) -> Recording:
     except (
         OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError
     ) as error:  # fmt: skip
-        raise ValueError(
-            f"{path} cannot be read ({error!r:.300}): the raw files are needed"
-        ) from None
+        reason = f"{path} cannot be read ({error!r:.300}): the raw files are needed"
+        raise ValueError(reason) from None
