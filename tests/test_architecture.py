@@ -330,7 +330,7 @@ def test_a_run_imports_neither_keras_3_nor_what_only_others_need():
     ("module", "slow"),
     [
         ("create_pretraining_data", ["matplotlib", "tensorflow"]),
-        ("pick_eval_samples", ["matplotlib", "tensorflow"]),
+        ("pick_eval_samples", ["matplotlib", "numba", "tensorflow"]),
         ("mlperf_results.compare", ["matplotlib", "bokeh", "tensorflow"]),
         (f"{PACKAGE}.data.chain", ["numpy", "numba", "tensorflow"]),
         ("tracing.__main__", ["matplotlib", "pandas", "tensorflow"]),

@@ -10,13 +10,14 @@ whose order changes from one run to the next, have the same size and content but
 Source: tensorflow/core/example/example.proto.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from mlperf_bert.data import tfrecord
 from mlperf_bert.data.jit import kernel
-from mlperf_bert.data.tfrecord import CRC_TABLES, FOOTER_BYTES, HEADER_BYTES, masked_crc
 from mlperf_bert.data.validity import FEATURE_DTYPES
 
 # The buffer has five bytes for each value, and a varint of five bytes holds 35 bits.
@@ -108,24 +109,8 @@ def _put_values(out, at, values, packed_bytes):
 
 
 @kernel
-def _put_uint32(out, at, value):
-    for i in range(4):
-        out[at + i] = (value >> (8 * i)) & 255
-    return at + 4
-
-
-@kernel
-def _close_frame(out, begin, end, tables):
-    """Puts length and checksums around the record in out[begin + HEADER_BYTES:end]."""
-    _put_uint32(out, begin, end - begin - HEADER_BYTES)
-    _put_uint32(out, begin + 4, 0)
-    _put_uint32(out, begin + 8, masked_crc(out, begin, begin + 8, tables))
-    return _put_uint32(out, end, masked_crc(out, begin + HEADER_BYTES, end, tables))
-
-
-@kernel
-def _encode_records(tokens, predictions, weights, next_sentence, names, name_lengths, tables, out):
-    """Writes whole TFRecords into `out`; returns the number of bytes."""
+def _encode_records(tokens, predictions, weights, next_sentence, names, name_lengths, out, ends):
+    """Writes the records into `out`, one behind the other, and where each ends into `ends` [E]."""
     at = 0
     sizes = np.empty(len(name_lengths), np.int64)
     for example in range(tokens.shape[1]):
@@ -140,8 +125,6 @@ def _encode_records(tokens, predictions, weights, next_sentence, names, name_len
         map_bytes = 0
         for feature in range(len(sizes)):
             map_bytes += _with_head(_entry_bytes(name_lengths[feature], sizes[feature]))
-        record = at
-        at += HEADER_BYTES
         out[at] = 0x0A  # Example.features
         at = _put_varint(out, at + 1, map_bytes)
         for feature in range(len(sizes)):
@@ -158,8 +141,7 @@ def _encode_records(tokens, predictions, weights, next_sentence, names, name_len
                 at += len(raw)
             else:
                 at = _put_values(out, at, last, sizes[feature])
-        at = _close_frame(out, record, at, tables)
-    return at
+        ends[example] = at
 
 
 class Batch(NamedTuple):
@@ -175,12 +157,7 @@ class Batch(NamedTuple):
     """[E] int64: next_sentence_labels, 1 where the second segment is a random one."""
 
 
-def encode_records(batch: Batch) -> memoryview:
-    """Encodes examples as consecutive TFRecords, ready to be written to a file.
-
-    Raises:
-      ValueError: an integer is below 0 or not below 2**35.
-    """
+def _records_of(batch: Batch) -> Iterator[bytes]:
     for integers in (batch.tokens, batch.predictions, batch.next_sentence):
         # Read as unsigned, negative numbers are very large: one comparison finds all that is wrong.
         if (unsigned := integers.view(np.uint64)).max(initial=0) >= _ENCODABLE_VALUES:
@@ -189,8 +166,19 @@ def encode_records(batch: Batch) -> memoryview:
     # 5 bytes at most for each value, and names and lengths for each example.
     num_values = batch.tokens.size + batch.predictions.size + batch.weights.size
     out = np.empty(5 * num_values + 512 * len(batch.next_sentence), np.uint8)
-    used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, out)
-    return out.data[:used]
+    ends = np.empty(len(batch.next_sentence), np.int64)
+    _encode_records(*batch, _NAMES, _NAME_LENGTHS, out, ends)
+    for begin, end in itertools.pairwise([0, *ends.tolist()]):
+        yield out[begin:end].tobytes()
+
+
+def encode_records(batch: Batch) -> bytes:
+    """Encodes examples as consecutive TFRecords, ready to be written to a file.
+
+    Raises:
+      ValueError: an integer is below 0 or not below 2**35.
+    """
+    return b"".join(map(tfrecord.frame, _records_of(batch)))
 
 
 def encode(example: Mapping[str, np.ndarray]) -> bytes:
@@ -206,4 +194,4 @@ def encode(example: Mapping[str, np.ndarray]) -> bytes:
         weights=values[5][None],
         next_sentence=values[6],
     )
-    return bytes(encode_records(batch))[HEADER_BYTES:-FOOTER_BYTES]
+    return next(_records_of(batch))

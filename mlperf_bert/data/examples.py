@@ -50,7 +50,7 @@ def write_examples(
     *,
     at_most: int = 0,
     silent: bool = False,
-    on_written: Callable[[memoryview], object] = lambda encoded: None,
+    on_written: Callable[[bytes], object] = lambda encoded: None,
 ) -> int:
     """Makes all examples of the inputs; returns how many were written.
 
@@ -67,7 +67,9 @@ def write_examples(
     """
     with Progress(total=len(inputs), unit="files", description="read", silent=silent) as progress:
         documents = read_documents(inputs, tokenizer, progress)
-        progress.line(f"tokenized {len(documents):,} documents; cutting and masking")
+        progress.line(
+            f"tokenized {len(documents):,} documents; cutting and masking (compiles the first time)"
+        )
     if hint := _hint(documents, inputs):
         print(hint, file=sys.stderr)
     instances = make_instances(documents, tokenizer.vocabulary, config)

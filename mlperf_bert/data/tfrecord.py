@@ -12,68 +12,25 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
-import numpy as np
+import google_crc32c
 
-from mlperf_bert.data.jit import kernel
 from mlperf_bert.files import paths, whole
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 
 
-def _crc_tables() -> np.ndarray:
-    """Returns the tables of the slicing-by-16 CRC-32C, [16, 256] uint32."""
-    tables = np.zeros((16, 256), np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-        tables[0, byte] = crc
-    for i in range(1, 16):
-        tables[i] = (tables[i - 1] >> np.uint32(8)) ^ tables[0, tables[i - 1] & np.uint32(255)]
-    return tables
-
-
-CRC_TABLES = _crc_tables()
-
-
-@kernel
-def masked_crc(data, start, stop, tables):
-    """The masked CRC-32C of data[start:stop], by `CRC_TABLES`, as an int64 below 2**32."""
-    crc = np.uint32(0xFFFFFFFF)
-    i = start
-    while i + 16 <= stop:
-        # The first four bytes meet the CRC; the tables of the others do not wait for it.
-        others = np.uint32(0)
-        for n in range(4, 16):
-            others ^= tables[15 - n, data[i + n]]
-        crc = (
-            tables[15, (crc ^ data[i]) & 255]
-            ^ tables[14, ((crc >> 8) ^ data[i + 1]) & 255]
-            ^ tables[13, ((crc >> 16) ^ data[i + 2]) & 255]
-            ^ tables[12, ((crc >> 24) ^ data[i + 3]) & 255]
-            ^ others
-        )
-        i += 16
-    while i < stop:
-        crc = tables[0, (crc ^ data[i]) & 255] ^ (crc >> np.uint32(8))
-        i += 1
-    crc ^= np.uint32(0xFFFFFFFF)
-    plain = np.int64(crc)
-    rotated = (plain >> 15) | ((plain & 0x7FFF) << 17)
-    return (rotated + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def masked_crc32c(data: bytes) -> int:
     """Returns the checksum that TFRecord files carry."""
-    return int(masked_crc(np.frombuffer(data, np.uint8), 0, len(data), CRC_TABLES))
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def frame(record: bytes) -> bytes:
     """Wraps the bytes of one example as a TFRecord: length, checksums."""
     length = struct.pack("<Q", len(record))
     length_crc, record_crc = (struct.pack("<I", masked_crc32c(data)) for data in (length, record))
-    return length + length_crc + record + record_crc
+    return b"".join((length, length_crc, record, record_crc))
 
 
 class BadRecord(ValueError):

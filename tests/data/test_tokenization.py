@@ -87,11 +87,11 @@ def test_tokens_of_the_vocabulary_are_kept_before_lower_casing(vocab_file):
     assert 1 not in Tokenizer(vocab_file).tokenize("[unused1]")
 
 
-def test_sentences_are_the_lines_that_the_tokenizer_takes(vocab_file, tmp_path):
+def test_sentences_are_the_lines_that_the_tokenizer_takes(vocab_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sentences, "_PIECE_BYTES", 1000)  # documents go on from one into the next
     blank = ["", "  ", "\u3000 \x1c", "\u200b", "\u200b \u2028"]  # \u200b is no white space
     lines = list(generated_words.lines(1, 2000))
     lines[::9] = itertools.islice(itertools.cycle(blank), len(lines[::9]))
-    assert len({word for line in lines for word in line.split(" ")}) > sentences._PLACES
     expected: list[list] = [[]]
     tokenizer = Tokenizer(vocab_file)
     for line in lines:
