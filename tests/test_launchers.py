@@ -194,6 +194,12 @@ def test_the_image_has_what_accelerator_names(host):
         assert words[-2] == f"mlperf-bert:{kind}" and "--gpus" in words
     assert host.dry_run("ACCELERATOR=cpu NUM_GPUS=0")[-2] == "mlperf-bert:cpu"
     assert host.dry_run("ACCELERATOR=gpu-cuda13 IMAGE=mine")[-2] == "mine"
+    for line, image in (
+        ("NUM_GPUS=2", "mlperf-bert:gpu-tensorflow"),
+        ("ACCELERATOR=gpu NUM_GPUS=0", "mlperf-bert:gpu"),
+        ("ACCELERATOR=gpu IMAGE=mine NUM_GPUS=2", "mine"),
+    ):
+        assert host.dry_run(f"{line} --finetune")[-2] == image
     host.start("NO_IMAGE=1 ACCELERATOR=gpu-cuda13")
     build = next(call for call in host.calls() if call.startswith("<build>"))
     assert "<mlperf-bert:gpu-cuda13><--build-arg><ACCELERATOR=gpu-cuda13>" in build
@@ -427,6 +433,11 @@ REFUSED = [
         (f"ACCELERATOR={kind}",
          f"ACCELERATOR={kind}: give gpu, gpu-cuda13, gpu-tensorflow or cpu")
         for kind in ("tpu", "rocm", "gpu2")
+    ),
+    *(
+        (f"ACCELERATOR={kind} NUM_GPUS=2 --finetune",
+         f"ACCELERATOR={kind}: --finetune computes by TensorFlow, which this image has for CPUs")
+        for kind in ("gpu", "gpu-cuda13")
     ),
     ("ACCELERATOR=cpu NUM_GPUS=1",
      "ACCELERATOR=cpu: this image has nothing for GPUs; give NUM_GPUS=0 too"),

@@ -71,6 +71,12 @@ def ends_in_one_line(name: str) -> Iterator[None]:
     """Decorates the `main` of a command: bad input and Ctrl-C end it with one line, named so."""
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What it prints goes to a program that has ended, such as `head -1`. At its end Python
+        # flushes what is left, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
             sys.exit(f"{name}: {error.filename}: {error.strerror}")

@@ -19,6 +19,10 @@ COUNTERS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storag
 """Of a process, in the table of processes."""
 _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown
+_NEEDED = (
+    "backend", "command", "seconds", "begin_realtime_ns", "begin_monotonic_ns",
+    "clocks", "machine", "file_classes", "access",
+)  # fmt: skip
 
 
 def summary_of(folder: Path) -> dict:
@@ -32,6 +36,8 @@ def summary_of(folder: Path) -> dict:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format_version"] != FORMAT_VERSION:
             raise ValueError(f"its format_version is not {FORMAT_VERSION}")
+        if missing := [name for name in _NEEDED if name not in found]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
         if not isinstance(found["begin_monotonic_ns"], int):
             raise ValueError("when it began is not recorded")
     return found

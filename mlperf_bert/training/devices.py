@@ -201,7 +201,7 @@ def require_devices(config: DeviceConfig) -> None:
     if config.num_gpus > len(gpus):
         raise ValueError(
             f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
-            "check the driver and that the container was given the GPUs"
+            "check the driver, the container's GPUs, and that ACCELERATOR=gpu-tensorflow made it"
         )
 
 

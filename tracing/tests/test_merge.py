@@ -2,12 +2,18 @@
 
 import html
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 from tests.helpers.programs import refusal
 from tracing import merge, tables
 from tracing.tests import by_hand
 
 MS = 10**6
+SAMPLE = Path(merge.__file__).parent / "sample"
 
 
 def host(folder, name, *, monotonic_s, ahead_s, sync_ms, events):
@@ -78,6 +84,18 @@ def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path, wi
     assert found["seconds"] == 10.003
     # Hosts of one name are told apart by their folders.
     assert [entry["host"] for entry in found["hosts"]] == [str(first), str(second)]
+
+
+def test_the_published_sample_merges_and_a_reader_that_ends_is_no_error(tmp_path):
+    shutil.copytree(SAMPLE, tmp_path / "host-1")
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = ["tracing.merge", SAMPLE, tmp_path / "host-1", f"--output={tmp_path / 'merged'}"]
+    done = subprocess.run([sys.executable, "-m", *words], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+    summary = json.loads((tmp_path / "merged" / "summary.json").read_text())
+    assert [entry["read_bytes"]["tfrecords"] for entry in summary["hosts"]] == [12_328_864] * 2
 
 
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, without_page):
