@@ -39,11 +39,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.processes import in_a_process
+from benchmarks import reports
+from benchmarks.processes import ROOT, in_a_process
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import whole_number, words_with_home
 
-ROOT = Path(__file__).resolve().parent.parent
 # What differs from BERT-large; the tiny model is for a try without an accelerator.
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
 MODELS: dict[str, dict[str, int]] = {
@@ -67,6 +67,30 @@ def write_task(folder: Path, model: str) -> None:
     random_task.write(folder, BERT_LARGE | MODELS[model], shape, lengths)
 
 
+def name_of_step(model: str, batch_size: int, packs: bool, kernels: str) -> str:
+    """Of its folder and in all figures."""
+    return f"{model}_{batch_size}{'_packed' * packs}{WITH_KERNELS[kernels]}"
+
+
+def flags_of_step(
+    task: Path, batch_size: int, *, packs: bool, kernels: str, precision: str = "bfloat16"
+) -> list[str]:
+    """Of a step of BERT with LAMB, 512 tokens, on the task of a folder."""
+    return [
+        f"--bert_config_file={task}/bert_config.json", f"--input_file={task}/train.tfrecord",
+        "--max_seq_length=512", "--max_predictions_per_seq=76", "--optimizer=lamb", "--seed=1",
+        f"--train_batch_size={batch_size}", f"--pack_sequences={packs}",
+        f"--precision={precision}", f"--kernels={kernels}",
+    ]  # fmt: skip
+
+
+def export_step(flags: list[str]) -> None:
+    """Exports a step, with eight batches and no losses."""
+    command = [sys.executable, "-m", "mlperf_bert.portable.export", *flags]
+    command += ["--num_recorded_steps=0", "--num_batches=8", "--nodata_parallel"]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
 def run(given: argparse.Namespace) -> None:
     """Runs a whole training in stages."""
     from benchmarks import on_a_card  # needs this project's packages too
@@ -75,24 +99,16 @@ def run(given: argparse.Namespace) -> None:
 
 
 def export(given: argparse.Namespace) -> None:
-    """Exports a program for each batch, packed and not, and the examples as arrays for PyTorch."""
+    """Exports a program for each batch, packed and not, without and with our own kernels."""
     given.output.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as work:
         task = Path(work, "task")
         write_task(task, given.model)
-        for packs in (False, True):
-            for size, kernels in itertools.product(given.batch_sizes, given.kernels):
-                name = f"{given.model}_{size}{'_packed' * packs}{WITH_KERNELS[kernels]}"
-                folder = given.output / name
-                command = [
-                    sys.executable, "-m", "mlperf_bert.portable.export", "--optimizer=lamb",
-                    f"--bert_config_file={task}/bert_config.json", f"--output_dir={folder}",
-                    f"--input_file={task}/train.tfrecord", f"--train_batch_size={size}", "--seed=1",
-                    f"--precision={given.precision}", f"--pack_sequences={packs}",
-                    f"--kernels={kernels}", "--max_seq_length=512", "--max_predictions_per_seq=76",
-                    "--num_recorded_steps=0", "--num_batches=8", "--nodata_parallel",
-                ]  # fmt: skip
-                subprocess.run(command, check=True, cwd=ROOT)
+        variants = itertools.product((False, True), given.batch_sizes, given.kernels)
+        for packs, size, kernels in variants:
+            how = {"packs": packs, "kernels": kernels, "precision": given.precision}
+            folder = given.output / name_of_step(given.model, size, packs, kernels)
+            export_step([*flags_of_step(task, size, **how), f"--output_dir={folder}"])
 
 
 def peak_flop_per_second(size: int) -> tuple[str, float]:
@@ -154,45 +170,25 @@ def measure(given: argparse.Namespace) -> None:
                     torch.append(json.dumps(task | {"compile": compiles}))
                     rows.append(measured(f"PyTorch {folder.name}{how}", torch, figures))
     raw = given.output.with_suffix(".jsonl")
-    raw.parent.mkdir(parents=True, exist_ok=True)
-    raw.write_text("".join(json.dumps({"device": device, **row}) + "\n" for row in rows))
+    raw.unlink(missing_ok=True)
+    for row in rows:
+        reports.store(raw, {"device": device, **row})
     show([raw], given.output)
 
 
 def show(raws: Sequence[Path], output: Path) -> None:
     """Writes the table and the picture of raw figures, of one device or of several."""
-    rows = [json.loads(line) for raw in raws for line in raw.read_text().splitlines()]
+    rows = [row for raw in raws for row in reports.stored(raw)]
     text = table(rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_suffix(".md").write_text(text)
     print(text, end="")
-    draw(rows, output.with_suffix(".png"))
-
-
-def draw(rows: Sequence[dict], picture: Path) -> None:
-    """Bars of each device, the fastest on top; no picture if nothing was measured."""
-    from pages import charts  # needs matplotlib, which a machine that only measures may lack
-
     steps = [row for row in rows if "samples_per_second" in row]
-    if not steps:
-        return
-    shown = sorted(steps, key=lambda row: row["samples_per_second"])
-    devices = list(dict.fromkeys(row["device"] for row in steps))
-    counts = [sum(row["device"] == device for row in shown) for device in devices]
-    size = (8, 0.3 * len(shown) + 0.6 * len(devices) + 0.4)
-    with charts.png(picture, size, rows=len(devices)) as panels:
-        panels[0][0].get_gridspec().set_height_ratios(counts)
-        for [axes], device in zip(panels, devices):
-            own = [row for row in shown if row["device"] == device]
-            names = [in_words(row["name"]) for row in own]
-            rates = [row["samples_per_second"] for row in own]
-            colours = [charts.BLUE if name.startswith("ours") else charts.GREY for name in names]
-            # By number: a name may stand twice, of two sittings.
-            bars = axes.barh(range(len(own)), rates, color=colours, tick_label=names)
-            axes.bar_label(bars, fmt="%.3g", padding=3)
-            axes.set_xlim(0, 1.12 * shown[-1]["samples_per_second"])
-            axes.set_title(device, loc="left")
-        axes.set_xlabel("samples per second")
+    panels: dict[str, list] = {row["device"]: [] for row in steps}
+    for row in sorted(steps, key=lambda row: row["samples_per_second"]):
+        panels[row["device"]].append((in_words(row["name"]), [row["samples_per_second"]]))
+    if panels:
+        reports.bars(output.with_suffix(".png"), panels, "samples per second", spec="%.3g")
 
 
 def in_words(name: str) -> str:
@@ -205,26 +201,21 @@ def in_words(name: str) -> str:
 
 def table(rows: list[dict]) -> str:
     """The table; the share is that of the product of matrices measured before a row."""
-    lines = [
-        "| device | | samples/s | step, ms | model TFLOP/s | of the product | memory, GiB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    peak = float("nan")
+    titles = ["device", "", "samples/s", "step, ms", "model TFLOP/s", "of the product"]
+    lines, peak = [], float("nan")
     for row in rows:
-        device, name, rate = row["device"], row["name"], row.get("model_tflop_per_second")
+        rate, cells = row.get("model_tflop_per_second"), ["", "", "", "", ""]
         if "failed" in row:
-            lines.append(f"| {device} | {name} | {row['failed']} | | | | |")
+            cells[0] = row["failed"]
         elif "samples_per_second" not in row:
-            peak = rate
-            lines.append(f"| {device} | {name} | | | {rate:.4g} | | |")
+            peak, cells[2] = rate, f"{rate:.4g}"
         else:
             memory = row.get("peak_memory_bytes")
-            size = f"{memory / 2**30:.1f}" if isinstance(memory, int) else "unknown"
-            lines.append(
-                f"| {device} | {name} | {row['samples_per_second']:.4g} "
-                f"| {1e3 * row['step_seconds']:.4g} | {rate:.4g} | {rate / peak:.0%} | {size} |"
-            )
-    return "\n".join(lines) + "\n"
+            cells = [f"{row['samples_per_second']:.4g}", f"{1e3 * row['step_seconds']:.4g}"]
+            cells += [f"{rate:.4g}", f"{rate / peak:.0%}"]
+            cells.append(f"{memory / 2**30:.1f}" if isinstance(memory, int) else "unknown")
+        lines.append([row["device"], row["name"], *cells])
+    return reports.table([*titles, "memory, GiB"], lines)
 
 
 @ends_in_one_line("accelerator")

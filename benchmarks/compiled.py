@@ -5,8 +5,8 @@
 BERT-large with LAMB, 512 tokens, bfloat16, dropout 0.1, with the flags of the TPU recipe's preset.
 Each step is exported once, into a folder of build/compiled, and each of its rows is a process of
 compile_step.py. No accelerator is needed, and nothing runs; a row takes minutes, and up to 15 GB of
-memory. Rows go to benchmarks/compiled.json as they come. A row that is in it is not asked for again
-until it is deleted there. At the end the table is written into the notes.
+memory. Rows go to benchmarks/compiled.jsonl as they come. A row that is in it is not asked for
+again until it is deleted there. At the end the table is written into the notes.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import random_task
+from benchmarks import random_task, reports
+from benchmarks.processes import ROOT
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
@@ -28,8 +29,7 @@ from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.options import words_with_home
 from mlperf_bert.portable import compile_step
 
-ROOT = Path(__file__).resolve().parent.parent
-ROWS = ROOT / "benchmarks" / "compiled.json"
+ROWS = ROOT / "benchmarks" / "compiled.jsonl"
 PAGE = ROOT / "benchmarks" / "NOTES.md"
 FOLDER = ROOT / "build" / "compiled"
 COMPILE_STEP = ROOT / "mlperf_bert" / "portable" / "compile_step.py"
@@ -59,15 +59,18 @@ class Step:
         """Whether its devices are TPUs."""
         return self.devices.startswith("tpu")
 
-    @property
-    def about(self) -> dict:
-        """What a row says of its step."""
-        return {name: value for name, value in vars(self).items() if name != "devices"}
+    def about(self, device: str) -> dict:
+        """What a row says of the step and the device, such as h100 or h100:8."""
+        name, _, count = device.partition(":")
+        about = {name: value for name, value in vars(self).items() if name != "devices"}
+        about |= {"device": name, "num_devices": int(count or 1)}
+        return about | {"num_examples": self.num_examples * about["num_devices"]}
 
     @property
     def name(self) -> str:
         """Of its folder."""
-        return "-".join(map(str, self.about.values())) + "-tpu" * self.on_tpu
+        about = [value for name, value in vars(self).items() if name != "devices"]
+        return "-".join(map(str, about)) + "-tpu" * self.on_tpu
 
     def flags(self) -> list[str]:
         """Of the export."""
@@ -117,48 +120,37 @@ def table(rows: Sequence[dict]) -> str:
             row["kind"] != "training",
             order.index(row["device"]),
             row["num_devices"],
-            row["num_examples"] // row["num_devices"],
+            row["num_examples"],
             -(row["peak_bytes"] or float("inf")),
         ),
     )
-    lines = [TITLES, ["---"] * len(TITLES), *map(cells, by_device)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return reports.table(TITLES, map(cells, by_device))
 
 
 def cells(row: dict) -> list[str]:
     """A row of the table."""
-    about = [str(row["num_examples"] // row["num_devices"])]
-    about += ["an evaluation"] * (row["kind"] == "evaluation")
-    about += [f"`--recompute={row['recompute']}`"] * (row["recompute"] != "none")
-    about += ["`--kernels=triton`"] * row.get("own_kernels", False)
-    rows = row.get("num_rows")
-    about += [f"packed in {rows} rows"] * (rows is not None)
-    several = row["steps_per_update"] > 1
-    about += [f"`--steps_per_update={row['steps_per_update']}`"] * several
-    count = row["num_devices"]
-    peak = row["peak_bytes"] and f"{row['peak_bytes'] / GIB:.1f}"
+    rows, several, count = row["num_rows"], row["steps_per_update"], row["num_devices"]
+    about = {
+        f"{row['num_examples'] // count}": True,
+        "an evaluation": row["kind"] == "evaluation",
+        f"`--recompute={row['recompute']}`": row["recompute"] != "none",
+        "`--kernels=triton`": row["own_kernels"],
+        f"packed in {rows} rows": rows is not None,
+        f"`--steps_per_update={several}`": several > 1,
+    }
+    peak = f"{row['peak_bytes'] / GIB:.1f}" if row["peak_bytes"] else "more"
     figures = ["", "", "", ""]
     if "num_kernels" in row:
         seconds = (row["products_seconds_bound"], row["memory_seconds_bound"])
         figures = [str(row["num_kernels"]), *(f"{1e3 * each:.0f}" for each in seconds)]
         figures.append(f"{row['samples_per_second_bound']:.0f}")
     return [
-        ", ".join(about),
+        ", ".join(words for words, is_so in about.items() if is_so),
         row["device"] + (f" x {count}" if count > 1 else ""),
         row["result"],
-        f"{peak or 'more'} of {row['usable_bytes'] / GIB:.1f}",
+        f"{peak} of {row['usable_bytes'] / GIB:.1f}",
         *figures,
     ]
-
-
-def is_of(row: dict, step: Step, device: str) -> bool:
-    """Whether the row is that of the step on the device."""
-    name, _, count = device.partition(":")
-    about = {**Step(num_examples=0, devices="").about, **row}  # older rows lack what came later
-    same = all(about[key] == value for key, value in step.about.items() if key != "num_examples")
-    each = row["num_examples"] // row["num_devices"]
-    on = (row["device"], row["num_devices"]) == (name, int(count or 1))
-    return same and on and each == step.num_examples
 
 
 def exported(step: Step, folder: Path) -> Path:
@@ -192,8 +184,9 @@ def compiled(step: Step, device: str, folder: Path, compilers: str) -> dict:
         raise ValueError(row["reason"])
     for name in ("step", "file", "xla_flop", "xla_bytes", "device_kind"):
         row.pop(name, None)
-    return row | {
-        **{key: value for key, value in step.about.items() if key != "num_examples"},
+    return {
+        **row,
+        **step.about(device),
         "compile_seconds": round(time.perf_counter() - began),
         "versions": made["versions"],
         "commit": json.loads((program / "signature.json").read_text())["made_with"]["commit"],
@@ -226,16 +219,15 @@ def main() -> int:
     given = parser.parse_args(words_with_home())
     if not shutil.which(given.compilers):
         raise ValueError(f"--compilers={given.compilers}: no such program")
-    rows = json.loads(ROWS.read_text()) if ROWS.exists() else []
     wanted = [(step, device) for step in STEPS for device in step.devices.split(",")]
     for number, (step, device) in enumerate(wanted, start=1):
-        if any(is_of(row, step, device) for row in rows):
-            continue
-        rows.append(compiled(step, device, FOLDER, given.compilers))
-        write_whole(ROWS, json.dumps(rows, indent=1) + "\n")
-        shown = "; ".join(each for each in cells(rows[-1]) if each)
-        print(f"{number} of {len(wanted)}, {rows[-1]['compile_seconds']} s: {shown}", flush=True)
-    write_whole(PAGE, replace_table(PAGE.read_text(), table(rows)))
+        if not reports.is_stored(ROWS, step.about(device)):
+            row = compiled(step, device, FOLDER, given.compilers)
+            reports.store(ROWS, row)
+            shown = "; ".join(each for each in cells(row) if each)
+            seconds = row["compile_seconds"]
+            print(f"{number} of {len(wanted)}, {seconds} s: {shown}", flush=True)
+    write_whole(PAGE, replace_table(PAGE.read_text(), table(reports.stored(ROWS))))
     return 0
 
 

@@ -10,6 +10,7 @@ minutes; `pack_run.py` makes it beforehand.
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shlex
@@ -19,17 +20,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from benchmarks import accelerator
-from benchmarks.processes import in_a_process
+from benchmarks import accelerator, reports
+from benchmarks.processes import ROOT, in_a_process, started
 from demo.__main__ import make_data, training_step
 from mlperf_bert.mlperf import ledger
 
-ROOT = accelerator.ROOT
 STEPS_OF_A_CALL = 10
 
 
@@ -54,8 +53,7 @@ class Size:
 
     def program(self, data: Path, packs: bool) -> Path:
         """Where the exported step is."""
-        name = f"{self.model}_{self.batches[packs]}{'_packed' if packs else ''}"
-        return data / (name + accelerator.WITH_KERNELS[self.kernels])
+        return data / accelerator.name_of_step(self.model, self.batches[packs], packs, self.kernels)
 
 
 LARGE = Size("large", {False: 56, True: 112}, 40, 50, 20)
@@ -85,26 +83,23 @@ def prepare(data: Path, size: Size = LARGE) -> None:
         accelerator.write_task(size.task(data), size.model)
     for packs in size.batches:
         if not (folder := size.program(data, packs)).exists():
-            command = training(data, folder, packs, size)
-            command[1:2] = ["-m", "mlperf_bert.portable.export", *size.export_flags]
-            command += ["--num_recorded_steps=0", "--num_batches=8", "--nodata_parallel"]
-            subprocess.run(command, check=True, cwd=ROOT)
+            # With all of its flags, which make it the very program of the run.
+            flags = training(data, folder, packs, size)[2:]
+            accelerator.export_step([*flags, *size.export_flags])
 
 
 def training(data: Path, output: Path, packs: bool, size: Size) -> list[str]:
     """The command of a training with one evaluation, of packed examples, or two."""
     task, batch = size.task(data), size.batches[packs]
+    step = accelerator.flags_of_step(task, batch, packs=packs, kernels=size.kernels)
     return [
-        sys.executable, "run_pretraining.py", "--do_train", "--optimizer=lamb", "--seed=1",
-        f"--bert_config_file={task}/bert_config.json", f"--input_file={task}/train.tfrecord",
+        sys.executable, "run_pretraining.py", "--do_train", *step,
         f"--eval_input_file={task}/train.tfrecord", f"--output_dir={output}",
-        "--max_seq_length=512", "--max_predictions_per_seq=76", "--precision=bfloat16",
-        f"--train_batch_size={batch}", f"--pack_sequences={packs}", "--target_accuracy=1",
-        f"--eval_batch_size={size.eval_batch}", f"--max_eval_steps={size.num_eval_batches}",
-        f"--eval_interval_samples={size.num_steps * batch}", "--num_warmup_steps=10",
+        "--target_accuracy=1", f"--eval_batch_size={size.eval_batch}",
+        f"--max_eval_steps={size.num_eval_batches}", "--num_warmup_steps=10",
+        f"--eval_interval_samples={size.num_steps * batch}",
         f"--num_train_steps={size.num_steps * (1 if packs else 2)}",
         f"--iterations_per_loop={STEPS_OF_A_CALL}", f"--log_every_steps={STEPS_OF_A_CALL}",
-        f"--kernels={size.kernels}",
     ]  # fmt: skip
 
 
@@ -116,20 +111,16 @@ def finished(
     After a line that begins with `stop_at` it gets SIGTERM; it fails with another exit code than
     the expected one.
     """
-    process = subprocess.Popen(
-        command, cwd=ROOT, text=True, errors="replace", start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
-    )  # fmt: skip
-    killer = threading.Timer(limit, os.killpg, (process.pid, signal.SIGKILL))
-    killer.start()
-    said = []
-    for line in process.stdout or ():
-        said.append(line.rstrip())
-        if stop_at and line.startswith(stop_at):
-            process.send_signal(signal.SIGTERM)
-    code = process.wait()
-    killer.cancel()
+    said: list[str] = []
+    # pack_run.py's packages stay in its path.
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    how = {"stderr": subprocess.STDOUT, "env": {**os.environ, "PYTHONPATH": path}}
+    with started(command, limit_seconds=limit, **how) as process:
+        for line in process.stdout or ():
+            said.append(line.rstrip())
+            if stop_at and line.startswith(stop_at):
+                process.send_signal(signal.SIGTERM)
+        code = process.wait()
     failed = {} if code == expected else {"failed": f"exit code {code}, not {expected}"}
     return {"said": said[-50:]} | failed
 
@@ -138,7 +129,7 @@ def train(command: list[str], output: Path, limit: float, **how) -> dict:
     """The figures of a training: of each device call, the evaluations, and the ledger."""
     found = finished(command, limit, **how)
     with contextlib.suppress(OSError, ValueError, LookupError):  # it was killed early
-        rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        rows = reports.stored(output / "metrics.jsonl")
         rates = [row["samples_per_second"] for row in rows if row["kind"] == "train"]
         log = (output / "bert.log").read_text().splitlines()
         stats = [line for line in log if ledger.LOG_KEY in line]
@@ -162,36 +153,58 @@ def step_alone(program: Path, figures: Path, cache: Path, num_steps: int, limit:
     return found
 
 
-class Stages:
-    """Runs stages one after the other; each has a limit, and so have all together."""
+Stage = tuple[str, float, Callable[[float], dict]]
+"""Its name, its limit in seconds, and what runs it, within a limit, and returns figures."""
 
-    def __init__(self, output: Path, seconds: float, only: list[str], about: dict):
-        """Will write a line for each to `output`, with what is known about all."""
-        self._output, self._only, self._about = output, only, about
-        self._ends = time.monotonic() + seconds
-        self.failed: list[str] = []
 
-    def run(self, name: str, seconds: float, stage: Callable[..., dict], *given, **how) -> dict:
-        """The figures of a stage, which takes its limit as the last argument."""
-        if self._only and name not in self._only:
-            return {}
+def stages(given: argparse.Namespace, size: Size, flags: list[str]) -> Iterator[Stage]:
+    """In the order of their worth: the large model's first, each beside its step alone."""
+    cache = given.output / "compiled"
+    for packs, batch in size.batches.items():
+        program = size.program(given.data, packs)
+        name, output = program.name, given.output / program.name
+        command = [*training(given.data, output, packs, size), *flags]
+        whole = functools.partial(train, command, output)
+        line = f"after {size.num_steps * batch:,} sam"
+        stopped = functools.partial(whole, stop_at=line, expected=75)
+        yield name, 260 if packs else 150, whole if packs else stopped
+        figures = given.output / f"{name}.json"
+        alone = functools.partial(step_alone, program, figures, cache, size.num_steps)
+        yield f"{name}, alone", 100, alone
+        if not packs:
+            yield f"{name}, resumed", 100, whole
+            words = shlex.split(training_step(given.data / "demo", 1, reference=None)[1])
+            output = given.output / "demo"
+            demo = [sys.executable, *words[1:], *flags, *size.demo_flags, f"--output_dir={output}"]
+            yield "demo", 120, functools.partial(train, demo, output)
+
+
+def run_stages(
+    these: Iterable[Stage], figures: Path, *, seconds: float, only: list[str], about: dict
+) -> dict[str, dict]:
+    """Runs them one after the other, all together within `seconds`; returns figures by name.
+
+    Each adds a line to the file `figures`, with what is known about all.
+    """
+    ends, rows = time.monotonic() + seconds, {}
+    for name, most, stage in these:
+        if only and name not in only:
+            continue
         began = time.monotonic()
-        limit = min(seconds, self._ends - began)
+        limit = min(most, ends - began)
         if limit < 1:
             found = {"failed": "no time is left"}
         else:
             print(f"{name}: at most {limit:.0f} s ...", flush=True)
-            found = stage(*given, limit, **how)
-        self.failed += [name] if "failed" in found else []
-        row = {"stage": name, "seconds": time.monotonic() - began, **found}
-        with self._output.open("a") as file:
-            file.write(json.dumps(self._about | row) + "\n")
-        print(json.dumps(row, indent=1), flush=True)
-        return row
+            found = stage(limit)
+        rows[name] = {"stage": name, "seconds": time.monotonic() - began, **found}
+        reports.store(figures, about | rows[name])
+        print(json.dumps(rows[name], indent=1), flush=True)
+    return rows
 
 
 def run(given: argparse.Namespace) -> None:
-    """Runs all stages; those of the large model first, each beside its step alone."""
+    """Runs all stages."""
     about = in_a_process(device)
     size = TINY if given.tiny or about["platform"] == "cpu" else LARGE
     size = dataclasses.replace(size, kernels=given.kernels)
@@ -199,32 +212,15 @@ def run(given: argparse.Namespace) -> None:
     print(f"before: what {given.data} lacks, which takes minutes", flush=True)
     prepare(given.data, size)
     given.output.mkdir(parents=True, exist_ok=bool(given.only))
-    cache = given.output / "compiled"
     # Of all processes: run_step.py finds there what the run has compiled, the very same program.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(given.output / "compiled")
     flags = [f"--runtime={given.runtime}"] + ["--num_gpus=1"] * (about["platform"] == "gpu")
-    stages = Stages(given.output / "figures.jsonl", 60 * given.minutes, given.only, about)
-    rates = []
-    for packs, batch in size.batches.items():
-        program = size.program(given.data, packs)
-        name, output = program.name, given.output / program.name
-        command = [*training(given.data, output, packs, size), *flags]
-        how = {} if packs else {"stop_at": f"after {size.num_steps * batch:,} sam", "expected": 75}
-        ours = stages.run(name, 260 if packs else 150, train, command, output, **how)
-        figures = given.output / f"{name}.json"
-        given_alone = program, figures, cache, size.num_steps
-        alone = stages.run(f"{name}, alone", 100, step_alone, *given_alone)
-        rates += [(name, ours, alone)]
-        if not packs:
-            stages.run(f"{name}, resumed", 100, train, command, output)
-            words = shlex.split(training_step(given.data / "demo", 1, reference=None)[1])
-            demo = [sys.executable, *words[1:], *flags, *size.demo_flags]
-            output = given.output / "demo"
-            stages.run("demo", 120, train, [*demo, f"--output_dir={output}"], output)
-    for name, *both in rates:
-        if all(found := [each.get("samples_per_second", 0.0) for each in both]):
-            print("{}: {:.1f} samples/s in a training, {:.1f} alone".format(name, *found))
-    if stages.failed:
-        raise ValueError(
-            f"failed: {'; '.join(stages.failed)}; {given.output}/figures.jsonl says why"
-        )
+    figures = given.output / "figures.jsonl"
+    limits = {"seconds": 60 * given.minutes, "only": given.only}
+    rows = run_stages(stages(given, size, flags), figures, **limits, about=about)
+    for name, row in rows.items():
+        both = row, rows.get(f"{name}, alone", {})
+        if all(rates := [each.get("samples_per_second", 0.0) for each in both]):
+            print("{}: {:.1f} samples/s in a training, {:.1f} alone".format(name, *rates))
+    if failed := [name for name, row in rows.items() if "failed" in row]:
+        raise ValueError(f"failed: {'; '.join(failed)}; {figures} says why")

@@ -27,10 +27,10 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks import accelerator, on_a_card
+from benchmarks.processes import ROOT
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import words_with_home
 
-ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "environment" / "requirements.lock"
 OF_JAX = set("jax jaxlib ml-dtypes numpy opt-einsum scipy".split())
 # tf_keras, tf-models, TensorFlow and urllib3 look for these, and do without.

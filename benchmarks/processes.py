@@ -1,12 +1,19 @@
-"""Processes that measure: one of its own, or those of a cluster on loopback."""
+"""Processes that measure: one of its own, a command that is watched, the workers of a cluster."""
 
+import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import socket
-from collections.abc import Callable
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def in_a_process(function: Callable, *arguments: Any) -> Any:
@@ -14,6 +21,35 @@ def in_a_process(function: Callable, *arguments: Any) -> Any:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[object], *, limit_seconds: float, **how: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """A command that may import this project, whose output is read by line; `how` as for Popen.
+
+    It is killed after `limit_seconds` or when the block ends, with all that it has started: a
+    compiler or an export would share the machine with what is measured next.
+    """
+    usual = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    process = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, text=True, errors="replace",
+        start_new_session=True, **usual | how,
+    )  # fmt: skip
+
+    def kill() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    limit = threading.Timer(limit_seconds, kill)
+    limit.start()
+    try:
+        yield process
+    finally:
+        limit.cancel()
+        kill()
+        process.wait()
 
 
 def free_addresses(count: int) -> list[str]:

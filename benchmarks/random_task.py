@@ -1,5 +1,6 @@
 """Tasks of random words, for measurements that need no real text."""
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,8 +22,11 @@ def published_lengths(count: int) -> np.ndarray:
     return np.where(random.random(count) < 0.235, 512, others)
 
 
-def write(folder: Path, config: Mapping, shape: ExampleShape, lengths: Iterable[int]) -> None:
-    """Writes bert_config.json and train.tfrecord, an example of each length, 15% of it masked."""
+def write(folder: Path, config: Mapping, shape: ExampleShape, lengths: Iterable[int]) -> list[str]:
+    """Writes bert_config.json and train.tfrecord, an example of each length, 15% of it masked.
+
+    Returns the flags of a run that name them.
+    """
     (folder / "bert_config.json").write_text(json.dumps(dict(config)))
     random, framed = np.random.default_rng(2), []
     for length in lengths:
@@ -39,3 +43,6 @@ def write(folder: Path, config: Mapping, shape: ExampleShape, lengths: Iterable[
         example["next_sentence_labels"][0] = random.integers(0, 2)
         framed.append(tfrecord.frame(example_encoder.encode(example)))
     (folder / "train.tfrecord").write_bytes(b"".join(framed))
+    flags = {"bert_config_file": folder / "bert_config.json", **dataclasses.asdict(shape)}
+    flags["input_file"] = folder / "train.tfrecord"
+    return [f"--{name}={value}" for name, value in flags.items()]

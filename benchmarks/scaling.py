@@ -17,7 +17,6 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
-import json
 import os
 import statistics
 import subprocess
@@ -25,15 +24,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import random_task
-from benchmarks.processes import environment_of, free_addresses
+from benchmarks import random_task, reports
+from benchmarks.processes import ROOT, environment_of, free_addresses
 from mlperf_bert.checkpoints.names import num_weights
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.options import words_with_home
 
-ROOT = Path(__file__).resolve().parent.parent
 GRADIENT_BYTES = 4  # float32
 BACKWARD_SHARE = 2 / 3  # of a step: twice the work of the forward pass
 SHAPE = ExampleShape(max_seq_length=128, max_predictions_per_seq=20)
@@ -77,45 +75,37 @@ class Machine:
 
 def measure(folder: Path, num_workers: int) -> float:
     """Samples/s of `num_workers` processes, each on one core; the median of the later steps."""
-    output = folder / f"out-{num_workers}"
-    flags = [
-        *["--do_train", "--optimizer=lamb", "--num_warmup_steps=0", "--log_every_steps=2"],
-        f"--bert_config_file={folder / 'bert_config.json'}",
-        f"--input_file={folder / 'train.tfrecord'}",
-        f"--output_dir={output}",
-        f"--max_seq_length={SHAPE.max_seq_length}",
-        f"--max_predictions_per_seq={SHAPE.max_predictions_per_seq}",
-        f"--train_batch_size={BATCH_SIZE * num_workers}",
-        f"--num_train_steps={NUM_STEPS}",
-    ]
+    lengths = [SHAPE.max_seq_length] * (8 * BATCH_SIZE)
+    output = folder / "output"
+    flags = random_task.write(folder, MEASURED, SHAPE, lengths)
+    flags += ["--do_train", "--optimizer=lamb", "--num_warmup_steps=0", "--log_every_steps=2"]
+    flags += [f"--train_batch_size={BATCH_SIZE * num_workers}", f"--num_train_steps={NUM_STEPS}"]
     addresses = free_addresses(num_workers)
     workers = [
         subprocess.Popen(
-            ["taskset", "--cpu-list", str(core), sys.executable, "run_pretraining.py", *flags],
-            cwd=ROOT,
-            env=environment_of(addresses, index),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            ["taskset", "--cpu-list", str(core), sys.executable, "run_pretraining.py", *flags,
+             f"--output_dir={output}"],
+            cwd=ROOT, env=environment_of(addresses, index), stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
         )
         for index, core in enumerate(sorted(os.sched_getaffinity(0))[:num_workers])
-    ]
+    ]  # fmt: skip
     for worker in workers:
         _, errors = worker.communicate()
         if worker.returncode:
             sys.exit(f"{num_workers} workers: {errors[-2000:]}")
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    rates = [line["samples_per_second"] for line in lines if line["kind"] == "train"]
+    rates = [line["samples_per_second"] for line in reports.training_lines(output)]
     return statistics.median(rates[len(rates) // 2 :])
 
 
-def table(machine: Machine) -> list[str]:
+def table(machine: Machine) -> str:
     """Samples/s per replica, a share of those of one alone; the batch grows with the replicas."""
-    lines = ["| replicas | gradients sent during the backward pass | after it |", "|---|---|---|"]
+    rows = []
     for replicas in (2**n for n in range(11)):
         shares = [machine.efficiency(replicas, hidden_share=h) for h in (BACKWARD_SHARE, 0.0)]
-        lines.append(f"| {replicas:,} | {' | '.join(f'{share:.0%}' for share in shares)} |")
-    return lines
+        rows.append([f"{replicas:,}", *(f"{share:.0%}" for share in shares)])
+    titles = ["replicas", "gradients sent during the backward pass", "after it"]
+    return reports.table(titles, rows)
 
 
 def main() -> None:
@@ -141,12 +131,10 @@ def main() -> None:
         except (ValueError, OSError) as error:
             parser.error(str(error))
     measured = []
-    with tempfile.TemporaryDirectory() as folder:
-        lengths = [SHAPE.max_seq_length] * (8 * BATCH_SIZE)
-        random_task.write(Path(folder), MEASURED, SHAPE, lengths)
-        for num_workers in (1, 2):
+    for num_workers in (1, 2):
+        with tempfile.TemporaryDirectory() as folder:
             measured.append(measure(Path(folder), num_workers))
-            print(f"{num_workers} processes, one core each: {measured[-1]:.2f} samples/s")
+        print(f"{num_workers} processes, one core each: {measured[-1]:.2f} samples/s")
     print(f"2 processes have {measured[1] / measured[0]:.2f} times the samples/s of 1")
     machine = Machine(
         step_seconds=args.step_seconds or BATCH_SIZE / measured[0],
@@ -158,7 +146,7 @@ def main() -> None:
         f"simulated, with a step of {1000 * machine.step_seconds:,.0f} ms and "
         f"{machine.gradient_bytes / 1e6:,.0f} MB of float32 gradients:"
     )
-    print("\n".join(table(machine)))
+    print(table(machine), end="")
 
 
 if __name__ == "__main__":

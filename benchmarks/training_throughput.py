@@ -33,16 +33,13 @@ if __name__ == "__main__":
 
 import argparse
 import collections
-import contextlib
 import json
 import os
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +47,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import random_task
+from benchmarks import processes, random_task, reports
 from benchmarks.accelerator import MODELS
 from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
@@ -59,9 +56,8 @@ from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.options import whole_number, words_with_home
 from mlperf_bert.portable import flop
-from pages import charts
 
-ROOT = Path(__file__).resolve().parent.parent
+FOLDER = processes.ROOT / "benchmarks" / "contestants"
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 NUM_EXAMPLES = 1500
 BERT_BASE = BERT_LARGE | MODELS["base"]
@@ -152,59 +148,29 @@ def measure(
       RuntimeError: the contestant ended or was stopped before, with its last words.
     """
     errors = folder / "errors.txt"
-    with errors.open("w") as file:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            start_new_session=True,
-        )
-
-    def kill() -> None:
-        # What it has started as well: a compiler or an export would share the machine with others.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
     stamps, tokens, began = [], [], time.perf_counter()
-    limit = threading.Timer(limit_seconds, kill)
-    limit.start()
-    try:
-        for line in process.stdout:
+    with (
+        errors.open("w") as file,
+        processes.started(command, limit_seconds=limit_seconds, cwd=folder, stderr=file) as process,
+    ):
+        for line in process.stdout or ():
             if line.startswith("STEP"):
                 stamps.append(time.perf_counter())
                 tokens += map(int, line.split()[1:])
             if len(stamps) == num_warm_up + num_steps:
-                break
-    finally:
-        limit.cancel()
-        kill()
-        process.wait()
-    if len(stamps) < num_warm_up + num_steps:
-        if time.perf_counter() - began >= limit_seconds:
-            raise RuntimeError(f"stopped after {limit_seconds:g} s; raise --turn_seconds")
-        said = errors.read_text().strip() or "it said nothing"
-        last = said.split("\n")[-1].strip()
-        raise RuntimeError(f"ended with exit code {process.returncode}: {last}")
-    seconds = np.diff(stamps[num_warm_up - 1 :]).tolist()
-    return {"seconds": seconds, "tokens": tokens[num_warm_up:]}
+                seconds = np.diff(stamps[num_warm_up - 1 :]).tolist()
+                return {"seconds": seconds, "tokens": tokens[num_warm_up:]}
+        code = process.wait()
+    if time.perf_counter() - began >= limit_seconds:
+        raise RuntimeError(f"stopped after {limit_seconds:g} s; raise --turn_seconds")
+    said = errors.read_text().strip() or "it said nothing"
+    raise RuntimeError(f"ended with exit code {code}: {said.splitlines()[-1].strip()}")
 
 
-def turns_in(results: Path) -> list[dict]:
-    """The finished turns, in their order; none without the file."""
-    lines = results.read_text().splitlines() if results.exists() else []
-    return [json.loads(line) for line in lines]
-
-
-def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str]:
-    """Lets the contestants take turns and appends every step to `results`.
-
-    Returns the names of those that failed.
-    """
-    failed: set[str] = set()
-    turns = turns_in(results)
+def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> list[str]:
+    """Lets the contestants take turns and stores every step; returns the names that failed."""
+    failed: list[str] = []
+    turns = reports.stored(results)
     if any(turn["batch_size"] != args.batch_size for turn in turns):
         sys.exit(f"{results}: has turns of another --batch_size; name another --output")
     num_turns = collections.Counter(turn["name"] for turn in turns)
@@ -221,28 +187,23 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str
             ended = name in failed or num_turns[name] > number
             if ended or not python or not re.search(args.only, name):
                 continue
-            path = ROOT / "benchmarks" / "contestants" / f"{script}.py"
-            turn = {"turn": number, "interpreter": interpreter}
+            turn = json.dumps(task | options | {"turn": number, "interpreter": interpreter})
             try:
                 with tempfile.TemporaryDirectory(dir=folder) as work:
                     measured = measure(
-                        [str(python), str(path), json.dumps(task | options | turn)],
+                        [str(python), str(FOLDER / f"{script}.py"), turn],
                         Path(work),
                         num_warm_up=args.warm_up_steps,
                         num_steps=args.steps * (1 if options.get("has_padding", True) else 5),
                         limit_seconds=args.turn_seconds,
                     )
             except (RuntimeError, OSError) as error:
-                failed.add(name)
+                failed.append(name)
                 print(f"round {number + 1}: {name}: {error}", file=sys.stderr, flush=True)
                 continue
-            entry = {"name": name, "batch_size": args.batch_size, **measured}
-            rates = Rates([entry])
-            shown = [f"{rates.mean:.2f} samples/s"]
-            shown += [f"{tokens:.0f} tokens/s without padding" for tokens in rates.tokens]
-            print(f"round {number + 1}: {name}: {', '.join(shown)}", flush=True)
-            with results.open("a") as file:
-                file.write(json.dumps(entry) + "\n")
+            reports.store(results, {"name": name, "batch_size": args.batch_size, **measured})
+            rate = args.batch_size / statistics.mean(measured["seconds"])
+            print(f"round {number + 1}: {name}: {rate:.2f} samples/s", flush=True)
     return failed
 
 
@@ -255,74 +216,59 @@ def processor() -> str:
     return f"{cores} x {name[1] if name else os.uname().machine} ({units[0] if units else 'no'})"
 
 
-class Rates:
-    """Samples a second of a contestant's turns, and tokens where its examples are known."""
+def rates_by_name(turns: Sequence[dict]) -> dict[str, tuple[list[float], list[float]]]:
+    """Of each contestant that has turns, in their order: samples a second of each turn, and tokens.
 
-    def __init__(self, turns: Sequence[dict]):
-        self.samples = [turn["batch_size"] / statistics.mean(turn["seconds"]) for turn in turns]
-        self.mean = statistics.mean(self.samples)
-        known = [turn for turn in turns if turn.get("tokens")]
-        self.tokens = [sum(turn["tokens"]) / sum(turn["seconds"]) for turn in known]
-
-    def in_samples(self, first: "Rates") -> str:
-        """Cells: mean, slowest to fastest turn, times the first."""
-        spread = f"{min(self.samples):.2f} to {max(self.samples):.2f}"
-        return f"| {self.mean:.2f} | {spread} | {self.mean / first.mean:.2f} |"
-
-    def in_tokens(self) -> str:
-        """Cells: mean, slowest to fastest turn; empty where the examples are not known."""
-        if not self.tokens:
-            return "| | |"
-        spread = f"{min(self.tokens):.0f} to {max(self.tokens):.0f}"
-        return f"| {statistics.mean(self.tokens):.0f} | {spread} |"
+    The tokens are those of the turns whose examples are known.
+    """
+    rates = {}
+    for name in CONTESTANTS:
+        if own := [turn for turn in turns if turn["name"] == name]:
+            samples = [turn["batch_size"] / statistics.mean(turn["seconds"]) for turn in own]
+            known = [turn for turn in own if turn.get("tokens")]
+            rates[name] = samples, [sum(turn["tokens"]) / sum(turn["seconds"]) for turn in known]
+    return rates
 
 
-def rates_by_name(turns: Sequence[dict]) -> dict[str, Rates]:
-    """Those of the contestants that have turns, in their order."""
-    of_name = {name: [turn for turn in turns if turn["name"] == name] for name in CONTESTANTS}
-    return {name: Rates(own) for name, own in of_name.items() if own}
+def spread(rates: Sequence[float], digits: int) -> list[str]:
+    """Two cells: mean, slowest to fastest turn; empty where nothing is known."""
+    if not rates:
+        return ["", ""]
+    low, mean, high = (f"{f(rates):.{digits}f}" for f in (min, statistics.mean, max))
+    return [mean, f"{low} to {high}"]
 
 
 def report(results: Path, output: Path, flop_per_sample: float) -> None:
     """Writes the table and the picture of all measured steps."""
-    rows = rates_by_name(turns_in(results))
-    if not rows:
+    rates = rates_by_name(reports.stored(results))
+    if not rates:
         sys.exit(f"{results}: has turns of older names only; name another --output")
-    first_name, first = next(iter(rows.items()))
-    rows = dict(sorted(rows.items(), key=lambda row: row[1].mean))
+    first = next(iter(rates))
     peaks = {dtype: peak_flop_per_second(dtype) for dtype in ("float32", "bfloat16")}
-    lines = [
-        "| | samples/s, mean of the turns | slowest to fastest turn "
-        f"| times {first_name} | model GFLOP/s | of the peak "
-        "| tokens/s without padding | slowest to fastest turn |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, rates in rows.items():
-        flops = rates.mean * flop_per_sample
-        lines.append(
-            f"| {name} {rates.in_samples(first)} {flops / 1e9:.0f} "
-            f"| {flops / peaks[CONTESTANTS[name][2]['precision']]:.0%} {rates.in_tokens()}"
-        )
+    means = {name: statistics.mean(samples) for name, (samples, _) in rates.items()}
+    slowest_first = sorted(means, key=means.__getitem__)
+    each = "slowest to fastest turn"
+    titles = ["", "samples/s, mean of the turns", each, f"times {first}", "model GFLOP/s"]
+    titles += ["of the peak", "tokens/s without padding", each]
+    rows = []
+    for name in slowest_first:
+        flops, (samples, tokens) = means[name] * flop_per_sample, rates[name]
+        row = [name, *spread(samples, 2), f"{means[name] / means[first]:.2f}"]
+        row += [f"{flops / 1e9:.0f}", f"{flops / peaks[CONTESTANTS[name][2]['precision']]:.0%}"]
+        rows.append([*row, *spread(tokens, 0)])
     shown = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
-    lines += [
-        "",
-        f"{processor()}; peak of a matrix product: {shown}; "
-        f"{flop_per_sample / 1e9:.0f} GFLOP a sample.",
-    ]
-    output.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
-    # Bars with the spread of the turns, 1,200 pixels wide.
-    means = [rates.mean for rates in rows.values()]
-    spread = [
-        [rates.mean - min(rates.samples) for rates in rows.values()],
-        [max(rates.samples) - rates.mean for rates in rows.values()],
-    ]
-    colours = [charts.BLUE if name.startswith("ours") else charts.GREY for name in rows]
-    with charts.png(output.with_suffix(".png"), (8, 0.3 * len(rows) + 0.8)) as [[axes]]:
-        bars = axes.barh(list(rows), means, xerr=spread, color=colours, ecolor="#444444", capsize=3)
-        axes.bar_label(bars, fmt="%.2f", padding=3)
-        axes.margins(x=0.12)
-        axes.set_xlabel("samples per second, mean of the turns; lines: slowest to fastest turn")
+    text = (
+        f"{reports.table(titles, rows)}\n{processor()}; peak of a matrix product: {shown}; "
+        f"{flop_per_sample / 1e9:.0f} GFLOP a sample.\n"
+    )
+    output.with_suffix(".md").write_text(text)
+    print(text, end="")
+    reports.bars(
+        output.with_suffix(".png"),
+        {"": [(name, rates[name][0]) for name in slowest_first]},
+        f"samples per second, mean of the turns; lines: {each}",
+        spec="%.2f",
+    )
 
 
 def main() -> None:
@@ -351,19 +297,18 @@ def main() -> None:
     except re.error as error:
         parser.error(f"--only={args.only}: is not a regular expression: {error}")
     results = args.output.with_suffix(".jsonl")
-    results.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
         arrays = write_task(Path(work), args.input_file)
         lengths = arrays["input_mask"].sum(axis=1)
         print(f"{len(lengths)} examples, {lengths.mean():.0f} tokens on average", flush=True)
         failed = run_rounds(args, Path(work), results)
         if not results.exists():
-            why = f"failed: {'; '.join(sorted(failed))}" if failed else "give --rounds"
+            why = f"failed: {'; '.join(failed)}" if failed else "give --rounds"
             sys.exit(f"{results}: nothing was measured; {why}")
         num_predictions = arrays["masked_lm_weights"].sum(axis=1)
         report(results, args.output, model_flop_per_sample(lengths, num_predictions))
         if failed:
-            sys.exit(f"failed: {'; '.join(sorted(failed))}")
+            sys.exit(f"failed: {'; '.join(failed)}")
 
 
 if __name__ == "__main__":

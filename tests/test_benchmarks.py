@@ -4,13 +4,15 @@ import argparse
 import json
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 
 import psutil
 import pytest
 
-from benchmarks import accelerator, compiled, on_a_card, pack_run, training_throughput
+from benchmarks import accelerator, compiled, on_a_card, pack_run, reports, training_throughput
+from benchmarks.processes import ROOT
 from mlperf_bert.portable import compile_step
 from tests.helpers import starts, waiting
 
@@ -57,31 +59,43 @@ def test_a_training_that_ended_early_still_has_what_it_printed(tmp_path):
 
 
 def test_every_stage_has_a_line_of_its_own_also_without_time(tmp_path):
-    given = []
+    figures, given = tmp_path / "figures.jsonl", []
 
-    def stage(name, limit):
-        given.append((name, limit))
-        return {"failed": "out of memory"} if name == "second" else {"samples_per_second": 7}
+    def stage(name, **found):
+        return name, 30, lambda limit: given.append((name, limit)) or found
 
-    stages = on_a_card.Stages(tmp_path / "figures.jsonl", 100, [], {"device": "H100"})
-    for name in ("first", "second"):
-        stages.run(name, 30, stage, name)
-    late = on_a_card.Stages(tmp_path / "figures.jsonl", 0, [], {"device": "H100"})
-    late.run("third", 30, stage, "third")
-    rows = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
+    stages = [stage("first", samples_per_second=7), stage("second", failed="out of memory")]
+    usual = {"only": [], "about": {"device": "H100"}}
+    first = on_a_card.run_stages(stages, figures, seconds=100, **usual)
+    late = on_a_card.run_stages([stage("third")], figures, seconds=0, **usual)
+    rows = reports.stored(figures)
     assert [(row["stage"], row.get("failed"), row["device"]) for row in rows] == [
         ("first", None, "H100"),
         ("second", "out of memory", "H100"),
         ("third", "no time is left", "H100"),
     ]
     assert given == [("first", 30), ("second", 30)]
-    assert (stages.failed, late.failed) == (["second"], ["third"])
+    assert [*first, *late] == ["first", "second", "third"]
 
 
 def test_only_the_stages_that_are_named_run(tmp_path):
-    stages = on_a_card.Stages(tmp_path / "figures.jsonl", 100, ["demo"], {})
-    assert stages.run("large_56", 30, lambda limit: {"limit": limit}) == {}
-    assert stages.run("demo", 30, lambda limit: {"limit": limit})["limit"] == 30
+    stages = [(name, 30, lambda limit: {"limit": limit}) for name in ("large_56", "demo")]
+    how = {"seconds": 100, "only": ["demo"], "about": {}}
+    rows = on_a_card.run_stages(stages, tmp_path / "figures.jsonl", **how)
+    assert {name: row["limit"] for name, row in rows.items()} == {"demo": 30}
+
+
+def test_the_stages_are_in_the_order_of_their_worth(tmp_path):
+    given = argparse.Namespace(data=tmp_path, output=tmp_path)
+    listed = [(name, most) for name, most, _ in on_a_card.stages(given, on_a_card.LARGE, [])]
+    assert listed == [
+        ("large_56", 150),
+        ("large_56, alone", 100),
+        ("large_56, resumed", 100),
+        ("demo", 120),
+        ("large_112_packed", 260),
+        ("large_112_packed, alone", 100),
+    ]
 
 
 @pytest.fixture
@@ -141,7 +155,7 @@ def test_what_is_wanted_is_installed_as_it_is_locked(tmp_path, monkeypatch):
 def test_every_stage_runs_on_a_cpu_with_a_tiny_model(tmp_path):
     words = [f"--output={tmp_path / 'run'}", f"--data={tmp_path / 'data'}", "--minutes=30"]
     command = [sys.executable, "-m", "benchmarks.accelerator", "run", "--tiny", *words]
-    subprocess.run(command, check=True, cwd=on_a_card.ROOT)
+    subprocess.run(command, check=True, cwd=ROOT)
     lines = (tmp_path / "run" / "figures.jsonl").read_text().splitlines()
     rows = {row["stage"]: row for row in map(json.loads, lines)}
     assert list(rows) == [
@@ -186,8 +200,7 @@ def has_ended(pid: int) -> bool:
 def test_one_that_fails_has_no_further_turns_and_the_same_command_goes_on(
     tmp_path, monkeypatch, capsys
 ):
-    folder = tmp_path / "benchmarks" / "contestants"
-    folder.mkdir(parents=True)
+    folder = tmp_path
     (folder / "good.py").write_text("while True: print('STEP', flush=True)")
     (folder / "tells.py").write_text("for n in range(9): print('STEP', 100 * n, flush=True)")
     (folder / "bad.py").write_text("print('STEP'); raise SystemExit('no kernel for this')")
@@ -198,43 +211,45 @@ def test_one_that_fails_has_no_further_turns_and_the_same_command_goes_on(
         f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
         "time.sleep(60)"
     )
-    monkeypatch.setattr(training_throughput, "ROOT", tmp_path)
+    monkeypatch.setattr(training_throughput, "FOLDER", tmp_path)
     contestants = {name: (name, None, {}) for name in ("bad", "good", "hangs", "tells")}
     monkeypatch.setattr(training_throughput, "CONTESTANTS", contestants)
     flags = {"rounds": 2, "steps": 1, "warm_up_steps": 1, "turn_seconds": 60.0, "batch_size": 4}
     results = tmp_path / "results.jsonl"
 
-    def turns(only: str, **changed) -> set[str]:
+    def turns(only: str, **changed) -> list[str]:
         args = argparse.Namespace(**flags | changed, only=only, reference=None)
         return training_throughput.run_rounds(args, tmp_path, results)
 
     def names() -> list[str]:
         return [json.loads(line)["name"] for line in results.read_text().splitlines()]
 
-    assert turns("bad|good") == {"bad"} and names() == ["good"] * 2
-    assert turns("hangs", turn_seconds=2) == {"hangs"}
+    assert turns("bad|good") == ["bad"] and names() == ["good"] * 2
+    assert turns("hangs", turn_seconds=2) == ["hangs"]
     child = int((tmp_path / "child").read_text())
     waiting.until(lambda: has_ended(child), seconds=30)
     assert capsys.readouterr().err.splitlines() == [
         "round 1: bad: ended with exit code 1: no kernel for this",
         "round 1: hangs: stopped after 2 s; raise --turn_seconds",
     ]
-    assert turns("good", rounds=3) == set() and names() == ["good"] * 3
-    assert turns("tells", rounds=1, steps=3) == set()
-    first, *_, last = training_throughput.turns_in(results)
+    assert turns("good", rounds=3) == [] and names() == ["good"] * 3
+    assert turns("tells", rounds=1, steps=3) == []
+    first, *_, last = reports.stored(results)
     assert first["tokens"] == [] and last["tokens"] == [100, 200, 300]
 
 
 def test_the_table_of_the_page_is_that_of_the_recorded_turns():
-    root = training_throughput.ROOT
-    turns = training_throughput.turns_in(root / "benchmarks" / "training_throughput.jsonl")
-    lines = (root / "docs" / "speed.md").read_text().splitlines()
+    turns = reports.stored(ROOT / "benchmarks" / "training_throughput.jsonl")
+    lines = (ROOT / "docs" / "speed.md").read_text().splitlines()
     rates = training_throughput.rates_by_name(turns)
     assert {turn["name"] for turn in turns} == rates.keys()
-    for name, each in rates.items():
-        row = f"| {name} {each.in_samples(rates['reference, TensorFlow 2.4'])}"
-        [line] = [line for line in lines if line.startswith(row)]
-        assert len(each.samples) == 5 and line.endswith(f"% {each.in_tokens()}"), line
+    first = statistics.mean(rates["reference, TensorFlow 2.4"][0])
+    for name, (samples, tokens) in rates.items():
+        times = f"{statistics.mean(samples) / first:.2f}"
+        row = reports.table([name, *training_throughput.spread(samples, 2), times], [])
+        [line] = [line for line in lines if line.startswith(row.splitlines()[0])]
+        end = reports.table(["%", *training_throughput.spread(tokens, 0)], []).splitlines()[0]
+        assert len(samples) == 5 and line.endswith(end.removeprefix("| ")), line
 
 
 def test_the_table_has_tokens_where_they_are_known(tmp_path, monkeypatch):
@@ -266,8 +281,8 @@ def test_the_table_has_tokens_where_they_are_known(tmp_path, monkeypatch):
         assert row.startswith(f"| {begin}|") and row.endswith(f"% {cells}"), row
 
 
-ROWS = json.loads(compiled.ROWS.read_text())
-PORTABLE_STEP = compiled.ROOT / "docs" / "portable_step.md"
+ROWS = reports.stored(compiled.ROWS)
+PORTABLE_STEP = ROOT / "docs" / "portable_step.md"
 
 
 def rows_below(head: str) -> list[str]:
@@ -291,7 +306,7 @@ def test_the_short_table_of_the_page_has_figures_of_the_long_one():
 
 def test_the_figures_of_what_fits_are_those_of_compilers():
     """The table of docs/training.md, "Does it fit?"."""
-    text = (compiled.ROOT / "docs" / "training.md").read_text()
+    text = (ROOT / "docs" / "training.md").read_text()
     table = text.partition("GiB a GPU by its compiler |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"([\d.]+) of ([\d.]+)", table))
     of_gpus = [row for row in ROWS if row["kind"] == "training"]
@@ -303,7 +318,7 @@ def test_the_figures_of_what_fits_are_those_of_compilers():
 
 
 def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
-    raw = accelerator.ROOT / "benchmarks" / "accelerator.jsonl"
+    raw = ROOT / "benchmarks" / "accelerator.jsonl"
     failed = {"device": "NVIDIA H100", "name": "ours large_999", "failed": "out of memory"}
     more = tmp_path / "more.jsonl"
     more.write_text(json.dumps(failed) + "\n")
@@ -358,7 +373,8 @@ def test_a_row_names_the_commit_of_its_program(tmp_path, monkeypatch):
 def test_every_row_is_asked_for_once_and_every_device_is_known():
     asked = [(step, device) for step in compiled.STEPS for device in step.devices.split(",")]
     for step, device in asked:
-        assert sum(compiled.is_of(row, step, device) for row in ROWS) == 1, (step, device)
+        about = step.about(device).items()
+        assert sum(about <= row.items() for row in ROWS) == 1, (step, device)
         compile_step.parse_devices(device)
     assert len(ROWS) == len(asked)
 

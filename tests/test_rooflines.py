@@ -261,7 +261,7 @@ def test_efficiency_between_no_and_full_overlap():
 
 
 def test_the_table_has_both_ways_of_sending():
-    lines = scaling.table(ROUND)
+    lines = scaling.table(ROUND).splitlines()
     assert (
         lines[2] == "| 1 | 100% | 100% |" and lines[3] == "| 2 | 100% | 67% |" and len(lines) == 13
     )

@@ -1,15 +1,15 @@
 """The model of memory agrees with measurements on CPUs, and the checks say what fits."""
 
 import dataclasses
-import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from benchmarks import memory as measuring
+from benchmarks import reports
+from benchmarks.processes import ROOT
 from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
@@ -17,7 +17,7 @@ from mlperf_bert.training import checks, memory
 from mlperf_bert.training.config import DeviceConfig
 from tests.training.configurations import large_model, run_config
 
-RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
+RECORDED = reports.stored(ROOT / "benchmarks" / "memory.jsonl")
 MODEL = BertConfig(**BERT_LARGE)
 
 
@@ -31,12 +31,12 @@ def estimate_of(num_rows: int = 8, **flags) -> int:
 @pytest.mark.parametrize(
     "found",
     RECORDED,
-    ids=lambda f: f"{f['precision']}-{f['jit_compile']}-{f['batch_size']}-{f['recompute']}",
+    ids=lambda f: f"{f['precision']}-{f['jit_compile']}-{f['train_batch_size']}-{f['recompute']}",
 )
 def test_the_estimate_is_within_its_tolerance_of_what_was_measured(found):
-    fields = {field.name: found[field.name] for field in dataclasses.fields(measuring.Case)}
-    estimate = measuring.estimated_bytes(measuring.Case(**fields))
-    assert estimate == pytest.approx(found["peak_bytes"], rel=memory.TOLERANCE)
+    assert measuring.estimated_bytes(found) == pytest.approx(
+        found["peak_bytes"], rel=memory.TOLERANCE
+    )
 
 
 def test_every_option_has_its_effect():
@@ -129,7 +129,7 @@ def test_a_measurement_is_kept_in_a_new_folder_and_not_repeated(tmp_path, monkey
     monkeypatch.setattr(measuring, "in_a_process", lambda *given: asked.append(given) or answer)
     measuring.main()
     measuring.main()
-    [kept] = json.loads((tmp_path / "new" / "memory.json").read_text())
+    [kept] = reports.stored(tmp_path / "new" / "memory.jsonl")
     assert len(asked) == 1 and answer.items() <= kept.items()
 
 
@@ -137,11 +137,8 @@ def test_a_measurement_is_kept_in_a_new_folder_and_not_repeated(tmp_path, monkey
 def test_the_estimate_of_a_step_that_is_measured_now(tmp_path):
     command = [sys.executable, "-m", "benchmarks.memory", "--precisions=bfloat16", "--steps=0"]
     options = ["--batch_sizes=1", "--recompute=blocks", f"--output={tmp_path}/memory"]
-    subprocess.run([*command, *options], cwd=measuring.ROOT, check=True)
-    [found] = json.loads((tmp_path / "memory.json").read_text())
-    case = measuring.Case(
-        precision="bfloat16", jit_compile="auto", batch_size=1, recompute="blocks"
-    )
-    estimate = measuring.estimated_bytes(case)
+    subprocess.run([*command, *options], cwd=ROOT, check=True)
+    [found] = reports.stored(tmp_path / "memory.jsonl")
+    estimate = measuring.estimated_bytes(found)
     assert found["peak_bytes"] == pytest.approx(estimate, rel=memory.TOLERANCE)
     assert (tmp_path / "memory.png").stat().st_size > 1000
