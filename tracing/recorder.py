@@ -8,7 +8,6 @@ import platform
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,8 +50,8 @@ def record(given: argparse.Namespace, user: User | None, say: Callable[[str], No
         raise ValueError(f"{place} is there already: name another folder")
     (place / RAW).mkdir(parents=True)
     try:
-        with tempfile.TemporaryDirectory(prefix="trace-") as pipes, _signals_blocked():
-            return _Recorder(given, user, found, Path(pipes), say).run(container)
+        with _signals_blocked():
+            return _Recorder(given, user, found, say).run(container)
     except (ValueError, OSError):
         if not (place / RAW / recording.FILE).exists():
             shutil.rmtree(place)
@@ -91,9 +90,7 @@ def _signals_blocked() -> Iterator[None]:
 class _Recorder:
     """One trace under way."""
 
-    def __init__(
-        self, given: argparse.Namespace, user: User | None, found: Backends, pipes: Path, say
-    ):
+    def __init__(self, given: argparse.Namespace, user: User | None, found: Backends, say):
         self._given = given
         self._user = user
         self._say = say
@@ -101,8 +98,7 @@ class _Recorder:
         self._raw = given.output / RAW
         self._found = found
         self._notes: list[str] = []
-        self._pipes = pipes
-        self._tracer = Tracer(found.chosen, self._raw, pipes, self._target)
+        self._tracer = Tracer(found.chosen, self._raw, self._target)
         self._command: subprocess.Popen | None = None
         self._containers: list[Container] = []
         self._ended_by: str | None = None
@@ -134,7 +130,7 @@ class _Recorder:
                 raise
             self._found = self._found.without_the_chosen(str(error))
             self._say(self._found.line())
-            self._tracer = Tracer(self._found.chosen, self._raw, self._pipes, self._target)
+            self._tracer = Tracer(self._found.chosen, self._raw, self._target)
             self._begin_with_what_works(container)
 
     def _begin(self, container: Container | None) -> None:
@@ -225,7 +221,7 @@ class _Recorder:
             notes=self._notes,
             containers=self._containers,
             raw_files=[session.raw_file for session in self._tracer.sessions],
-            num_lost_lines=sum(s.collector.num_lost_lines for s in self._tracer.sessions),
+            num_lost_lines=sum(s.num_lost_lines for s in self._tracer.sessions),
             tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + round(1000 * time.process_time()),
             pairs=_thinned([self._tracer.began, *sampler.pairs]),
             machine=_machine(),

@@ -1,17 +1,16 @@
 """Runs the tracer on the command and its containers: strace, bpftrace, or none."""
 
-import contextlib
 import fcntl
 import os
-import select
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NoReturn
 
 from tracing import backends, bpftrace, clocks, processes, strace
 from tracing.containers import Container
@@ -19,10 +18,10 @@ from tracing.processes import Target
 from tracing.recording import RawFile
 
 _READY_WITHIN_S = 60.0
+_ENDS_WITHIN_S = 60.0
 _CHUNK_BYTES = 1 << 20
-_POLL_MS = 200
-# The command waits at a pipe until the tracer is ready.
-_HOLD = ["/bin/sh", "-c", 'read -r _ < "$0"; exec "$@"']
+# The command stops itself until the tracer is ready.
+_HOLD = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "hold"]
 
 
 @dataclass(frozen=True)
@@ -34,26 +33,33 @@ class User:
     gid: int
 
 
-class Collector(threading.Thread):
-    """Reads a named pipe to its end and writes a file, as long as there is room for it.
+class Session(threading.Thread):
+    """One process of a tracer; its lines come through a pipe into a file, while there is room.
 
     A full disk loses lines, and never stops the program that is traced.
     """
 
-    def __init__(self, pipe: Path, file: Path):
-        """Makes the pipe, which the tracer opens for writing."""
-        super().__init__(name=f"collector of {file.name}", daemon=True)
+    def __init__(self, file: Path, container: Container | None = None):
+        """Makes the pipe; `start` it together with the tracer."""
+        super().__init__(name=f"lines of {file.name}", daemon=True)
+        self.raw_file = RawFile(file.name, container)
+        self.process: subprocess.Popen
         self.num_lost_lines = 0
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - `finish` closes it
+        """For what the tracer says besides."""
         self._file = file
-        self._tracer_has_ended = threading.Event()
-        os.mkfifo(pipe)
-        self._reading_end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self._reading_end, self.writing_end = os.pipe()
         # A tracer that waits for us holds up the program that it traces.
         fcntl.fcntl(self._reading_end, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
 
+    @property
+    def pipe(self) -> str:
+        """The pipe's name; a descriptor would be inherited by all that strace starts."""
+        return f"/proc/{os.getpid()}/fd/{self.writing_end}"
+
     def run(self) -> None:
-        """Ends with the tracer."""
-        chunks = self._chunks()
+        """Ends when nobody writes any more."""
+        chunks = iter(lambda: os.read(self._reading_end, _CHUNK_BYTES), b"")
         try:
             with self._file.open("wb", buffering=0) as file:
                 for chunk in chunks:
@@ -64,23 +70,6 @@ class Collector(threading.Thread):
         finally:
             os.close(self._reading_end)
 
-    def finish(self) -> None:
-        """Call it when the tracer has ended: takes what is left in the pipe."""
-        self._tracer_has_ended.set()
-        self.join()
-
-    def _chunks(self):
-        poll = select.poll()
-        poll.register(self._reading_end, select.POLLIN)
-        while True:
-            if poll.poll(_POLL_MS):
-                chunk = os.read(self._reading_end, _CHUNK_BYTES)
-                if not chunk:
-                    return
-                yield chunk
-            elif self._tracer_has_ended.is_set():
-                return  # it never opened the pipe
-
     def _write(self, file, chunk: bytes) -> None:
         written = 0
         try:
@@ -90,26 +79,39 @@ class Collector(threading.Thread):
             self.num_lost_lines += chunk.count(b"\n", written)
             raise
 
+    def let_go(self) -> None:
+        """Asks the tracer to end; what it traces goes on."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)  # both tracers detach
 
-class Session(NamedTuple):
-    """One process of a tracer, what it writes, and who takes it."""
+    def finish(self) -> None:
+        """Waits for the tracer, and takes its last lines."""
+        try:
+            self.process.wait(timeout=_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.writing_end)
+        self.join()
+        self.errors.close()
 
-    raw_file: RawFile
-    process: subprocess.Popen
-    collector: Collector
+    def last_error(self) -> str:
+        """The last line of what the tracer said besides; empty if it said nothing."""
+        # Reading from the position would move it, which the tracer shares.
+        text = os.pread(self.errors.fileno(), _CHUNK_BYTES, 0).decode(errors="replace")
+        return text.strip().rpartition("\n")[2]
 
 
 class Tracer:
     """Starts the command under a tracer, attaches to containers, ends in order."""
 
-    def __init__(self, chosen: str, folder: Path, pipes: Path, target: Target):
-        """Takes the backend, the folder for raw lines, one for pipes, and the target."""
+    def __init__(self, chosen: str, folder: Path, target: Target):
+        """Takes the backend, the folder for raw lines, and the target."""
         self.chosen = chosen
         self.sessions: list[Session] = []
         self.began = clocks.read_pair()
         """The moment before the target's first traced call."""
         self._folder = folder
-        self._pipes = pipes
         self._target = target
 
     def launch(self, command: Sequence[str], user: User | None) -> subprocess.Popen:
@@ -119,30 +121,20 @@ class Tracer:
           OSError: there is no such command.
           ValueError: the tracer does not start.
         """
-        if self.chosen == backends.STRACE:
-            return self._launch_under_strace(command, user)
         if self.chosen == backends.BPFTRACE:
             return self._launch_beside_bpftrace(command, user)
-        process = _start(command, user)
-        self._target.add_tree(process.pid)
-        return process
-
-    def _launch_under_strace(self, command, user: User | None) -> subprocess.Popen:
-        pipe, collector, file = self._new_collector()
-        options = [*strace.options(pipe), *(["-u", user.name] if user else [])]
-        self.began = clocks.read_pair()
-        process = _start([*options, "--", *command], None)
-        self._begin(RawFile(file, None), process, collector)
+        if self.chosen == backends.STRACE:
+            session = self._new_session()
+            options = [*strace.options(session.pipe), *(["-u", user.name] if user else [])]
+            self.began = clocks.read_pair()
+            process = self._begin(session, _start([*options, "--", *command], None))
+        else:
+            process = _start(command, user)
         self._target.add_tree(process.pid)
         return process
 
     def _launch_beside_bpftrace(self, command, user: User | None) -> subprocess.Popen:
-        gate = self._pipes / "gate"
-        os.mkfifo(gate)
-        if user:
-            self._pipes.chmod(0o711)
-            os.chown(gate, user.uid, user.gid)
-        process = _start([*_HOLD, str(gate), *command], user)
+        process = _start([*_HOLD, *command], user)
         self._target.add_tree(process.pid)
         try:
             self._attach_bpftrace([process.pid], None, has_block_io=True)
@@ -151,7 +143,9 @@ class Tracer:
             process.wait()
             raise
         self.began = clocks.read_pair()
-        _open_gate(gate, process)
+        # Not before it has stopped: the signal would be gone by then.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        process.send_signal(signal.SIGCONT)
         return process
 
     def attach(self, pids: Sequence[int], container: Container | None = None) -> None:
@@ -166,15 +160,16 @@ class Tracer:
             self._attach_strace(pids, container)
 
     def _attach_strace(self, pids: Sequence[int], container: Container | None) -> None:
-        pipe, collector, file = self._new_collector()
-        options = strace.options(pipe, can_filter=False)
-        errors = self._pipes / f"{file}.errors"
+        session = self._new_session(container)
         threads = [(thread.id, pid) for pid in pids for thread in processes.threads_of(pid)]
-        with errors.open("wb") as stderr:
-            arguments = [word for pid in pids for word in ("-p", str(pid))]
-            # In a group of its own: Ctrl-C is for the traced program, the tracer sees it through.
-            process = _start([*options, *arguments], None, stderr=stderr, process_group=0)
-        self._begin(RawFile(file, container, threads), process, collector)
+        session.raw_file.process_of_thread.extend(threads)
+        options = strace.options(session.pipe, can_filter=False)
+        arguments = [word for pid in pids for word in ("-p", str(pid))]
+        # In a group of its own: Ctrl-C is for the traced program, the tracer sees it through.
+        process = self._begin(
+            session,
+            _start([*options, *arguments], None, stderr=session.errors, process_group=0),
+        )
         while process.poll() is None and not any(
             processes.tracer_of(pid) == process.pid for pid in pids if processes.is_running(pid)
         ):
@@ -182,77 +177,64 @@ class Tracer:
                 return
             time.sleep(0.01)
         if process.poll():
-            collector.finish()
-            raise ValueError(f"strace cannot attach: {_last_line(errors)}")
+            self._give_up(session, f"strace cannot attach: {session.last_error()}")
 
     def _attach_bpftrace(self, pids, container: Container | None, *, has_block_io: bool) -> None:
         events = bpftrace.tracepoints()
         programs = bpftrace.chosen_programs(events)
         if not has_block_io:
             programs.pop("block I/O", None)
-        pipe, collector, file = self._new_collector()
-        program = self._pipes / f"{file}.bt"
-        program.write_text(bpftrace.program_text(programs.values(), pids, events))
-        errors = self._pipes / f"{file}.errors"
-        with errors.open("wb") as stderr, pipe.open("wb") as stdout:
-            process = _start(
+        text = bpftrace.program_text(programs.values(), pids, events)
+        session = self._new_session(container)
+        self._begin(
+            session,
+            _start(
                 # By lines: readiness must be seen when it comes.
-                bpftrace.command("bpftrace", "-q", "-B", "line", str(program)),
+                bpftrace.command("bpftrace", "-q", "-B", "line", "-e", text),
                 None,
-                stdout=stdout,
-                stderr=stderr,
+                stdout=session.writing_end,
+                stderr=session.errors,
                 process_group=0,
                 env=bpftrace.environment(),
-            )
-        raw_file = RawFile(file, container)
-        self._begin(raw_file, process, collector)
+            ),
+        )
         if "calls" in programs:
-            self._await_readiness(process, self._folder / file, errors)
+            self._await_readiness(session)
         opened = ((pid, *place) for pid in pids for place in processes.open_paths(pid))
-        raw_file.path_of_fd.extend(opened)
+        session.raw_file.path_of_fd.extend(opened)
 
-    def _await_readiness(self, process: subprocess.Popen, file: Path, errors: Path) -> None:
+    def _await_readiness(self, session: Session) -> None:
+        file = self._folder / session.raw_file.name
         deadline = time.monotonic() + _READY_WITHIN_S
-        while time.monotonic() < deadline and process.poll() is None:
+        while time.monotonic() < deadline and session.process.poll() is None:
             if file.exists() and b"ready" in file.read_bytes()[:100]:
                 return
             time.sleep(0.05)
-        self.stop()
-        reason = _last_line(errors) or f"it was not ready within {_READY_WITHIN_S:.0f} s"
-        raise ValueError(f"bpftrace does not start: {reason}")
+        reason = session.last_error() or f"it was not ready within {_READY_WITHIN_S:.0f} s"
+        self._give_up(session, f"bpftrace does not start: {reason}")
 
-    def _new_collector(self) -> tuple[Path, Collector, str]:
-        file = f"{self.chosen}-{len(self.sessions)}.txt"
-        pipe = self._pipes / f"{file}.pipe"
-        return pipe, Collector(pipe, self._folder / file), file
+    def _new_session(self, container: Container | None = None) -> Session:
+        return Session(self._folder / f"{self.chosen}-{len(self.sessions)}.txt", container)
 
-    def _begin(self, raw_file: RawFile, process: subprocess.Popen, collector: Collector) -> None:
-        collector.start()
-        self.sessions.append(Session(raw_file, process, collector))
+    def _begin(self, session: Session, process: subprocess.Popen) -> subprocess.Popen:
+        session.process = process
+        session.start()
+        self.sessions.append(session)
         self._target.leave_out(process.pid)
+        return process
+
+    def _give_up(self, session: Session, reason: str) -> NoReturn:
+        self.sessions.remove(session)
+        session.let_go()
+        session.finish()
+        raise ValueError(reason)
 
     def stop(self) -> None:
         """Lets go of what still runs, and takes the last lines."""
         for session in self.sessions:
-            if session.process.poll() is None:
-                # Both tracers detach on this signal; what they traced goes on.
-                session.process.send_signal(signal.SIGINT)
+            session.let_go()
         for session in self.sessions:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                session.process.wait(timeout=60)
-            if session.process.poll() is None:
-                session.process.kill()
-                session.process.wait()
-            session.collector.finish()
-
-
-def _open_gate(gate: Path, process: subprocess.Popen) -> None:
-    while process.poll() is None:
-        try:
-            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
-            return
-        except OSError:
-            time.sleep(0.001)  # the command does not wait there yet
+            session.finish()
 
 
 def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Popen:
@@ -266,8 +248,3 @@ def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Pope
 def _unblock_signals() -> None:
     """The recorder waits for signals with a mask, which its children would inherit."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
