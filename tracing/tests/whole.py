@@ -26,9 +26,8 @@ from tracing.export import OUTPUTS
 from tracing.exports import dftracer, fio
 from tracing.loaded import Trace
 from tracing.recording import RAW, RawFile, Recording
-from tracing.tests import chakra_reader
+from tracing.tests import chakra_reader, perfetto_reader
 from tracing.tests.by_hand import BEGIN_S, SECOND, line, process
-from tracing.tests.perfetto_reader import ReadBack
 
 EXPECTED = Path(__file__).parent / "expected"
 BACKENDS = ("strace", "bpftrace", "proc")
@@ -375,7 +374,7 @@ def _changed(trace: Path, folder: Path) -> Path:
 
 def _exported(path: Path) -> str:
     if path.suffix == ".pftrace":
-        return "\n".join(ReadBack(path).lines()) + "\n"
+        return "\n".join(perfetto_reader.lines(path)) + "\n"
     if path.suffix == ".gz":
         return gzip.decompress(path.read_bytes()).decode()
     if path.suffix == ".et":
