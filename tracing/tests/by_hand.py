@@ -1,6 +1,7 @@
 """A trace made by hand: strace's lines, counters and clocks with figures worked out on paper."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from mlperf_bert.data import tfrecord
@@ -34,22 +35,12 @@ def process(seconds: float, pid: int, parent: int, calls: int, storage: int) -> 
     """A row of the table of processes."""
     stamp = 1000 * SECOND + round(seconds * SECOND)
     return {
-        "monotonic_ns": stamp,
-        "realtime_ns": stamp + (BEGIN_S - 1000) * SECOND,
-        "pid": pid,
-        "parent_pid": parent,
-        "command": "python train.py",
-        "num_threads": 1,
-        "user_ms": 0,
-        "system_ms": 0,
-        "resident_bytes": 1000,
-        "minor_faults": 0,
-        "major_faults": 0,
-        "read_call_bytes": calls,
-        "write_call_bytes": 0,
-        "storage_read_bytes": storage,
-        "storage_written_bytes": 0,
-    }
+        "monotonic_ns": stamp, "realtime_ns": stamp + (BEGIN_S - 1000) * SECOND,
+        "pid": pid, "parent_pid": parent, "command": "python train.py", "num_threads": 1,
+        "user_ms": 0, "system_ms": 0, "resident_bytes": 1000, "minor_faults": 0, "major_faults": 0,
+        "read_call_bytes": calls, "write_call_bytes": 0,
+        "storage_read_bytes": storage, "storage_written_bytes": 0,
+    }  # fmt: skip
 
 
 def pairs(seconds: float, *, monotonic_s: int = 1000, ahead_s: float = 0.0) -> list[ClockPair]:
@@ -65,6 +56,17 @@ def pairs(seconds: float, *, monotonic_s: int = 1000, ahead_s: float = 0.0) -> l
     ]
 
 
+def log(events: Iterable[tuple]) -> str:
+    """An MLPerf log of events (key, seconds, value, metadata)."""
+    kinds = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+    found = [
+        {"key": key, "event_type": kinds.get(key.split("_")[-1], "POINT_IN_TIME"), "value": value,
+         "metadata": metadata, "time_ms": BEGIN_S * 1000 + round(at * 1000)}
+        for key, at, value, metadata in events
+    ]  # fmt: skip
+    return "".join(f":::MLLOG {json.dumps(event)}\n" for event in found)
+
+
 def training(folder: Path, ledger: dict | None = None) -> tuple[Path, list[str]]:
     """Writes data, and the log of a block of 20 samples from 0.5 s to 8 s.
 
@@ -73,22 +75,25 @@ def training(folder: Path, ledger: dict | None = None) -> tuple[Path, list[str]]
 
     Returns: the data, and strace's lines of the log's writing.
     """
-    data, log = folder / "part-00000", folder / "bert.log"
+    data, path = folder / "part-00000", folder / "bert.log"
     data.write_bytes((tfrecord.frame(bytes(3984)) * 10)[:DATA_BYTES])
-    log.write_text("".join(_events(ledger or {})))
-    opening = f'openat(AT_FDCWD</>, "{log}", O_WRONLY|O_CREAT) = 9<{log}>'
-    return data, [line(8.1, opening), line(8.2, f'write(9<{log}>, "", 100) = 100')]
+    events = [("block_start", 0.5, None, {})]
+    events += [("block_stop", 8.0, None, {"first_epoch_num": 0, "samples_count": 20})]
+    events += [("tracked_stats", 8.0, ledger, {"of": "block"})] if ledger else []
+    path.write_text(log(events))
+    opening = f'openat(AT_FDCWD</>, "{path}", O_WRONLY|O_CREAT) = 9<{path}>'
+    return data, [line(8.1, opening), line(8.2, f'write(9<{path}>, "", 100) = 100')]
 
 
-def _events(ledger: dict):
-    found = [("block_start", 0.5, {}, None)]
-    found += [("block_stop", 8.0, {"first_epoch_num": 0, "samples_count": 20}, None)]
-    found += [("tracked_stats", 8.0, {"of": "block"}, ledger)] if ledger else []
-    for key, at, metadata, value in found:
-        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(key.split("_")[-1], "P")
-        event = {"key": key, "event_type": kind, "value": value, "metadata": metadata}
-        event["time_ms"] = BEGIN_S * 1000 + int(at * 1000)
-        yield f":::MLLOG {json.dumps(event)}\n"
+def recording(**given) -> Recording:
+    """Of a training under strace without a container; what is given is otherwise."""
+    known: dict = {
+        "command": ["python", "train.py"], "folder": "/", "exit_code": 0, "ended_by": None,
+        "backend": "strace", "notes": [], "containers": [],
+        "raw_files": [RawFile("strace-0.txt", None)], "num_lost_lines": 0, "tracer_cpu_ms": 0,
+        "machine": {"num_cpus": 1},
+    }  # fmt: skip
+    return Recording(**known | given)
 
 
 def make(
@@ -104,20 +109,7 @@ def make(
     (folder / RAW).mkdir(parents=True)
     (folder / RAW / "strace-0.txt").write_text("".join(lines))
     clocks = clocks or pairs(seconds)
-    recording = Recording(
-        command=["python", "train.py"],
-        folder="/",
-        exit_code=0,
-        ended_by=None,
-        backend="strace",
-        notes=[],
-        containers=[],
-        raw_files=[RawFile("strace-0.txt", None)],
-        num_lost_lines=0,
-        tracer_cpu_ms=0,
-        pairs=clocks,
-        machine=machine or {"num_cpus": 1},
-    )
     tables.write_table(folder, "processes", processes, Alignment(clocks))
-    list(outputs.write_all(folder, recording))
+    more = {"machine": machine} if machine else {}
+    list(outputs.write_all(folder, recording(pairs=clocks, **more)))
     return json.loads((folder / "summary.json").read_text())

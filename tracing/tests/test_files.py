@@ -1,9 +1,14 @@
-"""Classes of files by name and by content, and record lengths."""
+"""Classes of files by name and by content, and record lengths; MLPerf logs as events and spans."""
 
+import json
+import os
+
+import pandas as pd
 import pytest
 
 from mlperf_bert.data import tfrecord
-from tracing import files
+from tracing import files, mllog
+from tracing.exports import dlio
 
 
 @pytest.mark.parametrize(
@@ -54,3 +59,114 @@ def test_tfrecords_without_a_telling_name_are_known_by_content(tmp_path):
     other = tmp_path / "part-1"
     other.write_bytes(b"twelve bytes or more")
     assert files.classify(str(other)) == files.OTHER
+
+
+def line(key: str, time_ms: int, kind: str, **metadata) -> str:
+    event = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": None}
+    return f":::MLLOG {json.dumps(event | {'metadata': metadata})}\n"
+
+
+def test_spans_of_a_run_that_was_cut(tmp_path):
+    path = tmp_path / "bert.log"
+    path.write_text(
+        line("run_start", 900, "INTERVAL_START")  # of an earlier session
+        + line("init_start", 1000, "INTERVAL_START")
+        + line("init_stop", 1500, "INTERVAL_END")
+        + line("run_start", 1500, "INTERVAL_START")
+        + "not of MLPerf\n"
+        + line("block_start", 1600, "INTERVAL_START", first_epoch_num=0)
+        + line("block_stop", 1700, "INTERVAL_END")
+        + line("eval_start", 1700, "INTERVAL_START")
+        + line("eval_accuracy", 1750, "POINT_IN_TIME")
+        + ':::MLLOG {"time_ms": 17'
+    )
+    assert mllog.is_log(path)
+    # Stamps are whole milliseconds: one may seem to lie before the begin or behind the end.
+    events = list(mllog.event_rows(path, begin_ns=1001 * 10**6, end_ns=1749 * 10**6))
+    assert len(events) == 7
+    spans = mllog.span_rows(events, end_ns=2000 * 10**6)
+    assert [(s["name"], s["realtime_ns"] // 10**6, s["end_realtime_ns"] // 10**6, s["is_closed"]) for s in spans] == [  # noqa: E501
+        ("init", 1000, 1500, True),
+        ("run", 1500, 2000, False),
+        ("block", 1600, 1700, True),
+        ("eval", 1700, 2000, False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        "[" * 100_000,
+        '{"time_ms": 1e999, "key": "run_start"}',
+        '{"time_ms": 1000, "key": ["run_start"]}',
+        '{"time_ms": 1000, "key": "run_start", "event_type": 1}',
+        '{"time_ms": 1000, "key": "\\ud800"}',
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_line_that_is_no_event_is_passed_over(tmp_path, text):
+    path = tmp_path / "bert.log"
+    path.write_text(f":::MLLOG {text}\n" + line("run_start", 1000, "INTERVAL_START"))
+    [event] = mllog.event_rows(path, begin_ns=0, end_ns=2**62)
+    assert event["key"] == "run_start" and len(mllog.span_rows([event], end_ns=2**62)) == 1
+
+
+def test_other_files_are_no_logs(tmp_path):
+    os.mkfifo(tmp_path / "fifo.log")  # it is not waited for
+    (tmp_path / "x.log").write_text("hello")
+    assert not any(mllog.is_log(tmp_path / f"{name}.log") for name in ("fifo", "x", "absent"))
+
+
+def tables(*lines: tuple) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The tables mllog and spans of events (key, seconds, value, metadata) of one log."""
+    events = [
+        {"realtime_ns": int(seconds * 1e9), "key": key, "event_type": None,
+         "value": json.dumps(value), "metadata": json.dumps(metadata), "file": "bert.log"}
+        for key, seconds, value, metadata in lines
+    ]  # fmt: skip
+    spans = pd.DataFrame(mllog.span_rows(events, end_ns=100 * 10**9))
+    spans["monotonic_ns"], spans["end_monotonic_ns"] = (
+        spans["realtime_ns"],
+        spans["end_realtime_ns"],
+    )
+    events = pd.DataFrame(events)
+    events["monotonic_ns"] = events["realtime_ns"]
+    return events, spans
+
+
+SAVED_WHILE_TRAINING = (
+    ("block_stop", 5, None, {"first_epoch_num": 0, "samples_count": 50}),  # began before the trace
+    ("tracked_stats", 5, {"saving_seconds": 3.0}, {"of": "block", "samples_count": 50}),
+    ("block_start", 10, None, {"first_epoch_num": 50}),
+    ("checkpoint_start", 18, None, {"step_num": 90}),
+    ("block_stop", 20, None, {"first_epoch_num": 50, "samples_count": 100}),
+    ("tracked_stats", 20, {"throughput": 4}, {"step": 90}),
+    (
+        "tracked_stats",
+        20,
+        {"saving_seconds": 0.25, "compute_seconds": 7.5},
+        {"of": "block", "first_epoch_num": 50, "samples_count": 100},
+    ),
+    ("checkpoint_stop", 38, None, {"step_num": 90}),
+)
+
+
+def test_dlios_step_takes_what_it_computes_not_what_it_waits_for():
+    """10 s of a block, 7.5 of them computing: 5 steps of 10 samples."""
+    size = ("global_batch_size", 1, 10, {})
+    assert dlio.steps_of(*tables(size, *SAVED_WHILE_TRAINING)) == dlio.Steps(10, 5, 1.5, 0)
+    lines = [line for line in SAVED_WHILE_TRAINING if line[0] != "tracked_stats"]
+    without_saving = dlio.Steps(10, 5, (10 - 2) / 5, 0)
+    assert dlio.steps_of(*tables(size, *lines)) == without_saving
+
+
+def test_without_a_ledger_a_block_stands_still_for_the_checkpoints_within_it():
+    lines = [line for line in SAVED_WHILE_TRAINING if line[0] != "tracked_stats"]
+    # The first one is over before the block begins.
+    saved = [("checkpoint_start", 2), ("checkpoint_stop", 5)]
+    saved += [("checkpoint_start", 6), ("checkpoint_stop", 11)]
+    events, spans = tables(*((key, seconds, None, {}) for key, seconds in saved), *lines)
+    assert list(mllog.blocks(events, spans)) == [mllog.Block(10 * 10**9, 20 * 10**9, 50, {}, 1 + 2)]
+    not_ended = tables(("block_start", 10, None, {"first_epoch_num": 50}))
+    assert list(mllog.blocks(*not_ended)) == [mllog.Block(10 * 10**9, 100 * 10**9, 0, {}, 0)]

@@ -1,4 +1,4 @@
-"""Traces of two hosts on one clock: clocks that are shifted by a known time."""
+"""Traces of several hosts on one clock, shifted by a known time; what cannot be compared."""
 
 import html
 import json
@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.fixtures import REPOSITORY
 from tests.helpers.programs import refusal
-from tracing import merge, tables
+from tracing import backends, compare, merge, tables
+from tracing.loaded import Trace
 from tracing.tests import by_hand
 
 MS = 10**6
@@ -110,3 +112,28 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, without_page):
     line = refusal(merge.main, good, other, f"--output={output}")
     assert f"{other / 'file_ops.parquet'} is not of a finished trace (" in line
     assert not output.exists()
+
+
+SAMPLE = REPOSITORY / "tracing" / "sample"
+
+
+def test_another_backend_is_told_first_and_its_calls_are_compared_unless_there_are_none(
+    whole_trace,
+):
+    a, b = Trace(whole_trace), Trace(SAMPLE)
+    b.summary["backend"] = backends.BPFTRACE
+    first, *_ = compare.lines(compare.compare(a, b))
+    assert first.startswith(
+        "ANOTHER BACKEND (strace and bpftrace): each adds its own time to a call"
+    )
+    b.summary["backend"] = backends.PROC
+    found = compare.compare(a, b)
+    assert found.calls.empty and not found.usage.empty
+    assert "single calls are not compared: proc records none" in found.remarks
+
+
+def test_bad_input_is_told_in_one_line(tmp_path):
+    line = refusal(compare.main, tmp_path, SAMPLE)
+    assert "summary.json is not of a finished trace (" in line
+    line = refusal(compare.main, SAMPLE, SAMPLE / "../sample")
+    assert line == f"compare: A and B are both {SAMPLE}; give two traces"

@@ -1,16 +1,75 @@
-"""How tracers' lines are taken, and how tracers end."""
+"""Which tracer is chosen, how its lines are taken; who belongs to the target; the clocks."""
 
+import ctypes
+import errno
+import json
 import os
 import signal
 import subprocess
-import types
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
+import psutil
 import pytest
 
-from tracing import backends
+from tests.helpers import programs, waiting
+from tracing import backends, bpftrace, clocks, containers, processes
+from tracing.clocks import Alignment, ClockPair, read_pair
 from tracing.processes import Target
+from tracing.tests.conftest import require
 from tracing.tracers import Session, Tracer
+
+
+def test_without_root_strace_is_taken_and_root_is_asked_for(monkeypatch):
+    require(backends.STRACE)
+    monkeypatch.setattr(bpftrace, "missing", lambda: "it needs root; take the trace with sudo")
+    found = backends.choose(None)
+    assert found.chosen == backends.STRACE
+    assert found.line() == (
+        "strace records every call on files; no block I/O, page faults only as counts "
+        "(bpftrace: it needs root; take the trace with sudo)"
+    )
+    with pytest.raises(ValueError, match="--backend=bpftrace: it needs root"):
+        backends.choose(backends.BPFTRACE)
+
+
+def test_without_ptrace_the_counters_remain(monkeypatch):
+    monkeypatch.setattr(bpftrace, "missing", lambda: "bpftrace is not installed")
+    answers = {
+        ("strace", "-V"): (0, "strace -- version 5.6\n", ""),
+        ("strace", "-o"): (1, "", "strace: PTRACE_TRACEME: Operation not permitted\n"),
+    }
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(
+        subprocess, "run",
+        lambda command, **_: subprocess.CompletedProcess(command, *answers[tuple(command[:2])]),
+    )  # fmt: skip
+    found = backends.choose(None)
+    assert found.chosen == backends.PROC
+    assert found.reasons["strace"] == (
+        "ptrace is not allowed here: strace: PTRACE_TRACEME: Operation not permitted"
+    )
+    answers["strace", "-V"] = (0, "strace -- version 5.5\n", "")
+    assert "version 5.5 is too old; 5.6 or later" in backends.choose(None).reasons["strace"]
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    found = backends.choose(None)
+    assert found.line().endswith(
+        " (bpftrace: bpftrace is not installed; strace: strace is not installed; apt-get install "
+        "strace)"
+    )
+
+
+def test_a_process_that_is_traced_already(monkeypatch):
+    require(backends.STRACE)
+    monkeypatch.setattr(processes, "tracer_of", lambda pid: 99 if pid == 4711 else 0)
+    with pytest.raises(ValueError, match="process 4711 is traced already, by process 99"):
+        backends.choose(backends.STRACE, attaches_to=4711)
+    monkeypatch.setattr(processes, "tracer_of", lambda pid: 99 if pid == os.getpid() else 0)
+    with pytest.raises(ValueError, match="--backend=strace: this trace is itself being traced"):
+        backends.choose(backends.STRACE)
 
 
 def ended(session: Session) -> Session:
@@ -51,7 +110,7 @@ def test_of_a_chunk_the_lines_that_were_written_are_not_lost(tmp_path):
 
     session = Session(tmp_path / "file")
     with pytest.raises(OSError, match="full"):
-        session._write(types.SimpleNamespace(write=write), b"a\nb\nc\nd\ne\nf\n")
+        session._write(SimpleNamespace(write=write), b"a\nb\nc\nd\ne\nf\n")
     assert session.num_lost_lines == 2
 
 
@@ -59,7 +118,7 @@ def test_all_tracers_are_let_go_before_their_last_lines_are_taken(tmp_path):
     tracer = Tracer(backends.PROC, tmp_path, Target())
     done = []
     for n in range(2):
-        session = types.SimpleNamespace(
+        session = SimpleNamespace(
             let_go=lambda n=n: done.append(n), finish=lambda n=n: done.append(f"{n} finished")
         )
         tracer.sessions.append(session)
@@ -84,3 +143,169 @@ def test_the_command_runs_with_no_signal_blocked(tmp_path):
         assert process.wait(timeout=60) == -signal.SIGTERM
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+INSPECTED = json.dumps(
+    [
+        {
+            "Name": "/mlperf-bert-080000-7",
+            "State": {"Pid": 4711},
+            "Mounts": [
+                {"Type": "bind", "Source": "/srv/tfrecords", "Destination": "/data"},
+                {"Type": "bind", "Source": "/home/me/out", "Destination": "/data/out"},
+                {"Type": "tmpfs", "Destination": "/tmp"},
+            ],
+        }
+    ]
+)
+
+
+def test_process_and_mounts_of_a_container():
+    found = containers.from_inspect("docker", INSPECTED)
+    assert (found.engine, found.name, found.pid) == ("docker", "mlperf-bert-080000-7", 4711)
+    assert found.host_path("/data/part-0") == "/srv/tfrecords/part-0"
+    assert found.host_path("/data/out/bert.log") == "/home/me/out/bert.log"
+    assert found.host_path("/database") == "/proc/4711/root/database"
+
+
+def test_a_container_that_does_not_run_is_none():
+    stopped = json.dumps([{"Name": "/x", "State": {"Pid": 0}, "Mounts": []}])
+    assert containers.from_inspect("docker", stopped) is None
+
+
+def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch):
+    programs.stand_in(tmp_path / "docker", "exec sleep 60")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(containers, "ANSWERS_WITHIN_S", 0.1)
+    with pytest.raises(ValueError, match=r"docker does not answer within 0\.1 s: restart it, or"):
+        containers.inspect("docker", "name")
+    containers.signal(containers.from_inspect("docker", INSPECTED), "SIGINT")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("docker run --rm --name mlperf-bert-1 --user 5:5 image ./train_model.sh", "mlperf-bert-1"),
+        ("/usr/bin/podman run --name=b image train --name=c", "b"),
+        ("docker run image", None),
+        ("docker run --name= image", None),
+        ("docker ps --name x", None),
+        ("vim --name run", None),
+        ("", None),
+    ],
+)
+def test_command_lines_that_start_containers(line, expected):
+    found = containers.started_by(line.split())
+    assert (found and found[1]) == expected
+
+
+def test_a_process_that_has_ended_runs_no_more_before_its_parent_notices():
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    assert processes.is_running(process.pid)
+    process.stdin.close()
+    waiting.until(lambda: not processes.is_running(process.pid))
+    assert process.wait() == 0
+    assert not processes.is_running(-1)
+
+
+def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
+    parents = {1: 0, 50: 1, 60: 50, 66: 50, 70: 1, 80: 1, 90: 1}
+    cgroups = {1: "/", 50: "/docker/abc", 60: "/docker/abc/child", 70: "/docker/abc", 80: "/user"}
+    cgroups |= {66: "/user", 90: "/docker/abcd"}
+
+    def tree(root):
+        return {root}.union(*(tree(pid) for pid, parent in parents.items() if parent == root))
+
+    monkeypatch.setattr(psutil, "pids", lambda: list(parents))
+    monkeypatch.setattr(processes, "tree", tree)
+    monkeypatch.setattr(processes, "cgroup_of", cgroups.get)
+    target = processes.Target()
+    target.add_container(50)
+    assert target.pids() == [50, 60, 66, 70]  # 70: started by exec, no child of 50
+    del parents[50]
+    parents[60] = parents[66] = 1
+    assert target.pids() == [60, 66, 70]  # what once belonged stays
+
+
+def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkeypatch):
+    lines = {5: "docker run --name a image", 6: "docker run --name b image", 7: "vim"}
+    monkeypatch.setattr(processes, "arguments_of", lambda pid: lines[pid].split())
+    answers: dict = {"a": [None, "A"], "b": [ValueError("no answer"), "B"]}
+
+    def inspect(engine: str, name: str):
+        answer = answers[name].pop(0)
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(containers, "inspect", inspect)
+    found: list = []
+    watcher = containers.Watcher(SimpleNamespace(pids=lambda: list(lines)), found.append)
+    for expected in ([], ["A", "B"], ["A", "B"]):
+        watcher.look()
+        assert sorted(found) == expected
+
+
+def test_a_tracers_fork_is_no_process_of_the_command_until_it_becomes_one():
+    fork = """if True:
+        import os, sys
+        if not os.fork():
+            sys.stdin.readline()
+            os.execlp("cat", "cat")
+        os.wait()
+    """
+    tracer = subprocess.Popen(
+        [sys.executable, "-c", fork], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0
+    )
+    target = processes.Target()
+    target.leave_out(tracer.pid)
+    target.add_tree(tracer.pid)
+    try:
+        (child,) = waiting.until(lambda: processes.tree(tracer.pid) - {tracer.pid})
+        assert target.pids() == []
+        tracer.stdin.write(b"\n")
+        assert waiting.until(target.pids) == [child]
+    finally:
+        tracer.communicate(timeout=300)
+
+
+def test_conversion_follows_the_drift_and_bounds_its_error():
+    pairs = [
+        ClockPair(10**9, 10**18, 2 * 10**9, 40),
+        ClockPair(2 * 10**9, 10**18 + 10**9 + 600, 3 * 10**9, 40),
+    ]
+    alignment = Alignment(pairs)
+    assert alignment.drift_ns == 600
+    assert alignment.error_bound_ns == 600 + 80
+    half, half_real = 15 * 10**8, 10**18 + 5 * 10**8 + 300
+    assert alignment.converted(half, "monotonic_ns", "realtime_ns") == half_real
+    assert abs(alignment.converted(half_real, "realtime_ns", "monotonic_ns") - half) <= 2
+    assert alignment.converted(25 * 10**8, "boottime_ns", "monotonic_ns") == half
+    one = Alignment([ClockPair(5, 105, 5, 1)])
+    assert one.converted([107], "realtime_ns", "monotonic_ns").tolist() == [7]
+    tries = iter([9, *range(8, 4, -1), *range(6, 90)])
+    with mock.patch.object(clocks, "_one_pair", lambda: ClockPair(0, 0, 0, next(tries))):
+        assert read_pair().uncertainty_ns == 5  # the tightest try
+    now = read_pair()
+    assert 0 <= now.uncertainty_ns < 1_000_000
+    assert abs(now.realtime_ns - time.time_ns()) < 10**9
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "found"),
+    [
+        (0, 0, {"is_synchronised": True, "error_bound_ns": 1_234_000, "why": None}),
+        (5, 0x40, {"is_synchronised": False, "why": "no daemon sets the clock"}),
+        (-1, 0, {"is_synchronised": None, "why": "Operation not permitted"}),
+    ],
+)
+def test_the_kernels_error_is_in_microseconds(answer, status, found, monkeypatch):
+    def adjtimex(state) -> int:
+        assert state.contents.modes == 0, "nothing is set"
+        state.contents.maxerror, state.contents.status = 1234, status
+        ctypes.set_errno(errno.EPERM)
+        return answer
+
+    monkeypatch.setattr(clocks.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(adjtimex=adjtimex))
+    monkeypatch.setattr(clocks.ctypes, "byref", ctypes.pointer)
+    assert clocks.synchronisation() == {"error_bound_ns": None} | found

@@ -25,9 +25,9 @@ from tracing.containers import Container
 from tracing.export import OUTPUTS
 from tracing.exports import dftracer, fio
 from tracing.loaded import Trace
-from tracing.recording import RAW, RawFile, Recording
-from tracing.tests import chakra_reader, perfetto_reader
-from tracing.tests.by_hand import BEGIN_S, SECOND, line, process
+from tracing.recording import RAW, RawFile
+from tracing.tests import by_hand, chakra_reader, perfetto_reader
+from tracing.tests.by_hand import BEGIN_S, SECOND, line, log, process
 
 EXPECTED = Path(__file__).parent / "expected"
 BACKENDS = ("strace", "bpftrace", "proc")
@@ -58,27 +58,17 @@ OTHER_LOG = [
 ]
 
 
-def _log(events: list[tuple]) -> str:
-    kinds = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
-    found = [
-        {"key": key, "event_type": kinds.get(key.split("_")[-1], "POINT_IN_TIME"), "value": value,
-         "metadata": metadata, "time_ms": BEGIN_S * 1000 + round(at * 1000)}
-        for key, at, value, metadata in events
-    ]  # fmt: skip
-    return "".join(f":::MLLOG {json.dumps(event)}\n" for event in found)
-
-
 def _data(folder: Path) -> None:
     sizes = {"part-0": [3984] * 10, "part-1": [984] * 5 + [3984] * 3, "eval": [700, 1000, 1300]}
     for name, lengths in sizes.items():
         framed = b"".join(tfrecord.frame(bytes(length)) for length in lengths)
         (folder / name).write_bytes(framed)
-    (folder / "bert.log").write_text(_log(LOG))
-    (folder / "copied.log").write_text(_log(LOG))
-    (folder / "other.log").write_text(_log(OTHER_LOG))
+    (folder / "bert.log").write_text(log(LOG))
+    (folder / "copied.log").write_text(log(LOG))
+    (folder / "other.log").write_text(log(OTHER_LOG))
     (folder / "mounted" / "deep").mkdir(parents=True)
     (folder / "mounted" / "part-9").write_bytes(tfrecord.frame(bytes(84)) * 5)
-    (folder / "mounted" / "deep" / "inner.log").write_text(_log([("seed", 3, 7, {})]))
+    (folder / "mounted" / "deep" / "inner.log").write_text(log([("seed", 3, 7, {})]))
 
 
 def _calls(folder: Path) -> Iterator[tuple[float, int, str]]:  # noqa: PLR0915 - a list of calls
@@ -274,7 +264,7 @@ def write(folder: Path, backend: str) -> Path:
         container, lines = _container(folder)
         (trace / RAW / "1.txt").write_text(lines)
         containers, raw_files = [container], [*raw_files, RawFile("1.txt", container)]
-    recording = Recording(
+    recording = by_hand.recording(
         command=["python", "train.py", "a b"], folder=str(folder), exit_code=75,
         ended_by="SIGTERM", backend=backend, notes=["a note"], containers=containers,
         raw_files=raw_files, num_lost_lines=2,
