@@ -53,9 +53,9 @@ class Session(threading.Thread):
         fcntl.fcntl(self._reading_end, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
 
     @property
-    def pipe(self) -> str:
+    def pipe(self) -> Path:
         """The pipe's name; a descriptor would be inherited by all that strace starts."""
-        return f"/proc/{os.getpid()}/fd/{self.writing_end}"
+        return Path(f"/proc/{os.getpid()}/fd/{self.writing_end}")
 
     def run(self) -> None:
         """Ends when nobody writes any more."""

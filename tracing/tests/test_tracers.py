@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -82,7 +81,7 @@ def ended(session: Session) -> Session:
 def test_a_session_takes_all_lines_and_ends_without_any(tmp_path):
     session = Session(tmp_path / "file")
     session.start()
-    Path(session.pipe).write_bytes(b"x\n" * 100_000)
+    session.pipe.write_bytes(b"x\n" * 100_000)
     ended(session)
     assert (tmp_path / "file").read_bytes() == b"x\n" * 100_000
     unused = Session(tmp_path / "none")
@@ -94,7 +93,7 @@ def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_tracer_goes_on
     (tmp_path / "full").symlink_to("/dev/full")
     session = Session(tmp_path / "full")
     session.start()
-    with Path(session.pipe).open("wb", buffering=0) as pipe:
+    with session.pipe.open("wb", buffering=0) as pipe:
         for _ in range(40):
             pipe.write(b"line\n" * 50_000)  # more than the pipe holds
     assert ended(session).num_lost_lines == 40 * 50_000
