@@ -1,14 +1,13 @@
-"""A or B: ratios, intervals and verdicts; what is refused, left out and told; exit codes."""
+"""A or B: ratios, intervals and verdicts; what is refused or left out; exit codes; baselines."""
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from mlperf_results import compare, intervals, published, sides
+from mlperf_results import compare, intervals, sides
 from mlperf_results.compare import EXIT_CANNOT_TELL, EXIT_SLOWER
 from tests.submission.timed_log import write_log, write_power_log, write_results
 
@@ -179,6 +178,9 @@ def test_parts_of_the_time_are_told_from_the_largest_change_on(tmp_path):
     printed = "\n".join(found.lines())
     assert "where the seconds went, s per million samples, largest change first:" in printed
     assert "\n    saving: 2.5 -> 0, B/A 0: no interval, so no verdict" in printed
+    # The samples of one run are not known.
+    write_log(path, minutes, samples=1, seconds=seconds)
+    assert compared(tmp_path / "a", path).parts[0].figure.unit == "s per run"
 
 
 def test_runs_that_do_not_count_are_left_out_and_counted(tmp_path, call):
@@ -196,20 +198,6 @@ def test_runs_that_do_not_count_are_left_out_and_counted(tmp_path, call):
         "result_7.txt: says success with accuracy nan; result_8.txt: its log has no times, "
         "run_start and run_stop are the same; ...)\nB: b: 5 runs\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("others", "message"),
-    [
-        ({"benchmark": "gpt3"}, "A and B differ in benchmark (bert and gpt3): a sample of one"),
-        ({"tokens": 128}, "A and B differ in tokens (512 and 128): a sample of one is not"),
-    ],
-)
-def test_other_work_is_refused(tmp_path, call, others, message):
-    write_results(tmp_path / "a", SLOW)
-    write_results(tmp_path / "b", FAST, **others)
-    code, _, error = call("a", "b")
-    assert code == 1 and error.startswith(f"compare: {message}") and error.count("\n") == 1
 
 
 def test_another_batch_is_told_and_another_division_compares_rates_alone(tmp_path, call):
@@ -256,6 +244,8 @@ def test_hosts_that_differ_are_told(tmp_path, call):
 def test_bad_input_is_told_in_one_line(tmp_path, call):
     for name, minutes in (("a", SLOW), ("b", FAST)):
         write_results(tmp_path / name, minutes)
+    write_results(tmp_path / "gpt3", FAST, benchmark="gpt3")
+    write_results(tmp_path / "short", FAST, tokens=128)
     (tmp_path / "empty").mkdir()
     (tmp_path / "metrics.jsonl").write_text('{"kind": "train"}')
     write_results(tmp_path / "again", SLOW)
@@ -271,6 +261,8 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
         (["a", "./a"], "a and ./a are the same runs, time for time; give those of two"),
         (["a", "again"], "a and again are the same runs, time for time; give those of two"),
         (["a", "mixed"], "mixed: runs of different batch: 256 and 448; give a folder of each"),
+        (["a", "gpt3"], "A and B differ in benchmark (bert and gpt3): a sample of one is not"),
+        (["a", "short"], "A and B differ in tokens (512 and 128): a sample of one is not the"),
         (["a", "running"], "running: no run in it counts; running: has not ended"),
         (["a", "org"], "org: results of 2 systems; give one, as org/results/A/bert"),
         (["a", "none"], "none: no such file or folder, and no published result ROUND/ORG/SYSTEM"),
@@ -324,18 +316,6 @@ def test_the_difference_that_is_asked_for_is_the_one_that_more_runs_would_tell(t
         assert f" of each would tell a difference of {told}\n" in call("a", "b", *words)[1]
 
 
-def test_a_published_result_is_a_side_by_its_name(call):
-    code, printed, _ = call("4.0/Supermicro/AS-8125GS-TNHR-1", "4.1/Supermicro/AS-8125GS-TNHR-1")
-    assert code == 0 and "B: 4.1/Supermicro/AS-8125GS-TNHR-1: 10 runs" in printed
-    twin = "3.0/Dell/XE8640x4H100-SXM-80GB", "3.1/Dell/XE8640x4H100-SXM-80GB"
-    assert "are the same runs, time for time" in call(*twin)[2]
-    entries = published.load()
-    failed = next(entry.name for entry in entries if not entry.run_minutes)
-    assert "no run of this published result has converged" in call(failed, twin[0])[2]
-    partly = replace(entries[-1], runs=entries[-1].runs_converged + 2)
-    assert sides.side_of_entry(partly).left_out == ("a run: did not converge",) * 2
-
-
 def test_a_resumed_run_is_left_out_and_folders_of_runs_are_sides(tmp_path, call):
     for number, minutes in enumerate(SLOW):
         write_log(tmp_path / "mine" / f"seed-{number}" / "bert.log", minutes)
@@ -346,3 +326,65 @@ def test_a_resumed_run_is_left_out_and_folders_of_runs_are_sides(tmp_path, call)
     assert printed.startswith(
         f"A: mine: 4 runs, 1 left out (seed-0: {why})\nB: org/results/System: 5"
     )
+
+
+def test_copies_of_a_log_are_one_run_and_said(tmp_path, call):
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST[:2])
+    log = tmp_path / "b" / "result_0.txt"
+    for number in range(2, 50):
+        (tmp_path / "b" / f"result_{number}.txt").symlink_to(log)
+    (tmp_path / "b" / "result_50.txt").write_text(log.read_text().replace(":::", "0: :::"))
+    found = call("a", "b")[1]
+    assert "B: b: 2 runs, 49 left out (result_2.txt and 48 more: the same run as result_0.txt)" in (
+        found
+    )
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_samples_that_are_a_plan_are_not_compared(tmp_path, call, at_the_end):
+    """Before the training, or after it the same in runs that were not evaluated as often."""
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", FAST, samples=1)
+    for log in (tmp_path / "b").glob("*.txt"):
+        lines = log.read_text().splitlines(keepends=True)
+        start, evaluated = (
+            next(number for number, line in enumerate(lines) if key in line)
+            for key in ("run_start", "eval_accuracy")
+        )
+        plan = lines[start].replace("run_start", "train_samples").replace("null", "3000256")
+        again = [lines[evaluated].replace("0.72", "0.7")] * (log.stem == "result_3")
+        lines[evaluated:evaluated] = again
+        lines.insert(len(lines) if at_the_end else start, plan)
+        log.write_text("".join(lines))
+    code, printed, _ = call("a", "b")
+    assert code == 0 and "time to train" in printed
+    assert "samples/s" not in printed and "samples to converge:" not in printed
+    said = "B: b: 5 runs; samples unknown: train_samples, 3,000,256, is a plan or the size of the"
+    assert said in printed
+
+
+def test_a_baseline_is_the_side_that_was_written(tmp_path, call):
+    write_log(tmp_path / "a.log", 20, seconds={"compute": 1190.0}, joules=5e6)
+    assert call("a.log", "--write_baseline=base.json")[1] == "A: a.log: 1 run, in base.json\n"
+    write_log(tmp_path / "b.log", 21, seconds={"compute": 1200.0}, joules=6e6)
+    compared = call("a.log", "b.log")[1]
+    assert "energy: 1.389 -> 1.667 kWh" in compared and "compute: 595 -> 600" in compared
+    assert call("b.log", "--baseline=base.json")[1] == compared
+    content = json.loads((tmp_path / "base.json").read_text())
+    [run] = content["runs"].values()
+    assert run["time_to_train"] == 20 and run["energy"] == 5e6 / 3.6e6 and run["saving"] == 0
+    for spoil in (
+        {"runs": {}},
+        {"runs": [run]},
+        *({"runs": {"a.log": run | {"time_to_train": value}}} for value in ("20", None, 0, 1e99)),
+        {"runs": {"a.log": {"compute": 1190.0}}},
+        {"runs": {"a.log": run | {"compute": -1}}},
+        {"made_on": {"host": 1}},
+        {"task": "bert"},
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps(content | spoil))
+        code, _, error = call("a.log", "--baseline=bad.json")
+        assert code == 1 and error.count("\n") == 1
+        assert error.startswith("compare: bad.json: damaged (")
+        assert error.endswith("; write it again with --write_baseline\n")

@@ -1,11 +1,12 @@
 """docs/comparing.md and the notes say what the commands say, and what the published runs say."""
 
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mlperf_results import compare
+from mlperf_results import compare, published, sides
 from mlperf_results.benchmarks import comparing
 from tests.fixtures import REPOSITORY
 
@@ -21,6 +22,20 @@ def test_the_example_is_what_the_command_prints(capsys):
     assert compare.main(words[3:]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert blocks[place + 1].splitlines() == [f"    {line}" for line in printed]
+
+
+def test_a_published_result_is_a_side_by_its_name(call):
+    code, printed, _ = call("4.0/Supermicro/AS-8125GS-TNHR-1", "4.1/Supermicro/AS-8125GS-TNHR-1")
+    assert code == 0 and "B: 4.1/Supermicro/AS-8125GS-TNHR-1: 10 runs" in printed
+    twin = "3.0/Dell/XE8640x4H100-SXM-80GB", "3.1/Dell/XE8640x4H100-SXM-80GB"
+    assert "are the same runs, time for time" in call(*twin)[2]
+    entries = published.load()
+    failed = next(entry.name for entry in entries if not entry.run_minutes)
+    assert "no run of this published result has converged" in call(failed, twin[0])[2]
+    processors = next(entry for entry in entries if entry.accelerators == 0)
+    assert sides.side_of_entry(processors).made_on["accelerators"] == ("0",)
+    partly = replace(entries[-1], runs=entries[-1].runs_converged + 2)
+    assert sides.side_of_entry(partly).left_out == ("a run: did not converge",) * 2
 
 
 def test_single_runs_mislead_as_much_as_the_page_says(shipped):

@@ -13,7 +13,7 @@ from mlperf_bert.submission import official
 from mlperf_bert.submission.verdict import System
 from mlperf_results import make_published, nearest, published
 from mlperf_results.published import Entry, family_of, with_twins
-from tests.mlperf.example_log import write_log
+from tests.mlperf.example_log import write_lines, write_log
 from tests.submission.timed_log import write_power_log
 
 # Other readings of odd logs. Graphcore's and others' differ by rounding alone.
@@ -97,9 +97,8 @@ def write_epochs(path, *, minutes, train_samples):
         (end + 2, "train_samples", train_samples, {}),
         (end + 2, "run_stop", None, {"status": "success"}),
     ]
-    names = ("time_ms", "key", "value", "metadata")
-    text = [f"3: :::MLLOG {json.dumps(dict(zip(names, line)))}\r\n" for line in lines]
-    path.write_text("".join(text))
+    write_lines(path, *lines)
+    path.write_text(path.read_text().replace("\n", "\r\n"))
 
 
 @pytest.fixture(name="clone")

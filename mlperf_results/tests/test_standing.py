@@ -16,7 +16,7 @@ from bokeh.document import Document
 
 from mlperf_bert.mlperf.convergence import reference_points
 from mlperf_results import nearest, published, standing
-from tests.mlperf.example_log import write_log
+from tests.mlperf.example_log import write_log, write_submission
 
 HOSTILE = "</script><script>document.title='taken'</script>"
 
@@ -24,11 +24,8 @@ HOSTILE = "</script><script>document.title='taken'</script>"
 @pytest.fixture(name="org_dir")
 def example_submission(tmp_path):
     """A submitter's folder with ten runs of one system."""
-    folder = tmp_path / "example" / "results" / "box" / "bert"
-    folder.mkdir(parents=True)
-    for number in range(10):
-        accuracies = [0.5] * (16 + number % 2) + [0.73]
-        write_log(folder / f"result_{number}.txt", accuracies, seed=number, num_layers=24)
+    curves = [[0.5] * (16 + number % 2) + [0.73] for number in range(10)]
+    write_submission(tmp_path / "example", curves, num_layers=24)
     systems = tmp_path / "example" / "systems"
     systems.mkdir()
     (systems / "box.json").write_text(
@@ -333,6 +330,7 @@ def test_plots_are_those_of_the_table_and_of_the_reference(shipped):
     model = drawn_in(text)
     everything = [*owns, *shipped]
     rows, convergence = model("rows"), model("convergence").renderers
+    assert rows.data["is_own"] == [True] * len(owns) + [False] * len(shipped)
     assert convergence[0].data_source is rows
     glyph = convergence[0].glyph
     assert (glyph.x.field, glyph.y.field) == ("batch", "samples")

@@ -122,6 +122,12 @@ def test_samples_of_another_batch_are_as_many_as_the_reference_needs_there(shipp
     assert second / first == pytest.approx(3_601_920 / 3_319_125, rel=1e-6)
 
 
+def test_an_evaluation_before_the_first_step_is_none_of_a_curve(shipped):
+    runs = {"evaluation_samples": ((0.0, 448.0),), "evaluation_accuracy": ((0.34, 0.5),)}
+    [curve] = other_runs.curves_of(replace(shipped[0], **runs))
+    assert list(curve.samples) == [448]
+
+
 def test_published_runs_are_inside_while_their_own_system_is_left_out(shipped):
     """Of one batch size; the page has the table of all."""
     some = [entry for entry in shipped if entry.global_batch_size in (256, 240, 352)]
@@ -220,7 +226,7 @@ def test_a_run_below_the_band_is_warned_with_its_cause_and_can_be_ended(others, 
 
 def test_a_run_above_the_band_is_warned_and_goes_on(others):
     words, ending = watched(others, 0.9, first=6.0, ends=True)
-    assert "above all of them" in words and ending is None
+    assert "0.9000 is above all of them (limit 0.57" in words and ending is None
 
 
 def test_a_run_that_goes_on_is_judged_by_its_own_steps_alone(others, monkeypatch):

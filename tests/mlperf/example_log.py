@@ -69,6 +69,15 @@ def write_log(
     return path
 
 
+def write_submission(org_dir: Path, curves, *, system: str = "box", **changes: object) -> Path:
+    """Write a submitter's folder with the logs of one system's runs, by their accuracies."""
+    folder = org_dir / "results" / system / "bert"
+    folder.mkdir(parents=True)
+    for number, accuracies in enumerate(curves):
+        write_log(folder / f"result_{number}.txt", accuracies, seed=number, **changes)
+    return org_dir
+
+
 def write_runs(folder: Path, numbers_of_evaluations: Sequence[int]) -> Path:
     """Write a folder of runs that reach 0.73, one after another number of evaluations."""
     for number, count in enumerate(numbers_of_evaluations):
@@ -107,6 +116,7 @@ def write_lines(path, *lines):
     """Write a log of (time_ms, key, value, metadata) lines, as another stack's rank 0 would."""
     names = ("time_ms", "key", "value", "metadata")
     text = [f"0: :::MLLOG {json.dumps(dict(zip(names, line, strict=True)))}\n" for line in lines]
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(text))
     return path
 

@@ -70,7 +70,7 @@ def test_power_agrees_with_the_official_summarizer(watts_of, tmp_path):
     """For logs that it can read."""
     watts, _ = watts_of(WHOLE, switch=SWITCH[1:2])
     for log in tmp_path.glob("power/*/*.txt"):  # it wants whole lines
-        lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in log.open()]
+        lines = [json.loads(line.partition(":::MLLOG ")[2]) for line in log.open()]
         more = {"namespace": "", "event_type": "POINT_IN_TIME"}
         more |= {"metadata": {"lineno": 1, "file": "x"}}
         log.write_text("".join(f":::MLLOG {json.dumps(line | more)}\n" for line in lines))

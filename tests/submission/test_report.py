@@ -20,27 +20,22 @@ from mlperf_bert.mlperf.logs import Phase
 from mlperf_bert.submission import official, report, report_charts, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_results import published
-from tests.mlperf.example_log import write_log
+from tests.mlperf.example_log import write_log, write_submission
 
-
-def example_submission(folder):
-    """A submitter's folder with ten runs of one system."""
-    logs = folder / "example" / "results" / "box" / "bert"
-    logs.mkdir(parents=True)
-    for number in range(10):
-        write_log(logs / f"result_{number}.txt", [0.5] * 16 + [0.73], seed=number)
-    return folder / "example"
+TEN = [[0.5] * 16 + [0.73]] * 10
 
 
 @pytest.fixture
 def org_dir(tmp_path):
-    return example_submission(tmp_path)
+    """A submitter's folder with ten runs of one system."""
+    return write_submission(tmp_path / "example", TEN)
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
     """What the official tools say of it; for tests that only look."""
-    [found] = report.judge_systems(example_submission(tmp_path_factory.mktemp("judged")), "5.0.0")
+    folder = write_submission(tmp_path_factory.mktemp("judged") / "example", TEN)
+    [found] = report.judge_systems(folder, "5.0.0")
     return found
 
 

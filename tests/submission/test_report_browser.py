@@ -6,7 +6,7 @@ Nothing is missing, on the console, or beside the edge.
 import pytest
 
 from mlperf_bert.submission import report
-from tests.mlperf.example_log import write_log
+from tests.mlperf.example_log import write_submission
 from tests.submission.browsing import measured, served
 
 # Tells how wide the page is that a frame of some width shows, and which texts are too small.
@@ -31,12 +31,9 @@ document.body.append(frame);
 def site(tmp_path_factory):
     """Pages on ten runs, one of them failed, on loopback; yields (folder, address, requests)."""
     folder = tmp_path_factory.mktemp("site")
-    logs = folder / "example" / "results" / "a-system-with-a-rather-long-name" / "bert"
-    logs.mkdir(parents=True)
-    for number in range(10):
-        accuracies = [0.4 + 0.02 * n for n in range(16)] + [0.73 if number else 0.71]
-        write_log(logs / f"result_{number}.txt", accuracies, seed=number)
-    assert report.main([str(folder / "example"), f"--output={folder / 'report.html'}"]) == 0
+    curves = [[0.4 + 0.02 * n for n in range(16)] + [last] for last in (0.71, *[0.73] * 9)]
+    org = write_submission(folder / "example", curves, system="a-system-with-a-rather-long-name")
+    assert report.main([str(org), f"--output={folder / 'report.html'}"]) == 0
     with served(folder) as found:
         yield found
 

@@ -1,19 +1,26 @@
-"""One reader of what a user names: every kind of folder, repeated and resumed runs."""
+"""One reader of what a user names: every kind of folder, repeated and resumed runs.
+
+No command replaces a log that it has read, a file of any run, or one output by another.
+"""
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tensorflow import errors
 
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.signals import Interrupted
-from mlperf_bert.submission import run_logs
+from mlperf_bert.submission import report, run_logs
+from mlperf_results import compare, make_published, standing, watch
 from tests.fixtures import REPOSITORY
-from tests.mlperf.example_log import write_lines
+from tests.mlperf.example_log import write_lines, write_submission
 from tests.mlperf.example_log import write_log as write_curve
 from tests.submission.timed_log import write_log, write_results
 
@@ -178,3 +185,58 @@ def test_nobody_who_reads_on_is_no_trace_back(tmp_path):
             stdout=nobody, stderr=subprocess.PIPE, cwd=REPOSITORY, text=True, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.fixture
+def org_dir(tmp_path, monkeypatch) -> Path:
+    """A submitter's folder with a result of three logs, as the current folder."""
+    org = write_submission(tmp_path / "org", [[0.5, 0.6, 0.73]] * 3)
+    (tmp_path / "other").mkdir()
+    for copy in ("../other/bert.log", "my.log", "my.json"):
+        shutil.copy(org / "results/box/bert/result_0.txt", org / copy)
+    monkeypatch.chdir(org)
+    return org
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+
+
+LOG = "results/box/bert/result_1.txt"
+ITSELF = f"results/../{LOG}"
+REPLACING = [
+    (compare, [".", f"--write_baseline={ITSELF}"], None),
+    (compare, [".", "--write_baseline=link.json"], LOG),
+    (compare, [LOG, "--write_baseline=../other/bert.log"], None),  # of a run that is not read
+    (compare, [LOG, "--write_baseline=link.json"], "../other/bert.log"),
+    (standing, [".", f"--output={ITSELF}"], None),
+    (standing, [".", "--csv=link.json"], LOG),
+    (standing, ["my.log", "--output=my.log"], None),
+    (compare, ["my.log", "--write_baseline=my.log"], None),
+    (watch, ["my.json", "--reference=.", "--save=my.json"], None),
+    (report, [".", "--output=link.html"], LOG),  # the numbers, link.json
+    (watch, ["--reference=.", "--save=link.json"], LOG),
+    (make_published, [".", f"--output={ITSELF}"], None),
+]
+
+
+@pytest.mark.parametrize(("command", "words", "link"), REPLACING)
+def test_nothing_that_was_read_is_replaced(org_dir, refusal, command, words, link):
+    if link:
+        Path("link.json").symlink_to(Path(link).absolute())
+    before = contents(org_dir)
+    line = refusal(command, *words)
+    assert re.search(r": is (an input too|a file of a run); name another file$", line)
+    assert contents(org_dir) == before
+
+
+def test_no_output_replaces_another(org_dir, refusal):
+    before = contents(org_dir)
+    assert ": is the same file as " in refusal(standing, ".", "--output=new", "--csv=./new")
+    assert contents(org_dir) == before
+
+
+def test_what_a_command_has_written_is_replaced_when_it_is_repeated(org_dir):
+    for _ in range(2):
+        assert standing.main([".", "--output=page.html", "--csv=table.csv"]) == 0
+        assert compare.main([".", "--write_baseline=baseline.json"]) == 0

@@ -1,9 +1,9 @@
 """Logs of runs of any times, as a vendor writes them, or with the ledger of the project."""
 
-import json
 from pathlib import Path
 
 from mlperf_bert.mlperf import energy, ledger
+from tests.mlperf.example_log import write_lines
 
 
 def write_log(
@@ -42,7 +42,7 @@ def write_log(
     if joules:
         value, about = energy.Energy(parts={parts: joules}).as_event()
         lines.append((stop_ms, energy.LOG_KEY, value, {"of": "run", **about}))
-    return _write(path, lines)
+    return write_lines(path, *lines)
 
 
 def write_results(folder: Path, all_minutes, **others) -> Path:
@@ -54,12 +54,4 @@ def write_results(folder: Path, all_minutes, **others) -> Path:
 
 def write_power_log(path: Path, *lines: tuple[float, str, object]) -> None:
     """Write a log of power with lines (ms, key, value)."""
-    _write(path, [(*line, "") for line in lines])
-
-
-def _write(path: Path, lines) -> Path:
-    names = ("time_ms", "key", "value", "metadata")
-    records = [dict(zip(names, line, strict=True)) for line in lines]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f":::MLLOG {json.dumps(record)}\n" for record in records))
-    return path
+    write_lines(path, *((*line, {}) for line in lines))
