@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import shutil
@@ -29,21 +30,6 @@ from mlperf_bert.training.output import METRICS_NAME, RECORD_NAME, OutputDirecto
 from mlperf_bert.training.reporting import MetricsWriter
 
 _LOG_EVERY_STEPS = 10
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskRunResult:
-    """What a finished run has reached."""
-
-    setting: Setting
-    folder: Path
-    epochs: list[dict[str, dict[str, float]]]
-    """For each epoch: split -> metric -> value."""
-
-    @property
-    def metrics(self) -> dict[str, dict[str, float]]:
-        """Those after the last epoch: split -> metric -> value."""
-        return self.epochs[-1]
 
 
 class Prepared:
@@ -79,9 +65,9 @@ class TaskRun:
         self, config: FinetuningConfig, prepared: Prepared, setting: Setting, *, folder: Path
     ):
         """Reads the examples to train on and to evaluate, if nothing has yet; writes nothing."""
-        self._config, self._prepared, self._setting = config, prepared, setting
+        self._config, self._prepared = config, prepared
         self._task, self._source = prepared.task, prepared.source
-        self.folder = folder
+        self.setting, self.folder = setting, folder
         self._num_features = prepared.split(TRAIN).num_features
         self._steps_per_epoch = math.ceil(self._num_features / config.train_batch_size)
         self._num_steps = self._steps_per_epoch * config.num_train_epochs
@@ -99,25 +85,56 @@ class TaskRun:
             **{f"bert_config.{name}": value for name, value in model.items()},
             "max_seq_length": config.max_seq_length,
             "train_batch_size": config.train_batch_size,
-            "learning_rate": self._setting.learning_rate,
+            "learning_rate": self.setting.learning_rate,
             "num_train_epochs": config.num_train_epochs,
             "warmup_proportion": config.warmup_proportion,
             "precision": config.precision,
             **{f"{name}_sha256": ready.split(name).sha256 for name in splits},
         }
 
-    def finished(self) -> TaskRunResult | None:
-        """The result, if the run has ended in an earlier process.
+    def is_finished(self) -> bool:
+        """Whether the run has ended in an earlier process.
 
         Raises:
           ValueError: the folder holds another run, or its records are damaged.
         """
         if not (self.folder / RECORD_NAME).exists() or not is_end(read_record(self.folder).status):
-            return None
+            return False
         self._output.require_same_run()
-        return self._result()
+        return bool(self.epochs)
 
-    def train(self, stop: StopRequest) -> TaskRunResult:
+    @functools.cached_property
+    def epochs(self) -> list[dict[str, dict[str, float]]]:
+        """Of a finished run split -> metric -> value after each epoch, of earlier processes too.
+
+        Raises:
+          ValueError: metrics.jsonl is damaged.
+        """
+        path, epochs = self.folder / METRICS_NAME, []
+        try:
+            for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+                if line["kind"] == "eval":
+                    epoch: dict[str, dict[str, float]] = {}
+                    for name, value in line.items():
+                        split, _, metric = name.partition("/")
+                        if metric:
+                            epoch.setdefault(split, {})[metric] = float(value)
+                    epoch[self._task.eval_splits[0]][self._task.main_metric]  # it must be there
+                    epochs.append(epoch)
+            epochs[self._config.num_train_epochs - 1]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path}: damaged, an epoch is missing ({error}); remove the folder {self.folder} "
+                "to train again"
+            ) from error
+        return epochs
+
+    @property
+    def score(self) -> float:
+        """What runs are compared by: the main metric after the last epoch, on the first dev set."""
+        return self.epochs[-1][self._task.eval_splits[0]][self._task.main_metric]
+
+    def train(self, stop: StopRequest) -> None:
         """Trains all epochs, or those that an earlier process has left.
 
         A signal interrupts at once until the first step, then between two steps.
@@ -131,7 +148,7 @@ class TaskRun:
         try:
             resumes = bool(self._output.before)
             trainer, state = self._build()
-            self._output.record(status="running", seed=self._setting.seed)
+            self._output.record(status="running", seed=self.setting.seed)
             if resumes and (path := newest_checkpoint(str(self.folder))[1]):
                 state.restore(path)
             step = int(trainer.step.numpy())
@@ -143,13 +160,12 @@ class TaskRun:
                 Progress(
                     total=self._examples(self._num_steps),
                     unit="examples",
-                    description=f"{self._task.name}, {self._setting}",
+                    description=f"{self._task.name}, {self.setting}",
                     initial=self._examples(step),
                 ) as progress,
             ):
                 self._loop(trainer, state, metrics, progress, stop)
-            self._output.record(status="success", seed=self._setting.seed)
-            return self._result()
+            self._output.record(status="success", seed=self.setting.seed)
         finally:
             self._output.release()
 
@@ -182,7 +198,7 @@ class TaskRun:
         config = self._config
         tf_keras.backend.clear_session()  # of the run before
         schedule = WarmupPolynomialDecay(
-            learning_rate=self._setting.learning_rate,
+            learning_rate=self.setting.learning_rate,
             num_train_steps=self._num_steps,
             num_warmup_steps=int(config.warmup_proportion * self._num_steps),
         )
@@ -190,7 +206,7 @@ class TaskRun:
             build_model=lambda: task_model.build(
                 self._task,
                 self._source,
-                seed=self._setting.seed,
+                seed=self.setting.seed,
                 precision=config.precision,
             ),
             schedule=schedule,
@@ -216,7 +232,7 @@ class TaskRun:
         config, features = self._config, self._prepared.split(TRAIN).features
         first_epoch, number = divmod(int(trainer.step.numpy()), self._steps_per_epoch)
         for epoch in range(first_epoch, config.num_train_epochs):
-            order = order_of_epoch(self._num_features, seed=self._setting.seed, epoch=epoch)
+            order = order_of_epoch(self._num_features, seed=self.setting.seed, epoch=epoch)
             for begin in range(
                 number * config.train_batch_size, self._num_features, config.train_batch_size
             ):
@@ -254,7 +270,7 @@ class TaskRun:
         metrics.write("eval", step=step, samples=self._examples(step), epoch=epoch, **found)
         metrics.flush()  # before the checkpoint: a resumed run does not evaluate it again
         listed = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
-        progress.line(f"{self._task.name}, {self._setting}: epoch {epoch}: {listed}")
+        progress.line(f"{self._task.name}, {self.setting}: epoch {epoch}: {listed}")
 
     def _outputs(self, trainer: TaskTrainer, name: str) -> np.ndarray:
         """The logits of a split."""
@@ -269,32 +285,7 @@ class TaskRun:
 
     def _diverged(self, found: str) -> FloatingPointError:
         return FloatingPointError(
-            f"{self._task.name}, {self._setting}: {found}: training has diverged; lower "
+            f"{self._task.name}, {self.setting}: {found}: training has diverged; lower "
             "--learning_rate (with --sweep: leave this one out of --learning_rates), or check the "
             "checkpoint"
         )
-
-    def _result(self) -> TaskRunResult:
-        """From metrics.jsonl, which holds the epochs of earlier processes too.
-
-        Raises:
-          ValueError: the file is damaged.
-        """
-        path, epochs = self.folder / METRICS_NAME, []
-        try:
-            for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-                if line["kind"] == "eval":
-                    epoch: dict[str, dict[str, float]] = {}
-                    for name, value in line.items():
-                        split, _, metric = name.partition("/")
-                        if metric:
-                            epoch.setdefault(split, {})[metric] = float(value)
-                    epoch[self._task.eval_splits[0]][self._task.main_metric]  # it must be there
-                    epochs.append(epoch)
-            epochs[self._config.num_train_epochs - 1]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{path}: damaged, an epoch is missing ({error}); remove the folder {self.folder} "
-                "to train again"
-            ) from error
-        return TaskRunResult(setting=self._setting, folder=self.folder, epochs=epochs)

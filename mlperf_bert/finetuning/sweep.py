@@ -11,9 +11,9 @@ from mlperf_bert.files import locks, paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.whole import written_beside
 from mlperf_bert.finetuning import glue, weights
-from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Setting, Task
+from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Task
 from mlperf_bert.finetuning.glue import TRAIN
-from mlperf_bert.finetuning.run import Prepared, TaskRun, TaskRunResult
+from mlperf_bert.finetuning.run import Prepared, TaskRun
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy, replica_batch_size
 from pages import charts
@@ -22,89 +22,65 @@ RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "p
 _LOCK_NAME, _PATIENCE_SECONDS = ".results.lock", 60
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskResult:
-    """All runs of a task."""
+def best_of(runs: Sequence[TaskRun]) -> TaskRun:
+    """The first of the best runs."""
+    return max(runs, key=lambda run: run.score)
 
-    task: Task
-    runs: list[TaskRunResult]
 
-    def score(self, run: TaskRunResult) -> float:
-        """What runs are compared by: the main metric after the last epoch, on the first dev set."""
-        return run.metrics[self.task.eval_splits[0]][self.task.main_metric]
+def record_of(task: Task, runs: Sequence[TaskRun]) -> dict:
+    """What results.json has of a task: the learning rate with the best median over its seeds."""
+    rates: dict[float, list[TaskRun]] = {}
+    for run in runs:
+        rates.setdefault(run.setting.learning_rate, []).append(run)
+    medians = {rate: statistics.median(run.score for run in own) for rate, own in rates.items()}
+    rate = max(medians, key=medians.__getitem__)
+    # GLUE averages the mean over dev sets and metrics, the median over the seeds.
+    means = [
+        statistics.mean(value for split in run.epochs[-1].values() for value in split.values())
+        for run in rates[rate]
+    ]
+    best = best_of(runs)
+    return {
+        "main_metric": f"{task.eval_splits[0]}/{task.main_metric}",
+        "learning_rate": rate,
+        "median": medians[rate],
+        "best": best.score,
+        "best_setting": dataclasses.asdict(best.setting),
+        "task_score": statistics.median(means) if task.name in glue.NAMES else None,
+        "runs": [{**dataclasses.asdict(run.setting), "epochs": run.epochs} for run in runs],
+    }
 
-    @property
-    def best(self) -> TaskRunResult:
-        """The first of the best runs."""
-        return max(self.runs, key=self.score)
 
-    @property
-    def by_learning_rate(self) -> dict[float, list[TaskRunResult]]:
-        """Learning rate -> runs over the seeds."""
-        runs: dict[float, list[TaskRunResult]] = {}
-        for run in self.runs:
-            runs.setdefault(run.setting.learning_rate, []).append(run)
-        return runs
-
-    def median_of(self, learning_rate: float) -> float:
-        """The median over the seeds."""
-        return statistics.median(map(self.score, self.by_learning_rate[learning_rate]))
-
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate with the best median."""
-        return max(self.by_learning_rate, key=self.median_of)
-
-    @property
-    def task_score(self) -> float | None:
-        """What GLUE averages: the mean over dev sets and metrics, the median over the seeds."""
-        if self.task.name not in glue.NAMES:
-            return None
-        return statistics.median(
-            statistics.mean(value for split in run.metrics.values() for value in split.values())
-            for run in self.by_learning_rate[self.learning_rate]
-        )
-
-    def as_json(self) -> dict:
-        """For results.json."""
-        return {
-            "main_metric": f"{self.task.eval_splits[0]}/{self.task.main_metric}",
-            "learning_rate": self.learning_rate,
-            "median": self.median_of(self.learning_rate),
-            "best": self.score(self.best),
-            "best_setting": dataclasses.asdict(self.best.setting),
-            "task_score": self.task_score,
-            "runs": [
-                {**dataclasses.asdict(run.setting), "epochs": run.epochs} for run in self.runs
-            ],
-        }
+def average_of(records: Mapping[str, Mapping]) -> float | None:
+    """The mean of the task scores; None unless all tasks of GLUE were trained."""
+    scores = [records.get(name, {}).get("task_score") for name in glue.NAMES]
+    known = [score for score in scores if score is not None]
+    return statistics.mean(known) if len(known) == len(scores) else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Results:
     """What the command has found."""
 
-    tasks: list[TaskResult]
+    tasks: dict[str, dict]
+    """As in results.json."""
     prediction_files: list[paths.Location]
-
-    @property
-    def glue_average(self) -> float | None:
-        """The mean of the task scores; None unless all tasks of GLUE were trained."""
-        return _average([result.task_score for result in self.tasks])
 
     def table(self) -> str:
         """The results in lines, in percent."""
         rows = [["task", "metric", "learning rate", "seeds", "median", "best"]]
-        for result in self.tasks:
-            by_rate, task = result.by_learning_rate, result.task
-            for rate, runs in by_rate.items():
-                mark = "*" if rate == result.learning_rate and len(by_rate) > 1 else ""
-                numbers = result.median_of(rate), max(map(result.score, runs))
-                written = [f"{number:.2f}" for number in numbers]
-                name = f"{rate:g}{mark}"
-                rows.append([task.name, task.main_metric, name, str(len(runs)), *written])
-        if self.glue_average is not None:
-            rows.append(["glue", "average", "", "", f"{self.glue_average:.2f}", ""])
+        for name, record in self.tasks.items():
+            split, _, metric = record["main_metric"].partition("/")
+            scores: dict[float, list[float]] = {}
+            for run in record["runs"]:
+                score = run["epochs"][-1][split][metric]
+                scores.setdefault(run["learning_rate"], []).append(score)
+            for rate, found in scores.items():
+                mark = "*" if rate == record["learning_rate"] and len(scores) > 1 else ""
+                numbers = [f"{number:.2f}" for number in (statistics.median(found), max(found))]
+                rows.append([name, metric, f"{rate:g}{mark}", str(len(found)), *numbers])
+        if (average := average_of(self.tasks)) is not None:
+            rows.append(["glue", "average", "", "", f"{average:.2f}", ""])
         widths = [max(map(len, column)) for column in zip(*rows)]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
@@ -113,19 +89,13 @@ class Results:
 
     def line(self) -> str:
         """The result in one line."""
-        if self.glue_average is not None:
-            return f"RESULT,glue,average,{self.glue_average:.3f}"
-        [result] = self.tasks
+        if (average := average_of(self.tasks)) is not None:
+            return f"RESULT,glue,average,{average:.3f}"
+        [(name, record)] = self.tasks.items()
         return (
-            f"RESULT,{result.task.name},{result.task.main_metric},"
-            f"{result.median_of(result.learning_rate):.3f},"
-            f"learning_rate={result.learning_rate:g},runs={len(result.runs)}"
+            f"RESULT,{name},{record['main_metric'].partition('/')[2]},{record['median']:.3f},"
+            f"learning_rate={record['learning_rate']:g},runs={len(record['runs'])}"
         )
-
-
-def _average(task_scores: Sequence[float | None]) -> float | None:
-    scores = [score for score in task_scores if score is not None]
-    return statistics.mean(scores) if len(scores) == len(glue.NAMES) else None
 
 
 def run(config: FinetuningConfig) -> Results:
@@ -150,18 +120,19 @@ def run(config: FinetuningConfig) -> Results:
     for task in tasks if len(tasks) > 1 else ():
         for split in _splits_needed(task, config):
             task.read(split)
-    results, files = [], []
+    records: dict[str, dict] = {}
+    files: list[paths.Location] = []
     for task in tasks:
         ready = Prepared(task, source)
         for split in _splits_needed(task, config):
             ready.split(split)  # before the first run, so that a bad file is found at once
-        result = _run_task(config, ready)
-        results.append(result)
-        _write(folder, result)
+        runs = _run_task(config, ready)
+        record = records[task.name] = record_of(task, runs)
+        _write(folder, task.name, record)
         if config.do_predict:
-            files += _predict(config, ready, result)
-            _write(folder, result, is_predicted=True)
-    return Results(tasks=results, prediction_files=files)
+            files += _predict(config, ready, best_of(runs))
+            _write(folder, task.name, record | {"predictions_of": record["best_setting"]})
+    return Results(tasks=records, prediction_files=files)
 
 
 def _splits_needed(task: Task, config: FinetuningConfig) -> tuple[str, ...]:
@@ -174,42 +145,37 @@ def _predicted_splits(task: Task) -> tuple[str, ...]:
     return task.test_splits or task.eval_splits
 
 
-def _run_task(config: FinetuningConfig, ready: Prepared) -> TaskResult:
+def _run_task(config: FinetuningConfig, ready: Prepared) -> list[TaskRun]:
     """Trains and scores one task; only the best of the runs trained here keeps its checkpoint."""
+    runs: list[TaskRun] = []
     trained: list[TaskRun] = []
-    result = TaskResult(task=ready.task, runs=[])
     for setting in config.settings:
-        run = _run_of(config, ready, setting)
-        if ended := run.finished():
+        folder = Path(config.output_dir) / ready.task.name / setting.folder
+        run = TaskRun(config, ready, setting, folder=folder)
+        if run.is_finished():
             print(f"finished before: {run.folder}", file=sys.stderr)
         else:
             with StopRequest() as stop:
-                ended = run.train(stop)
+                run.train(stop)
             if stop.signal_name:
                 raise Interrupted(
                     f"{stop.signal_name} at the end of {run.folder}: run the same command again to "
                     "resume"
                 )
             trained.append(run)
-        result.runs.append(ended)
+        runs.append(run)
         for other in trained:
-            if other.folder != result.best.folder:
+            if other is not best_of(runs):
                 other.remove_checkpoints()
-    return result
+    return runs
 
 
-def _run_of(config: FinetuningConfig, ready: Prepared, setting: Setting) -> TaskRun:
-    folder = Path(config.output_dir) / ready.task.name / setting.folder
-    return TaskRun(config, ready, setting, folder=folder)
-
-
-def _predict(config: FinetuningConfig, ready: Prepared, result: TaskResult) -> list[paths.Location]:
+def _predict(config: FinetuningConfig, ready: Prepared, best: TaskRun) -> list[paths.Location]:
     """Writes the answers of the best run: of GLUE together, as its server takes them."""
     folder = Path(config.output_dir) / PREDICTIONS_NAME
     if ready.task.name not in glue.NAMES:
         folder /= ready.task.name
     folder.mkdir(parents=True, exist_ok=True)
-    best = _run_of(config, ready, result.best.setting)
     files: list[paths.Location] = []
     for split, outputs in best.predictions(_predicted_splits(ready.task)):
         files += ready.task.write_predictions(
@@ -218,20 +184,18 @@ def _predict(config: FinetuningConfig, ready: Prepared, result: TaskResult) -> l
     return files
 
 
-def _write(folder: Path, result: TaskResult, *, is_predicted: bool = False) -> None:
+def _write(folder: Path, name: str, record: dict) -> None:
     """Writes results.json; tasks of other commands stay in it."""
-    path, name = folder / RESULTS_NAME, result.task.name
+    path = folder / RESULTS_NAME
     # Another task's command may write now.
     with locks.held(folder, file_name=_LOCK_NAME, patience_seconds=_PATIENCE_SECONDS):
         found = _read(path)
-        before = found.get(name, {}).get("predictions_of")
-        predictions_of = dataclasses.asdict(result.best.setting) if is_predicted else before
-        found[name] = result.as_json()
-        if predictions_of:  # the answers of an earlier command stay too
-            found[name]["predictions_of"] = predictions_of
-        average = _average([found.get(name, {}).get("task_score") for name in glue.NAMES])
+        before = found.get(name, {})
+        found[name] = dict(record)
+        if "predictions_of" in before:  # the answers of an earlier command stay too
+            found[name].setdefault("predictions_of", before["predictions_of"])
         listed = {name: found[name] for name in TASKS if name in found}
-        write_record(path, {"tasks": listed, "glue_average": average})
+        write_record(path, {"tasks": listed, "glue_average": average_of(found)})
         draw(listed, folder / PICTURE_NAME)
 
 
