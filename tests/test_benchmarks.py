@@ -1,4 +1,7 @@
-"""What the benchmarks measure and pack for one card, and the tables of what they measured."""
+"""What the benchmarks measure and pack for one card, and the tables of what they measured.
+
+Long because all benchmarks that leave figures are tested here.
+"""
 
 import argparse
 import json
