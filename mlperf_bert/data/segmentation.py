@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from mlperf_bert.data import punkt
 from mlperf_bert.data.punkt import PunktTables
 from mlperf_bert.data.stages import lines_of, read_text
-from mlperf_bert.data.unicode11 import UNASSIGNED
+from mlperf_bert.data.unicode11 import as_in_unicode_11
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 
@@ -38,15 +38,6 @@ _NUMBER = re.compile(r"^-?[.,]?\d[\d,.-]*\.?$")
 _INITIAL = re.compile(r"[^\W\d]\.$")
 _ELLIPSIS = re.compile(r"\.\.+$")
 _PUNCTUATION = frozenset(";:,.!?")
-
-_NEVER_ASSIGNED = "\uffff"
-"""Stands for all that Unicode 11.0 (Python 3.7) has not: no letter, no digit, without case."""
-# What later versions took for another kind of character, and one that stayed what this one was.
-_CHANGED = str.maketrans(
-    dict.fromkeys("\u055f\u1cf2\u1cf3\ua9bd", _NEVER_ASSIGNED)  # letters since 12.0
-    | dict.fromkeys("\u1734\U0001171e", "\u0301")  # casing ignores them, until 14.0 and 16.0
-    | {"\u10fc": "\u0640"}  # a letter without case, until 15.0
-)
 
 
 class SentenceSplitter:
@@ -72,7 +63,7 @@ class SentenceSplitter:
 
     def _decide(self, context: str) -> bool:
         """Whether any word but the last of a candidate and what follows it ends a sentence."""
-        words = _WORD.findall(_as_in_unicode_11(context))
+        words = _WORD.findall(as_in_unicode_11(context))
         return any(
             self._ends_sentence(word, following)
             for word, following in itertools.pairwise(words)
@@ -81,7 +72,7 @@ class SentenceSplitter:
 
     def _ends_whatever_follows(self, run: str) -> bool:
         """Whether a run ends a sentence before any other; False is undecided."""
-        word = _WORD.findall(_as_in_unicode_11(run))[-1]
+        word = _WORD.findall(as_in_unicode_11(run))[-1]
         if word[-1] != ".":
             return word in ("?", "!")
         kind = _without_period(_kind(word))
@@ -135,13 +126,6 @@ class SentenceSplitter:
         if word[0].islower() and (seen & _ANY_UPPER or not seen & _BEGINNING_LOWER):
             return False
         return None
-
-
-def _as_in_unicode_11(text: str) -> str:
-    """The text with characters that every Python takes for what Python 3.7 took these for."""
-    if text.isascii():
-        return text
-    return UNASSIGNED.sub(_NEVER_ASSIGNED, text).translate(_CHANGED)
 
 
 def _candidates(text: str) -> Iterator[tuple[re.Match, str]]:

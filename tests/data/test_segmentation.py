@@ -7,7 +7,7 @@ import re
 import nltk.data
 import pytest
 
-from mlperf_bert.data import punkt, segmentation
+from mlperf_bert.data import punkt, segmentation, unicode11
 from tests.data import generated_sentences
 
 # Recorded by nltk 3.4.5 on Python 3.7.16 with the tables of generated_sentences, for seeds
@@ -70,7 +70,7 @@ def test_every_character_is_of_the_kind_that_python_3_7_takes_it_for():
     letter, digit = re.compile(r"[^\W\d]"), re.compile(r"\d")
     digest = hashlib.md5()
     for code in itertools.chain(range(0xD800), range(0xE000, 0x34000), range(0xE0000, 0xE0200)):
-        seen = segmentation._as_in_unicode_11(chr(code))
+        seen = unicode11.as_in_unicode_11(chr(code))
         kind = [seen.isupper(), seen.islower(), bool(letter.match(seen)), bool(digit.match(seen))]
         kind += [seen.isspace(), (seen + "\u03a3").lower()[-1], ("A" + seen + "\u03a3").lower()[-1]]
         digest.update(ascii((kind, seen.lower() if seen == chr(code) else chr(code))).encode())
