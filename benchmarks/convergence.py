@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import demo.__main__ as the_demo
+from benchmarks import reports
 from demo.picture import read_metrics
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
@@ -99,17 +100,17 @@ def main() -> None:
             the_demo.make_data(folder, seed, start, task.lengths)
         for variant, runs in needed.items():
             runs.append(train(folder, seed, task, variant))
-    heading = "| | samples to 0.720, each seed | mean | seconds, each seed | mean |"
-    lines = [heading, "|---|---|---|---|---|"]
+    rows = []
     for variant, runs in needed.items():
         samples = [samples_to_target(run["evaluations"]) for run in runs]
         seconds = [run["seconds"] for run in runs]
-        lines.append(
-            f"| {variant} | {', '.join(f'{each:,.0f}' for each in samples)} "
-            f"| {statistics.mean(samples):,.0f} "
-            f"| {', '.join(f'{each:.0f}' for each in seconds)} | {statistics.mean(seconds):.0f} |"
-        )
-    table = "\n".join(lines) + "\n"
+        figures = [(samples, ",.0f"), (seconds, ".0f")]
+        rows.append([variant])
+        for each, spec in figures:
+            listed = ", ".join(f"{one:{spec}}" for one in each)
+            rows[-1] += [listed, f"{statistics.mean(each):{spec}}"]
+    titles = ["", "samples to 0.720, each seed", "mean", "seconds, each seed", "mean"]
+    table = reports.table(titles, rows)
     write_whole(output.with_suffix(".md"), table)
     with charts.png(output.with_suffix(".png"), (8, 4.5)) as [[axes]]:  # 1,200 pixels wide
         for (variant, runs), colour in zip(

@@ -14,11 +14,11 @@ if __name__ == "__main__":
     tensorflow()  # before other modules import it
 
 import argparse
-import statistics
 import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.contestants import ours
@@ -26,48 +26,23 @@ from benchmarks.training_throughput import write_task
 from mlperf_bert.options import whole_number, words_with_home
 
 
-def in_turns(measure, first, second, num_turns: int) -> list[tuple]:
-    """What `measure` says of both in each turn; they take turns at being first."""
-    turns = []
-    for number in range(num_turns + 1):
-        order = (first, second) if number % 2 else (second, first)
-        found = {source: measure(source) for source in order}
-        turns.append((found[first], found[second]))
-    return turns[1:]  # the first one traces and fills buffers
-
-
-def spread(pairs: list[tuple[float, float]], what: str) -> str:
-    """How much greater the first of each pair is: median and quartiles."""
-    ratios = sorted(one / other for one, other in pairs)
-    return (
-        f"median of the {what} {statistics.median(ratios) - 1:+.1%}, half of them within "
-        f"{ratios[len(ratios) // 4] - 1:+.1%} and {ratios[-len(ratios) // 4] - 1:+.1%}"
-    )
-
-
-def report_steps(task: dict, num_steps: int) -> None:
-    """Prints how long steps wait for input."""
+def seconds_of_steps(task: dict, num_steps: int) -> np.ndarray:
+    """[turns, 2]: of a step with a batch that is read, and with one from memory."""
     trainer = ours.build_trainer(task)
     kept = ours.training_batches(task).take(num_steps + 1).cache()
     for _ in kept:  # now they are in memory
         pass
-
-    def seconds_of_step(source) -> float:
-        began = time.perf_counter()
-        trainer.train(source, tf.constant(1)).numpy()
-        return time.perf_counter() - began
-
     sources = (
         trainer.batches(lambda _: ours.training_batches(task)),
         trainer.batches(lambda _: kept),
     )
-    steps = in_turns(seconds_of_step, *sources, num_steps)
-    read, remembered = (statistics.mean(column) for column in zip(*steps))
-    print(
-        f"bfloat16{', packed' if task['pack_sequences'] else ''}: {read:.3f} s a step read, "
-        f"{remembered:.3f} s from memory: {read / remembered - 1:+.1%}; {spread(steps, 'steps')}",
-        flush=True,
-    )
+    seconds = np.zeros([num_steps + 1, 2])
+    for turn in range(num_steps + 1):
+        for source in (0, 1) if turn % 2 else (1, 0):
+            began = time.perf_counter()
+            trainer.train(sources[source], tf.constant(1)).numpy()
+            seconds[turn, source] = time.perf_counter() - began
+    return seconds[1:]  # the first turn traces and fills buffers
 
 
 def main() -> None:
@@ -81,7 +56,16 @@ def main() -> None:
         write_task(Path(name), args.input_file)
         for packs in (False, True):
             task = ours.task_in(name, batch_size=args.batch_size, pack_sequences=packs)
-            report_steps(task, args.steps)
+            seconds = seconds_of_steps(task, args.steps)
+            read, remembered = seconds.mean(axis=0)
+            ratios = seconds[:, 0] / seconds[:, 1] - 1
+            low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+            print(
+                f"bfloat16{', packed' if packs else ''}: {read:.3f} s a step read, "
+                f"{remembered:.3f} s from memory: {read / remembered - 1:+.1%}; median of the "
+                f"steps {middle:+.1%}, half of them within {low:+.1%} and {high:+.1%}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

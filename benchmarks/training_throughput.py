@@ -1,4 +1,4 @@
-r"""How fast a training step is, against tf-models', Hugging Face's and the reference's in one run.
+r"""How fast a training step is, against tf-models', PyTorch's and the reference's in one run.
 
     python -m benchmarks.training_throughput --input_file=part-00000.tfrecord \
         --tf_models_python=venv_tfm/bin/python --hugging_face_python=venv_hf/bin/python \
@@ -7,19 +7,19 @@ r"""How fast a training step is, against tf-models', Hugging Face's and the refe
         --output=benchmarks/training_throughput
 
 BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all. All use LAMB but where a
-name says AdamW (less work), and compute the masked-LM head at the predicted places only, but for
-Hugging Face's own model (more work). Contestants take turns, `--rounds` times; each is a process
-that is alone on the machine, warms up, and then is timed for `--steps` steps; without padding five
-times as many, because their number of tokens varies (of these and of PyTorch's, every turn takes
-other examples: compare them by tokens a second). A contestant prints STEP after every step and,
-where it knows its examples, how many tokens without padding they had. Every turn is appended to
-OUTPUT.jsonl, and those that are in it count: the same command goes on where it was stopped, and a
-measurement can be split over several calls (`--only`; `--rounds=0` draws). OUTPUT.md and OUTPUT.png
-show all turns in it. Without --input_file the examples are random words with the lengths of the
-published data (random_task.py has the source). A contestant without an interpreter is left out; one
-that fails, or takes longer than `--turn_seconds`, has no further turns, and what it has started
-ends with it. An interpreter may be a script that sets variables, such as LD_PRELOAD of an
-allocator, and ends with `exec .../bin/python "$@"`.
+name says AdamW (less work), and compute the masked-LM head at the predicted places only.
+Contestants take turns, `--rounds` times; each is a process that is alone on the machine, warms up,
+and then is timed for `--steps` steps; without padding five times as many, because their number of
+tokens varies (of these and of PyTorch's, every turn takes other examples: compare them by tokens a
+second). A contestant prints STEP after every step and, where it knows its examples, how many tokens
+without padding they had. Every turn is appended to OUTPUT.jsonl, and those that are in it count:
+the same command goes on where it was stopped, and a measurement can be split over several calls
+(`--only`; `--rounds=0` draws). OUTPUT.md and OUTPUT.png show all turns in it. Without --input_file
+the examples are random words with the lengths of the published data (random_task.py has the
+source). A contestant without an interpreter is left out; one that fails, or takes longer than
+`--turn_seconds`, has no further turns, and what it has started ends with it. An interpreter may be
+a script that sets variables, such as LD_PRELOAD of an allocator, and ends with `exec .../bin/python
+"$@"`.
 
 Model FLOP are the multiplications and additions of the matrix products of real tokens, forward and
 backward (three times forward), without padding. The peak is that of a product of 2048x3072x3072 on
@@ -71,8 +71,6 @@ INTERPRETERS = {
     "reference": "tensorflow",
 }
 _FLOAT32, _BFLOAT16 = {"precision": "float32"}, {"precision": "bfloat16"}
-_HUGGING_FACE = "hugging_face", "hugging_face"
-_COMPILE = {"compile": True}
 _PADDED = {"pack_sequences": False, "has_padding": True}
 _PACKED = {"pack_sequences": True, "has_padding": False}
 _AUTO = {"jit_compile": "auto"} | _PADDED
@@ -82,10 +80,6 @@ CONTESTANTS: dict[str, tuple[str, str | None, dict]] = {
     "reference, TensorFlow 2.4": ("reference", "reference", _FLOAT32),
     "tf-models, float32": ("tf_models", "tf_models", _FLOAT32),
     "tf-models, mixed_bfloat16": ("tf_models", "tf_models", _BFLOAT16),
-    "Hugging Face, float32, AdamW": (*_HUGGING_FACE, _FLOAT32),
-    "Hugging Face, float32, torch.compile, AdamW": (*_HUGGING_FACE, _FLOAT32 | _COMPILE),
-    "Hugging Face, bfloat16, AdamW": (*_HUGGING_FACE, _BFLOAT16),
-    "Hugging Face, bfloat16, torch.compile, AdamW": (*_HUGGING_FACE, _BFLOAT16 | _COMPILE),
     "PyTorch, bfloat16, torch.compile, AdamW": ("pytorch", "hugging_face", _BFLOAT16),
     "zentorch, bfloat16, torch.compile, AdamW": ("pytorch", "zentorch", _BFLOAT16),
     "IPEX, bfloat16": ("pytorch", "ipex", _BFLOAT16),

@@ -15,7 +15,7 @@ BESIDE = {"tests", "benchmarks"}
 # Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
 # the same product; the next redesign lowers them.
 CEILINGS = {
-    "benchmarks": 3_340,
+    "benchmarks": 3_282,
     "cleanup_scripts": 412,
     "cloud": 320,
     "demo": 1_324,
