@@ -7,7 +7,6 @@ Long because windows, answers and scores share one generated data set.
 """
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -187,86 +186,58 @@ def their_predictions(examples, features, logits, tokenizer, folder, task):
     return [json.loads(file.read_text()) if file.exists() else None for file in files]
 
 
-def predicted_both(name, content, folder, tokenizer, their_tokenizer, sizes, seed=0, **fields):
-    """Predictions of random logits, by us and by them."""
-    task, examples, features = encoded(
-        name, "dev", content, folder, tokenizer, **of_sizes(*sizes), **fields
-    )
-    shape = *features["input_ids"].shape, 2
-    logits = np.random.default_rng(seed).normal(size=shape).astype(np.float32) * 3
-    # As after some training: answers are in the context and three tokens long, and about half the
-    # questions have none.
-    logits += 9 * (features["char_starts"] >= 0)[..., None]
-    logits[:, 2:, 1] = logits[:, :-2, 0] + 0.1 * logits[:, 2:, 1]
-    logits[:, 0] += 16
-    expected_examples = PROCESSORS[name]().get_dev_examples(str(folder))
-    their_rows = []
-    for number, one in enumerate(expected_examples):
-        for feature in their_features(one, sizes, is_training=False):
-            feature.example_index = number
-            their_rows.append(feature)
-    expected = their_predictions(
-        expected_examples, their_rows, logits, their_tokenizer, folder, task
-    )
-    data = Split(examples=examples, features=features)
-    written = task.write_predictions(data, logits, name="dev", folder=folder / "ours")
-    found = {path.stem: json.loads(path.read_text()) for path in written}
-    return SimpleNamespace(
-        task=task,
-        examples=examples,
-        split=data,
-        logits=logits,
-        predictions=found["predictions"],
-        null_odds=found.get("null_odds"),
-        expected_examples=expected_examples,
-        expected_predictions=expected[0],
-        expected_n_best=expected[1],
-        expected_null_odds=expected[2],
-    )
-
-
-def is_nothing(both, question_id):
-    """Theirs predicts the word "empty" where none of the n best spans is valid."""
-    made_up = {"text": "empty", "start_logit": 0.0, "end_logit": 0.0}
-    return any(made_up.items() <= one.items() for one in both.expected_n_best[question_id])
-
-
 @pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("sizes", SIZES[:3], ids=str)
 @pytest.mark.parametrize("n_best_size", [20, 4])
 def test_predictions_and_metrics_equal_theirs(
     name, sizes, n_best_size, tokenizer, their_tokenizer, tmp_path
 ):
-    """On plain words, where their alignment of texts always works."""
+    """Of random logits, on plain words, where their alignment of texts always works."""
+    has_impossible = name == "squad2"
     content = generated_squad.questions(
         5,
-        impossible=name == "squad2",
+        impossible=has_impossible,
         num_answers=3,
         num_paragraphs=16,
         make=generated_squad.plain_word,
     )
-    rules = {"n_best_size": n_best_size, "max_answer_length": 12}
-    both = predicted_both(
-        name, content, tmp_path, tokenizer, their_tokenizer, sizes, seed=1, **rules
+    fields = of_sizes(*sizes) | {"n_best_size": n_best_size, "max_answer_length": 12}
+    task, examples, features = encoded(name, "dev", content, tmp_path, tokenizer, **fields)
+    shape = *features["input_ids"].shape, 2
+    logits = np.random.default_rng(1).normal(size=shape).astype(np.float32) * 3
+    # As after some training: answers are in the context and three tokens long, and about half the
+    # questions have none.
+    logits += 9 * (features["char_starts"] >= 0)[..., None]
+    logits[:, 2:, 1] = logits[:, :-2, 0] + 0.1 * logits[:, 2:, 1]
+    logits[:, 0] += 16
+    asked, rows = PROCESSORS[name]().get_dev_examples(str(tmp_path)), []
+    for number, one in enumerate(asked):
+        for feature in their_features(one, sizes, is_training=False):
+            feature.example_index = number
+            rows.append(feature)
+    expected, n_best, expected_odds = their_predictions(
+        asked, rows, logits, their_tokenizer, tmp_path, task
     )
-    nothing = {i for i in both.expected_predictions if is_nothing(both, i)}
-    assert len(nothing) < len(both.predictions) / 4
-    expected_predictions = both.expected_predictions | dict.fromkeys(nothing, "")
-    assert both.predictions == expected_predictions
-    assert both.null_odds == both.expected_null_odds
-    found = both.task.metrics(both.split, both.logits)
-    expected_scores = their_metrics.squad_evaluate(
-        both.expected_examples,
-        expected_predictions,
-        no_answer_probs=both.expected_null_odds,
-        no_answer_probability_threshold=np.inf,
+    # Theirs predicts the word "empty" where none of the n best spans is valid.
+    made_up = {"text": "empty", "start_logit": 0.0, "end_logit": 0.0}.items()
+    nothing = [i for i in expected if any(made_up <= one.items() for one in n_best[i])]
+    expected |= dict.fromkeys(nothing, "")
+
+    split = Split(examples=examples, features=features)
+    written = task.write_predictions(split, logits, name="dev", folder=tmp_path / "ours")
+    ours = {path.stem: json.loads(path.read_text()) for path in written}
+    assert len(nothing) < len(expected) / 4
+    assert ours["predictions"] == expected and ours.get("null_odds") == expected_odds
+    found = task.metrics(split, logits)
+    scores_of_theirs = their_metrics.squad_evaluate(
+        asked, expected, no_answer_probs=expected_odds, no_answer_probability_threshold=np.inf
     )
-    if name == "squad1":
-        expected_scores = {key: expected_scores[key] for key in ("exact", "f1", "total")}
-    assert found == pytest.approx(dict(expected_scores))
+    if not has_impossible:
+        scores_of_theirs = {key: scores_of_theirs[key] for key in ("exact", "f1", "total")}
+    assert found == pytest.approx(dict(scores_of_theirs))
     assert list(found)[:3] == ["exact", "f1", "total"]
-    if name == "squad2":
-        assert 5 < list(both.predictions.values()).count("") < len(both.predictions) - 5
+    if has_impossible:
+        assert 5 < list(expected.values()).count("") < len(expected) - 5
 
 
 def test_every_token_knows_its_characters(tokenizer, tmp_path):
