@@ -3,15 +3,14 @@
 import collections
 import itertools
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.data import example_encoder, tfrecord, validity
 from mlperf_bert.input import checked, pipeline
 from mlperf_bert.input.pipeline import ExampleLimits
+from tests.training.configurations import record
 
 LIMITS = ExampleLimits(
     max_seq_length=8, max_predictions_per_seq=2, vocab_size=60, type_vocab_size=2
@@ -20,8 +19,13 @@ LIMITS = ExampleLimits(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[str]:
+    """Twelve examples in each of five files; all tokens of one are its number, from 0 on."""
     folder = tmp_path_factory.mktemp("records")
-    return write(folder, LIMITS, files=5, examples_per_file=12)
+    paths = [folder / f"part-{file}" for file in range(5)]
+    records = [record(LIMITS, input_ids=np.full(8, number)) for number in range(60)]
+    for file, path in enumerate(paths):
+        path.write_bytes(b"".join(records[12 * file : 12 * (file + 1)]))
+    return [str(path) for path in paths]
 
 
 def order(files, *, seed, batches=6, batch_size=10, **options) -> list[int]:
@@ -137,17 +141,3 @@ def test_an_error_that_is_in_no_record_is_told_without_nodes(files, message, tol
         "the input could not be read, but no bad record is found in the files; TensorFlow says: "
         f"{told}"
     )
-
-
-def write(folder: Path, limits: ExampleLimits, *, files: int, examples_per_file: int) -> list[str]:
-    ones = {
-        name: np.ones(length, validity.FEATURE_DTYPES[name])
-        for name, length in limits.lengths().items()
-    }
-    paths = []
-    for file in range(files):
-        numbers = range(file * examples_per_file, (file + 1) * examples_per_file)
-        given = [ones | {"input_ids": ones["input_ids"] * number} for number in numbers]
-        paths.append(folder / f"part-{file}")
-        paths[-1].write_bytes(b"".join(tfrecord.frame(example_encoder.encode(e)) for e in given))
-    return [str(path) for path in paths]

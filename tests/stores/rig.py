@@ -2,7 +2,7 @@
 
 TensorFlow's speaks only to storage.googleapis.com and www.googleapis.com over TLS, but takes a
 proxy and a certificate authority from its environment, as Google's does. So the rig is a proxy that
-ends TLS itself, with a certificate of a throwaway authority, and lets gcp-storage-emulator answer.
+ends TLS itself, with a throwaway certificate, and lets gcp-storage-emulator answer.
 """
 
 import datetime
@@ -72,10 +72,9 @@ class Store:
 
     def __enter__(self) -> "Store":
         self._folder = tempfile.TemporaryDirectory(prefix="store-")
-        self._authority = Path(self._folder.name, "authority.pem")
-        hosts = Path(self._folder.name, "hosts.pem")
-        _write_certificates(authority=self._authority, hosts=hosts)
-        self._server = _Server(self, hosts)
+        certificate = Path(self._folder.name, "certificate.pem")
+        _write_certificate(certificate)
+        self._server = _Server(self, certificate)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         credentials = Path(self._folder.name, "credentials.json")
         credentials.write_text(json.dumps(_CREDENTIALS))
@@ -88,8 +87,8 @@ class Store:
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": self.token,
             "https_proxy": f"http://127.0.0.1:{self._server.server_port}",
             "no_proxy": "localhost,127.0.0.1,::1",  # gRPC, between the processes of a cluster
-            "CURL_CA_BUNDLE": str(self._authority),  # of TensorFlow's client
-            "REQUESTS_CA_BUNDLE": str(self._authority),  # of google-cloud-storage
+            "CURL_CA_BUNDLE": str(certificate),  # of TensorFlow's client
+            "REQUESTS_CA_BUNDLE": str(certificate),  # of google-cloud-storage
             "NO_GCE_CHECK": "true",
             # TensorFlow reads it when it is imported; for forks, tests.helpers.imported sets it.
             "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
@@ -395,36 +394,23 @@ def _kind_and_name(method: str, path: str, headers, body: bytes) -> tuple[str, s
     return ("copy" if copied else kind), unquote(name)
 
 
-def _write_certificates(*, authority: Path, hosts: Path) -> None:
-    """Writes the authority's certificate, and that of the hosts with its key."""
-    own_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer = _common_name("Test of an object store")
-    now = datetime.datetime.now(datetime.UTC)
-
-    def certificate(subject, public_key, extension) -> bytes:
-        signed = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(public_key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(extension, critical=True)
-            .sign(own_key, hashes.SHA256())
-        )
-        return signed.public_bytes(serialization.Encoding.PEM)
-
-    is_authority = x509.BasicConstraints(ca=True, path_length=None)
-    authority.write_bytes(certificate(issuer, own_key.public_key(), is_authority))
-    names = x509.SubjectAlternativeName([x509.DNSName(name) for name in HOSTS])
-    pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+def _write_certificate(path: Path) -> None:
+    """Writes a certificate of the hosts, which is its own authority, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Test of an object store")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, HOSTS))), critical=False)
+        .sign(key, hashes.SHA256())
     )
-    hosts.write_bytes(certificate(_common_name(HOSTS[0]), key.public_key(), names) + pem)
-
-
-def _common_name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    own_format = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = signed.public_bytes(serialization.Encoding.PEM)
+    path.write_bytes(pem + key.private_bytes(serialization.Encoding.PEM, *own_format))

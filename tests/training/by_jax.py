@@ -137,23 +137,11 @@ def empty_rows(task: dict, trainer: JaxTrainer) -> int:
 def main() -> None:
     """Runs the cases one after the other."""
     folder, plan, output = map(Path, sys.argv[1:])
-    task, trainers = task_of(folder), {}
+    task, trainers = generated_task.files_of(folder) | {"eval_batch_size": 12}, {}
     found = {case["name"]: trained(task, case, trainers) for case in json.loads(plan.read_text())}
     found["empty rows"] = empty_rows(task, trainers["packed"])
     found["dropout"] = dropped(folder)
     output.write_text(json.dumps(found))
-
-
-def task_of(folder: Path) -> dict:
-    """The generated task, as distributed_losses.py takes it."""
-    return {
-        "bert_config_file": str(folder / "bert_config.json"),
-        "init_checkpoint": str(folder / "init" / "model.ckpt-0"),
-        "input_file": str(folder / "train.tfrecord"),
-        "eval_input_file": str(folder / "eval.tfrecord"),
-        "eval_batch_size": 12,
-        "shape": vars(generated_task.SHAPE),
-    }
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from mlperf_bert.training import build
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Devices
+from tests.helpers import tiny_examples
 
 
 def run_config(**flags) -> RunConfig:
@@ -52,19 +53,7 @@ def trainer_of(
     return trainer
 
 
-TINY = BertConfig(
-    vocab_size=64,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    hidden_act="gelu",
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
-    max_position_embeddings=16,
-    type_vocab_size=2,
-    initializer_range=0.02,
-)
+TINY = BertConfig(**tiny_examples.TINY | {"num_hidden_layers": 2})
 
 
 def large_model(config, **changed):

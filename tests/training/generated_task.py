@@ -59,36 +59,25 @@ def write_task(
         (folder / f"{name}.tfrecord").write_bytes(b"".join(framed))
 
 
+def files_of(folder: Path) -> dict:
+    """The task's files and their shape, as distributed_losses.py takes them."""
+    return {
+        "bert_config_file": str(folder / "bert_config.json"),
+        "init_checkpoint": str(folder / "init" / "model.ckpt-0"),
+        "input_file": str(folder / "train.tfrecord"),
+        "eval_input_file": str(folder / "eval.tfrecord"),
+        "shape": vars(SHAPE),
+    }
+
+
 def write_initial_checkpoint(prefix: Path, config: dict, random: np.random.RandomState) -> None:
     """Writes weights in TF1's layout for a bert_config.json of any size."""
-    values = {}
-    for weight in names.weights(config["num_hidden_layers"]):
-        noise = 0.02 * random.standard_normal(_tf1_shape(weight.tf1_name, config))
+    values, model = {}, BertConfig(**config)
+    for weight in names.weights(model.num_hidden_layers):
+        shape = weight.tf1_shape(weight.our_shape(model))
+        noise = 0.02 * random.standard_normal(shape)
         values[weight.tf1_name] = (noise + weight.tf1_name.endswith("gamma")).astype(np.float32)
     saving.write_name_based(str(prefix), values)
-
-
-def _tf1_shape(name: str, config: dict) -> tuple[int, ...]:
-    hidden, inner, vocabulary = (
-        config[k] for k in ("hidden_size", "intermediate_size", "vocab_size")
-    )
-    tables = {
-        "word_embeddings": (vocabulary, hidden),
-        "token_type_embeddings": (config["type_vocab_size"], hidden),
-        "position_embeddings": (config["max_position_embeddings"], hidden),
-        "cls/predictions/output_bias": (vocabulary,),
-        "cls/seq_relationship/output_weights": (2, hidden),
-        "cls/seq_relationship/output_bias": (2,),
-        "intermediate/dense/kernel": (hidden, inner),
-        "intermediate/dense/bias": (inner,),
-    }
-    for ending, shape in tables.items():
-        if name.endswith(ending):
-            return shape
-    if name.endswith("kernel"):
-        wide = "/output/dense/" in name and "attention" not in name
-        return (inner if wide else hidden, hidden)
-    return (hidden,)
 
 
 def _example(random: np.random.RandomState) -> dict[str, np.ndarray]:

@@ -41,14 +41,9 @@ class Oracle:
 
     def plan(self) -> dict:
         """The files and their shape, for distributed_losses.py."""
-        return {
-            "bert_config_file": str(self.folder / "bert_config.json"),
-            "init_checkpoint": self.checkpoint,
-            "input_file": str(self.folder / "train.tfrecord"),
-            "eval_input_file": str(self.folder / "eval.tfrecord"),
-            "eval_batch_size": self.eval_batch_size,
-            "shape": dataclasses.asdict(self.shape),
-        }
+        own = {"init_checkpoint": self.checkpoint, "shape": dataclasses.asdict(self.shape)}
+        files = generated_task.files_of(self.folder)
+        return files | own | {"eval_batch_size": self.eval_batch_size}
 
 
 def oracle_of(request, tmp_path_factory) -> Oracle:

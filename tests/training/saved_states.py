@@ -5,7 +5,6 @@
 compares them on two logical devices, which have to be made before TensorFlow starts.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -46,12 +45,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 def main() -> None:
     """Trains on two replicas, with aggregated gradients."""
     folder, output = map(Path, sys.argv[1:])
-    task = {
-        "bert_config_file": str(folder / "bert_config.json"),
-        "init_checkpoint": str(folder / "init" / "model.ckpt-0"),
-        "input_file": str(folder / "train.tfrecord"),
-        "shape": dataclasses.asdict(generated_task.SHAPE),
-    }
+    task = generated_task.files_of(folder)
     flags = {
         "optimizer": "lamb",
         "learning_rate": 0.001,
