@@ -1,10 +1,13 @@
-"""A model in Hugging Face's layout becomes an initial checkpoint. CPU, 40 s.
+"""A model in Hugging Face's layout becomes an initial checkpoint, and the other way. CPU, a minute.
 
 Oracles: transformers computes the same logits from the same files; the export writes them again.
+transformers loads the PyTorch layout with TensorFlow here, so no torch is needed; another test
+holds the bytes to those that passed the same comparison in torch.
 
-Long because one importer has many layouts to read and to refuse.
+Long because one layout has many forms to read and to refuse.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -28,6 +31,7 @@ from mlperf_bert.data import provenance
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from tests.checkpoints.stored_weights import assert_same_bits, read_weights
+from tests.convert.conftest import write_vocabulary
 from tests.helpers import starts
 
 WORDS = "bert.embeddings.word_embeddings.weight"
@@ -92,15 +96,14 @@ def test_export_after_import_gives_the_same_bytes(model, tmp_path):
 def inputs() -> dict[str, tf.Tensor]:
     random = np.random.RandomState(9)
     mask = (np.arange(24) < [[24], [17], [9]]).astype(np.int32)
-    ids = random.randint(0, 40, mask.shape).astype(np.int32)
-    return {"ids": tf.constant(ids), "mask": tf.constant(mask), "types": tf.zeros_like(ids)}
+    ids, types = (random.randint(0, most, mask.shape).astype(np.int32) for most in (40, 2))
+    return {"ids": tf.constant(ids), "mask": tf.constant(mask), "types": tf.constant(types)}
 
 
-def our_outputs(folder: Path) -> dict[str, np.ndarray]:
-    """What our model computes from an imported checkpoint."""
-    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+def outputs_of(config: BertConfig, checkpoint: str) -> dict[str, np.ndarray]:
+    """What our model computes."""
     ours = build_pretrainer(config, seed=3)
-    stored = StoredCheckpoint(str(folder / "model.ckpt-0"))
+    stored = StoredCheckpoint(checkpoint)
     reading.refuse_output_of_a_run(stored)  # it must not be taken for one
     reading.load_initial_weights(trained_variables(ours), stored)
     given = inputs()
@@ -119,15 +122,29 @@ def our_outputs(folder: Path) -> dict[str, np.ndarray]:
     }
 
 
+def our_outputs(folder: Path) -> dict[str, np.ndarray]:
+    """Those of an imported checkpoint."""
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    return outputs_of(config, str(folder / "model.ckpt-0"))
+
+
 def their_outputs(folder: Path, kind: str):
     theirs, report = getattr(transformers, f"TF{kind}").from_pretrained(
         folder, output_loading_info=True
     )
+    # The heads that a model of this kind has not are left over.
     assert not report["missing_keys"] and not report["mismatched_keys"]
+    assert kind != "BertForPreTraining" or not report["unexpected_keys"]
     given = inputs()
     return theirs(
         input_ids=given["ids"], attention_mask=given["mask"], token_type_ids=given["types"]
     )
+
+
+def assert_same_logits(theirs, ours: dict[str, np.ndarray]) -> None:
+    for name in ("prediction_logits", "seq_relationship_logits"):
+        np.testing.assert_allclose(theirs[name].numpy(), ours[name], rtol=0, atol=1e-5)
+    assert np.abs(ours["prediction_logits"]).max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -138,10 +155,7 @@ def test_transformers_computes_the_logits_of_a_pre_training_model(model, tmp_pat
     model.configure(hidden_act=activation)
     model.imported(tmp_path)
     theirs = their_outputs(model.folder, "BertForPreTraining")
-    ours = our_outputs(tmp_path / "imported")
-    for name in ("prediction_logits", "seq_relationship_logits"):
-        np.testing.assert_allclose(theirs[name].numpy(), ours[name], rtol=0, atol=1e-5)
-    assert np.abs(ours["prediction_logits"]).max() > 0.1
+    assert_same_logits(theirs, our_outputs(tmp_path / "imported"))
 
 
 def test_a_masked_lm_model_gets_the_rest_from_the_seed(model, tmp_path):
@@ -384,3 +398,56 @@ def test_a_name_on_the_hub_by_the_command(model, tmp_path):
         assert run(name) == (0, expected, "")
         assert_same_bits(read_weights(f"{tmp_path}/out/model.ckpt-0"), model.weights)
         shutil.rmtree(tmp_path / "out")
+
+
+# SHA-256 of model.safetensors from the generated checkpoint, with which transformers 5.23.0 on
+# torch 2.13.0 computed our logits to 1e-5.
+VERIFIED_SHA256 = "325fe2fb90e666c0e7a4d6b0983dc5e5300159447dc8420d02c8a35dd68e5c66"
+
+
+def test_transformers_computes_our_logits(start, tmp_path):
+    exported, config = tmp_path / "exported", start.config
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt", config.vocab_size)
+    assert export(start.checkpoint, str(exported), config=config, vocab_file=vocabulary) == 46
+    ours = outputs_of(config, start.checkpoint)
+    assert_same_logits(their_outputs(exported, "BertForPreTraining"), ours)
+
+
+def test_bytes_are_those_that_were_verified(generated, exported, vocabulary):
+    content = (exported / "model.safetensors").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == VERIFIED_SHA256
+    assert (exported / "vocab.txt").read_text() == Path(vocabulary).read_text()
+    config = json.loads((exported / "config.json").read_text())
+    expected = json.loads(generated.config_file.read_text())
+    assert {name: config[name] for name in expected} == expected | {"hidden_act": "gelu_new"}
+    assert config["architectures"] == ["BertForPreTraining"] and config["layer_norm_eps"] == 1e-12
+    assert json.loads((exported / "tokenizer_config.json").read_text()) == {
+        "do_lower_case": True,
+        "model_max_length": 48,
+        "tokenizer_class": "BertTokenizer",
+    }
+
+
+def test_refusals_and_failures_leave_nothing(generated, vocabulary, tmp_path, monkeypatch):
+    other = write_vocabulary(tmp_path / "other.txt", 41)
+
+    def refusal(checkpoint=generated.checkpoint, output="out", vocab_file=vocabulary) -> str:
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises((ValueError, OSError)) as error:
+            export(
+                checkpoint, str(tmp_path / output), config=generated.config, vocab_file=vocab_file
+            )
+        assert sorted(tmp_path.iterdir()) == before
+        return str(error.value)
+
+    assert "exists; choose another --output_dir" in refusal(output="other.txt")
+    assert "no such checkpoint" in refusal(checkpoint=str(tmp_path / "none"))
+    assert "no such file; --vocab_file takes" in refusal(vocab_file=str(tmp_path / "none"))
+    assert "has 41 words, but the configuration says vocab_size=40" in refusal(vocab_file=other)
+
+    def fill_disk(path, tensors):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mlperf_bert.convert.exporting.write_safetensors", fill_disk)
+    assert "No space left on device" in refusal()
