@@ -17,7 +17,7 @@ import pytest
 from benchmarks import accelerator, compiled, on_a_card, pack_run, reports, training_throughput
 from benchmarks.processes import ROOT
 from mlperf_bert.portable import compile_step
-from tests.helpers import starts, waiting
+from tests.helpers import waiting
 
 LATER = "import time; time.sleep(60)"
 
@@ -174,25 +174,6 @@ def test_every_stage_runs_on_a_cpu_with_a_tiny_model(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--reference_python=python3.7"], "--reference and --reference_python go together"),
-        (["--only=("], "is not a regular expression"),
-        (["--input_file=/none"], "--input_file=/none: no such file"),
-        (
-            ["--warm_up_steps=0"],
-            "argument --warm_up_steps: '0': give a whole number from 1 to 999,999,999",
-        ),
-    ],
-)
-def test_bad_flags_are_told_before_anything_is_measured(tmp_path, flags, message):
-    words = [sys.executable, "benchmarks/training_throughput.py", f"--output={tmp_path}/none"]
-    done = starts.run([*words, *flags])
-    assert done.returncode != 0 and message in done.stderr.splitlines()[-1]
-    assert not any(tmp_path.iterdir())
-
-
 def has_ended(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
@@ -347,12 +328,6 @@ def test_a_contestant_that_fails_says_why(said, row, tmp_path):
     command = [sys.executable, "-c", f"raise SystemExit({said!r})"]
     found = accelerator.measured("ours", command, tmp_path / "none.json")
     assert found == {"name": "ours", "failed": row}
-
-
-def test_a_folder_of_programs_that_is_there_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["accelerator", "compare", "export", f"--output={tmp_path}"])
-    assert accelerator.main() == 1
-    assert capsys.readouterr().err == f"accelerator: {tmp_path}: File exists\n"
 
 
 def test_a_row_names_the_commit_of_its_program(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 Long because each kind of mistake has its table.
 """
 
+import importlib
 import itertools
 import os
 import re
@@ -107,6 +108,11 @@ BAD_INPUTS = [
     ("flagfile={work}/train", r": --flagfile names a file that is not text \(invalid"),
     ("learning_rat=1", r"Unknown command line flag 'learning_rat'"),
     ("output_dir='~no such user/run'", r"~no such user/run: there is no such home folder"),
+    ("output_dir=s3://bucket/run", r"s3://bucket/run: give a local path or gs://BUCKET"),
+    ("bert_config_file=ftp://host/x", r": flag --bert_config_file=ftp://host/x: ftp://host/x: "),
+    ("compilation_cache_dir=gs://bucket/x", r"give a local folder without quotation marks"),
+    ("""compilation_cache_dir='a"b'""", r"give a local folder without quotation marks"),
+    ("compilation_cache_dir=/proc/none", r"No such file or directory"),
 ]  # fmt: skip
 SLOW_ONES = [
     (("train", lambda data: data[:60]), r"train.*byte 0"),
@@ -233,6 +239,70 @@ def test_the_check_names_an_observer_that_is_none(inputs, observer, reason):
     assert done.returncode == 1
     [line] = [line for line in done.stdout.splitlines() if "--observer" in line]
     assert line.startswith(f"error: --observer={observer}: ") and reason in line
+
+
+COMPILE, MEASURE = "mlperf_bert.portable.compile_step", "benchmarks.training_throughput"
+A_FILE = "argument --output: {}: name a .json"
+REFUSED = [
+    *(
+        (f"{COMPILE} {{folder}} {words}", message)
+        for words, message in (
+            ("--devices=h101", "--devices: h101: not known; choose of tpu-v2, tpu-v3"),
+            ("--devices=tpu-v3:7", "--devices: tpu-v3:7: give a number that tpu-v3 has: 1,"),
+            ("--devices=h100:0", "--devices: h100:0: give a number that h100 has: 1"),
+            ("--devices=h100 --output=signature.json", A_FILE.format("signature.json")),
+            ("--devices=h100 --output=figures.txt", A_FILE.format("figures.txt")),
+            ("--devices=h100 --output=no/figures.json", A_FILE.format("no/figures.json")),
+            ("--devices=h100 '--output= '", "argument --output: is empty; give a value, or"),
+            ("--devices=h100:8 --kind=evaluation", "an evaluation is compiled for one device"),
+        )
+    ),
+    *(
+        (f"{MEASURE} --output={{folder}}/none {words}", message)
+        for words, message in (
+            ("--reference_python=python3.7", "--reference and --reference_python go together"),
+            ("--only='('", "--only=(: is not a regular expression"),
+            ("--input_file=/none", "--input_file=/none: no such file"),
+            ("--warm_up_steps=0", "_steps: '0': give a whole number from 1 to 999,999,999"),
+        )
+    ),
+    ("benchmarks.scaling --gb_per_second=0", "--gb_per_second=0.0: it must be more than 0"),
+    ("benchmarks.scaling --gb_per_second=1 --step_seconds=1", "belong together: give both or none"),
+    ("benchmarks.compiled_roofline step --device=l4",
+     "compiled_roofline: --device=l4: give its --tflop and --terabytes a second"),
+    ("benchmarks.accelerator compare export --output={folder}", "{folder}: File exists"),
+    *(
+        (f"demo.{name} --output_dir=gs://bucket/demo",
+         "--output_dir: gs://bucket/demo: give a local path, and copy it")
+        for name in ("__main__", "campaign", "finetuning", "nightly")
+    ),
+    ("demo.nightly --output_dir={folder} --runs=1", "--runs: '1': give a number from 2 to 1000"),
+    ("demo.nightly --output_dir={folder} --runs=x", "--runs: 'x': give a number from 2 to 1000"),
+    ("demo.nightly --output_dir={folder} --fail_if_slower=5", "'5': give a percentage, such as 3%"),
+    ("demo.picture --metrics_file={folder}/none --output_file={folder}/x",
+     "demo.picture: {folder}/none: No such file or directory"),
+    ("demo.model --seed=1 --input_file={folder}/none --output_dir={folder}/x",
+     "demo.model: no text to learn a vocabulary from: --input_file matches nothing"),
+    ("demo.encyclopedia --seed=1 --num_articles=3 --output_dir={folder}/x",
+     "demo.encyclopedia: num_articles=3: at least 8, one for each file"),
+    ("demo.finetuning --demo_dir={folder}/none",
+     "demo.finetuning: {folder}/none: no finished demo; run `make demo` first"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line, message", REFUSED)
+def test_what_a_module_refuses_is_its_last_line(line, message, tmp_path, monkeypatch, capsys):
+    module, *words = shlex.split(line.format(folder=tmp_path))
+    monkeypatch.setattr(sys, "argv", [f"{module.rpartition('.')[2]}.py", *words])
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = importlib.import_module(module).main()
+    except SystemExit as ended:
+        code = ended.code
+    told = capsys.readouterr().err if isinstance(code, int) else str(code)
+    assert code == told or code in (1, 2)
+    assert message.format(folder=tmp_path) in told.splitlines()[-1]
+    assert not any(tmp_path.iterdir())
 
 
 UNREAD_WORDS = [

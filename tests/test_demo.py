@@ -18,12 +18,9 @@ import pytest
 import demo.__main__ as the_demo
 from benchmarks import convergence
 from demo import (
-    campaign,
     encyclopedia,
     facts,
-    finetuning,
     model,
-    nightly,
     picture,
 )
 from mlperf_bert.checkpoints.reading import StoredCheckpoint, load_initial_weights
@@ -200,31 +197,6 @@ def test_vocabulary_of_what_is_no_text_is_refused(tmp_path, content):
         model.learn_vocabulary([str(tmp_path / "text")], vocab_size=800)
     with pytest.raises(ValueError, match="no text to learn a vocabulary from"):
         model.learn_vocabulary([], vocab_size=800)
-
-
-@pytest.mark.parametrize(
-    ("module", "flags"),
-    [
-        (picture, "--metrics_file={}/none --output_file={}/x"),
-        (model, "--seed=1 --input_file={}/none --output_dir={}/x"),
-        (encyclopedia, "--seed=1 --num_articles=3 --output_dir={}/x"),
-    ],
-)
-def test_a_mistake_is_one_line(module, flags, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [module.__name__, *flags.replace("{}", str(tmp_path)).split()])
-    assert module.main() == 1
-    assert re.fullmatch(rf"{module.__name__}: .+\n", capsys.readouterr().err)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("module", [the_demo, campaign, finetuning, nightly])
-def test_a_bucket_is_not_taken_for_a_local_folder(module, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["it", "--output_dir=gs://bucket/demo"])
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
-        module.main()
-    assert "gs://bucket/demo: give a local path, and copy it" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_second_demo_in_a_folder_is_refused(tmp_path, monkeypatch, capsys):

@@ -192,13 +192,6 @@ def test_a_night_whose_runs_failed_is_over(machine, tmp_path, capsys):
     assert (tmp_path / "nights" / "2020-01-01").exists() and (tmp_path / "baseline.json").exists()
 
 
-@pytest.mark.parametrize("word", ["--runs=1", "--runs=x", "--fail_if_slower=5"])
-def test_a_bad_option_is_told_before_the_night(machine, tmp_path, word):
-    with pytest.raises(SystemExit) as ended:
-        nightly.main([f"--output_dir={tmp_path}", word])
-    assert ended.value.code == 2 and machine.nights == []
-
-
 def test_two_nights_at_once_are_refused(machine, tmp_path, capsys):
     with locks.held(tmp_path, file_name=".nightly.lock"):
         assert night(tmp_path) == 1

@@ -133,13 +133,6 @@ def run(*flags: str):
     return programs.run(sys.executable, "-m", "demo.finetuning", *flags)
 
 
-def test_without_a_demo_it_is_one_line(tmp_path):
-    done = run(f"--demo_dir={tmp_path}/none")
-    assert done.returncode == 1
-    message = f"{tmp_path}/none: no finished demo; run `make demo` first"
-    assert done.stderr == f"demo.finetuning: {message}\n"
-
-
 def test_a_demo_that_failed_is_none(tmp_path):
     record = tmp_path / "run" / "run.json"
     record.parent.mkdir()

@@ -11,7 +11,6 @@ from benchmarks.scaling import Machine
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model import fusion
 from mlperf_bert.model.config import BertConfig
-from tests.helpers import programs, starts
 
 SMALL = BertConfig(**BERT_LARGE | {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 300})
 
@@ -237,13 +236,6 @@ def test_sizes_that_say_two_things_are_refused():
         compiled_roofline.sizes_of(ENTRY, config)
 
 
-def test_the_speeds_of_other_devices_are_asked_for():
-    command = [sys.executable, "-m", "benchmarks.compiled_roofline", "step", "--device=l4"]
-    done = programs.run(*command)
-    expected = "compiled_roofline: --device=l4: give its --tflop and --terabytes a second"
-    assert done.returncode == 1 and done.stderr.splitlines() == [expected]
-
-
 ROUND = Machine(step_seconds=0.2, gradient_bytes=10**9, bytes_per_second=10e9, latency_seconds=1e-5)
 
 
@@ -265,19 +257,6 @@ def test_the_table_has_both_ways_of_sending():
     assert (
         lines[2] == "| 1 | 100% | 100% |" and lines[3] == "| 2 | 100% | 67% |" and len(lines) == 13
     )
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--gb_per_second=0"], "--gb_per_second=0.0: it must be more than 0"),
-        (["--gb_per_second=1", "--step_seconds=1"], "belong together: give both or none"),
-    ],
-)
-def test_bad_options_are_told(options, message):
-    command = [sys.executable, "benchmarks/scaling.py", *options]
-    done = starts.run(command)
-    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
 
 
 def test_one_core_is_told(monkeypatch, capsys):

@@ -167,32 +167,6 @@ def test_the_step_of_the_most_rows_is_compiled_if_no_other_is_asked_for(tmp_path
         compile_step.step_of(tmp_path, "training", 2)
 
 
-@pytest.mark.parametrize(
-    "words, reason",
-    [
-        (["--devices=h101"], r"argument --devices: h101: not known; choose of tpu-v2, tpu-v3"),
-        (["--devices=tpu-v3:7"], "argument --devices: tpu-v3:7: give a number that tpu-v3 has: 1,"),
-        (
-            ["--devices=h100:0"],
-            "argument --devices: h100:0: give a number that h100 has: 1",
-        ),
-        *(
-            (["--devices=h100", f"--output={output}"], f"argument --output: {output}: name a .json")
-            for output in ("signature.json", "figures.txt", "no/figures.json")
-        ),
-        (["--devices=h100", "--output= "], "argument --output: is empty; give a value, or"),
-        (["--devices=h100:8", "--kind=evaluation"], "an evaluation is compiled for one device"),
-    ],
-)
-def test_wrong_usage_is_one_line(words, reason, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["compile_step.py", str(tmp_path), *words])
-    with pytest.raises(SystemExit) as ended:
-        compile_step.main()
-    assert ended.value.code == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"compile_step.py: {reason}")
-
-
 def test_a_folder_that_is_not_an_export_is_one_line(tmp_path):
     words = [sys.executable, "mlperf_bert/portable/compile_step.py", tmp_path, "--devices=h100"]
     done = programs.run(*words)

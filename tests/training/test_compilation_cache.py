@@ -13,7 +13,6 @@ import tensorflow as tf
 import run_pretraining
 from mlperf_bert.programs import jax_trainer, program
 from mlperf_bert.programs.program import Program, Value, kept
-from tests.helpers import starts
 from tests.training import generated_task
 from tests.training.small_runs import command, metrics
 
@@ -54,21 +53,6 @@ def test_the_second_start_reads_what_the_first_compiled(
     assert third.returncode == 1 and "Traceback" not in third.stderr
     assert f"--compilation_cache_dir={cache}: if one of its files is damaged" in third.stderr
     assert not (tmp_path / "third").exists() or not any((tmp_path / "third").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("folder", "message"),
-    [
-        ("gs://bucket/cache", "give a local folder without quotation marks"),
-        ('a"b', "give a local folder without quotation marks"),
-        ("/proc/none", "No such file or directory"),
-        ("", "is empty, perhaps a variable that is not set; give a value"),
-    ],
-)
-def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, folder, message):
-    done = starts.run(command(tmp_path, tmp_path, compilation_cache_dir=folder))
-    assert done.returncode == 1 and message in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("before, kept", [(None, ""), ("--tf_xla_auto_jit=2", "{} ")])

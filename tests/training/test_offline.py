@@ -28,6 +28,8 @@ from tests.training import generated_task
 from tests.training.configurations import run_config
 from tests.training.small_runs import offline_evaluation, training_to_evaluate
 
+ALIKE = Evaluation(**dict.fromkeys(Evaluation.__annotations__, 0.5))
+
 
 def evaluate(task, output, *extra) -> subprocess.CompletedProcess:
     return starts.run(offline_evaluation(task, output, *extra))
@@ -62,11 +64,7 @@ def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     trainer = starts.Start(training_to_evaluate(task, output, "--keep_checkpoint_max=1"))
     # An evaluator waits for it too.
     waiting.until((output / "run.json").exists, trainer, every_seconds=0.01)
-    values = dict.fromkeys(
-        ["masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss",
-         "loss", "num_examples"], 0,
-    )  # fmt: skip
-    lines = "".join(json.dumps({"step": step, **values}) + "\n" for step in (0, 10))
+    lines = "".join(json.dumps({"step": step, **vars(ALIKE)}) + "\n" for step in (0, 10))
     (output / RESULTS_LINES).write_text(lines + '{"step": 20, "masked')
     assert trainer.wait(timeout=300) == 0, trainer.errors()
     assert saved_steps(output) == [20, 30]  # the line of 20 is being written
@@ -90,9 +88,7 @@ def configuration(task, output, **changed) -> RunConfig:
 @pytest.fixture
 def all_alike(monkeypatch):
     """Every checkpoint has the same figures; none is read."""
-    names = [field.name for field in dataclasses.fields(Evaluation)]
-    found = Evaluation(**dict.fromkeys(names, 0.5))
-    monkeypatch.setattr(offline, "_evaluator", lambda config: nullcontext(lambda prefix: found))
+    monkeypatch.setattr(offline, "_evaluator", lambda config: nullcontext(lambda prefix: ALIKE))
 
 
 @pytest.mark.usefixtures("all_alike")
@@ -242,8 +238,7 @@ def test_a_target_that_was_reached_needs_no_end_of_the_training(tmp_path, monkey
     )
     OutputDirectory(str(tmp_path), {}).record(status="running", seed=1)
     (tmp_path / "bert.log").touch()
-    names = [field.name for field in dataclasses.fields(Evaluation)]
-    record_evaluation(tmp_path, 20, Evaluation(**dict.fromkeys(names, 0.5)))
+    record_evaluation(tmp_path, 20, ALIKE)
     line = offline.write_result(str(tmp_path), target_accuracy=0.51)
     assert line == "no result log yet: the training is still running" and not joined
     line = offline.write_result(str(tmp_path), target_accuracy=0.5)
@@ -255,10 +250,8 @@ def test_evaluations_of_different_sizes_are_no_result(tmp_path):
     """An evaluation has the same number of samples after every checkpoint."""
     OutputDirectory(str(tmp_path), {}).record(status="aborted", seed=1)
     (tmp_path / "bert.log").touch()
-    names = [field.name for field in dataclasses.fields(Evaluation)]
     for step, num_examples in ((0, 45), (10, 45), (20, 44)):
-        found = Evaluation(**dict.fromkeys(names, 0.5) | {"num_examples": num_examples})
-        record_evaluation(tmp_path, step, found)
+        record_evaluation(tmp_path, step, dataclasses.replace(ALIKE, num_examples=num_examples))
     line = offline.write_result(str(tmp_path), target_accuracy=0.72)
     assert line.startswith("no result log: the checkpoints were evaluated on 44 to 45 examples; ")
     assert str(tmp_path / RESULTS_LINES) in line
