@@ -5,14 +5,13 @@ import itertools
 import json
 import shutil
 import subprocess
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tracing import processes
 
 ENGINES = ("docker", "podman")
-POLL_S = 0.1
 ANSWERS_WITHIN_S = 30
 
 
@@ -88,43 +87,27 @@ def started_by(arguments: list[str]) -> tuple[str, str] | None:
     return None
 
 
-class Watcher(threading.Thread):
+class Watcher:
     """Looks for containers that the target starts and calls `found` for each, once."""
 
-    def __init__(self, target: processes.Target, found):
-        super().__init__(name="containers", daemon=True)
+    def __init__(self, target: processes.Target, found: Callable[[Container], None]):
         self._target = target
         self._found = found
+        self._has_engine = any(shutil.which(engine) for engine in ENGINES)
         self._wanted: set[tuple[str, str]] = set()
         self._seen: set[str] = set()
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-
-    def run(self) -> None:
-        """Looks ten times a second; does nothing on machines without an engine."""
-        if not any(shutil.which(engine) for engine in ENGINES):
-            return
-        while not self._done.wait(POLL_S):
-            self.look()
 
     def look(self) -> None:
-        """Looks once."""
-        with self._lock:
-            for pid in self._target.pids():
-                if started := started_by(processes.arguments_of(pid)):
-                    self._wanted.add(started)
-            for engine, name in self._wanted:
-                if name in self._seen:
-                    continue
-                try:
-                    container = inspect(engine, name)
-                except ValueError:
-                    continue
-                if container:
-                    self._seen.add(name)
-                    self._found(container)
-
-    def stop(self) -> None:
-        """Looks no more."""
-        self._done.set()
-        self.join()
+        """Looks once; does nothing on machines without an engine."""
+        for pid in self._target.pids() if self._has_engine else ():
+            if started := started_by(processes.arguments_of(pid)):
+                self._wanted.add(started)
+        for engine, name in self._wanted:
+            if name in self._seen:
+                continue
+            container = None
+            with contextlib.suppress(ValueError):  # it does not answer: it is asked again
+                container = inspect(engine, name)
+            if container:
+                self._seen.add(name)
+                self._found(container)

@@ -21,12 +21,11 @@ from tracing.recording import RAW, Recording
 from tracing.sampling import Sampler
 from tracing.tracers import Tracer, User
 
-_WAIT_S = 0.2
+_POLL_S = 0.1  # between two looks at what runs
 _RESERVE_BYTES = 128 << 10  # for recording.json, when the tracer has filled the disk
 _MOST_PAIRS = 400
 _FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_AWAITED = (*_STOPS, signal.SIGCHLD)
 
 
 def record(given: argparse.Namespace, user: User | None, say: Callable[[str], None]) -> Recording:
@@ -77,7 +76,7 @@ def _checked(given: argparse.Namespace) -> Container | None:
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Signals wait until they are asked for; the threads inherit this."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         yield
     finally:
@@ -110,12 +109,9 @@ class _Recorder:
         reserve.write_bytes(bytes(_RESERVE_BYTES))
         self._begin_with_what_works(container)
         sampler.start()
-        watcher = containers.Watcher(self._target, self._note_container)
-        watcher.start()
         try:
-            self._wait(watcher)
+            self._wait()
         finally:
-            watcher.stop()
             sampler.stop()
             self._tracer.stop()
         reserve.unlink()
@@ -137,14 +133,14 @@ class _Recorder:
         if self._given.command:
             self._command = self._tracer.launch(self._given.command, self._user)
         elif container:
-            self._note_container(container)
+            self._note_container(container, is_wanted=True)
         elif self._given.pid is not None:
             self._target.add_tree(self._given.pid)
             self._tracer.attach(self._target.pids())
         if not self._command:
             self._say("watching what runs already; Ctrl-C ends the trace")
 
-    def _note_container(self, container: Container) -> None:
+    def _note_container(self, container: Container, *, is_wanted: bool = False) -> None:
         self._target.add_container(container.pid)
         if container not in self._containers:
             self._containers.append(container)
@@ -154,7 +150,7 @@ class _Recorder:
         try:
             self._tracer.attach(inside, container)
         except ValueError as error:
-            if not self._command:
+            if is_wanted:
                 raise
             self._note(f"container {container.name}: {error}; only its counters are recorded")
             return
@@ -164,20 +160,19 @@ class _Recorder:
         self._notes.append(line)
         self._say(line)
 
-    def _wait(self, watcher: containers.Watcher) -> None:
+    def _wait(self) -> None:
         """Until the command has ended and its containers too, or a signal ends the trace."""
+        watcher = containers.Watcher(self._target, self._note_container)
         announced = False
         while True:
-            came = signal.sigtimedwait(_AWAITED, _WAIT_S)
-            if came and came.si_signo in _STOPS and self._stop_requested(came):
+            came = signal.sigtimedwait(_STOPS, _POLL_S)
+            if came and self._stop_requested(came):
                 return
-            if self._command and self._command.poll() is None:
-                continue
-            if self._command and not announced:
-                watcher.look()  # it may have started one in its last moment
-            if not self._still_runs():
+            has_ended = self._command is not None and self._command.poll() is not None
+            watcher.look()  # now: the command may have started one in its last moment
+            if (has_ended or not self._command) and not self._still_runs():
                 return
-            if self._command and not announced:
+            if has_ended and not announced:
                 announced = True
                 self._say("the command has ended; its container goes on, and so does the trace")
 

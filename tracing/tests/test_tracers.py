@@ -238,6 +238,7 @@ def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkey
         return answer
 
     monkeypatch.setattr(containers, "inspect", inspect)
+    monkeypatch.setattr("shutil.which", lambda name: name)
     found: list = []
     watcher = containers.Watcher(SimpleNamespace(pids=lambda: list(lines)), found.append)
     for expected in ([], ["A", "B"], ["A", "B"]):
