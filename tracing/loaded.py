@@ -84,17 +84,15 @@ class Trace:
             )
 
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
-    def table(
-        self, name: str, columns: Sequence[str] | None = None, kinds: Sequence[str] | None = None
-    ) -> pd.DataFrame:
-        """A whole table, for all who ask: not to be changed; empty if it was not written.
-
-        Args:
-          columns: those to read; None = all.
-          kinds: of calls; None = all.
-        """
-        found = read_table(self.folder, name, columns, kinds)
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """A whole table, for all who ask: not to be changed; empty if it was not written."""
+        found = read_table(self.folder, name, columns)
         found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
+        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
+
+    def calls_of(self, kinds: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+        """The calls of some kinds, for one who asks: they are many."""
+        found = read_table(self.folder, "file_ops", columns, kinds)
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:

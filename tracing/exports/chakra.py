@@ -118,7 +118,7 @@ def _marks(trace: Trace, batches: list[tuple[int, int, dict]]) -> Iterator[Event
 
 
 def _calls(trace: Trace) -> Iterator[Event]:
-    calls = trace.table("file_ops", _COLUMNS, _KINDS)
+    calls = trace.calls_of(_KINDS, _COLUMNS)
     calls = calls[calls["error"].isna()]
     calls = calls[~calls["file_class"].isin(files.IN_KERNEL)]
     calls = calls[calls["operation"].isin([*_OP_OF, *_COPIES, ADD_TO_PAGE_CACHE])]

@@ -75,7 +75,7 @@ def _calls(trace: Trace) -> pd.DataFrame:
 
     Adds `name`, by which the replay knows the file, and `is_guessed`, of the offset.
     """
-    found = trace.table("file_ops", _COLUMNS, (*TRANSFERS, "sync"))
+    found = trace.calls_of((*TRANSFERS, "sync"), _COLUMNS)
     found = found[found["error"].isna()]
     found = found[~found["file_class"].isin(files.IN_KERNEL)]
     moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0) & found["path"].notna()
