@@ -18,30 +18,13 @@ from tracing import limits, sweep, sweep_figures, tables
 from tracing.sweep import Point
 from tracing.tests import whole, whole_sweep
 from tracing.tests.conftest import environment, require
+from tracing.tests.whole_sweep import called
 
 QUICK = ["--backend=proc"]
 TRAINS = """
 for word; do case $word in --output_dir=*) run=${word#*=};; esac; done
 mkdir "$run"; touch "$run/is_running"; sleep 3
 """
-
-
-@pytest.fixture
-def main(capsys):
-    """The command in this process; returns exit message or code, and what it said."""
-
-    def call(*arguments: object) -> tuple[object, str]:
-        before = signal.getsignal(signal.SIGTERM)
-        code: object = 0
-        try:
-            sweep.main([*map(str, arguments)])
-        except SystemExit as end:
-            code = end.code
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        return code, capsys.readouterr().err
-
-    return call
 
 
 def rows_of(output: Path) -> pd.DataFrame:
@@ -95,7 +78,7 @@ def test_finished_points_are_kept_and_half_ones_done_again(tmp_path):
 
 
 @pytest.fixture
-def quick(tmp_path, main, monkeypatch):
+def quick(tmp_path, monkeypatch):
     """Sweeps without running anything: a point's end is that of its batch, else done."""
     ends = {20: (sweep.KILLED, "out of memory", 137), 30: (sweep.FAILED, "exit code 1", 1)}
 
@@ -106,7 +89,7 @@ def quick(tmp_path, main, monkeypatch):
 
     def call(*options: str) -> dict[str, bool]:
         """The points, and whether they were kept."""
-        _, lines = main(f"--output={tmp_path / 'out'}", *options, "--", "true")
+        _, lines = called(f"--output={tmp_path / 'out'}", *options, "--", "true")
         told = re.findall(r"point \d+ of \d+: (\S+): (.*)", lines)
         return {name: end.endswith("kept from before") for name, end in told}
 
@@ -150,9 +133,9 @@ def test_a_whole_sweep_is_as_expected(tmp_path):
         assert whole.stable(text, tmp_path).splitlines() == expected.splitlines(), name
 
 
-def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path, main):
+def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path):
     options = [f"--output={tmp_path / 'out'}", "--cache=cold,warm", *QUICK, "--", "true"]
-    code, lines = main(*options)
+    code, lines = called(*options)
     assert code == 0 and "data: unknown, so there is no ratio of memory to them" in lines
     assert rows_of(tmp_path / "out").loc["real", "status"] == "done"
 
@@ -172,13 +155,13 @@ def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path, main):
         (["--data=/nowhere/*", "--", "true"], "--data=/nowhere/*: no file matches"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, main, options, message):
-    code, told = main(f"--output={tmp_path / 'out'}", *options)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, options, message):
+    code, told = called(f"--output={tmp_path / 'out'}", *options)
     assert message in (str(code) if code != 2 else told.splitlines()[-1])
     assert not (tmp_path / "out").exists()
 
 
-def test_a_sweep_of_another_command_or_one_at_work_is_left_alone(quick, tmp_path, main):
+def test_a_sweep_of_another_command_or_one_at_work_is_left_alone(quick, tmp_path):
     assert quick("--batch=10") == {"batch-10_real": False}
     output = f"--output={tmp_path / 'out'}"
     (tmp_path / "data").write_bytes(b"x")
@@ -187,17 +170,17 @@ def test_a_sweep_of_another_command_or_one_at_work_is_left_alone(quick, tmp_path
         [output, "--backend=proc", "--", "true"],
         [output, f"--data={tmp_path}/data", "--", "true"],
     ):
-        code, _ = main(*other)
+        code, _ = called(*other)
         assert "holds no sweep of this command, its data and --backend" in str(code), other
     with sweep.FileLock(tmp_path / "out" / ".lock"):
-        code, _ = main(output, "--", "true")
+        code, _ = called(output, "--", "true")
     assert str(code).endswith("another sweep works in it; wait, or stop it")
     assert quick("--batch=10") == {"batch-10_real": True}
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path, main):
+def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
-    code, _ = main(f"--output={tmp_path}", "--", "true")
+    code, _ = called(f"--output={tmp_path}", "--", "true")
     assert "holds no sweep of this command, its data and --backend; name a new" in str(code)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

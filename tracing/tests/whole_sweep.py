@@ -43,6 +43,20 @@ esac
 _RATES = [200, 100, 90, 80, 125]  # samples/s of five lines of two steps
 
 
+def called(*arguments: object) -> tuple[object, str]:
+    """The command in this process: its exit message or code, and what it said."""
+    before = signal.getsignal(signal.SIGTERM)
+    said, code = io.StringIO(), 0
+    try:
+        with contextlib.redirect_stderr(said):
+            sweep.main([*map(str, arguments)])
+    except SystemExit as end:
+        code = end.code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return code, said.getvalue()
+
+
 def parts(folder: Path, summary: dict) -> Iterator[tuple[str, str]]:
     """(name, text) of a sweep of twelve points, and of one that takes too long."""
     folder.mkdir(exist_ok=True)
@@ -77,17 +91,9 @@ def parts(folder: Path, summary: dict) -> Iterator[tuple[str, str]]:
         note("the group is gone")
 
     def call(*options: str) -> str:
-        words = [str(command), f"--input_file={folder}/part-*"]
-        before = signal.getsignal(signal.SIGTERM)
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stderr(said):
-                sweep.main([f"--output={folder / 'out'}", *options, "--", *words])
-        except SystemExit as end:
-            return f"{said.getvalue()}{end.code}\n"
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        return said.getvalue()
+        words = [command, f"--input_file={folder}/part-*"]
+        code, said = called(f"--output={folder / 'out'}", *options, "--", *words)
+        return f"{said}{code}\n" if code else said
 
     with (
         mock.patch.object(sys, "executable", str(python)),
