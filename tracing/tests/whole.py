@@ -174,40 +174,29 @@ def _strace(folder: Path) -> str:
     return "".join([*lines, "\n", f'7 {stamp} read(3</x>, "", 1 <unfinished ...>\n'])
 
 
+# Sampled table -> whose numbers its rows hold.
+_OWNERS: dict[str, list[dict]] = {
+    "cpus": [{"cpu": 0}, {"cpu": 1}],
+    "memory": [{}],
+    "disks": [{"device": "vda"}, {"device": "vdb"}],
+    "networks": [{"device": device, "name_space": f"net:[{k}]"}
+                 for k, device in enumerate(("lo", "eth0", "eth0"), 1)],
+    "gpus": [{"gpu": 0, "name": "A100"}, {"gpu": 1, "name": "A100"}],
+    "threads": [{"pid": 7, "tid": tid, "name": f"t{tid}"} for tid in (7, 17)],
+    "open_files": [{"pid": 7, "fd": 4, "path": "/data/x", "file_class": "other"}],
+}  # fmt: skip
+
+
 def _samples(table: str) -> Iterator[dict]:
-    """Rows of a second each, without the stamps."""
+    """Rows of ten seconds; each number grows, and no two columns or owners alike."""
+    owners = _OWNERS[table]
+    numbers = [name for name in tables.COLUMNS[table] if name not in owners[0]]
     for n in range(10):
-        spent = {"user_ms": 300 * n + n * n, "system_ms": 50 * n}
-        rows: dict[str, list[dict]] = {
-            "cpus": [
-                {"cpu": cpu, **spent, "iowait_ms": 11 * n, "idle_ms": 640 * n + cpu, "steal_ms": n}
-                for cpu in range(2)
-            ],
-            "memory": [
-                {"total_bytes": 8 * 10**9, "page_cache_bytes": 10**9 + n * 10**7,
-                 "dirty_bytes": n * 10**6, "writeback_bytes": 1000 * n}
-            ],
-            "disks": [
-                {"device": name, "num_reads": n, "read_bytes": 4096 * n * k, "written_bytes": 7 * n}
-                for k, name in enumerate(("vda", "vdb"), 1)
-            ],
-            "networks": [
-                {"device": device, "name_space": f"net:[{k}]", "received_bytes": 5 + k * n,
-                 "sent_bytes": 3 * n * k, "received_packets": n, "sent_packets": 2 * n}
-                for k, device in enumerate(("lo", "eth0", "eth0"), 1)
-            ],
-            "gpus": [
-                {"gpu": gpu, "name": "A100", "busy_percent": 30 + n + gpu,
-                 "memory_busy_percent": 5, "memory_used_bytes": 10**9 * (n + 1)}
-                for gpu in range(2)
-            ],
-            "threads": [{"pid": 7, "tid": tid, "name": f"t{tid}", **spent} for tid in (7, 17)],
-            "open_files": [
-                {"pid": 7, "fd": 4, "path": "/data/x", "file_class": "other", "offset_bytes": n}
-            ],
-        }  # fmt: skip
-        for row in rows[table]:
-            yield {"second": n, **row}
+        for k, owner in enumerate(owners, 1):
+            grown = {
+                name: 50 * m + k + n * (7 * m + k) + n * n for m, name in enumerate(numbers, 1)
+            }
+            yield {"monotonic_ns": (1000 + n) * SECOND, **owner, **grown}
 
 
 def _processes() -> Iterator[dict]:
@@ -273,12 +262,8 @@ def write(folder: Path, backend: str) -> Path:
     if backend != "bpftrace":
         alignment = Alignment(pairs)
         tables.write_table(trace, "processes", _processes(), alignment)
-        for table in ("cpus", "memory", "disks", "networks", "gpus", "threads", "open_files"):
-            rows = (
-                {"monotonic_ns": (1000 + row.pop("second")) * SECOND, **row}
-                for row in _samples(table)
-            )
-            tables.write_table(trace, table, rows, alignment)
+        for table in _OWNERS:
+            tables.write_table(trace, table, _samples(table), alignment)
     with mock.patch.object(look, "svg", drawn):
         lines = "\n".join(outputs.write_all(trace, recording))
     (trace / "told.txt").write_text(lines + "\n")
