@@ -1,7 +1,11 @@
-"""The same articles give the same text, and so the same parts, through every door. CPU, seconds."""
+"""The same articles give the same text, and so the same parts, through every door. CPU, seconds.
+
+Of text that the project wraps for the clean-up itself nothing is lost.
+"""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
-from mlperf_bert.data import articles, documents
+from mlperf_bert.data import articles, documents, segmentation, stages, wiki
 from tests.data import doors
 from tests.data.generated_wiki import sentences
 from tests.data.making import clean_up
@@ -288,3 +293,105 @@ def test_what_hugging_face_refuses_is_a_line(tmp_path, hub):
     (tmp_path / "modules" / "huggingface_hub.py").write_text("raise ImportError\n")
     code, line = extract(tmp_path, f"{data}/*.parquet", **environment)
     assert code == 1 and "needs huggingface_hub; pip install huggingface_hub" in line
+
+
+TEXTS = [
+    "It rains. He stays in.\nDr. No left.",
+    "",
+    "  \n ",
+    "“So.” Then\r\ngo on!",
+    "Ünï—end",
+]
+EXPECTED = "\nIt rains.\nHe stays in.\nDr. No left.\n\n“So.” Then\ngo on!\n\nÜnï—end\n\n"
+
+
+def json_lines(texts=TEXTS) -> bytes:
+    return b"".join(json.dumps({"text": text, "id": 1}).encode() + b"\n" for text in texts)
+
+
+def test_documents_give_the_lines_of_stage_3(tmp_path, punkt):
+    (tmp_path / "a.jsonl").write_bytes(json_lines())
+    documents.write_stage_3(f"{tmp_path}/a.jsonl", f"{tmp_path}/a.3", punkt)
+    assert (tmp_path / "a.3").read_text(encoding="utf-8") == EXPECTED
+
+
+def test_articles_of_two_files_stay_apart_in_a_part(tmp_path, punkt):
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(json_lines([f"This is {name[0]}."]))
+        documents.write_stage_3(str(tmp_path / name), str(tmp_path / f"{name}.3"), punkt)
+    joined = "".join(stages.read_text(str(tmp_path / f"{n}.jsonl.3"))[:-1] for n in "ab")
+    assert joined == "\nThis is a.\n\nThis is b.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"text": "a"}\n{"text": \n', "line 2: not JSON"),
+        (b'{"text": "a"}\n\n[1]\n', "line 3: holds no text in 'text'; fix or remove it, or"),
+        (b'{"text": "\xff"}\n', "line 1: not JSON"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, punkt, content, message):
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {message}")):
+        documents.write_stage_3(str(path), f"{path}.3", punkt)
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl", "punkt"}
+
+
+@pytest.mark.parametrize("kept_bytes", [0.5, 0.99])
+def test_a_compressed_file_cut_off_is_damaged_not_short(tmp_path, kept_bytes):
+    content = zstandard.compress(json_lines([f"Text {n}, {n * n}." for n in range(2000)]))
+    path = tmp_path / "cut.jsonl.zst"
+    path.write_bytes(content[: int(kept_bytes * len(content))])
+    with pytest.raises(ValueError, match=r"cut\.jsonl\.zst: damaged behind line .*fetch the file"):
+        list(documents.read_documents(str(path)))
+    path.write_bytes(b"no zstd at all")
+    with pytest.raises(ValueError, match="damaged behind line 0"):
+        list(documents.read_documents(str(path)))
+    with pytest.raises(ValueError, match="no such file"):
+        list(documents.read_documents(str(tmp_path / "absent.jsonl")))
+
+
+OWN_TEXTS = [
+    "Start it with <docker-name> on a host.\nThis follows it. So does this.",
+    '<doc id="1" url="u" title="A title">\nA title\n\nA text.\n\n</doc>',
+    "</doc>",
+    "In a line </doc> and <doc . And <doc>\n\n</doc>\nA last line.",
+    "<DOC>\nIt has < doc >, <  doc, </ doc>, <docs/>, <doc<doc and </doc</doc>.\n</DOC>",
+    "It has\x0ba line\x0cwith\x1cmany\x85other\u2028ends\ufeff. And\r\none\rmore.",
+    "\ufeffIt begins with a mark.\n \x85\n\u2028\nIt ends here.",
+    "<doc",
+]
+
+
+@pytest.mark.parametrize("door", documents.SUFFIXES)
+def test_nothing_is_lost_of_what_a_documents_own_text_has(tmp_path, punkt, door):
+    given = [{"id": "1", "title": "<doc> a\rtitle </doc>", "text": text} for text in OWN_TEXTS]
+    doors.write(tmp_path / "own.jsonl", given)
+    documents.write_stage_3(f"{tmp_path}/own.jsonl", f"{tmp_path}/own.3", punkt)
+    path = doors.write(tmp_path / f"own{door}", given)
+    articles.write_articles(str(path), tmp_path / "own", "text")
+    name = f"{tmp_path}/own/wiki_000000"
+    wiki.write_stage_1(name, f"{name}.1")
+    wiki.write_stage_2(f"{name}.1", f"{name}.2")
+    segmentation.write_stage_3(f"{name}.2", f"{name}.3", punkt)
+    assert Path(f"{name}.3").read_bytes() == Path(tmp_path / "own.3").read_bytes()
+    sentences = Path(f"{name}.3").read_text(encoding="utf-8")
+    assert sentences.split() == " ".join(OWN_TEXTS).split()
+    assert len(sentences.strip().split("\n\n")) == len(OWN_TEXTS)
+
+
+def test_wikiextractors_own_text_keeps_the_quirk_of_its_tags():
+    text = "<doc>\nTitle\n\nIt has <docks>.\nThis is lost.\nThis </doc> too.\nIt ends.\n</doc>\n"
+    assert wiki.drop_tags_and_titles(text) == "\n\nIt ends.\n"
+    assert wiki.apply_rules("<doc of a stage>\nOf </doc> a text.\n") == "Of \r a text.\n"
+
+
+def test_a_nul_in_a_tag_of_ones_own_is_refused_as_any_other(tmp_path):
+    doors.write(tmp_path / "own.jsonl", [{"text": "One.\nTwo <\0doc."}])
+    articles.write_articles(f"{tmp_path}/own.jsonl", tmp_path / "own", "text")
+    name = f"{tmp_path}/own/wiki_000000"
+    wiki.write_stage_1(name, f"{name}.1")
+    with pytest.raises(ValueError, match=r"wiki_000000\.1: a NUL character; remove it \(.*JSON"):
+        wiki.write_stage_2(f"{name}.1", f"{name}.2")

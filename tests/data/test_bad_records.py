@@ -1,10 +1,17 @@
-"""What is wrong with a record, anywhere in a file, is one line; nothing of it is used. CPU."""
+"""What is wrong with a record, anywhere in a file, is one line; nothing of it is used. CPU.
 
+Also of mutated files, which are the same every time.
+"""
+
+import collections
+import faulthandler
 import re
 import struct
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlperf_bert.data import provenance, tfrecord
 from mlperf_bert.input import checked, pipeline
@@ -23,6 +30,7 @@ from tests.data.hostile_records import (
     valid_examples,
     varint,
 )
+from tests.helpers.fuzzing import seeded
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +248,75 @@ def test_files_of_an_evaluation_are_looked_at_counted_and_named_too(readers, tmp
     # The first record is looked at before all else, as the lengths, which are damaged too.
     (tmp_path / "eval-0").write_bytes(spoilt[-1] + spoilt[0][:-1])
     refusal = pytest.raises(tfrecord.BadRecord, match="eval-0: record 0 at byte 0 holds 77 in inp")
-    for given in ((files, evaluation), (evaluation, ())):
-        with refusal, checked.input_of(given[0], LIMITS, eval_files=given[1]):
+    for first, second in ((files, evaluation), (evaluation, ())):
+        with refusal, checked.input_of(first, LIMITS, eval_files=second):
             pytest.fail("batches would be drawn")
+
+
+RECORDS = [serialize(features_of(example)) for example in valid_examples()]
+# Words with which an error says how to go on.
+REMEDIES = (
+    "make it again",
+    "make the file again",
+    "copy or make",
+    "pass --",
+    "give ",
+    "leave out ",
+)
+
+few_bytes = st.binary(min_size=1, max_size=12)
+
+
+@st.composite
+def other_bytes(draw, data: bytes) -> bytes:
+    """Flipped, cut, grown, repeated or replaced."""
+    at = draw(st.integers(0, max(len(data) - 1, 0)))
+    end = draw(st.integers(at, len(data)))
+    kind = draw(st.sampled_from(["flip", "cut", "insert", "remove", "repeat", "garbage"]))
+    if kind == "flip" and data:
+        bit = draw(st.integers(0, 7))
+        return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+    made = {
+        "cut": data[:at],
+        "insert": data[:at] + draw(few_bytes) + data[at:],
+        "remove": data[:at] + data[end:],
+        "repeat": data[:end] + data[at:],
+    }
+    return made.get(kind, draw(st.binary(max_size=80)))
+
+
+@st.composite
+def files(draw) -> bytes:
+    """Some records, most of them valid, and perhaps a damaged file of them."""
+    valid = framed_examples()
+    framed = valid[: draw(st.integers(0, len(valid)))]
+    for _ in range(draw(st.integers(0, 1))):
+        record = draw(other_bytes(draw(st.sampled_from(RECORDS))))
+        framed.insert(draw(st.integers(0, len(framed))), tfrecord.frame(record))
+    data = b"".join(framed)
+    return draw(other_bytes(data)) if draw(st.integers(0, 3)) == 0 else data
+
+
+@pytest.mark.all
+def test_mutated_files_are_taken_or_refused(tmp_path):
+    readers, ends = Readers(tmp_path), collections.Counter()
+
+    @seeded(100)
+    @given(files())
+    def run(data):
+        readers.path.write_bytes(data)
+        for reader in READERS:
+            readers.picked.write_bytes(b"as it was")
+            faulthandler.dump_traceback_later(120, exit=True)
+            said = readers.refusal(reader)
+            faulthandler.cancel_dump_traceback_later()
+            ends[reader, "taken" if said is None else "refused"] += 1
+            left = {path.name for path in tmp_path.iterdir()} - {provenance.NAME}
+            assert left == {"part", "picked"}
+            if said is not None:
+                assert readers.picked.read_bytes() == b"as it was"
+                assert str(readers.path) in said and len(said.splitlines()) == 1, said
+                assert said.isprintable() and any(words in said for words in REMEDIES), said
+
+    run()
+    assert min(ends[reader, end] for reader in READERS for end in ("taken", "refused")) > 10

@@ -76,6 +76,10 @@ def file_of(path, name, algorithm, **known) -> provenance.File:
     return provenance.File(path=name, bytes=len(content), digest=digest, **known)
 
 
+def contents(folder) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in visible(folder)}
+
+
 def rewrite(path, content: bytes, *, seconds: int) -> None:
     """Changes a file so many seconds after now, or before."""
     path.write_bytes(content)
@@ -376,25 +380,40 @@ def test_killed_at_any_moment_a_rerun_ends_as_an_undisturbed_run(tmp_path):
         num_killed += process.poll() is None
         process.kill()
         process.wait()
-        if rng.random() < 0.5 and (tmp_path / "out").is_dir():
-            _lose_some_parts(rng, tmp_path / "out")
+        if rng.random() < 0.5:  # so that later runs have work left to be killed in
+            for path in sorted((tmp_path / "out").glob("part-*")):
+                if rng.random() < 0.7:
+                    path.unlink()
     assert num_killed >= 5
     run(tmp_path, check=True)
-    calm, out = tmp_path / "calm", tmp_path / "out"
-    assert (out / provenance.NAME).read_bytes() == (calm / provenance.NAME).read_bytes()
-    assert visible(out) == visible(calm)
-    for name in parts_of(tmp_path):
-        assert (out / name).read_bytes() == (calm / name).read_bytes()
-
-
-def _lose_some_parts(rng: random.Random, folder: Path) -> None:
-    """So that later runs have work left to be killed in."""
-    for path in sorted(folder.glob("part-*")):
-        if rng.random() < 0.7:
-            path.unlink()
+    assert contents(tmp_path / "out") == contents(tmp_path / "calm")
 
 
 @pytest.mark.parametrize("script", ["create_pretraining_data", "pick_eval_samples"])
 def test_the_scripts_are_also_where_the_reference_keeps_them(tmp_path, script):
     done = clean_up(f"{script}.py", "--help", folder=tmp_path)
     assert "--max_predictions_per_seq" in done.stdout and not done.stderr
+
+
+DIRECT = "--runner=DirectRunner"
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("options", [DIRECT, f"{DIRECT} --direct_num_workers=2"])
+def test_the_direct_runner_of_beam_makes_the_same_bytes(work, options):
+    run(work, output_dir=work / "pool", check=True)
+    done = run(work, beam_options=options, check=True)
+    assert "3 parts made" in done.stdout
+    assert contents(work / "out") == contents(work / "pool")
+    (work / "out" / "part-1").unlink()
+    assert "1 parts made" in run(work, beam_options=options).stdout
+    assert contents(work / "out") == contents(work / "pool")
+
+
+@pytest.mark.all
+def test_a_failed_part_of_beam_is_one_line_and_the_others_are_kept(work):
+    (work / "part-1").write_bytes(b"good\n\xff\n")
+    message = fails(run(work, beam_options=DIRECT))
+    assert "1 of 3 parts failed" in message and f"{work}/part-1: byte 5 is not UTF-8" in message
+    assert set(parts_of(work)) == {"part-0", "part-2"}
+    assert visible(work / "out") == {"part-0", "part-2", "provenance.json"}

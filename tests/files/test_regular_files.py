@@ -1,4 +1,7 @@
-"""What is not a regular file is neither read nor replaced; files appear whole or not at all."""
+"""What is not a regular file is neither read nor replaced; files and folders appear whole or not.
+
+And JSON of others is taken, or refused in one line.
+"""
 
 import errno
 import os
@@ -9,9 +12,9 @@ import pytest
 
 from mlperf_bert.data import provenance, punkt, segmentation, sentences, vocabulary
 from mlperf_bert.data.documents import read_documents
-from mlperf_bert.files import paths
+from mlperf_bert.files import folders, json_text, paths
 from mlperf_bert.files.paths import require_regular_file
-from mlperf_bert.files.whole import require_apart, write_whole, written_beside
+from mlperf_bert.files.whole import partial, require_apart, write_whole, written_beside
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import convergence, logs
 from mlperf_bert.model.config import BertConfig
@@ -174,3 +177,60 @@ def test_what_is_read_is_collected(tmp_path):
     paths.read_bytes(tmp_path / "a")
     assert inner == {str(tmp_path / name) for name in "ab"}
     assert outer == {str(tmp_path / name) for name in "abc"}
+
+
+def test_a_folder_appears_with_all_that_is_in_it(tmp_path):
+    with folders.written_beside(tmp_path / "new") as folder:
+        (folder / "a").write_text("1")
+        assert not (tmp_path / "new").exists()
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [
+        "new", "new/a"
+    ]  # fmt: skip
+
+
+def test_a_failure_leaves_nothing(tmp_path):
+    with pytest.raises(KeyError), folders.written_beside(tmp_path / "new") as folder:
+        (folder / "a").write_text("1")
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_has_left_is_not_part_of_it(tmp_path):
+    left = partial(tmp_path / "new")
+    left.mkdir()
+    (left / "old").write_text("half")
+    with folders.written_beside(tmp_path / "new") as folder:
+        (folder / "a").write_text("1")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a"] and not left.exists()
+
+
+REFUSED = {
+    b"": r"not JSON \(Expecting value",
+    b"{]": r"not JSON \(",
+    b"\xff": r"not JSON \(",
+    b"[" * 100_000: r"not JSON \(nested too deeply\)",
+    b'{"a":' * 100_000: r"not JSON \(nested too deeply\)",
+    b'{"a": 1' + b"0" * 5000 + b"}": r"not JSON \(Exceeds the limit",
+    b"null": "expected a JSON object, got NoneType",
+    b"[1]": "expected a JSON object, got list",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: repr(text[:20]))
+def test_refused(text, tmp_path):
+    (tmp_path / "x.json").write_bytes(text)
+    with pytest.raises(ValueError, match=f"^{REFUSED[text]}") as error:
+        json_text.parse_object(text)
+    assert len(str(error.value).splitlines()) == 1
+    with pytest.raises(ValueError, match=f"/x.json: {REFUSED[text]}"):
+        json_text.read_object(tmp_path / "x.json")
+
+
+def test_taken(tmp_path):
+    text = '{"a": "é \\ud83d\\ude00", "b": [{"a": 1}, {"a": 2}]}'
+    expected = {"a": "é \U0001f600", "b": [{"a": 1}, {"a": 2}]}
+    assert json_text.parse_object(text) == json_text.parse_object(text.encode()) == expected
+    (tmp_path / "x.json").write_text(text)
+    assert json_text.read_object(tmp_path / "x.json") == expected
+    (tmp_path / "x.json").write_text(text, encoding="utf-8-sig")
+    assert json_text.read_object(tmp_path / "x.json") == expected
