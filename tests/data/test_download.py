@@ -1,4 +1,4 @@
-"""The published files, fetched from a loopback server that misbehaves in every way, and unpacked."""
+"""The published files, fetched from a loopback server that misbehaves, and unpacked."""
 
 import bz2
 import gzip
