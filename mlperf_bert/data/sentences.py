@@ -102,10 +102,12 @@ def read_documents(
         stages.require_sentences(text := text_of(path), path)
         # Bytes: one hieroglyph makes a text four times as large in memory.
         texts.append(text.encode())
+        # A last line without an end is one too, and no blank line comes between two files.
+        texts.append(b"" if text[-1:] in ("", "\n") else b"\n")
         del text
         if progress:
             progress.advance(1)
-    content = b"\n".join(texts)
+    content = b"".join(texts)
     texts.clear()
     if progress and re.search(rb"\S", content):  # what is blank is refused in one line
         progress.line(f"read {len(content):,} bytes; tokenizing")

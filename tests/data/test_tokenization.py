@@ -99,10 +99,11 @@ def test_sentences_are_the_lines_that_the_tokenizer_takes(vocab_file, tmp_path, 
             expected.append([])
         elif ids := tokenizer.tokenize(line):
             expected[-1].append(ids)
-    for number, part in enumerate((lines[:700], lines[700:])):  # a document goes on in the second
-        (tmp_path / str(number)).write_text("\n".join(part), newline="")
-    assert lines[699].strip() and lines[700].strip()
-    found = read_documents([str(tmp_path / "0"), str(tmp_path / "1")], tokenizer)
+    assert all(lines[at].strip() for at in (699, 700, 1399, 1400))
+    parts = ("\n".join(lines[:700]), "\n".join([*lines[700:1400], ""]), "", "\n".join(lines[1400:]))
+    for number, part in enumerate(parts):  # a document goes on in the next
+        (tmp_path / str(number)).write_text(part, newline="")
+    found = read_documents([str(tmp_path / str(number)) for number in range(4)], tokenizer)
     assert [[s.tolist() for s in d] for d in found] == list(filter(None, expected))
 
 
