@@ -8,7 +8,7 @@ on are Beam's own options. Needs the extra `beam`.
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -46,7 +46,7 @@ def make_parts(
             pipeline
             | "parts" >> beam.Create(sorted(inputs.items()))
             | "spread" >> beam.Reshuffle()
-            | "make" >> beam.ParDo(_MakePart(folder, tokenizer, config))
+            | "make" >> beam.Map(_made, folder, tokenizer, config)
             | "gather" >> beam.combiners.ToList()
             | "outcome" >> beam.Map(_write_json, folder / _OUTCOME)
         )
@@ -57,17 +57,14 @@ def make_parts(
         yield name, result if isinstance(result, str) else (File(**result[0]), File(**result[1]))
 
 
-class _MakePart(beam.DoFn):
+def _made(
+    element: tuple[str, str], folder: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
+) -> tuple[str, list[dict] | str]:
     """(name, input path) -> (name, text and part as dicts, or why it failed)."""
-
-    def __init__(self, folder: paths.Location, tokenizer: Tokenizer, config: DatasetConfig):
-        self._folder, self._tokenizer, self._config = folder, tokenizer, config
-
-    def process(self, element: tuple[str, str]) -> Iterator[tuple[str, list[dict] | str]]:
-        name, path = element
-        # A failure is not left to Beam, which would end the pipeline: the other parts are kept.
-        result = made_or_why(path, self._folder / name, self._tokenizer, self._config)
-        yield name, result if isinstance(result, str) else list(map(dataclasses.asdict, result))
+    name, path = element
+    # A failure is not left to Beam, which would end the pipeline: the other parts are kept.
+    result = made_or_why(path, folder / name, tokenizer, config)
+    return name, result if isinstance(result, str) else list(map(dataclasses.asdict, result))
 
 
 def _write_json(content: object, path: paths.Location) -> None:
