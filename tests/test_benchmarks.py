@@ -90,8 +90,8 @@ def test_only_the_stages_that_are_named_run(tmp_path):
 
 def test_the_stages_are_in_the_order_of_their_worth(tmp_path):
     given = argparse.Namespace(data=tmp_path, output=tmp_path)
-    listed = [(name, most) for name, most, _ in on_a_card.stages(given, on_a_card.LARGE, [])]
-    assert listed == [
+    stages = list(on_a_card.stages(given, on_a_card.LARGE, []))
+    assert [(name, most) for name, most, _ in stages] == [
         ("large_56", 150),
         ("large_56, alone", 100),
         ("large_56, resumed", 100),
@@ -99,6 +99,9 @@ def test_the_stages_are_in_the_order_of_their_worth(tmp_path):
         ("large_112_packed", 260),
         ("large_112_packed, alone", 100),
     ]
+    # The first is stopped after 40 steps of 56, to be resumed.
+    how = [stage.keywords for _, _, stage in stages]
+    assert how == [{"stop_at": "after 2,240 sam", "expected": 75}, {}, {}, {}, {}, {}]
 
 
 @pytest.fixture

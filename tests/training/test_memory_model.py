@@ -123,14 +123,15 @@ def test_the_smallest_change_comes_first(config):
 
 
 def test_a_measurement_is_kept_in_a_new_folder_and_not_repeated(tmp_path, monkeypatch):
-    words = ["--batch_sizes=1", "--precisions=bfloat16", "--recompute=none"]
+    words = ["--batch_sizes", "1", "2", "--precisions=bfloat16", "--recompute=none"]
     monkeypatch.setattr("sys.argv", ["memory", f"--output={tmp_path}/new/memory", *words])
     asked, answer = [], {"peak_bytes": 2**30, "seconds": 1.0}
     monkeypatch.setattr(measuring, "in_a_process", lambda *given: asked.append(given) or answer)
     measuring.main()
     measuring.main()
-    [kept] = reports.stored(tmp_path / "new" / "memory.jsonl")
-    assert len(asked) == 1 and answer.items() <= kept.items()
+    kept = reports.stored(tmp_path / "new" / "memory.jsonl")
+    assert len(asked) == 2 and [row["train_batch_size"] for row in kept] == [1, 2]
+    assert all(answer.items() <= row.items() for row in kept)
 
 
 @pytest.mark.soak
