@@ -47,26 +47,24 @@ def read_own(path: str) -> list[Entry]:
     """
     place = paths.location(path)
     with paths.failures_named(place):
-        org_dirs = [place] if (place / "results").is_dir() else []
-        if (place / CAMPAIGN_RECORD).exists():
+        is_campaign = (place / CAMPAIGN_RECORD).exists()
+        org_dirs = [place]
+        if is_campaign:
             org_dirs = sorted(results.parent for results in place.glob("submission/*/results"))
             org_dirs = [path for path in org_dirs if path.name[0] != "."]  # its writer died
-            if not org_dirs:
-                raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
-        folders = [
-            (org_dir, folder.parent)
+        rows = [
+            entry_of(_judged(folder.parent), org=paths.resolve(org_dir).name)
             for org_dir in org_dirs
             for folder in sorted((org_dir / "results").glob("*/bert"))
             if result_files(folder)
         ]
-        if org_dirs and not folders:
+        if rows:
+            return rows
+        if is_campaign:
+            raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
+        if (place / "results").is_dir():
             raise ValueError(f"{place}: no results/SYSTEM/bert/result_*.txt; put the logs there")
-        if not folders:
-            return [_of_run(place)]
-        return [
-            entry_of(_judged(folder), org=paths.resolve(org_dir).name)
-            for org_dir, folder in folders
-        ]
+        return [_of_run(place)]
 
 
 def _judged(folder: paths.Location) -> System:

@@ -4,8 +4,7 @@ Bokeh's own code goes into the page; what reacts to the filters is JavaScript in
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from bokeh.document import Document
@@ -77,21 +76,12 @@ _COLUMNS = (
 _SHORT = "return tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e3 ? `${tick / 1e3}k` : `${tick}`"
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What goes into the page."""
+def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> dict[str, object]:
+    """Draw all that reacts: filters, table and plots.
 
-    library: str
-    """Bokeh's own code, in script tags."""
-    script: str
-    places: Mapping[str, str]
-    """Name of a plot, a filter or the table -> the element that it will fill."""
-    colors: Mapping[str, str]
-    """Family of accelerators -> its colour in all plots."""
-
-
-def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> Drawn:
-    """Draw all that reacts: filters, table and plots."""
+    Returns: library and script, in script tags; places, by name the elements that plots, filters
+    and table will fill; colors, by family of accelerators.
+    """
     own = [standing.own for standing in standings]
     everything = [*own, *entries]  # one's own first: the table begins with them
     colors = _colors(everything)
@@ -142,7 +132,11 @@ def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> Drawn:
         document.add_root(model)
     # As the filters stand at first: closed results, with a line through the fastest.
     document.js_on_event("document_ready", apply, show)
-    return Drawn(_library(), *components(shown), colors)
+    # Bokeh's own code stands in the page, which loads nothing from elsewhere.
+    code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
+    library = Resources(mode="inline", components=code, log_level="error").render_js()
+    script, places = components(shown)
+    return {"library": library, "script": script, "places": places, "colors": colors}
 
 
 def _chosen(standings: Sequence[Standing], everything: Sequence[Entry]) -> list[int]:
@@ -151,12 +145,6 @@ def _chosen(standings: Sequence[Standing], everything: Sequence[Entry]) -> list[
     num_each = max(_MOST_CURVES // max(len(standings), 1), 1)
     neighbours = {other.name for standing in standings for other in standing.neighbours[:num_each]}
     return [place for place, entry in enumerate(everything) if entry.name in neighbours]
-
-
-def _library() -> str:
-    """Bokeh's own script, inline: the page loads nothing from elsewhere."""
-    code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
-    return Resources(mode="inline", components=code, log_level="error").render_js()
 
 
 def _colors(entries: Sequence[Entry]) -> dict[str, str]:
