@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from mlperf_bert.files import json_text
 from mlperf_bert.files.whole import require_writable, written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.logs import (
@@ -41,9 +42,10 @@ from mlperf_bert.mlperf.logs import (
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.official import check_rcp
-from mlperf_bert.submission.plan import description_path, result_files
+from mlperf_bert.submission.plan import result_files
 from mlperf_bert.submission.power import measured_watts
 from mlperf_bert.submission.run_logs import require_free
+from mlperf_bert.submission.system import read_description
 from mlperf_bert.submission.verdict import System, olympic_mean
 from mlperf_results.published import (
     COPIES,
@@ -55,6 +57,7 @@ from mlperf_results.published import (
     with_twins,
 )
 
+_REMEDY = "check it out again"
 _STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
 
 
@@ -280,14 +283,17 @@ def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
             runs.append(_read_log(log))
         except ValueError as error:
             failures.append(str(error).replace(f"{folder}{os.sep}", ""))
-    description = _object(description_path(org_dir, name))
+    description = read_description(folder.parent)
+    scaling = json_text.read_record(
+        folder / "scaling.json", lambda content: content.get("scaling_factor"), remedy=_REMEDY
+    )
     entry = entry_of(
         System(name=name, runs=tuple(without_plans(runs)), description=description),
         round=round,
         org=org_dir.name,
         num_failed_logs=len(failures),
         num_missing_logs=num_logs - len(runs) - len(failures),
-        scaling=_object(folder / "scaling.json").get("scaling_factor"),
+        scaling=scaling,
         notes=failures,
     )
     # In the open division nothing has to converge as the reference does.
@@ -310,19 +316,6 @@ def _read_log(log: Path) -> RunResult:
         copy = Path(folder, log.name)
         copy.write_bytes(numbers)
         return replace(read_run(copy), path=log)
-
-
-def _object(path: Path) -> dict:
-    """Return the object of a JSON file; nothing without the file.
-
-    Some submitters' begin with a byte order mark or have a key twice, which json_text refuses.
-    """
-    if not path.exists():
-        return {}
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8-sig")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: not JSON ({error}); check it out again") from error
 
 
 def _git(folder: Path, *arguments: str) -> str:

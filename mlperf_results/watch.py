@@ -27,7 +27,7 @@ from mlperf_bert.mlperf.rules import (
     TARGET_MASKED_LM_ACCURACY,
     is_bert_large,
 )
-from mlperf_bert.options import words_with_home
+from mlperf_bert.options import duration, words_with_home
 from mlperf_bert.programs.config import LOSSES
 from mlperf_bert.submission.run_logs import require_free, runs_so_far, work_of
 from mlperf_bert.training.loop import OVER, Trained
@@ -91,7 +91,8 @@ class Watched:
             expected = others.forecast(samples, self.best)
             words += f"; {others.target:.3f} expected after {_samples(expected)}"
             if samples_per_second:
-                words += f", in {_duration((expected[1] - samples) / samples_per_second)}"
+                seconds = (expected[1] - samples) / samples_per_second
+                words += f", in {duration(max(round(seconds), 1))}"
         return side, words
 
     def _causes(self, accuracy: float) -> str:
@@ -125,14 +126,6 @@ def _samples(expected: tuple[float, float, float]) -> str:
     if median < 1e6:
         return f"{median:,.0f} samples ({least:,.0f} to {most:,.0f})"
     return f"{median / 1e6:.2f} million samples ({least / 1e6:.2f} to {most / 1e6:.2f})"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{max(seconds, 0):.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"
 
 
 @dataclass(eq=False, kw_only=True)

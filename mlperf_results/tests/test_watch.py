@@ -190,9 +190,9 @@ def test_the_example_of_the_page_is_what_the_command_prints_of_the_log(shared, c
 
 @pytest.mark.parametrize(
     ("rate", "words"),
-    [(1e4, "in 69 s"), (1e3, "in 11 minutes"), (1e2, "in 1.9 hours"), (None, "(1.08 to 1.29)")],
+    [(1e4, "in 1m9s"), (1e3, "in 11m26s"), (1e2, "in 1h54m17s"), (None, "(1.08 to 1.29)")],
 )
-def test_the_time_that_is_left_is_told_in_the_unit_that_fits(others, rate, words):
+def test_the_time_that_is_left_is_told_as_a_time_budget_is_given(others, rate, words):
     run = watch.Watched(reference=others, hyperparameters={})
     _, said = run.evaluated(5e5, 0.48, rate)
     assert said.endswith(words)
@@ -238,7 +238,7 @@ def test_a_run_that_goes_on_is_judged_by_its_own_steps_alone(others, monkeypatch
     watcher.at(Trained(before=400, step=500, figures=figures, seconds=1.0))
     assert "not loaded" not in watcher.evaluated(500, evaluation(0.1))
     # 10,000 samples a second, and four sevenths of 1.2 million are left.
-    assert watcher.evaluated(500, evaluation(0.48)).endswith(", in 69 s")
+    assert watcher.evaluated(500, evaluation(0.48)).endswith(", in 1m9s")
 
 
 def config(tmp_path, model, **changes):
