@@ -132,11 +132,8 @@ def draw(standings: Sequence[Standing], entries: Sequence[Entry]) -> dict[str, o
         document.add_root(model)
     # As the filters stand at first: closed results, with a line through the fastest.
     document.js_on_event("document_ready", apply, show)
-    # Bokeh's own code stands in the page, which loads nothing from elsewhere.
-    code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
-    library = Resources(mode="inline", components=code, log_level="error").render_js()
     script, places = components(shown)
-    return {"library": library, "script": script, "places": places, "colors": colors}
+    return {"library": _library(), "script": script, "places": places, "colors": colors}
 
 
 def _chosen(standings: Sequence[Standing], everything: Sequence[Entry]) -> list[int]:
@@ -145,6 +142,12 @@ def _chosen(standings: Sequence[Standing], everything: Sequence[Entry]) -> list[
     num_each = max(_MOST_CURVES // max(len(standings), 1), 1)
     neighbours = {other.name for standing in standings for other in standing.neighbours[:num_each]}
     return [place for place, entry in enumerate(everything) if entry.name in neighbours]
+
+
+def _library() -> str:
+    # Inline: the page loads nothing from elsewhere.
+    code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
+    return Resources(mode="inline", components=code, log_level="error").render_js()
 
 
 def _colors(entries: Sequence[Entry]) -> dict[str, str]:
