@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import jax
 import numpy as np
 import tensorflow as tf
 
@@ -28,7 +29,7 @@ from mlperf_bert.input import checked, packing, pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.options import option
 from mlperf_bert.portable import flop
-from mlperf_bert.programs import program, stablehlo
+from mlperf_bert.programs import jax_step, program
 from mlperf_bert.programs.config import LOSSES, Compilation
 from mlperf_bert.programs.steps import Evaluator, Trainer
 from mlperf_bert.training import build
@@ -39,7 +40,6 @@ TRAINING, EVALUATION = "training", "evaluation"
 GRADIENTS, UPDATE = "gradients", "update"
 _FORMAT = 2
 _LICENCE = "Apache-2.0, as the project that exported it; the weights have that of their checkpoint"
-_GIVEN = (program.BATCH, program.SEED, program.COUNT, program.GRADIENT)
 # What results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
 _EXPORT = Compilation(passes=True, step=False, by_others=True, reason="its user compiles it")
@@ -65,10 +65,9 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     """Exports the programs of a run into a new folder; returns what it holds, in one line.
 
     Raises:
-      ValueError: the run has several replicas, goes by the clock or computes nothing, the folder is
-        there already, or jax is not installed.
+      ValueError: the run has several replicas, goes by the clock or computes nothing, or the folder
+        is there already.
     """
-    stablehlo.require_jax()
     _require_exportable(setup)
     seed = setup.config.seed or 0
     output = paths.location(output_dir)
@@ -93,7 +92,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         if stored := setup.initial_checkpoint:
             reading.load_initial_weights(trainer.variables_to_train, stored)
             weights = program.weights_of(trainer.variables_to_train)
-            np.savez(folder / WEIGHTS, **{value.name: v.numpy() for v, value in weights})
+            np.savez(folder / WEIGHTS, **{value["name"]: v.numpy() for v, value in weights})
         elif wanted.num_recorded_steps:
             _draw_weights(setup, trainer, seed)
         # TensorFlow has no kernels; its losses are as far from the program's as bfloat16 rounds.
@@ -180,7 +179,7 @@ def _write_programs(
     shapes = pipeline.synthetic_batches(
         config.shape, batch_size=config.train_batch_size, pack_sequences=config.pack_sequences
     )
-    steps: list[tuple[str, str, Callable[[], program.Program]]] = []
+    steps: list[tuple[str, str, Callable[[], jax_step.Part]]] = []
     for rows, batch in zip(row_counts, shapes):
         after = "" if rows is None else f"-{rows}"
         steps.append((TRAINING, f"step{after}", partial(program.of_training, trainer, batch)))
@@ -193,27 +192,24 @@ def _write_programs(
         batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
         step = partial(program.of_evaluation, evaluator, batch)
         steps.append((EVALUATION, EVALUATION, step))
-    import jax
-
-    from mlperf_bert.programs import jax_step
-
     with Progress(total=len(steps), unit="programs", description="export") as progress:
         for kind, name, make in steps:
-            entry = _write_program(setup, folder, kind, name, make())
+            part = make()
+            entry = _write_program(setup, folder, kind, name, part)
             # As XLA counts before it optimizes the program; here it knows no kernels.
             if kind in (TRAINING, EVALUATION) and not entry["calls"]:
-                part = jax_step.Part((folder / entry["file"]).read_bytes(), entry)
                 entry |= jax_step.xla_cost(jax_step.lowered([part], jax.devices()[:1]))
             yield entry
             progress.advance(1)
 
 
-def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: program.Program) -> dict:
+def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: jax_step.Part) -> dict:
     file = f"{name}.stablehlo"
     (folder / file).write_bytes(made.content)
-    entry: dict = {"file": file, "kind": kind, "stablehlo_version": made.stablehlo_version}
+    entry: dict = {"file": file, "kind": kind}
     if kind != UPDATE:  # it takes a batch: its size, and the FLOP of its products by formula
-        config, shapes = setup.config, {value.name: value.shape for value in made.inputs}
+        config = setup.config
+        shapes = {value["name"]: value["shape"] for value in made.entry["inputs"]}
         evaluates = kind == EVALUATION
         num_rows, num_tokens = shapes["input_ids"]
         num_predictions = shapes["masked_lm_positions"][1]
@@ -221,16 +217,16 @@ def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: progr
         of_products = flop.of_forward_pass if evaluates else flop.of_training_step
         entry["num_examples"] = config.eval_batch_size if evaluates else config.train_batch_size
         entry |= sizes | {"flop": of_products(setup.bert_config, **sizes)}
-    state_bytes = sum(value.num_bytes for value in made.inputs if value.role not in _GIVEN)
-    return entry | {"state_bytes": state_bytes} | made.entry()
+    state_bytes = jax_step.num_bytes(jax_step.state_inputs([made]))
+    return entry | {"state_bytes": state_bytes} | made.entry
 
 
 def _draw_weights(setup: Setup, trainer: Trainer, seed: int) -> None:
     """As run_step.py draws them; numpy keeps the numbers of RandomState the same for ever."""
     for variable, value in program.weights_of(trainer.variables_to_train):
-        if value.initial == "normal":
-            random = np.random.RandomState([seed, zlib.crc32(value.name.encode())])
-            normal = random.standard_normal(value.shape)
+        if value["initial"] == "normal":
+            random = np.random.RandomState([seed, zlib.crc32(value["name"].encode())])
+            normal = random.standard_normal(value["shape"])
             variable.assign(np.clip(normal, -2, 2) * setup.bert_config.initializer_range)
 
 

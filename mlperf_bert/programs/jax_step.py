@@ -4,6 +4,7 @@ Needs jax and numpy alone: an exported folder has a copy, beside run_step.py and
 """
 
 import dataclasses
+import math
 import os
 import re
 import warnings
@@ -37,8 +38,19 @@ class Part(NamedTuple):
 
     content: bytes
     """StableHLO, serialized."""
-    entry: Mapping[str, Any]
+    entry: dict[str, Any]
     """What signature.json says of it: inputs, outputs, calls; of gradients num_examples too."""
+
+
+def state_inputs(parts: Sequence[Part]) -> dict[str, dict]:
+    """What a step is given beside a batch, by name; its halves have some of it in common."""
+    inputs = [value for part in parts for value in part.entry["inputs"]]
+    return {value["name"]: value for value in inputs if value["role"] not in GIVEN}
+
+
+def num_bytes(values: Mapping[str, dict]) -> int:
+    """What inputs or outputs take in memory."""
+    return sum(math.prod(v["shape"]) * np.dtype(v["dtype"]).itemsize for v in values.values())
 
 
 def function(part: Part, platform: str | None = None) -> Callable[[dict], tuple[list, dict]]:
@@ -62,12 +74,16 @@ def function(part: Part, platform: str | None = None) -> Callable[[dict], tuple[
     return by_name
 
 
-def one_device(part: Part, platform: str | None = None) -> Callable:
-    """A whole step or evaluation: (state, batch) -> (losses or totals, the new state if any)."""
+def one_device(part: Part, platform: str | None = None, *, of: int = 1) -> Callable:
+    """A whole step or evaluation: (state, batch) -> (losses or totals, the new state if any).
+
+    `of` several devices each evaluates its share of the batch, and the totals are added up.
+    """
     program = function(part, platform)
 
     def step(state: State, batch: Batch) -> tuple:
         (results,), changed = program({**state, **batch})
+        results = results if of == 1 else jax.lax.psum(results, EACH)
         return results, state | changed if changed else {}
 
     return step
@@ -95,17 +111,6 @@ def many_devices(
         names = [v["name"] for v in gradients.entry["outputs"][1:]]
         _, changed = change(state | dict(zip(names, reduced)))
         return (all_sum if is_global else all_mean)(losses), state | changed
-
-    return step
-
-
-def _evaluation_of_many(part: Part, platform: str | None) -> Callable:
-    """The part of one of several devices in an evaluation: totals are added up."""
-    own = one_device(part, platform)
-
-    def step(state: State, batch: Batch) -> tuple:
-        totals, changed = own(state, batch)
-        return jax.lax.psum(totals, EACH), changed
 
     return step
 
@@ -148,10 +153,8 @@ def lowered(
     first, *rest = parts
     if rest:
         step = many_devices(first, *rest, normalization=normalization, platform=platform)
-    elif mesh.size == 1:
-        step = one_device(first, platform)
     else:
-        step = _evaluation_of_many(first, platform)
+        step = one_device(first, platform, of=mesh.size)
     if mesh.size > 1:
         every, each = PartitionSpec(), PartitionSpec(EACH)
         step = jax.shard_map(
@@ -159,9 +162,8 @@ def lowered(
         )
     inputs = [value for part in parts for value in part.entry["inputs"]]
     state = {
-        v["name"]: jax.ShapeDtypeStruct(v["shape"], v["dtype"], sharding=replicated(mesh))
-        for v in inputs
-        if v["role"] not in GIVEN
+        name: jax.ShapeDtypeStruct(v["shape"], v["dtype"], sharding=replicated(mesh))
+        for name, v in state_inputs(parts).items()
     }
     batch = {
         v["name"]: jax.ShapeDtypeStruct(

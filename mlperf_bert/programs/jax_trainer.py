@@ -9,9 +9,9 @@ Shapes: D=devices of all processes, B=batch of one of them, S=sequence.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -29,7 +29,7 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.programs import jax_step, program
 from mlperf_bert.programs.jax_step import Part
-from mlperf_bert.programs.program import EXAMPLE_WEIGHTS, Program, Value
+from mlperf_bert.programs.program import EXAMPLE_WEIGHTS
 from mlperf_bert.programs.steps import Evaluator, Trainer
 
 _Arrays = dict[str, jax.Array]
@@ -49,8 +49,8 @@ class JaxTrainer:
         self._trainer, self.mesh, self._described = trainer, mesh, described
         self._num_local = len(mesh.local_devices)
         self._compiled: dict[int, jax.stages.Compiled] = {}
-        self._variables = {value.name: each for each, value in program.state_of(trainer)}
-        self._initial: dict[str, tf.Variable | np.ndarray] = {}
+        self._variables = {value["name"]: each for each, value in program.state_of(trainer)}
+        self._initial: dict[str, tf.Variable | tf.Tensor] = {}
         self._calls: list[str] = []
         self.state_bytes = 0
         """What the state takes on each device; known once a step is lowered."""
@@ -66,10 +66,7 @@ class JaxTrainer:
 
     def put_state(self) -> None:
         """Takes weights, slots, accumulators and counters from TensorFlow's variables."""
-        self._state = {
-            name: _put(each.numpy() if isinstance(each, tf.Variable) else each, self.mesh)
-            for name, each in self._initial.items()
-        }
+        self._state = {name: _put(each, self.mesh) for name, each in self._initial.items()}
 
     def fetch_state(self) -> None:
         """Brings them back to TensorFlow's variables; waits for the devices."""
@@ -118,7 +115,7 @@ class JaxTrainer:
             return batch
         rows = len(batch["input_ids"])
         # The one place within a call that waits for the devices: they say what the others have.
-        missing = int(np.max(multihost_utils.process_allgather(np.array(rows)))) - rows
+        missing = int(self.gathered([rows]).max()) - rows
         return {
             name: np.pad(each, [(0, missing), *[(0, 0)] * (each.ndim - 1)])
             for name, each in batch.items()
@@ -146,9 +143,9 @@ class JaxTrainer:
             {name: tf.repeat(value, self._num_local, axis=0) for name, value in batch.items()}
             for batch in each_shape
         ]
+        # Before the steps: they wait for all devices, and so for all connections of this too.
+        self.gathered([0.0])
         self.train(iter(together), tf.constant(len(together)))
-        self.any_process(False)
-        self.of_chief([0.0])
         for variable, value in kept:
             variable.assign(value)
         self.step.assign(0)
@@ -172,10 +169,12 @@ class JaxTrainer:
             ThreadPoolExecutor(os.cpu_count()) as pool,
             Progress(total=len(batches), unit="programs", description="compiling") as progress,
         ):
-            compiling = {rows: pool.submit(step.compile) for rows, step in self.lowered(batches)}
+            compiling = {
+                rows: pool.submit(_compiled, step, self._calls)
+                for rows, step in self.lowered(batches)
+            }
             for rows, future in compiling.items():
-                with _kernels_explained(self._calls):
-                    self._compiled[rows] = future.result()
+                self._compiled[rows] = future.result()
                 progress.advance(1)
         return max(map(jax_step.needed_bytes, self._compiled.values()))
 
@@ -187,41 +186,34 @@ class JaxTrainer:
         stats = [device.memory_stats() or {} for device in self.mesh.local_devices]
         if not all("bytes_limit" in each for each in stats):  # a CPU has none
             return None
-        least = np.array(min(each["bytes_limit"] for each in stats))
-        if jax.process_count() > 1:
-            least = multihost_utils.process_allgather(least)
-        return int(least.min())
+        return int(self.gathered([min(each["bytes_limit"] for each in stats)]).min())
 
     def lowered(
         self, batches: Sequence[dict[str, tf.Tensor]]
     ) -> Iterator[tuple[int, jax.stages.Lowered]]:
         """The steps that are compiled for batches of one device, each with its number of rows."""
-        num_examples = self._trainer.batch_size / self.mesh.size
-        devices = [*self.mesh.devices.flat]
-        for batch, programs in zip(batches, self._exported(batches)):
-            state = _state_of(programs)
-            self.state_bytes = sum(value.num_bytes for value in state)
-            self._calls = [call for each in programs for call in each.calls]
+        export = partial(_exported, self._described)
+        halves: list[Part] = []  # the second, which takes no batch
+        for batch in batches:
+            if self.mesh.size == 1:
+                parts = [export(program.of_training, self._trainer, batch)]
+            else:
+                halves = halves or [export(program.of_update, self._trainer)]
+                parts = [export(program.of_gradients, self._trainer, batch), *halves]
+            parts[0].entry["num_examples"] = self._trainer.batch_size / self.mesh.size
+            state = jax_step.state_inputs(parts)
+            self.state_bytes = jax_step.num_bytes(state)
+            self._calls = [call for part in parts for call in part.entry["calls"]]
             # Variables, and the constants of the optimizer.
             self._initial = {
-                value.name: np.full(value.shape, value.initial, value.dtype)
-                if value.role == program.CONSTANT
-                else self._variables[value.name]
-                for value in state
+                name: self._variables[name]
+                if value["role"] != program.CONSTANT
+                else tf.constant(value["initial"], value["dtype"], value["shape"])
+                for name, value in state.items()
             }
-            parts = [_part(each, num_examples) for each in programs]
+            devices = [*self.mesh.devices.flat]
             step = jax_step.lowered(parts, devices, self._trainer.normalization)
             yield len(batch["input_ids"]), step
-
-    def _exported(self, batches: Iterable[dict[str, tf.Tensor]]) -> Iterator[list[Program]]:
-        def kept(kind: Callable[..., Program], *of: dict[str, tf.Tensor]) -> Program:
-            return _kept(self._described, partial(kind, self._trainer, *of), *of)
-
-        if self.mesh.size == 1:
-            yield from ([kept(program.of_training, batch)] for batch in batches)
-            return
-        update = kept(program.of_update)
-        yield from ([kept(program.of_gradients, batch), update] for batch in batches)
 
     def batches(self, make_dataset: Callable[[tf.distribute.InputContext], tf.data.Dataset]):
         """An iterator over this process's share of the global batches.
@@ -239,17 +231,11 @@ class JaxTrainer:
             dataset = dataset.padded_batch(self._num_local, drop_remainder=True).map(_merged)
         return iter(dataset)
 
-    def any_process(self, flag: bool) -> bool:
-        """Whether the flag is set on any process; all of them must call it at the same step."""
+    def gathered(self, values: Sequence[float]) -> np.ndarray:
+        """As `Trainer.gathered`, of every process: [processes, values]."""
         if jax.process_count() == 1:
-            return flag
-        return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
-
-    def of_chief(self, values: Sequence[float]) -> Sequence[float]:
-        """The chief's values; all processes must call it at the same step, with as many values."""
-        if jax.process_count() == 1:
-            return values
-        return multihost_utils.broadcast_one_to_all(np.array(values)).tolist()
+            return np.array([values])
+        return multihost_utils.process_allgather(np.array(values))
 
 
 class JaxEvaluator:
@@ -274,13 +260,12 @@ class JaxEvaluator:
         self._evaluator, self.mesh, self._described = evaluator, mesh, described
         self._on_devices = on_devices or self._put_weights
         self._compiled: jax.stages.Compiled | None = None
-        self._names: list[str] = []
-        self._weights_bytes = 0
+        self._weights: dict[str, dict] = {}
+        """The program's, by name; known once it is exported."""
 
     def _put_weights(self) -> _Arrays:
-        variables = pretrainer.trained_variables(self._evaluator.model)
-        weights = program.weights_of(variables)
-        return {value.name: _put(each.numpy(), self.mesh) for each, value in weights}
+        weights = program.weights_of(pretrainer.trained_variables(self._evaluator.model))
+        return {value["name"]: _put(each, self.mesh) for each, value in weights}
 
     def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> metrics.Evaluation:
         """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
@@ -288,7 +273,7 @@ class JaxEvaluator:
         with time.counting(ledger.EVALUATION_COMPUTE):
             compiled = self._compiled_for(dataset.element_spec)
             state = self._on_devices()
-            weights = {name: state[name] for name in self._names}
+            weights = {name: state[name] for name in self._weights}
             totals = [
                 compiled(weights, _share(self._own(*batch), self.mesh))[0]
                 for batch in time.waiting(dataset)
@@ -303,7 +288,8 @@ class JaxEvaluator:
 
         Returns: bytes that an evaluation takes on each device beside the weights.
         """
-        return jax_step.needed_bytes(self._compiled_for(spec)) - self._weights_bytes
+        needed = jax_step.needed_bytes(self._compiled_for(spec))
+        return needed - jax_step.num_bytes(self._weights)
 
     def _compiled_for(self, spec: tuple) -> jax.stages.Compiled:
         if self._compiled:
@@ -312,15 +298,10 @@ class JaxEvaluator:
             name: tf.zeros([each.shape[0] // self.mesh.size, *each.shape[1:]], each.dtype)
             for name, each in spec[0].items()
         }
-        make = partial(program.of_evaluation, self._evaluator, features)
-        exported = _kept(self._described, make, features)
-        part = _part(exported)
-        weights = [each for each in exported.inputs if each.role == program.WEIGHT]
-        self._names = [each.name for each in weights]
-        self._weights_bytes = sum(each.num_bytes for each in weights)
+        part = _exported(self._described, program.of_evaluation, self._evaluator, features)
+        self._weights = jax_step.state_inputs([part])
         lowered = jax_step.lowered([part], [*self.mesh.devices.flat])
-        with _kernels_explained(exported.calls):
-            self._compiled = lowered.compile()
+        self._compiled = _compiled(lowered, part.entry["calls"])
         return self._compiled
 
     def _own(self, features: dict[str, tf.Tensor], weights: tf.Tensor) -> dict[str, np.ndarray]:
@@ -332,11 +313,10 @@ class JaxEvaluator:
         return {name: value[first : first + size] for name, value in batch.items()}
 
 
-@contextmanager
-def _kernels_explained(calls: Sequence[str]) -> Iterator[None]:
-    """While a program with these calls is compiled: names the way back if XLA refuses them."""
+def _compiled(program: jax.stages.Lowered, calls: Sequence[str]) -> jax.stages.Compiled:
+    """Compiles a program with these calls; names the way back if XLA refuses them."""
     try:
-        yield
+        return program.compile()
     except jax.errors.JaxRuntimeError as error:
         reason = str(error)
         if not calls or "RESOURCE_EXHAUSTED" in reason:
@@ -352,27 +332,26 @@ def _counts(input_mask: jax.Array) -> jax.Array:
     return jax.numpy.array([input_mask.sum(), input_mask.shape[0]], "float32")
 
 
-def _kept(described: str, make: partial, *batch: dict[str, tf.Tensor]) -> Program:
-    """An exported program; beside what jax compiles for one processor, as it is for all."""
+def _exported(
+    described: str,
+    kind: Callable[..., Part],
+    of: Trainer | Evaluator,
+    *batch: dict[str, tf.Tensor],
+) -> Part:
+    """A program of this kind; kept beside what jax compiles for one processor, as it is for all."""
     folder = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - mypy knows none
-    shapes = {name: (each.shape, each.dtype) for of in batch for name, each in sorted(of.items())}
-    depends_on = f"{make.func.__name__} {described} {shapes}"
-    return program.kept(Path(folder).parent if folder and described else None, depends_on, make)
+    values = sorted((name, each) for features in batch for name, each in features.items())
+    shapes = {name: (each.shape, each.dtype) for name, each in values}
+    return program.kept(
+        Path(folder).parent if folder and described else None,
+        f"{kind.__name__} {described} {shapes}",
+        partial(kind, of, *batch),
+    )
 
 
-def _part(exported: Program, num_examples: float | None = None) -> Part:
-    return Part(exported.content, exported.entry() | {"num_examples": num_examples})
-
-
-def _state_of(programs: Sequence[Program]) -> Iterable[Value]:
-    """What a step is given beside a batch; the halves of one have some of it in common."""
-    inputs = (value for each in programs for value in each.inputs)
-    return {value.name: value for value in inputs if value.role not in jax_step.GIVEN}.values()
-
-
-def _put(array: np.ndarray, mesh: Mesh) -> jax.Array:
+def _put(value: tf.Variable | tf.Tensor, mesh: Mesh) -> jax.Array:
     """On every device; a copy, so that TensorFlow's memory is not donated to a step."""
-    kept = np.array(array)
+    kept = np.array(value.numpy())
     return jax.make_array_from_callback(kept.shape, jax_step.replicated(mesh), kept.__getitem__)
 
 

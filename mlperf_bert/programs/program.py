@@ -7,24 +7,24 @@ For several devices the step is two programs, gradients and update, and who runs
 gradients between the two.
 """
 
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import tensorflow as tf
+from jax.interpreters import mlir
+from jaxlib.mlir.dialects import stablehlo
 
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.files.whole import written_beside
 from mlperf_bert.model import pretrainer
-from mlperf_bert.programs import stablehlo
 from mlperf_bert.programs.config import LOSSES
+from mlperf_bert.programs.jax_step import Part, operations
 from mlperf_bert.programs.steps import Evaluator, Trainer
 
 WEIGHT, SLOT, ACCUMULATOR = "weight", "slot", "accumulator"
@@ -32,55 +32,28 @@ COUNTER, CONSTANT = "counter", "constant"
 SEED, BATCH, COUNT, GRADIENT, RESULT = "seed", "batch", "count", "gradient", "result"
 EXAMPLE_WEIGHTS = "example_weights"
 
+_DIALECTS = {"builtin", "func", "stablehlo"}
+# Every version that an operation may need, the oldest first; 1.0.0 followed 0.20.0.
+_VERSIONS = [*((0, minor, 0) for minor in range(21)), *((1, minor, 0) for minor in range(100))]
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Value:
-    """One input or output of a program."""
+
+class Value(TypedDict):
+    """One input or output of a program, as signature.json has it."""
 
     name: str
     shape: list[int]
     dtype: str
     role: str
     """weight, slot, accumulator, counter, constant, seed, batch, count, gradient, or result."""
-    initial: str | float | None = None
+    initial: NotRequired[str | float]
     """The first value of an input, or that of a synthetic batch: normal, or a number."""
-    below: int | None = None
+    below: NotRequired[int]
     """Of an input of a batch: in a synthetic one it is drawn from 0 up to this."""
-    feeds: int | None = None
+    feeds: NotRequired[int]
     """Of an output: the index of the input that it replaces in the next step."""
 
-    @property
-    def num_bytes(self) -> int:
-        """What it takes in memory."""
-        return math.prod(self.shape) * tf.as_dtype(self.dtype).size
 
-    def entry(self) -> dict[str, Any]:
-        """What signature.json says of it."""
-        return {name: each for name, each in vars(self).items() if each is not None}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Program:
-    """A serialized program and the order of its inputs and outputs."""
-
-    content: bytes
-    stablehlo_version: str
-    """The oldest that has all its operations."""
-    inputs: list[Value]
-    outputs: list[Value]
-    calls: list[str]
-    """What it calls that is not StableHLO's own: kernels."""
-
-    def entry(self) -> dict[str, Any]:
-        """What signature.json says of its inputs, its outputs and its calls."""
-        return {
-            "inputs": [value.entry() for value in self.inputs],
-            "outputs": [value.entry() for value in self.outputs],
-            "calls": self.calls,
-        }
-
-
-def kept(folder: Path | None, depends_on: str, make: Callable[[], Program]) -> Program:
+def kept(folder: Path | None, depends_on: str, make: Callable[[], Part]) -> Part:
     """An exported program: read if an earlier run has left it in a folder, else made and left.
 
     Args:
@@ -96,25 +69,17 @@ def kept(folder: Path | None, depends_on: str, make: Callable[[], Program]) -> P
         return make()
     key = hashlib.sha256(f"{_digest_of_code()} {depends_on}".encode()).hexdigest()
     file = folder / f"{key}.stablehlo"
-    if not file.exists():
-        made = make()
-        about = made.entry() | {"stablehlo_version": made.stablehlo_version}
-        digest = hashlib.sha256(made.content).hexdigest()
-        with written_beside(file) as whole:
-            whole.write(json.dumps(about | {"digest": digest}).encode() + b"\n" + made.content)
-        return made
-    first_line, _, content = file.read_bytes().partition(b"\n")
-    try:
-        about = json.loads(first_line)
-        if about["digest"] != hashlib.sha256(content).hexdigest():
-            raise ValueError("its digest is another")
-        inputs, outputs = ([Value(**each) for each in about[key]] for key in ("inputs", "outputs"))
-        version, calls = about["stablehlo_version"], about["calls"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: is damaged ({error!r:.100}); remove it") from error
-    return Program(
-        content=content, stablehlo_version=version, inputs=inputs, outputs=outputs, calls=calls
-    )
+    if file.exists():
+        digest, _, whole = file.read_bytes().partition(b"\n")
+        if hashlib.sha256(whole).hexdigest().encode() != digest:
+            raise ValueError(f"{file}: is damaged, its digest is another; remove it")
+        entry, _, content = whole.partition(b"\n")
+        return Part(content, json.loads(entry))
+    made = make()
+    whole = json.dumps(made.entry).encode() + b"\n" + made.content
+    with written_beside(file) as output:
+        output.write(hashlib.sha256(whole).hexdigest().encode() + b"\n" + whole)
+    return made
 
 
 @functools.cache
@@ -133,13 +98,12 @@ def _digest_of_code() -> str:
     ).hexdigest()
 
 
-def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
+def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
     """The step of `trainer`, of one replica, for batches of the shapes of `batch`.
 
     The seed of dropout is an input, int32 [2]. Results: the three losses before the step [3].
     """
 
-    @tf.function(jit_compile=True, autograph=False)
     def step(features, seed):
         # As `Trainer` does it, but with a seed that is given and nothing to reduce.
         num_predictions = tf.reduce_sum(features["masked_lm_weights"])
@@ -155,7 +119,7 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
     return _export(step, (batch, seed), given, [_LOSSES], state_of(trainer))
 
 
-def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
+def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
     """The first half of the step of one of several replicas; it changes nothing.
 
     The losses are divided by two inputs, float32 scalars: the number of predictions and of examples
@@ -163,7 +127,6 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
     and the gradient of every weight, which the others clip before it is added up.
     """
 
-    @tf.function(jit_compile=True, autograph=False)
     def half(features, seed, num_predictions, num_examples):
         losses, gradients = trainer.losses_and_gradients(
             features, seed, num_predictions, num_examples
@@ -177,10 +140,9 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
     return _export(half, (batch, seed, one, one), given, results, state_of(trainer))
 
 
-def of_update(trainer: Trainer) -> Program:
+def of_update(trainer: Trainer) -> Part:
     """The second half: what the reduced gradient of every weight, an input, changes."""
 
-    @tf.function(jit_compile=True, autograph=False)
     def half(*gradients):
         trainer.step_of_reduced(list(gradients))
         _count(trainer)
@@ -189,22 +151,17 @@ def of_update(trainer: Trainer) -> Program:
     return _export(half, tuple(shapes), _gradients(trainer), [], state_of(trainer))
 
 
-def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Program:
+def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Part:
     """The evaluation step for batches of the shapes of `batch`; it changes nothing.
 
     Results: the totals of the batch [6], in the order of `metrics.Totals`.
     """
-
-    @tf.function(jit_compile=True, autograph=False)
-    def step(features, example_weights):
-        return evaluator.totals(features, example_weights)
-
     weights = tf.ones([batch["input_ids"].shape[0]])
     result = Value(name="totals", shape=[6], dtype="float32", role=RESULT)
     given = _inputs_of_batch(batch, evaluator.model)
     given.append(_given(EXAMPLE_WEIGHTS, weights, BATCH, initial=1.0))
     known = weights_of(pretrainer.trained_variables(evaluator.model))
-    return _export(step, (batch, weights), given, [result], known)
+    return _export(evaluator.totals, (batch, weights), given, [result], known)
 
 
 _LOSSES = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT)
@@ -224,12 +181,13 @@ def _count(trainer: Trainer) -> None:
 
 
 def _export(
-    step: Any,
+    function: Callable,
     arguments: tuple,
     given: list[Value],
     results: list[Value],
     state: Iterable[tuple[tf.Variable, Value]],
-) -> Program:
+) -> Part:
+    step = tf.function(function, jit_compile=True, autograph=False)
     concrete = step.get_concrete_function(*arguments)
     known = {id(variable.handle): value for variable, value in state}
     captured = [
@@ -237,21 +195,69 @@ def _export(
     ]
     inputs = [*given, *captured]
     exported = step.experimental_get_compiler_ir(*arguments)(stage="stablehlo_serialized")
-    content, version, replaced, calls = stablehlo.portable(exported)
+    content, version, replaced, calls = portable(exported)
     assert sorted(replaced) == [*range(len(results), len(results) + len(replaced))], (
         "TensorFlow orders outputs differently"
     )
     changed = [
-        dataclasses.replace(inputs[index], initial=None, feeds=index)
+        {key: each for key, each in inputs[index].items() if key != "initial"} | {"feeds": index}
         for _, index in sorted(replaced.items())
     ]
-    return Program(
-        content=content,
-        stablehlo_version=version,
-        inputs=inputs,
-        outputs=[*results, *changed],
-        calls=calls,
-    )
+    about = {"stablehlo_version": version, "inputs": inputs, "outputs": [*results, *changed]}
+    return Part(content, about | {"calls": calls})
+
+
+def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
+    """Takes what TensorFlow's compiler returns for the stage `stablehlo_serialized`.
+
+    By jax: TensorFlow registers no pass that writes an older version.
+
+    Returns: StableHLO's portable form; the oldest version of StableHLO that has all its operations,
+    later ones read it too; for each output that replaces an input, variables that change, the index
+    of both; and the names of what it calls that is not StableHLO's own, kernels.
+
+    Raises:
+      ValueError: it has operations of another dialect than StableHLO, which are named.
+    """
+    with mlir.make_ir_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, exported)
+        # TensorFlow copies every variable that it returns. Of jax's compilers only the CPU's knows
+        # mhlo.copy; its value is that of its operand.
+        for copy in [op for op in operations(module) if op.name == "mhlo.copy"]:
+            copy.result.replace_all_uses_with(copy.operands[0])
+            copy.erase()
+        attributes = module.operation.attributes
+        replaced = _replaced_inputs(attributes)
+        for name in [name for name in attributes if name.startswith("mhlo.")]:
+            del attributes[name]
+        every = operations(module)
+        names = {op.name for op in every}
+        custom = [op for op in every if op.name == "stablehlo.custom_call"]
+        calls = {op.attributes["call_target_name"].value for op in custom}
+        if foreign := sorted(n for n in names if n.split(".")[0] not in _DIALECTS):
+            raise ValueError(
+                f"the program has operations that are not StableHLO: {', '.join(foreign)}; "
+                "export it with the TensorFlow and jax of environment/requirements-dev.lock"
+            )
+        oldest = tuple(map(int, stablehlo.get_minimum_version().split(".")))
+        for version in (".".join(map(str, each)) for each in _VERSIONS if each >= oldest):
+            try:
+                content = stablehlo.serialize_portable_artifact(module, version)
+            except ValueError:  # an operation is younger
+                continue
+            return content, version, replaced, sorted(calls)
+    raise AssertionError("the newest version holds every program")
+
+
+def _replaced_inputs(attributes: Any) -> dict[int, int]:
+    """By the alias that TensorFlow's compiler gives to every variable that changes.
+
+    One is `{alias = {..., parameter_number = 8 : i64}, output_index = array<i64: 1>}`.
+    """
+    name = "mhlo.input_output_alias"
+    text = str(attributes[name]) if name in attributes else ""
+    pattern = r"parameter_number = (\d+) : i64}, output_index = array<i64(?:: (\d+))?>"
+    return {int(output or 0): int(parameter) for parameter, output in re.findall(pattern, text)}
 
 
 def _inputs_of_batch(batch: dict[str, tf.Tensor], model: tf.Module) -> list[Value]:
@@ -278,7 +284,8 @@ def _inputs_of_batch(batch: dict[str, tf.Tensor], model: tf.Module) -> list[Valu
 
 def _given(name: str, tensor: tf.Tensor | tf.Variable, role: str, **more: Any) -> Value:
     shape, dtype = tensor.shape.as_list(), tensor.dtype.name
-    return Value(name=name, shape=shape, dtype=dtype, role=role, **more)
+    value = {"name": name, "shape": shape, "dtype": dtype, "role": role, **more}
+    return cast(Value, {key: each for key, each in value.items() if each is not None})
 
 
 def state_of(trainer: Trainer) -> Iterator[tuple[tf.Variable, Value]]:
@@ -288,10 +295,10 @@ def state_of(trainer: Trainer) -> Iterator[tuple[tf.Variable, Value]]:
         yield variable, value
         for slot in optimizer.optimizer.get_slot_names():
             moment = optimizer.optimizer.get_slot(variable, slot)
-            yield moment, _given(f"{value.name}/adam_{slot}", moment, SLOT, initial=0.0)
+            yield moment, _given(f"{value['name']}/adam_{slot}", moment, SLOT, initial=0.0)
         if optimizer.accumulators:
             total = optimizer.accumulators[index]
-            yield total, _given(f"{value.name}/grad_accum", total, ACCUMULATOR, initial=0.0)
+            yield total, _given(f"{value['name']}/grad_accum", total, ACCUMULATOR, initial=0.0)
     for name, counter in (
         ("global_step", trainer.step),
         ("num_updates", optimizer.optimizer.iterations),
@@ -310,8 +317,8 @@ def weights_of(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Variable, 
 def _gradients(trainer: Trainer) -> list[Value]:
     """The gradient of every weight, in the order in which they are trained."""
     return [
-        dataclasses.replace(value, name=f"{value.name}/gradient", role=GRADIENT, initial=None)
-        for _, value in weights_of(trainer.variables_to_train)
+        _given(f"{value['name']}/gradient", variable, GRADIENT)
+        for variable, value in weights_of(trainer.variables_to_train)
     ]
 
 

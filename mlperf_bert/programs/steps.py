@@ -240,12 +240,6 @@ class Trainer(tf.Module):
             return iter(make_dataset(tf.distribute.InputContext()))  # its position can be saved
         return iter(self.strategy.distribute_datasets_from_function(make_dataset))
 
-    def any_process(self, flag: bool) -> bool:
-        """Whether the flag is set on any process; all of them must call it at the same step."""
-        if one_cpu(self.strategy):
-            return flag
-        return float(self._sum_over_replicas(tf.constant(float(flag)))) > 0
-
     def profiled(self, directory: str) -> AbstractContextManager:
         """Profiles what happens within, for TensorBoard."""
         return tf.profiler.experimental.Profile(directory)
@@ -256,26 +250,25 @@ class Trainer(tf.Module):
     def fetch_state(self) -> None:
         """Nothing: the state is where the variables are."""
 
-    def of_chief(self, values: Sequence[float]) -> Sequence[float]:
-        """The chief's values; all processes must call it at the same step, with as many values."""
+    def gathered(self, values: Sequence[float]) -> np.ndarray:
+        """What every replica says, the chief's first one first: [replicas, values].
+
+        All processes must call it at the same step, with as many values.
+        """
         if one_cpu(self.strategy):
-            return values
+            return np.array([values])
         # As float32 a week of seconds is right to 0.03 s.
-        return self._of_first_replica(tf.constant(values, tf.float32)).numpy().tolist()
+        return self._gathered(tf.constant(values, tf.float32)).numpy()
 
     @tf.function(autograph=False)
-    def _of_first_replica(self, values: tf.Tensor) -> tf.Tensor:
-        # A sum in which the others have zeros: a strategy can reduce, but not broadcast.
+    def _gathered(self, values: tf.Tensor) -> tf.Tensor:
+        # A sum in which every replica has zeros for the others: the operation that gradients take.
         def own() -> tf.Tensor:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            return tf.where(tf.equal(replica, 0), values, tf.zeros_like(values))
+            is_own = tf.equal(tf.range(self.strategy.num_replicas_in_sync), replica)
+            return tf.where(is_own[:, None], values, 0.0)
 
         per_replica = self.strategy.run(own)
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
-
-    @tf.function(autograph=False)
-    def _sum_over_replicas(self, value: tf.Tensor) -> tf.Tensor:
-        per_replica = self.strategy.run(lambda: tf.identity(value))
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
 
 

@@ -312,12 +312,13 @@ class StopOnSignal(Event):
     """Ends the run after a signal to any of its processes; the step is saved before."""
 
     request: StopRequest
-    any_process: Callable[[bool], bool]
-    """Whether a flag is set on any process: all of them call it at the same steps."""
+    gathered: Callable[[Sequence[float]], np.ndarray]
+    """What every process says: all of them call it at the same steps."""
 
     def at(self, trained: Trained) -> str | None:
         """Asks all processes, with or without a signal here: they must end at the same step."""
-        return STOPPED if self.any_process(self.request.signal_name is not None) else None
+        is_asked = float(self.request.signal_name is not None)
+        return STOPPED if self.gathered([is_asked]).any() else None
 
     def end(self, step: int, ending: str) -> None:
         """Raises Interrupted, once what stands before it has saved the step."""

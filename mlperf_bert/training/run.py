@@ -261,7 +261,7 @@ def list_of_events(
         # After the save: killed in this evaluation, a run has no time left to train the step again.
         evaluation and events.EvaluateAtEnd(evaluation),
         # Last: a run that ends anyway is not interrupted, and its `end` raises.
-        events.StopOnSignal(run.stop_request, run.programs.trainer.any_process),
+        events.StopOnSignal(run.stop_request, run.programs.trainer.gathered),
     ]
     return [event for event in in_order if event]
 
@@ -273,7 +273,7 @@ def _time_limit(run: Run, timed: TimedRun, progress: Progress) -> TimeBudget | N
         config=run.config,
         timed=timed,
         before=run.team.time_spent,
-        of_chief=run.programs.trainer.of_chief,
+        gathered=run.programs.trainer.gathered,
         progress=progress,
     )
 

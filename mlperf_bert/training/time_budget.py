@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf.log import TimedRun
 from mlperf_bert.options import duration
@@ -37,8 +39,8 @@ class TimeBudget(Event):
     """Its ledger is the clock; its log says what is used."""
     before: float
     """Seconds that earlier processes of this run have used."""
-    of_chief: Callable[[Sequence[float]], Sequence[float]]
-    """Gives all processes the chief's values."""
+    gathered: Callable[[Sequence[float]], np.ndarray]
+    """What every process says, the chief first."""
     progress: Progress
     _spent: float = 0.0
     """Seconds, by the chief's clock, at the last look."""
@@ -127,7 +129,8 @@ class TimeBudget(Event):
         average = self._trained_seconds / max(1, self._trained_steps)
         # The slower one: an estimate that is too short would overrun the end.
         slowest = max(average, self._last_step_seconds)
-        self._spent, self._step_seconds = self.of_chief([self._own_seconds(), slowest])
+        of_chief = self.gathered([self._own_seconds(), slowest])[0]
+        self._spent, self._step_seconds = of_chief.tolist()
 
     def _note(self, step: int) -> None:
         """Logs what is used, and corrects how many samples the progress expects in all."""

@@ -23,7 +23,7 @@ from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.portable import export as export_command
 from mlperf_bert.portable import flop, program_folder
-from mlperf_bert.programs import jax_step, stablehlo
+from mlperf_bert.programs import jax_step, program
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export as export_step
 from tests.portable.programs_by_hand import serialized
@@ -335,18 +335,12 @@ def test_a_program_names_the_oldest_version_that_holds_it():
             True,
         )
 
-    _, version, *_ = stablehlo.portable(exported("stablehlo.tan %0 : tensor<2xf32>"))
+    _, version, *_ = program.portable(exported("stablehlo.tan %0 : tensor<2xf32>"))
     assert version == "1.4.0"
-    _, version, *_ = stablehlo.portable(exported("stablehlo.abs %0 : tensor<2xf32>"))
+    _, version, *_ = program.portable(exported("stablehlo.abs %0 : tensor<2xf32>"))
     assert version == jaxlib_stablehlo.get_minimum_version()
     with pytest.raises(ValueError, match=r"not StableHLO: chlo\.tan; export it with"):
-        stablehlo.portable(exported("chlo.tan %0 : tensor<2xf32> -> tensor<2xf32>"))
-
-
-def test_the_export_without_jax_is_one_line(monkeypatch):
-    monkeypatch.setattr(stablehlo, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs jax, .*pip install jax$"):
-        stablehlo.require_jax()
+        program.portable(exported("chlo.tan %0 : tensor<2xf32> -> tensor<2xf32>"))
 
 
 @pytest.mark.all

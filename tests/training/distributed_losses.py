@@ -160,7 +160,7 @@ def drop_on_replicas(task: dict, precision: str, devices: tf.distribute.Strategy
 
 
 def reduced(normalization: str, devices: tf.distribute.Strategy) -> list[float]:
-    """The loss of one step that is reported, and a weight after it.
+    """The loss of one step that is reported, a weight after it, and what all say of 7.5.
 
     The replicas have the losses and gradients 0.5 and 2.0; the weight is 0 before the step, which
     is one of plain descent at rate 1.
@@ -187,7 +187,8 @@ def reduced(normalization: str, devices: tf.distribute.Strategy) -> list[float]:
     trainer._compute = of_replica
     mask = tf.ones([1, 1], tf.int32)
     figures = trainer._step({"masked_lm_weights": tf.ones([1, 1]), "input_mask": mask})
-    return [float(figures[0]), float(model.weight.numpy())]
+    gathered = trainer.gathered([7.5]).ravel().tolist()
+    return [float(figures[0]), float(model.weight.numpy()), *gathered]
 
 
 def evaluation(task: dict, trainer: Trainer, evaluator: Evaluator | None = None) -> Evaluation:

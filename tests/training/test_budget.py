@@ -9,6 +9,7 @@ import json
 import re
 import signal
 
+import numpy as np
 import pytest
 
 from mlperf_bert.mlperf.ledger import Ledger
@@ -48,7 +49,7 @@ class Machine(Event):
             config=run_config(**given | flags),
             timed=self,
             before=before,
-            of_chief=lambda values: values,
+            gathered=lambda values: np.array([values]),
             progress=self,
         )
 

@@ -1,9 +1,7 @@
 """What XLA compiled is kept in a folder and used by the next start. CPU, a minute."""
 
-import dataclasses
 import os
 import subprocess
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +10,8 @@ import tensorflow as tf
 
 import run_pretraining
 from mlperf_bert.programs import jax_trainer, program
-from mlperf_bert.programs.program import Program, Value, kept
+from mlperf_bert.programs.jax_step import Part
+from mlperf_bert.programs.program import kept
 from tests.training import generated_task
 from tests.training.small_runs import command, metrics
 
@@ -71,14 +70,11 @@ def test_what_else_xla_is_told_stays(monkeypatch, tmp_path, before, kept):
 
 
 def test_an_exported_program_is_kept_for_what_it_depends_on(tmp_path):
-    weight = Value(name="w", shape=[2], dtype="float32", role="weight", initial="normal")
-    made = Program(
-        content=b"ML\n\nR", stablehlo_version="1.0.0", inputs=[weight],
-        outputs=[dataclasses.replace(weight, initial=None, feeds=0)], calls=["triton"],
-    )  # fmt: skip
+    weight = {"name": "w", "shape": [2], "dtype": "float32", "role": "weight"}
+    made = Part(b"ML\n\nR", {"inputs": [weight], "outputs": [weight | {"feeds": 0}]})
     calls = []
 
-    def make() -> Program:
+    def make() -> Part:
         calls.append(1)
         return made
 
@@ -88,7 +84,7 @@ def test_an_exported_program_is_kept_for_what_it_depends_on(tmp_path):
         assert len(calls) == num_calls
     for file in tmp_path.iterdir():
         file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"\.stablehlo: is damaged .*digest.*; remove it$"):
+    with pytest.raises(ValueError, match=r"\.stablehlo: is damaged, its digest .*; remove it$"):
         kept(tmp_path, "a", make)
 
 
@@ -96,11 +92,11 @@ def test_another_step_is_another_program(tmp_path, monkeypatch):
     """Also one of other shapes, of another kind, with other flags, and by other code."""
     calls = []
 
-    def step(*_) -> Program:
+    def step(*_) -> Part:
         calls.append("step")
-        return Program(content=b"ML", stablehlo_version="1.0.0", inputs=[], outputs=[], calls=[])
+        return Part(b"ML", {})
 
-    def update(*given) -> Program:
+    def update(*given) -> Part:
         return step(*given)
 
     monkeypatch.setattr(
@@ -113,13 +109,13 @@ def test_another_step_is_another_program(tmp_path, monkeypatch):
         ("flags", step, {"ids": tf.zeros([2, 4])}),
     ):  # fmt: skip
         for _ in range(2):
-            jax_trainer._kept(described, partial(kind), batch)
+            jax_trainer._exported(described, kind, None, batch)
     assert len(calls) == 5 == len(list(tmp_path.glob("*.stablehlo")))
     monkeypatch.setattr(program, "_digest_of_code", lambda: "other code")
-    jax_trainer._kept("flags", partial(step), wide)
+    jax_trainer._exported("flags", step, None, wide)
     assert len(calls) == 6
     for _ in range(2):  # nothing says what decides it
-        jax_trainer._kept("", partial(step), wide)
+        jax_trainer._exported("", step, None, wide)
     assert len(calls) == 8
 
 

@@ -181,7 +181,7 @@ def second_of_three(monkeypatch):
     monkeypatch.setattr(
         jax_trainer.multihost_utils,
         "process_allgather",
-        lambda own: np.array([trainer.others[0], own, trainer.others[1]]),
+        lambda own: np.array([[trainer.others[0]], own, [trainer.others[1]]]),
     )
     return trainer
 
@@ -222,13 +222,7 @@ def test_processes_agree_on_what_is_least_and_longest(second_of_three):
     assert filled.shape == (7, 3) and filled.sum() == 6 and filled[:2].all()
     trainer._compiled = {1: None}  # rows that are not packed are as many everywhere
     assert trainer._filled(rows) is rows
-    for others, own, expected in (
-        ([0, 0], False, False),
-        ([0, 1], False, True),
-        ([0, 0], True, True),
-    ):
-        trainer.others = others
-        assert trainer.any_process(own) is expected
+    assert trainer.gathered([0.5]).tolist() == [[7], [0.5], [3]]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mlperf_bert.programs.config import FIGURES
-from mlperf_bert.signals import StopRequest
+from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import ProfileWindow
-from mlperf_bert.training.events import LastStep, Profile, RequireFinite
+from mlperf_bert.training.events import LastStep, Profile, RequireFinite, StopOnSignal
 from mlperf_bert.training.loop import (
     OVER,
     REACHED,
@@ -34,6 +34,15 @@ def test_a_signal_is_noted_and_the_handlers_before_come_back(number):
         assert request.signal_name == number.name
         signal.raise_signal(signal.SIGTERM)  # noted only: the step goes on to its end
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("others, ending", [(0.0, None), (1.0, STOPPED)])
+def test_a_signal_to_another_process_ends_the_run(others, ending):
+    event = StopOnSignal(StopRequest(), lambda own: np.array([own, [others]]))
+    assert event.at(Trained(before=1, step=2, figures=np.ones((1, 1)), seconds=1.0)) == ending
+    if ending:
+        with pytest.raises(Interrupted, match=r"^another process got a signal after step 2: "):
+            event.end(2, ending)
 
 
 def test_a_second_ctrl_c_does_not_wait():
