@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent import futures
 from typing import Any, TypeVar, cast
 
 import jax
@@ -53,7 +53,7 @@ _BEAT_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 _OUT_OF_REACH_SECONDS = 10**6
 _RUN, _BEAT, _ENDED, _LEFT = "run/", "run/beat/", "run/ended", "run/left/"
-_COMPUTES = {"compile", "train", "any_process", "of_chief", "evaluate"}
+_COMPUTES = {"compile", "usable_bytes", "train", "gathered", "evaluate"}
 _GLOO = re.compile(rb"\[Gloo\] Rank|^Expected number of connected peer ranks")
 
 
@@ -87,11 +87,10 @@ class Lost(OSError):
     """Another process is lost or has failed; the text begins with its name."""
 
 
-def obstacle(device: DeviceConfig, cluster: Cluster) -> str | None:
+def obstacle(_: DeviceConfig, cluster: Cluster) -> str | None:
     """Why this process cannot be connected: the others would wait for it."""
     try:
         _state().client  # noqa: B018 - only whether it is there
-        devices.require_one_kind(device)
         if cluster.is_chief:  # nobody else listens
             processes.require_free_port(cluster)
     except (ImportError, AttributeError) as error:
@@ -121,7 +120,7 @@ class Connection:
         self._lost: str | None = None
         self._own_end: str | None = None
         self._may_be_silent = _SILENT_BEFORE
-        self._has_failed = False  # a collective operation of this process
+        self._others_may_be_silent = _SILENT_BEFORE  # whatever they say themselves
         self._looks_unanswered = 0
         self._unreached = ""
         self._knows = threading.Event()  # who is lost
@@ -167,7 +166,10 @@ class Connection:
     def train(self, train: Callable[..., _Result], *arguments) -> _Result:
         """As `call`; from now on this process is not silent for long."""
         self._may_be_silent = SILENT_SECONDS
-        return self.call(train, *arguments)
+        result = self.call(train, *arguments)
+        # All train: one that is lost from now on has perhaps not said it yet.
+        self._others_may_be_silent = SILENT_SECONDS
+        return result
 
     def call(
         self,
@@ -183,11 +185,11 @@ class Connection:
           TimeoutError: the function takes longer than `seconds`.
         """
         self._require_all()
-        future: Future = Future()
+        future: futures.Future = futures.Future()
         work = (future, function, arguments, options)
         threading.Thread(target=_fulfil, args=work, daemon=True).start()
         deadline = time.monotonic() + seconds
-        while not _is_done(future):
+        while not futures.wait([future], _LOOK_SECONDS).done:
             if self._chief_is_silent():
                 self._lose(self._silent(0, SILENT_SECONDS))
             self._require_all()
@@ -196,7 +198,7 @@ class Connection:
         error = future.exception()
         if isinstance(error, jax.errors.JaxRuntimeError):
             # Another process is probably the cause, and the watch will know it.
-            self._has_failed = True
+            self._others_may_be_silent = _SILENT_AFTER_A_FAILURE
             self._knows.wait(SILENT_SECONDS)
             self._require_all(error)
         return future.result()
@@ -271,8 +273,7 @@ class Connection:
                 beats[index] = beat
             longest = max(others, key=silences.__getitem__, default=own)
             limit = int(beats.get(longest, "0:0").partition(":")[2])
-            if self._has_failed:
-                limit = _SILENT_AFTER_A_FAILURE
+            limit = min(limit, self._others_may_be_silent)
             if silences.get(longest, 0) * _BEAT_SECONDS > limit:
                 others.remove(longest)
                 self._own_end = self._own_end or self._silent(longest, limit)
@@ -343,17 +344,11 @@ def _require_alike(cluster: Cluster, mesh: Mesh | None) -> None:
             )
 
 
-def _fulfil(future: Future, function: Callable, arguments: tuple, options: dict) -> None:
+def _fulfil(future: futures.Future, function: Callable, arguments: tuple, options: dict) -> None:
     try:
         future.set_result(function(*arguments, **options))
     except BaseException as error:
         future.set_exception(error)
-
-
-def _is_done(future: Future) -> bool:
-    with contextlib.suppress(TimeoutError):
-        future.exception(_LOOK_SECONDS)
-    return future.done()
 
 
 def _copy(source: socket.socket, target: socket.socket, at_the_end: Callable[[], None]) -> None:

@@ -190,8 +190,8 @@ def end_of(cluster: Cluster, error: BaseException) -> str:
 class Meeting:
     """The files by which processes find each other, `.worker-N.json` for each, in a shared folder.
 
-    A file may be left over from a process that was killed. So each process draws a token for this
-    start: the others write down the chief's, and the chief answers to theirs.
+    A file may be left over from a process that was killed. So the chief draws a token for this
+    start: the others write it down, and the answer has it too.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Meeting:
             the same on all processes.
           OSError: the chief is missing, or the folder cannot be written.
         """
-        own = {"token": self._token, "parameters": parameters, "obstacle": obstacle}
+        own = {"parameters": parameters, "obstacle": obstacle}
         own = json.loads(json.dumps(own))  # as the others read it
         is_chief = self._cluster.is_chief
         try:
@@ -243,18 +243,15 @@ class Meeting:
             members = {n: said for n, said in read.items() if said.get("chief") == self._token}
             if len(members) == len(read):
                 break
-        everyone = {0: own, **members}
-        problem = self._missing(members) or self._difference(everyone) or self._obstacle(everyone)
-        decision = None
+        problem, decision = self._problem({0: own, **members}), None
         # Last: it locks the directory, which is not done for a run that cannot begin.
         if not problem:
             try:
                 decision = decide()
             except (ValueError, OSError) as error:
                 problem = str(error)
-        answer = {"problem": problem, "decision": decision}
-        # Each token stands in the answer: so a process knows that it is meant for its own start.
-        self._write({member["token"]: index for index, member in members.items()} | answer)
+        answer = {"token": self._token, "problem": problem, "decision": decision}
+        self._write(answer)
         deadline = time.monotonic() + _ANSWER_SECONDS
         # A process removes its file once it has read the answer.
         while unread := [index for index in members if paths.is_file(self._files[index])]:
@@ -267,11 +264,13 @@ class Meeting:
         heard = None
         for _ in self._looks():
             said = self._read(0)
-            if self._token in said:
-                return said
-            # Each new token is answered to: the first may be that of a chief that was killed.
             token = said.get("token")
-            if token and token != heard:
+            if "problem" in said:
+                # The answer, unless a killed chief has left it: its token was not heard.
+                if heard and token == heard:
+                    return said
+            # Each new token is answered to: the first may be that of a chief that was killed.
+            elif token and token != heard:
                 heard = token
                 self._write(own | {"chief": token})
             elif heard and not paths.is_file(self._files[0]):  # it is replaced as a whole
@@ -309,38 +308,32 @@ class Meeting:
     def _names(self, indices: list[int]) -> str:
         return ", ".join(self._cluster.name(index) for index in indices)
 
-    def _missing(self, members: dict[int, dict]) -> str | None:
-        absent = [index for index in range(1, len(self._files)) if index not in members]
-        if not absent:
-            return None
-        return (
-            f"{self._names(absent)} left no sign in --output_dir={self._folder} within "
-            f"{self._seconds:.0f} s; check that every process was started, with a directory that "
-            "all processes share"
-        )
-
-    def _difference(self, everyone: dict[int, dict]) -> str | None:
+    def _problem(self, everyone: dict[int, dict]) -> str | None:
+        """Why the run cannot begin: who is missing, was started differently, or cannot run."""
+        indices = range(len(self._files))
+        if absent := [index for index in indices if index not in everyone]:
+            return (
+                f"{self._names(absent)} left no sign in --output_dir={self._folder} within "
+                f"{self._seconds:.0f} s; check that every process was started, with a directory "
+                "that all processes share"
+            )
         here = everyone[0]["parameters"]
-        for index, other in sorted(everyone.items()):
-            there = other["parameters"]
+        for index in indices:
+            there = everyone[index]["parameters"]
             names = sorted(here.keys() | there.keys())
-            differing = [name for name in names if here.get(name) != there.get(name)]
-            if differing:
-                details = "; ".join(
-                    f"{name}: {_short(here.get(name), there.get(name))} on the chief, "
-                    f"{_short(there.get(name), here.get(name))} there"
-                    for name in differing
-                )
+            if details := "; ".join(
+                f"{name}: {_short(here.get(name), there.get(name))} on the chief, "
+                f"{_short(there.get(name), here.get(name))} there"
+                for name in names
+                if here.get(name) != there.get(name)
+            ):
                 return (
                     f"{self._cluster.name(index)} was started differently ({details}); give all "
                     "processes the same flags and data"
                 )
-        return None
-
-    def _obstacle(self, everyone: dict[int, dict]) -> str | None:
-        for index, each in sorted(everyone.items()):
-            if each["obstacle"]:
-                return f"{self._cluster.name(index)}: {each['obstacle']}"
+        for index in indices:
+            if obstacle := everyone[index]["obstacle"]:
+                return f"{self._cluster.name(index)}: {obstacle}"
         return None
 
 

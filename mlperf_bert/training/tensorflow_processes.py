@@ -51,7 +51,7 @@ class Connection:
     """This process of a run, connected with the others."""
 
     def __init__(self, config: RunConfig, cluster: Cluster):
-        """Connects; raises ValueError as `create_strategy`."""
+        """Connects."""
         self._cluster = cluster
         self.devices = Devices(create_strategy(config.device, cluster))
 
@@ -94,12 +94,9 @@ def connecting() -> Iterator[None]:
 def create_strategy(device: DeviceConfig, cluster: Cluster) -> tf.distribute.Strategy:
     """One replica for each GPU of each process, or one on each process's CPU.
 
-    This waits for all of them; `Meeting` names a missing one before.
-
-    Raises:
-      ValueError: as `devices.create_strategy`.
+    This waits for all of them. Before it, `Meeting` names one that is missing, and `obstacle` what
+    TensorFlow lacks.
     """
-    devices.require_devices(device)
     num_gpus = device.num_gpus
     # TensorFlow would reserve memory on every GPU that it sees, also on those of other processes.
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")

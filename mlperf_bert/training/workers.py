@@ -9,10 +9,9 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.signals import Interrupted
@@ -20,28 +19,12 @@ from mlperf_bert.training.config import Cluster, RunConfig
 from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.output import OutputDirectory
 
+if TYPE_CHECKING:  # a run loads that of its runtime, if it has several processes
+    from mlperf_bert.training import jax_processes, tensorflow_processes
+
 _RESUME = "run the same command on all processes, to go on from the last checkpoint if there is one"
 # All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
-
-
-_Part = TypeVar("_Part")
-
-
-class Connection(Protocol):
-    """What a runtime promises of several processes that it has connected."""
-
-    devices: Devices
-    """Of all processes."""
-
-    def watched(self, part: _Part) -> _Part:
-        """A trainer or evaluator whose calls raise an error if another process is lost."""
-
-    def pass_on(self, error: BaseException) -> str | None:
-        """Tells the other processes why this one ends; returns which other is lost, if one is."""
-
-    def leave(self) -> None:
-        """Ends the connection, once all processes have done their part."""
 
 
 def module_of(runtime: str) -> ModuleType:
@@ -61,7 +44,7 @@ class Team:
 
     cluster: Cluster | None
     """None: only this one."""
-    connection: Connection | None
+    connection: "jax_processes.Connection | tensorflow_processes.Connection | None"
     """With the others, if there are any."""
     output: OutputDirectory
     """Locked by the chief until the end."""
@@ -191,7 +174,7 @@ def read_cluster(
         from mlperf_bert.training import processes
 
         cluster = processes.cluster_of(environment)
-    elif use_tpu and find_spec("jax"):  # without it, a line says so later
+    elif use_tpu:
         from mlperf_bert.training import jax_processes
 
         cluster = jax_processes.cluster_of_tpu()

@@ -274,13 +274,9 @@ def test_what_is_compiled_is_kept_for_one_compiler_and_one_kind_of_processor(
     assert sorted(set(folders)) == sorted(map(str, tmp_path.iterdir()))
 
 
-def test_a_runtime_that_cannot_be_had_is_told(monkeypatch):
+def test_a_runtime_that_cannot_be_had_is_told():
     with pytest.raises(ValueError, match=r"^--use_tpu needs --runtime=jax"):
         devices.with_runtime(run_config(use_tpu=True, runtime="tensorflow"))
-    monkeypatch.setattr(devices, "find_spec", lambda name: None)
-    for flags in ({"runtime": "jax"}, {"use_tpu": True}):
-        with pytest.raises(ValueError, match=r"^--runtime=jax: jax is not installed; install"):
-            devices.with_runtime(run_config(**flags))
 
 
 def test_a_cpu_of_jax_is_named():

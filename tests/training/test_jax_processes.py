@@ -173,9 +173,16 @@ def test_who_is_silent_for_longer_than_it_said_is_lost_and_the_chief_stays_until
         connection.call(pytest.fail)
 
 
-def test_a_failure_shortens_how_long_anybody_may_be_silent(connected):
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_a_failure_or_a_step_shortens_how_long_anybody_may_be_silent(
+    connected, monkeypatch, has_failed
+):
+    monkeypatch.setattr(jax_processes, "SILENT_SECONDS", 3)
     connection = connected(1)
-    connection._has_failed = True
+    if has_failed:
+        connection._others_may_be_silent = jax_processes._SILENT_AFTER_A_FAILURE
+    else:
+        connection.train(lambda: None)
     quiet = [{**beats(count), "run/beat/0": "0:300"} for count in range(1, 9)]
     Table(beats(0), *quiet).exchange(connection)
     assert connection._lost == "worker 0 (a:1) does not answer (silent for 3 s)"

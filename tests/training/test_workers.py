@@ -145,8 +145,10 @@ def leave(folder: Path, index: int, content: str) -> Path:
 LEFT = {
     "nothing of it": "",
     "no object": "[]",
-    "another start": json.dumps({"token": "1", "chief": "2", "parameters": {}, "obstacle": None}),
-    "another answer": json.dumps({"token": "1", "3": 1, "problem": None, "decision": {"seed": 8}}),
+    "another start": json.dumps({"chief": "2", "parameters": {}, "obstacle": None}),
+    "another chief": json.dumps({"token": "1"}),
+    "another answer": json.dumps({"token": "1", "problem": None, "decision": {"seed": 8}}),
+    "an answer to nobody": json.dumps({"problem": None, "decision": {"seed": 8}}),
 }
 
 
@@ -178,7 +180,7 @@ def test_a_process_that_ends_before_it_reads_the_answer_is_named(folder, monkeyp
         while not ended.is_set():
             if chief.exists() and not (folder / ".worker-1.json").exists():
                 token = json.loads(chief.read_text())["token"]
-                said = {"token": "1", "chief": token, "parameters": {}, "obstacle": None}
+                said = {"chief": token, "parameters": {}, "obstacle": None}
                 leave(folder, 1, json.dumps(said))
             time.sleep(0.01)
 
