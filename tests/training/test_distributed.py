@@ -6,6 +6,7 @@ tests with and without aggregation on all of them. The trajectories of the gener
 recorded from the reference too; the soak tests also take those of `shared`.
 """
 
+import itertools
 import json
 import sys
 
@@ -145,10 +146,25 @@ def test_losses_of_every_case_with_and_without_aggregation_are_the_same_on_all_l
     assert_layouts_agree(task, tmp_path, dict.fromkeys(LAYOUTS, cases))
 
 
-def assert_replicas_in_turn_agree(task, folder, cases: list[dict]) -> None:
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        pytest.param(
+            [("g1_lamb", "replica_sum"), ("g3_lamb_accum4", "replica_mean")], marks=pytest.mark.all
+        ),
+        pytest.param(None, marks=pytest.mark.soak),
+    ],
+    ids=["two", "every"],
+)
+def test_the_reference_mode_is_what_its_replicas_would_do_in_turn(task, tmp_path, pairs):
+    every = itertools.product(task["trajectories"], ["replica_sum", "replica_mean"])
+    cases = [
+        case_of(task, name, normalization=way) | {"name": f"{name} {way}"}
+        for name, way in pairs or every
+    ]
     imitated = [{**case, "imitated_replicas": 2} for case in cases]
-    [expected] = run_cases(task, folder / "imitation", imitated)
-    found = run_cases(task, folder / "processes", cases, num_workers=2)[0]
+    [expected] = run_cases(task, tmp_path / "imitation", imitated)
+    found = run_cases(task, tmp_path / "processes", cases, num_workers=2)[0]
     differences = []
     for case in cases:
         losses = found[case["name"]]["losses"]
@@ -158,20 +174,6 @@ def assert_replicas_in_turn_agree(task, folder, cases: list[dict]) -> None:
         recorded = task["trajectories"][case["recorded"]]["losses"]
         differences.append(np.abs(np.subtract(losses, recorded)).max())
     assert min(differences) > 1e-5  # another computation than the global one
-
-
-def reference_cases(task: dict, names: list[str], normalization: str) -> list[dict]:
-    return [
-        {**case_of(task, name, normalization=normalization), "name": f"{name} {normalization}"}
-        for name in names
-    ]
-
-
-@pytest.mark.all
-def test_the_reference_mode_is_what_its_replicas_would_do_in_turn(task, tmp_path):
-    cases = reference_cases(task, ["g1_lamb"], "replica_sum")
-    cases += reference_cases(task, ["g3_lamb_accum4"], "replica_mean")
-    assert_replicas_in_turn_agree(task, tmp_path, cases)
 
 
 @pytest.mark.parametrize(
@@ -187,11 +189,3 @@ def test_every_replica_drops_others(task, tmp_path, layout):
         figures = everyone[0][precision]
         assert len(figures) == 4  # two replicas, two steps
         assert len(set(figures)) == 4
-
-
-@pytest.mark.soak
-def test_the_reference_mode_of_every_case(task, tmp_path):
-    names = list(task["trajectories"])
-    cases = reference_cases(task, names, "replica_sum")
-    cases += reference_cases(task, names, "replica_mean")
-    assert_replicas_in_turn_agree(task, tmp_path, cases)
