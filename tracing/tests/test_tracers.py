@@ -131,6 +131,18 @@ def test_all_tracers_are_let_go_before_their_last_lines_are_taken(tmp_path):
     assert session.process.poll() == -signal.SIGINT
 
 
+def test_a_tracer_that_cannot_attach_ends_alone_and_its_last_words_are_told(tmp_path):
+    tracer, other = Tracer(backends.PROC, tmp_path, Target()), object()
+    session = Session(tmp_path / "lines")
+    words = ["sh", "-c", "echo one; echo no right; exit 1"]
+    tracer._begin(session, subprocess.Popen(words, stdout=session.errors))
+    session.process.wait()
+    tracer.sessions.append(other)
+    with pytest.raises(ValueError, match=r"^it cannot: no right$"):
+        tracer._give_up(session, f"it cannot: {session.last_error()}")
+    assert tracer.sessions == [other] and not session.is_alive()
+
+
 def test_the_command_runs_with_no_signal_blocked(tmp_path):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
