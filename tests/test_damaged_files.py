@@ -77,7 +77,8 @@ RECORDING = {
     "machine": {},
 }
 SUMMARY = {"backend": "strace", "checkpoints": [], "records": {"mean_bytes": 9}}
-SUMMARY |= {"begin_monotonic_ns": 5, "format_version": 1}
+SUMMARY |= {"begin_monotonic_ns": 5, "begin_realtime_ns": 7, "format_version": 1, "seconds": 2.5}
+SUMMARY |= {"command": ["true"], "clocks": {}, "machine": {}, "file_classes": None, "access": {}}
 
 
 def log_lines(folder: Path) -> list[dict]:
