@@ -170,7 +170,9 @@ def test_totals_are_divided_once_and_a_batch_may_have_no_predictions():
 def test_a_row_that_fills_up_a_batch_counts_nowhere():
     def totals(*weights):
         ones, logits = tf.ones([len(weights), 1]), tf.ones([len(weights), 2])
-        labels = dict.fromkeys(("masked_lm_ids", "next_sentence_labels"), tf.cast(ones, tf.int32))
+        # All are hits: the first of equal logits counts.
+        zeros = tf.zeros([len(weights), 1], tf.int32)
+        labels = dict.fromkeys(("masked_lm_ids", "next_sentence_labels"), zeros)
         labels["masked_lm_weights"] = ones
         return batch_totals(logits[:, None], logits, labels, tf.constant(weights)).numpy().tolist()
 
