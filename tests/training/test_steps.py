@@ -175,6 +175,15 @@ def test_a_program_needs_its_inputs_its_work_and_the_results_that_replace_nothin
     assert jax_step.needed_bytes(compiled) == 1110
 
 
+def test_the_state_of_both_halves_is_what_nobody_gives_them_once():
+    weight = {"name": "w", "role": "weight", "shape": [2, 3], "dtype": "float32"}
+    counter = {"name": "step", "role": "counter", "shape": [], "dtype": "int64"}
+    given = [{"name": role, "role": role} for role in jax_step.GIVEN]
+    halves = [jax_step.Part(b"", {"inputs": [weight, counter, *given]})]
+    state = jax_step.state_inputs([*halves, jax_step.Part(b"", {"inputs": [weight]})])
+    assert state == {"w": weight, "step": counter} and jax_step.num_bytes(state) == 32
+
+
 def test_weights_begin_as_berts_do():
     initial = {each.tf1_name: program._initial(each.tf1_name) for each in names.weights(1)}
     ones = [name for name, value in initial.items() if value == 1.0]
