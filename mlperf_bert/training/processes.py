@@ -190,8 +190,8 @@ def end_of(cluster: Cluster, error: BaseException) -> str:
 class Meeting:
     """The files by which processes find each other, `.worker-N.json` for each, in a shared folder.
 
-    A file may be left over from a process that was killed. So the chief draws a token for this
-    start: the others write it down, and the answer has it too.
+    A file may be left over from a process that was killed. So each process draws a token for this
+    start: the others write down the chief's, and the chief answers to theirs.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Meeting:
             the same on all processes.
           OSError: the chief is missing, or the folder cannot be written.
         """
-        own = {"parameters": parameters, "obstacle": obstacle}
+        own = {"token": self._token, "parameters": parameters, "obstacle": obstacle}
         own = json.loads(json.dumps(own))  # as the others read it
         is_chief = self._cluster.is_chief
         try:
@@ -250,8 +250,9 @@ class Meeting:
                 decision = decide()
             except (ValueError, OSError) as error:
                 problem = str(error)
-        answer = {"token": self._token, "problem": problem, "decision": decision}
-        self._write(answer)
+        answer = {"problem": problem, "decision": decision}
+        # Each token stands in the answer: a process that was started twice is not taken for two.
+        self._write({member["token"]: index for index, member in members.items()} | answer)
         deadline = time.monotonic() + _ANSWER_SECONDS
         # A process removes its file once it has read the answer.
         while unread := [index for index in members if paths.is_file(self._files[index])]:
@@ -264,13 +265,11 @@ class Meeting:
         heard = None
         for _ in self._looks():
             said = self._read(0)
-            token = said.get("token")
-            if "problem" in said:
-                # The answer, unless a killed chief has left it: its token was not heard.
-                if heard and token == heard:
-                    return said
+            if self._token in said:
+                return said
             # Each new token is answered to: the first may be that of a chief that was killed.
-            elif token and token != heard:
+            token = said.get("token")
+            if token and token != heard:
                 heard = token
                 self._write(own | {"chief": token})
             elif heard and not paths.is_file(self._files[0]):  # it is replaced as a whole

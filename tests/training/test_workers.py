@@ -145,9 +145,9 @@ def leave(folder: Path, index: int, content: str) -> Path:
 LEFT = {
     "nothing of it": "",
     "no object": "[]",
-    "another start": json.dumps({"chief": "2", "parameters": {}, "obstacle": None}),
+    "another start": json.dumps({"token": "1", "chief": "2", "parameters": {}, "obstacle": None}),
     "another chief": json.dumps({"token": "1"}),
-    "another answer": json.dumps({"token": "1", "problem": None, "decision": {"seed": 8}}),
+    "another answer": json.dumps({"token": "1", "3": 1, "problem": None, "decision": {"seed": 8}}),
     "an answer to nobody": json.dumps({"problem": None, "decision": {"seed": 8}}),
 }
 
@@ -171,6 +171,32 @@ def meet_all_but(folder: Path, absent: int, left: Path) -> str:
     return str(failure.value)
 
 
+def test_of_a_process_that_was_started_twice_one_is_refused(folder):
+    """The later one writes over what the chief has compared: it is not meant by the answer."""
+    found, file = [], folder / ".worker-1.json"
+
+    def join():
+        try:
+            found.append(Meeting(Cluster(ADDRESSES[:2], 1), folder).hold({}, None, dict))
+        except OSError as error:
+            found.append(str(error))
+
+    threads = [threading.Thread(target=join) for _ in range(2)]
+
+    def decide():
+        compared = file.read_text()
+        threads[1].start()
+        while file.read_text() == compared:
+            time.sleep(0.01)
+        return {"seed": 7}
+
+    threads[0].start()
+    assert Meeting(Cluster(ADDRESSES[:2], 0), folder).hold({}, None, decide) == {"seed": 7}
+    for thread in threads:
+        thread.join()
+    assert found == [{"seed": 7}, "worker 0 (a:1), the chief, has ended; start all again"]
+
+
 def test_a_process_that_ends_before_it_reads_the_answer_is_named(folder, monkeypatch):
     monkeypatch.setattr(processes, "_ANSWER_SECONDS", 0.2)
     ended = threading.Event()
@@ -180,7 +206,7 @@ def test_a_process_that_ends_before_it_reads_the_answer_is_named(folder, monkeyp
         while not ended.is_set():
             if chief.exists() and not (folder / ".worker-1.json").exists():
                 token = json.loads(chief.read_text())["token"]
-                said = {"chief": token, "parameters": {}, "obstacle": None}
+                said = {"token": "1", "chief": token, "parameters": {}, "obstacle": None}
                 leave(folder, 1, json.dumps(said))
             time.sleep(0.01)
 
