@@ -71,7 +71,7 @@ def ends_in_one_line(name: str) -> Iterator[None]:
     """Decorates the `main` of a command: bad input and Ctrl-C end it with one line, named so."""
     try:
         yield
-        sys.stdout.flush()
+        print(end="", flush=True)  # a closed output is no error
     except BrokenPipeError:
         # What it prints goes to a program that has ended, such as `head -1`. At its end Python
         # flushes what is left, and would complain again.

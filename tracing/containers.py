@@ -13,6 +13,7 @@ from tracing import processes
 
 ENGINES = ("docker", "podman")
 ANSWERS_WITHIN_S = 30
+_LOOKS_WITHIN_S = 2  # meanwhile no signal reaches the command
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Container:
         return f"/proc/{self.pid}/root{path}"
 
 
-def inspect(engine: str, name: str) -> Container | None:
+def inspect(engine: str, name: str, within_s: float = ANSWERS_WITHIN_S) -> Container | None:
     """Asks the engine; None as long as the container does not run.
 
     Raises:
@@ -44,10 +45,10 @@ def inspect(engine: str, name: str) -> Container | None:
         raise ValueError(f"{engine} is not installed: name the process with --pid instead")
     command = [engine, "container", "inspect", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_WITHIN_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=within_s)
     except subprocess.TimeoutExpired:
         raise ValueError(
-            f"{engine} does not answer within {ANSWERS_WITHIN_S} s: restart it, or name the "
+            f"{engine} does not answer within {within_s} s: restart it, or name the "
             "process with --pid instead"
         ) from None
     return None if done.returncode else from_inspect(engine, done.stdout)
@@ -106,8 +107,9 @@ class Watcher:
             if name in self._seen:
                 continue
             container = None
-            with contextlib.suppress(ValueError):  # it does not answer: it is asked again
-                container = inspect(engine, name)
+            # It does not answer, or cannot be started: it is asked again.
+            with contextlib.suppress(ValueError, OSError, LookupError, TypeError):
+                container = inspect(engine, name, _LOOKS_WITHIN_S)
             if container:
                 self._seen.add(name)
                 self._found(container)

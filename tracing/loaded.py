@@ -82,6 +82,8 @@ class Trace:
                 f"{self.folder} holds no single calls: trace with strace or bpftrace, "
                 f"this one was made with {backends.PROC}"
             )
+        if not (path := self.folder / "file_ops.parquet").exists():
+            raise ValueError(f"{path} is missing: copy it here again")
 
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
     def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:

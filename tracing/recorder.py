@@ -149,7 +149,7 @@ class _Recorder:
         inside = [pid for pid in pids if pid in tree or processes.cgroup_of(pid) == cgroup]
         try:
             self._tracer.attach(inside, container)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             if is_wanted:
                 raise
             self._note(f"container {container.name}: {error}; only its counters are recorded")
@@ -166,7 +166,8 @@ class _Recorder:
         announced = False
         while True:
             came = signal.sigtimedwait(_STOPS, _POLL_S)
-            if came and self._stop_requested(came):
+            # Stopped and continued meanwhile, Python returns a signal of no number.
+            if came and came.si_signo in _STOPS and self._stop_requested(came):
                 return
             has_ended = self._command is not None and self._command.poll() is not None
             watcher.look()  # now: the command may have started one in its last moment

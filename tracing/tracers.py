@@ -144,7 +144,7 @@ class Tracer:
             raise
         self.began = clocks.read_pair()
         # Not before it has stopped: the signal would be gone by then.
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WCONTINUED | os.WEXITED | os.WNOWAIT)
         process.send_signal(signal.SIGCONT)
         return process
 

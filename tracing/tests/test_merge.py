@@ -96,6 +96,9 @@ def test_the_published_sample_merges_and_a_reader_that_ends_is_no_error(tmp_path
     done = subprocess.run([sys.executable, "-m", *words], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+    shutil.rmtree(tmp_path / "merged")
+    closed = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", *words]
+    assert subprocess.run(closed, stderr=subprocess.PIPE).stderr == b""
     summary = json.loads((tmp_path / "merged" / "summary.json").read_text())
     assert [entry["read_bytes"]["tfrecords"] for entry in summary["hosts"]] == [12_328_864] * 2
 

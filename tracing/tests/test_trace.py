@@ -183,6 +183,12 @@ def test_a_signal_reaches_the_command_and_its_code_is_the_traces(tmp_path):
     command = command_line(tmp_path / "trace", *words, options=["--backend=proc"])
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     waiting.until(ready.exists, process)
+    # Ctrl-Z and fg, for longer than a look takes: the trace goes on.
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(0.4)
+    process.send_signal(signal.SIGCONT)
+    time.sleep(0.4)
+    assert process.poll() is None
     process.terminate()
     _, lines = process.communicate(timeout=300)
     summary = json.loads((tmp_path / "trace" / "summary.json").read_text())

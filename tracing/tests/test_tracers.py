@@ -189,7 +189,7 @@ def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(containers, "ANSWERS_WITHIN_S", 0.1)
     with pytest.raises(ValueError, match=r"docker does not answer within 0\.1 s: restart it, or"):
-        containers.inspect("docker", "name")
+        containers.inspect("docker", "name", 0.1)
     containers.signal(containers.from_inspect("docker", INSPECTED), "SIGINT")
 
 
@@ -240,12 +240,14 @@ def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
 
 def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkeypatch):
     lines = {5: "docker run --name a image", 6: "docker run --name b image", 7: "vim"}
+    lines[8] = "docker run --name c image"
     monkeypatch.setattr(processes, "arguments_of", lambda pid: lines[pid].split())
     answers: dict = {"a": [None, "A"], "b": [ValueError("no answer"), "B"]}
+    answers["c"] = [PermissionError("docker"), KeyError("State"), None]
 
-    def inspect(engine: str, name: str):
+    def inspect(engine: str, name: str, within_s: int):
         answer = answers[name].pop(0)
-        if isinstance(answer, ValueError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
