@@ -178,7 +178,7 @@ def measure(given: argparse.Namespace) -> None:
 
 def show(raws: Sequence[Path], output: Path) -> None:
     """Writes the table and the picture of raw figures, of one device or of several."""
-    rows = [row for raw in raws for row in reports.stored(raw)]
+    rows = [json.loads(line) for raw in raws for line in raw.read_text().splitlines()]
     text = table(rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_suffix(".md").write_text(text)

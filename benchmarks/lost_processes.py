@@ -94,17 +94,17 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
-    left, log = started[1 - lost], logs[1 - lost]
+    left, log, said_before = started[1 - lost], logs[1 - lost], 0
     try:
         if case in SIGNALS:
             # The chief says so at the first step, which both have trained.
             wait_until(lambda: "started in" in logs[0].read_text(), SECONDS_TO_START)
             assert "started in" in logs[0].read_text(), logs[0].read_text()
             time.sleep(3)
+            said_before = len(log.read_text())
             started[lost].send_signal(SIGNALS[case])
         elif case == "fails":
             wait_until(lambda: started[lost].poll() is not None, SECONDS_TO_START)
-        said_before = len(log.read_text())
         told = wait_until(
             lambda: left.poll() is not None or REASON.search(log.read_text(), said_before), patience
         )

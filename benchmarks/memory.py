@@ -108,7 +108,7 @@ def main() -> None:
     recompute = RECOMPUTE_CHOICES
     parser.add_argument("--recompute", choices=recompute, default=recompute, **several)
     parser.add_argument("--jit_compile", default="auto", choices=["auto", "true", "false"])
-    parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
+    parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak, never time")
     given = parser.parse_args(words_with_home())
     file = given.output.with_suffix(".jsonl")
     for precision, size, recompute in itertools.product(
