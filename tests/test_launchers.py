@@ -55,7 +55,7 @@ class Host:
         programs.stand_in(self.folder / "bin" / program, text)
 
     def start(self, line: str = "", **settings: str) -> subprocess.CompletedProcess:
-        """Runs start_training.sh with what stands before and behind it in a shell."""
+        """Runs start_training.sh with the settings and words of a line in a shell."""
         self._record.unlink(missing_ok=True)
         given, words = split(line)
         own = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "RECORD": str(self._record)}

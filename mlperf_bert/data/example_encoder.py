@@ -110,7 +110,7 @@ def _put_values(out, at, values, packed_bytes):
 
 @kernel
 def _encode_records(tokens, predictions, weights, next_sentence, names, name_lengths, out, ends):
-    """Writes the records into `out`, one behind the other, and where each ends into `ends` [E]."""
+    """Writes the records into `out`, one after the other, and where each ends into `ends` [E]."""
     at = 0
     sizes = np.empty(len(name_lengths), np.int64)
     for example in range(tokens.shape[1]):

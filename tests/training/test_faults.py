@@ -214,31 +214,3 @@ def test_the_failure_of_one_process_is_told_by_the_other(start, tmp_path):
     assert "worker 0 (localhost:" in ended[1][2]
     assert f"has ended: {reason}; {AGAIN}" in ended[1][2]
     assert run_stops(tmp_path / "o") == [["aborted"]]
-
-
-@by(["tensorflow"])
-@pytest.mark.parametrize(
-    "num_starts",
-    [pytest.param(4, marks=pytest.mark.all), pytest.param(20, marks=pytest.mark.soak)],
-)
-def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path, num_starts):
-    """Two processes of their own, not of one run, started into one directory."""
-    flags = {"num_train_steps": 30, "steps_per_update": 1, "eval_interval_samples": 8 * 15}
-    flags |= {"save_checkpoints_steps": 10, "log_every_steps": 1}
-    rng = random.Random(num_starts)
-    for number in range(num_starts):
-        output = tmp_path / str(number)
-        first = starts.Start(command(task, output, **flags))
-        time.sleep(rng.choice([0, rng.uniform(0, 0.1), rng.uniform(0, 10)]))
-        second = starts.Start(command(task, output, **flags))
-        texts = [started.communicate(timeout=300)[1] for started in (first, second)]
-        codes = [first.returncode, second.returncode]
-        assert sorted(codes) == [0, 1], texts
-        [refusal] = texts[codes.index(1)].splitlines()
-        assert re.search(r"another process trains into it|holds a finished run", refusal)
-        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-        assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 31))
-        assert [line["step"] for line in lines if line["kind"] == "eval"] == [15, 30]
-        [log] = output.glob("bert*.log*")
-        assert log.read_text().count('"run_start"') == log.read_text().count('"run_stop"') == 1
-        assert not list(output.glob(".*"))

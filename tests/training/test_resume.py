@@ -229,6 +229,7 @@ FLAGS = {
     ],
 )
 def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path, num_starts):
+    """Two processes of their own, not of one run, started into one directory."""
     rng = random.Random(num_starts)
     for number in range(num_starts):
         output = tmp_path / str(number)
