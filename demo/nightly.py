@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--output_dir", type=local_folder, required=True, help="the same every night"
     )
     parser.add_argument("--runs", type=_num_runs, default=NUM_RUNS, help="trainings of a night")
-    parser.add_argument("--fail_if_slower", type=compare.share_of, default="5%", metavar="5%%")
+    parser.add_argument("--fail_if_slower", type=compare.share_of, default="5%", metavar="5%")
     given = parser.parse_args(words_with_home(arguments))
     folder = given.output_dir.absolute()
     by_another = "another night goes on"
