@@ -6,6 +6,7 @@ Everything works on arrays: a trace of a million calls takes seconds. TERMS defi
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 SEQUENTIAL, STRIDED, RANDOM, UNKNOWN = "sequential", "strided", "random", "unknown"
 PATTERNS = [SEQUENTIAL, STRIDED, RANDOM, UNKNOWN]
@@ -36,31 +37,23 @@ _ACCESSES_AT_ONCE = 4_000_000
 _FILE_SHIFT = 44  # files of up to 16 TiB side by side in one address
 
 
-def patterns(opened: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def patterns(reads: pd.DataFrame) -> pd.Series:
     """The pattern of each read: SEQUENTIAL, STRIDED, RANDOM or UNKNOWN.
 
     Args:
-      opened: numbers of the openings, -1 where unknown; of reads in order of time.
-      offsets: in bytes, NaN where unknown.
-      sizes: bytes that were read.
+      reads: in order of time, with `opening`, `offset_bytes` and `size_bytes`.
     """
-    found = np.full(len(opened), UNKNOWN, dtype=object)
-    known = np.flatnonzero((opened >= 0) & ~np.isnan(offsets))
-    order = known[np.argsort(opened[known], kind="stable")]
-    begins = offsets[order]
-    ends = begins + sizes[order]
-    is_first = np.ones(len(order), bool)
-    is_first[1:] = opened[order][1:] != opened[order][:-1]
-    gaps = begins - np.where(is_first, 0, np.roll(ends, 1))
-    same_gap = ~is_first & (gaps == np.roll(gaps, 1))
-    found[order] = np.where(gaps == 0, SEQUENTIAL, np.where(same_gap, STRIDED, RANDOM))
+    known = reads.dropna(subset=["opening", "offset_bytes"])
+    openings, begins = known["opening"], known["offset_bytes"]
+    gaps = begins - (begins + known["size_bytes"]).groupby(openings).shift(fill_value=0)
+    same_gap = gaps == gaps.groupby(openings).shift()
+    found = pd.Series(UNKNOWN, reads.index, dtype=object)
+    found[known.index] = np.where(gaps == 0, SEQUENTIAL, np.where(same_gap, STRIDED, RANDOM))
     return found
 
 
 def distinct_bytes(files: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> int:
     """How many bytes of the files were read at least once; `files` are numbers from 0."""
-    if not len(files):
-        return 0
     begins = (files.astype(np.int64) << _FILE_SHIFT) + offsets.astype(np.int64)
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], (begins + sizes.astype(np.int64))[order]
@@ -105,15 +98,12 @@ def reuse(
     addresses = (files.astype(np.int64) << _FILE_SHIFT) // BLOCK_BYTES + begins.astype(np.int64)
     total = int(counts.sum())
     rate = min(1.0, most / max(total, 1))
-    calls, blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    ends = np.cumsum(counts)
-    parts = np.searchsorted(ends, np.arange(0, total, _ACCESSES_AT_ONCE))
-    for first, last in zip(parts, [*parts[1:], len(counts)]):
-        of_call = np.repeat(np.arange(first, last), counts[first:last])
-        within = np.arange(len(of_call)) - np.repeat(
-            ends[first:last] - counts[first:last] - (ends[first - 1] if first else 0),
-            counts[first:last],
-        )
+    calls, blocks = [], []
+    cuts = np.arange(_ACCESSES_AT_ONCE, total, _ACCESSES_AT_ONCE)
+    for part in np.split(np.arange(len(counts)), np.searchsorted(np.cumsum(counts), cuts)):
+        of_call = np.repeat(part, counts[part])
+        firsts = np.cumsum(counts[part]) - counts[part]
+        within = np.arange(len(of_call)) - np.repeat(firsts, counts[part])
         block = addresses[of_call] + within
         picked = _is_picked(block, rate)
         calls.append(of_call[picked])
@@ -187,16 +177,14 @@ class InFlight:
 
     @classmethod
     def of(cls, begins_ns: np.ndarray, latencies_ns: np.ndarray) -> "InFlight":
-        """The depth over time, from the beginning and latency of each call."""
+        """The depth over time, from the beginning and latency of each of one or more calls."""
         times = np.concatenate([begins_ns, begins_ns + latencies_ns]).astype(np.int64)
         moves = np.repeat([1, -1], len(begins_ns))
         order = np.lexsort((moves, times))  # one that returns makes room for one that begins
         return cls(times[order], np.cumsum(moves[order]))
 
     def figures(self) -> dict | None:
-        """Mean, median and p95 while busy, maximum, busy seconds; None without calls."""
-        if not len(self.times):
-            return None
+        """Mean, median and p95 while busy, maximum, busy seconds; None if no call took time."""
         spans = np.diff(self.times, append=self.times[-1])
         busy = self.depths > 0
         total = int(spans[busy].sum())
@@ -214,8 +202,6 @@ class InFlight:
 
     def mean_over(self, edges_ns: np.ndarray) -> np.ndarray:
         """The mean depth between each two edges."""
-        if not len(self.times):
-            return np.zeros(len(edges_ns) - 1)
         spans = np.diff(self.times, append=self.times[-1])
         area = np.concatenate([[0.0], np.cumsum(spans * self.depths)[:-1]])
         return np.diff(np.interp(edges_ns, self.times, area)) / np.diff(edges_ns)

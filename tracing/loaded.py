@@ -147,14 +147,8 @@ class Trace:
         """Read calls that moved bytes, in order of time, with pattern and number of their file."""
         found = self.transfers
         found = found[found["kind"] == "read"]
-        return found.assign(
-            file_number=pd.factorize(found["final_path"])[0],
-            pattern=access.patterns(
-                found["opening"].fillna(-1).to_numpy(np.int64),
-                found["offset_bytes"].to_numpy(float),
-                found["size_bytes"].to_numpy(float),
-            ),
-        )
+        numbers, _ = pd.factorize(found["final_path"])
+        return found.assign(file_number=numbers, pattern=access.patterns(found))
 
     @functools.cached_property
     def training_reads(self) -> pd.DataFrame:

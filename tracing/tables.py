@@ -63,12 +63,7 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO]:
     """Opens a file beside `path`, renamed to it once all is written; a failure leaves nothing.
 
     Tracing's own, because it imports nothing of the benchmark. Text is UTF-8.
-
-    Raises:
-      ValueError: `path` is a folder, a device or a pipe.
     """
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: exists and is not a regular file; give the name of a file")
     # Within a folder the renaming is one step.
     unfinished = path.with_name(path.name + ".unfinished")
     try:

@@ -2,13 +2,13 @@
 
 import fcntl
 import os
+import pwd
 import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,14 +23,8 @@ _CHUNK_BYTES = 1 << 20
 # The command stops itself until the tracer is ready.
 _HOLD = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "hold"]
 
-
-@dataclass(frozen=True)
-class User:
-    """Who called sudo: the command runs as this user, the files are theirs."""
-
-    name: str
-    uid: int
-    gid: int
+User = pwd.struct_passwd
+"""Who called sudo: the command runs as this user, the files are theirs."""
 
 
 class Session(threading.Thread):
@@ -125,7 +119,7 @@ class Tracer:
             return self._launch_beside_bpftrace(command, user)
         if self.chosen == backends.STRACE:
             session = self._new_session()
-            options = [*strace.options(session.pipe), *(["-u", user.name] if user else [])]
+            options = [*strace.options(session.pipe), *(["-u", user.pw_name] if user else [])]
             self.began = clocks.read_pair()
             process = self._begin(session, _start([*options, "--", *command], None))
         else:
@@ -240,8 +234,8 @@ class Tracer:
 def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Popen:
     whose: dict = {}
     if user:
-        groups = os.getgrouplist(user.name, user.gid)
-        whose = {"user": user.uid, "group": user.gid, "extra_groups": groups}
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+        whose = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
     return subprocess.Popen(command, preexec_fn=_unblock_signals, **whose, **more)
 
 

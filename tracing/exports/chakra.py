@@ -1,6 +1,8 @@
 """A trace as a Chakra execution trace of MLCommons: storage, batches, evaluations, checkpoints.
 
-tracing/docs/chakra.md shows what becomes which node, and what the dependencies mean.
+tracing/docs/chakra.md shows what becomes which node, and what the dependencies mean. A file is one
+GlobalMetadata and then nodes, each message after its length as a varint. Forks of the format differ
+(Keysight's names batches and checkpoints DATA_OP): this follows MLCommons.
 """
 
 import collections
@@ -8,16 +10,19 @@ import heapq
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pandas as pd
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto, text_format
 
 from tracing import files, mllog
 from tracing.bpftrace import ADD_TO_PAGE_CACHE, PAGE_BYTES
-from tracing.exports import chakra_format as chakra
 from tracing.loaded import Trace
 from tracing.tables import written_beside
 
+VERSION = "1.0.0"
+SCHEMA_COMMIT = "6dc63e147b9d115286626cc122459e44d9d08401"
+"""Where storage came in; release 1.0.0 before it has none, so the version alone does not tell."""
 FS_OPS = {
     "FS_OP_OPEN": "open openat openat2 creat",
     "FS_OP_CLOSE": "close",
@@ -40,6 +45,52 @@ _KINDS = ("open", "create", "close", "read", "write", "sync", "fault")
 _SECTOR_BYTES = 512
 # In this order those that begin at once: a dependency stands above what depends on it.
 _SORTS = ("checkpoints", "calls", "pages", "block requests", "batches")
+
+
+def _classes() -> dict[str, Any]:
+    """Message -> its class, in a pool of their own: MLCommons' may be loaded beside them."""
+    schema = Path(__file__).with_name("et_def.textproto").read_text(encoding="utf-8")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(schema, descriptor_pb2.FileDescriptorProto()))
+    by_name = message_factory.GetMessageClassesForFiles(["et_def.proto"], pool)
+    return {name.rpartition(".")[2]: kind for name, kind in by_name.items()}
+
+
+CLASSES = _classes()
+_KIND_OF_VALUE = {bool: "bool", int: "int64", float: "double", str: "string"}
+
+
+def _attributes(values: dict[str, bool | int | float | str]) -> list:
+    """Attributes as other producers type them; ASTRA-sim converts between kinds of integers."""
+    kind = CLASSES["AttributeProto"]
+    return [kind(name=n, **{f"{_KIND_OF_VALUE[type(v)]}_val": v}) for n, v in values.items()]
+
+
+class Writer:
+    """Writes a trace; nodes are numbered from 1 in the order in which they are written."""
+
+    def __init__(self, file: IO[bytes], **about: bool | int | float | str):
+        """Begins a trace; `about` becomes attributes of its metadata."""
+        self._file = file
+        self._num_nodes = 0
+        attr = _attributes({"schema_commit": SCHEMA_COMMIT, **about})
+        metadata = CLASSES["GlobalMetadata"](version=VERSION, attr=attr)
+        proto.serialize_length_prefixed(metadata, file)
+
+    def node(self, kind: str, name: str, *, attr: dict | None = None, **fields: Any) -> int:
+        """Writes a node of `kind`, such as BATCH; returns its number.
+
+        Args:
+          attr: attributes, by name.
+          fields: as the schema names them; data_deps and ctrl_deps are numbers of earlier nodes.
+        """
+        self._num_nodes += 1
+        node = CLASSES["Node"](
+            id=self._num_nodes, name=name, type=f"{kind}_NODE", attr=_attributes(attr or {}),
+            **fields,
+        )  # fmt: skip
+        proto.serialize_length_prefixed(node, self._file)
+        return self._num_nodes
 
 
 class Event(NamedTuple):
@@ -68,7 +119,7 @@ def write(trace: Trace, output: Path, *, seconds: tuple[float, float] = (0, math
     first, last = (trace.begin_ns + each * 1e9 for each in seconds)
     counts = collections.Counter[str]()
     with written_beside(output, "wb") as file:
-        writer = chakra.Writer(
+        writer = Writer(
             file, made_by="tracing.export", trace=trace.folder.name,
             backend=trace.summary["backend"], has_block_events=not blocks.empty,
             has_batches=bool(batches), begin_monotonic_ns=trace.begin_ns,
@@ -143,7 +194,7 @@ def block_op(letters: str) -> str | None:
 class _Nodes:
     """Writes the nodes in order of time, and knows what the next ones depend on."""
 
-    def __init__(self, writer: chakra.Writer):
+    def __init__(self, writer: Writer):
         self._writer = writer
         self.write_by_sort = (
             self._checkpoint, self._call, self._page, self._request, self._batch

@@ -46,21 +46,24 @@ def write(trace: Trace, output: Path) -> str:
       OSError: there is no room; nothing is left.
     """
     with written_beside(output, "wb") as file:
-        writer = _Writer(file)
-        tracks = _Tracks(trace, writer)
+        writer = _Writer(trace, file)
         writer.clocks(trace.table("clock_pairs"))
-        _write_log(trace, writer, tracks)
-        _write_counters(trace, writer, tracks)
-        _write_processes(trace, writer, tracks)
-        _write_block_io(trace, writer, tracks)
-        num_calls = _write_calls(trace, writer, tracks)
+        _write_log(trace, writer)
+        _write_counters(trace, writer)
+        _write_processes(trace, writer)
+        _write_block_io(trace, writer)
+        num_calls = _write_calls(trace, writer)
     return f"{num_calls:,} calls"
 
 
 class _Writer:
-    """Packets of one sequence, in which words stand as numbers."""
+    """Packets of one sequence, in which words stand as numbers, on tracks made when asked for."""
 
-    def __init__(self, file: IO[bytes]):
+    def __init__(self, trace: Trace, file: IO[bytes]):
+        self._name_of_process = trace.process_names()
+        threads = trace.table("threads", ("monotonic_ns", "pid", "tid", "name"))
+        keys = zip(threads["pid"].tolist(), threads["tid"].tolist())
+        self._name_of_thread = dict(zip(keys, threads["name"]))  # the last one counts
         self._builder = StreamingTraceProtoBuilder(file)
         self._num_tracks = 0
         self._words: dict[tuple[str, str], int] = {}
@@ -87,12 +90,38 @@ class _Writer:
                 snapshot.clocks.add(clock_id=number, timestamp=stamp)
             self._write(pair.monotonic_ns, clock_snapshot=snapshot)
 
-    def track(self, **fields) -> int:
+    def _track(self, **fields) -> int:
         """A new track, by the fields of its descriptor; returns its number."""
         self._num_tracks += 1
         descriptor = proto.TrackDescriptor(uuid=self._num_tracks, **fields)
         self._write(None, track_descriptor=descriptor)
         return self._num_tracks
+
+    @functools.cache  # noqa: B019 - lives as long as the export
+    def process(self, pid: int) -> int:
+        """A process's track."""
+        name = self._name_of_process.get(pid, f"process {pid}")
+        return self._track(process=proto.ProcessDescriptor(pid=pid, process_name=name))
+
+    @functools.cache  # noqa: B019 - lives as long as the export
+    def thread(self, pid: int, tid: int) -> int:
+        """A thread's track."""
+        name = self._name_of_thread.get((pid, tid), f"thread {tid}")
+        thread = proto.ThreadDescriptor(pid=pid, tid=tid, thread_name=name)
+        return self._track(parent_uuid=self.process(pid), thread=thread)
+
+    @functools.cache  # noqa: B019 - lives as long as the export
+    def named(self, name: str, parent: int | None = None, number: int = 0) -> int:
+        """A track of its own kind; `number` tells those of one name apart, which viewers merge."""
+        return self._track(name=name, parent_uuid=parent)
+
+    @functools.cache  # noqa: B019 - lives as long as the export
+    def counter(self, name: str, parent: int, unit: str) -> int:
+        """A counter's track."""
+        counter = proto.CounterDescriptor(unit_name=unit)
+        if unit == "bytes":
+            counter = proto.CounterDescriptor(unit=proto.CounterDescriptor.UNIT_SIZE_BYTES)
+        return self._track(name=name, parent_uuid=parent, counter=counter)
 
     def slice(
         self, track: int, name: str, category: str, begin_ns: int, lasting_ns: int, **values
@@ -140,69 +169,32 @@ class _Writer:
         return number
 
 
-class _Tracks:
-    """The tracks, named, each made when it is first asked for."""
-
-    def __init__(self, trace: Trace, writer: _Writer):
-        self._writer = writer
-        self._name_of_process = trace.process_names()
-        threads = trace.table("threads", ("monotonic_ns", "pid", "tid", "name"))
-        keys = zip(threads["pid"].tolist(), threads["tid"].tolist())
-        self._name_of_thread = dict(zip(keys, threads["name"]))  # the last one counts
-
-    @functools.cache  # noqa: B019 - lives as long as the export
-    def process(self, pid: int) -> int:
-        """A process's track."""
-        name = self._name_of_process.get(pid, f"process {pid}")
-        return self._writer.track(process=proto.ProcessDescriptor(pid=pid, process_name=name))
-
-    @functools.cache  # noqa: B019 - lives as long as the export
-    def thread(self, pid: int, tid: int) -> int:
-        """A thread's track."""
-        name = self._name_of_thread.get((pid, tid), f"thread {tid}")
-        thread = proto.ThreadDescriptor(pid=pid, tid=tid, thread_name=name)
-        return self._writer.track(parent_uuid=self.process(pid), thread=thread)
-
-    @functools.cache  # noqa: B019 - lives as long as the export
-    def named(self, name: str, parent: int | None = None, number: int = 0) -> int:
-        """A track of its own kind; `number` tells those of one name apart, which viewers merge."""
-        return self._writer.track(name=name, parent_uuid=parent)
-
-    @functools.cache  # noqa: B019 - lives as long as the export
-    def counter(self, name: str, parent: int, unit: str) -> int:
-        """A counter's track."""
-        counter = proto.CounterDescriptor(unit_name=unit)
-        if unit == "bytes":
-            counter = proto.CounterDescriptor(unit=proto.CounterDescriptor.UNIT_SIZE_BYTES)
-        return self._writer.track(name=name, parent_uuid=parent, counter=counter)
-
-
-def _write_log(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
+def _write_log(trace: Trace, writer: _Writer) -> None:
     """Points and phases of the MLPerf log, and the shares of every block's time, by kind."""
-    log, events = tracks.named("MLPerf log"), trace.table("mllog")
+    log, events = writer.named("MLPerf log"), trace.table("mllog")
     for event in events[events["event_type"] == "POINT_IN_TIME"].itertuples():
         values = {"value": event.value, "metadata": event.metadata}
         writer.instant(log, event.key, "mllog", event.monotonic_ns, **values)
     for name in mllog.SPANS:
-        tracks.named(name, log)  # in this order
+        writer.named(name, log)  # in this order
     for span in trace.table("spans").itertuples():
         lasting_ns = span.end_monotonic_ns - span.monotonic_ns
         values = {"is_closed": int(span.is_closed), "metadata": span.metadata, "file": span.file}
-        track = tracks.named(span.name, log)
+        track = writer.named(span.name, log)
         writer.slice(track, span.name, "mllog", span.monotonic_ns, lasting_ns, **values)
     for begin_ns, end_ns, shares in mllog.ledger_shares(events):
         for name, share in shares.items():
-            track = tracks.counter(f"ledger {name}", log, "%")
+            track = writer.counter(f"ledger {name}", log, "%")
             writer.count(track, begin_ns, share)
             writer.count(track, end_ns, 0)
 
 
-def _write_counters(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
+def _write_counters(trace: Trace, writer: _Writer) -> None:
     """Every number of every sample, and the processors' shares that follow from them."""
-    machine = tracks.named("machine")
+    machine = writer.named("machine")
     for seconds, *shares in trace.cpu_percentages().itertuples():
         for name, share in zip(("user", "system", "iowait"), shares):
-            track = tracks.counter(f"CPU {name}", machine, "%")
+            track = writer.counter(f"CPU {name}", machine, "%")
             writer.count(track, trace.begin_ns + round(seconds * 1e9), share)
     for table, owners in _OWNERS.items():
         columns = COLUMNS[table]
@@ -212,26 +204,26 @@ def _write_counters(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
             owner, values = dict(zip(owners, row)), row[len(owners) :]
             parent = machine
             if "tid" in owner:
-                parent = tracks.thread(owner.pop("pid"), owner.pop("tid"))
+                parent = writer.thread(owner.pop("pid"), owner.pop("tid"))
             elif "pid" in owner:
-                parent = tracks.process(owner.pop("pid"))
+                parent = writer.process(owner.pop("pid"))
             prefix = " ".join(str(part) for part in [table, *owner.values()])
             for name, unit, value in zip(numbers, units, values):
                 if value is not None:
-                    writer.count(tracks.counter(f"{prefix} {name}", parent, unit), at_ns, value)
+                    writer.count(writer.counter(f"{prefix} {name}", parent, unit), at_ns, value)
 
 
-def _write_processes(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
+def _write_processes(trace: Trace, writer: _Writer) -> None:
     """Begin, program and end of processes and threads."""
     columns = ["monotonic_ns", "pid", "tid", "event", "parent_pid", "detail"]
     for at_ns, pid, tid, event, parent_pid, detail in trace.rows("process_events", columns):
         values = {"parent_pid": parent_pid, "detail": detail}
-        writer.instant(tracks.thread(pid, tid), event, "process", at_ns, **values)
+        writer.instant(writer.thread(pid, tid), event, "process", at_ns, **values)
 
 
-def _write_block_io(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
+def _write_block_io(trace: Trace, writer: _Writer) -> None:
     """Requests that overlap lie on several tracks of their device."""
-    devices = tracks.named("block devices")
+    devices = writer.named("block devices")
     ends: dict[str, list[int]] = {}
     columns = ["monotonic_ns", "latency_ns", "device", "operation"]
     shown = ["sector", "size_bytes", "pid", "command"]
@@ -242,18 +234,17 @@ def _write_block_io(trace: Trace, writer: _Writer, tracks: _Tracks) -> None:
         free = (number for number, end_ns in enumerate(lanes) if end_ns <= begin_ns)
         lane = next(free, len(lanes))
         lanes[lane : lane + 1] = [begin_ns + (latency_ns or 0)]
-        track = tracks.named(device, devices, lane)
+        track = writer.named(device, devices, lane)
         details = dict(zip(shown, values))
         writer.slice(track, operation, "block", begin_ns, latency_ns or 0, **details)
 
 
-def _write_calls(trace: Trace, writer: _Writer, tracks: _Tracks) -> int:
+def _write_calls(trace: Trace, writer: _Writer) -> int:
     num_calls = 0
     for row in trace.rows("file_ops", _CALL_COLUMNS):
         begin_ns, lasting_ns, pid, tid, operation, file_class, *rest = row
         values = dict(zip(_CALL_COLUMNS[6:], rest))
-        writer.slice(
-            tracks.thread(pid, tid), operation, file_class, begin_ns, lasting_ns or 0, **values
-        )
+        track = writer.thread(pid, tid)
+        writer.slice(track, operation, file_class, begin_ns, lasting_ns or 0, **values)
         num_calls += 1
     return num_calls

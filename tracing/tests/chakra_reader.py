@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf import proto
 
-from tracing.exports import chakra_format as chakra
+from tracing.exports import chakra
 
 
 def read(path: Path) -> tuple[Any, list[Any]]:

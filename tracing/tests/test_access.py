@@ -16,10 +16,11 @@ NAN = float("nan")
 
 def test_patterns_of_reads_worked_out_by_hand():
     #         one file open twice, each with its own position       not seen to be opened
-    opened = [0, 0, 1, 0, 1, 1, 1, 0, 0, -1, 0]
+    opened = [0, 0, 1, 0, 1, 1, 1, 0, 0, NAN, 0]
     offsets = [0, 10, 50, 20, 110, 170, 230, 5, 30, 0, NAN]
     sizes = [10, 10, 10, 10, 10, 10, 10, 5, 10, 10, 10]
-    found = access.patterns(np.array(opened), np.array(offsets, float), np.array(sizes, float))
+    columns = {"opening": opened, "offset_bytes": offsets, "size_bytes": sizes}
+    found = access.patterns(pd.DataFrame(columns))
     assert list(found) == [
         "sequential",  # begins at 0
         "sequential",
@@ -93,7 +94,7 @@ def test_calls_in_flight_worked_out_by_hand():
     }  # fmt: skip
     edges = np.array([0, 10, 20, 40, 60]) * 10**9
     np.testing.assert_allclose(found.mean_over(edges), [1.5, 1.5, 0.0, 0.5])
-    assert access.InFlight.of(begins[:0], latencies[:0]).figures() is None
+    assert access.InFlight.of(begins, latencies * 0).figures() is None
 
 
 # --- counters of processes ----------------------------------------------------------------------

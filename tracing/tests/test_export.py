@@ -17,7 +17,7 @@ from tests.fixtures import lacking
 from tests.helpers import programs
 from tests.helpers.programs import refusal
 from tracing import export, tables
-from tracing.exports import chakra_format, dftracer, dlio, fio
+from tracing.exports import chakra, dftracer, dlio, fio
 from tracing.loaded import Trace
 from tracing.tests import chakra_reader, whole
 
@@ -197,8 +197,8 @@ def test_too_many_threads_for_fio_and_none_are_refused(tmp_path, monkeypatch, co
 def exported(trace: Path, output: Path, *flags: str) -> list:
     export.main([str(trace), "--to=chakra", f"--output={output}", *flags])
     metadata, nodes = chakra_reader.read(output)
-    assert metadata.version == chakra_format.VERSION
-    assert chakra_reader.attributes_of(metadata)["schema_commit"] == chakra_format.SCHEMA_COMMIT
+    assert metadata.version == chakra.VERSION
+    assert chakra_reader.attributes_of(metadata)["schema_commit"] == chakra.SCHEMA_COMMIT
     assert not list(chakra_reader.violations(nodes))
     return nodes
 
@@ -230,7 +230,7 @@ NODE = (
 
 def test_a_node_has_the_bytes_of_mlcommons_schema():
     file = io.BytesIO()
-    writer = chakra_format.Writer(file)
+    writer = chakra.Writer(file)
     num_bytes = file.tell()
     detail = {"op": "FS_OP_PREAD", "pathname": "/d", "fd": 3, "offset": 5, "size_bytes": 7}
     writer.node(
@@ -239,9 +239,9 @@ def test_a_node_has_the_bytes_of_mlcommons_schema():
         storage={"level": "STORAGE_LEVEL_FS", "fs": detail},
     )  # fmt: skip
     assert file.getvalue()[num_bytes:].hex() == NODE
-    kinds = chakra_format.ENUMS["NodeType"].split()
-    assert (kinds.index("BATCH_NODE"), kinds.index("CHECKPOINT_NODE")) == (9, 10)
-    below = [chakra_format.CLASSES[kind].DESCRIPTOR for kind in ("PageOp", "BlockOp")]
+    kinds = chakra.CLASSES["Node"].DESCRIPTOR.fields_by_name["type"].enum_type.values_by_name
+    assert (kinds["BATCH_NODE"].number, kinds["CHECKPOINT_NODE"].number) == (9, 10)
+    below = [chakra.CLASSES[kind].DESCRIPTOR for kind in ("PageOp", "BlockOp")]
     numbers = [[field.number for field in kind.fields] for kind in below]
     assert numbers == [[1, 3, 4], [1, 2, 3, 4, 5]]
 
