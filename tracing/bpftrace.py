@@ -155,18 +155,11 @@ _NAMED = ("open", "path", "rename")
 class Parser(CallParser):
     """Turns the programs' lines into rows."""
 
-    def __init__(
-        self,
-        *,
-        path_of_fd: Mapping[tuple[int, int], str] | None = None,
-        path_of_inode: Mapping[int, str] | None = None,
-        **where,
-    ):
+    def __init__(self, *, path_of_fd: Mapping[tuple[int, int], str] | None = None, **where):
         """Takes what the lines do not contain.
 
         Args:
           path_of_fd: (process, descriptor) -> path, of what was open before.
-          path_of_inode: inode -> path, for page faults; files seen open are added.
           where: what `CallParser` takes.
         """
         super().__init__(**where)
@@ -174,7 +167,7 @@ class Parser(CallParser):
             self._files[pid][fd] = OpenFile(path)
             self._files[pid][fd].lose()  # who else has it is not known
         self._latest_ns = 0
-        self._path_of_inode = dict(path_of_inode or {})
+        self._path_of_inode: dict[int, str] = {}  # of what was opened
         self._unborn: dict[int, dict] = {}
         self._names: dict[str, dict[int, str]] = {"name": {}, "new_name": {}}
         self._handlers: dict[str, Callable[..., Iterator[_Row]]] = {
@@ -310,19 +303,10 @@ class Parser(CallParser):
         row["fd"] = fd
         file, path = self._files[pid].get(fd), self._path_of_fd(pid, fd)
         if row["kind"] in ("read", "write"):
-            row["size_bytes"] = 0 if row["error"] else result
             row["requested_bytes"] = None if wanted == -1 else wanted
-            if offset != _AT_END:
-                at = None if offset == _AT_POSITION else offset
-                row["offset_bytes"] = self._moved(file, row, at)
-            elif file:
-                file.position = None  # the end of the file, wherever that is
-        elif row["kind"] == "seek" and not row["error"]:
-            row["offset_bytes"] = result
-            if file:
-                file.sought((pid, tid), result)
-        elif row["kind"] == "close":
-            self._close(pid, fd, fd)
+        at = None if offset in (_AT_POSITION, _AT_END) else offset
+        returned = None if row["error"] else result
+        self._complete(row, file, returned, at, appends=offset == _AT_END)
         yield self._named(row, path)
 
     def _note(self, pid: int, call: str, result: int, fd: int, value: int, flags: int) -> None:

@@ -157,6 +157,31 @@ class CallParser:
         thread = row["pid"], row["tid"]
         return file.moved(thread, row["size_bytes"], writes=writes) if file else None
 
+    def _complete(
+        self, row: dict, file: OpenFile | None, result: int | None, offset: int | None = None,
+        *, appends: bool = False,
+    ) -> None:  # fmt: skip
+        """The columns of a call on a descriptor; what it makes of its file's position.
+
+        Args:
+          result: None if it failed.
+          offset: None if it reads or writes at the position.
+          appends: whether this call alone writes at the file's end.
+        """
+        kind, pid = row["kind"], row["pid"]
+        if kind in ("read", "write", "receive", "send"):
+            row["size_bytes"] = result or 0
+        if kind in ("read", "write") and not appends:
+            row["offset_bytes"] = self._moved(file, row, offset)
+        elif kind == "write" and file and offset is None:
+            file.position = None  # the end of the file, wherever that is
+        elif kind == "seek" and result is not None:
+            row["offset_bytes"] = result
+            if file:
+                file.sought((pid, row["tid"]), result)
+        elif kind == "close":
+            self._close(pid, row["fd"], row["fd"])
+
     def _executed(self, pid: int) -> None:
         self._files[pid] = {fd: f for fd, f in self._files[pid].items() if fd < _KEPT_BY_EXEC}
 

@@ -258,13 +258,18 @@ class Parser(CallParser):
             yield self._of_path(row, arguments, result, found["path"])
         elif row["kind"] == "copy":
             yield from self._copies(row, arguments, result)
+        elif descriptors and row["kind"] == "map":
+            row["requested_bytes"] = _number(arguments.split(", ", 2)[1])
+            row["size_bytes"] = 0 if failed else row["requested_bytes"]
+            [row["offset_bytes"]] = _last_numbers(arguments, 1)
+            yield self._named(row, descriptors[0].path)
         elif descriptors:
-            if row["kind"] == "map":
-                row["requested_bytes"] = _number(arguments.split(", ", 2)[1])
-                row["size_bytes"] = 0 if failed else row["requested_bytes"]
-                [row["offset_bytes"]] = _last_numbers(arguments, 1)
-            else:
-                self._complete(row, descriptors[0], arguments, result)
+            row["fd"], offset = descriptors[0].fd, None
+            if row["kind"] in ("read", "write"):
+                row["requested_bytes"], offset = _count_and_offset(name, arguments)
+            appends = "RWF_APPEND" in _flags_in(arguments)
+            file = self._file(row["pid"], descriptors[0])
+            self._complete(row, file, result, offset, appends=appends)
             yield self._named(row, descriptors[0].path)
 
     def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> _Row:
@@ -287,29 +292,6 @@ class Parser(CallParser):
         if row["kind"] == "rename":
             row["new_path"] = paths[1]
         return self._named(row, paths[0])
-
-    def _complete(
-        self, row: dict, descriptor: _Descriptor, arguments: str, result: int | None
-    ) -> None:
-        """The columns of a call on a descriptor; what it makes of the descriptor's position."""
-        kind, pid = row["kind"], row["pid"]
-        row["fd"] = descriptor.fd
-        file = self._file(pid, descriptor)
-        if kind in ("read", "write"):
-            row["size_bytes"] = result or 0
-            row["requested_bytes"], offset = _count_and_offset(row["operation"], arguments)
-            if "RWF_APPEND" not in _flags_in(arguments):
-                row["offset_bytes"] = self._moved(file, row, offset)
-            elif file and offset is None:
-                file.position = None  # the end of the file, wherever that is
-        elif kind == "seek" and result is not None:
-            row["offset_bytes"] = result
-            if file:
-                file.sought((pid, row["tid"]), result)
-        elif kind == "close":
-            self._close(pid, descriptor.fd, descriptor.fd)
-        elif kind in ("receive", "send"):
-            row["size_bytes"] = result or 0
 
     def _copies(self, row: dict, arguments: str, result: int | None) -> Iterator[_Row]:
         ends = _descriptors_in(arguments)[:2]

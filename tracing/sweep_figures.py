@@ -1,5 +1,6 @@
 """The figures of one point of a sweep, from its trace and metrics.jsonl; and the table of all."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,39 +46,21 @@ def row(folder: Path, **given) -> dict:
         "pass_storage_bytes": [entry["storage_bytes"] for entry in passes],
     }
     if given["status"] == "done" and found["training_seconds"] and found["num_samples"]:
-        try:
-            lines = pd.read_json(folder / "run" / "metrics.jsonl", lines=True)
-            lines = lines[lines["kind"] == "train"]
-        except (OSError, ValueError, KeyError):  # the command writes none, or another kind of them
-            lines = pd.DataFrame()
-        found |= speed(found, lines)
+        found["samples_per_second"] = round(found["num_samples"] / found["training_seconds"], 2)
+        # The command writes none, or another kind of them.
+        with contextlib.suppress(OSError, ValueError, LookupError):
+            found |= _of_steps(folder / "run" / "metrics.jsonl")
     return found
 
 
-def speed(found: dict, lines: pd.DataFrame) -> dict:
-    """Throughput and utilization by the best source that a run has; `lines`: of metrics.jsonl."""
-    seconds, samples = found["training_seconds"], found["num_samples"]
-    rate = {"samples_per_second": round(samples / seconds, 2)}
-    num_steps = int(lines["step"].iloc[-1]) if len(lines) else 0
-    if not num_steps:
-        return rate
-    if {*_LEDGER} <= {*lines.columns}:
-        spent = lines[_LEDGER].sum()
-        step_s = spent["compute_seconds"] / num_steps
-        utilization = 1 - spent["input_wait_seconds"] / (spent.sum() or 1)
-        source = "input_wait_seconds of metrics.jsonl"
-    elif (step_s := found["emulated_step_seconds"]) is not None:
-        utilization = num_steps * step_s / seconds
-        source = "sleeps / training_seconds; the rest is waiting, and Python"
-    else:
-        # The tenth percentile: the very fastest line may be one that only caught up.
-        step_s = (samples / num_steps / lines["samples_per_second"]).quantile(0.1)
-        utilization = num_steps * step_s / seconds
-        source = "the fastest steps / training_seconds; the rest counts as waiting"
-    return rate | {
-        "step_seconds": round(float(step_s), 6),
-        "utilization": round(float(min(1.0, utilization)), 6),
-        "utilization_from": source,
+def _of_steps(path: Path) -> dict:
+    """Utilization, and seconds of a step that does not wait, by the ledger in metrics.jsonl."""
+    lines = pd.read_json(path, lines=True)
+    lines = lines[lines["kind"] == "train"]
+    spent, num_steps = lines[_LEDGER].sum(), int(lines["step"].iloc[-1])
+    return {
+        "step_seconds": round(float(spent["compute_seconds"] / num_steps), 6),
+        "utilization": round(float(1 - spent["input_wait_seconds"] / spent.sum()), 6),
     }
 
 

@@ -75,9 +75,8 @@ def _cards(rows: Sequence[dict], done: Sequence[dict]) -> Iterator[Card]:
 
 
 def _notes(rows: Sequence[dict], done: Sequence[dict]) -> Iterator[str]:
-    for name, what in (("utilization_from", "utilization"), ("storage_from", "storage bytes")):
-        for source in sorted({row[name] for row in done if row[name]}):
-            yield f"{what}: {source}"
+    for source in sorted({row["storage_from"] for row in done if row["storage_from"]}):
+        yield f"storage bytes: {source}"
     for row in rows:
         if row["status"] != "done":
             yield f"{row['name']}: {row['status']}, {row['reason']}"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fixtures import lacking
 from tests.helpers import programs, waiting
-from tracing import limits, sweep, sweep_figures, tables
+from tracing import limits, sweep, tables
 from tracing.sweep import Point
 from tracing.tests import whole, whole_sweep
 from tracing.tests.conftest import environment, require
@@ -228,21 +228,6 @@ def test_the_data_are_those_that_the_command_reads(tmp_path, monkeypatch):
     assert sweep.data_files(None, [f"./{sweep.LAUNCHER}"]) == of_b
     assert sweep.data_files(f"{b}, {a}", [f"--input_file={b}"]) == [*of_a, *of_b]
     assert sweep.data_files(None, ["train"]) == []
-
-
-def test_utilization_by_the_best_source():
-    """That of a ledger, of 100 steps of 10 samples; a whole sweep has the others."""
-    ledger = dict.fromkeys(sweep_figures._LEDGER, 0.0) | {
-        "compute_seconds": 0.6, "input_wait_seconds": 0.25, "saving_seconds": 0.1,
-        "host_seconds": 0.05,
-    }  # fmt: skip
-    known = {"training_seconds": 10.0, "num_samples": 1000, "emulated_step_seconds": None}
-    lines = [ledger | {"step": 10 * n, "samples_per_second": 100.0} for n in range(1, 11)]
-    assert sweep_figures.speed(known, pd.DataFrame(lines)) == {
-        "samples_per_second": 100.0, "step_seconds": 0.06, "utilization": 0.75,
-        "utilization_from": "input_wait_seconds of metrics.jsonl",
-    }  # fmt: skip
-    assert set(sweep_figures.speed(known, pd.DataFrame([]))) == {"samples_per_second"}
 
 
 # --- the real training --------------------------------------------------------------------------

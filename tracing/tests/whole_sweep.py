@@ -31,7 +31,7 @@ echo "traced $*" >> CALLS
 mkdir -p "$trace" "$run"
 trained=$((20 + $(wc -l < CALLS)))  # another number for each point
 sed "s/.num_trained.: [0-9]*/\\"num_trained\\": $trained/" SUMMARY > "$trace/summary.json"
-cp METRICS "$run/metrics.jsonl"
+sed "s/0.6/0.$trained/" METRICS > "$run/metrics.jsonl"
 echo "trace: its own"
 case $batch in
   20) echo "this batch is no good"; echo "trace: its last"; exit 3;;
@@ -40,7 +40,11 @@ case $batch in
       while :; do sleep 0.01; done;;
 esac
 """
-_RATES = [200, 100, 90, 80, 125]  # samples/s of five lines of two steps
+_LEDGER = {
+    "input_wait_seconds": 0.25, "compute_seconds": 0.6, "saving_seconds": 0.1,
+    "evaluation_input_wait_seconds": 0.02, "evaluation_compute_seconds": 0.03,
+    "host_seconds": 0.05,
+}  # fmt: skip
 
 
 def called(*arguments: object) -> tuple[object, str]:
@@ -71,11 +75,8 @@ def parts(folder: Path, summary: dict) -> Iterator[tuple[str, str]]:
     for number, name in enumerate(("part-0", "part-1", "other"), 1):
         (folder / name).write_bytes(bytes(7000 * number))
     texts["SUMMARY"].write_text(json.dumps(summary))
-    lines = [
-        {"kind": "train", "step": 2 * n, "samples_per_second": rate}
-        for n, rate in enumerate(_RATES, 1)
-    ]
-    lines.append({"kind": "evaluation", "step": 999, "samples_per_second": 1})
+    lines = [{"kind": "train", "step": 2 * n, **_LEDGER} for n in range(1, 6)]
+    lines.append({"kind": "evaluation", "step": 999, **_LEDGER})
     texts["METRICS"].write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def note(line: str) -> None:
