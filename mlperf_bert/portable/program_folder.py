@@ -12,7 +12,6 @@ run_step.py            and compile_step.py, with jax_step.py, which both need: c
 import contextlib
 import dataclasses
 import itertools
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,17 +27,14 @@ from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import checked, packing, pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.options import option
-from mlperf_bert.portable import flop
+from mlperf_bert.portable import flop, run_step
+from mlperf_bert.portable.run_step import EVALUATION, GRADIENTS, TRAINING, UPDATE
 from mlperf_bert.programs import jax_step, program
 from mlperf_bert.programs.config import LOSSES, Compilation
 from mlperf_bert.programs.steps import Evaluator, Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Setup
 
-SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
-TRAINING, EVALUATION = "training", "evaluation"
-GRADIENTS, UPDATE = "gradients", "update"
-_FORMAT = 2
 _LICENCE = "Apache-2.0, as the project that exported it; the weights have that of their checkpoint"
 # What results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
@@ -88,13 +84,16 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
             for number, batch in enumerate(several)
             for name, values in batch.items()
         }
-        np.savez(folder / BATCHES, **arrays)
+        np.savez(folder / run_step.BATCHES, **arrays)
         if stored := setup.initial_checkpoint:
             reading.load_initial_weights(trainer.variables_to_train, stored)
             weights = program.weights_of(trainer.variables_to_train)
-            np.savez(folder / WEIGHTS, **{value["name"]: v.numpy() for v, value in weights})
+            values = {value["name"]: variable.numpy() for variable, value in weights}
+            np.savez(folder / run_step.WEIGHTS, **values)
         elif wanted.num_recorded_steps:
-            _draw_weights(setup, trainer, seed)
+            # As run_step.py draws them.
+            for variable, value in program.weights_of(trainer.variables_to_train):
+                variable.assign(run_step.drawn(value, seed, setup.bert_config.initializer_range))
         # TensorFlow has no kernels; its losses are as far from the program's as bfloat16 rounds.
         fused = trainer.model.fused
         trainer.model.fused = getattr(fused, "without_kernels", fused)
@@ -103,7 +102,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
             TRAINING: _train(trainer, batches[: wanted.num_recorded_steps]),
         }
         signature = _signature(setup, wanted, programs, recorded)
-        write_record(folder / SIGNATURE, signature)
+        write_record(folder / run_step.SIGNATURE, signature)
         for file in map(Path(__file__).parents[1].joinpath, _COPIES):
             (folder / file.name).write_bytes(file.read_bytes())
     return (
@@ -221,15 +220,6 @@ def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: jax_s
     return entry | {"state_bytes": state_bytes} | made.entry
 
 
-def _draw_weights(setup: Setup, trainer: Trainer, seed: int) -> None:
-    """As run_step.py draws them; numpy keeps the numbers of RandomState the same for ever."""
-    for variable, value in program.weights_of(trainer.variables_to_train):
-        if value["initial"] == "normal":
-            random = np.random.RandomState([seed, zlib.crc32(value["name"].encode())])
-            normal = random.standard_normal(value["shape"])
-            variable.assign(np.clip(normal, -2, 2) * setup.bert_config.initializer_range)
-
-
 def _evaluate(evaluator: Evaluator, batches: Sequence[Batch]) -> list[dict[str, list]]:
     """The totals of each batch, in the order of `metrics.Totals`."""
     totals = []
@@ -256,7 +246,7 @@ def _train(trainer: Trainer, batches: Sequence[Batch]) -> list[dict[str, list]]:
 def _signature(setup: Setup, wanted: Wanted, programs: list[dict], recorded: dict) -> dict:
     config = setup.config
     return {
-        "format": _FORMAT,
+        "format": run_step.FORMAT,
         "licence": _LICENCE,
         "made_with": provenance.made_with(),
         "input_files": setup.files,

@@ -1,8 +1,10 @@
 """run_step.py on a folder made by hand: what is not whole is one line, and how time counts."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import types
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from mlperf_bert.portable import run_step
+from mlperf_bert.portable import compile_step, run_step
 from tests.helpers import programs
 from tests.helpers.fuzzing import damaged, seeded
 from tests.portable.programs_by_hand import serialized
@@ -148,6 +150,19 @@ def test_a_folder_without_a_checkpoint_draws_its_weights(folder, run, capsys):
     (folder / "signature.json").write_text(json.dumps(SIGNATURE | {"init_checkpoint": None}))
     run("--synthetic")
     assert re.search(r"^samples_per_second +\d", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "module, word", [(run_step, "--num_steps=1"), (compile_step, "--devices=h100")]
+)
+def test_a_script_whose_reader_has_ended_ends_quietly(folder, module, word):
+    """As with `| head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, module.__file__, folder, word]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_script_without_what_it_needs_is_one_line(tmp_path):
