@@ -9,7 +9,7 @@ import functools
 import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import tensorflow as tf
 
@@ -35,6 +35,9 @@ from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import StartUp
 from mlperf_bert.training.workers import Team
 
+if TYPE_CHECKING:
+    from mlperf_bert.training.workers import Connection
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
@@ -56,8 +59,8 @@ class Programs:
             self.evaluator.evaluate(self.evaluation)
 
 
-def build_programs(setup: Setup, *, seed: int) -> Programs:
-    """Builds what trains and evaluates by the runtime of the run."""
+def build_programs(setup: Setup, *, seed: int, connection: "Connection | None" = None) -> Programs:
+    """Builds what trains and evaluates by the runtime of the run; a connection watches it."""
     config, evaluation = setup.config, None
     if setup.eval_files:
         size = config.eval_batch_size
@@ -76,6 +79,10 @@ def build_programs(setup: Setup, *, seed: int) -> Programs:
             evaluator, mesh, by_jax.on_devices, described=setup.step
         )
         trainer, evaluator = cast(Trainer, by_jax), cast(Evaluator, evaluating)
+    if connection:
+        trainer, evaluator = connection.watched(trainer), connection.watched(evaluator)
+    if config.emulate_step_seconds is not None:
+        trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
     return Programs(
         rates=rates, trainer=trainer, evaluator=evaluator, batches=batches, evaluation=evaluation
     )
@@ -157,49 +164,14 @@ class Run:
             self.team.publish()
 
 
-def build(
-    setup: Setup,
-    team: Team,
-    *,
-    origin: Origin | None,
-    log: MlperfLog,
-    start_up: StartUp,
-    stop_request: StopRequest,
-    observers: Sequence[Observer] = (),
-) -> Run:
-    """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds.
-
-    Says how steps are computed.
-    """
-    config = setup.config
-    programs = build_programs(setup, seed=team.seed)
-    trainer, evaluator = programs.trainer, programs.evaluator
-    if team.connection:
-        trainer = team.connection.watched(trainer)
-        evaluator = team.connection.watched(evaluator)
-    steps_are = f"computing in {config.precision}; {config.compilation}"
-    if config.emulate_step_seconds is not None:
-        trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
-        steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
-    team.say(steps_are)
-    state = RunState(
-        config.output_dir,
+def state_of(setup: Setup, team: Team, trainer: Trainer) -> RunState:
+    """What a checkpoint of the run holds, and which of its checkpoints stay."""
+    return RunState(
+        setup.config.output_dir,
         parts=trainer.state,
-        keep_checkpoint_max=config.keep_checkpoint_max,
+        keep_checkpoint_max=setup.config.keep_checkpoint_max,
         disposable=functools.partial(_disposable, setup, team),
         fetch=trainer.fetch_state,
-    )
-    start_up.done("model")
-    return Run(
-        setup=setup,
-        team=team,
-        origin=origin,
-        log=log,
-        programs=dataclasses.replace(programs, trainer=trainer, evaluator=evaluator),
-        state=state,
-        start_up=start_up,
-        stop_request=stop_request,
-        observers=observers,
     )
 
 

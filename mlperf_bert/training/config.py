@@ -38,10 +38,6 @@ class DeviceConfig:
     gcp_project: str | None = None
     num_tpu_cores: int = 8
 
-    def __post_init__(self):
-        if self.use_tpu and self.num_gpus:
-            raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
-
     @property
     def kind(self) -> str:
         """What computes: CPU, GPU or TPU."""

@@ -63,15 +63,19 @@ def train(
         with StopRequest() as stop_request, _log_of(team) as log:
             # Before the model, as the rules have it: `init_start` is the first line.
             reporting.log_header(log, setup, team, origin.summary if origin else {})
-            run = build.build(
-                setup,
-                team,
+            programs = build.build_programs(setup, seed=team.seed, connection=team.connection)
+            run = Run(
+                setup=setup,
+                team=team,
                 origin=origin,
                 log=log,
+                programs=programs,
+                state=build.state_of(setup, team, programs.trainer),
                 start_up=start_up,
                 stop_request=stop_request,
                 observers=observers,
             )
+            start_up.done("model")
             outcome = _train(run)
             run.finish(outcome.status)
             # Last: once the lock is gone, another process may write here.
@@ -138,16 +142,23 @@ def _train(run: Run) -> Outcome:
 
 
 def _compile(run: Run) -> None:
-    """Says what jax's programs take of the devices; raises ValueError if they do not fit.
+    """Says how steps are computed, and what jax's programs take of the devices.
 
     Then executes all programs once, on synthetic batches of all shapes that the run will use.
+
+    Raises:
+      ValueError: jax's programs do not fit.
     """
-    config = run.config
+    config, sleep_seconds = run.config, run.config.emulate_step_seconds
+    steps_are = f"computing in {config.precision}; {config.compilation}"
+    if sleep_seconds is not None:
+        steps_are = f"no result: each step is a sleep of {sleep_seconds} s"
+    run.team.say(steps_are)
     # Compiled before the weights are there: its steps then change random ones, and no copy of
     # weights has to be kept meanwhile.
     loads_weights = run.team.goes_on or config.init_checkpoint
     with build.reading_compilation_cache(config.compilation_cache_dir):
-        if run.setup.devices.mesh and config.emulate_step_seconds is None:
+        if run.setup.devices.mesh and sleep_seconds is None:
             from mlperf_bert.training import fit  # no other runtime loads jax
 
             finding = fit.finding_of(run.programs)

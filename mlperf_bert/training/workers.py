@@ -22,6 +22,8 @@ from mlperf_bert.training.output import OutputDirectory
 if TYPE_CHECKING:  # a run loads that of its runtime, if it has several processes
     from mlperf_bert.training import jax_processes, tensorflow_processes
 
+    Connection = jax_processes.Connection | tensorflow_processes.Connection
+
 _RESUME = "run the same command on all processes, to go on from the last checkpoint if there is one"
 # All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
@@ -44,7 +46,7 @@ class Team:
 
     cluster: Cluster | None
     """None: only this one."""
-    connection: "jax_processes.Connection | tensorflow_processes.Connection | None"
+    connection: "Connection | None"
     """With the others, if there are any."""
     output: OutputDirectory
     """Locked by the chief until the end."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from mlperf_bert.programs import jax_step
 from mlperf_bert.training import devices, processes
-from mlperf_bert.training.config import Cluster, DeviceConfig
+from mlperf_bert.training.config import Cluster
 from mlperf_bert.training.workers import read_cluster
 from tests.training.configurations import run_config
 
@@ -147,11 +147,6 @@ def test_processes_are_reached_without_a_proxy():
     environment = {"no_grpc_proxy": "given"}
     processes.leave_out_proxies(environment, Cluster(("a:1", "b:1"), 0))
     assert environment == {"no_grpc_proxy": "given"}
-
-
-def test_gpus_and_a_tpu_exclude_each_other():
-    with pytest.raises(ValueError, match="--use_tpu and --num_gpus exclude each other"):
-        devices.create_strategy(DeviceConfig(use_tpu=True, num_gpus=1))
 
 
 def test_gpus_whose_memory_others_hold_are_told_in_one_line(monkeypatch):
