@@ -43,10 +43,8 @@ class DirectoryLock:
         """Only names the directory."""
         self._directory = directory
         self._path = directory / file_name
-        # Not bound to a thread: any thread of this process may release it.
-        self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False, thread_local=False)
+        self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False)
         self._made: list[Path] = []
-        self._releasing = threading.RLock()
 
     def acquire(self, *, patience_seconds: float = 0) -> bool:
         """Takes the lock; False if another process has it and keeps it for so long.
@@ -84,19 +82,15 @@ class DirectoryLock:
         """Nothing takes a lock of the operating system away."""
 
     def release(self) -> None:
-        """Releases the lock, if held, and removes the folders that were made and are empty.
-
-        Returns once all is done, also where another thread does it: the process may end then.
-        """
-        with self._releasing:
-            if not self._lock.is_locked:
-                return
-            # Unlinked while held: a process that has opened it already notices, and tries again.
-            self._path.unlink(missing_ok=True)
-            self._lock.release()
-            for folder in self._made:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+        """Releases the lock, if held, and removes the folders that were made and are empty."""
+        if not self._lock.is_locked:
+            return
+        # Unlinked while held: a process that has opened it already notices, and tries again.
+        self._path.unlink(missing_ok=True)
+        self._lock.release()
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 @functools.cache

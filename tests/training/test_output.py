@@ -1,8 +1,6 @@
 """One directory, one run, one process."""
 
 import json
-import threading
-from pathlib import Path
 
 import pytest
 
@@ -115,38 +113,3 @@ def test_logs_are_numbered_in_order(tmp_path):
     (tmp_path / "bert.resumed-x.log").touch()
     assert names[:3] == ["bert.log", "bert.resumed-1.log", "bert.resumed-2.log"]
     assert [log.name for log in run_logs(tmp_path)] == names
-
-
-def test_another_thread_may_let_go(tmp_path):
-    """The one that watches the other processes of a run."""
-    output = OutputDirectory(str(tmp_path / "out"), {})
-    output.claim()
-    thread = threading.Thread(target=output.release)
-    thread.start()
-    thread.join()
-    assert not (tmp_path / "out").exists()
-
-
-def test_who_releases_second_waits_for_the_first(tmp_path, monkeypatch):
-    """The process ends as soon as one of its threads has released: the folder must be gone."""
-    held, removing, goes_on = directory(tmp_path / "run"), threading.Event(), threading.Event()
-    rmdir = Path.rmdir
-
-    def slow_rmdir(path):
-        removing.set()
-        assert goes_on.wait(10)
-        rmdir(path)
-
-    monkeypatch.setattr(Path, "rmdir", slow_rmdir)
-    held.claim()
-    first = threading.Thread(target=held.release)
-    first.start()
-    assert removing.wait(10)
-    second = threading.Thread(target=held.release)
-    second.start()
-    second.join(0.2)
-    assert second.is_alive()
-    goes_on.set()
-    second.join(10)
-    assert not held.path.exists()
-    first.join()
