@@ -27,7 +27,10 @@ def differences(then, now, name: str = "") -> Iterator[str]:
 
 def _of_lists(then: list, now: list, name: str) -> Iterator[str]:
     """Entries are matched by all that is exact in them, so that one more does not move the rest."""
-    keys = [[json.dumps(_without_floats(entry)) for entry in entries] for entries in (then, now)]
+    keys = [
+        [json.dumps(_without_floats(entry), sort_keys=True) for entry in entries]
+        for entries in (then, now)
+    ]
     for _, a, b, c, d in difflib.SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
         before, after = then[a:b], now[c:d]
         if len(before) != len(after):

@@ -1,8 +1,6 @@
 """The recorded values: made, written, compared."""
 
-import functools
 import json
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,16 +21,16 @@ _MAKE: dict[str, Callable[[runs.Room, str], dict]] = {
 }
 NAMES = tuple(_MAKE)
 _LINE = 250
-_WORTH_FOLDING = 150  # characters
 
 
 def record(folder: Path, names: Sequence[str] = NAMES) -> None:
     """Makes the named runs in a folder, and records them in place of what was recorded of them."""
     recorded = read() if VALUES.exists() else {}
     for name, values in _made(folder, names):
-        recorded[name] = in_order_of(recorded.get(name), values)
+        # In the order of their keys: git shows what is another value.
+        recorded[name] = json.loads(json.dumps(values, sort_keys=True))
     kept = {name: recorded[name] for name in NAMES if name in recorded}
-    VALUES.write_text(_text(folded(kept)) + "\n")
+    VALUES.write_text(_text(kept) + "\n")
 
 
 def compare(folder: Path, names: Sequence[str] = NAMES) -> Iterator[str]:
@@ -44,56 +42,13 @@ def compare(folder: Path, names: Sequence[str] = NAMES) -> Iterator[str]:
 
 def read() -> dict[str, dict]:
     """What was recorded, by the names of the runs."""
-    return unfolded(json.loads(VALUES.read_text()))
+    return json.loads(VALUES.read_text())
 
 
 def _made(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, dict]]:
     room = runs.Room(folder)
     for name in names:
         yield name, _MAKE[name](room, name)
-
-
-def in_order_of(before, now):
-    """What is recorded now, its keys in the order of before: git shows what is another value."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        names = [*(name for name in before if name in now), *now]
-        return {name: in_order_of(before.get(name), now[name]) for name in names}
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        return [in_order_of(*pair) for pair in zip(before, now)]
-    return now
-
-
-def folded(values: dict) -> dict:
-    """The values; what has been said before, such as a header, is `{"as": its place}`."""
-    places: dict[str, list] = {}
-
-    def fold(value, place: list):
-        text = json.dumps(value)
-        if not isinstance(value, dict | list) or len(text) < _WORTH_FOLDING:
-            return value
-        if text in places:
-            return {"as": places[text]}
-        places[text] = place
-        if isinstance(value, list):
-            return [fold(entry, [*place, number]) for number, entry in enumerate(value)]
-        return {key: fold(entry, [*place, key]) for key, entry in value.items()}
-
-    return {key: fold(value, [key]) for key, value in values.items()}
-
-
-def unfolded(values: dict) -> dict:
-    """What `folded` has folded."""
-
-    def unfold(value):
-        if isinstance(value, list):
-            return [unfold(entry) for entry in value]
-        if not isinstance(value, dict):
-            return value
-        if value.keys() == {"as"}:
-            return unfold(functools.reduce(operator.getitem, value["as"], values))
-        return {key: unfold(entry) for key, entry in value.items()}
-
-    return unfold(values)
 
 
 def _text(value, depth: int = 0) -> str:
