@@ -1,6 +1,7 @@
 """What a run publishes into a bucket, and what its next start finds."""
 
 import gc
+import os
 import tempfile
 
 from mlperf_bert.files import folders, locks, paths, whole
@@ -95,6 +96,17 @@ def test_what_is_written_during_an_upload_is_uploaded_the_next_time(monkeypatch)
     for _ in range(2):
         run.publish()
     assert uploads == ["1", "12"]
+
+
+def test_a_file_is_uploaded_again_if_its_size_or_its_time_is_another(monkeypatch):
+    run, uploads = working(), []
+    monkeypatch.setattr(of_runs, "upload", lambda source, _: uploads.append(source.read_text()))
+    monkeypatch.setattr(run.lock, "require_held", lambda: None)
+    for text, time in (("1", 1), ("12", 1), ("12", 1), ("34", 2)):
+        (run.local / "run.json").write_text(text)
+        os.utime(run.local / "run.json", (time, time))
+        run.publish()
+    assert uploads == ["1", "12", "34"]
 
 
 def test_nothing_is_uploaded_by_a_run_whose_folder_was_taken_over(store, bucket):
