@@ -127,26 +127,6 @@ def test_damage_behind_the_first_record_names_the_file(work, change, reason, sta
         assert re.findall(r'"run_stop".*"status": "(\w+)"', log.read_text()) == statuses
 
 
-@pytest.mark.parametrize("script", ["run_pretraining.py", "run_finetuning.py"])
-def test_ctrl_c_during_the_imports_ends_a_script_without_a_traceback(script, tmp_path):
-    (tmp_path / "tensorflow.py").write_text(
-        "import time\nprint('imported', flush=True)\ntime.sleep(60)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, REPOSITORY / script],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "imported\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == -signal.SIGINT
-    assert errors == ""
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     "command",

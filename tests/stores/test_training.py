@@ -260,18 +260,6 @@ def test_two_processes_share_a_bucket(filled, task, tmp_path):
     assert not [name for name in filled.objects("bucket") if "/." in name]  # locks, signs of life
 
 
-@pytest.mark.all
-def test_a_second_run_into_the_folder_is_refused(host, filled, tmp_path):
-    first = host.start(training(num_train_steps=1_000_000))
-    waiting.until(lambda: "run/run.json" in filled.objects("bucket"), first)
-    expected = f"--output_dir={BUCKET}/run: another process trains into it; wait for it, or stop it"
-    elsewhere = Host(filled, tmp_path / "elsewhere")
-    assert last_line(elsewhere.run(training(), code=1)).endswith(expected)
-    assert not [path for path in elsewhere.folder.rglob("*") if path.is_file()]
-    first.kill()
-    first.wait(60)
-
-
 def check(**changed) -> list[str]:
     return [*training(**changed), "--check"]
 

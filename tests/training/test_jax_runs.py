@@ -5,7 +5,6 @@ and tested elsewhere: here is what the trainer of jax gives to it.
 """
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -98,19 +97,6 @@ def test_it_computes_what_tensorflow_computes_with_its_dropout(undisturbed, by_t
             np.testing.assert_allclose(*values, rtol=0, atol=1e-5, err_msg=f"{kind}: {name}")
 
 
-def test_checkpoints_have_the_keys_of_tensorflows(undisturbed, by_tensorflow):
-    readers = [
-        tf.train.load_checkpoint(f"{folder}/model.ckpt-22")
-        for folder in (undisturbed, by_tensorflow)
-    ]
-    shapes, expected = (reader.get_variable_to_shape_map() for reader in readers)
-    assert len(shapes) > 100 and shapes.keys() == expected.keys()
-    tensors, _ = (reader.get_variable_to_dtype_map() for reader in readers)
-    assert readers[0].get_variable_to_dtype_map() == readers[1].get_variable_to_dtype_map()
-    numbers = [name for name in tensors if tensors[name] != tf.string]
-    assert all(shapes[name] == expected[name] for name in numbers)
-
-
 def test_its_log_has_the_runtime_the_energy_and_where_the_time_went(undisturbed):
     found = logs.read_run(undisturbed / "bert.log")
     log = (undisturbed / "bert.log").read_text()
@@ -175,20 +161,3 @@ def test_the_initial_accuracy_is_checked(task, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         accuracy += re.findall(r"initial checkpoint has masked-LM accuracy (\d\.\d+);", done.stdout)
     assert len(accuracy) == 2 and accuracy[0] == accuracy[1]
-
-
-@pytest.mark.all
-def test_two_devices_from_the_command_line_train_packed_rows_and_evaluate(task, tmp_path):
-    flags = {"pack_sequences": True, "num_train_steps": 40}
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    process = starts.Start(
-        command(task, tmp_path / "out", **by_jax(task, **flags)),
-        env=environment,
-        errors_in_output=True,
-    )
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert '"value": "2 x cpu by jax' in (tmp_path / "out" / "bert.log").read_text()
-    assert re.search(r"packing: \d\d\.\d% of the tokens of \d+ rows were real", said)
-    assert metrics(tmp_path / "out", "train")[-1]["samples"] == 8 * 39
-    assert [line["num_examples"] for line in metrics(tmp_path / "out", "eval")] == [45, 45]

@@ -173,30 +173,26 @@ class Told(Event):
         return self.endings.get("end")
 
 
-def told(*endings, step=0):
-    """How it ends, and what each of some events was asked, in order."""
-    notes = []
-    events = [Told(name, notes, **given) for name, given in zip("abc", endings)]
-    ending = train(lambda n: (np.zeros((n, 1)), 1.0), events, step=step)
-    return ending, notes
-
-
-def test_the_first_event_that_ends_the_run_is_the_last_that_acts():
-    ending, notes = told({}, {"at": STOPPED}, {"at": OVER})
-    assert ending == (1, STOPPED)
-    assert notes[3:5] == ["a at 1", "b at 1"]
-    assert notes[5:] == [f"{name} ends stopped" for name in "abc"]
-
-
-def test_a_run_may_end_before_its_first_step():
-    ending, notes = told({"begin": OVER}, {"at": REACHED}, {}, step=9)
-    assert ending == (9, OVER)
-    assert notes == ["a begins", "a ends over", "b ends over", "c ends over"]
-
-
-def test_an_event_at_the_end_may_find_another_ending():
-    ending, notes = told({"at": OVER}, {"end": REACHED}, {})
-    assert ending == (1, REACHED) and notes[-1] == "c ends reached"
+@pytest.mark.parametrize(
+    "endings, step, ending, notes",
+    [
+        # The first event that ends the run is the last that acts.
+        (({}, {"at": STOPPED}, {"at": OVER}), 0, (1, STOPPED),
+         "a begins, b begins, c begins, a at 1, b at 1, a ends stopped, b ends stopped, "
+         "c ends stopped"),
+        # A run may end before its first step.
+        (({"begin": OVER}, {"at": REACHED}, {}), 9, (9, OVER),
+         "a begins, a ends over, b ends over, c ends over"),
+        # An event at the end may find another ending.
+        (({"at": OVER}, {"end": REACHED}, {}), 0, (1, REACHED),
+         "a begins, b begins, c begins, a at 1, a ends over, b ends over, c ends reached"),
+    ],
+)  # fmt: skip
+def test_what_ends_a_run_and_who_is_told_of_it(endings, step, ending, notes):
+    told: list[str] = []
+    events = [Told(name, told, **given) for name, given in zip("abc", endings)]
+    assert train(lambda n: (np.zeros((n, 1)), 1.0), events, step=step) == ending
+    assert told == notes.split(", ")
 
 
 @pytest.mark.parametrize(

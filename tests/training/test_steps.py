@@ -311,18 +311,6 @@ def test_each_micro_batch_is_clipped_or_their_mean(clips_late, moved):
     np.testing.assert_allclose([1.0, 2.0] - weight.numpy(), moved, rtol=1e-6)
 
 
-def test_the_mean_of_the_micro_batches_is_applied():
-    """By plain descent: LAMB and AdamW hardly see a factor that all gradients have."""
-    weight = tf.Variable([1.0, 2.0])
-    descent = tf_keras.optimizers.legacy.SGD(1.0)
-    made = GradientAggregationOptimizer(descent, [weight], steps_per_update=2)
-    for gradient in ([0.25, 0.0], [0.25, 0.5]):
-        made.step([tf.constant(gradient)])
-        assert weight.numpy().tolist() == [1.0, 2.0]
-    made.update()
-    assert weight.numpy().tolist() == [0.75, 1.75]
-
-
 # Replicas with the losses and gradients 0.5 and 2.0, of which the second is clipped to 1: what is
 # reported, what a weight is then under plain descent, and what each of the two says of 7.5.
 REDUCED = {
