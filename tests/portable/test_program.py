@@ -294,35 +294,25 @@ def test_every_operation_is_stablehlos(unrecorded_step):
     assert kinds == ["training", "gradients", "update"]
 
 
-@pytest.fixture(scope="module")
-def first_operands(unrecorded_step) -> dict[str, list]:
-    """By name of operation: shape of the first operand, and axes of a sum or maximum."""
+@pytest.mark.gate
+def test_sums_are_where_a_gpu_computes_them_fast_and_once(unrecorded_step):
     module = jaxlib_stablehlo.deserialize_portable_artifact(
         mlir.make_ir_context(), (unrecorded_step / "step.stablehlo").read_bytes()
     )
-    found: dict[str, list] = {"stablehlo.reduce": [], "stablehlo.optimization_barrier": []}
+    sums, held = [], []  # shape of the first operand, of a sum or maximum with its axes
     for op in jax_step.operations(module):
-        if op.name in found:
-            axes = list(op.attributes["dimensions"]) if op.name == "stablehlo.reduce" else None
-            found[op.name].append((list(op.operands[0].type.shape), axes))
-    return found
-
-
-@pytest.mark.gate
-def test_no_sum_is_over_the_rows_of_hidden_states_alone(first_operands):
+        if op.name == "stablehlo.reduce":
+            sums.append((list(op.operands[0].type.shape), list(op.attributes["dimensions"])))
+        elif op.name == "stablehlo.optimization_barrier":
+            held.append(list(op.operands[0].type.shape))
     # XLA would store the hidden states of all blocks with the rows last on a GPU (encoder.py).
-    over = [(len(shape), axes) for shape, axes in first_operands["stablehlo.reduce"]]
+    over = [(len(shape), axes) for shape, axes in sums]
     assert (3, [0]) not in over and (3, [2]) in over
-
-
-@pytest.mark.gate
-def test_scores_are_summed_in_the_softmax_alone_which_xla_computes_once(first_operands):
-    # A gradient that sums them, or computes the softmax again, took an H100 a tenth of a step.
+    # In the softmax alone: a gradient that sums scores, or computes the softmax again, took an H100
+    # a tenth of a step.
     length = generated_task.SHAPE.max_seq_length
-    rows = [shape for shape, axes in first_operands["stablehlo.reduce"] if axes == [3]]
-    scores = [shape for shape in rows if shape[-1] == length]
+    scores = [shape for shape, axes in sums if axes == [3] and shape[-1] == length]
     assert len(scores) == 2  # maximum and sum, of the only layer
-    held = [shape for shape, _ in first_operands["stablehlo.optimization_barrier"]]
     # Behind the probabilities, and before the gradients of gelu in the block and in the head.
     assert scores[0] in held and sorted(map(len, held)) == [3, 3, 4]
 

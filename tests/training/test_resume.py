@@ -209,9 +209,6 @@ def test_twenty_kills_at_random_moments(task, tmp_path, capsys):
         )
 
 
-TASK = SMALL
-
-
 FLAGS = {
     "num_train_steps": 30,
     "steps_per_update": 1,

@@ -1,7 +1,5 @@
 """Checkpoints written while the training goes on: their content, their order and their failures."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -25,13 +23,6 @@ def test_training_on_does_not_change_the_copy(task, tmp_path, compiled):
     trainer = small_trainer.make_trainer(compiled=compiled, dropout=0.1)
     batches = iter(small_trainer.batches_of(task))
     saved_states.assert_copies_are_the_checkpoints(trainer, batches, tmp_path)
-
-
-@pytest.mark.all
-def test_nor_on_two_replicas_that_aggregate_gradients(repository, task, tmp_path):
-    command = [sys.executable, "-m", "tests.training.saved_states", task, tmp_path]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 class Disk:
