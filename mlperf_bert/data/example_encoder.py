@@ -26,6 +26,7 @@ _ENCODABLE_VALUES = 2**35
 # Feature names [7, 32], padded, and their lengths [7].
 _NAMES = np.array([list(name.encode().ljust(32)) for name in FEATURE_DTYPES], np.uint8)
 _NAME_LENGTHS = np.array([len(name) for name in FEATURE_DTYPES])
+_ARE_FLOATS = np.array([dtype.kind == "f" for dtype in FEATURE_DTYPES.values()])
 
 
 @kernel
@@ -109,65 +110,60 @@ def _put_values(out, at, values, packed_bytes):
 
 
 @kernel
-def _encode_records(tokens, predictions, weights, next_sentence, names, name_lengths, out, ends):
-    """Writes the records into `out`, one after the other, and where each ends into `ends` [E]."""
+def _encode_records(values, is_float, names, name_lengths, out, ends):
+    """Writes the records into `out`, one after the other, and where each ends into `ends` [E].
+
+    `values` are those of each feature, [E, values] int64: of floats their bytes.
+    """
     at = 0
-    sizes = np.empty(len(name_lengths), np.int64)
-    for example in range(tokens.shape[1]):
-        last = next_sentence[example : example + 1]
-        for n in range(3):
-            sizes[n] = _packed_bytes(tokens[n, example])
-        for n in range(2):
-            sizes[3 + n] = _packed_bytes(predictions[n, example])
-        sizes[5] = 4 * weights.shape[1]
-        sizes[6] = _packed_bytes(last)
+    sizes = np.empty(len(values), np.int64)
+    for example in range(len(ends)):
         # The map's length stands before it.
         map_bytes = 0
-        for feature in range(len(sizes)):
+        for feature in range(len(values)):
+            row = values[feature][example]
+            sizes[feature] = len(row) if is_float[feature] else _packed_bytes(row)
             map_bytes += _with_head(_entry_bytes(name_lengths[feature], sizes[feature]))
         out[at] = 0x0A  # Example.features
         at = _put_varint(out, at + 1, map_bytes)
-        for feature in range(len(sizes)):
-            tag = 0x12 if feature == 5 else 0x1A
+        for feature in range(len(values)):
+            tag = 0x12 if is_float[feature] else 0x1A
             at = _put_feature_head(out, at, names, name_lengths, feature, sizes[feature], tag)
-            if feature < 3:
-                at = _put_values(out, at, tokens[feature, example], sizes[feature])
-            elif feature < 5:
-                at = _put_values(out, at, predictions[feature - 3, example], sizes[feature])
-            elif feature == 5:
-                raw = weights[example].view(np.uint8)
-                for n in range(len(raw)):
-                    out[at + n] = raw[n]
-                at += len(raw)
-            else:
-                at = _put_values(out, at, last, sizes[feature])
+            at = _put_values(out, at, values[feature][example], sizes[feature])
         ends[example] = at
 
 
 class Batch(NamedTuple):
-    """Examples before encoding; E examples."""
+    """Features of E examples before encoding, in the order and the types of `FEATURE_DTYPES`."""
 
-    tokens: np.ndarray
-    """[3, E, S] int64: input_ids, input_mask, segment_ids."""
-    predictions: np.ndarray
-    """[2, E, P] int64: masked_lm_positions, masked_lm_ids."""
-    weights: np.ndarray
-    """[E, P] float32: masked_lm_weights."""
-    next_sentence: np.ndarray
-    """[E] int64: next_sentence_labels, 1 where the second segment is a random one."""
+    input_ids: np.ndarray
+    """[E, S], as the next two."""
+    input_mask: np.ndarray
+    segment_ids: np.ndarray
+    masked_lm_positions: np.ndarray
+    """[E, P], as the next two."""
+    masked_lm_ids: np.ndarray
+    masked_lm_weights: np.ndarray
+    next_sentence_labels: np.ndarray
+    """[E, 1]: 1 where the second segment is a random one."""
 
 
 def _records_of(batch: Batch) -> Iterator[bytes]:
-    for integers in (batch.tokens, batch.predictions, batch.next_sentence):
+    values = []
+    for array in map(np.ascontiguousarray, batch):
+        if array.dtype.kind == "f":
+            values.append(array.view(np.uint8).astype(np.int64))
+            continue
+        values.append(array)
         # Read as unsigned, negative numbers are very large: one comparison finds all that is wrong.
-        if (unsigned := integers.view(np.uint64)).max(initial=0) >= _ENCODABLE_VALUES:
-            wrong = integers[unsigned >= _ENCODABLE_VALUES][0]
+        if (unsigned := array.view(np.uint64)).max(initial=0) >= _ENCODABLE_VALUES:
+            wrong = array[unsigned >= _ENCODABLE_VALUES][0]
             raise ValueError(f"cannot encode {wrong}: integers must be in [0, 2**35)")
+    num_examples = len(batch.input_ids)
     # 5 bytes at most for each value, and names and lengths for each example.
-    num_values = batch.tokens.size + batch.predictions.size + batch.weights.size
-    out = np.empty(5 * num_values + 512 * len(batch.next_sentence), np.uint8)
-    ends = np.empty(len(batch.next_sentence), np.int64)
-    _encode_records(*batch, _NAMES, _NAME_LENGTHS, out, ends)
+    out = np.empty(5 * sum(array.size for array in batch) + 512 * num_examples, np.uint8)
+    ends = np.empty(num_examples, np.int64)
+    _encode_records(tuple(values), _ARE_FLOATS, _NAMES, _NAME_LENGTHS, out, ends)
     for begin, end in itertools.pairwise([0, *ends.tolist()]):
         yield out[begin:end].tobytes()
 
@@ -187,11 +183,5 @@ def encode(example: Mapping[str, np.ndarray]) -> bytes:
     Raises:
       ValueError: an integer cannot be encoded.
     """
-    values = [np.asarray(example[name], dtype) for name, dtype in FEATURE_DTYPES.items()]
-    batch = Batch(
-        tokens=np.stack(values[0:3])[:, None],
-        predictions=np.stack(values[3:5])[:, None],
-        weights=values[5][None],
-        next_sentence=values[6],
-    )
-    return next(_records_of(batch))
+    values = (np.asarray(example[name], dtype)[None] for name, dtype in FEATURE_DTYPES.items())
+    return next(_records_of(Batch(*values)))

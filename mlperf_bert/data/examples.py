@@ -5,8 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from mlperf_bert.data import example_encoder, stages
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.sentences import read_documents
@@ -88,11 +86,9 @@ def write_examples(
             # Example n goes to file n modulo the number of files.
             for index, file in enumerate(written):
                 own = slice((index - progress.done) % len(written), None, len(written))
-                values = (batch.tokens[:, own], batch.predictions[:, own])
-                arrays = (*values, batch.weights[own], batch.next_sentence[own])
-                own_batch = example_encoder.Batch(*map(np.ascontiguousarray, arrays))
+                own_batch = example_encoder.Batch(*(values[own] for values in batch))
                 encoded = example_encoder.encode_records(own_batch)
                 file.write(encoded)
                 on_written(encoded)
-            progress.advance(len(batch.weights))
+            progress.advance(len(batch.input_ids))
     return len(instances.order)

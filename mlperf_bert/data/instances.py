@@ -27,12 +27,12 @@ So 22 23 24, collected for B, is put back, and is A of instance 2. A sentence al
 random B, here 10 to 16; A and B have one token too many, and B, the longer one, loses its first.
 
     >>> [batch] = batches(made, vocabulary, config)
-    >>> batch.tokens[0].tolist()  # input_ids, in the order of the last shuffle: 1, 2, 0
+    >>> batch.input_ids.tolist()  # in the order of the last shuffle: 1, 2, 0
     [[1, 20, 21, 2, 13, 14, 3, 3, 2, 0, 0, 0],
      [1, 22, 23, 3, 2, 11, 12, 13, 14, 15, 21, 2],
      [1, 10, 11, 3, 2, 3, 14, 15, 16, 2, 0, 0]]
-    >>> batch.predictions[:, 1].tolist()  # of instance 2: masked_lm_positions, masked_lm_ids
-    [[3, 10, 0], [24, 16, 0]]
+    >>> batch.masked_lm_positions[1].tolist(), batch.masked_lm_ids[1].tolist()  # of instance 2
+    ([3, 10, 0], [24, 16, 0])
 
 In instance 2, token 24 became [MASK] and token 16 another word of the vocabulary, 21.
 
@@ -49,13 +49,14 @@ import numpy as np
 from mlperf_bert.data import mersenne
 from mlperf_bert.data.example_encoder import Batch
 from mlperf_bert.data.jit import kernel
+from mlperf_bert.data.validity import FEATURE_DTYPES, ExampleShape
 from mlperf_bert.options import MAX_SEED, option
 
 _EXAMPLES_AT_ONCE = 64  # so many arrays stay in the cache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InstanceConfig:
+class InstanceConfig(ExampleShape):
     """How instances are made; the defaults of the flags are the reference's."""
 
     max_seq_length: int = option(128, "Tokens per example.", at_least=5)
@@ -136,14 +137,11 @@ def batches(
 ) -> Iterator[Batch]:
     """The instances as arrays ready for encoding, some at a time, in order."""
     special = np.array([vocabulary[token] for token in ("[CLS]", "[SEP]")])
+    lengths = config.lengths()
     for start in range(0, len(instances.order), _EXAMPLES_AT_ONCE):
         chosen = instances.order[start : start + _EXAMPLES_AT_ONCE]
-        batch = Batch(
-            tokens=np.zeros((3, len(chosen), config.max_seq_length), np.int64),
-            predictions=np.zeros((2, len(chosen), config.max_predictions_per_seq), np.int64),
-            weights=np.zeros((len(chosen), config.max_predictions_per_seq), np.float32),
-            next_sentence=instances.segments[chosen, 4].copy(),
-        )
+        zeros = (np.zeros((len(chosen), lengths[n]), dtype) for n, dtype in FEATURE_DTYPES.items())
+        batch = Batch(*zeros)
         _fill(instances, chosen, special, batch)
         yield batch
 
@@ -153,8 +151,8 @@ def _fill(instances, chosen, special, batch):
     """Writes the chosen instances into zeroed arrays: [CLS] A [SEP] B [SEP], then the masking."""
     text = instances.tokens
     for row in range(len(chosen)):
-        a_start, a_length, b_start, b_length, _ = instances.segments[chosen[row]]
-        ids, mask, segment_ids = batch.tokens[0, row], batch.tokens[1, row], batch.tokens[2, row]
+        a_start, a_length, b_start, b_length, is_random = instances.segments[chosen[row]]
+        ids = batch.input_ids[row]
         b_at = a_length + 2
         end = b_at + b_length + 1
         ids[0] = special[0]
@@ -162,14 +160,15 @@ def _fill(instances, chosen, special, batch):
         ids[b_at - 1] = special[1]
         ids[b_at : end - 1] = text[b_start : b_start + b_length]
         ids[end - 1] = special[1]
-        mask[:end] = 1
-        segment_ids[b_at:end] = 1
+        batch.input_mask[row, :end] = 1
+        batch.segment_ids[row, b_at:end] = 1
+        batch.next_sentence_labels[row, 0] = is_random
         first = instances.mask_starts[chosen[row]]
         for n in range(instances.mask_starts[chosen[row] + 1] - first):
             position = instances.mask_positions[first + n]
-            batch.predictions[0, row, n] = position
-            batch.predictions[1, row, n] = ids[position]
-            batch.weights[row, n] = 1.0
+            batch.masked_lm_positions[row, n] = position
+            batch.masked_lm_ids[row, n] = ids[position]
+            batch.masked_lm_weights[row, n] = 1.0
             ids[position] = instances.mask_tokens[first + n]
 
 
