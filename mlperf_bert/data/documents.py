@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from mlperf_bert.data import segmentation
-from mlperf_bert.data.stages import GZIP, PARQUET, ZSTD, with_plain_line_ends
+from mlperf_bert.data.stages import with_plain_line_ends
 from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.whole import written_beside
 
 _PLAIN = (".jsonl", ".json")
-_COMPRESSION = {ZSTD: "zstd", GZIP: "gzip"}
-SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), PARQUET)
+_COMPRESSION = {".zst": "zstd", ".gz": "gzip"}
+_PARQUET = ".parquet"
+SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), _PARQUET)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
       ValueError: no such file, no regular one, a damaged one, or a line or row that is no document
         (named by its number).
     """
-    unit, number = "row" if path.endswith(PARQUET) else "line", 0
+    unit, number = "row" if path.endswith(_PARQUET) else "line", 0
     try:
         with paths.opened(path) as file:
             for number, row in enumerate(_rows(file, path, text_column), 1):
@@ -64,7 +65,7 @@ def _rows(file: BinaryIO, path: str, text_column: str) -> Iterable[dict | bytes]
     file.seek(0)
     if not suffix and (problem := whole.packed(head)):
         raise ValueError(f"{path}: {problem}")
-    if not suffix and not path.endswith(PARQUET):
+    if not suffix and not path.endswith(_PARQUET):
         return file
     # pyarrow takes half a second, which text need not wait for.
     from mlperf_bert.data import parquet

@@ -9,7 +9,6 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from multiprocessing.context import BaseContext
-from pathlib import Path
 from typing import Any
 
 from mlperf_bert.files import paths, whole
@@ -18,10 +17,6 @@ from mlperf_bert.messages import Progress
 
 _RECORDS = re.compile(r"provenance\.json|wikiextractor\.log|eval\.(txt|md5)")
 _JSON = re.compile(rf'{whole.BYTE_ORDER_MARK}?[\s\[]*{{\s*"[^"\n]*"\s*:')
-# Measured: below it two processes save less than 0.1 s, and cost as much of the processors.
-_WORTH_PROCESSES_BYTES = 8 << 20
-GZIP, ZSTD, PARQUET = PACKED = (".gz", ".zst", ".parquet")
-"""What the names of packed documents end with: much text may be in a small file."""
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
 
@@ -108,15 +103,6 @@ def _watch_parent() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _is_little(files: Iterable[str | os.PathLike]) -> bool:
-    """Whether processes would save nothing: few bytes on local disks, not packed."""
-    if not paths.are_local(files):
-        return False
-    present = list(filter(Path.is_file, map(Path, files)))
-    num_bytes = sum(path.stat().st_size for path in present)
-    return num_bytes < _WORTH_PROCESSES_BYTES and not any(path.suffix in PACKED for path in present)
-
-
 def require_apart(
     jobs: Iterable[tuple], *, also_read: Sequence[str], also_written: Sequence[str]
 ) -> None:
@@ -166,9 +152,7 @@ def run(
         for each in (value if isinstance(value, list) else [value])
         if isinstance(each, str | os.PathLike)
     ]
-    number = min(num_workers, len(jobs))
-    little = _is_little(files)
-    pool = concurrent.futures.ThreadPoolExecutor(1) if little else processes(number, files)
+    pool = processes(min(num_workers, len(jobs)), files)
     results: dict[int, object] = {}
     with (
         contextlib.closing(as_they_end(pool, function, jobs, description)) as ended,

@@ -7,6 +7,7 @@ generated text, which needs nothing from outside.
 Long because the scripts of all stages are refused alike.
 """
 
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -119,11 +120,9 @@ def test_a_script_that_is_called_otherwise_says_how(words, message):
 
 
 def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, punkt):
-    content = wiki_text(0)
-    content *= stages._WORTH_PROCESSES_BYTES // (2 * len(content.encode())) + 1
     one, other = str(tmp_path / "wiki_00"), str(tmp_path / "wiki_01")
     for name in (one, other):
-        Path(name).write_text(content)
+        Path(name).write_text(wiki_text(0) * 20)
     words = []
     for name in ("cleanup_file.py", "clean.py", "do_sentence_segmentation.py"):
         words += [name, f"--data={tmp_path}/wiki_??", "--nworker=2", "--"]
@@ -195,7 +194,6 @@ def test_without_worker_processes_a_stage_still_runs(tmp_path, monkeypatch):
         asked.append(True)
         raise PermissionError("semaphores cannot be had")
 
-    monkeypatch.setattr(stages, "_WORTH_PROCESSES_BYTES", 0)
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refuse)
     (tmp_path / "wiki_00").write_text("<doc>\ntitle\nText\n</doc>\n")
     jobs = [(str(tmp_path / "wiki_00"), str(tmp_path / f"{n}.1")) for n in range(3)]
@@ -285,12 +283,6 @@ def test_all_stages_are_refused_before_the_first_where_the_last_replaces_a_text(
     assert [path.name for path in tmp_path.iterdir()] == [raw]
 
 
-def test_the_empty_last_article_counts_and_can_be_picked():
-    text = "one\n\ntwo\n\n"
-    picks = [gathering.separate(text, 1, seed)[1][0] for seed in range(40)]
-    assert set(picks) == {"one", "two", ""}
-
-
 def test_parts_are_packed_by_the_raw_size_and_workers_number_apart(tmp_path):
     names = []
     for index, size in enumerate([700, 524, 500, 200]):  # two of them fill a kilobyte exactly
@@ -314,7 +306,6 @@ def wait(path):
     pathlib.Path(path).write_text(str(os.getpid()))
     time.sleep(300)
 
-stages._WORTH_PROCESSES_BYTES = 0
 stages.run(wait, [(sys.argv[1],)], num_workers=1, description="x")
 """
 
@@ -333,8 +324,7 @@ def test_workers_end_with_a_parent_that_is_killed(repository, tmp_path):
             worker.kill()
 
 
-def test_results_are_in_the_order_of_the_jobs_whichever_ends_first(monkeypatch):
-    monkeypatch.setattr(stages, "_WORTH_PROCESSES_BYTES", 0)
+def test_results_are_in_the_order_of_the_jobs_whichever_ends_first():
     assert stages.run(after, [(0.5,), (0,)], num_workers=2, description="x") == [0.5, 0]
 
 
@@ -343,28 +333,7 @@ def after(seconds: float) -> float:
     return seconds
 
 
-def test_little_text_starts_no_process(tmp_path, monkeypatch):
-    for name in ("a", "b"):
-        (tmp_path / name).write_bytes(b"x" * 100)
-
-    def is_in_this_process(worth_bytes: int) -> bool:
-        monkeypatch.setattr(stages, "_WORTH_PROCESSES_BYTES", worth_bytes)
-        job = (str(tmp_path / "a"), [str(tmp_path / "b"), "none"], 7)
-        [worker] = stages.run(pid_of_worker, [job], num_workers=2, description="ask")
-        return worker == os.getpid()
-
-    assert is_in_this_process(201)
-    if is_in_this_process(0):
-        lacking("no processes of workers can be had here: /dev/shm is not writable")
-    assert not is_in_this_process(200)
-
-
-def pid_of_worker(*_) -> int:
-    return os.getpid()
-
-
-def test_a_worker_that_is_killed_is_named(monkeypatch):
-    monkeypatch.setattr(stages, "_WORTH_PROCESSES_BYTES", 0)
+def test_a_worker_that_is_killed_is_named():
     if stages.run(os.getpid, [()], num_workers=1, description="ask") == [os.getpid()]:
         lacking("no processes of workers can be had here: /dev/shm is not writable")
     message = "split: a worker was killed, perhaps for lack of memory; lower --nworker"
@@ -381,6 +350,7 @@ def test_after_a_failure_what_has_not_begun_is_dropped():
             raise ValueError("the first file is bad")
         time.sleep(0.02)
 
+    pool, jobs = concurrent.futures.ThreadPoolExecutor(1), [(number,) for number in range(50)]
     with pytest.raises(ValueError, match="the first file is bad"):
-        stages.run(fail_first, [(number,) for number in range(50)], num_workers=1, description="x")
+        list(stages.as_they_end(pool, fail_first, jobs, "x"))
     assert len(begun) < 50

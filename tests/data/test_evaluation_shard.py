@@ -40,6 +40,16 @@ def test_features_in_another_order_are_copied_as_they_stand(tmp_path):
     assert (tmp_path / "picked").read_bytes() == framed
 
 
+def test_the_script_says_that_some_are_repeated(stored):
+    done = run_script(**flags_of(stored, num_examples_to_pick=40))
+    assert done.stdout == "picked 40 of 12 examples, some more than once\n"
+
+
+def run_script(**flags):
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    return starts.run([sys.executable, "pick_eval_samples.py", *words])
+
+
 def flags_of(stored, **changed) -> dict:
     picked = stored.parent / "picked"
     given = {"input_tfrecord": stored, "output_tfrecord": picked, "num_examples_to_pick": 5}
@@ -77,8 +87,7 @@ def test_a_bad_request_is_one_line_at_once_and_writes_nothing(stored, case):
     flags = flags_of(stored, **change(stored))
     before = set(stored.parent.iterdir())
     content = stored.read_bytes()
-    command = [sys.executable, "pick_eval_samples.py", *(f"--{k}={v}" for k, v in flags.items())]
-    done = starts.run(command)
+    done = run_script(**flags)
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("pick_eval_samples.py: ")
