@@ -18,7 +18,7 @@ from typing import TypeAlias
 from mlperf_bert.data import example_encoder, provenance, stages
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
-from mlperf_bert.data.sentences import documents_of
+from mlperf_bert.data.sentences import text_of_bytes
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import locks, paths, whole
 from mlperf_bert.files.whole import digest, read_regular_file
@@ -227,7 +227,7 @@ def summary(
 def warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
     """Compiles once, before the processes are forked."""
     instances = make_instances(
-        documents_of(b"a a\na\na\n\n" * 2, tokenizer),
+        text_of_bytes(b"a a\na\na\n\n" * 2, tokenizer),
         tokenizer.vocabulary,
         dataclasses.replace(config, dupe_factor=1),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mlperf_bert.data import example_encoder, stages
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
-from mlperf_bert.data.sentences import read_documents
+from mlperf_bert.data.sentences import Text, read_documents
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files.whole import written_beside
 from mlperf_bert.messages import Progress
@@ -27,11 +27,11 @@ def expand_input(input_file: str) -> list[str]:
     ]
 
 
-def _hint(documents: Sequence[Sequence[object]], inputs: Sequence[str]) -> str | None:
+def _hint(text: Text, inputs: Sequence[str]) -> str | None:
     """What makes the next-sentence labels of a text worthless; None if nothing does."""
-    if len(documents) == 1:
+    if text.num_documents == 1:
         what = "the text is one document, so the next sentences that shall be wrong are its own"
-    elif all(len(document) == 1 for document in documents):
+    elif len(text.sentence_starts) == len(text.document_starts):
         what = "every document is one line, so all next sentences are random, with label 1"
     else:
         return None
@@ -64,14 +64,15 @@ def write_examples(
       OSError: an output cannot be written, as on a full disk; nothing is left of it then.
     """
     with Progress(total=len(inputs), unit="files", description="read", silent=silent) as progress:
-        documents = read_documents(inputs, tokenizer, progress)
+        text = read_documents(inputs, tokenizer, progress)
         progress.line(
-            f"tokenized {len(documents):,} documents; cutting and masking (compiles the first time)"
+            f"tokenized {text.num_documents:,} documents; cutting and masking (compiles the first "
+            "time)"
         )
-    if hint := _hint(documents, inputs):
+    if hint := _hint(text, inputs):
         print(hint, file=sys.stderr)
-    instances = make_instances(documents, tokenizer.vocabulary, config)
-    del documents  # memory: what follows needs the instances alone
+    instances = make_instances(text, tokenizer.vocabulary, config)
+    del text  # memory: what follows needs the instances alone
     if at_most:
         # After all random calls, so that these are the examples that would come first anyway.
         instances = instances._replace(order=instances.order[:at_most])

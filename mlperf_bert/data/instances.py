@@ -8,13 +8,16 @@ ranges of the text, so a part with all its copies stays small.
 
 A worked example, of two documents of token ids; 1, 2 and 3 are [CLS], [SEP] and [MASK]:
 
-    >>> documents = [[[10, 11, 12], [13, 14], [15, 16]], [[20, 21], [22, 23, 24]]]
-    >>> documents = [list(map(np.array, sentences)) for sentences in documents]
+    >>> text = Text(
+    ...     tokens=np.array([10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24], np.int32),
+    ...     sentence_starts=np.array([0, 3, 5, 7, 9, 12]),
+    ...     document_starts=np.array([0, 3, 5]),
+    ... )
     >>> tokens = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(4, 30))]
     >>> vocabulary = {token: number for number, token in enumerate(tokens)}
     >>> config = InstanceConfig(max_seq_length=12, max_predictions_per_seq=3, dupe_factor=1,
     ...                         masked_lm_prob=0.2, short_seq_prob=0.1, random_seed=5)
-    >>> made = make_instances(documents, vocabulary, config)
+    >>> made = make_instances(text, vocabulary, config)
     >>> made.tokens.tolist()
     [10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24]
     >>> made.segments.tolist()  # start and length of A, start and length of B, is B random
@@ -49,6 +52,7 @@ import numpy as np
 from mlperf_bert.data import mersenne
 from mlperf_bert.data.example_encoder import Batch
 from mlperf_bert.data.jit import kernel
+from mlperf_bert.data.sentences import Text
 from mlperf_bert.data.validity import FEATURE_DTYPES, ExampleShape
 from mlperf_bert.options import MAX_SEED, option
 
@@ -71,17 +75,6 @@ class InstanceConfig(ExampleShape):
     )
 
 
-class Text(NamedTuple):
-    """The documents of a file, one after the other."""
-
-    tokens: np.ndarray
-    """[T] int32: ids."""
-    sentence_starts: np.ndarray
-    """Where each sentence begins in `tokens`, and at last T."""
-    document_starts: np.ndarray
-    """[D + 1] int64: which sentence is the first of each document, and at last their number."""
-
-
 class Instances(NamedTuple):
     """All instances of a file."""
 
@@ -99,21 +92,13 @@ class Instances(NamedTuple):
     """[I] int64: of writing."""
 
 
-def make_instances(
-    documents: list[list[np.ndarray]], vocabulary: dict[str, int], config: InstanceConfig
-) -> Instances:
+def make_instances(text: Text, vocabulary: dict[str, int], config: InstanceConfig) -> Instances:
     """Makes the instances of the documents of one file."""
     # Every random call from here on is part of the format, and so is its place among the others.
     state = mersenne.state_from_seed(config.random_seed)
-    order = np.arange(len(documents))
+    order = np.arange(text.num_documents)
     mersenne.shuffle(state, order)
-    documents = [documents[index] for index in order]
-    sentences = [sentence for document in documents for sentence in document]
-    text = Text(
-        tokens=np.concatenate(sentences).astype(np.int32),
-        sentence_starts=np.cumsum([0, *map(len, sentences)]),
-        document_starts=np.cumsum([0, *map(len, documents)]),
-    )
+    text = text.in_order(order)
     special = np.array([vocabulary[token] for token in ("[CLS]", "[SEP]", "[MASK]")])
     num_to_predict = np.array(
         [

@@ -1,15 +1,17 @@
-"""Text files to documents of sentences of token ids.
+"""Text files to token ids, with where sentences and documents begin.
 
 Words become numbers first, so that each distinct one is tokenized once, and numpy puts the ids of
 the text together. A word is what stands between spaces and ends of lines: the tokenizer cuts it
 further, also at other white space.
 
-N = words and ends of lines of a piece of text, W = distinct words, L = lines, I = their token ids.
+N = words and ends of lines of a piece of text, W = distinct words, L = lines, I = their token ids;
+T = tokens of the text, D = documents.
 """
 
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,38 @@ from mlperf_bert.messages import Progress
 
 _LINE_END = 0  # its number; words have numbers from 1
 _PIECE_BYTES = 1 << 20
+
+
+class Text(NamedTuple):
+    """Documents, one after the other."""
+
+    tokens: np.ndarray
+    """[T] int32: ids."""
+    sentence_starts: np.ndarray
+    """int64: where each sentence begins in `tokens`, and at last T."""
+    document_starts: np.ndarray
+    """[D + 1] int64: which sentence is the first of each document, and at last their number."""
+
+    @property
+    def num_documents(self) -> int:
+        """D."""
+        return len(self.document_starts) - 1
+
+    def in_order(self, order: np.ndarray) -> "Text":
+        """The same documents, [D] of them, in another order."""
+        firsts = self.document_starts[1:-1]
+        tokens = np.split(self.tokens, self.sentence_starts[firsts])
+        lengths = np.split(np.diff(self.sentence_starts), firsts)
+        return Text(
+            tokens=np.concatenate([tokens[number] for number in order]),
+            sentence_starts=_starts(np.concatenate([lengths[number] for number in order])),
+            document_starts=_starts(np.diff(self.document_starts)[order]),
+        )
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    """Where each begins, of some that stand one after the other, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths)])
 
 
 class _Numbers(dict):
@@ -60,11 +94,8 @@ def _put_together(
     return tokens, np.diff(stops[ends], prepend=0), np.diff(num_words, prepend=0) == 0
 
 
-def documents_of(content: bytes, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-    """Documents of sentences of token ids [length] int32; blank lines end a document.
-
-    The content is UTF-8.
-    """
+def text_of_bytes(content: bytes, tokenizer: Tokenizer) -> Text:
+    """The sentences and documents of UTF-8; a blank line ends a document."""
     number_of = _Numbers({b"\n": _LINE_END})
     numbered = []
     for piece in _pieces(content):
@@ -79,18 +110,18 @@ def documents_of(content: bytes, tokenizer: Tokenizer) -> list[list[np.ndarray]]
     tokens, num_tokens, is_blank = map(np.concatenate, zip(*lines))
     # A line of characters that the tokenizer drops is no sentence, and ends no document.
     is_sentence = num_tokens > 0
-    bounds = itertools.pairwise([0, *np.cumsum(num_tokens[is_sentence]).tolist()])
-    sentences = [tokens[start:end] for start, end in bounds]
-    document = np.cumsum(is_blank)[is_sentence]
-    _, firsts = np.unique(document, return_index=True)
-    bounds = itertools.pairwise([*firsts.tolist(), len(sentences)])
-    return [sentences[start:end] for start, end in bounds]
+    _, firsts = np.unique(np.cumsum(is_blank)[is_sentence], return_index=True)
+    return Text(
+        tokens=tokens,
+        sentence_starts=_starts(num_tokens[is_sentence]),
+        document_starts=np.append(firsts, np.count_nonzero(is_sentence)),
+    )
 
 
 def read_documents(
     paths: Sequence[str], tokenizer: Tokenizer, progress: Progress | None = None
-) -> list[list[np.ndarray]]:
-    """The documents of files as `documents_of`; `progress` counts the files that are read.
+) -> Text:
+    """The documents of files as `text_of_bytes`; `progress` counts the files that are read.
 
     A document goes on from one file into the next unless a blank line stands between.
 
@@ -111,6 +142,7 @@ def read_documents(
     texts.clear()
     if progress and re.search(rb"\S", content):  # what is blank is refused in one line
         progress.line(f"read {len(content):,} bytes; tokenizing")
-    if not (documents := documents_of(content, tokenizer)):
+    whole = text_of_bytes(content, tokenizer)
+    if not whole.num_documents:
         raise ValueError(f"{', '.join(paths)}: no document, only blank lines; check the input")
-    return documents
+    return whole

@@ -25,14 +25,13 @@ def test_half_a_masked_token_is_rounded_to_the_even_number(length, num_masked):
     """15% of these lengths are 4.5, 7.5 and 10.5 tokens, which Python 3 rounds to 4, 8 and 10."""
     words = [f"word{n}" for n in range(200)]
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    random = np.random.RandomState(0)
-    documents = [[random.randint(5, len(tokens), size=7) for _ in range(40)] for _ in range(6)]
+    text = many_masks.text_of(6, 40, 7, numbers=np.random.RandomState(0))
     config = InstanceConfig(
         max_seq_length=length, max_predictions_per_seq=76, short_seq_prob=0.0,
         masked_lm_prob=0.15, dupe_factor=10, random_seed=12345,
     )  # fmt: skip
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    made = make_instances(documents, vocabulary, config)
+    made = make_instances(text, vocabulary, config)
     lengths = made.segments[:, 1] + made.segments[:, 3] + 3
     counts = np.diff(made.mask_starts)[lengths == length]
     assert len(counts) > 100 and set(counts) == {num_masked}

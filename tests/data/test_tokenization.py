@@ -104,15 +104,22 @@ def test_sentences_are_the_lines_that_the_tokenizer_takes(vocab_file, tmp_path, 
     for number, part in enumerate(parts):  # a document goes on in the next
         (tmp_path / str(number)).write_text(part, newline="")
     found = read_documents([str(tmp_path / str(number)) for number in range(4)], tokenizer)
-    assert [[s.tolist() for s in d] for d in found] == list(filter(None, expected))
+    assert as_lists(found) == list(filter(None, expected))
+
+
+def as_lists(text: sentences.Text) -> list[list[list[int]]]:
+    """Documents of sentences of ids."""
+    bounds = itertools.pairwise(text.sentence_starts)
+    ids = [text.tokens[start:end].tolist() for start, end in bounds]
+    return [ids[start:end] for start, end in itertools.pairwise(text.document_starts)]
 
 
 def test_only_line_feeds_end_lines_and_documents(vocab_file, tmp_path):
     """Carriage returns vanish; the other line ends of str.splitlines are within a line."""
     (tmp_path / "text").write_bytes("a\rb c\x0bd\u2028e\r\n\r\nf\x85g\n\x1c\nh".encode())
     tokenizer = Tokenizer(vocab_file)
-    documents = read_documents([str(tmp_path / "text")], tokenizer)
+    found = read_documents([str(tmp_path / "text")], tokenizer)
     expected = [["ab cd e"], ["fg"], ["h"]]
-    assert [[s.tolist() for s in d] for d in documents] == [
+    assert as_lists(found) == [
         [tokenizer.tokenize(line) for line in document] for document in expected
     ]
