@@ -6,6 +6,7 @@ of the step. `python -m mlperf_bert.data.chain FOLDER` shows and checks them; se
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import platform
@@ -27,8 +28,8 @@ _ALGORITHMS = ("", "sha256", "md5")
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")  # a file's name has none of these
 _REPOSITORY = Path(__file__).resolve().parents[2]
 # Name -> the packages that may hold it: TensorFlow without kernels for GPUs has another one.
-_PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "jax": ["jax"]} | {
-    "tensorflow": ["tensorflow", "tensorflow-cpu"]
+_PACKAGES = {"numpy": ("numpy",), "numba": ("numba",), "jax": ("jax",)} | {
+    "tensorflow": ("tensorflow", "tensorflow-cpu")
 }
 _NVIDIA = Path("/proc/driver/nvidia")
 
@@ -65,7 +66,8 @@ def made_with() -> dict[str, str]:
     """Commit, image and versions of this process; "unknown" for what cannot be found out."""
     versions = {name: _version(packages) for name, packages in _PACKAGES.items()}
     image = os.environ.get("MLPERF_BERT_IMAGE", "")
-    return {"commit": _commit(), "image": image, "python": platform.python_version(), **versions}
+    commit = os.environ.get("MLPERF_BERT_COMMIT") or _commit_of_checkout()
+    return {"commit": commit, "image": image, "python": platform.python_version(), **versions}
 
 
 def machine() -> dict[str, str]:
@@ -91,16 +93,17 @@ def _text(path: str | os.PathLike) -> str:
         return ""
 
 
-def _version(packages: Sequence[str]) -> str:
+# Once: git takes up to a second, and an extraction notes each of thousands of files.
+@functools.cache
+def _version(packages: tuple[str, ...]) -> str:
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
     return "unknown"
 
 
-def _commit() -> str:
-    if in_image := os.environ.get("MLPERF_BERT_COMMIT"):
-        return in_image
+@functools.cache
+def _commit_of_checkout() -> str:
     words = ["-C", str(_REPOSITORY), "describe", "--always", "--abbrev=40", "--dirty"]
     return printed_by("git", *words) or "unknown"
 

@@ -142,6 +142,17 @@ def test_a_folder_without_a_record_is_a_line(tmp_path, refusal):
     assert "--inputs: no file matches" in line
 
 
+def test_what_a_process_is_made_with_is_asked_once(monkeypatch):
+    """Git takes up to a second, and an extraction notes thousands of files."""
+    monkeypatch.delenv("MLPERF_BERT_COMMIT", raising=False)
+    known = provenance.made_with()
+    monkeypatch.setattr(provenance, "printed_by", pytest.fail)
+    monkeypatch.setattr(provenance.metadata, "version", pytest.fail)
+    assert provenance.made_with() == known
+    monkeypatch.setenv("MLPERF_BERT_COMMIT", "an image's")
+    assert provenance.made_with() == known | {"commit": "an image's"}
+
+
 def test_tensorflow_for_cpus_is_known_and_what_is_missing_is_unknown(monkeypatch):
     installed = {"numpy": "1.26.4", "tensorflow-cpu": "2.21.0"}
 
@@ -151,6 +162,7 @@ def test_tensorflow_for_cpus_is_known_and_what_is_missing_is_unknown(monkeypatch
         return installed[package]
 
     monkeypatch.setattr(provenance.metadata, "version", version)
+    monkeypatch.setattr(provenance, "_version", provenance._version.__wrapped__)
     found = provenance.made_with()
     names = ("numpy", "tensorflow", "numba")
     assert [found[name] for name in names] == ["1.26.4", "2.21.0", "unknown"]
