@@ -3,14 +3,12 @@
 import json
 
 import pytest
-from hypothesis import given
 
 from mlperf_bert.finetuning import sweep
 from mlperf_bert.finetuning.config import FinetuningConfig, usual_max_seq_length
 from mlperf_bert.finetuning.squad import SquadTask
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
-from tests.helpers.fuzzing import damaged, seeded
 
 ANSWER = {"text": "Denver Broncos", "answer_start": 4}
 QUESTION = {"id": "1", "question": "Who won?", "answers": [ANSWER]}
@@ -59,6 +57,9 @@ def test_impossible_questions_belong_to_squad_2(value, tmp_path):
         (file_of({"id": "2", "question": "Who?"}), r"damaged \(lacks 'answers'\)"),
         (file_of(QUESTION, context=["a"]), BAD_TEXT),
         (file_of(QUESTION | {"answers": [ANSWER | {"answer_start": -1}]}), BAD_TEXT),
+        (file_of(QUESTION | {"answers": [ANSWER | {"answer_start": "4"}]}), BAD_TEXT),
+        (file_of("Who won?"), r"damaged \('str' object has no attribute 'get'\)"),
+        ({"data": 1}, r"damaged \('int' object is not iterable\)"),
     ],
 )
 def test_refused(content, message, tmp_path):
@@ -72,26 +73,6 @@ def test_no_answer_at_its_offset_and_no_such_file(tmp_path):
     message = r"v2.0.json: no such file; --data_dir takes the folder with SQuAD's dev-v2.0.json$"
     with pytest.raises(ValueError, match=message):
         SquadTask(name="squad2", data_dir=str(tmp_path)).read("dev")
-
-
-@pytest.mark.parametrize("name", VERSIONS)
-def test_damaged_files_are_read_or_refused_in_one_line(name, tmp_path):
-    num_refused = 0
-
-    @seeded(200)
-    @given(damaged(file_of(QUESTION, OTHER)))
-    def attempt(content):
-        nonlocal num_refused
-        task = written(tmp_path, content, name, "dev")
-        try:
-            assert task.read("dev")
-        except ValueError as error:
-            num_refused += 1
-            [line] = str(error).splitlines()
-            assert line.isprintable() and "dev-v" in line and len(line) < 500
-
-    attempt()
-    assert num_refused > 50
 
 
 def write_questions(folder, name: str, split: str, number: int) -> None:
