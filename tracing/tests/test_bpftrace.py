@@ -75,11 +75,18 @@ def test_page_faults_by_inode_and_pages_that_come_into_the_cache(tmp_path):
 
 def test_odd_names_are_kept_and_what_is_lost_cut_or_damaged_is_counted():
     lines = ["name\t7\ta\tb\n", "c\td\n", OPEN[1], f"name\t7\t{'x' * 199}\n", OPEN[1]]
-    lines += ["Lost 12 events\n", "call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n"]
+    lines += [
+        "Lost 12 events\n",
+        "Lost 5 events\n",
+        "call\t1\t2\n",
+        "open\tx\n",
+        "gibberish\tof\tfields\n",
+        "ready\n",
+    ]
     parser = bpftrace.Parser(folder="/d")
     first, _ = parser.parse(lines)
     assert first[1]["path"] == "/d/a\tb\nc\td"
-    assert (parser.losses.lost_events, parser.losses.damaged_lines) == (12, 1 + 3)
+    assert (parser.losses.lost_events, parser.losses.damaged_lines) == (12 + 5, 1 + 3)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.helpers import waiting
-from tracing import limits, processes, recorder, sampling, tables
+from tracing import backends, clocks, limits, processes, recorder, recording, sampling, tables
 
 DEV = """Inter-|   Receive                            |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs
@@ -110,6 +110,24 @@ def test_pairs_of_a_long_trace_are_thinned_with_their_first_and_last(num):
     kept = recorder._thinned(list(range(num)))
     assert kept == sorted(set(kept)) and (kept[0], kept[-1]) == (0, num - 1)
     assert min(num, 200) <= len(kept) <= 401
+
+
+def test_what_several_tracers_lost_and_used_is_added_up(tmp_path):
+    given = types.SimpleNamespace(command=["true"], output=tmp_path)
+    taken = recorder._Recorder(given, None, backends.Backends(backends.PROC, {}), print)
+    raw = recording.RawFile("x", None)
+    taken._tracer.sessions = [
+        types.SimpleNamespace(raw_file=raw, num_lost_lines=num) for num in (2, 3)
+    ]
+    sampler = types.SimpleNamespace(
+        gpu_status="none", errors=["no room"], tracer_cpu_ms={5: 10**6, 6: 10**7},
+        pairs=[clocks.read_pair()],
+    )  # fmt: skip
+    (tmp_path / recorder.RAW).mkdir()
+    found = taken._finish(sampler)
+    assert found.num_lost_lines == 5 and 11 * 10**6 < found.tracer_cpu_ms < 12 * 10**6
+    assert found.notes[1:] == ["GPUs: none", "no room"]
+    assert recording.load(tmp_path) == found
 
 
 def test_rows_of_a_process(proc, monkeypatch):

@@ -37,11 +37,6 @@ def test_calls_whose_path_cannot_be_read():
     assert parser.losses.damaged_lines == 1
 
 
-def test_a_file_that_creat_opens_is_written_from_its_begin():
-    found, _ = calls('7 creat("/d/new", 0644) = 3</d/new>', '7 write(3</d/new>, "", 5) = 5')
-    assert (found[0]["kind"], found[1]["offset_bytes"]) == ("create", 0)
-
-
 THREAD = """
 import os, pathlib, threading
 def work():
@@ -93,19 +88,15 @@ def test_what_a_child_reads_is_followed(tmp_path):
     assert read["latency_ns"] > 0 and abs(read["realtime_ns"] / 1e9 - time.time()) < 600
 
 
-def calls(*texts: str, **where) -> tuple[list[dict], strace.Parser]:
+def calls(*texts: str) -> tuple[list[dict], strace.Parser]:
     """The rows of file_ops of lines "TID TEXT", a second apart."""
     lines = []
     for second, text in enumerate(texts):
         tid, _, call = text.partition(" ")
         duration = "" if call.endswith("...>") or call.startswith("+++") else " <0.000000100>"
         lines.append(f"{tid} {second}.000000000 {call}{duration}\n")
-    parser = strace.Parser(births=strace.births_in(lines), folder="/d", **where)
+    parser = strace.Parser(births=strace.births_in(lines), folder="/d")
     return [row for table, row in parser.parse(lines) if table == "file_ops"], parser
-
-
-def offsets(rows: list[dict]) -> list[int | None]:
-    return [row.get("offset_bytes") for row in rows if row["kind"] in ("read", "write", "copy")]
 
 
 OPEN = '7 openat(AT_FDCWD</d>, "x", O_RDONLY) = 3</d/x>'
@@ -126,44 +117,39 @@ def test_damaged_lines_are_counted(line):
     assert parser.losses.damaged_lines == 1
 
 
+OPENED, READ = [OPEN, '7 read(3</d/x>, "", 5) = 5'], '7 read(3</d/x>, ""..., 9) = 9'
+FROM_BEGIN = [(7, "open", None), (7, "read", 0)]
+MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("texts", "expected"),
     [
-        [f"7 {FORK}) = 8"],
-        [
-            "7 vfork( <unfinished ...>",
-            '8 read(3</d/x>, ""..., 20) = 20',
-            "7 <... vfork resumed>) = 8",
-        ],
-        ["7 read(3</d/x>, damaged"],
+        # A child may move what it was born with, and nobody knows what a damaged line has moved.
+        ([*OPENED, f"7 {FORK}) = 8", READ], [*FROM_BEGIN, (7, "read", None)]),
+        ([*OPENED, "7 vfork( <unfinished ...>", '8 read(3</d/x>, ""..., 20) = 20',
+          "7 <... vfork resumed>) = 8", READ],
+         [*FROM_BEGIN, (8, "read", None), (7, "read", None)]),
+        ([*OPENED, "7 read(3</d/x>, damaged", READ], [*FROM_BEGIN, (7, "read", None)]),
+        # So may somebody else what was open before.
+        (["7 lseek(3</d/x>, 5, SEEK_SET) = 5", READ], [(7, "seek", 5), (7, "read", None)]),
+        # A program keeps its standard input. A shell looks for it, and goes on with all its files.
+        ([OPEN, "7 dup2(3</d/x>, 0</dev/null>) = 0</d/x>",
+          '7 execve("/none/cat", ["cat"], 0x7ffd0 /* 10 vars */) = -1 ENOENT (No such file)',
+          '7 pread64(3</d/x>, "", 1, 77) = 1', '7 read(3</d/x>, "", 0) = 0',
+          '7 execve("/bin/cat", ["cat"], 0x7ffd0 /* 10 vars */) = 0',
+          *['7 read(0</d/x>, ""..., 10) = 10'] * 2],
+         [(7, "open", None), *((7, "read", offset) for offset in (77, 0, 0, 10))]),
+        # A thread of a thread belongs to the process.
+        ([f"7 {MAKES} = 17", f"17 {MAKES} = 18", '18 read(3</d/x>, "", 9) = 9'],
+         [(7, "read", None)]),
+        (['7 creat("/d/new", 0644) = 3</d/new>', '7 write(3</d/new>, "", 5) = 5'],
+         [(7, "create", None), (7, "write", 0)]),
     ],
-)
-def test_what_another_may_have_moved_is_unknown(other):
-    found, _ = calls(OPEN, '7 read(3</d/x>, ""..., 5) = 5', *other, '7 read(3</d/x>, "", 9) = 9')
-    assert [offsets(found)[0], offsets(found)[-1]] == [0, None]
-
-
-def test_what_was_open_before_is_unknown_and_what_exec_keeps_is_known():
-    found, _ = calls("7 lseek(3</d/x>, 5, SEEK_SET) = 5", '7 read(3</d/x>, ""..., 10) = 10')
-    assert [row.get("offset_bytes") for row in found] == [5, None]
-    found, _ = calls(
-        OPEN,
-        "7 dup2(3</d/x>, 0</dev/null>) = 0</d/x>",
-        # As a shell looks for a program: it goes on with all its files.
-        '7 execve("/none/cat", ["cat"], 0x7ffd0 /* 10 vars */) = -1 ENOENT (No such file)',
-        '7 pread64(3</d/x>, "", 1, 77) = 1',
-        '7 read(3</d/x>, "", 0) = 0',
-        '7 execve("/bin/cat", ["cat"], 0x7ffd0 /* 10 vars */) = 0',
-        '7 read(0</d/x>, ""..., 10) = 10',
-        '7 read(0</d/x>, ""..., 10) = 10',
-    )
-    assert offsets(found) == [77, 0, 0, 10]
-
-
-def test_a_thread_of_a_thread_belongs_to_the_process():
-    makes = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
-    found, _ = calls(f"7 {makes} = 17", f"17 {makes} = 18", '18 read(3</d/x>, "", 9) = 9')
-    assert [(row["pid"], row["tid"]) for row in found] == [(7, 18)]
+)  # fmt: skip
+def test_offsets_are_those_that_nobody_else_moves(texts, expected):
+    found, _ = calls(*texts)
+    assert [(row["pid"], row["kind"], row.get("offset_bytes")) for row in found] == expected
 
 
 def test_a_thread_is_told_from_a_process_after_a_making_that_failed_or_never_returned():
@@ -180,11 +166,8 @@ def test_a_thread_is_told_from_a_process_after_a_making_that_failed_or_never_ret
         '7 9.000000000 open("/d/clone(1) = 77", O_RDONLY) = 77</d/clone(1) = 77> <0.000000100>\n',
     ]
     births = strace.births_in(lines)
-    assert {child: birth.is_thread for child, birth in births.items()} == {
-        8: False,
-        9: True,
-        10: False,
-    }
+    is_thread = {child: birth.is_thread for child, birth in births.items()}
+    assert is_thread == {8: False, 9: True, 10: False}
     parsed = list(strace.Parser(births=births, folder="/d").parse(lines))
     [(_, exited)] = [each for each in parsed if each[1].get("event") == "exit"]
     assert (exited["pid"], exited["tid"]) == (7, 9)

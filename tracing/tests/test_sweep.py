@@ -116,12 +116,13 @@ def test_what_is_done_or_killed_is_kept_and_what_failed_or_slept_otherwise_is_no
         assert json.loads(place.read_text()).keys() == tables.RUNS.keys()
 
 
-def test_without_rights_the_sweep_says_what_it_cannot_limit(quick, tmp_path, monkeypatch):
+def test_what_cannot_be_limited_or_is_not_known_is_left_out_and_said(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "missing", lambda: "Permission denied; it needs root")
-    assert quick("--memory=1g,4g") == {"real": False}
+    assert quick("--memory=1g,4g", "--cache=cold,warm") == {"real": False}
+    page = (tmp_path / "out" / "sweep.html").read_text()
     note = "memory: cannot be limited here: Permission denied; it needs root; every point has all"
-    assert note in (tmp_path / "out" / "sweep.html").read_text()
-    assert rows_of(tmp_path / "out")["memory_bytes"].isna().all()
+    assert note in page and "data: unknown, so there is no ratio of memory to them" in page
+    assert rows_of(tmp_path / "out")[["memory_bytes", "cache"]].isna().all(axis=None)
 
 
 def test_a_whole_sweep_is_as_expected(tmp_path):
@@ -131,13 +132,6 @@ def test_a_whole_sweep_is_as_expected(tmp_path):
     for name, text in found.items():
         expected = (whole.EXPECTED / "sweep" / name).read_text()
         assert whole.stable(text, tmp_path).splitlines() == expected.splitlines(), name
-
-
-def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path):
-    options = [f"--output={tmp_path / 'out'}", "--cache=cold,warm", *QUICK, "--", "true"]
-    code, lines = called(*options)
-    assert code == 0 and "data: unknown, so there is no ratio of memory to them" in lines
-    assert rows_of(tmp_path / "out").loc["real", "status"] == "done"
 
 
 @pytest.mark.parametrize(
@@ -166,23 +160,18 @@ def test_a_sweep_of_another_command_or_one_at_work_is_left_alone(quick, tmp_path
     output = f"--output={tmp_path / 'out'}"
     (tmp_path / "data").write_bytes(b"x")
     for other in (
+        [f"--output={tmp_path}", "--", "true"],
         [output, "--", "false"],
         [output, "--backend=proc", "--", "true"],
         [output, f"--data={tmp_path}/data", "--", "true"],
     ):
         code, _ = called(*other)
-        assert "holds no sweep of this command, its data and --backend" in str(code), other
+        assert "holds no sweep of this command, its data and --backend; name a new" in str(code)
+        assert {path.name for path in tmp_path.iterdir()} == {"data", "out"}, other
     with sweep.FileLock(tmp_path / "out" / ".lock"):
         code, _ = called(output, "--", "true")
     assert str(code).endswith("another sweep works in it; wait, or stop it")
     assert quick("--batch=10") == {"batch-10_real": True}
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    code, _ = called(f"--output={tmp_path}", "--", "true")
-    assert "holds no sweep of this command, its data and --backend; name a new" in str(code)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 # --- parts --------------------------------------------------------------------------------------

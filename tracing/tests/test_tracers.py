@@ -177,11 +177,7 @@ def test_process_and_mounts_of_a_container():
     assert found.host_path("/data/part-0") == "/srv/tfrecords/part-0"
     assert found.host_path("/data/out/bert.log") == "/home/me/out/bert.log"
     assert found.host_path("/database") == "/proc/4711/root/database"
-
-
-def test_a_container_that_does_not_run_is_none():
-    stopped = json.dumps([{"Name": "/x", "State": {"Pid": 0}, "Mounts": []}])
-    assert containers.from_inspect("docker", stopped) is None
+    assert containers.from_inspect("docker", INSPECTED.replace("4711", "0")) is None  # it has ended
 
 
 def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch):
