@@ -9,6 +9,7 @@ import pytest
 from mlperf_bert.data import tfrecord
 from tracing import files, mllog
 from tracing.exports import dlio
+from tracing.tests import by_hand
 
 
 @pytest.mark.parametrize(
@@ -61,36 +62,26 @@ def test_tfrecords_without_a_telling_name_are_known_by_content(tmp_path):
     assert files.classify(str(other)) == files.OTHER
 
 
-def line(key: str, time_ms: int, kind: str, **metadata) -> str:
-    event = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": None}
-    return f":::MLLOG {json.dumps(event | {'metadata': metadata})}\n"
-
-
 def test_spans_of_a_run_that_was_cut(tmp_path):
     path = tmp_path / "bert.log"
-    path.write_text(
-        line("run_start", 900, "INTERVAL_START")  # of an earlier session
-        + line("init_start", 1000, "INTERVAL_START")
-        + line("init_stop", 1500, "INTERVAL_END")
-        + line("run_start", 1500, "INTERVAL_START")
-        + "not of MLPerf\n"
-        + line("block_start", 1600, "INTERVAL_START", first_epoch_num=0)
-        + line("block_stop", 1700, "INTERVAL_END")
-        + line("eval_start", 1700, "INTERVAL_START")
-        + line("eval_accuracy", 1750, "POINT_IN_TIME")
-        + ':::MLLOG {"time_ms": 17'
-    )
+    events = [
+        ("run_start", -0.1), ("init_start", 0), ("init_stop", 0.5), ("run_start", 0.5),
+        ("block_start", 0.6), ("block_stop", 0.7), ("eval_start", 0.7), ("eval_accuracy", 0.75),
+    ]  # fmt: skip
+    told = [by_hand.log([(key, at, None, {})]) for key, at in events]
+    path.write_text("".join([*told[:4], "not of MLPerf\n", *told[4:], ':::MLLOG {"time_ms": 17']))
     assert mllog.is_log(path)
     # Stamps are whole milliseconds: one may seem to lie before the begin or behind the end.
-    events = list(mllog.event_rows(path, begin_ns=1001 * 10**6, end_ns=1749 * 10**6))
-    assert len(events) == 7
-    spans = mllog.span_rows(events, end_ns=2000 * 10**6)
-    assert [(s["name"], s["realtime_ns"] // 10**6, s["end_realtime_ns"] // 10**6, s["is_closed"]) for s in spans] == [  # noqa: E501
-        ("init", 1000, 1500, True),
-        ("run", 1500, 2000, False),
-        ("block", 1600, 1700, True),
-        ("eval", 1700, 2000, False),
-    ]  # fmt: skip
+    begin_ns = by_hand.BEGIN_S * 10**9
+    given = {"begin_ns": begin_ns + 10**6, "end_ns": begin_ns + 749 * 10**6}
+    found = list(mllog.event_rows(path, **given))
+    assert len(found) == 7
+    spans = [
+        (span["name"], *((span[n] - begin_ns) / 1e9 for n in ("realtime_ns", "end_realtime_ns")))
+        for span in mllog.span_rows(found, end_ns=begin_ns + 10**9)
+        if span["is_closed"] == (span["name"] in ("init", "block"))
+    ]
+    assert spans == [("init", 0, 0.5), ("run", 0.5, 1), ("block", 0.6, 0.7), ("eval", 0.7, 1)]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +98,7 @@ def test_spans_of_a_run_that_was_cut(tmp_path):
 )
 def test_a_line_that_is_no_event_is_passed_over(tmp_path, text):
     path = tmp_path / "bert.log"
-    path.write_text(f":::MLLOG {text}\n" + line("run_start", 1000, "INTERVAL_START"))
+    path.write_text(f":::MLLOG {text}\n" + by_hand.log([("run_start", 0, None, {})]))
     [event] = mllog.event_rows(path, begin_ns=0, end_ns=2**62)
     assert event["key"] == "run_start" and len(mllog.span_rows([event], end_ns=2**62)) == 1
 
@@ -126,13 +117,9 @@ def tables(*lines: tuple) -> tuple[pd.DataFrame, pd.DataFrame]:
         for key, seconds, value, metadata in lines
     ]  # fmt: skip
     spans = pd.DataFrame(mllog.span_rows(events, end_ns=100 * 10**9))
-    spans["monotonic_ns"], spans["end_monotonic_ns"] = (
-        spans["realtime_ns"],
-        spans["end_realtime_ns"],
-    )
-    events = pd.DataFrame(events)
-    events["monotonic_ns"] = events["realtime_ns"]
-    return events, spans
+    ends = spans["end_realtime_ns"]
+    spans = spans.assign(monotonic_ns=spans["realtime_ns"], end_monotonic_ns=ends)
+    return pd.DataFrame(events).assign(monotonic_ns=lambda found: found["realtime_ns"]), spans
 
 
 SAVED_WHILE_TRAINING = (
