@@ -30,6 +30,8 @@ FORK = "fork\t30\t7\t7\t8\n"
     [
         # Lines of several processors come in any order.
         ([READ, *OPEN], [(7, "/d/x", 0)]),
+        # Nobody saw what came in place of a file that was closed.
+        ([*OPEN, call(16, 7, "close", 0, 3, -1, -1, latency=1), READ], [(7, "unknown:", None)]),
         # A folder that a process could not change to is not its own.
         (["name\t7\tnone\n", f"path\t5\t7\t7\t{EXIT}chdir\t1\t-2\t-100\n", *OPEN, READ],
          [(7, "/d/x", 0)]),

@@ -138,8 +138,10 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           '7 execve("/none/cat", ["cat"], 0x7ffd0 /* 10 vars */) = -1 ENOENT (No such file)',
           '7 pread64(3</d/x>, "", 1, 77) = 1', '7 read(3</d/x>, "", 0) = 0',
           '7 execve("/bin/cat", ["cat"], 0x7ffd0 /* 10 vars */) = 0',
-          *['7 read(0</d/x>, ""..., 10) = 10'] * 2],
-         [(7, "open", None), *((7, "read", offset) for offset in (77, 0, 0, 10))]),
+          *['7 read(0</d/x>, ""..., 10) = 10'] * 2, READ],
+         [(7, "open", None), *((7, "read", offset) for offset in (77, 0, 0, 10, None))]),
+        ([*OPENED, "7 lseek(3</d/x>, -1, SEEK_SET) = -1 EINVAL (Invalid argument)", READ],
+         [*FROM_BEGIN, (7, "seek", None), (7, "read", 5)]),
         # A thread of a thread belongs to the process.
         ([f"7 {MAKES} = 17", f"17 {MAKES} = 18", '18 read(3</d/x>, "", 9) = 9'],
          [(7, "read", None)]),
