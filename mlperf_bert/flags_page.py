@@ -32,14 +32,13 @@ _RUN, _EXPORT = "run_pretraining.py", "mlperf_bert/portable/export.py"
 _HEAD = """\
 # All flags
 
-`--help` prints the flags of any script. This page has those of the scripts at the top of the
-repository, of `convert/` and of `portable/export.py`, below the name of the page that explains
-them. `portable/export.py` takes those of `run_pretraining.py` too. Other commands (`python -m ...`,
-`cleanup_scripts/`, `tracing/trace.sh`) also print theirs with `--help`. A file of `mlperf_bert/` is
-started as a module: `python -m mlperf_bert.portable.export`. `--flagfile=FILE` reads flags of a
-file; flags after it override it. The default stands in brackets, then what else may be given. A
-flag whose default is `true` or `false` is turned on by its name, and off by `no` before it:
-`--noshuffle`. `python -m mlperf_bert.flags_page` writes this page.
+This page has the flags of the scripts at the top of the repository, of `convert/` and of
+`portable/export.py`, below the name of the page that explains them. `--help` prints those of any
+command. A file of `mlperf_bert/` is started as a module: `python -m mlperf_bert.portable.export`,
+which takes the flags of `run_pretraining.py` too. `--flagfile=FILE` reads flags of a file; flags
+after it override it. The default stands in brackets, then what else may be given. A flag whose
+default is `true` or `false` is turned on by its name, and off by `no` before it: `--noshuffle`.
+`python -m mlperf_bert.flags_page` writes this page.
 """
 
 

@@ -80,7 +80,7 @@ def _of_run(place: paths.Location) -> Entry:
     files, *others = runs_in(place)
     folder = files.output_dir
     if others:
-        raise ValueError(f"{place}: holds {len(others) + 1} runs; give one, or results/SYSTEM/bert")
+        raise ValueError(f"{place}: {len(others) + 1} runs; give one, or the folder above results/")
     # A log that is named may be whole, though its run was killed before run.json said so.
     is_going_on = folder and (folder / RECORD_NAME).exists() and not has_ended(folder)
     if is_going_on and not paths.is_file(place):

@@ -267,7 +267,9 @@ def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, ref
         assert f"{place}: was resumed, none of its logs has all" in refusal(standing, place)
     (tmp_path / "campaign.json").write_text("{}")
     assert "this campaign has no result yet; give runs/N in it" in refusal(standing, tmp_path)
-    shutil.rmtree(org_dir / "results" / "box" / "bert")
+    logs = org_dir / "results" / "box" / "bert"
+    assert "runs; give one, or the folder above results/" in refusal(standing, logs)
+    shutil.rmtree(logs)
     assert "no results/SYSTEM/bert/result_*.txt" in refusal(standing, org_dir)
 
 
