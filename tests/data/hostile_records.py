@@ -23,17 +23,21 @@ NUM_RECORDS = 12
 BATCH_SIZE = 4
 
 
-def valid_example(random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Real tokens and predictions first, padding behind them."""
-    length, count = random.integers(3, 9), random.integers(1, 3)
-    real, predicted = np.arange(8) < length, np.arange(3) < count
+def valid_example(
+    random: np.random.Generator, limits: ExampleLimits = LIMITS, length: int = 0
+) -> dict[str, np.ndarray]:
+    """Real tokens and predictions first, padding behind them; by default of any length from 3."""
+    most_tokens, most = limits.max_seq_length, limits.max_predictions_per_seq
+    length = length or random.integers(3, most_tokens + 1)
+    count = min(random.integers(1, most), length - 1)
+    real, predicted = np.arange(most_tokens) < length, np.arange(most) < count
     positions = np.sort(random.choice(np.arange(1, length), count, replace=False))
     return {
-        "input_ids": random.integers(0, 60, 8) * real,
+        "input_ids": random.integers(0, limits.vocab_size, most_tokens) * real,
         "input_mask": real.astype(np.int64),
-        "segment_ids": (real & (np.arange(8) > 2)).astype(np.int64),
-        "masked_lm_positions": np.pad(positions, (0, 3 - count)),
-        "masked_lm_ids": random.integers(0, 60, 3) * predicted,
+        "segment_ids": (real & (np.arange(most_tokens) > 2)).astype(np.int64),
+        "masked_lm_positions": np.pad(positions, (0, most - count)),
+        "masked_lm_ids": random.integers(0, limits.vocab_size, most) * predicted,
         "masked_lm_weights": predicted.astype(np.float32),
         "next_sentence_labels": random.integers(0, 2, 1),
     }

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from mlperf_bert.data import example_encoder, tfrecord
 from mlperf_bert.input import packing, pipeline
-from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
+from mlperf_bert.input.pipeline import ExampleLimits
+from tests.data.hostile_records import valid_example
 from tests.input.unpacking import unpack
 
 SHAPE = ExampleLimits(
@@ -16,35 +17,18 @@ SHAPE = ExampleLimits(
 )
 
 
-def write_examples(path, lengths, shape: ExampleShape) -> list[dict]:
-    """Examples of the given lengths whose first token is their number."""
-    rng, examples = np.random.default_rng(1), []
-    for number, length in enumerate(lengths):
-        count = min(shape.max_predictions_per_seq, max(1, round(length * 0.15)))
-        sizes = shape.lengths()
-        example = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
-        example["input_ids"][:length] = rng.integers(5, 1000, length)
-        example["input_ids"][0] = 1000 + number
-        example["input_mask"][:length] = 1
-        example["segment_ids"][length // 2 : length] = 1
-        positions = np.sort(rng.choice(np.arange(1, length), count, replace=False))
-        example["masked_lm_positions"][:count] = positions
-        example["masked_lm_ids"][:count] = rng.integers(5, 1000, count)
-        example["masked_lm_weights"] = np.zeros(sizes["masked_lm_weights"], np.float32)
-        example["masked_lm_weights"][:count] = 1
-        example["next_sentence_labels"][0] = rng.integers(0, 2)
-        examples.append(example)
-    framed = [tfrecord.frame(example_encoder.encode(example)) for example in examples]
-    path.write_bytes(b"".join(framed))
-    return examples
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     """A file of 3,000 examples: its path, and the examples."""
     path = tmp_path_factory.mktemp("packing") / "examples"
-    lengths = np.random.default_rng(2).integers(4, SHAPE.max_seq_length + 1, 3000)
-    return str(path), write_examples(path, lengths, SHAPE)
+    random = np.random.default_rng(2)
+    lengths = random.integers(4, SHAPE.max_seq_length + 1, 3000)
+    examples = [valid_example(random, SHAPE, length) for length in lengths]
+    for number, example in enumerate(examples):
+        example["input_ids"][0] = 1000 + number  # by which it is known
+    framed = [tfrecord.frame(example_encoder.encode(example)) for example in examples]
+    path.write_bytes(b"".join(framed))
+    return str(path), examples
 
 
 def batches_of(path: str, batch_size: int) -> tf.data.Dataset:
