@@ -112,6 +112,10 @@ def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
         (["clean.sh", "one"], r"usage: clean\.sh INPUT OUTPUT\n"),
         (["process_wiki.sh", "a", "b"], ".*quote the glob.*"),
         (["clean.py", "one"], ".*give INPUT and OUTPUT, or --data\n"),
+        (
+            ["download_and_uncompress.sh", "confg"],
+            ".*confg: choose of config tf1 tf2 dump text punkt\n",
+        ),
     ],
 )
 def test_a_script_that_is_called_otherwise_says_how(words, message):
