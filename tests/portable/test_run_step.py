@@ -145,6 +145,18 @@ def test_a_damaged_folder_is_one_line(folder, run, file, content, reason):
         run()
 
 
+def test_what_a_folder_does_not_hold_is_drawn_as_ever():
+    """The losses that TensorFlow has recorded are those of these weights."""
+    kernel = {"name": "kernel", "initial": "normal", "shape": [1000], "dtype": "float32"}
+    tokens = {"name": "input_ids", "below": 40, "shape": [5], "dtype": "int32"}
+    one, other, ids = (
+        run_step.drawn(value, 5, 0.02) for value in (kernel, kernel | {"name": "other"}, tokens)
+    )
+    assert one[:3].tolist() == pytest.approx([-0.020785, 0.005832, -0.004581], abs=1e-6)
+    assert one.max() == -one.min() == np.float32(0.04) and (one != other).sum() > 900
+    assert ids.tolist() == [16, 21, 39, 13, 3]
+
+
 def test_a_folder_without_a_checkpoint_draws_its_weights(folder, run, capsys):
     (folder / "weights.npz").unlink()
     (folder / "signature.json").write_text(json.dumps(SIGNATURE | {"init_checkpoint": None}))
@@ -160,7 +172,8 @@ def test_a_script_whose_reader_has_ended_ends_quietly(folder, module, word):
     reading, writing = os.pipe()
     os.close(reading)
     words = [sys.executable, module.__file__, folder, word]
-    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE)
+    buffers = os.environ | {"PYTHONUNBUFFERED": ""}  # so that its end flushes what is left
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, env=buffers)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
 

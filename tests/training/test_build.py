@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf.log import SubmissionInfo
+from mlperf_bert.programs.steps import Asleep
 from mlperf_bert.training import build, checks, reporting, run
 from mlperf_bert.training.reporting import StartUp
 
@@ -57,6 +58,16 @@ def test_a_process_that_finds_another_checkpoint_than_the_chief_is_refused(
     monkeypatch.setattr(build, "newest_checkpoint", lambda _: (5, "model.ckpt-5"))
     with pytest.raises(ValueError, match=f"checkpoint of step 5, the chief that of {of_chief}; "):
         build.load_weights(run_of(setup, goes_on=True, latest_step=of_chief))
+
+
+def test_what_computes_is_watched_and_may_sleep(setup):
+    seen: list = []
+    connection = types.SimpleNamespace(watched=lambda part: seen.append(part) or part)
+    programs = build.build_programs(setup, seed=1, connection=connection)
+    assert seen == [programs.trainer, programs.evaluator]
+    config = dataclasses.replace(setup.config, eval_input_file=None, emulate_step_seconds=0.5)
+    programs = build.build_programs(dataclasses.replace(setup, config=config), seed=1)
+    assert isinstance(programs.trainer, Asleep)
 
 
 @pytest.mark.parametrize(

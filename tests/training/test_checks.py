@@ -57,15 +57,6 @@ def record_parts(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
     )
 
 
-def test_a_fitting_run_has_no_findings(config, tmp_path):
-    record_parts(tmp_path)
-    found = checks.inspect(config)
-    assert [str(finding) for finding in found.findings if finding.level == "error"] == []
-    assert found.bert_config == TINY
-    assert len(found.files) == 2
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_evaluation_interval_follows_the_effective_batch(config):
     aggregating = dataclasses.replace(
         config, train_batch_size=112, steps_per_update=4, num_train_steps=40
