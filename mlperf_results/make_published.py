@@ -17,7 +17,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -226,7 +225,6 @@ LICENCE = (
     "Facts, gathered from repositories of MLCommons that are under the Apache License 2.0 "
     "(v4.1 has no licence file); the MLPerf name and logo are trademarks of MLCommons."
 )
-_LIST_OF_ONE = re.compile(rb'("value": )\[(\d+)\]')
 _LOGS = "*/results/*/bert/result_*.txt"
 
 
@@ -280,7 +278,7 @@ def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
     runs, failures = [], []  # what cannot be read is a failed run
     for log in result_files(folder):
         try:
-            runs.append(_read_log(log))
+            runs.append(read_run(log))
         except ValueError as error:
             failures.append(str(error).replace(f"{folder}{os.sep}", ""))
     description = read_description(folder.parent)
@@ -304,18 +302,6 @@ def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
     verdict = check_rcp(folder, f"{round}.0", by_train_samples=by_train_samples)
     unaided = str(check_rcp(folder, f"{round}.0")) if by_train_samples else None
     return replace(entry, rcp=str(verdict), rcp_unaided=unaided)
-
-
-def _read_log(log: Path) -> RunResult:
-    """Read a log as it is, or with numbers for the lists of one number in Graphcore's of 1.1."""
-    text = log.read_bytes()
-    numbers = _LIST_OF_ONE.sub(rb"\1\2", text)
-    if numbers == text:
-        return read_run(log)
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, log.name)
-        copy.write_bytes(numbers)
-        return replace(read_run(copy), path=log)
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -16,6 +16,8 @@ from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.logs import LogRecord, energy_of_run, read_records
 
+_DIVISION = '"key": "submission_division"'
+
 
 def join(
     logs: Sequence[paths.Location],
@@ -136,9 +138,6 @@ def _header(logs: Sequence[paths.Location]) -> list[str]:
     first, last = _lines_before_run(logs[0]), _lines_before_run(logs[-1])
     division = next(line for line in last if _DIVISION in line)
     return [division if _DIVISION in line else line for line in first]
-
-
-_DIVISION = '"key": "submission_division"'
 
 
 def _lines_before_run(log: paths.Location) -> list[str]:

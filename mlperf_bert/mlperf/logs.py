@@ -19,6 +19,7 @@ from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
 
 LOG_NAME = "bert.log"
+RESUMED_LOGS = "bert.resumed-*.log"
 RESULT_LOG = "bert.offline.log"
 """Written by evaluations that were made after the training."""
 METRICS_NAME = "metrics.jsonl"
@@ -183,7 +184,10 @@ def _record(fields: Mapping) -> LogRecord:
         raise TypeError("metadata is an object, key a text")
     if not isinstance(time_ms, int | float) or not abs(time_ms) < _END_OF_TIME_MS:
         raise TypeError("time_ms is a number")
-    return LogRecord(time_ms, key, fields["value"], metadata)
+    value = fields["value"]
+    # Graphcore's logs of round 1.1 hold a list of one number in place of the number.
+    is_listed = isinstance(value, list) and len(value) == 1 and type(value[0]) is int
+    return LogRecord(time_ms, key, value[0] if is_listed else value, metadata)
 
 
 def values_of(records: list[LogRecord], key: str) -> list:
@@ -410,16 +414,13 @@ def _init_minutes(records: list[LogRecord]) -> float | None:
     return (stops[-1].time_ms - min(record.time_ms for record in starts)) / 60_000
 
 
-def copies_among(named: Sequence[tuple[str, object]]) -> dict[int, str]:
-    """Return number -> "NAME: the same run as OTHER" of every run that is an earlier one again.
-
-    `named` is what a run is called, and what is known of it, a RunResult say.
-    """
+def copies_among(named: Sequence[tuple[str, RunResult]]) -> dict[int, str]:
+    """Return number -> "NAME: the same run as OTHER" of every run that is an earlier one again."""
     first: dict[str, str] = {}
     copies = {}
-    for number, (name, known) in enumerate(named):
+    for number, (name, run) in enumerate(named):
         # As text: accuracies may be NaN, which is not equal to itself.
-        text = repr(replace(known, path=Path()) if isinstance(known, RunResult) else known)
+        text = repr(replace(run, path=Path()))
         if first.setdefault(text, name) != name:
             copies[number] = f"{name}: the same run as {first[text]}"
     return copies
@@ -514,6 +515,14 @@ def energy_of_run(records: Sequence[LogRecord]) -> Energy | None:
     # Each checkpoint has the sum up to it, so that the last one is the most that is known.
     last = Energy.from_event(events[-1].value, events[-1].metadata) if events else None
     return last and replace(last, at_least=_KILLED)
+
+
+def logs_of_run(output_dir: paths.Location) -> list[paths.Location]:
+    """Return the logs that a run has written during its training, the oldest first."""
+    # By number: as text, resumed-10 would come before resumed-2.
+    numbers = {log.stem.rpartition("-")[2]: log for log in output_dir.glob(RESUMED_LOGS)}
+    resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
+    return [log for log in (output_dir / LOG_NAME, *resumed) if log.exists()]
 
 
 def samples_at_success(logs: Sequence[paths.Location]) -> float | None:

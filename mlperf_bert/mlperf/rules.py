@@ -81,11 +81,7 @@ def nominal_evaluation_interval_samples(global_batch_size: int) -> int:
 
     floor(0.05 * (230.23 * global_batch_size + 3,000,000) / 25,000) * 25,000, in integers (both
     sides of the division times 2,000), without rounding errors.
-
-    Raises:
-      ValueError: global_batch_size is not positive.
     """
-    _require_positive_batch(global_batch_size)
     return (23_023 * global_batch_size + 300_000_000) // 50_000_000 * 25_000
 
 
@@ -105,7 +101,8 @@ def samples_to_steps(num_samples: int, global_batch_size: int) -> int:
     Raises:
       ValueError: global_batch_size is not positive, or num_samples is negative.
     """
-    _require_positive_batch(global_batch_size)
+    if global_batch_size < 1:
+        raise ValueError(f"global_batch_size={global_batch_size}: must be 1 or more samples")
     if num_samples < 0:
         raise ValueError(f"num_samples={num_samples}: a number of samples cannot be negative")
     # Rounded up, in integers.
@@ -179,8 +176,3 @@ def require_ruleset(ruleset: str) -> None:
     """
     if ruleset not in RULESETS:
         raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")
-
-
-def _require_positive_batch(global_batch_size: int) -> None:
-    if global_batch_size < 1:
-        raise ValueError(f"global_batch_size={global_batch_size}: must be 1 or more samples")

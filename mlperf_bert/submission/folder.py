@@ -18,10 +18,9 @@ from pathlib import Path
 from mlperf_bert.files import folders, paths
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.submission import system
-from mlperf_bert.submission.plan import REPOSITORY, Campaign, description_path
+from mlperf_bert.submission.plan import LAUNCHER, REPOSITORY, Campaign, description_path
 
 IMPLEMENTATION = "mlperf_bert"
-_LAUNCHER = "./start_training.sh"
 _ABSOLUTE_OUTPUT_DIR = """\
 case ${OUTPUT_DIR:?a new directory} in /*|gs://*) ;; *) OUTPUT_DIR=$PWD/$OUTPUT_DIR ;; esac
 """
@@ -94,9 +93,9 @@ def _write_run_folder(folder: Path, campaign: Campaign, description: Mapping[str
     starter, settings = [".venv/bin/python", "run_pretraining.py"], ""
     setup = f"{go_there}make setup\n"  # nothing is installed outside of the folder
     if campaign.in_containers:
-        starter, settings = [_LAUNCHER], "DATA_DIR=... WIKI_DIR=... "
+        starter, settings = [f"./{LAUNCHER}"], "DATA_DIR=... WIKI_DIR=... "
         settings += "EVAL_FILE= " if len(commands) > 1 else ""
-        setup = f'echo "{_LAUNCHER} builds the image"\n'
+        setup = f'echo "./{LAUNCHER} builds the image"\n'
     run = [shlex.join([*starter, *flags]) + ' --output_dir="$OUTPUT_DIR"\n' for flags in commands]
     bodies = {
         "setup.sh": setup,

@@ -5,6 +5,7 @@ of result_*.txt, the SYSTEM folder above it, or the ORG folder above that, if it
 a run that was repeated the newest repetition counts. A run that was resumed has several logs.
 """
 
+import fnmatch
 import math
 import os
 import re
@@ -16,15 +17,16 @@ from mlperf_bert.mlperf.logs import (
     CAMPAIGN_RECORD,
     LOG_NAME,
     RESULT_LOG,
+    RESUMED_LOGS,
     LoggedEvaluation,
     RunResult,
+    logs_of_run,
     read_run,
 )
 from mlperf_bert.submission.plan import result_files
 
 ALTERNATING_RECORD = "alternate.json"
 """In the folder of a campaign whose runs alternate; `variants` in it names two folders beside."""
-_RESUMED_LOG = re.compile(r"bert\.resumed-(\d+)\.log")
 _OF_A_RUN = (RESULT_LOG, LOG_NAME)
 _KEPT = re.compile(
     r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl"
@@ -67,7 +69,7 @@ def runs_in(name: str | os.PathLike) -> list[RunFiles]:
 
 
 def _runs_in(place: paths.Location) -> list[RunFiles]:
-    if _RESUMED_LOG.fullmatch(place.name) and paths.is_file(place):
+    if fnmatch.fnmatch(place.name, RESUMED_LOGS) and paths.is_file(place):
         return [_of_output_dir(place.parent, str(place))]  # a piece has not all of the time
     if paths.is_file(place):
         output_dir = place.parent if place.name in _OF_A_RUN else None
@@ -108,16 +110,9 @@ def _of_folders(above: paths.Location, *, is_campaign: bool = False) -> list[Run
 
 def _of_output_dir(folder: paths.Location, name: str) -> RunFiles:
     """Return the run of an output directory."""
-    resumed = {
-        int(match[1]): log
-        for log in folder.glob("bert.resumed-*.log")
-        if (match := _RESUMED_LOG.fullmatch(log.name))
-    }
-    logs = [folder / LOG_NAME, *(resumed[number] for number in sorted(resumed))]
     # What evaluates checkpoints after the training writes all of the logs again, as one.
-    if (joined := folder / RESULT_LOG).exists():
-        logs = [joined]
-    logs = [log for log in logs if log.exists()]
+    joined = folder / RESULT_LOG
+    logs = [joined] if joined.exists() else logs_of_run(folder)
     return RunFiles(name=name, logs=tuple(logs), output_dir=folder)
 
 

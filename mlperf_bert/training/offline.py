@@ -22,7 +22,7 @@ from mlperf_bert.files.locks import held, lock_of
 from mlperf_bert.input import checked, pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import joining, rules
-from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
+from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end, logs_of_run
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
@@ -38,7 +38,7 @@ from mlperf_bert.training.evaluations import (
 )
 from mlperf_bert.training.events import tell_of_evaluation
 from mlperf_bert.training.observers import Observer
-from mlperf_bert.training.output import read_record, run_logs
+from mlperf_bert.training.output import read_record
 
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -201,7 +201,7 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     Returns: one line that says what was written, or why not.
     """
     directory = paths.location(output_dir)
-    evaluations, logs = read_evaluations(directory), run_logs(directory)
+    evaluations, logs = read_evaluations(directory), logs_of_run(directory)
     output, log = directory / RESULT_LOG, directory / LOG_NAME
     # A log has one number of samples for all its evaluations.
     counts = sorted({entry.num_examples for entry in evaluations.values()})

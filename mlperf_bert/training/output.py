@@ -23,8 +23,10 @@ from mlperf_bert.mlperf.logs import (
     RECORD_NAME,
     RECORD_REMEDY,
     RESULT_LOG,
+    RESUMED_LOGS,
     energy_of_pieces,
     is_end,
+    logs_of_run,
     samples_at_success,
     seconds_spent,
 )
@@ -32,7 +34,6 @@ from mlperf_bert.options import duration
 from mlperf_bert.training.checks import Inputs
 from mlperf_bert.training.config import RunConfig
 
-RESUMED_LOGS = "bert.resumed-*.log"
 _FILES_OF_A_RUN = (
     "model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME, RESUMED_LOGS, RESULT_LOG, "eval_results.*",
 )  # fmt: skip
@@ -203,7 +204,7 @@ class OutputDirectory:
           ValueError: the run is given another budget, which is used up; or the budget is, and
             nothing is saved; or a log is damaged.
         """
-        logs = run_logs(self.path) if self.before else []
+        logs = logs_of_run(self.path) if self.before else []
         budget = self.time_budget
         spent = 0.0 if budget is None else seconds_spent(logs)
         if self.before:
@@ -270,14 +271,6 @@ def _parsed(content: dict) -> RunRecord:
         if type(getattr(record, name)) is not kind:
             raise TypeError(f"{name} must be a {kind.__name__}")
     return record
-
-
-def run_logs(directory: paths.Location) -> list[paths.Location]:
-    """The MLPerf logs of the run in a directory, oldest first."""
-    # By number: as text, resumed-10 would come before resumed-2.
-    numbers = {log.stem.rpartition("-")[2]: log for log in directory.glob(RESUMED_LOGS)}
-    resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
-    return [log for log in (directory / LOG_NAME, *resumed) if log.exists()]
 
 
 class Origin:
@@ -354,7 +347,7 @@ class Origin:
           OSError: it cannot be written.
         """
         self._write("running")
-        for path in run_logs(self._output.path):  # the checkers want a run_stop in each
+        for path in logs_of_run(self._output.path):  # the checkers want a run_stop in each
             close_log(path)
 
     def end(self, status: str) -> None:
@@ -366,7 +359,7 @@ class Origin:
           OSError: they cannot be written.
         """
         # From the logs: what the starts before this one took stands nowhere else.
-        logs = run_logs(self._output.path)
+        logs = logs_of_run(self._output.path)
         whole = energy_of_pieces(logs)
         print(f"energy: {energy_of_pieces(logs[-1:]) or 'unknown'}", flush=True)
         if self._output.before:

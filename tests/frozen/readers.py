@@ -58,8 +58,8 @@ def log_values(path: Path) -> dict:
 
 
 def _logs(folder: Path) -> list[Path]:
-    logs = [*output.run_logs(folder), folder / OFFLINE_LOG]
-    return [Path(log) for log in logs if log.exists()]
+    written = [*logs.logs_of_run(folder), folder / OFFLINE_LOG]
+    return [Path(log) for log in written if log.exists()]
 
 
 def _is_kept(record: logs.LogRecord) -> bool:

@@ -123,7 +123,7 @@ def test_a_node_that_no_run_has_measured_is_missed(watts_of):
     assert watts_of(WHOLE, num_nodes=1) == (None, "1 of 2 nodes have logs of power")
 
 
-@pytest.mark.parametrize("value", ["much", None, True, -1, [3], "nan"])
+@pytest.mark.parametrize("value", ["much", None, True, -1, [3, 4], "nan"])
 def test_a_reading_that_is_not_a_number_is_refused(watts_of, value):
     with pytest.raises(ValueError, match=r"node_0\.txt: power_reading is .* not a number; copy it"):
         watts_of([(0, START, None), (MINUTES_12, "power_reading", value)])

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from mlperf_bert.training.output import OutputDirectory, run_logs
+from mlperf_bert.mlperf.logs import logs_of_run
+from mlperf_bert.training.output import OutputDirectory
 
 PARAMETERS = {"learning_rate": 0.1}
 RECORD = {"status": "running", "seed": 1, "parameters": PARAMETERS}
@@ -112,4 +113,4 @@ def test_logs_are_numbered_in_order(tmp_path):
         output.log_path().touch()
     (tmp_path / "bert.resumed-x.log").touch()
     assert names[:3] == ["bert.log", "bert.resumed-1.log", "bert.resumed-2.log"]
-    assert [log.name for log in run_logs(tmp_path)] == names
+    assert [log.name for log in logs_of_run(tmp_path)] == names
