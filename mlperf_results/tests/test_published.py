@@ -192,6 +192,9 @@ def test_closed_results_of_ten_runs_are_judged_and_the_reviews_scaling_counts(cl
     # A run that failed is the slowest, and is left out as the fastest is.
     found = make_published.entry_of(System(name="box", runs=runs), num_failed_logs=1)
     assert (found.runs, found.runs_converged, found.minutes) == (4, 3, 11.5)
+    rdi = System(name="box", runs=runs, description={"status": "RDI"})
+    found = make_published.entry_of(rdi, num_missing_logs=1)  # nobody knows how slow it was
+    assert (found.minutes, found.status) == (None, "research")
     for scaling, expected in ((None, 1.5), (2.0, 2.0)):
         found = make_published.entry_of(System(name="box", runs=runs, rcp=rcp), scaling=scaling)
         assert found.rcp_scaling_factor == expected

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.energy import Meter
 from mlperf_bert.mlperf.log import NO_PARALLELISM, MlperfLog, SubmissionInfo
 from mlperf_bert.optimization.config import OptimizerConfig
 
@@ -48,12 +49,17 @@ def initialise(log: MlperfLog, *, num_layers: int = 1, **changes: object) -> Non
 
 
 def write_log(
-    path: Path, accuracies: list[float], *, num_layers: int = 1, **changes: object
+    path: Path,
+    accuracies: list[float],
+    *,
+    num_layers: int = 1,
+    meter: Meter | None = None,
+    **changes: object,
 ) -> Path:
     """Write the log of a run with one evaluation per accuracy; it succeeds from 0.720 on."""
     with MlperfLog(path) as log:
         initialise(log, num_layers=num_layers, **changes)
-        with log.run() as run:
+        with log.run(meter=meter) as run:
             for number, accuracy in enumerate(accuracies):
                 run.block_start(number * INTERVAL_SAMPLES, num_samples=INTERVAL_SAMPLES)
                 run.ledger.move(1, source=ledger.HOST, to=ledger.COMPUTE)  # all of it

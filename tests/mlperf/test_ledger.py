@@ -38,6 +38,7 @@ def test_what_was_measured_apart_is_moved_and_no_more_than_there_is(clock):
         book.move(1.5, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
     assert (book.read()["compute"], book.read()["input_wait"]) == (2.5, 1.5)
     book.move(-2, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
+    assert book.read()["compute"] == 2.5
     book.move(100, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
     assert (book.read()["compute"], book.read()["input_wait"]) == (0, 4)
 

@@ -41,10 +41,6 @@ def test_interval_is_rounded_up_to_whole_batches(global_batch_size, interval_sam
     assert rules.samples_to_steps(interval_samples, global_batch_size) == steps
 
 
-def test_samples_to_steps_rounds_up():
-    assert [rules.samples_to_steps(samples, 4) for samples in (0, 1, 4, 5)] == [0, 1, 1, 2]
-
-
 def test_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match="global_batch_size=0: must be 1 or more"):
         rules.evaluation_interval_samples(0)

@@ -7,6 +7,8 @@ from pathlib import Path
 import mlperf_logging
 import pytest
 
+from mlperf_bert.mlperf import energy
+from mlperf_bert.mlperf.logs import read_run
 from mlperf_bert.submission import compliance
 from tests.helpers import programs
 from tests.mlperf.example_log import write_log
@@ -16,8 +18,12 @@ RULES = Path(mlperf_logging.__file__).parent / "compliance_checker"
 
 @pytest.fixture(scope="module")
 def bert_large_log(tmp_path_factory):
+    """With the energy, which the checkers leave alone."""
     folder = tmp_path_factory.mktemp("bert_large")
-    return write_log(folder / "result_0.txt", [0.3715, 0.55, 0.7205], num_layers=24)
+    meter = energy.meter(rapl=folder)
+    log = write_log(folder / "result_0.txt", [0.3715, 0.55, 0.7205], num_layers=24, meter=meter)
+    assert read_run(log).energy.unknown.startswith("no RAPL")
+    return log
 
 
 @pytest.mark.parametrize("ruleset", compliance.RULESETS)
@@ -58,16 +64,19 @@ def test_the_checker_knows_the_precisions_of_our_runs():
     assert {"fp32", "tf32", "bfloat16"} <= {name.strip(" '[]") for name in listed.split(",")}
 
 
-# What becomes of a log that reached the target -> one of the findings, if it is known.
+# What becomes of a log that reached the target -> one of the findings.
 DAMAGED = {
     "target not reached": (lambda text: text.replace("0.73", "0.7199"), "v['value'] >= 0.720"),
     "a line is missing": (
         lambda text: re.sub(".*opt_lamb_beta_1.*\n", "", text),
         "Required EXACTLY_ONE occurrence of 'opt_lamb_beta_1' but found 0",
     ),
-    "cut": (lambda text: text[:-20], ""),
+    "cut": (lambda text: text[:-20], "Unterminated string"),
     "no log": (lambda text: "nothing of interest\n", "No log lines detected"),
-    "the checker crashes": (lambda text: text + ':::MLLOG {"time_ms": 1, "key": "x"}\n', ""),
+    "the checker crashes": (
+        lambda text: text + ':::MLLOG {"time_ms": 1, "key": "x"}\n',
+        "KeyError: 'value'",
+    ),
 }
 
 

@@ -175,14 +175,15 @@ def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
 
 def test_command_writes_page_and_numbers(judged, org_dir, tmp_path, monkeypatch, capsys):
     asked: list = []  # it takes seconds
-    monkeypatch.setattr(report, "judge_systems", lambda *a, **k: asked.append((a, k)) or [judged])
+    named = dataclasses.replace(judged, name="<b>box")
+    monkeypatch.setattr(report, "judge_systems", lambda *a, **k: asked.append((a, k)) or [named])
     output = tmp_path / "report.html"
     points = f"--custom_rcps={REFERENCE_POINTS}"
     assert report.main([str(org_dir), "--ruleset=5.0.0", points, f"--output={output}"]) == 0
     assert asked == [((org_dir, "5.0.0"), {"custom_rcps": REFERENCE_POINTS})]
     printed = capsys.readouterr().out
     title, headings, first, *_ = printed.splitlines()
-    assert title == "box, under ruleset 5.0.0"
+    assert title == "<b>box, under ruleset 5.0.0"
     assert headings.split() == (
         "run status minutes samples accuracy samples/s init min seed compliance".split()
     )
@@ -190,6 +191,7 @@ def test_command_writes_page_and_numbers(judged, org_dir, tmp_path, monkeypatch,
     assert [first.split()[place] for place in (3, 4, 8)] == ["2,551,360", "0.7300", "yes"]
     assert "Convergence (RCP): passed" in printed and "batch 448" in printed
     page = output.read_text(encoding="utf-8")
+    assert "&lt;b&gt;box" in page and "<b>box" not in page
     assert re.findall(r' (?:src|href)="([^"#][^"]*)"', page) == ["data:,"]  # nothing is loaded
     assert page.count("<svg") == page.count("</svg>") == page.count("<figure") == 6
     assert "<script" not in page and "url(http" not in page
@@ -308,18 +310,6 @@ def test_result_that_converged_too_fast_fails(org_dir):
     assert found.submission_mean_samples == 150_080
 
 
-@pytest.mark.parametrize(
-    ("num_runs", "num_refused", "good"), [(10, 1, True), (10, 2, False), (1, 1, False)]
-)
-def test_one_log_of_ten_may_be_refused(judged, num_runs, num_refused, good):
-    first, *others = judged.compliance[:num_runs]
-    compliance = [dataclasses.replace(first, passed=False) for _ in range(num_refused)]
-    compliance += others[num_refused - 1 :]
-    system = dataclasses.replace(judged, runs=judged.runs[:num_runs], compliance=tuple(compliance))
-    [card] = [card for card in report._cards(system) if card.label == "Compliance"]
-    assert (card.value, card.good) == (f"{num_runs - num_refused} of {num_runs} logs", good)
-
-
 def test_the_cards_say_what_logs_and_tools_say(judged):
     runs = [
         dataclasses.replace(run, minutes=float(number), seeds=(number // 2, 7))
@@ -328,6 +318,7 @@ def test_the_cards_say_what_logs_and_tools_say(judged):
     system = dataclasses.replace(
         judged,
         runs=tuple(runs),
+        compliance=tuple(dataclasses.replace(each, passed=False) for each in judged.compliance),
         olympic_minutes=5.5,
         rcp=dataclasses.replace(judged.rcp, passed=False, reason="too fast", scaling=1.25),
         seeds=official.ToolVerdict("seed checker", False),
@@ -335,7 +326,7 @@ def test_the_cards_say_what_logs_and_tools_say(judged):
     assert [(card.label, card.value, card.note, card.good) for card in report._cards(system)] == [
         ("Time to train", "6.875 min", "olympic mean of 10 runs, scaled by 1.2500", True),
         ("Convergence (RCP)", "failed", "2,551,360 samples; too fast", False),
-        ("Compliance", "10 of 10 logs", "accepted under 5.0.0", True),
+        ("Compliance", "0 of 10 logs", "accepted under 5.0.0", False),
         ("Seeds", "failed", "6 different ones", False),
         # That of the sixth of them by speed, which took five minutes.
         ("Throughput", "8,505 /s", "of samples, evaluation included; batch 448", None),
@@ -390,14 +381,6 @@ def test_samples_are_drawn_beside_the_reference_point(judged, monkeypatch):
     assert [label.format(level) for level, _, label in levels] == (
         ["RCP mean 30", "least credible mean 20", "olympic mean 40"]
     )
-
-
-def test_names_are_escaped(judged):
-    named = dataclasses.replace(judged, name="<b>box")
-    page = report.page([named], title="a & b", subtitle="")
-    assert "&lt;b&gt;box" in page
-    assert "a &amp; b" in page
-    assert not re.search("<b>box", page)
 
 
 def test_mistakes_are_named_in_one_line(tmp_path, refusal):

@@ -3,7 +3,6 @@
 No command replaces a log that it has read, a file of any run, or one output by another.
 """
 
-import json
 import os
 import re
 import shutil
@@ -69,11 +68,6 @@ def test_every_kind_of_folder_is_read(place, name, runs):
     assert found(name) == runs
 
 
-def test_of_a_repeated_run_the_newest_counts(place):
-    [repeated, _, _] = run_logs.runs_in("campaign")
-    assert repeated.output_dir.name == "9.repeat-1"
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -132,14 +126,6 @@ def test_of_two_evaluations_after_as_many_samples_the_last_one_counts(tmp_path):
     log.write_text("".join(line * (1 + ('"eval_accuracy"' in line)) for line in lines))
     [run] = run_logs.runs_so_far(str(log))
     assert [e.accuracy for e in run.evaluations] == [0.3, 0.4, 0.73]
-
-
-def test_a_log_that_has_not_come_to_its_start_has_no_evaluation(tmp_path):
-    log = tmp_path / "bert.log"
-    record = {"time_ms": 1, "key": "init_start", "value": None, "metadata": {}}
-    log.write_text(f":::MLLOG {json.dumps(record)}\n")
-    [run] = run_logs.runs_so_far(str(log))
-    assert (run.status, run.evaluations) == ("running", ())
 
 
 def test_a_run_that_has_not_begun_is_left_out(place):

@@ -141,6 +141,8 @@ def test_a_mean_energy_needs_the_same_parts_in_all_runs(tmp_path):
     assert verdict.mean_energy([one, other]).joules == 5
     found = verdict.mean_energy([one, third])
     assert found.joules is None and "not the same parts" in found.unknown
+    lost = dataclasses.replace(run, energy=Energy(unknown="GPU 0 is lost"))
+    assert verdict.mean_energy([one, lost]).unknown == "GPU 0 is lost"
     assert verdict.mean_energy([one, dataclasses.replace(run, energy=None)]) is None
 
 
