@@ -1,36 +1,31 @@
-r"""BERT-large on one accelerator: a whole training, and its step beside PyTorch's.
+r"""The step of BERT-large on one accelerator, beside PyTorch's.
 
-    python -m benchmarks.accelerator run --output=build/on_a_card
+With TensorFlow, on any machine, export the programs (2 MB each; no weights):
 
-on_a_card.py says what it does; it takes at most eight minutes, and a tiny model on a CPU.
-
-`compare` measures this project's program of the step against PyTorch's. With TensorFlow, on any
-machine, export the programs (2 MB each; no weights):
-
-    python -m benchmarks.accelerator compare export --output=build/steps
+    python -m benchmarks.accelerator export --output=build/steps
 
 Copy this repository and that folder to the machine with the accelerator, which needs jax, and for
 the comparison PyTorch and transformers, but no TensorFlow, and measure:
 
-    python -m benchmarks.accelerator compare measure --steps=build/steps --output=build/accelerator
+    python -m benchmarks.accelerator measure --steps=build/steps --output=build/accelerator
 
 With `--kernels xla triton` export makes each step without and with the kernels of our own, and
 measure runs the latter twice.
 
 bfloat16, 512 tokens, examples of published lengths (random_task.py has the source), LAMB, dropout
-0.1; PyTorch computes BertForPreTraining under autocast with scaled_dot_product_attention,
-torch.compile and fused AdamW. Everything is measured in one sitting; the peak is that of a plain
+0.1; PyTorch (contestants/pytorch.py) has autocast, scaled_dot_product_attention and fused AdamW,
+with torch.compile and without. Everything is measured in one sitting; the peak is that of a plain
 product of matrices. Each contestant is a process of its own. OUTPUT.jsonl has the raw figures,
-OUTPUT.md the table, OUTPUT.png the picture. A contestant that runs out of memory gets a row that
-says so.
+OUTPUT.md the table, OUTPUT.png the picture. A contestant that runs out of memory, or takes longer
+than ten minutes, gets a row that says so.
 
 Model FLOP count all 512 tokens of a row, padding too; samples per second count examples.
+on_a_card.py measures whole trainings.
 """
 
 import argparse
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -40,7 +35,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import reports
-from benchmarks.processes import ROOT, in_a_process
+from benchmarks.processes import ROOT, finished, in_a_process
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import whole_number, words_with_home
 
@@ -72,15 +67,13 @@ def name_of_step(model: str, batch_size: int, packs: bool, kernels: str) -> str:
     return f"{model}_{batch_size}{'_packed' * packs}{WITH_KERNELS[kernels]}"
 
 
-def flags_of_step(
-    task: Path, batch_size: int, *, packs: bool, kernels: str, precision: str = "bfloat16"
-) -> list[str]:
-    """Of a step of BERT with LAMB, 512 tokens, on the task of a folder."""
+def flags_of_step(task: Path, batch_size: int, *, packs: bool, kernels: str) -> list[str]:
+    """Of a step of BERT with LAMB, 512 tokens, bfloat16, on the task of a folder."""
     return [
         f"--bert_config_file={task}/bert_config.json", f"--input_file={task}/train.tfrecord",
         "--max_seq_length=512", "--max_predictions_per_seq=76", "--optimizer=lamb", "--seed=1",
         f"--train_batch_size={batch_size}", f"--pack_sequences={packs}",
-        f"--precision={precision}", f"--kernels={kernels}",
+        "--precision=bfloat16", f"--kernels={kernels}",
     ]  # fmt: skip
 
 
@@ -91,13 +84,6 @@ def export_step(flags: list[str]) -> None:
     subprocess.run(command, check=True, cwd=ROOT)
 
 
-def run(given: argparse.Namespace) -> None:
-    """Runs a whole training in stages."""
-    from benchmarks import on_a_card  # needs this project's packages too
-
-    on_a_card.run(given)
-
-
 def export(given: argparse.Namespace) -> None:
     """Exports a program for each batch, packed and not, without and with our own kernels."""
     given.output.mkdir(parents=True)
@@ -106,15 +92,16 @@ def export(given: argparse.Namespace) -> None:
         write_task(task, given.model)
         variants = itertools.product((False, True), given.batch_sizes, given.kernels)
         for packs, size, kernels in variants:
-            how = {"packs": packs, "kernels": kernels, "precision": given.precision}
+            flags = flags_of_step(task, size, packs=packs, kernels=kernels)
             folder = given.output / name_of_step(given.model, size, packs, kernels)
-            export_step([*flags_of_step(task, size, **how), f"--output_dir={folder}"])
+            export_step([*flags, f"--output_dir={folder}"])
 
 
-def peak_flop_per_second(size: int) -> tuple[str, float]:
-    """The device's name, and the best rate of bfloat16 products of `size` x `size`."""
+def peak_flop_per_second() -> tuple[str, float]:
+    """The device's name, and the best rate of plain products in bfloat16."""
     import jax
 
+    size = 512 if jax.default_backend() == "cpu" else 8192
     left = jax.random.normal(jax.random.key(0), (size, size), jax.numpy.bfloat16)
     right = jax.random.normal(jax.random.key(1), (size, size), jax.numpy.bfloat16)
     multiply = jax.jit(jax.numpy.matmul)
@@ -129,50 +116,64 @@ def peak_flop_per_second(size: int) -> tuple[str, float]:
     return jax.devices()[0].device_kind, 2 * size**3 / min(seconds)
 
 
-def measured(name: str, command: list[str], figures: Path) -> dict:
-    """The figures that a contestant writes, or why there are none."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    print(f"{name} ...", flush=True)
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
-    if done.returncode:
-        text = done.stderr.strip().splitlines() or ["no message"]
-        is_full = re.search("out of memory|allocate|resource_exhausted", done.stderr, re.IGNORECASE)
-        return {"name": name, "failed": "out of memory" if is_full else text[-1][:200]}
-    found = json.loads(figures.read_text())
-    losses = [each[0] for each in found.pop("results", [])]
-    return {"name": name, **found, "losses": losses[:20]}
+def run_step(program: Path, figures: Path, num_steps: int, *flags: str, limit: float = 600) -> dict:
+    """The figures of run_step.py on an exported step."""
+    command = [sys.executable, "mlperf_bert/portable/run_step.py", str(program), *flags]
+    return measured([*command, f"--num_steps={num_steps}", f"--output={figures}"], figures, limit)
+
+
+def measured(command: list[str], figures: Path, limit: float = 600) -> dict:
+    """What a contestant prints, and the figures that it writes or why there are none."""
+    found = finished(command, limit)
+    if "failed" in found:
+        said = "\n".join(found["said"])
+        is_full = re.search("out of memory|allocate|resource_exhausted", said, re.IGNORECASE)
+        last = found["said"][-1][:200] if found["said"] else "no message"
+        return found | {"failed": "out of memory" if is_full else f"{found['failed']}: {last}"}
+    found |= json.loads(figures.read_text())
+    return found | {"losses": [each[0] for each in found.pop("results", [])[:20]]}
+
+
+def task_of_pytorch(folder: Path, figures: Path, num_steps: int, compiles: bool) -> str:
+    """What contestants/pytorch.py is given, to train on the batches of an exported step."""
+    signature = json.loads((folder / "signature.json").read_text())
+    (entry,) = signature["programs"]
+    config = figures.with_name("bert_config.json")
+    config.write_text(json.dumps(signature["bert_config"]))
+    task = {"bert_config_file": str(config), "array_file": f"{folder}/batches.npz"}
+    task |= {"interpreter": None, "precision": "bfloat16", "turn": 0, "compile": compiles}
+    task |= {"batch_size": entry["num_examples"], "flop": entry["flop"]}
+    return json.dumps(task | {"num_steps": num_steps, "output": str(figures)})
 
 
 def measure(given: argparse.Namespace) -> None:
     """Runs every contestant, and writes raw figures, table and picture."""
     folders = sorted(file.parent for file in given.steps.glob("*/signature.json"))
     if not folders:
-        sys.exit(
-            f"{given.steps}: no programs; run `python -m benchmarks.accelerator compare export`"
-        )
+        sys.exit(f"{given.steps}: no programs; run `python -m benchmarks.accelerator export`")
     # In a process that then leaves the device to the contestants.
-    device, peak = in_a_process(peak_flop_per_second, given.peak_size)
-    rows = [{"name": "a product of matrices", "model_tflop_per_second": peak / 1e12}]
+    device, peak = in_a_process(peak_flop_per_second)
+    raw = given.output.with_suffix(".jsonl")
+    raw.unlink(missing_ok=True)
+
+    def store(name: str, row: dict) -> None:
+        print(f"{name}: {row.get('failed', 'measured')}", flush=True)
+        reports.store(raw, {"device": device, "name": name, **row})
+
+    store("a product of matrices", {"model_tflop_per_second": peak / 1e12})
     with tempfile.TemporaryDirectory() as work:
         figures = Path(work, "figures.json")
         for folder in folders:
-            program = [sys.executable, "mlperf_bert/portable/run_step.py", str(folder)]
-            program += [f"--num_steps={given.num_steps}", f"--peak_tflops={peak / 1e12}"]
-            program.append(f"--output={figures}")
-            rows.append(measured(f"ours {folder.name}", program, figures))
+            ours = folder, figures, given.num_steps, f"--peak_tflops={peak / 1e12}"
+            store(f"ours {folder.name}", run_step(*ours))
             if folder.name.endswith(WITH_KERNELS["triton"]):
                 # The same losses, to the bit, are seen in the raw figures.
-                rows.append(measured(f"ours {folder.name}, again", program, figures))
+                store(f"ours {folder.name}, again", run_step(*ours))
             elif given.torch_python and not folder.name.endswith("_packed"):
-                task = {"folder": str(folder), "num_steps": given.num_steps, "output": str(figures)}
                 for compiles, how in ((True, ", torch.compile"), (False, "")):
-                    torch = [given.torch_python, "benchmarks/contestants/torch_step.py"]
-                    torch.append(json.dumps(task | {"compile": compiles}))
-                    rows.append(measured(f"PyTorch {folder.name}{how}", torch, figures))
-    raw = given.output.with_suffix(".jsonl")
-    raw.unlink(missing_ok=True)
-    for row in rows:
-        reports.store(raw, {"device": device, **row})
+                    task = task_of_pytorch(folder, figures, given.num_steps, compiles)
+                    torch = [given.torch_python, "benchmarks/contestants/pytorch.py", task]
+                    store(f"PyTorch {folder.name}{how}", measured(torch, figures))
     show([raw], given.output)
 
 
@@ -186,17 +187,9 @@ def show(raws: Sequence[Path], output: Path) -> None:
     steps = [row for row in rows if "samples_per_second" in row]
     panels: dict[str, list] = {row["device"]: [] for row in steps}
     for row in sorted(steps, key=lambda row: row["samples_per_second"]):
-        panels[row["device"]].append((in_words(row["name"]), [row["samples_per_second"]]))
+        panels[row["device"]].append((row["name"], [row["samples_per_second"]]))
     if panels:
         reports.bars(output.with_suffix(".png"), panels, "samples per second", spec="%.3g")
-
-
-def in_words(name: str) -> str:
-    """What a row of the figures is called in the picture."""
-    words = re.sub(r" \w+?_(\d+)", r", \1 examples", name).replace("_packed", ", packed")
-    words = words.replace(WITH_KERNELS["triton"], ", kernels")
-    words = words.replace("at first", "before both changes")
-    return words.replace("rows first", "after the first change")
 
 
 def table(rows: list[dict]) -> str:
@@ -220,26 +213,13 @@ def table(rows: list[dict]) -> str:
 
 @ends_in_one_line("accelerator")
 def main() -> None:
-    """Runs or compares."""
+    """Exports, measures or shows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    verbs = parser.add_subparsers(required=True)
-    runs = verbs.add_parser("run", help="a whole training, in stages")
-    folder = {"type": lambda path: Path(path).absolute()}
-    runs.add_argument("--output", **folder, default="build/on_a_card", help="a new folder")
-    runs.add_argument("--data", **folder, default="build/card/data", help="made if missing")
-    runs.add_argument("--minutes", type=whole_number, default=8, help="for all stages together")
-    runs.add_argument("--only", nargs="+", default=[], help="stages by name, such as demo large_56")
-    runs.add_argument("--runtime", default="jax", help="of run_pretraining.py")
-    runs.add_argument("--kernels", default="xla", help="of the large model's training")
-    runs.add_argument("--tiny", action="store_true", help="a tiny model, as without accelerator")
-    runs.set_defaults(run=run)
-    compares = verbs.add_parser("compare", help="the step alone, beside PyTorch's")
-    commands = compares.add_subparsers(required=True)
-    sizes = {"nargs": "+", "type": int, "default": [8, 16, 32, 64]}
+    commands = parser.add_subparsers(required=True)
     exports = commands.add_parser("export", help="with TensorFlow: make the programs")
     exports.add_argument("--output", type=lambda path: Path(path).absolute(), required=True)
     exports.add_argument("--model", choices=MODELS, default="large")
-    exports.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
+    sizes = {"nargs": "+", "type": whole_number, "default": [8, 16, 32, 64]}
     exports.add_argument("--batch_sizes", **sizes, help="examples of a step")
     kernels = {"nargs": "+", "choices": WITH_KERNELS, "default": ["xla"]}
     exports.add_argument("--kernels", **kernels, help="of --kernels, each beside the other")
@@ -248,7 +228,6 @@ def main() -> None:
     measures.add_argument("--steps", type=Path, required=True, help="the output of export")
     measures.add_argument("--output", type=Path, required=True, help="without suffix")
     measures.add_argument("--num_steps", type=whole_number, default=50)
-    measures.add_argument("--peak_size", type=whole_number, default=8192, help="of the matrices")
     measures.add_argument("--torch_python", help="an interpreter with torch and transformers")
     measures.set_defaults(run=measure)
     shows = commands.add_parser("show", help="table and picture of raw figures")

@@ -7,8 +7,7 @@ Makes the demo's data and checkpoint of each seed, then trains from there: in fl
 and in bfloat16 compiled and packed. The demo's examples nearly fill their rows. With
 `--short_examples` rows have 128 tokens and half of them are padding, so that packed examples share
 rows; packing is then the only difference. Prints the samples and the seconds that each training
-needed, and writes OUTPUT.md and OUTPUT.png. The folder OUTPUT is kept; finished trainings are not
-run again.
+needed. The folder OUTPUT is kept; finished trainings are not run again.
 """
 
 import argparse
@@ -27,21 +26,18 @@ from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import rules
 from mlperf_bert.options import whole_number, words_with_home
-from pages import charts
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, the default folder, and the variants to compare: their names and flags."""
+    """The default folder, the lengths of examples, and the variants: their names and flags."""
 
-    title: str
     output: Path
     lengths: the_demo.Lengths
     variants: dict[str, str]
 
 
 DEMO = Task(
-    "the demo",
     Path("build/convergence"),
     the_demo.LENGTHS,
     {
@@ -51,7 +47,6 @@ DEMO = Task(
     },
 )
 SHORT_EXAMPLES = Task(
-    "the demo's text, half of it padding",
     Path("build/convergence_short"),
     the_demo.Lengths(max_seq_length=128, max_predictions_per_seq=20, short_seq_prob=0.8),
     {"unpacked": "", "packed": "--pack_sequences"},
@@ -85,7 +80,7 @@ def samples_to_target(evaluations: list[tuple[int, float]]) -> float:
 
 @ends_in_one_line("convergence")
 def main() -> None:
-    """Prepares the data, trains each variant in turn; prints the table, draws the picture."""
+    """Prepares the data, trains each variant in turn, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=whole_number, default=3, help="number of seeds")
     parser.add_argument("--output", type=Path, help="default: a folder in build/")
@@ -110,23 +105,7 @@ def main() -> None:
             listed = ", ".join(f"{one:{spec}}" for one in each)
             rows[-1] += [listed, f"{statistics.mean(each):{spec}}"]
     titles = ["", "samples to 0.720, each seed", "mean", "seconds, each seed", "mean"]
-    table = reports.table(titles, rows)
-    write_whole(output.with_suffix(".md"), table)
-    with charts.png(output.with_suffix(".png"), (8, 4.5)) as [[axes]]:  # 1,200 pixels wide
-        for (variant, runs), colour in zip(
-            needed.items(), (charts.GREY, charts.ORANGE, charts.BLUE)
-        ):
-            for number, run in enumerate(runs):
-                samples, accuracy = zip(*run["evaluations"])
-                label = variant if number == 0 else None
-                axes.plot(samples, accuracy, color=colour, marker=".", linewidth=1.2, label=label)
-        target = rules.TARGET_MASKED_LM_ACCURACY
-        axes.axhline(target, color=charts.INK, linestyle="--", label=f"target {target:.3f}")
-        axes.set_xlabel("samples")
-        axes.set_ylabel("masked-LM accuracy")
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(loc="lower right", title=f"{task.title}, {args.seeds} seeds each")
-    print(table)
+    print(reports.table(titles, rows), end="")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,10 @@ Without --reference only ours is measured. Whole commands are measured in second
 (user and system, all their processes), so that what else the machine does changes little; the two
 sides run in turns, and the median counts. The start-up (a run on a line of text, or on two short
 articles) is reported separately on both sides, and so is our first run with an empty cache, which
-compiles. Then our parts, each alone in this process, and what no program can leave out: drawing
-the random words, and copying the written bytes. The clean-up is process_wiki.sh, with its check of
-the output's folder and its record, against the reference's commands; every file that ours makes
-must be the same there. More files than are given are made of them, their sentences in another
-order. Needs: the reference's interpreter with TensorFlow 1.15 and nltk 3.4.5; free disk space of 20
-times the text.
+compiles. The clean-up is process_wiki.sh, with its check of the output's folder and its record,
+against the reference's commands; every file that ours makes must be the same there. More files than
+are given are made of them, their sentences in another order. Needs: the reference's interpreter
+with TensorFlow 1.15 and nltk 3.4.5; free disk space of 20 times the text.
 """
 
 import argparse
@@ -26,17 +24,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from mlperf_bert.data import dataset, example_encoder, instances, mersenne, provenance
-from mlperf_bert.data.jit import kernel
-from mlperf_bert.data.sentences import read_documents
-from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.data import provenance
 from mlperf_bert.files.whole import digest
-from mlperf_bert.options import flags_of, whole_number, words_with_home
+from mlperf_bert.options import whole_number, words_with_home
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
@@ -93,7 +85,6 @@ def measure_examples(args: argparse.Namespace, work: Path) -> None:
     print(f"examples of {text_mb:.1f} MB of text, {output_mb:.0f} MB written, CPU seconds:")
     _print_sides(taken, starts)
     print(f"  ours with compilation: start-up {cold:.2f}")
-    measure_parts(args.text, str(args.vocab_file))
 
 
 def _print_sides(taken: dict[str, list[float]], starts: dict[str, float]) -> None:
@@ -105,45 +96,6 @@ def _print_sides(taken: dict[str, list[float]], starts: dict[str, float]) -> Non
         whole = {side: work[side] + starts[side] for side in work}
         without, ratio = (each["reference"] / each["ours"] for each in (work, whole))
         print(f"  ratio {without:.1f}, with start-up {ratio:.1f}")
-
-
-@kernel
-def _draw(state, count):
-    total = 0
-    for _ in range(count):
-        total ^= mersenne.next_word(state)
-    return total
-
-
-def measure_parts(text: Path, vocab_file: str) -> None:
-    """Prints the processor time of our parts, each alone in this process, and of the floors."""
-    flags = {name: each.default for name, each in flags_of(instances.InstanceConfig).items()}
-    lengths = {"max_seq_length": 512, "max_predictions_per_seq": 76}
-    config = instances.InstanceConfig(**flags | lengths)
-    state, tokenizer = mersenne.state_from_seed(12345), Tokenizer(vocab_file)
-    dataset.warm_up(tokenizer, config)
-    _draw(state, 1)
-    taken: dict[str, float] = {}
-
-    def part(name: str, function: Callable, *arguments: Any) -> Any:
-        started = time.process_time()
-        result = function(*arguments)
-        taken[name] = taken.get(name, 0.0) + time.process_time() - started
-        return result
-
-    documents = part("read and tokenize", read_documents, [str(text)], tokenizer)
-    made = part("cut and mask", instances.make_instances, documents, tokenizer.vocabulary, config)
-    made_batches = instances.batches(made, tokenizer.vocabulary, config)
-    while (batch := part("fill arrays", next, made_batches, None)) is not None:
-        encoded = part("encode", example_encoder.encode_records, batch)
-        part("floor: a copy of the bytes", bytes, encoded)
-    # A shuffle draws 2 ln 2 words for each token, as a draw is rejected in a quarter of all cases;
-    # a masked token takes a fraction, a fifth of them two, of two words each, and a tenth a draw.
-    num_tokens = int(made.segments[:, [1, 3]].sum())
-    num_words = int(1.39 * num_tokens + 2.54 * len(made.mask_tokens))
-    part(f"floor: {num_words / 1e6:.0f} million random words", _draw, state, num_words)
-    for name, value in taken.items():
-        print(f"  {name}: {value:.2f}")
 
 
 def stages(folder: Path, python: Path, names: list[str]) -> list[list]:

@@ -7,7 +7,7 @@ of its own, one after the other: it builds the model, and trains one step that i
 compiled, then `--steps` timed ones, on a CPU. The peak is the process's high-water mark, libraries
 included. A measurement that the model of memory (mlperf_bert/training/memory.py) expects to exceed
 what is available is left out, with a line. Of accelerators their compilers say what a step takes.
-Measurements are added to OUTPUT.jsonl; those that are in it are not repeated. OUTPUT.png shows all.
+Measurements are added to OUTPUT.jsonl; those that are in it are not repeated.
 """
 
 from mlperf_bert.options import whole_number, words_with_home
@@ -31,10 +31,6 @@ from benchmarks.processes import in_a_process
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, BertConfig
 from mlperf_bert.training.memory import step_bytes
-from pages import charts
-
-COLOURS = {"none": "#b0b7c0", "attention": "#7fa8d6", "blocks": "#1f5fa8"}
-
 
 FLAGS = ("precision", "jit_compile", "train_batch_size", "recompute", "steps_per_update")
 """Of a run: what a measurement is of."""
@@ -65,40 +61,20 @@ def estimated_bytes(row: dict) -> int:
 
 
 def report(file: Path) -> None:
-    """Prints a row for each measurement of a file, and draws."""
-    rows = sorted(
-        reports.stored(file),
-        key=lambda row: (
-            -len(row["precision"]),  # bfloat16 first
-            row["jit_compile"],
-            row["train_batch_size"],
-            RECOMPUTE_CHOICES.index(row["recompute"]),
-        ),
-    )
-    if not rows:
-        return
-    peaks = [row["peak_bytes"] / 2**30 for row in rows]
-    estimates = [estimated_bytes(row) / 2**30 for row in rows]
-    cells, names = [], []
-    for row, peak, estimate in zip(rows, peaks, estimates):
+    """Prints a row for each measurement of a file."""
+    cells = []
+    for row in reports.stored(file):
         precision, jit_compile, size, recompute, _ = (row[name] for name in FLAGS)
         seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
         about = f"{precision}, --jit_compile={jit_compile}"
-        cells.append([about, size, recompute, f"{peak:.1f}", f"{estimate:.1f}", seconds])
-        names.append(f"{precision}, batch {size}, {recompute}")
+        sizes = [f"{each / 2**30:.1f}" for each in (row["peak_bytes"], estimated_bytes(row))]
+        cells.append([about, size, recompute, *sizes, seconds])
     titles = ["", "batch", "recompute", "peak, GiB", "estimate", "s a step"]
     print(reports.table(titles, cells), end="")
-    # Bars of the peaks, and a mark for each estimate, 1,200 pixels wide.
-    with charts.png(file.with_suffix(".png"), (8, 0.3 * len(rows) + 0.9)) as [[axes]]:
-        axes.barh(names, peaks, color=[COLOURS[row["recompute"]] for row in rows])
-        axes.plot(estimates, names, "|", color="black", markersize=10, label="the model of memory")
-        axes.invert_yaxis()
-        axes.set_xlabel("peak memory of a step of BERT-large, 512 tokens, GiB")
-        axes.figure.legend(loc="outside upper center")
 
 
 def main() -> None:
-    """Measures what is not in OUTPUT.jsonl yet, prints the table, draws."""
+    """Measures what is not in OUTPUT.jsonl yet, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="without suffix")
     several = {"nargs": "+", "help": "several"}

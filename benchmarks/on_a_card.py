@@ -1,10 +1,12 @@
-"""A whole training on one accelerator, in stages: `python -m benchmarks.accelerator run`.
+"""A whole training on one accelerator, in stages.
+
+    python -m benchmarks.on_a_card --output=build/on_a_card
 
 The demo to its target; BERT-large in bfloat16, 512 tokens, with an evaluation, stopped by SIGTERM
 and resumed; the same packed; and run_step.py with the programs of both. OUTPUT/figures.jsonl gets a
 line after each stage: what its commands printed, samples per second, the ledger, memory. Where jax
 sees only a CPU, or with --tiny, the model is tiny. What --data lacks is made first, which needs
-minutes; `pack_run.py` makes it beforehand.
+minutes; `pack_run.py` makes it beforehand. It takes at most eight minutes without that.
 """
 
 import argparse
@@ -15,9 +17,7 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,9 +25,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from benchmarks import accelerator, reports
-from benchmarks.processes import ROOT, in_a_process, started
+from benchmarks.processes import finished, in_a_process
 from demo.__main__ import make_data, training_step
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
+from mlperf_bert.options import whole_number, words_with_home
 
 STEPS_OF_A_CALL = 10
 
@@ -103,28 +105,6 @@ def training(data: Path, output: Path, packs: bool, size: Size) -> list[str]:
     ]  # fmt: skip
 
 
-def finished(
-    command: list[str], limit: float, *, expected: int = 0, stop_at: str | None = None
-) -> dict:
-    """What a command prints, which is killed after `limit` seconds.
-
-    After a line that begins with `stop_at` it gets SIGTERM; it fails with another exit code than
-    the expected one.
-    """
-    said: list[str] = []
-    # pack_run.py's packages stay in its path.
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    how = {"stderr": subprocess.STDOUT, "env": {**os.environ, "PYTHONPATH": path}}
-    with started(command, limit_seconds=limit, **how) as process:
-        for line in process.stdout or ():
-            said.append(line.rstrip())
-            if stop_at and line.startswith(stop_at):
-                process.send_signal(signal.SIGTERM)
-        code = process.wait()
-    failed = {} if code == expected else {"failed": f"exit code {code}, not {expected}"}
-    return {"said": said[-50:]} | failed
-
-
 def train(command: list[str], output: Path, limit: float, **how) -> dict:
     """The figures of a training: of each device call, the evaluations, and the ledger."""
     found = finished(command, limit, **how)
@@ -143,38 +123,32 @@ def train(command: list[str], output: Path, limit: float, **how) -> dict:
 def step_alone(program: Path, figures: Path, cache: Path, num_steps: int, limit: float) -> dict:
     """The figures of run_step.py, and how many of its programs the cache did not have."""
     cached = set(cache.glob("jit_*"))
-    command = [sys.executable, "mlperf_bert/portable/run_step.py", str(program)]
-    command += [f"--num_steps={num_steps}", f"--output={figures}"]
-    found = finished(command, limit)
-    if figures.exists():
-        found |= json.loads(figures.read_text())
-        del found["results"]
-    found["not_of_the_run"] = len(set(cache.glob("jit_*")) - cached)
-    return found
+    found = accelerator.run_step(program, figures, num_steps, limit=limit)
+    return found | {"not_of_the_run": len(set(cache.glob("jit_*")) - cached)}
 
 
 Stage = tuple[str, float, Callable[[float], dict]]
 """Its name, its limit in seconds, and what runs it, within a limit, and returns figures."""
 
 
-def stages(given: argparse.Namespace, size: Size, flags: list[str]) -> Iterator[Stage]:
+def stages(data: Path, folder: Path, size: Size, flags: list[str]) -> Iterator[Stage]:
     """In the order of their worth: the large model's first, each beside its step alone."""
-    cache = given.output / "compiled"
+    cache = folder / "compiled"
     for packs, batch in size.batches.items():
-        program = size.program(given.data, packs)
-        name, output = program.name, given.output / program.name
-        command = [*training(given.data, output, packs, size), *flags]
+        program = size.program(data, packs)
+        name, output = program.name, folder / program.name
+        command = [*training(data, output, packs, size), *flags]
         whole = functools.partial(train, command, output)
         line = f"after {size.num_steps * batch:,} sam"
         stopped = functools.partial(whole, stop_at=line, expected=75)
         yield name, 260 if packs else 150, whole if packs else stopped
-        figures = given.output / f"{name}.json"
+        figures = folder / f"{name}.json"
         alone = functools.partial(step_alone, program, figures, cache, size.num_steps)
         yield f"{name}, alone", 100, alone
         if not packs:
             yield f"{name}, resumed", 100, whole
-            words = shlex.split(training_step(given.data / "demo", 1, reference=None)[1])
-            output = given.output / "demo"
+            words = shlex.split(training_step(data / "demo", 1, reference=None)[1])
+            output = folder / "demo"
             demo = [sys.executable, *words[1:], *flags, *size.demo_flags, f"--output_dir={output}"]
             yield "demo", 120, functools.partial(train, demo, output)
 
@@ -203,8 +177,18 @@ def run_stages(
     return rows
 
 
-def run(given: argparse.Namespace) -> None:
+@ends_in_one_line("on_a_card")
+def main() -> None:
     """Runs all stages."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    folder = {"type": lambda path: Path(path).absolute()}
+    parser.add_argument("--output", **folder, default="build/on_a_card", help="a new folder")
+    parser.add_argument("--data", **folder, default="build/card/data", help="made if missing")
+    parser.add_argument("--minutes", type=whole_number, default=8, help="for all stages together")
+    parser.add_argument("--only", nargs="+", default=[], help="stages by name, such as demo")
+    parser.add_argument("--kernels", default="xla", help="of the large model's training")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, as without accelerator")
+    given = parser.parse_args(words_with_home())
     about = in_a_process(device)
     size = TINY if given.tiny or about["platform"] == "cpu" else LARGE
     size = dataclasses.replace(size, kernels=given.kernels)
@@ -214,13 +198,18 @@ def run(given: argparse.Namespace) -> None:
     given.output.mkdir(parents=True, exist_ok=bool(given.only))
     # Of all processes: run_step.py finds there what the run has compiled, the very same program.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(given.output / "compiled")
-    flags = [f"--runtime={given.runtime}"] + ["--num_gpus=1"] * (about["platform"] == "gpu")
+    flags = ["--runtime=jax"] + ["--num_gpus=1"] * (about["platform"] == "gpu")
     figures = given.output / "figures.jsonl"
     limits = {"seconds": 60 * given.minutes, "only": given.only}
-    rows = run_stages(stages(given, size, flags), figures, **limits, about=about)
+    these = stages(given.data, given.output, size, flags)
+    rows = run_stages(these, figures, **limits, about=about)
     for name, row in rows.items():
         both = row, rows.get(f"{name}, alone", {})
         if all(rates := [each.get("samples_per_second", 0.0) for each in both]):
             print("{}: {:.1f} samples/s in a training, {:.1f} alone".format(name, *rates))
     if failed := [name for name, row in rows.items() if "failed" in row]:
         raise ValueError(f"failed: {'; '.join(failed)}; {figures} says why")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,7 +6,7 @@ OUTPUT gets pieces of at most 60 MB and `unpack.py`, which needs Python's librar
 beside this repository to the machine, in the same folder, and there:
 
     python3 build/card/unpack.py
-    PYTHONPATH=build/card/site python3 -m benchmarks.accelerator run --data=build/card/data
+    PYTHONPATH=build/card/site python3 -m benchmarks.on_a_card --data=build/card/data
 
 The packages are those of the lock file that a small training here has imported or mapped. Left to
 the machine are jax and what it requires, because numpy and the types of ml_dtypes can be in a
@@ -68,7 +68,7 @@ for name, digest in {pieces}.items():
     whole += piece
 with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
     tar.extractall(here, filter="data")
-print(f"in the repository: PYTHONPATH={{here}}/site python3 -m benchmarks.accelerator run")
+print(f"in the repository: PYTHONPATH={{here}}/site python3 -m benchmarks.on_a_card")
 """
 
 

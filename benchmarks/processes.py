@@ -29,10 +29,13 @@ def started(
 ) -> Iterator[subprocess.Popen[str]]:
     """A command that may import this project, whose output is read by line; `how` as for Popen.
 
+    What PYTHONPATH has stays there, such as the packages of pack_run.py.
+
     It is killed after `limit_seconds` or when the block ends, with all that it has started: a
     compiler or an export would share the machine with what is measured next.
     """
-    usual = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    usual = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": path}}
     process = subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, text=True, errors="replace",
         start_new_session=True, **usual | how,
@@ -50,6 +53,25 @@ def started(
         limit.cancel()
         kill()
         process.wait()
+
+
+def finished(
+    command: Sequence[object], limit: float, *, expected: int = 0, stop_at: str | None = None
+) -> dict:
+    """What a command prints, which is killed after `limit` seconds.
+
+    After a line that begins with `stop_at` it gets SIGTERM; it fails with another exit code than
+    the expected one.
+    """
+    said: list[str] = []
+    with started(command, limit_seconds=limit, stderr=subprocess.STDOUT) as process:
+        for line in process.stdout or ():
+            said.append(line.rstrip())
+            if stop_at and line.startswith(stop_at):
+                process.send_signal(signal.SIGTERM)
+        code = process.wait()
+    failed = {} if code == expected else {"failed": f"exit code {code}, not {expected}"}
+    return {"said": said[-50:]} | failed
 
 
 def free_addresses(count: int) -> list[str]:

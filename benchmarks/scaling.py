@@ -1,13 +1,13 @@
 """How training scales: measured on this machine for two processes, simulated for more.
 
     python -m benchmarks.scaling --gb_per_second=25
-    python -m benchmarks.scaling --gb_per_second=25 --bert_config_file=... --step_seconds=0.2
+    python -m benchmarks.scaling --gb_per_second=25 --step_seconds=0.2
 
 First it trains a small BERT with one process and with two, each on its own core, and prints
 samples/s. Then it prints the efficiency that a ring would allow up to 1,024 replicas: a simulation,
-not a promise. It uses the step time just measured, or that of your device and model (the second
-command), the bytes of the gradients, and the bandwidth that you give, and assumes no straggler, no
-waiting for input and no congestion.
+not a promise. It uses the model and step time just measured, or BERT-large and the step time of
+your device (the second command), the bytes of the gradients, the bandwidth that you give and 10
+microseconds a message, and assumes no straggler, no waiting for input and no congestion.
 """
 
 from mlperf_bert.tensorflow_import import tensorflow
@@ -34,6 +34,7 @@ from mlperf_bert.options import words_with_home
 
 GRADIENT_BYTES = 4  # float32
 BACKWARD_SHARE = 2 / 3  # of a step: twice the work of the forward pass
+LATENCY_SECONDS = 1e-5  # of one message between neighbours in the ring
 SHAPE = ExampleShape(max_seq_length=128, max_predictions_per_seq=20)
 BATCH_SIZE, NUM_STEPS = 8, 24
 MEASURED = BERT_LARGE | {
@@ -55,14 +56,12 @@ class Machine:
     gradient_bytes: int
     bytes_per_second: float
     """Bandwidth of a replica in each direction."""
-    latency_seconds: float
-    """Time of one message between neighbours in the ring."""
 
     def all_reduce_seconds(self, num_replicas: int) -> float:
         """The ring's time: every replica sends 2(n-1)/n of the bytes in 2(n-1) messages."""
         hops = 2 * (num_replicas - 1)
         sent = self.gradient_bytes * hops / num_replicas
-        return sent / self.bytes_per_second + hops * self.latency_seconds
+        return sent / self.bytes_per_second + hops * LATENCY_SECONDS
 
     def efficiency(self, num_replicas: int, *, hidden_share: float) -> float:
         """Samples/s per replica, divided by those of a single replica.
@@ -112,35 +111,25 @@ def main() -> None:
     """Measures, prints, draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gb_per_second", type=float, required=True, help="Each way per replica.")
-    parser.add_argument("--latency_us", type=float, default=10.0, help="Of a message in the ring.")
-    parser.add_argument("--bert_config_file", help="Another model than the small one measured.")
-    parser.add_argument("--step_seconds", type=float, help="Step time of one replica of yours.")
+    parser.add_argument("--step_seconds", type=float, help="Of BERT-large on a replica of yours.")
     args = parser.parse_args(words_with_home())
-    if bool(args.bert_config_file) != bool(args.step_seconds):
-        parser.error("--bert_config_file and --step_seconds belong together: give both or none")
     for name in ("gb_per_second", "step_seconds"):
         value = getattr(args, name)
         if value is not None and value <= 0:
             parser.error(f"--{name}={value}: it must be more than 0")
     if len(os.sched_getaffinity(0)) < 2:
         parser.error("two processes are measured, each on its own core: run it where two are free")
-    config = BertConfig(**MEASURED)
-    if args.bert_config_file:
-        try:
-            config = BertConfig.from_json_file(args.bert_config_file)
-        except (ValueError, OSError) as error:
-            parser.error(str(error))
     measured = []
     for num_workers in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
             measured.append(measure(Path(folder), num_workers))
         print(f"{num_workers} processes, one core each: {measured[-1]:.2f} samples/s")
     print(f"2 processes have {measured[1] / measured[0]:.2f} times the samples/s of 1")
+    model = BERT_LARGE if args.step_seconds else MEASURED
     machine = Machine(
         step_seconds=args.step_seconds or BATCH_SIZE / measured[0],
-        gradient_bytes=GRADIENT_BYTES * num_weights(config),
+        gradient_bytes=GRADIENT_BYTES * num_weights(BertConfig(**model)),
         bytes_per_second=args.gb_per_second * 1e9,
-        latency_seconds=args.latency_us * 1e-6,
     )
     print(
         f"simulated, with a step of {1000 * machine.step_seconds:,.0f} ms and "

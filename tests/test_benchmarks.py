@@ -10,12 +10,13 @@ import shutil
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from benchmarks import accelerator, compiled, on_a_card, pack_run, reports, training_throughput
-from benchmarks.processes import ROOT
+from benchmarks.processes import ROOT, finished
 from mlperf_bert.portable import compile_step
 from tests.helpers import waiting
 
@@ -29,14 +30,14 @@ def printing(*lines: str) -> list[str]:
 def test_a_stage_gets_sigterm_after_its_line():
     ends = "import signal, sys; signal.signal(15, lambda *_: sys.exit(75))"
     command = printing(ends, "print('after 80 samples: 0.1', flush=True)", LATER)
-    found = on_a_card.finished(command, 30, stop_at="after 80 sam", expected=75)
+    found = finished(command, 30, stop_at="after 80 sam", expected=75)
     assert found == {"said": ["after 80 samples: 0.1"]}
 
 
 def test_a_stage_is_killed_at_its_limit_with_all_that_it_started():
     late = "import time; time.sleep(5); print(1)"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{late}'])"
-    found = on_a_card.finished(printing("print('begins', flush=True)", child), 0.5)
+    found = finished(printing("print('begins', flush=True)", child), 0.5)
     assert found == {"said": ["begins"], "failed": "exit code -9, not 0"}
 
 
@@ -89,8 +90,7 @@ def test_only_the_stages_that_are_named_run(tmp_path):
 
 
 def test_the_stages_are_in_the_order_of_their_worth(tmp_path):
-    given = argparse.Namespace(data=tmp_path, output=tmp_path)
-    stages = list(on_a_card.stages(given, on_a_card.LARGE, []))
+    stages = list(on_a_card.stages(tmp_path, tmp_path, on_a_card.LARGE, []))
     assert [(name, most) for name, most, _ in stages] == [
         ("large_56", 150),
         ("large_56, alone", 100),
@@ -160,7 +160,7 @@ def test_what_is_wanted_is_installed_as_it_is_locked(tmp_path, monkeypatch):
 @pytest.mark.soak
 def test_every_stage_runs_on_a_cpu_with_a_tiny_model(tmp_path):
     words = [f"--output={tmp_path / 'run'}", f"--data={tmp_path / 'data'}", "--minutes=30"]
-    command = [sys.executable, "-m", "benchmarks.accelerator", "run", "--tiny", *words]
+    command = [sys.executable, "-m", "benchmarks.on_a_card", "--tiny", *words]
     subprocess.run(command, check=True, cwd=ROOT)
     lines = (tmp_path / "run" / "figures.jsonl").read_text().splitlines()
     rows = {row["stage"]: row for row in map(json.loads, lines)}
@@ -278,16 +278,21 @@ def rows_below(head: str) -> list[str]:
     return table.splitlines()[1:]
 
 
-def test_the_table_of_the_notes_is_that_of_the_rows():
-    assert compiled.table(ROWS) in compiled.PAGE.read_text(), (
-        "python -m benchmarks.compiled writes it again"
-    )
+def test_the_table_of_all_rows_is_that_of_the_rows():
+    written = compiled.ROWS.with_suffix(".md").read_text()
+    assert written == compiled.table(ROWS), "python -m benchmarks.compiled writes it again"
 
 
 def test_the_short_table_of_the_page_has_figures_of_the_long_one():
     shown = rows_below("examples a device | device | peak of usable GiB | samples/s at most")
-    all_of_them = [compiled.cells(row) for row in ROWS if row["result"] == "fits"]
-    said = {f"| {row[0]} | {row[1]} | {row[3]} | {row[-1]} |" for row in all_of_them}
+    said = set()
+    for row in (row for row in ROWS if "samples_per_second_bound" in row):
+        size = row["num_examples"] // row["num_devices"]
+        flags = [f"`{word}`" for word in row["step"].split()[1:]]
+        peak, usable = (f"{row[name] / 2**30:.1f}" for name in ("peak_bytes", "usable_bytes"))
+        cells = compile_step.cells(row)
+        about = ", ".join([str(size), *flags])
+        said.add(f"| {about} | {cells[1]} | {peak} of {usable} | {cells[-1]} |")
     assert shown and set(shown) <= said
 
 
@@ -296,10 +301,10 @@ def test_the_figures_of_what_fits_are_those_of_compilers():
     text = (ROOT / "docs" / "training.md").read_text()
     table = text.partition("GiB a GPU by its compiler |")[2].partition("\n\n")[0]
     shown = set(re.findall(r"([\d.]+) of ([\d.]+)", table))
-    of_gpus = [row for row in ROWS if row["kind"] == "training"]
     said = {
-        tuple(f"{row[name] / compiled.GIB:.1f}" for name in ("peak_bytes", "usable_bytes"))
-        for row in of_gpus
+        tuple(f"{row[name] / 2**30:.1f}" for name in ("peak_bytes", "usable_bytes"))
+        for row in ROWS
+        if "--evaluation" not in row["step"]
     }
     assert len(shown) == 6 and shown <= said
 
@@ -311,7 +316,7 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     more.write_text(json.dumps(failed) + "\n")
     accelerator.show([raw, more], tmp_path / "new" / "table")
     *measured, last = capsys.readouterr().out.splitlines(keepends=True)
-    assert "".join(measured) in compiled.PAGE.read_text()
+    assert "".join(measured) == raw.with_suffix(".md").read_text()
     shown = {f"{row}\n" for row in rows_below(measured[0].strip("| \n"))}
     assert shown and shown < set(measured)
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
@@ -324,54 +329,42 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     [
         ("XLA: RESOURCE_EXHAUSTED: 2 GB are not free", "out of memory"),
         ("torch: CUDA out of memory. Tried\nmore", "out of memory"),
-        ("no module named memory_profiler", "no module named memory_profiler"),
+        ("no module named memory_profiler", "exit code 1, not 0: no module named memory_profiler"),
     ],
 )
 def test_a_contestant_that_fails_says_why(said, row, tmp_path):
-    command = [sys.executable, "-c", f"raise SystemExit({said!r})"]
-    found = accelerator.measured("ours", command, tmp_path / "none.json")
-    assert found == {"name": "ours", "failed": row}
+    found = accelerator.measured(printing(f"raise SystemExit({said!r})"), tmp_path / "none.json")
+    assert found == {"said": said.splitlines(), "failed": row}
 
 
 def test_a_row_names_the_commit_of_its_program(tmp_path, monkeypatch):
-    """What compile_step.py says of it, without what the table has no use for, and when."""
-    step = compiled.Step(num_examples=8, devices="h100")
+    """What compile_step.py says of it, and when."""
     made = {"made_with": {"commit": "5bd5990-dirty"}}
     (tmp_path / "signature.json").write_text(json.dumps(made))
-    said = {"rows": [{"result": "fits", "file": "step.stablehlo"}], "versions": {"jax": "0.10.2"}}
+    said = {"rows": [{"result": "fits"}], "versions": {"jax": "0.10.2"}}
+    commands = []
 
     def compile_step_runs(command, *, codes, output):
-        assert command[2] == str(tmp_path)
+        commands.append(command)
         output.write_text(json.dumps(said))
 
-    monkeypatch.setattr(compiled, "exported", lambda *_: tmp_path)
     monkeypatch.setattr(compiled, "_run", compile_step_runs)
-    row = compiled.compiled(step, "h100", tmp_path, "python")
-    assert row["result"] == "fits" and row["commit"] == "5bd5990-dirty" and "file" not in row
-    assert row["versions"] == {"jax": "0.10.2"} and not (tmp_path / "row.json").exists()
+    row = compiled.compiled("--pack_sequences", "h100:8", tmp_path, "python")
+    assert row["result"] == "fits" and row["commit"] == "5bd5990-dirty"
+    assert row["versions"] == {"jax": "0.10.2"}
+    assert compiled.about("--pack_sequences", "h100:8").items() <= row.items()
+    [[program, _, folder, devices, rows, output]] = commands
+    assert (program, folder, devices) == ("python", str(tmp_path), "--devices=h100:8")
+    assert rows == "--num_rows=56" and not Path(output.removeprefix("--output=")).exists()
 
 
 def test_every_row_is_asked_for_once_and_every_device_is_known():
-    asked = [(step, device) for step in compiled.STEPS for device in step.devices.split(",")]
+    asked = [(step, device) for step, devices in compiled.STEPS for device in devices.split(",")]
     for step, device in asked:
-        about = step.about(device).items()
+        about = compiled.about(step, device).items()
         assert sum(about <= row.items() for row in ROWS) == 1, (step, device)
         compile_step.parse_devices(device)
     assert len(ROWS) == len(asked)
-
-
-def test_a_row_without_figures_says_so():
-    [row, _] = [row for row in ROWS if row["device"] == "h100" and row["num_devices"] == 8]
-    assert compiled.cells(row)[:4] == ["56", "h100 x 8", "fits", "49.9 of 76.9"]
-    refused = {key: row[key] for key in row if "bound" not in key and key != "num_kernels"}
-    refused |= {"result": "does not fit", "peak_bytes": None, "recompute": "blocks"}
-    shown = ["56, `--recompute=blocks`", "h100 x 8", "does not fit", "more of 76.9", *[""] * 4]
-    assert compiled.cells(refused) == shown
-
-
-def test_the_table_of_a_page_is_replaced_and_the_rest_stays():
-    page = f"before\n\n{compiled.table(ROWS)}\nafter | not | a table\n"
-    assert compiled.replace_table(page, "new\n") == "before\n\nnew\n\nafter | not | a table\n"
 
 
 @pytest.mark.parametrize("program", ["no/such/python", "/"])

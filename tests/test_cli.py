@@ -267,10 +267,9 @@ REFUSED = [
         )
     ),
     ("benchmarks.scaling --gb_per_second=0", "--gb_per_second=0.0: it must be more than 0"),
-    ("benchmarks.scaling --gb_per_second=1 --step_seconds=1", "belong together: give both or none"),
     ("benchmarks.compiled_roofline step --device=l4",
      "compiled_roofline: --device=l4: give its --tflop and --terabytes a second"),
-    ("benchmarks.accelerator compare export --output={folder}", "{folder}: File exists"),
+    ("benchmarks.accelerator export --output={folder}", "{folder}: File exists"),
     *(
         (f"demo.{name} --output_dir=gs://bucket/demo",
          "--output_dir: gs://bucket/demo: give a local path, and copy it")

@@ -236,7 +236,7 @@ def test_sizes_that_say_two_things_are_refused():
         compiled_roofline.sizes_of(ENTRY, config)
 
 
-ROUND = Machine(step_seconds=0.2, gradient_bytes=10**9, bytes_per_second=10e9, latency_seconds=1e-5)
+ROUND = Machine(step_seconds=0.2, gradient_bytes=10**9, bytes_per_second=10e9)
 
 
 def test_a_ring_sends_almost_twice_the_gradients():

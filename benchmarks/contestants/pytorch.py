@@ -1,24 +1,33 @@
 """BERT in PyTorch with its heads at the predicted places only, alone or with an extension for CPUs.
 
 Runs in a separate interpreter with torch, transformers and the extension; see
-training_throughput.py. The extensions, each named as the interpreter that has it:
+training_throughput.py, and accelerator.py for the batches of an exported step, on a GPU if there is
+one. The extensions, each named as the interpreter that has it:
 
   ipex      Intel's, intel_extension_for_pytorch: ipex.optimize, its fused LAMB.
   tpp       libxsmm's kernels, tpp_pytorch_extension, as its own examples/bert/pretrain_mlperf uses
             them with --use_tpp --tpp_bf16 --unpad --dist_lamb: no padding, fused LAMB.
   zentorch  AMD's, as the backend of torch.compile; PyTorch's fused AdamW.
 
-Without one, in Hugging Face's interpreter: torch.compile, and PyTorch's fused AdamW.
+Without one: torch.compile unless the task says no, and PyTorch's fused AdamW.
 """
 
+import collections
 import contextlib
 import json
+import statistics
 import sys
+import time
+from pathlib import Path
 
 import numpy
 import torch
 from transformers import BertConfig, BertModel
 from transformers.models.bert.modeling_bert import BertPreTrainingHeads
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NUM_WARM_UP = 3
+"""Of an exported step: compiling may take some steps."""
 
 
 class Pretrainer(torch.nn.Module):
@@ -36,22 +45,31 @@ class Pretrainer(torch.nn.Module):
         encoded = self.bert(**inputs)
         chosen = encoded.last_hidden_state.flatten(0, 1)[places]
         # TPP casts its encoder itself; its example leaves the heads in float32, which takes longer.
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.in_bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=self.in_bfloat16):
             logits, sentence = self.heads(chosen, encoded.pooler_output)
         loss = torch.nn.functional.cross_entropy
         return loss(logits.float(), labels) + loss(sentence.float(), next_sentence_labels)
 
 
+def examples_of(path: str) -> dict[str, numpy.ndarray]:
+    """All examples of a file; an exported step has them by batch, as training/NUMBER/NAME."""
+    parts = collections.defaultdict(list)
+    for key, values in numpy.load(path).items():
+        if not key.startswith("evaluation/"):
+            parts[key.rpartition("/")[2]].append(values.astype(numpy.int64))
+    return {name: numpy.concatenate(values) for name, values in parts.items()}
+
+
 def batches(path: str, size: int, first: int):
     """Yields the examples again and again, from `first` on."""
-    arrays = dict(numpy.load(path))  # else every use reads the file again
+    arrays = examples_of(path)
     num_examples, length = arrays["input_ids"].shape
     at = first
     while True:
         chosen = numpy.arange(at, at + size) % num_examples
         at += size
-        batch = {name: torch.from_numpy(arrays[name][chosen]) for name in arrays}
-        places = batch["masked_lm_positions"] + length * torch.arange(size)[:, None]
+        batch = {name: torch.from_numpy(arrays[name][chosen]).to(DEVICE) for name in arrays}
+        places = batch["masked_lm_positions"] + length * torch.arange(size, device=DEVICE)[:, None]
         labels = torch.where(batch["masked_lm_weights"] > 0, batch["masked_lm_ids"], -100)
         inputs = {
             "input_ids": batch["input_ids"],
@@ -74,7 +92,7 @@ def build(task: dict):
     """Model, optimizer, how the gradients are clipped, and the context of the forward pass."""
     extension, in_bfloat16 = task["interpreter"], task["precision"] == "bfloat16"
     config = BertConfig.from_json_file(task["bert_config_file"])
-    cast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=in_bfloat16)
+    cast = torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=in_bfloat16)
     if extension == "tpp":
         from tpp_pytorch_extension import bert as tpp
 
@@ -84,7 +102,7 @@ def build(task: dict):
         tpp.block(model)
         optimizer = tpp.DistLamb(groups(model), lr=1e-4)
         return model, optimizer, optimizer.clip_grad_norm_, contextlib.nullcontext()
-    model = Pretrainer(config, in_bfloat16=in_bfloat16).train()
+    model = Pretrainer(config, in_bfloat16=in_bfloat16).to(DEVICE).train()
 
     def clip(norm: float) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
@@ -100,23 +118,45 @@ def build(task: dict):
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     if extension == "zentorch":
         import zentorch  # noqa: F401 - registers the backend
-    backend = "zentorch" if extension == "zentorch" else "inductor"
-    return torch.compile(model, backend=backend), optimizer, clip, cast
+    if task.get("compile", True):
+        model = torch.compile(model, backend="zentorch" if extension == "zentorch" else "inductor")
+    return model, optimizer, clip, cast
+
+
+def write_figures(task: dict, seconds: list[float]) -> None:
+    """Writes the figures that run_step.py writes, without the steps that compile."""
+    mean = statistics.mean(seconds[NUM_WARM_UP:])
+    memory = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else "unknown"
+    figures = {
+        "step_seconds": statistics.median(seconds[NUM_WARM_UP:]),
+        "samples_per_second": task["batch_size"] / mean,
+        "model_tflop_per_second": task["flop"] / mean / 1e12,
+        "peak_memory_bytes": memory,
+    }
+    Path(task["output"]).write_text(json.dumps(figures))
 
 
 def main() -> None:
-    """Trains, and prints STEP after every step."""
+    """Trains, and prints STEP after every step; `num_steps` of them, or without end."""
     task = json.loads(sys.argv[1])
     torch.manual_seed(1)
     model, optimizer, clip, cast = build(task)
+    seconds: list[float] = []
     for batch in batches(task["array_file"], task["batch_size"], 100 * task["turn"]):
+        began = time.perf_counter()
         optimizer.zero_grad()
         with cast:
             loss = model(*batch)
         loss.backward()
         clip(1.0)
         optimizer.step()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
         print("STEP", int(batch[0]["attention_mask"].sum()), flush=True)
+        if len(seconds) == NUM_WARM_UP + task.get("num_steps", float("inf")):
+            write_figures(task, seconds)
+            return
 
 
 if __name__ == "__main__":

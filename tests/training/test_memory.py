@@ -148,7 +148,6 @@ def test_the_estimate_of_a_step_that_is_measured_now(tmp_path):
     [found] = reports.stored(tmp_path / "memory.jsonl")
     estimate = measuring.estimated_bytes(found)
     assert found["peak_bytes"] == pytest.approx(estimate, rel=memory.TOLERANCE)
-    assert (tmp_path / "memory.png").stat().st_size > 1000
 
 
 @pytest.mark.soak
