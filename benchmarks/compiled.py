@@ -1,12 +1,12 @@
-r"""What the compilers of accelerators say of BERT-large: benchmarks/compiled.md.
+"""What the compilers of accelerators say of BERT-large: benchmarks/compiled.md.
 
     python -m benchmarks.compiled --compilers=.venv-compilers/bin/python
 
-BERT-large with LAMB, 512 tokens, bfloat16, dropout 0.1, with the flags of the TPU recipe's preset.
-Each step is exported once, into a folder of build/compiled, and each of its rows is a process of
-compile_step.py. No accelerator is needed, and nothing runs; a row takes minutes, and up to 15 GB of
-memory. Rows go to benchmarks/compiled.jsonl as they come. A row that is in it is not asked for
-again until it is deleted there. At the end the table of all rows is written.
+BERT-large with LAMB, 512 tokens, bfloat16, dropout 0.1. Each step is exported once, into a folder
+of build/compiled, and each of its rows is a process of compile_step.py. No accelerator is needed,
+and nothing runs; a row takes minutes, and up to 15 GB of memory. Rows go to
+benchmarks/compiled.jsonl as they come. A row that is in it is not asked for again until it is
+deleted there. At the end the table of all rows is written.
 """
 
 import argparse
@@ -19,19 +19,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import random_task, reports
+from benchmarks import accelerator, reports
 from benchmarks.processes import ROOT
-from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.options import words_with_home
 from mlperf_bert.portable import compile_step
 
 ROWS = ROOT / "benchmarks" / "compiled.jsonl"
 FOLDER = ROOT / "build" / "compiled"
 COMPILE_STEP = ROOT / "mlperf_bert" / "portable" / "compile_step.py"
-PRESET = "configs/tpu_v3_128_bs8192.flags"
 ROWS_OF_112_PACKED = 56
 """With examples of the published lengths, about two in a row."""
 
@@ -82,19 +79,15 @@ def table(rows: Sequence[dict]) -> str:
 
 def exported(step: str, devices: str, folder: Path) -> Path:
     """The folder of a step; it is made if it is not there."""
-    flags = [*step.split(), f"--barriers={not devices.startswith('tpu')}"]
-    flags.append(f"--data_parallel={':' in devices}")
-    task, made = folder / "task", folder / re.sub(r"\W+", "-", " ".join(flags)).strip("-")
-    if not (task / "train.tfrecord").exists():
-        task.mkdir(parents=True, exist_ok=True)
-        shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
-        random_task.write(task, dict(BERT_LARGE), shape, [300] * 128)
+    own = [*step.split(), f"--barriers={not devices.startswith('tpu')}"]
+    own.append(f"--data_parallel={':' in devices}")
+    task, made = folder / "task", folder / re.sub(r"\W+", "-", " ".join(own)).strip("-")
+    if not task.exists():
+        accelerator.write_task(task, "large")
     if not made.exists():
-        flags += [f"--bert_config_file={task}/bert_config.json", f"--output_dir={made}"]
-        flags += [f"--{name}={task}/train.tfrecord" for name in ("input_file", "eval_input_file")]
-        flags += ["--num_batches=1", "--num_recorded_steps=0", "--nouse_tpu"]
-        command = [sys.executable, "-m", "mlperf_bert.portable.export"]
-        _run([*command, f"--flagfile={ROOT / PRESET}", *flags], codes=[0])
+        flags = accelerator.flags_of_step(task, 1, packs=False, kernels="xla")
+        flags += [f"--eval_input_file={task}/train.tfrecord", f"--output_dir={made}"]
+        accelerator.export_step([*flags, *own])  # the last of a flag holds
     return made
 
 
@@ -107,7 +100,11 @@ def compiled(step: str, device: str, program: Path, compilers: str) -> dict:
     if "--evaluation" in step:
         command.append("--kind=evaluation")
     began = time.perf_counter()
-    _run([*command, f"--output={output}"], codes=[0, 1, 3], output=output)
+    command.append(f"--output={output}")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if not output.exists():
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ValueError(f"{COMPILE_STEP.name} {program}: {lines[-1]}")
     made = json.loads(output.read_text())
     output.unlink()
     [row] = made["rows"]
@@ -121,14 +118,6 @@ def compiled(step: str, device: str, program: Path, compilers: str) -> dict:
         "commit": json.loads((program / "signature.json").read_text())["made_with"]["commit"],
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
-
-
-def _run(command: list[str], *, codes: list[int], output: Path | None = None) -> None:
-    """Runs a command; a process that ends with another code, or without its output, has failed."""
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    if done.returncode not in codes or (output and not output.exists()):
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ValueError(f"{Path(command[1]).name} {command[-1]}: {lines[-1]}")
 
 
 @ends_in_one_line("compiled")

@@ -344,11 +344,11 @@ def test_a_row_names_the_commit_of_its_program(tmp_path, monkeypatch):
     said = {"rows": [{"result": "fits"}], "versions": {"jax": "0.10.2"}}
     commands = []
 
-    def compile_step_runs(command, *, codes, output):
+    def compile_step_runs(command, **_):
         commands.append(command)
-        output.write_text(json.dumps(said))
+        Path(command[-1].removeprefix("--output=")).write_text(json.dumps(said))
 
-    monkeypatch.setattr(compiled, "_run", compile_step_runs)
+    monkeypatch.setattr(subprocess, "run", compile_step_runs)
     row = compiled.compiled("--pack_sequences", "h100:8", tmp_path, "python")
     assert row["result"] == "fits" and row["commit"] == "5bd5990-dirty"
     assert row["versions"] == {"jax": "0.10.2"}
