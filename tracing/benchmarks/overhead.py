@@ -6,33 +6,30 @@ A tiny BERT trains on TFRecords of random words (`training`: seconds from run_st
 the MLPerf log), and a program reads the same files as fast as it can, 4,096 bytes at a time
 (`reading`: the worst case, nothing but calls). Every round runs each variant once, untraced first.
 The ratio of each is computed within its round; the median, the least and the greatest are printed.
-The checkout's scripts make the data and train, in the environment of `make setup`.
+The checkout's run_pretraining.py trains, in the environment of `make setup`.
 """
 
-import json
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks import random_task
+from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.mlperf.rules import BERT_LARGE
 from tracing import backends, ends_in_one_line, mllog, parser_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 UNTRACED = "untraced"
-NUM_DOCUMENTS, NUM_WORDS = 100, 250  # about 500 records, each of which both files repeat
-NUM_REPEATS = 30
-SHAPE = {"max_seq_length": 64, "max_predictions_per_seq": 10}
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-TINY = {
-    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-    "hidden_size": 32, "initializer_range": 0.02, "intermediate_size": 64,
-    "max_position_embeddings": 64, "num_attention_heads": 2, "num_hidden_layers": 1,
-    "type_vocab_size": 2, "vocab_size": len(SPECIAL) + NUM_WORDS,
+NUM_RECORDS, NUM_REPEATS = 500, 40  # of each of two files
+SHAPE = ExampleShape(max_seq_length=64, max_predictions_per_seq=10)
+TINY = BERT_LARGE | {
+    "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64,
+    "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 255,
 }  # fmt: skip
 READING = """
 import os, sys, time
@@ -49,28 +46,12 @@ print(time.monotonic() - began)
 
 def make_data(folder: Path) -> list[Path]:
     """Writes a configuration and two files of records."""
-    words = [f"w{number}" for number in range(NUM_WORDS)]
-    draw = random.Random(2)
-    documents = ["\n".join(_sentences(draw, words)) for _ in range(NUM_DOCUMENTS)]
-    (folder / "text").write_text("\n\n".join(documents))
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *words]))
-    (folder / "bert_config.json").write_text(json.dumps(TINY))
-    files = {"input_file": "text", "output_file": "records", "vocab_file": "vocab.txt"}
-    flags = {**{name: folder / file for name, file in files.items()}, **SHAPE}
-    run(UNTRACED, _script("create_pretraining_data.py", flags, "--dupe_factor=1"), folder)
+    random_task.write(folder, TINY, SHAPE, [SHAPE.max_seq_length] * NUM_RECORDS)
+    content = (folder / "train.tfrecord").read_bytes() * NUM_REPEATS
     records = [folder / f"part-{number}" for number in range(2)]
     for path in records:
-        path.write_bytes((folder / "records").read_bytes() * NUM_REPEATS)
+        path.write_bytes(content)
     return records
-
-
-def _sentences(draw: random.Random, words: Sequence[str]) -> list[str]:
-    return [" ".join(draw.choices(words, k=15)) for _ in range(20)]
-
-
-def _script(name: str, flags: Mapping[str, object], *more: str) -> list[str]:
-    given = [f"--{flag}={value}" for flag, value in flags.items()]
-    return [sys.executable, str(REPOSITORY / name), *given, *more]
 
 
 def run(variant: str, command: list[str], trace: Path) -> str:
@@ -91,17 +72,14 @@ def run(variant: str, command: list[str], trace: Path) -> str:
 def seconds_of_training(folder: Path, variant: str, number: int, num_steps: int) -> float:
     """From run_start to run_stop."""
     output = folder / f"run-{variant}-{number}"
-    flags = {
-        "bert_config_file": folder / "bert_config.json",
-        "input_file": folder / "part-*",
-        "output_dir": output,
-        **SHAPE,
-        "train_batch_size": 64,
-        "num_train_steps": num_steps,
-        "num_warmup_steps": 0,
-        "save_checkpoints_steps": num_steps // 2,
-    }
-    command = _script("run_pretraining.py", flags, "--do_train")
+    command = [
+        sys.executable, str(REPOSITORY / "run_pretraining.py"), "--do_train",
+        f"--bert_config_file={folder}/bert_config.json", f"--input_file={folder}/part-*",
+        f"--max_seq_length={SHAPE.max_seq_length}", f"--output_dir={output}",
+        f"--max_predictions_per_seq={SHAPE.max_predictions_per_seq}", "--train_batch_size=64",
+        f"--num_train_steps={num_steps}", "--num_warmup_steps=0",
+        f"--save_checkpoints_steps={num_steps // 2}",
+    ]  # fmt: skip
     run(variant, command, folder / f"training-{variant}-{number}")
     rows = mllog.event_rows(output / "bert.log", begin_ns=0, end_ns=time.time_ns())
     stamps = {row["key"]: row["realtime_ns"] for row in rows}
