@@ -66,13 +66,7 @@ def table(rows: Sequence[dict]) -> str:
     """The rows as Markdown, by device."""
     order = list(compile_step.DEVICES)
     by_device = sorted(
-        rows,
-        key=lambda row: (
-            order.index(row["device"]),
-            row["num_devices"],
-            row["num_examples"],
-            row["step"],
-        ),
+        rows, key=lambda row: (order.index(row["device"]), row["num_examples"], row["step"])
     )
     return reports.table([*compile_step.COLUMNS.values()], map(compile_step.cells, by_device))
 

@@ -16,6 +16,7 @@ import shlex
 import statistics
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +54,8 @@ SHORT_EXAMPLES = Task(
 )
 
 
-def train(folder: Path, seed: int, task: Task, variant: str) -> dict:
-    """The seconds of one training, from the start of its process, and its evaluations."""
+def train(folder: Path, seed: int, task: Task, variant: str) -> dict[str, float]:
+    """The samples that a training needed to the target, and the seconds of its process."""
     _, command = the_demo.training_step(folder, seed, task.lengths)
     run = folder / "run" / variant.replace(", ", "_")
     found = run / "needed.json"
@@ -62,20 +63,21 @@ def train(folder: Path, seed: int, task: Task, variant: str) -> dict:
         began = time.monotonic()
         command += f" {task.variants[variant]} --output_dir={shlex.quote(str(run))}"
         the_demo.run_steps([(f"seed {seed}: {variant}", command)], began)
-        _, measured = read_metrics(run / "metrics.jsonl")
-        evaluations = [(line["samples"], line["masked_lm_accuracy"]) for line in measured]
         seconds = time.monotonic() - began
-        write_whole(found, json.dumps({"seconds": seconds, "evaluations": evaluations}))
+        _, evaluations = read_metrics(run / "metrics.jsonl")
+        needed = {"samples": samples_to_target(evaluations), "seconds": seconds}
+        write_whole(found, json.dumps(needed))
     return json.loads(found.read_text(encoding="utf-8"))
 
 
-def samples_to_target(evaluations: list[tuple[int, float]]) -> float:
+def samples_to_target(evaluations: Sequence[Mapping[str, float]]) -> float:
     """Interpolates between the last two evaluations where the accuracy reaches the target."""
-    (before, low), (after, high) = evaluations[-2:]
+    before, after = evaluations[-2:]
+    low, high = (each["masked_lm_accuracy"] for each in (before, after))
     if high < rules.TARGET_MASKED_LM_ACCURACY:
-        raise ValueError(f"accuracy {high} after {after} samples: the target was not reached")
+        raise ValueError(f"accuracy {high} after {after['samples']} samples: below the target")
     share = (rules.TARGET_MASKED_LM_ACCURACY - low) / (high - low)
-    return before + share * (after - before)
+    return before["samples"] + share * (after["samples"] - before["samples"])
 
 
 @ends_in_one_line("convergence")
@@ -97,13 +99,10 @@ def main() -> None:
             runs.append(train(folder, seed, task, variant))
     rows = []
     for variant, runs in needed.items():
-        samples = [samples_to_target(run["evaluations"]) for run in runs]
-        seconds = [run["seconds"] for run in runs]
-        figures = [(samples, ",.0f"), (seconds, ".0f")]
         rows.append([variant])
-        for each, spec in figures:
-            listed = ", ".join(f"{one:{spec}}" for one in each)
-            rows[-1] += [listed, f"{statistics.mean(each):{spec}}"]
+        for name in ("samples", "seconds"):
+            each = [run[name] for run in runs]
+            rows[-1] += [", ".join(f"{one:,.0f}" for one in each), f"{statistics.mean(each):,.0f}"]
     titles = ["", "samples to 0.720, each seed", "mean", "seconds, each seed", "mean"]
     print(reports.table(titles, rows), end="")
 

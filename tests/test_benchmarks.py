@@ -62,31 +62,26 @@ def test_a_training_that_ended_early_still_has_what_it_printed(tmp_path):
     assert found == {"said": ["no device"], "failed": "exit code 1, not 0"}
 
 
-def test_every_stage_has_a_line_of_its_own_also_without_time(tmp_path):
+def test_every_stage_that_is_named_has_a_line_of_its_own_also_without_time(tmp_path):
     figures, given = tmp_path / "figures.jsonl", []
 
     def stage(name, **found):
         return name, 30, lambda limit: given.append((name, limit)) or found
 
-    stages = [stage("first", samples_per_second=7), stage("second", failed="out of memory")]
-    usual = {"only": [], "about": {"device": "H100"}}
+    stages = [stage("first", samples_per_second=7), stage("unnamed")]
+    stages.append(stage("second", failed="out of memory"))
+    usual = {"only": ["first", "second", "third"], "about": {"device": "H100"}}
     first = on_a_card.run_stages(stages, figures, seconds=100, **usual)
     late = on_a_card.run_stages([stage("third")], figures, seconds=0, **usual)
-    rows = reports.stored(figures)
-    assert [(row["stage"], row.get("failed"), row["device"]) for row in rows] == [
+    assert [
+        (row["stage"], row.get("failed"), row["device"]) for row in reports.stored(figures)
+    ] == [
         ("first", None, "H100"),
         ("second", "out of memory", "H100"),
         ("third", "no time is left", "H100"),
     ]
     assert given == [("first", 30), ("second", 30)]
     assert [*first, *late] == ["first", "second", "third"]
-
-
-def test_only_the_stages_that_are_named_run(tmp_path):
-    stages = [(name, 30, lambda limit: {"limit": limit}) for name in ("large_56", "demo")]
-    how = {"seconds": 100, "only": ["demo"], "about": {}}
-    rows = on_a_card.run_stages(stages, tmp_path / "figures.jsonl", **how)
-    assert {name: row["limit"] for name, row in rows.items()} == {"demo": 30}
 
 
 def test_the_stages_are_in_the_order_of_their_worth(tmp_path):

@@ -15,7 +15,7 @@ BESIDE = {"tests", "benchmarks"}
 # Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
 # the same product; the next redesign lowers them.
 CEILINGS = {
-    "benchmarks": 3_037,
+    "benchmarks": 3_030,
     "cleanup_scripts": 420,
     "cloud": 320,
     "demo": 1_350,
