@@ -27,8 +27,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 UNTRACED = "untraced"
 NUM_RECORDS, NUM_REPEATS = 500, 40  # of each of two files
 SHAPE = ExampleShape(max_seq_length=64, max_predictions_per_seq=10)
-TINY = BERT_LARGE | {
-    "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64,
+TINY = {
+    **BERT_LARGE, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64,
     "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 255,
 }  # fmt: skip
 READING = """
