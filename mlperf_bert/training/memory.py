@@ -120,11 +120,8 @@ def smaller(config: RunConfig, num_rows: int) -> Iterator[tuple[str, RunConfig]]
         yield with_change(async_checkpoint=False)
     for recompute in RECOMPUTE_CHOICES[RECOMPUTE_CHOICES.index(config.recompute) + 1 :]:
         yield with_change(recompute=recompute)
-    # A half if it is whole, else what the next prime number leaves.
-    times = 1
-    for divisor in range(2, num_rows + 1):
-        while num_rows // times % divisor == 0:
-            times *= divisor
+    for times in range(2, num_rows + 1):
+        if num_rows % times == 0:
             yield with_change(
                 train_batch_size=config.train_batch_size // times,
                 steps_per_update=config.steps_per_update * times,

@@ -68,13 +68,16 @@ def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value
 
 
 @pytest.mark.parametrize("copies", [True, False])
-def test_what_a_killed_process_has_left_is_removed(tmp_path, value, copies):
+def test_what_a_killed_process_has_left_is_removed_and_the_state_fetched(tmp_path, value, copies):
     half = tmp_path / "model.ckpt-10_temp"
     half.mkdir()
     (half / "part.data-00000-of-00001.tempstate123").write_bytes(b"half")
-    state = state_in(str(tmp_path), value)
+    state = state_in(str(tmp_path), value, fetch=lambda: value.assign(3.0))
     state.save(10, state.copy() if copies else None)
     assert not half.exists() and newest_checkpoint(str(tmp_path))[0] == 10
+    value.assign(0.0)
+    state.restore(f"{tmp_path}/model.ckpt-10")
+    assert float(value) == 3.0
 
 
 def test_a_copy_does_not_change(tmp_path, value):

@@ -1,6 +1,7 @@
 """What a run builds for several processes, and what its steps are told of how it was started."""
 
 import dataclasses
+import os
 import types
 
 import pytest
@@ -8,8 +9,18 @@ import tensorflow as tf
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf.log import SubmissionInfo
+from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.programs.steps import Asleep
-from mlperf_bert.training import build, checks, reporting, run
+from mlperf_bert.training import (
+    build,
+    checks,
+    evaluations,
+    processes,
+    reporting,
+    run,
+    workers,
+)
+from mlperf_bert.training.config import Cluster
 from mlperf_bert.training.reporting import StartUp
 
 
@@ -58,6 +69,45 @@ def test_a_process_that_finds_another_checkpoint_than_the_chief_is_refused(
     monkeypatch.setattr(build, "newest_checkpoint", lambda _: (5, "model.ckpt-5"))
     with pytest.raises(ValueError, match=f"checkpoint of step 5, the chief that of {of_chief}; "):
         build.load_weights(run_of(setup, goes_on=True, latest_step=of_chief))
+
+
+def test_only_what_is_evaluated_may_go_where_a_run_evaluates_nothing(setup, tmp_path):
+    said: list[str] = []
+    team = types.SimpleNamespace(output=types.SimpleNamespace(location=tmp_path), say=said.append)
+    offline = dataclasses.replace(setup, eval_files=[])
+    figures = dict.fromkeys(Evaluation.__annotations__, 0.5)
+    evaluations.record_evaluation(tmp_path, 10, Evaluation(**figures))
+    assert build._disposable(setup, team, [0, 10]) == [0, 10]
+    assert build._disposable(offline, team, [0, 10]) == {10} and not said
+    (tmp_path / evaluations.RESULTS_LINES).write_text("damaged\n")
+    assert build._disposable(offline, team, [0, 10]) == ()
+    assert said[0].startswith("warning: no checkpoint is removed: ")
+
+
+def test_what_a_run_has_logged_is_published_though_it_fails(tmp_path):
+    published: list[bool] = []
+
+    def publish():
+        published.append((tmp_path / "bert.log").exists())
+        raise OSError("the bucket does not answer")
+
+    team = types.SimpleNamespace(log_path=lambda: tmp_path / "bert.log", publish=publish)
+    with pytest.raises(FloatingPointError), run._log_of(team) as log:
+        log.commit()
+        raise FloatingPointError
+    assert published == [True]
+
+
+def test_a_proxy_is_left_out_before_processes_meet(config, monkeypatch):
+    def hold(*_):
+        assert os.environ == {"no_grpc_proxy": "a,b,127.0.0.1"}
+        raise ValueError("they are not equal")
+
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(processes.Meeting, "hold", hold)
+    cluster = Cluster(("a:1", "b:1"), 0)
+    with pytest.raises(ValueError, match="they are not equal"):
+        workers.agree(dataclasses.replace(config, cluster=cluster))
 
 
 def test_what_computes_is_watched_and_may_sleep(setup):

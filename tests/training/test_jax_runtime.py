@@ -265,7 +265,9 @@ def test_a_step_waits_if_the_one_before_has_ended(
         lambda pairs: [(np.asarray(losses), np.asarray(counts)) for losses, counts in pairs],
     )
     monkeypatch.setattr(with_dropout, "_compiled_for", lambda batch: compiled)
+    before = int(with_dropout.step)
     figures = with_dropout.train(batches(), tf.constant(4))
+    assert int(with_dropout.step) == before + 4
     assert figures[:, WAIT].tolist() == waits
     assert figures[:, WAIT].sum() <= now[0]
     assert figures[:, FIGURES.index("num_real_tokens")].tolist() == [32] * 4

@@ -122,6 +122,7 @@ def test_the_smallest_change_comes_first(config):
         "attention",
         "blocks",
         "blocks --train_batch_size=12 --steps_per_update=2 --num_train_steps=20",
+        "blocks --train_batch_size=8 --steps_per_update=3 --num_train_steps=30",
         "blocks --train_batch_size=4 --steps_per_update=6 --num_train_steps=60",
     ]
     changes = memory.smaller(dataclasses.replace(config, recompute="blocks", **NOT_ASYNC), 1)

@@ -123,7 +123,7 @@ def test_of_a_finished_run_the_named_checkpoint_or_all_of_them_once(tmp_path, ca
 
 @pytest.mark.usefixtures("all_alike")
 def test_beside_a_training_it_sleeps_until_there_is_more(tmp_path, monkeypatch, capsys):
-    output, slept, comes = tmp_path / "out", [], iter([[], [0, 10], [], [30]])
+    output, slept, comes = tmp_path / "out", [], iter([[], [0, 10], [], [30, 40]])
     output.mkdir()  # the training is not there yet
 
     def sleep(seconds):

@@ -17,8 +17,11 @@ def directory(path, parameters=PARAMETERS) -> OutputDirectory:
 
 def test_a_directory_is_held_until_it_is_released(tmp_path):
     first, second = directory(tmp_path / "run"), directory(tmp_path / "run")
+    published = []
+    first._folder.publish = lambda: published.append((first.path / "run.json").exists())
     first.claim()
     first.record(status="running", seed=1)
+    assert published == [True]
     for look in (second.claim, second.require_available):
         with pytest.raises(ValueError, match="another process trains into it; wait for it, or"):
             look()
