@@ -32,6 +32,15 @@ FORK = "fork\t30\t7\t7\t8\n"
         ([READ, *OPEN], [(7, "/d/x", 0)]),
         # Nobody saw what came in place of a file that was closed.
         ([*OPEN, call(16, 7, "close", 0, 3, -1, -1, latency=1), READ], [(7, "unknown:", None)]),
+        ([*OPEN, call(16, 7, "close_range", 0, 3, 9, 0, latency=1), READ], [(7, "unknown:", None)]),
+        ([*OPEN, call(16, 7, "close_range", 0, 3, 9, 4, latency=1), READ], [(7, "/d/x", 0)]),
+        ([*OPEN, "exec\t16\t7\t7\t/bin/x\n", READ], [(7, "unknown:", None)]),
+        # The line with the name was lost.
+        ([OPEN[1], READ], [(7, "unknown:", 0)]),
+        # From F_SETFL on it appends.
+        ([*OPEN, call(16, 7, "fcntl", 0, 3, 4, os.O_APPEND, latency=1),
+          call(20, 7, "write", 5, 3, 5, -1), call(50, 7, "read", 10, 3, 10, -1)],
+         [(7, "/d/x", None)]),
         # A folder that a process could not change to is not its own.
         (["name\t7\tnone\n", f"path\t5\t7\t7\t{EXIT}chdir\t1\t-2\t-100\n", *OPEN, READ],
          [(7, "/d/x", 0)]),

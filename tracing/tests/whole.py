@@ -116,9 +116,10 @@ def _calls(folder: Path) -> Iterator[tuple[float, int, str]]:  # noqa: PLR0915 -
     yield 4.3, 7, pread(evaluated, 6, 1348, 1700)
     yield 4.5, 7, pread(part_1, 5, 77, 33)
     for begin, step, (index, data) in ((4.9, 4, (310, 41_000)), (7.2, 10, (330, 43_000))):
-        temporary, final = f"{folder}/out/saved", f"{folder}/out/model.ckpt-{step}"
+        final = f"{folder}/out/model.ckpt-{step}"
         for n, (size, suffix) in enumerate(((index, "index"), (data, "data-00000-of-00001"))):
             at = begin + 0.1 * n
+            temporary = f"{folder}/out/saved" if n else f"{final}.index.tempstate7"
             yield at, 7, opened(temporary, 12, "O_WRONLY|O_CREAT|O_TRUNC")
             yield at + 0.01, 7, f'write(12<{temporary}>, "", {size - 10}) = {size - 10}'
             yield at + 0.03, 7, f'pwrite64(12<{temporary}>, "", 10, {size - 10}) = 10'
