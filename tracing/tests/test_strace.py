@@ -142,6 +142,14 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
          [(7, "open", None), *((7, "read", offset) for offset in (77, 0, 0, 10, None))]),
         ([*OPENED, "7 lseek(3</d/x>, -1, SEEK_SET) = -1 EINVAL (Invalid argument)", READ],
          [*FROM_BEGIN, (7, "seek", None), (7, "read", 5)]),
+        ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0", READ],
+         [*FROM_BEGIN, (7, "read", 5)]),
+        ([*OPENED, "7 close_range(3, 9, 0) = 0", READ], [*FROM_BEGIN, (7, "read", None)]),
+        # Where a file ends nobody knows: one call appends to it, or all do.
+        ([*OPENED, '7 pwritev2(3</d/x>, [], 1, -1, RWF_APPEND) = 4', READ],
+         [*FROM_BEGIN, (7, "write", None), (7, "read", None)]),
+        ([*OPENED, "7 fcntl(3</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0", '7 write(3</d/x>, "", 4) = 4',
+          READ], [*FROM_BEGIN, (7, "write", None), (7, "read", None)]),
         # A thread of a thread belongs to the process.
         ([f"7 {MAKES} = 17", f"17 {MAKES} = 18", '18 read(3</d/x>, "", 9) = 9'],
          [(7, "read", None)]),
