@@ -36,15 +36,6 @@ def test_patterns_of_reads_worked_out_by_hand():
     ]
 
 
-def test_distinct_bytes_are_those_of_the_union():
-    files = np.array([0, 0, 1, 0, 1])
-    offsets = np.array([0, 50, 0, 120, 0])
-    sizes = np.array([100, 50, 10, 30, 10])
-    # file 0: 0 to 100 and 120 to 150; file 1: 0 to 10
-    assert access.distinct_bytes(files, offsets, sizes) == 140
-    assert access.distinct_bytes(*np.zeros((3, 0), np.int64)) == 0
-
-
 def by_sets(blocks) -> np.ndarray:
     last, found = {}, []
     for at, block in enumerate(blocks):
@@ -59,15 +50,6 @@ def by_sets(blocks) -> np.ndarray:
 def test_stack_distances_equal_those_counted_by_sets(num, blocks):
     accesses = np.random.default_rng(num).integers(0, blocks, num)
     np.testing.assert_array_equal(access.stack_distances(accesses), by_sets(accesses.tolist()))
-
-
-def test_a_block_that_a_sequential_reader_comes_back_to_is_no_reuse():
-    files, sizes = np.zeros(4, np.int64), np.full(4, 1024)
-    offsets = np.arange(0, 4096, 1024)
-    found = access.reuse(files, offsets, sizes, np.ones(4, bool))
-    assert (found.rate, len(found.distances)) == (1.0, 1)
-    jumps = access.reuse(files, offsets, sizes, np.zeros(4, bool))
-    np.testing.assert_array_equal(jumps.distances, [NAN, 0, 0, 0])
 
 
 def epochs(num_files: int, calls_per_file: int, num: int) -> tuple[np.ndarray, ...]:

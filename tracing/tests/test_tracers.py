@@ -282,12 +282,12 @@ def test_a_tracers_fork_is_no_process_of_the_command_until_it_becomes_one():
 def test_conversion_follows_the_drift_and_bounds_its_error():
     pairs = [
         ClockPair(10**9, 10**18, 2 * 10**9, 40),
-        ClockPair(2 * 10**9, 10**18 + 10**9 + 600, 3 * 10**9, 40),
+        ClockPair(2 * 10**9, 10**18 + 10**9 - 600, 3 * 10**9, 40),
     ]
     alignment = Alignment(pairs)
-    assert alignment.drift_ns == 600
+    assert alignment.drift_ns == -600
     assert alignment.error_bound_ns == 600 + 80
-    half, half_real = 15 * 10**8, 10**18 + 5 * 10**8 + 300
+    half, half_real = 15 * 10**8, 10**18 + 5 * 10**8 - 300
     assert alignment.converted(half, "monotonic_ns", "realtime_ns") == half_real
     assert abs(alignment.converted(half_real, "realtime_ns", "monotonic_ns") - half) <= 2
     assert alignment.converted(25 * 10**8, "boottime_ns", "monotonic_ns") == half
