@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -68,25 +69,18 @@ class Point:
     @property
     def memory_bytes(self) -> int | None:
         """The limit; None without one."""
-        return None if self.memory is None else limits.parse_bytes(self.memory)
+        return limits.parse_bytes(self.memory or "none")
 
 
 def points(given: argparse.Namespace) -> list[Point]:
     """All combinations: computed ones first, and most memory first."""
-    memories = sorted(given.memory or [None], key=_most_first)
+    memories = given.memory or [None]
+    grid = itertools.product(given.compute, memories, given.batch, given.workers, given.cache)
     names = ("compute", "memory", "batch", "workers", "cache")
-    # Sleeping steps last as long as computed ones, which come first, and with most memory first,
-    # where they wait the least.
-    grid = itertools.product(
-        sorted(given.compute), memories, given.batch, given.workers, given.cache
-    )
     every = (Point(**dict(zip(names, values))) for values in grid)
-    return list(dict.fromkeys(every))  # a value that was given twice is one
-
-
-def _most_first(memory: str | None) -> float:
-    number = None if memory is None else limits.parse_bytes(memory)
-    return float("-inf") if number is None else -number
+    # Sleeping steps last as long as computed ones, which come first, and with most memory first,
+    # where they wait the least. A value that was given twice is one.
+    return sorted(dict.fromkeys(every), key=lambda p: (p.compute, -(p.memory_bytes or math.inf)))
 
 
 def data_files(given: str | None, command: Sequence[str]) -> list[str]:
