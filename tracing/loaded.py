@@ -93,8 +93,14 @@ class Trace:
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def calls_of(self, kinds: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-        """The calls of some kinds, for one who asks: they are many."""
+        """The calls of some kinds on files that did not fail, for one who asks: they are many.
+
+        Raises:
+          ValueError: single calls were not recorded.
+        """
+        self.require_calls()
         found = read_table(self.folder, "file_ops", columns, kinds)
+        found = found[found["error"].isna() & ~found["file_class"].isin(files.IN_KERNEL)]
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:

@@ -114,7 +114,6 @@ def write(trace: Trace, output: Path, *, seconds: tuple[float, float] = (0, math
       ValueError: the trace has no single calls.
       OSError: there is no room; nothing is left.
     """
-    trace.require_calls()
     batches, blocks = list(_batches(trace)), trace.table("block_io")
     first, last = (trace.begin_ns + each * 1e9 for each in seconds)
     counts = collections.Counter[str]()
@@ -170,8 +169,6 @@ def _marks(trace: Trace, batches: list[tuple[int, int, dict]]) -> Iterator[Event
 
 def _calls(trace: Trace) -> Iterator[Event]:
     calls = trace.calls_of(_KINDS, _COLUMNS)
-    calls = calls[calls["error"].isna()]
-    calls = calls[~calls["file_class"].isin(files.IN_KERNEL)]
     calls = calls[calls["operation"].isin([*_OP_OF, *_COPIES, ADD_TO_PAGE_CACHE])]
     for n, call in enumerate(calls.itertuples(index=False)):
         end = call.monotonic_ns + (int(call.latency_ns) if pd.notna(call.latency_ns) else 0)

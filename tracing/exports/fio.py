@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from tracing import files
 from tracing.loaded import TRANSFERS, Trace
 from tracing.tables import folder_written_beside
 
@@ -47,7 +46,6 @@ def write(trace: Trace, output: Path, *, per: str = "thread") -> str:
       ValueError: the trace has no single calls, none that moved bytes, or too many threads.
       OSError: there is no room; nothing is left.
     """
-    trace.require_calls()
     calls = _calls(trace)
     logs = list(_groups(calls, per))
     if not 0 < len(logs) <= _MOST_LOGS:
@@ -76,8 +74,6 @@ def _calls(trace: Trace) -> pd.DataFrame:
     Adds `name`, by which the replay knows the file, and `is_guessed`, of the offset.
     """
     found = trace.calls_of((*TRANSFERS, "sync"), _COLUMNS)
-    found = found[found["error"].isna()]
-    found = found[~found["file_class"].isin(files.IN_KERNEL)]
     moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0) & found["path"].notna()
     found = found[moved | found["operation"].isin(_ACTIONS)]
     found = found[found["path"].isin(found.loc[moved, "path"].unique())]
