@@ -32,11 +32,7 @@ MAX_SEED = 2**32 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One flag.
-
-    Raises:
-      TypeError: a text has a range.
-    """
+    """One flag; only a number has a range."""
 
     default: Any
     help: str
@@ -58,10 +54,6 @@ class Option:
     above: float | None = None
     at_most: float | None = None
     below: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.bounds and self.takes is str:
-            raise TypeError(f"{self.help!r}: an option with a range needs kind=int or kind=float")
 
     @property
     def takes(self) -> type:

@@ -74,7 +74,11 @@ def copied_to_disk(
                 if file == source or any(map(file.match, only)):
                     target = copies[name] / file.relative_to(source).as_posix()
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    with paths.opened(file) as there, target.open("wb") as here:
+                    with (
+                        paths.opened(file) as there,
+                        paths.failures_named(target),  # the disk of the copy may be full
+                        target.open("wb") as here,
+                    ):
                         shutil.copyfileobj(there, here)
         yield copies
 

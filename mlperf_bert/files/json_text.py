@@ -1,9 +1,8 @@
 """JSON from outside: parsed, or refused with a ValueError, whatever the file holds; and records.
 
-Records are files in which data, runs, exports and campaigns say what they were made from:
-provenance.json, run.json, campaign.json, alternate.json, results.json of fine-tuning,
-signature.json of an exported step, and baselines of comparisons. All are written, read and refused
-here; what their fields mean is known to the modules that own them.
+Records are files in which data, runs, exports and campaigns say what they were made from, as
+run.json. All are written, read and refused here; what their fields mean is known to the modules
+that own them.
 """
 
 import json

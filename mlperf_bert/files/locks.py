@@ -96,13 +96,8 @@ class DirectoryLock:
 @functools.cache
 def client() -> "Client":
     """Google's client, with the credentials that TensorFlow's finds too; of this process."""
-    try:  # a quarter of a second, which local folders need not wait for
-        from google.cloud import storage
-    except ImportError as error:
-        raise ValueError(
-            "a folder of a bucket is locked by google-cloud-storage; pip install "
-            "google-cloud-storage, or give a local folder"
-        ) from error
+    from google.cloud import storage  # a quarter of a second, which local folders need not wait for
+
     return storage.Client(project="")
 
 
@@ -267,11 +262,7 @@ def held(
 def held_by_one_writer(
     path: paths.Location, *, patience_seconds: float
 ) -> contextlib.AbstractContextManager:
-    """Holds a lock of a file; two who write an object at once do not write into one file.
-
-    Raises:
-      ValueError: another process has it.
-    """
+    """As `held`, of a file; two who write an object at once do not write into one file."""
     if not isinstance(path, Path):
         return contextlib.nullcontext()
     name = f".{path.name}.lock"

@@ -144,7 +144,11 @@ def location(path: str | os.PathLike) -> Location:
     require_supported(name)
     if not is_remote(name):
         return Path(name)
-    tensorflow()
+    try:
+        tensorflow()
+    except ImportError as error:
+        install = "pip install 'mlperf-bert[training]', or copy it to a disk"
+        raise ValueError(f"{name}: a bucket needs TensorFlow ({error}); {install}") from error
     from etils import epath
 
     return epath.Path(name)

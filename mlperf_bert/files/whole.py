@@ -40,7 +40,7 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         target = paths.location(path)
         with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
             local = Path(folder, target.name)
-            with local.open("wb") as file:
+            with paths.failures_named(local), local.open("wb") as file:
                 yield file
             upload(local, target)
         return

@@ -1,6 +1,6 @@
 """What a store refuses is named by the type of the client's error, and is no damage of a file."""
 
-import sys
+import importlib
 
 import pytest
 import tensorflow as tf
@@ -43,11 +43,12 @@ def test_a_refusal_is_named(store, bucket, client, status):
     assert str(error.value).startswith(f"{PATH}: {text}") and type(error.value) is kind
 
 
-def test_a_bucket_needs_the_client_of_google(monkeypatch):
-    monkeypatch.setitem(sys.modules, "google.cloud", None)
-    locks.client.cache_clear()
-    with pytest.raises(ValueError, match=r"; pip install google-cloud-storage, or give a local"):
-        locks.client()
+def test_a_bucket_needs_tensorflow(monkeypatch):
+    """Of mlperf_results alone it is no part."""
+    monkeypatch.setattr(paths, "tensorflow", lambda: importlib.import_module("no_such"))
+    lacks = r"^gs://bucket/x: a bucket needs TensorFlow \(No module named 'no_such'\); pip install "
+    with pytest.raises(ValueError, match=lacks):
+        paths.location(PATH)
 
 
 @pytest.mark.parametrize("what", [ValueError("x"), tf.errors.InvalidArgumentError(None, None, "x")])

@@ -1,8 +1,12 @@
 """What a run publishes into a bucket, and what its next start finds."""
 
+import contextlib
 import gc
 import os
+import re
 import tempfile
+
+import pytest
 
 from mlperf_bert.files import folders, locks, paths, whole
 from mlperf_bert.files import working as of_runs
@@ -158,6 +162,24 @@ def _copied() -> dict[str, list[tuple[str, bytes]]]:
         }  # fmt: skip
     assert not any(copy.exists() for copy in copies.values())
     return found
+
+
+@pytest.mark.parametrize("name", ["model", "new"])
+def test_a_disk_without_room_for_a_copy_is_named(store, bucket, small_disk, name):
+    disk = small_disk(64)
+    store.put(bucket, "model", bytes(2**20))
+    with pytest.raises(OSError, match="No space left on device") as failed:
+        store.call(_copied_by, str(disk), name)
+    assert re.fullmatch(rf"{disk}/mlperf-bert-.*/{name}", failed.value.filename)
+
+
+def _copied_by(disk: str, name: str) -> None:
+    tempfile.tempdir = disk
+    with contextlib.ExitStack() as opened:
+        if name == "model":
+            opened.enter_context(folders.copied_to_disk([f"gs://bucket/{name}"]))
+        else:
+            opened.enter_context(whole.written_beside(f"gs://bucket/{name}")).write(bytes(2**20))
 
 
 def test_the_local_folder_ends_with_the_run(tmp_path, monkeypatch):
