@@ -115,12 +115,18 @@ def dry_run(verb: str, **settings) -> list[str]:
     return done.stdout.replace(str(REPOSITORY), "CHECKOUT").splitlines()
 
 
+def words_of(script: str) -> list[list[str]]:
+    """What a script of bash calls gcloud with; only bash reads $'...', where a line breaks."""
+    stand_in = "gcloud() { printf '%s\\0' gcloud \"$@\"; printf '\\1'; }\n"
+    environment = {"PATH": os.environ["PATH"], **SETTINGS}
+    done = programs.run("bash", "-c", stand_in + script, env=environment)
+    assert done.stderr == ""
+    return [part.split("\0")[:-1] for part in done.stdout.split("\1")[:-1]]
+
+
 def printed_words(lines: list[str]) -> list[list[str]]:
-    """The words of printed commands; $'...' where a line breaks is read by bash only."""
-    lines = [line for line in lines if line.startswith("$ gcloud")]
-    printing = "\n".join(f"printf '%s\\0' {line[2:]}; printf '\\1'" for line in lines)
-    words = programs.run("bash", "-c", printing).stdout
-    return [part.split("\0")[:-1] for part in words.split("\1")[:-1]]
+    """The words of printed commands."""
+    return words_of("\n".join(line[2:] for line in lines if line.startswith("$ gcloud")))
 
 
 def remote(having: str, **settings) -> str:
@@ -151,8 +157,6 @@ NEW = {
     "tpu-vm describe": [NOT_FOUND, "READY"],
     "is-active": ["absent", "active", "inactive"],
 }
-
-
 DELETED = {"queued-resources describe": [NOT_FOUND], "tpu-vm describe": ["READY", NOT_FOUND]}
 
 
@@ -413,26 +417,13 @@ def test_usage(recorded, arguments):
     assert "  VALID_UNTIL  " in done.stderr and "set -euo" not in done.stderr
 
 
-def commands_of_the_page() -> list[list[str]]:
-    """The gcloud commands of docs/clusters.md, with its variables set."""
-    text = (REPOSITORY / "docs" / "clusters.md").read_text()
-    blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
-    [lines] = [block for block in blocks if "gcloud compute tpus" in block]
-    stand_in = "gcloud() { printf '%s\\0' gcloud \"$@\"; printf '\\1'; }\n"
-    environment = {"PATH": os.environ["PATH"], **SETTINGS}
-    done = programs.run("bash", "-c", stand_in + lines, env=environment)
-    assert done.stderr == ""
-    return [part.split("\0")[:-1] for part in done.stdout.split("\1")[:-1]]
-
-
 def test_the_page_has_the_verbs_and_the_same_commands_by_hand():
-    text = (REPOSITORY / "docs" / "clusters.md").read_text()
-    used = re.findall(
-        r"^    cloud/gcp_tpu\.sh ([a-z]+)(?:; cloud/gcp_tpu.sh ([a-z]+))?", text, re.M
+    blocks = re.findall(
+        r"(?:^    .*\n)+", (REPOSITORY / "docs" / "clusters.md").read_text(), re.MULTILINE
     )
-    assert {verb for verbs in used for verb in verbs if verb} == set(VERBS)
-    by_hand = {" ".join(words[3:5]) for words in commands_of_the_page()}
-    assert {CREATE, SSH, *DELETE} <= by_hand
+    assert set(re.findall(r"cloud/gcp_tpu\.sh ([a-z]+)", "".join(blocks))) == set(VERBS)
+    [commands] = [block for block in blocks if "gcloud compute tpus" in block]
+    assert {CREATE, SSH, *DELETE} <= {" ".join(words[3:5]) for words in words_of(commands)}
 
 
 SLURM = {"DATA": "/data", "OUTPUT": "/run", "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4"}
@@ -477,10 +468,16 @@ def test_slurm_bad_input_is_told(recorded, command, changed, message):
     assert done.returncode == 2 and told == [] and message in done.stderr
 
 
-def test_the_tfjob_starts_run_pretraining_on_every_worker():
+def manifests(name: str) -> tuple[dict, dict]:
+    """The account and the job of a file of cloud/."""
     yaml = pytest.importorskip("yaml")
-    account, job = yaml.safe_load_all((REPOSITORY / "cloud" / "kubernetes.yaml").read_text())
+    account, job = yaml.safe_load_all((REPOSITORY / "cloud" / name).read_text())
     assert (account["apiVersion"], account["kind"]) == ("v1", "ServiceAccount")
+    return account, job
+
+
+def test_the_tfjob_starts_run_pretraining_on_every_worker():
+    account, job = manifests("kubernetes.yaml")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     [(kind, replicas)] = job["spec"]["tfReplicaSpecs"].items()
     assert kind == "Worker" and replicas["replicas"] == 4
@@ -501,24 +498,20 @@ def test_the_tfjob_starts_run_pretraining_on_every_worker():
 
 def test_the_jobset_starts_the_same_and_gives_each_pod_its_tf_config():
     """JobSet names pod n of job 0: jobset-replicatedJob-0-n.subdomain."""
-    yaml = pytest.importorskip("yaml")
-    account, job = yaml.safe_load_all((REPOSITORY / "cloud" / "jobset.yaml").read_text())
-    account_of_tfjob, tfjob = yaml.safe_load_all((REPOSITORY / "cloud/kubernetes.yaml").read_text())
+    account_of_tfjob, tfjob = manifests("kubernetes.yaml")
+    account, job = manifests("jobset.yaml")
     assert account == account_of_tfjob
     assert (job["apiVersion"], job["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     [jobs] = job["spec"]["replicatedJobs"]
-    spec = jobs["template"]["spec"]
-    pod, replicas = spec["template"]["spec"], tfjob["spec"]["tfReplicaSpecs"]["Worker"]
+    spec, replicas = jobs["template"]["spec"], tfjob["spec"]["tfReplicaSpecs"]["Worker"]
+    pod, of_tfjob = spec["template"]["spec"], replicas["template"]["spec"]
     assert jobs["replicas"] == 1 and spec["completionMode"] == "Indexed"
     assert spec["parallelism"] == spec["completions"] == replicas["replicas"]
-    [container] = pod["containers"]
-    index, config = container.pop("env")  # a variable is known to those after it
-    [port] = container.pop("ports")
-    [of_tfjob] = replicas["template"]["spec"]["containers"]
-    del of_tfjob["ports"]
-    assert container == of_tfjob
-    assert pod["volumes"] == replicas["template"]["spec"]["volumes"]
-    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    index, config = pod["containers"][0].pop("env")  # a variable is known to those after it
+    [port] = pod["containers"][0].pop("ports")
+    del of_tfjob["containers"][0]["ports"]
+    for name in ("containers", "volumes", "serviceAccountName"):
+        assert pod[name] == of_tfjob[name]
     annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     assert index["valueFrom"] == {"fieldRef": {"fieldPath": annotation}}
     names = f"{job['metadata']['name']}-{jobs['name']}-0-"

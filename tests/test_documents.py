@@ -165,16 +165,6 @@ def test_the_page_of_the_tests_says_no_more_than_there_are():
         assert int(number) <= found[kind] < 2 * int(number) + 10, "python -m tests.helpers.count"
 
 
-def test_the_page_of_the_tests_is_written_again_and_that_is_told(monkeypatch, tmp_path, capsys):
-    page, whole = tmp_path / "testing.md", read("docs/testing.md")
-    monkeypatch.setattr(count, "PAGE", page)
-    page.write_text(re.sub(r"^\| \d+ \|", "| 7 |", whole, flags=re.MULTILINE), encoding="utf-8")
-    for told in ("the table is written again", "the table is as it was"):
-        count.main()
-        assert capsys.readouterr().out == f"{page}: {told}\n"
-    assert "| 7 |" not in page.read_text(encoding="utf-8")
-
-
 def read(name: str) -> str:
     return (REPOSITORY / name).read_text(encoding="utf-8")
 

@@ -230,31 +230,32 @@ def test_setup_needs_a_folder_and_a_lock_file(words):
     assert done.stderr.endswith("': give a folder for the environment and a lock file\n")
 
 
-@pytest.fixture
-def made_by_make(tmp_path):
+def test_one_accelerator_takes_the_place_of_another_and_stays(tmp_path):
     """What `make setup` would run, in a checkout whose .venv has the lock of the tests."""
     shutil.copytree(REPOSITORY / "environment", tmp_path / "environment")
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv" / ".installed").touch()
-    environment = {"PATH": os.environ["PATH"]}
-    return lambda *words: programs.run("make", "-n", "setup", *words, cwd=tmp_path, env=environment)
+    installed = tmp_path / ".venv" / ".installed"
+    installed.parent.mkdir()
+    installed.touch()
 
+    def setup(*words):
+        given = {"cwd": tmp_path, "env": {"PATH": os.environ["PATH"]}}
+        return programs.run("make", "-n", "setup", *words, **given)
 
-def test_one_accelerator_takes_the_place_of_another_and_stays(made_by_make, tmp_path):
-    assert "setup.sh" not in made_by_make().stdout
+    assert "setup.sh" not in setup().stdout
     for kind in ("gpu", "gpu-cuda13", "gpu-tensorflow", "tpu", "rocm"):
-        assert made_by_make(f"ACCELERATOR={kind}").stdout.splitlines() == [
+        assert setup(f"ACCELERATOR={kind}").stdout.splitlines() == [
             "rm -f .venv/.installed-*",
             f"environment/setup.sh .venv environment/requirements-{kind}.lock",
             f"touch .venv/.installed-{kind}",
         ]
-    (tmp_path / ".venv" / ".installed-tpu").touch()
-    assert "setup.sh" not in made_by_make().stdout
-    later = (tmp_path / ".venv" / ".installed-tpu").stat().st_mtime + 10
+    of_tpu = installed.with_name(".installed-tpu")
+    of_tpu.touch()
+    assert "setup.sh" not in setup().stdout
+    later = of_tpu.stat().st_mtime + 10
     os.utime(tmp_path / "environment" / "requirements-tpu.lock", (later, later))
-    assert "requirements-tpu.lock" in made_by_make().stdout
-    refused = made_by_make("ACCELERATOR=gpu2")
+    assert "requirements-tpu.lock" in setup().stdout
+    refused = setup("ACCELERATOR=gpu2")
     assert refused.returncode == 2
     line = "ACCELERATOR=gpu2: give one of cpu gpu gpu-cuda13 gpu-tensorflow tpu rocm.  Stop."
     assert line in refused.stderr

@@ -8,7 +8,7 @@ build of TensorFlow, and the index must still offer each file.
 
 import os
 import re
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
@@ -44,31 +44,21 @@ def pins(lock: str) -> dict[str, tuple[str, set[str]]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """The interpreter of a fresh environment with requirements-tpu.lock."""
-    environment = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    python = environment / "bin" / "python"
+@pytest.mark.all
+def test_the_lock_for_tpus_imports_the_training_and_its_jax_looks_for_a_tpu(tmp_path):
+    """TensorFlow is that for CPUs, and jax loads the libtpu, which finds no TPU here."""
+    python = tmp_path / "bin" / "python"
+    programs.run(sys.executable, "-m", "venv", tmp_path, check=True)
     install = [UV, "pip", "install", "--quiet", f"--python={python}"]
     install += ["--no-cache", "--no-deps", "--require-hashes"]
-    subprocess.run([*install, "-r", ENVIRONMENT / "requirements-tpu.lock"], check=True)
-    yield python
-    subprocess.run(["rm", "-rf", environment], check=True)  # four gigabytes
-
-
-def run(python: Path, code: str, **environment: str) -> subprocess.CompletedProcess:
-    # without the bytecode of installed packages the first import takes half a minute
-    given = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "1", **environment}
-    return programs.run(python, "-c", code, env=given, timeout=300, check=True)
-
-
-@pytest.mark.all
-def test_the_lock_for_tpus_imports_the_training_and_its_jax_looks_for_a_tpu(python):
-    """TensorFlow is that for CPUs, and jax loads the libtpu, which finds no TPU here."""
-    # else libtpu asks the metadata server of a TPU VM for minutes
+    programs.run(*install, "-r", ENVIRONMENT / "requirements-tpu.lock", check=True)
     code = f"{TRAINING}, jax, tensorflow as tf\nprint(jax.devices(), tf.test.is_built_with_cuda())"
-    done = run(python, code, TPU_SKIP_MDS_QUERY="1")
+    given = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "1"}
+    given["TPU_SKIP_MDS_QUERY"] = (
+        "1"  # else libtpu asks the metadata server of a TPU VM for minutes
+    )
+    done = programs.run(python, "-c", code, env=given, timeout=300, check=True)
+    shutil.rmtree(tmp_path)  # four gigabytes
     assert done.stdout == "[CpuDevice(id=0)] False\n"
     assert "libtpu_init_utils.cc" in done.stderr  # a file of the library names what it lacks
 
@@ -98,7 +88,7 @@ def test_every_lock_has_a_wheel_of_each_package_for_every_python(version, tmp_pa
     look = [UV, "pip", "install", "--quiet", "--dry-run", f"--target={tmp_path}"]
     look += [f"--python-version={version}", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     for lock in LOCKS:
-        subprocess.run([*look, "-r", ENVIRONMENT / lock], check=True)
+        programs.run(*look, "-r", ENVIRONMENT / lock, check=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,7 +122,7 @@ def test_the_index_still_offers_every_file_of_a_lock_for_gpus(kind, tmp_path):
     command = [UV, "pip", "compile", "--quiet", "--no-deps", "--no-header", "--no-annotate"]
     command += ["--generate-hashes", "--python-version", "3.11"]
     command += ["--output-file", tmp_path / "offered.lock", tmp_path / "pins.in"]
-    subprocess.run(command, check=True)
+    programs.run(*command, check=True)
     offered = pins(tmp_path / "offered.lock")
     for package, (version, hashes) in locked.items():
         assert offered[package][0] == version

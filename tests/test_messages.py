@@ -88,19 +88,16 @@ def test_a_script_that_is_stopped_asks_to_be_repeated(handlers, number, capsys):
     assert capsys.readouterr().err == told
 
 
-def test_lines_that_match_are_left_out_whoever_writes_them(capfd):
-    with tensorflow_import.lines_left_out(re.compile(rb"^I\d{4} ")):
+def test_lines_that_match_are_left_out_whoever_writes_them_and_whatever_happens(capfd):
+    with (
+        contextlib.suppress(OSError),
+        tensorflow_import.lines_left_out(re.compile(rb"^I\d{4} ")),
+    ):
         os.write(2, b"I0000 a library speaks of itself\nE0000 a failure\nnot I0000 at the start")
+        raise OSError
     os.write(2, b"\nI0000 afterwards\n")
     kept = "E0000 a failure\nnot I0000 at the start\nI0000 afterwards\n"
     assert capfd.readouterr().err == kept
-
-
-def test_lines_before_an_error_are_kept(capfd):
-    with pytest.raises(OSError), tensorflow_import.lines_left_out(re.compile(b"noise")):
-        os.write(2, b"noise\nthe reason\n")
-        raise OSError
-    assert capfd.readouterr().err == "the reason\n"
 
 
 PROGRAM = "from mlperf_bert.tensorflow_import import tensorflow; tensorflow()"

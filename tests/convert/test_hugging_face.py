@@ -100,10 +100,11 @@ def inputs() -> dict[str, tf.Tensor]:
     return {"ids": tf.constant(ids), "mask": tf.constant(mask), "types": tf.constant(types)}
 
 
-def outputs_of(config: BertConfig, checkpoint: str) -> dict[str, np.ndarray]:
-    """What our model computes."""
+def our_outputs(folder: Path) -> dict[str, np.ndarray]:
+    """What our model computes with an imported checkpoint."""
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     ours = build_pretrainer(config, seed=3)
-    stored = StoredCheckpoint(checkpoint)
+    stored = StoredCheckpoint(str(folder / "model.ckpt-0"))
     reading.refuse_output_of_a_run(stored)  # it must not be taken for one
     reading.load_initial_weights(trained_variables(ours), stored)
     given = inputs()
@@ -122,12 +123,6 @@ def outputs_of(config: BertConfig, checkpoint: str) -> dict[str, np.ndarray]:
     }
 
 
-def our_outputs(folder: Path) -> dict[str, np.ndarray]:
-    """Those of an imported checkpoint."""
-    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
-    return outputs_of(config, str(folder / "model.ckpt-0"))
-
-
 def their_outputs(folder: Path, kind: str):
     theirs, report = getattr(transformers, f"TF{kind}").from_pretrained(
         folder, output_loading_info=True
@@ -141,12 +136,6 @@ def their_outputs(folder: Path, kind: str):
     )
 
 
-def assert_same_logits(theirs, ours: dict[str, np.ndarray]) -> None:
-    for name in ("prediction_logits", "seq_relationship_logits"):
-        np.testing.assert_allclose(theirs[name].numpy(), ours[name], rtol=0, atol=1e-5)
-    assert np.abs(ours["prediction_logits"]).max() > 0.1
-
-
 @pytest.mark.parametrize(
     "activation",
     ["gelu", *(pytest.param(name, marks=pytest.mark.all) for name in ("gelu_new", "relu"))],
@@ -155,7 +144,10 @@ def test_transformers_computes_the_logits_of_a_pre_training_model(model, tmp_pat
     model.configure(hidden_act=activation)
     model.imported(tmp_path)
     theirs = their_outputs(model.folder, "BertForPreTraining")
-    assert_same_logits(theirs, our_outputs(tmp_path / "imported"))
+    ours = our_outputs(tmp_path / "imported")
+    for name in ("prediction_logits", "seq_relationship_logits"):
+        np.testing.assert_allclose(theirs[name].numpy(), ours[name], rtol=0, atol=1e-5)
+    assert np.abs(ours["prediction_logits"]).max() > 0.1
 
 
 def test_a_masked_lm_model_gets_the_rest_from_the_seed(model, tmp_path):
@@ -247,10 +239,6 @@ def test_weights_in_several_files(model, tmp_path):
     assert missing in model.refusal(tmp_path)
     index.write_text('{"weight_map": {"a": "../../etc/passwd"}}')
     assert "no weight_map of file names" in model.refusal(tmp_path)
-
-
-def words_of(model) -> list[str]:
-    return (model.folder / "vocab.txt").read_text().splitlines()
 
 
 def test_the_words_of_tokenizer_json_become_vocab_txt(model, tmp_path):
@@ -403,14 +391,6 @@ def test_a_name_on_the_hub_by_the_command(model, tmp_path):
 # SHA-256 of model.safetensors from the generated checkpoint, with which transformers 5.23.0 on
 # torch 2.13.0 computed our logits to 1e-5.
 VERIFIED_SHA256 = "325fe2fb90e666c0e7a4d6b0983dc5e5300159447dc8420d02c8a35dd68e5c66"
-
-
-def test_transformers_computes_our_logits(start, tmp_path):
-    exported, config = tmp_path / "exported", start.config
-    vocabulary = write_vocabulary(tmp_path / "vocab.txt", config.vocab_size)
-    assert export(start.checkpoint, str(exported), config=config, vocab_file=vocabulary) == 46
-    ours = outputs_of(config, start.checkpoint)
-    assert_same_logits(their_outputs(exported, "BertForPreTraining"), ours)
 
 
 def test_bytes_are_those_that_were_verified(generated, exported, vocabulary):

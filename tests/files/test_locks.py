@@ -1,6 +1,8 @@
 """One process at a time writes into a local folder; of buckets tests/stores/test_locks.py."""
 
 import errno
+import threading
+import time
 
 import pytest
 
@@ -42,6 +44,28 @@ def test_a_folder_is_held_as_long_as_the_work_in_it(tmp_path):
     assert other.acquire()
     with pytest.raises(ValueError, match=f"^{tmp_path}/log: two write here; wait for it, or stop"):
         work()
+
+
+def test_a_lock_is_waited_for_as_long_as_is_asked_for(tmp_path):
+    def one_writer(patience_seconds: float):
+        return locks.held_by_one_writer(tmp_path / "part", patience_seconds=patience_seconds)
+
+    def write_first() -> None:
+        with one_writer(0):
+            begun.set()
+            refused.wait(300)
+            time.sleep(0.3)
+
+    begun, refused = threading.Event(), threading.Event()
+    thread = threading.Thread(target=write_first)
+    thread.start()
+    assert begun.wait(300)
+    with pytest.raises(ValueError, match=f"^{tmp_path}/part: another process writes here; wait"):
+        one_writer(0.1).__enter__()
+    refused.set()
+    with one_writer(300):
+        thread.join()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_that_is_taken_at_the_moment_of_a_release_is_kept(tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ def test_a_bucket_that_was_made_a_local_path_is_refused(tmp_path, monkeypatch):
 
 
 def test_words_of_a_command_line_up_to_two_dashes():
-    words = ["~/a", "--out=~/b", "--check", "-o=~", "--n=1", "--", "~/c", "--out=~/d"]
+    words = ["~/a", "--out=~/b", "--check", "-o=~", "--n=1", "--", "~/c", "--out=~/d", ""]
     expected = ["/home/me/a", "--out=/home/me/b", "--check", "-o=/home/me", "--n=1", *words[5:]]
     assert options.words_with_home(words) == expected
 

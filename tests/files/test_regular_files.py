@@ -179,29 +179,20 @@ def test_what_is_read_is_collected(tmp_path):
     assert outer == {str(tmp_path / name) for name in "abc"}
 
 
-def test_a_folder_appears_with_all_that_is_in_it(tmp_path):
-    with folders.written_beside(tmp_path / "new") as folder:
-        (folder / "a").write_text("1")
-        assert not (tmp_path / "new").exists()
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [
-        "new", "new/a"
-    ]  # fmt: skip
+def test_a_folder_appears_with_all_that_is_in_it_or_not_at_all(tmp_path):
+    new = tmp_path / "new"
 
+    def written_over_what_a_killed_process_left():
+        (partial(new) / "half").mkdir(parents=True)
+        return folders.written_beside(new)
 
-def test_a_failure_leaves_nothing(tmp_path):
-    with pytest.raises(KeyError), folders.written_beside(tmp_path / "new") as folder:
-        (folder / "a").write_text("1")
+    with pytest.raises(KeyError), written_over_what_a_killed_process_left():
         raise KeyError
     assert not list(tmp_path.iterdir())
-
-
-def test_what_a_killed_process_has_left_is_not_part_of_it(tmp_path):
-    left = partial(tmp_path / "new")
-    left.mkdir()
-    (left / "old").write_text("half")
-    with folders.written_beside(tmp_path / "new") as folder:
+    with written_over_what_a_killed_process_left() as folder:
         (folder / "a").write_text("1")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a"] and not left.exists()
+        assert not new.exists()
+    assert list(tmp_path.rglob("*")) == [new, new / "a"]
 
 
 REFUSED = {
