@@ -47,11 +47,9 @@ _FORKS.set_forkserver_preload(["tests.helpers.imported"])
 class Request(NamedTuple):
     """A request that was answered, or whose connection was cut: status 0.
 
-    Kinds: read, stat, list, copy, delete, write (the upload of a whole object), session (what
-    precedes an upload, and asks how far it came), bucket, other.
+    Kinds: read, stat, write (the upload of a whole object), other.
     """
 
-    method: str
     kind: str
     name: str
     status: int
@@ -297,7 +295,7 @@ class _Handler(emulator.RequestHandler):
             self.status = 0
             self.close_connection = True
             answer = _half_of_body(answer)
-        store.requests.append(Request(self.command, kind, name, self.status))
+        store.requests.append(Request(kind, name, self.status))
         self.wfile.write(answer)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer
@@ -377,21 +375,18 @@ def _kind_and_name(method: str, path: str, headers, body: bytes) -> tuple[str, s
     query = parse_qs(parts.query)
     if "/upload/" in parts.path:
         begins = query.get("uploadType") == ["resumable"] and method == "POST"
-        asks = headers.get("Content-Range", "").startswith("bytes */") and (
-            headers["Content-Range"] != "bytes */0"
-        )
+        how_far = headers.get("Content-Range", "")  # it came, is asked
+        asks = how_far.startswith("bytes */") and how_far != "bytes */0"
         # Google's client sends a small object with its name in the first part of the body.
         in_body = re.search(rb'"name": "([^"]+)"', body) if "name" not in query else None
         name = in_body[1].decode() if in_body else query.get("name", [""])[0]
-        return "session" if begins or asks else "write", name
+        return "other" if begins or asks else "write", name
     if not (found := re.fullmatch(r"/storage/v1/b/[^/]+(?:/o(?:/(.+))?)?", parts.path)):
         return "read", unquote(parts.path).split("/", 2)[-1]
     if (name := found[1]) is None:
-        is_list = parts.path.endswith("/o")
-        return ("list" if is_list else "bucket"), query.get("prefix", [""])[0]
-    name, *copied = re.split("/(?:rewriteTo|copyTo)/", name)
-    kind = {"GET": "stat", "DELETE": "delete"}.get(method, "other")
-    return ("copy" if copied else kind), unquote(name)
+        return "other", query.get("prefix", [""])[0]
+    copied, *to = re.split("/(?:rewriteTo|copyTo)/", name)
+    return ("stat" if method == "GET" and not to else "other"), unquote(copied)
 
 
 def _write_certificate(path: Path) -> None:
