@@ -40,13 +40,17 @@ READ = {
          '1\ta\rb\u2028c\x85d\t"x"\tnot_entailment\r'],
         [("0", '"never closed', "", 0), ("1", "a\rb\u2028c\x85d", '"x"', 1)],
     ),
-    "columns are found by name": (
+    "columns are found by name, behind a byte order mark": (
         "mnli", "MNLI/dev_matched.tsv",
-        ["gold_label\tsentence2\tpairID\tsentence1\tlabel1", "neutral\tb\t7\ta\tentailment"],
+        ["\ufeffgold_label\tsentence2\tpairID\tsentence1\tlabel1", "neutral\tb\t7\ta\tentailment"],
         [("0", "a", "b", 2)],
     ),
     "also of a test set": (
-        "qqp", "QQP/test.tsv", ["question2\tid\tquestion1", "b\t41\ta"], [("41", "a", "b", None)],
+        "qqp", "QQP/test.tsv", ["question2\tid\tquestion1", "b\t41\ta\r"], [("41", "a", "b", None)],
+    ),
+    "a score is from 0 to 5, both included": (
+        "stsb", "STS-B/dev.tsv", ["sentence1\tsentence2\tscore", "a\tb\t0.000", "c\td\t5.000"],
+        [("0", "a", "b", 0.0), ("1", "c", "d", 5.0)],
     ),
     "incomplete lines of QQP are skipped and counted": (
         "qqp", "QQP/train.tsv",
