@@ -36,7 +36,7 @@ QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
 READ = {
     "quotation marks are text, and a carriage return ends no line": (
         "rte", "RTE/train.tsv",
-        ["index\tsentence1\tsentence2\tlabel", '0\t"never closed\t\tentailment',
+        ["index\tsentence1\tsentence2\tlabel", '0\t"never closed\t\tentailment', "\t \r",
          '1\ta\rb\u2028c\x85d\t"x"\tnot_entailment\r'],
         [("0", '"never closed', "", 0), ("1", "a\rb\u2028c\x85d", '"x"', 1)],
     ),
