@@ -108,7 +108,7 @@ def test_values_on_both_sides_of_each_length_are_encoded():
 
 def test_the_greatest_value_fits_in_the_buffer():
     great = {
-        name: np.full(length, 2**35 - 1, validity.FEATURE_DTYPES[name])
+        name: np.full(100 * length, 2**35 - 1, validity.FEATURE_DTYPES[name])
         for name, length in SHAPE.lengths().items()
     }
     decoded = validity.decode(example_encoder.encode(great))
