@@ -211,6 +211,27 @@ def test_a_process_takes_its_own_share(second_of_three):
     assert context.num_replicas_in_sync == 6
 
 
+def test_a_warm_up_tries_every_shape_on_every_device_and_leaves_no_trace(
+    second_of_three, monkeypatch
+):
+    trainer, drawn = second_of_three, []
+    generator = tf.random.Generator.from_seed(3)
+    monkeypatch.setattr(jax_trainer.pretrainer, "random_generators", lambda _: [generator])
+    state = generator.state.numpy()
+
+    def train(batches, num_steps):
+        drawn.extend(len(batch["ids"]) for batch in batches)
+        generator.uniform([4])
+        trainer.step.assign_add(int(num_steps))
+        trainer._state = {"w": 1.0}
+
+    trainer.model, trainer.step, trainer.others = None, tf.Variable(0, dtype=tf.int64), [0, 0]
+    trainer.compile, trainer.train = lambda _: None, train
+    trainer.warm_up([{"ids": tf.zeros([rows])} for rows in (1, 2)])
+    assert drawn == [2, 4] and int(trainer.step) == 0 and trainer._state is None
+    np.testing.assert_array_equal(generator.state, state)
+
+
 def test_processes_agree_on_what_is_least_and_longest(second_of_three):
     trainer = second_of_three
     trainer.others = [7, 6]
