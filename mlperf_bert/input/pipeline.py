@@ -16,8 +16,7 @@ from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.input import packing
 
-# Files read at once and examples held for shuffling while training. Source: the reference.
-NUM_PARALLEL_FILES = 8
+# Examples held for shuffling while training. Source: the reference.
 SHUFFLE_BUFFER_EXAMPLES = 1000
 BATCHES_AHEAD = 4
 # Parsing and checking few examples takes as long as many: small batches are parsed together, but
@@ -93,7 +92,7 @@ def training_batches(
     worker: int = 0,
     first_example: int = 0,
     pack_sequences: bool = False,
-    num_parallel_files: int = NUM_PARALLEL_FILES,
+    num_parallel_files: int = 8,
 ) -> tf.data.Dataset:
     """Endless training batches.
 
