@@ -1,7 +1,4 @@
-"""The report, and the page of what to decide, in a real browser.
-
-Nothing is missing, on the console, or beside the edge.
-"""
+"""The report in a real browser: nothing is missing, on the console, or beside the edge."""
 
 import pytest
 

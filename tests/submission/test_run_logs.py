@@ -36,7 +36,7 @@ def found(place):
 def every_kind_of_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_log(tmp_path / "run" / "bert.log", 20)
-    for seed, name in enumerate(("10", "9", "9.repeat-1", "seed_a")):
+    for seed, name in enumerate(("10", "9", "9.repeat-9", "9.repeat-10", "seed_a")):
         write_log(tmp_path / "campaign" / "runs" / name / "bert.log", 20, seed=seed)
         write_log(tmp_path / "runs of mine" / name / "bert.log", 20, seed=seed)
     (tmp_path / "campaign" / "campaign.json").write_text("{}")
@@ -130,7 +130,7 @@ def test_of_two_evaluations_after_as_many_samples_the_last_one_counts(tmp_path):
 
 def test_a_run_that_has_not_begun_is_left_out(place):
     found = [run.path.parent.name for run in run_logs.runs_so_far("campaign")]
-    assert found == ["9.repeat-1", "10"]
+    assert found == ["9.repeat-10", "10"]  # the newest repetition
     (place / "campaign" / "runs").rename(place / "away")
     (place / "campaign" / "runs" / "0").mkdir(parents=True)
     with pytest.raises(ValueError, match="no run in it has a log of MLPerf"):
