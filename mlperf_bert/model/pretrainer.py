@@ -72,6 +72,8 @@ def _with_random_weights(config: BertConfig, seed: int) -> models.BertPretrainer
         mlm_initializer=initializer,
         classification_heads=[next_sentence],
     )
+    # The reference drops as much of attention's output as of the block's.
+    tf_models.drop_of_attention_outputs(model, config.hidden_dropout_prob)
     # Makes the heads' weights, which Keras leaves until the first call.
     model(model.inputs)
     return model

@@ -3,7 +3,9 @@
 Shapes: S=longest sequence, H=hidden, T=types of segments, V=vocabulary.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
 
@@ -57,8 +59,8 @@ class EncoderLayers:
 
 def encoder_layers(model: models.BertPretrainerV2) -> EncoderLayers:
     """The layers of a model; raises ValueError if this tf-models has other names for them."""
-    try:
-        network = model.encoder_network
+    network = model.encoder_network
+    with _names_as_known():
         return EncoderLayers(
             words=network.get_embedding_table(),
             positions=network._position_embedding_layer._position_embeddings,
@@ -66,8 +68,6 @@ def encoder_layers(model: models.BertPretrainerV2) -> EncoderLayers:
             embedding_norm=network._embedding_norm_layer,
             blocks=tuple(_block(layer) for layer in network.transformer_layers),
         )
-    except AttributeError as error:
-        raise _other_version(error) from error
 
 
 def _block(layer: tf_keras.layers.Layer) -> Block:
@@ -97,14 +97,27 @@ def compute_in_float32(layer: tf_keras.layers.Layer) -> None:
     layer._set_dtype_policy("float32")
 
 
+def drop_of_attention_outputs(model: models.BertPretrainerV2, rate: float) -> None:
+    """Sets their dropout; tf-models gives it the rate of the probabilities. Raises as above."""
+    with _names_as_known():
+        for layer in model.encoder_network.transformer_layers:
+            layer._attention_dropout.rate = rate
+
+
 def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:
     """The generators of the dropout layers, in the model's order; raises as `encoder_layers`."""
     # A checkpoint has their states by number, in this order.
     dropouts = [part for part in model.submodules if isinstance(part, tf_keras.layers.Dropout)]
     if not dropouts:
         raise _other_version("its model has no Dropout layer")
-    try:
+    with _names_as_known():
         return [layer._random_generator._generator for layer in dropouts]
+
+
+@contextlib.contextmanager
+def _names_as_known() -> Iterator[None]:
+    try:
+        yield
     except AttributeError as error:
         raise _other_version(error) from error
 

@@ -224,6 +224,16 @@ def test_a_length_beyond_the_file_is_damage(readers, length, place):
         tfrecord.count_records(readers.path)
 
 
+@pytest.mark.parametrize("cut", [1, tfrecord.FOOTER_BYTES])
+def test_a_file_that_ends_within_its_last_checksum_is_damage(readers, cut):
+    write(readers, b"".join(framed_examples())[:-cut])
+    damage = rf"record {NUM_RECORDS - 1} at byte \d+ is damaged \(the file ends within the data\)"
+    for reader in READERS:
+        assert re.search(damage, readers.refusal(reader))
+    with pytest.raises(tfrecord.BadRecord, match=damage):
+        tfrecord.count_records(readers.path)
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_files_that_hold_nothing(readers, reader):
     write(readers)

@@ -77,6 +77,17 @@ def test_any_other_key_is_refused(tmp_path, key):
         BertConfig.from_json_file(str(path))
 
 
+def test_each_dropout_has_the_rate_of_the_reference():
+    """Attention's within a block, that of hidden layers at the embeddings and at both outputs."""
+    rates = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.3}
+    model = pretrainer.build_pretrainer(BertConfig(**CONFIG | rates), seed=1)
+    layers = model.encoder_network.transformer_layers
+    rates = [part.rate for part in layers[1].submodules if hasattr(part, "rate")]
+    # The first is that of the inner layer, which drops nothing.
+    assert sorted(rates) == [0.0, 0.1, 0.1, 0.3]
+    assert model.encoder_network._embedding_dropout.rate == 0.1
+
+
 BERT = BertConfig(**CONFIG | {"num_hidden_layers": 1, "hidden_dropout_prob": 0.1})
 
 

@@ -49,7 +49,8 @@ class Machine(Event):
             config=run_config(**given | flags),
             timed=self,
             before=before,
-            gathered=lambda values: np.array([values]),
+            # Another process, whose clock and steps say twice as much, decides nothing.
+            gathered=lambda values: np.array([values, np.multiply(values, 2)]),
             progress=self,
         )
 
