@@ -137,6 +137,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(work, bad, message):
     assert not (work / "out").exists()
 
 
+def test_flags_that_do_not_fit_each_other_are_told_at_once(work):
+    done = run(training_flags(work, steps_per_update=3, profile_steps="3-5"))
+    assert done.stderr.splitlines() == [
+        "run_pretraining.py: 2 problems:",
+        "  - --num_train_steps=4 must be a multiple of --steps_per_update=3: the last update would "
+        "be lost",
+        "  - --profile_steps ends at 5, after --num_train_steps=4",
+    ]
+    assert done.returncode == 1 and not (work / "out").exists()
+
+
 def out_of_range(about: options.Option) -> list[tuple[object, str]]:
     """Values beyond each bound of an option, and what its refusal says."""
     bounds = [f"{name.replace('_', ' ')} {bound}" for name, bound in about.bounds.items()]

@@ -8,6 +8,7 @@ from typing import Any
 from mlperf_logging.mllog import constants
 
 from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.messages import Problems
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import PRECISIONS, RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
@@ -374,21 +375,24 @@ class RunConfig:
     """CUDA reads it too."""
 
     def __post_init__(self):
+        problems = []
         if self.num_train_steps % self.steps_per_update:
-            raise ValueError(
+            problems.append(
                 f"--num_train_steps={self.num_train_steps} must be a multiple of "
                 f"--steps_per_update={self.steps_per_update}: the last update would be lost"
             )
         if self.profile_steps and self.profile_steps.last > self.num_train_steps:
-            raise ValueError(
+            problems.append(
                 f"--profile_steps ends at {self.profile_steps.last}, after "
                 f"--num_train_steps={self.num_train_steps}"
             )
         if self.emulate_step_seconds is not None and self.eval_input_file:
-            raise ValueError(
+            problems.append(
                 f"--emulate_step_seconds={self.emulate_step_seconds} trains nothing that could be "
                 "evaluated: leave out --eval_input_file"
             )
+        if problems:
+            raise Problems(problems)
 
     @property
     def global_batch_size(self) -> int:
