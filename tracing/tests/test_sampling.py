@@ -127,7 +127,21 @@ def test_what_several_tracers_lost_and_used_is_added_up(tmp_path):
     found = taken._finish(sampler)
     assert found.num_lost_lines == 5 and 11 * 10**6 < found.tracer_cpu_ms < 12 * 10**6
     assert found.notes[1:] == ["GPUs: none", "no room"]
-    assert recording.load(tmp_path) == found
+    assert recording.load(tmp_path) == found and found.machine["num_cpus"] == os.cpu_count()
+
+
+def test_a_trace_that_cannot_begin_leaves_no_folder(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("no tracer")
+
+    monkeypatch.setattr(recorder._Recorder, "run", fail)
+    given = types.SimpleNamespace(
+        command=["true"], pid=None, container=None, interval_s=1.0, backend=backends.PROC,
+        output=tmp_path / "trace",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="no tracer"):
+        recorder.record(given, None, print)
+    assert not given.output.exists()
 
 
 def test_rows_of_a_process(proc, monkeypatch):

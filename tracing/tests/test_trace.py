@@ -254,6 +254,7 @@ def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, back
         ([], ["no-such-command"], "no-such-command: no such command"),
         (["--pid=999999999"], [], "--pid=999999999: no such process"),
         (["--interval_s=0"], ["true"], "--interval_s=0.0 must be above 0"),
+        (["--interval_s=3601"], ["true"], "--interval_s=3601.0 must be above 0 and at most 3600"),
         (["--container=x", "--engine=no-engine"], [], "no-engine is not installed"),
     ],
 )
