@@ -101,7 +101,7 @@ def test_the_clock_stops_at_success_even_if_the_end_goes_wrong(log, path):
 def test_nothing_of_a_run_follows_run_stop(log, path):
     with log.run() as run:
         run.succeed()
-        assert run.is_stopped
+        assert run.is_stopped and run.ledger.read() == run.ledger.read()
         for late in (
             run.succeed,
             lambda: run.block_start(448, num_samples=448),
