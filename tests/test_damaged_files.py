@@ -144,7 +144,7 @@ def trace_log(path: Path) -> None:
 
 def read_recording(path: Path) -> None:
     found = recording.load(path.parent.parent)
-    assert found.alignment().error_bound_ns >= 0 and found.end_ns
+    assert found.alignment().error_bound_ns >= 0 and type(found.end_ns) is int
 
 
 def add_evaluation(folder: Path) -> None:

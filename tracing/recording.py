@@ -82,6 +82,8 @@ def load(trace: Path) -> Recording:
         found["raw_files"] = [RawFile(**each) for each in found["raw_files"]]
         found["pairs"] = [ClockPair(**pair) for pair in found["pairs"]]
         recording = Recording(**found)
+        if any(type(clock) is not int for pair in recording.pairs for clock in vars(pair).values()):
+            raise TypeError("a clock is not a whole number")
         _ = recording.alignment().error_bound_ns  # needs whole numbers of 64 bits
         return recording
     except (
