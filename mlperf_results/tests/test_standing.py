@@ -343,3 +343,4 @@ def test_plots_are_those_of_the_table_and_of_the_reference(shipped):
     ]
     families = {entry.family for entry in everything}
     assert len(set(rows.data["color"])) == len(families) + 1
+    assert "#d62728" not in rows.data["color"]  # red is one's own

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.logs import Phase
+from mlperf_bert.mlperf.logs import LoggedEvaluation, Phase
 from mlperf_bert.submission import official, report, report_charts, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_results import published
@@ -367,7 +367,10 @@ def test_phases_are_drawn_with_their_lengths_and_their_means_are_numbers(judged,
             "checkpoint": [[], []],
         }
     ]
+    diverged = LoggedEvaluation(minutes=1.0, samples=448, accuracy=float("nan"))
+    runs[0] = dataclasses.replace(runs[0], evaluations=(diverged,))
     [numbers] = json.loads(report.as_json([dataclasses.replace(judged, runs=tuple(runs))]))
+    assert numbers["runs"][0]["evaluations"][0]["accuracy"] is None
     assert numbers["mean_phase_minutes"] == {"init": 0.75, "train": 3.5, "evaluation": 0.5}
 
 
