@@ -7,38 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import changed
+from tests.helpers import changed, count
 
 ROOT = Path(__file__).resolve().parent.parent
-BESIDE = {"tests", "benchmarks"}
-
-# Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
-# the same product; the next redesign lowers them.
-CEILINGS = {
-    "benchmarks": 3_030,
-    "cleanup_scripts": 420,
-    "cloud": 320,
-    "demo": 1_350,
-    "mlperf_bert": 903,
-    "mlperf_bert/checkpoints": 720,
-    "mlperf_bert/convert": 860,
-    "mlperf_bert/data": 4_588,
-    "mlperf_bert/files": 1_127,
-    "mlperf_bert/finetuning": 1_950,
-    "mlperf_bert/input": 760,
-    "mlperf_bert/mlperf": 1_945,
-    "mlperf_bert/model": 1_343,
-    "mlperf_bert/model/kernels": 450,
-    "mlperf_bert/optimization": 400,
-    "mlperf_bert/portable": 1_200,
-    "mlperf_bert/programs": 1_350,
-    "mlperf_bert/submission": 2_230,
-    "mlperf_bert/training": 5_043,
-    "mlperf_results": 3_338,
-    "root": 650,
-    "tracing": 6_829,
-}
-
 # Files that import each other, imports inside functions and for types counted: it only shrinks.
 KNOWN_CIRCLES: list[set[str]] = []
 
@@ -63,35 +34,10 @@ SMALL_FILES = {
 }
 
 
-def lines_of(room: str) -> int:
-    """Of all files of a room that git knows or will know; of the root its own scripts."""
-    suffixes = (".sh", ".sbatch") if room == "cloud" else (".py",)
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.split()  # fmt: skip
-    total = 0
-    for name in map(Path, listed):
-        is_test = name.name == "conftest.py" or BESIDE & set(name.parts[1:])
-        if room_of(name) == room and name.suffix in suffixes and not is_test:
-            total += len((ROOT / name).read_text(encoding="utf-8").splitlines())
-    return total
-
-
-def room_of(name: Path) -> str:
-    """`mlperf_bert/data`; the top of the package and the root are rooms too."""
-    if name.parts[0] == "mlperf_bert":
-        return "/".join(name.parts[:-1])
-    return (
-        "root"
-        if len(name.parts) == 1 or name.parts[0] in ("pages", "environment")
-        else name.parts[0]
-    )
-
-
-@pytest.mark.parametrize("room", CEILINGS)
+@pytest.mark.parametrize("room", count.CEILINGS)
 def test_a_room_is_below_its_ceiling(room):
-    assert lines_of(room) <= CEILINGS[room], "subtract first: take the lines from the same product"
+    own = count.lines()[room]
+    assert own <= count.CEILINGS[room], "subtract first: take the lines from the same product"
 
 
 def test_no_function_is_longer_than_a_page():
@@ -135,7 +81,7 @@ def test_every_room_has_a_ceiling():
     package = ROOT / "mlperf_bert"
     rooms = {str(path.parent.relative_to(ROOT)) for path in package.glob("*/**/__init__.py")}
     rooms |= {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"pages", "tests"}
-    assert CEILINGS.keys() == rooms | {"root", "benchmarks", "cleanup_scripts", "cloud"}
+    assert count.CEILINGS.keys() == rooms | {"root", "benchmarks", "cleanup_scripts", "cloud"}
 
 
 def imported_by(path: Path, names: set[str]) -> set[str]:
@@ -172,7 +118,7 @@ def test_no_files_import_each_other_but_the_known(product):
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): path
         for path in (ROOT / product).rglob("*.py")
-        if not BESIDE & set(path.relative_to(ROOT).parts)
+        if not {"tests", "benchmarks"} & set(path.relative_to(ROOT).parts)
     }
     imports = {name: imported_by(path, files.keys() - {name}) for name, path in files.items()}
     known = [circle for circle in KNOWN_CIRCLES if min(circle).startswith(f"{product}.")]
