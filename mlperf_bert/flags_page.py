@@ -1,10 +1,9 @@
-"""The page of all flags, docs/flags.md, made from the options of the scripts.
+"""Writes docs/flags.md, the page of all flags, from the options of the scripts.
 
-    python -m mlperf_bert.flags_page
-
-writes it again.
+python -m mlperf_bert.flags_page
 """
 
+import argparse
 import dataclasses
 import functools
 import runpy
@@ -34,11 +33,11 @@ _HEAD = """\
 
 This page has the flags of the scripts at the top of the repository, of `convert/` and of
 `portable/export.py`, below the name of the page that explains them. `--help` prints those of any
-command. A file of `mlperf_bert/` is started as a module: `python -m mlperf_bert.portable.export`,
-which takes the flags of `run_pretraining.py` too. `--flagfile=FILE` reads flags of a file; flags
-after it override it. The default stands in brackets, then what else may be given. A flag whose
-default is `true` or `false` is turned on by its name, and off by `no` before it: `--noshuffle`.
-`python -m mlperf_bert.flags_page` writes this page.
+command that takes flags. A file of `mlperf_bert/` is started as a module:
+`python -m mlperf_bert.portable.export`, which takes the flags of `run_pretraining.py` too.
+`--flagfile=FILE` reads flags of a file; flags after it override it. The default stands in brackets,
+then what else may be given. A flag whose default is `true` or `false` is turned on by its name, and
+off by `no` before it: `--noshuffle`.
 """
 
 
@@ -83,5 +82,6 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m mlperf_bert.flags_page", description=__doc__).parse_args()
     tensorflow()  # before the scripts import it
     PAGE.write_text(page(), encoding="utf-8")
