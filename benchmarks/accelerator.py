@@ -51,12 +51,12 @@ WITH_KERNELS = {"xla": "", "triton": "_kernels"}
 
 
 def write_task(folder: Path, model: str) -> None:
-    """Writes a model's configuration and records, in a new folder."""
+    """Writes a model's configuration and records."""
     from benchmarks import random_task  # needs this project's packages, which `measure` does not
     from mlperf_bert.data.validity import ExampleShape
     from mlperf_bert.mlperf.rules import BERT_LARGE
 
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
     lengths = random_task.published_lengths(NUM_EXAMPLES)
     random_task.write(folder, BERT_LARGE | MODELS[model], shape, lengths)
@@ -129,7 +129,7 @@ def measured(command: list[str], figures: Path, limit: float = 600) -> dict:
     if "failed" in found:
         said = "\n".join(found["said"])
         is_full = re.search("out of memory|allocate|resource_exhausted", said, re.IGNORECASE)
-        last = found["said"][-1][:200] if found["said"] else "no message"
+        last = (said.strip() or "no message").splitlines()[-1][:200]
         return found | {"failed": "out of memory" if is_full else f"{found['failed']}: {last}"}
     found |= json.loads(figures.read_text())
     return found | {"losses": [each[0] for each in found.pop("results", [])[:20]]}
@@ -143,6 +143,7 @@ def task_of_pytorch(folder: Path, figures: Path, num_steps: int, compiles: bool)
     config.write_text(json.dumps(signature["bert_config"]))
     task = {"bert_config_file": str(config), "array_file": f"{folder}/batches.npz"}
     task |= {"interpreter": None, "precision": "bfloat16", "turn": 0, "compile": compiles}
+    task["takes_gpu"] = True
     task |= {"batch_size": entry["num_examples"], "flop": entry["flop"]}
     return json.dumps(task | {"num_steps": num_steps, "output": str(figures)})
 

@@ -76,7 +76,7 @@ def exported(step: str, devices: str, folder: Path) -> Path:
     own = [*step.split(), f"--barriers={not devices.startswith('tpu')}"]
     own.append(f"--data_parallel={':' in devices}")
     task, made = folder / "task", folder / re.sub(r"\W+", "-", " ".join(own)).strip("-")
-    if not task.exists():
+    if not (task / "train.tfrecord").exists():  # the last that is written
         accelerator.write_task(task, "large")
     if not made.exists():
         flags = accelerator.flags_of_step(task, 1, packs=False, kernels="xla")

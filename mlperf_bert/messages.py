@@ -102,7 +102,7 @@ def ends_in_one_line(
         def ended(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> int:
             try:
                 code = main(*arguments, **options)
-                sys.stdout.flush()
+                print(end="", flush=True)  # nothing, where standard output is closed
                 return code or 0
             except BrokenPipeError:
                 # At its end Python flushes what is left, and would complain again.

@@ -26,6 +26,11 @@ def test_output_that_finds_no_room_is_a_failure(monkeypatch, capsys):
     assert capsys.readouterr().err == told
 
 
+def test_a_command_ends_well_where_its_output_is_closed(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert ends_in_one_line("name")(lambda: print("the result"))() == 0
+
+
 def test_progress_goes_on_where_it_was_and_is_lines_where_there_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr(messages, "SECONDS_BETWEEN_LINES", 0)
     with Progress(total=10, unit="files", description="copy", initial=4) as progress:

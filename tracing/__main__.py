@@ -5,7 +5,6 @@ Exit codes: the command's; 1 bad input or a trace that could not be written; 128
 
 import argparse
 import os
-import pwd
 import shutil
 import sys
 import time
@@ -48,8 +47,9 @@ def _say(line: str) -> None:
 
 def _user() -> User | None:
     """The user who called sudo; None without sudo."""
-    name = os.environ.get("SUDO_USER") if os.geteuid() == 0 else None
-    return pwd.getpwnam(name) if name else None
+    if os.geteuid() != 0 or "SUDO_UID" not in os.environ:
+        return None
+    return User(os.environ["SUDO_USER"], int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
 
 
 def _convert(folder: Path, *, keep_raw: bool) -> None:
@@ -80,7 +80,7 @@ def _give_to_user(folder: Path) -> None:
         return
     above = [parent for parent in [folder.parent] if parent.name == "traces"]
     for path in [folder, *folder.rglob("*"), *above]:
-        os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+        os.chown(path, user.uid, user.gid, follow_symlinks=False)
 
 
 @ends_in_one_line("trace")

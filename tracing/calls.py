@@ -166,14 +166,14 @@ class CallParser:
         Args:
           result: None if it failed.
           offset: None if it reads or writes at the position.
-          appends: whether this call alone writes at the file's end.
+          appends: whether this call alone is told of the file's end.
         """
         kind, pid = row["kind"], row["pid"]
         if kind in ("read", "write", "receive", "send"):
             row["size_bytes"] = result or 0
         if kind in ("read", "write") and not appends:
             row["offset_bytes"] = self._moved(file, row, offset)
-        elif kind == "write" and file and offset is None:
+        elif kind in ("read", "write") and file and offset is None:
             file.position = None  # the end of the file, wherever that is
         elif kind == "seek" and result is not None:
             row["offset_bytes"] = result

@@ -58,6 +58,8 @@ def _of_steps(path: Path) -> dict:
     lines = pd.read_json(path, lines=True)
     lines = lines[lines["kind"] == "train"]
     spent, num_steps = lines[_LEDGER].sum(), int(lines["step"].iloc[-1])
+    if not (num_steps and spent.sum()):
+        return {}
     return {
         "step_seconds": round(float(spent["compute_seconds"] / num_steps), 6),
         "utilization": round(float(1 - spent["input_wait_seconds"] / spent.sum()), 6),

@@ -1,8 +1,8 @@
 """Runs the tracer on the command and its containers: strace, bpftrace, or none."""
 
+import dataclasses
 import fcntl
 import os
-import pwd
 import signal
 import subprocess
 import tempfile
@@ -23,8 +23,14 @@ _CHUNK_BYTES = 1 << 20
 # The command stops itself until the tracer is ready.
 _HOLD = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "hold"]
 
-User = pwd.struct_passwd
-"""Who called sudo: the command runs as this user, the files are theirs."""
+
+@dataclasses.dataclass(frozen=True)
+class User:
+    """Who called sudo: the command runs as this user, the files are theirs."""
+
+    name: str
+    uid: int
+    gid: int
 
 
 class Session(threading.Thread):
@@ -119,7 +125,7 @@ class Tracer:
             return self._launch_beside_bpftrace(command, user)
         if self.chosen == backends.STRACE:
             session = self._new_session()
-            options = [*strace.options(session.pipe), *(["-u", user.pw_name] if user else [])]
+            options = [*strace.options(session.pipe), *(["-u", user.name] if user else [])]
             self.began = clocks.read_pair()
             process = self._begin(session, _start([*options, "--", *command], None))
         else:
@@ -234,8 +240,8 @@ class Tracer:
 def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Popen:
     whose: dict = {}
     if user:
-        groups = os.getgrouplist(user.pw_name, user.pw_gid)
-        whose = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
+        groups = os.getgrouplist(user.name, user.gid)
+        whose = {"user": user.uid, "group": user.gid, "extra_groups": groups}
     return subprocess.Popen(command, preexec_fn=_unblock_signals, **whose, **more)
 
 

@@ -92,8 +92,9 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
             np.savez(folder / run_step.WEIGHTS, **values)
         elif wanted.num_recorded_steps:
             # As run_step.py draws them.
+            told = {"seed": seed, "initializer_range": setup.bert_config.initializer_range}
             for variable, value in program.weights_of(trainer.variables_to_train):
-                variable.assign(run_step.drawn(value, seed, setup.bert_config.initializer_range))
+                variable.assign(run_step.drawn(value, told))
         # TensorFlow has no kernels; its losses are as far from the program's as bfloat16 rounds.
         fused = trainer.model.fused
         trainer.model.fused = getattr(fused, "without_kernels", fused)

@@ -69,7 +69,7 @@ def runs_in(name: str | os.PathLike) -> list[RunFiles]:
 
 
 def _runs_in(place: paths.Location) -> list[RunFiles]:
-    if fnmatch.fnmatch(place.name, RESUMED_LOGS) and paths.is_file(place):
+    if fnmatch.fnmatch(place.name, RESUMED_LOGS) and place in logs_of_run(place.parent):
         return [_of_output_dir(place.parent, str(place))]  # a piece has not all of the time
     if paths.is_file(place):
         output_dir = place.parent if place.name in _OF_A_RUN else None

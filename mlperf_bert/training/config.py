@@ -391,6 +391,8 @@ class RunConfig:
                 f"--emulate_step_seconds={self.emulate_step_seconds} trains nothing that could be "
                 "evaluated: leave out --eval_input_file"
             )
+        if self.device.use_tpu and self.device.num_gpus:
+            problems.append("--use_tpu and --num_gpus exclude each other; give one of them")
         if problems:
             raise Problems(problems)
 

@@ -106,8 +106,6 @@ def jax_devices(run: RunConfig) -> Devices:
       OSError: the folder of what is kept cannot be made.
     """
     config = run.device
-    if config.use_tpu and config.num_gpus:
-        raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
     import jax
 
     from mlperf_bert.programs import jax_step

@@ -150,7 +150,8 @@ def test_what_a_folder_does_not_hold_is_drawn_as_ever():
     kernel = {"name": "kernel", "initial": "normal", "shape": [1000], "dtype": "float32"}
     tokens = {"name": "input_ids", "below": 40, "shape": [5], "dtype": "int32"}
     one, other, ids = (
-        run_step.drawn(value, 5, 0.02) for value in (kernel, kernel | {"name": "other"}, tokens)
+        run_step.drawn(value, {"seed": 5, "initializer_range": 0.02})
+        for value in (kernel, kernel | {"name": "other"}, tokens)
     )
     assert one[:3].tolist() == pytest.approx([-0.020785, 0.005832, -0.004581], abs=1e-6)
     assert one.max() == -one.min() == np.float32(0.04) and (one != other).sum() > 900

@@ -115,6 +115,9 @@ def test_the_logs_of_a_resumed_run_are_one_curve(tmp_path):
         (5.5, 1344, 0.51),
         (7.5, 1792, 0.73),
     ]
+    # Of a user, and no piece of the run.
+    kept = (tmp_path / "bert.log").rename(tmp_path / "bert.resumed-1.old.log")
+    assert [files.logs for files in run_logs.runs_in(kept)] == [(kept,)]
     assert (run.status, run.path.name, run.minutes) == ("success", "bert.log", 8.5)
     assert run.hyperparameters == first | again
 

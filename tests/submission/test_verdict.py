@@ -86,6 +86,7 @@ def test_a_failed_run_is_the_slowest_that_is_left_out(tmp_path, monkeypatch):
         ({}, True),
         ({"refused_logs": 1}, True),
         ({"refused_logs": 2}, False),
+        ({"logs": 1, "refused_logs": 1}, False),
         ({"rcp": False}, False),
         ({"rcp": None}, False),  # nobody knows whether it converged credibly
         ({"seeds": None}, True),  # does not apply
@@ -95,9 +96,9 @@ def test_a_failed_run_is_the_slowest_that_is_left_out(tmp_path, monkeypatch):
     ],
 )
 def test_a_result_passes_if_all_that_applies_does(changes, passed):
-    given = {"refused_logs": 0, "rcp": True, "seeds": True, "problems": (), "olympic_minutes": 9.0}
-    given |= changes
-    accepted = [number >= given["refused_logs"] for number in range(10)]
+    given = {"rcp": True, "seeds": True, "problems": (), "olympic_minutes": 9.0}
+    given |= {"logs": 10, "refused_logs": 0} | changes
+    accepted = [number >= given["refused_logs"] for number in range(given["logs"])]
     found = verdict.SystemVerdict(
         name="box",
         runs=(),

@@ -5,6 +5,7 @@ import json
 import types
 
 import jax
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -277,3 +278,5 @@ def test_a_runtime_that_cannot_be_had_is_told():
 def test_a_cpu_of_jax_is_named():
     chosen = devices.create(run_config(runtime="jax"))
     assert chosen.num_replicas == 1 and str(chosen) == f"1 x cpu by jax {jax.__version__}"
+    of_two = types.SimpleNamespace(size=2, devices=np.repeat(chosen.mesh.devices, 2))
+    assert str(chosen._replace(mesh=of_two)) == f"2 x cpu by jax {jax.__version__}"

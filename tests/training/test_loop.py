@@ -5,6 +5,7 @@ import gc
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import ProfileWindow
-from mlperf_bert.training.events import LastStep, Profile, RequireFinite, StopOnSignal
+from mlperf_bert.training.events import LastStep, Log, Profile, RequireFinite, StopOnSignal
 from mlperf_bert.training.loop import (
     OVER,
     REACHED,
@@ -22,6 +23,7 @@ from mlperf_bert.training.loop import (
     next_multiple,
     train,
 )
+from tests.training.configurations import run_config
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -34,6 +36,27 @@ def test_a_signal_is_noted_and_the_handlers_before_come_back(number):
         assert request.signal_name == number.name
         signal.raise_signal(signal.SIGTERM)  # noted only: the step goes on to its end
     assert signal.getsignal(number) == before
+
+
+def test_a_run_says_at_its_end_how_full_its_rows_were():
+    """Steps of two and of one call: 3 + 5 + 2 rows of 16 tokens."""
+    said = []
+    log = Log(
+        config=run_config(pack_sequences=True, max_seq_length=16, log_every_steps=100),
+        timed=None,
+        metrics=None,
+        progress=SimpleNamespace(advance=lambda number, words: None),
+        rates=None,
+        limit=None,
+        say=said.append,
+    )
+    counts = np.zeros([3, len(FIGURES)], np.float32)
+    counts[:, FIGURES.index("num_rows")] = 3, 5, 2
+    counts[:, FIGURES.index("num_real_tokens")] = 40, 50, 30
+    log.at(Trained(before=0, step=2, figures=counts[:2], seconds=1.0))
+    log.at(Trained(before=2, step=3, figures=counts[2:], seconds=1.0))
+    log.end(3, OVER)
+    assert said == ["packing: 75.0% of the tokens of 10 rows were real"]
 
 
 @pytest.mark.parametrize("others, ending", [(0.0, None), (1.0, STOPPED)])

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fixtures import lacking
 from tests.helpers import programs, waiting
-from tracing import limits, sweep, tables
+from tracing import limits, sweep, sweep_figures, tables
 from tracing.sweep import Point
 from tracing.tests import whole, whole_sweep
 from tracing.tests.conftest import environment, require
@@ -217,6 +217,34 @@ def test_the_data_are_those_that_the_command_reads(tmp_path, monkeypatch):
     assert sweep.data_files(None, [f"./{sweep.LAUNCHER}"]) == of_b
     assert sweep.data_files(f"{b}, {a}", [f"--input_file={b}"]) == [*of_a, *of_b]
     assert sweep.data_files(None, ["train"]) == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[], [{"kind": "eval", "step": 1}], [{"kind": "train", "step": 1, "loss": 2.0}],
+     [{"kind": "train", "step": 0} | dict.fromkeys(sweep_figures._LEDGER, 0.0)]],
+)  # fmt: skip
+def test_utilization_is_unknown_without_the_ledger_of_a_run(tmp_path, lines):
+    """As another training writes its metrics, or one that was killed before its first step."""
+    summary = {
+        "access": {
+            "page_cache": dict.fromkeys(("call_bytes", "storage_bytes", "storage_from"))
+            | {"hit_ratio": None},
+            "passes": None,
+            "samples": {"num_trained": 1000},
+        },
+        "phases": [{"name": "block", "seconds": 10.0, "saving_seconds": None}],
+        "seconds": 12.0,
+        "usage": {"peak_resident_bytes": 1},
+    }
+    for name, text in (
+        ("trace/summary.json", json.dumps(summary)),
+        ("run/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines)),
+    ):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    row = sweep_figures.row(tmp_path, status="done", memory_bytes=None, data_bytes=None)
+    assert (row["samples_per_second"], row["utilization"], row["step_seconds"]) == (100, None, None)
 
 
 # --- the real training --------------------------------------------------------------------------

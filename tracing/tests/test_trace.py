@@ -307,6 +307,18 @@ def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path):
         assert {path.stat().st_uid for path in [output, *output.rglob("*")]} == {65534}
 
 
+def test_who_called_sudo_need_not_be_known_by_name(tmp_path):
+    """As in a container that keeps the variables of its host."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    tmp_path.chmod(0o777)
+    unknown = environment(SUDO_USER="no-such-user", SUDO_UID="54321", SUDO_GID="54322")
+    found = trace(tmp_path / "x", "id", "-G", options=["--backend=proc"], env=unknown)
+    assert (found.done.returncode, found.done.stdout) == (0, "54322\n"), found.done.stderr
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "x").rglob("*")}
+    assert owners == {(54321, 54322)}
+
+
 def test_a_folder_that_is_no_trace_keeps_its_owner(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
