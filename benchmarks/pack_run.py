@@ -67,7 +67,9 @@ for name, digest in {pieces}.items():
         sys.exit(f"unpack.py: {{here / name}} is missing, or not what was packed; copy it again")
     whole += piece
 with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
-    tar.extractall(here, filter="data")
+    # Absent in Python 3.11 until 3.11.4.
+    tar.extraction_filter = getattr(tarfile, "data_filter", None)
+    tar.extractall(here)
 print(f"in the repository: PYTHONPATH={{here}}/site python3 -m benchmarks.on_a_card")
 """
 

@@ -1,9 +1,8 @@
 """Writes docs/flags.md, the page of all flags, from the options of the scripts.
 
-python -m mlperf_bert.flags_page
+    python -m mlperf_bert.flags_page
 """
 
-import argparse
 import dataclasses
 import functools
 import runpy
@@ -82,6 +81,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser("python -m mlperf_bert.flags_page", description=__doc__).parse_args()
     tensorflow()  # before the scripts import it
     PAGE.write_text(page(), encoding="utf-8")

@@ -36,10 +36,13 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
 _LINE = re.compile(r"(\d+) +(\d+)\.(\d{9}) (.*)", re.DOTALL)
 # strace escapes quotes within quotes, and < and > in what a descriptor means; not the other way
 # round. What a socket is connected to has an arrow: TCP:[ADDRESS->ADDRESS].
-_QUOTED = r'"(?:[^"\\]|\\.)*+"'
-_MEANING = r"<(?:->|[^<>])*+>"
+_QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_MEANING = r"<(?:->|[^<>-]|-(?!>))*>"
+_ARGUMENTS = rf"(?:[^\"<)]|{_QUOTED}|{_MEANING}|<|\)(?! += ))*"
 _DONE = re.compile(
-    rf"(?P<name>\w+)\((?P<arguments>(?:[^\"<)]|{_QUOTED}|{_MEANING}|<|\)(?! += ))*+)\) += "
+    # What is looked ahead for is not tried in another way: a possessive quantifier, of which
+    # Python 3.11 had another meaning until 3.11.5.
+    rf"(?P<name>\w+)\((?=(?P<arguments>{_ARGUMENTS}))(?P=arguments)\) += "
     r"(?P<result>-?\d+|0x[0-9a-f]+|\?)(?:<(?P<path>[^>]*)>)?"
     r"(?:\(deleted\))?(?: (?P<error>E\w+) \(.*\))?.*? <(?P<seconds>\d+)\.(?P<fraction>\d{9})>",
     re.DOTALL,

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python without tests; of cloud those of shell. A change that needs more takes them from
 # the same product; the next redesign lowers them.
 CEILINGS = {
-    "benchmarks": 3_032,
+    "benchmarks": 3_034,
     "cleanup_scripts": 420,
     "cloud": 320,
     "demo": 1_350,
@@ -33,7 +33,7 @@ CEILINGS = {
     "mlperf_bert/training": 5_043,
     "mlperf_results": 3_338,
     "root": 650,
-    "tracing": 6_837,
+    "tracing": 6_839,
 }
 
 
