@@ -1,6 +1,8 @@
-"""Writes docs/flags.md, the page of all flags, from the options of the scripts.
+"""The page of all flags, docs/flags.md, made from the options of the scripts.
 
     python -m mlperf_bert.flags_page
+
+writes it again.
 """
 
 import dataclasses
