@@ -4,6 +4,7 @@ python -m tests.helpers.count
 """
 
 import collections
+import functools
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,7 @@ CEILINGS = {
 }
 
 
+@functools.cache
 def lines() -> dict[str, int]:
     """Room -> its lines, of all files that git knows or will know."""
     listed = subprocess.run(
