@@ -267,10 +267,10 @@ class Parser(CallParser):
             [row["offset_bytes"]] = _last_numbers(arguments, 1)
             yield self._named(row, descriptors[0].path)
         elif descriptors:
-            row["fd"], offset = descriptors[0].fd, None
+            row["fd"], offset, appends = descriptors[0].fd, None, False
             if row["kind"] in ("read", "write"):
                 row["requested_bytes"], offset = _count_and_offset(name, arguments)
-            appends = "RWF_APPEND" in _flags_in(arguments)
+                appends = "RWF_APPEND" in _flags_in(arguments)
             file = self._file(row["pid"], descriptors[0])
             self._complete(row, file, result, offset, appends=appends)
             yield self._named(row, descriptors[0].path)
