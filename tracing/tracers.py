@@ -58,7 +58,7 @@ class Session(threading.Thread):
         return Path(f"/proc/{os.getpid()}/fd/{self.writing_end}")
 
     def run(self) -> None:
-        """Ends when nobody writes any more."""
+        """Ends when nobody writes."""
         chunks = iter(lambda: os.read(self._reading_end, _CHUNK_BYTES), b"")
         try:
             with self._file.open("wb", buffering=0) as file:

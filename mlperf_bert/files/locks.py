@@ -201,7 +201,7 @@ class BucketLock:
         return generation
 
     def _written(self, generation: int) -> int:
-        """The generation after writing it over one; 0 if that one is not there any more."""
+        """The generation after writing it over one; 0 if that one is gone."""
         blob = self._blob()
         try:
             with paths.failures_named(self._path):

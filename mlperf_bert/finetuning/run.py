@@ -141,7 +141,7 @@ class TaskRun:
 
         Raises:
           ValueError: bad input, or the folder holds another run.
-          FloatingPointError: the loss or a logit is no longer finite.
+          FloatingPointError: the loss or a logit is not finite.
           Interrupted: a signal came; the checkpoint is saved.
         """
         self._output.claim()

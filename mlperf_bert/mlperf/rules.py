@@ -30,8 +30,8 @@ NUM_RUNS_PER_RESULT = 10
 """A result is the mean of ten runs without the fastest and the slowest."""
 
 RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
-"""Every ruleset from 1.0.0 on that accepts BERT: 5.1.0 still carries BERT's keys but no longer
-accepts the benchmark's name."""
+"""Every ruleset from 1.0.0 on that accepts BERT: 5.1.0 has BERT's keys but refuses
+the benchmark's name."""
 
 FIXED_HYPERPARAMETERS: Mapping[str, object] = MappingProxyType(
     {

@@ -100,7 +100,7 @@ class JaxTrainer:
             batch = self._filled(drawn)
             compiled = self._compiled_for(batch)
             given = _share(batch | {"seed": self._own_seeds()}, self.mesh)
-            # At once: the state before is donated, and no longer there.
+            # At once: the state before is donated, so it is gone.
             losses, self._state = compiled(self.on_devices(), given)
             results.append((losses, self._count(given["input_mask"])))
             self.step.assign_add(1)

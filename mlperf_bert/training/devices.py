@@ -52,7 +52,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
       ValueError: TensorFlow is asked to use a TPU, or kernels are asked for without jax on GPUs.
     """
     if config.device.use_tpu and config.runtime == "tensorflow":
-        raise ValueError("--use_tpu needs --runtime=jax: TensorFlow has no TPUs here any more")
+        raise ValueError("--use_tpu needs --runtime=jax: TensorFlow 2.21 has no TPUs")
     runtime = config.runtime
     if runtime == "auto":
         on_jax = config.device.use_tpu or (config.device.num_gpus and _jax_sees_gpus(config))

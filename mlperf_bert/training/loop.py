@@ -76,7 +76,7 @@ def train(
         figures, seconds = train_steps(stop - step)
         trained = Trained(before=step, step=stop, figures=figures, seconds=seconds)
         step = stop
-        # Lazy again: what stands behind the event that ends the run does not act any more.
+        # Lazy again: events after the one that ends the run do not act.
         ending = next(filter(None, (event.at(trained) for event in events)), None)
     # All of them, whichever ended the run: each may have a block, a file or a thread to close. The
     # last evaluation may still reach the target: events that stand later then see that ending.

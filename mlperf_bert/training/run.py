@@ -45,7 +45,7 @@ def train(
 
     Raises:
       ValueError: bad configuration, checkpoint or data, with a line for everything that is wrong.
-      FloatingPointError: the loss is no longer finite.
+      FloatingPointError: the loss is not finite.
       signals.Interrupted: a signal came; the checkpoint is saved.
     """
     # From now on the others wait for this process: without a report they would not end.
@@ -248,7 +248,7 @@ def list_of_events(
         outputs.profile,
         # No NaN is saved or evaluated.
         events.RequireFinite(),
-        # Before the evaluation: a run that can no longer save does not begin one.
+        # Before the evaluation: a run that cannot save does not begin one.
         events.RequireSaved(outputs.saves),
         # Before the evaluation, whose seconds belong to the line after it.
         events.Log(
