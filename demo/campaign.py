@@ -3,9 +3,9 @@ r"""A whole MLPerf campaign in miniature: ten runs, the submission, the official
     python -m demo.campaign --output_dir=build/campaign
 
 The task is demo/miniature.py's. No official reference points exist for it; those in
-demo/rcps_miniature.json are the samples that twenty runs of demo/reference_points.py needed. A run
-departs from the closed rules (a tiny model, short sequences), says so, and is logged as division
-open. An interrupted campaign goes on with the same command. docs/report.png is its report, drawn by
+demo/rcps_miniature.json are the samples that twenty runs of it needed. A run departs from the
+closed rules (a tiny model, short sequences), says so, and is logged as division open. An
+interrupted campaign goes on with the same command. docs/report.png is its report, drawn by
 
     chromium --headless --force-device-scale-factor=2 --window-size=830,806 \
         --screenshot=docs/report.png build/campaign/report.html

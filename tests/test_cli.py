@@ -284,11 +284,8 @@ REFUSED = [
     *(
         (f"demo.{name} --output_dir=gs://bucket/demo",
          "--output_dir: gs://bucket/demo: give a local path, and copy it")
-        for name in ("__main__", "campaign", "finetuning", "nightly")
+        for name in ("__main__", "campaign", "finetuning")
     ),
-    ("demo.nightly --output_dir={folder} --runs=1", "--runs: '1': give a number from 2 to 1000"),
-    ("demo.nightly --output_dir={folder} --runs=x", "--runs: 'x': give a number from 2 to 1000"),
-    ("demo.nightly --output_dir={folder} --fail_if_slower=5", "'5': give a percentage, such as 3%"),
     ("demo.picture --metrics_file={folder}/none --output_file={folder}/x",
      "demo.picture: {folder}/none: No such file or directory"),
     ("demo.model --seed=1 --input_file={folder}/none --output_dir={folder}/x",
