@@ -11,11 +11,10 @@ ACCELERATOR ?= $(firstword $(patsubst .venv/.installed-%,%,$(wildcard .venv/.ins
 ACCELERATORS := gpu gpu-cuda13 gpu-tensorflow tpu rocm
 $(if $(filter-out cpu $(ACCELERATORS),$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give one of cpu $(ACCELERATORS)))
 
-.PHONY: help setup demo demo-finetune quick test gate test-all test-soak test-container test-compilers lint format lock clean
+.PHONY: help setup demo quick test gate test-all test-soak test-container test-compilers lint format lock clean
 
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
-	@echo "make demo-finetune     after it: fine-tunes its model and random weights on small tasks, and compares them"
 	@echo "make quick             45 seconds: the tests that find most mistakes; run it often"
 	@echo "make test              4 minutes: every test of less than 4 seconds, and five whole runs"
 	@echo "make gate              15 minutes: the same, and each promise once as a whole; what CI runs"
@@ -56,9 +55,6 @@ setup: .venv/.installed $(addprefix .venv/.installed-,$(filter $(ACCELERATORS),$
 
 demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
-
-demo-finetune: setup
-	$(BIN)/python -m demo.finetuning
 
 # A file stays in one process. Three processes on two cores, because some of them wait.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder

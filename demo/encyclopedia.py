@@ -7,14 +7,13 @@ article alone: one that is set aside for evaluation cannot be known by heart fro
 """
 
 import argparse
-import itertools
 import random
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from demo.facts import Facts, World, make_facts, make_world
+from demo.facts import Facts, make_facts, make_world
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import words_with_home
 
@@ -44,21 +43,13 @@ def read_grammar() -> Mapping[str, tuple[Paragraph, ...]]:
 def articles(seed: int, num_articles: int) -> Iterator[tuple[str, str]]:
     """Yield title and text; paragraphs of the text are separated by blank lines."""
     rng = random.Random(f"encyclopedia {seed}")
-    for _, facts, paragraphs in itertools.islice(_articles(make_world(rng), rng), num_articles):
-        yield facts["name"], "\n\n".join(paragraphs)
-
-
-def articles_with_facts(seed: int, rng: random.Random) -> Iterator[tuple[str, Facts, list[str]]]:
-    """Return kind, facts and paragraphs of other articles about the world of `seed`."""
-    return _articles(make_world(random.Random(f"encyclopedia {seed}")), rng)
-
-
-def _articles(world: World, rng: random.Random) -> Iterator[tuple[str, Facts, list[str]]]:
+    world = make_world(rng)
     grammar = read_grammar()
-    while True:
+    for _ in range(num_articles):
         kind = rng.choice(tuple(grammar))
         facts = make_facts(kind, world, rng)
-        yield kind, facts, [_write_paragraph(paragraph, facts, rng) for paragraph in grammar[kind]]
+        paragraphs = [_write_paragraph(paragraph, facts, rng) for paragraph in grammar[kind]]
+        yield facts["name"], "\n\n".join(paragraphs)
 
 
 def write(output_dir: Path, *, seed: int, num_articles: int) -> list[Path]:

@@ -284,7 +284,7 @@ REFUSED = [
     *(
         (f"demo.{name} --output_dir=gs://bucket/demo",
          "--output_dir: gs://bucket/demo: give a local path, and copy it")
-        for name in ("__main__", "campaign", "finetuning")
+        for name in ("__main__", "campaign")
     ),
     ("demo.picture --metrics_file={folder}/none --output_file={folder}/x",
      "demo.picture: {folder}/none: No such file or directory"),
@@ -292,8 +292,6 @@ REFUSED = [
      "demo.model: no text to learn a vocabulary from: --input_file matches nothing"),
     ("demo.encyclopedia --seed=1 --num_articles=3 --output_dir={folder}/x",
      "demo.encyclopedia: num_articles=3: at least 8, one for each file"),
-    ("demo.finetuning --demo_dir={folder}/none",
-     "demo.finetuning: {folder}/none: no finished demo; run `make demo` first"),
 ]  # fmt: skip
 
 

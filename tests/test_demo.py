@@ -274,6 +274,8 @@ def test_what_the_demo_has_not_made_stays_and_so_does_all_if_it_cannot_run(
         (tmp_path / each).touch()
     with pytest.raises(ValueError, match=message):
         the_demo.run_demo(tmp_path, seed=seed)
+    with pytest.raises(ValueError, match="is not a folder: name an empty --output_dir"):
+        the_demo.run_demo(tmp_path / name, seed=1)
     assert {path.name for path in tmp_path.iterdir()} == {name, "report.png"}
 
 
