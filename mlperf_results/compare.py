@@ -11,8 +11,8 @@ whose runs alternate holds both: give it alone.
 
 Each figure is a ratio B/A of geometric means of the runs, with a 95% interval (intervals.py).
 Percentages are of A's figure: "4.1% faster" is 4.1% fewer minutes, or 4.1% more samples/s. Each
-interval is for itself: of four figures of equal systems, up to one comparison in five has one that
-looks different. The exit code rests on one figure alone, --figure.
+interval is for itself: of three figures of equal systems, up to one comparison in seven has one
+that looks different. The exit code rests on one figure alone, --figure.
 
 Exit codes: 0 compared; with --fail_if_slower: not slower by so much, the interval excludes it.
 1 bad input. 3 slower by so much or more, and the interval excludes that nothing changed.
@@ -36,7 +36,6 @@ from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.run_logs import require_free
 from mlperf_results import intervals
 from mlperf_results.sides import (
-    ENERGY,
     MACHINE,
     SAMPLES_PER_SECOND,
     SAMPLES_TO_CONVERGE,
@@ -84,7 +83,6 @@ FIGURES = {
         (SAMPLES_TO_CONVERGE, "samples to converge", "samples",
          "needs {} fewer samples", "needs {} more samples"),
         (SAMPLES_PER_SECOND, "samples/s", "samples/s", "is {} slower", "is {} faster"),
-        (ENERGY, "energy", "kWh", "takes {} less energy", "takes {} more energy"),
     )
 }  # fmt: skip
 
@@ -236,8 +234,6 @@ def _require_comparable(a: Side, b: Side) -> None:
 
 
 def _why_not(figure: str, a: Side, b: Side) -> str:
-    if figure == ENERGY and (a.measured != b.measured or len(a.measured) > 1):
-        return "not the same parts of the system were measured in all runs"
     # An open run may have another target or model; its rate is still its rate.
     if figure != SAMPLES_PER_SECOND and "division" in _other_task(a, b):
         return f"the divisions differ ({a.task['division']} and {b.task['division']})"

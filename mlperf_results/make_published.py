@@ -42,14 +42,12 @@ from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.official import check_rcp
 from mlperf_bert.submission.plan import result_files
-from mlperf_bert.submission.power import measured_watts
 from mlperf_bert.submission.run_logs import require_free
 from mlperf_bert.submission.system import read_description
 from mlperf_bert.submission.verdict import System, olympic_mean
 from mlperf_results.published import (
     COPIES,
     PANDAS_ATTRS,
-    POWER_UNKNOWN,
     ROUNDS,
     TABLE,
     Entry,
@@ -73,7 +71,7 @@ def entry_of(
     """Return the row on a system.
 
     Args:
-      system: with the runs whose logs can be read; beside them those of power may be too.
+      system: with the runs whose logs can be read.
       round, org: name the row, with the system's name.
       num_failed_logs, num_missing_logs: of runs without an end; of logs that are not there.
       scaling: multiplies the score; None: as the RCP checker says, if it was asked.
@@ -84,9 +82,6 @@ def entry_of(
     scaling = rcp.scaling if rcp and scaling is None and rcp.scaling != 1.0 else scaling
     converged = [run for run in runs if run.succeeded]
     num_failed = len(runs) + num_failed_logs - len(converged)
-    num_nodes = _whole(description.get("number_of_nodes"))
-    folder = runs[0].path.parent if runs else None
-    watts, why = measured_watts(folder, runs, num_nodes=num_nodes) if folder else (None, None)
     minutes = [run.minutes for run in converged]
     # Nobody knows whether a log that is missing was the slowest.
     mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
@@ -97,7 +92,7 @@ def entry_of(
         system=system.name,
         division=_division(description, runs),
         status=_status(description),
-        nodes=num_nodes,
+        nodes=_whole(description.get("number_of_nodes")),
         accelerators=accelerators,
         accelerator_model_name=_text(description, "accelerator_model_name"),
         host_processor_model_name=_text(description, "host_processor_model_name"),
@@ -111,19 +106,16 @@ def entry_of(
         minutes_olympic_mean=_rounded(mean, 4),
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
-        watts=watts,
         rcp=str(rcp) if rcp else None,
         rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,
-        notes="; ".join([*notes, *_notes(system, why)]) or None,
+        notes="; ".join([*notes, *_notes(system)]) or None,
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
     )
 
 
-def _notes(system: System, why_no_power: str | None) -> Iterator[str]:
+def _notes(system: System) -> Iterator[str]:
     """What a reader of the row has to know of the logs."""
-    if why_no_power:
-        yield f"{POWER_UNKNOWN}{why_no_power}"
     if system.copies:
         yield f"{COPIES}{in_words(system.copies)}"
     if why := why_samples_are_unknown(system.runs):
@@ -215,7 +207,7 @@ is the review's (scaling.json). samples_mean: to converge, over all converged ru
 the last evaluation, or by train_samples where epoch_num counts no samples (samples_source).
 samples_per_second_median: samples to converge over run_start to run_stop, evaluation and all.
 accelerators: nodes times accelerators per node as described; 0 for processors; a TPU v4 is a chip.
-watts: measured, mean of all nodes and switches during the runs (power.py). rcp: what the
+watts: measured, mean of all nodes and switches during the runs. rcp: what the
 RCP checker of mlperf-logging 4.1.68 says today under the round's ruleset, of closed results;
 rcp_unaided: what it says unless it is told to count by train_samples. same_logs_as: an earlier
 entry with the same timed runs; leave one of them out of statistics. Names are as the submitters

@@ -14,7 +14,6 @@ from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.logs import SAMPLES_UNKNOWN
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
 from mlperf_bert.submission.official import UNAIDED
-from mlperf_results import published
 from mlperf_results.published import COPIES, UNKNOWN, Entry, comparable, with_twins
 from pages import Card
 
@@ -82,8 +81,6 @@ class Standing:
             Card("Samples to converge", _number(own.samples_mean, ",.0f"), self._convergence()),
             Card("Samples/s per accelerator",
              _number(own.samples_per_second_per_accelerator, ",.4g"), self._rate()),
-            Card("Samples/s per watt",
-             _number(own.samples_per_joule, ".3g"), _watts(own)),
         ]  # fmt: skip
 
     def _convergence(self) -> str:
@@ -127,13 +124,6 @@ def recognised(own: Entry, entries: Sequence[Entry]) -> Entry:
 
 def _place(place: tuple[int, int] | None, among: str) -> str:
     return f"place {place[0]} of {place[1]} {among}" if place else "not ranked"
-
-
-def _watts(entry: Entry) -> str:
-    if entry.watts:
-        return f"{entry.watts:,.0f} W measured, the whole system"
-    why = entry.noted(published.POWER_UNKNOWN)
-    return f"the power is unknown: {why}" if why else "no power was measured"
 
 
 def _number(value: float | None, spec: str, unit: str = "") -> str:

@@ -56,8 +56,7 @@ CPU, UNKNOWN = "CPU", "unknown"
 _FRAMEWORKS = tuple(
     "PyTorch TensorFlow MXNet JAX PopART MindSpore PaddlePaddle Lingvo tinygrad CUDA".split()
 )
-POWER_UNKNOWN = "power unknown: "  # in front of a reason in the notes
-COPIES = "copies left out: "
+COPIES = "copies left out: "  # in front of names in the notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +147,7 @@ class Entry:
         return list(zip(self.evaluation_samples[number], self.evaluation_accuracy[number]))
 
     def noted(self, beginning: str) -> str | None:
-        """What the notes say behind POWER_UNKNOWN, COPIES or SAMPLES_UNKNOWN; None if nothing."""
+        """What the notes say behind COPIES or SAMPLES_UNKNOWN; None if nothing."""
         reason = (self.notes or "").partition(beginning)[2]
         return reason.partition("; ")[0] or None
 
@@ -162,13 +161,6 @@ class Entry:
         """Known names in `framework`, which may list those of other benchmarks too."""
         typed = (self.framework or "").lower()
         return tuple(name for name in _FRAMEWORKS if name.lower() in typed)
-
-    @property
-    def samples_per_joule(self) -> float | None:
-        """Samples/s per watt, measured."""
-        if not self.watts or not self.samples_per_second_median:
-            return None
-        return self.samples_per_second_median / self.watts
 
     @property
     def departures(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.energy import SYSTEM, Energy
 from mlperf_bert.mlperf.logs import (
     RECORD_NAME,
     RunResult,
@@ -23,7 +22,6 @@ from mlperf_bert.mlperf.logs import (
     why_samples_are_unknown,
     without_plans,
 )
-from mlperf_bert.submission.power import measured_watts
 from mlperf_bert.submission.run_logs import (
     ALTERNATING_RECORD,
     CAMPAIGN_RECORD,
@@ -37,8 +35,8 @@ from mlperf_results import published
 from mlperf_results.published import Entry
 
 TIME_TO_TRAIN, SAMPLES_TO_CONVERGE = "time_to_train", "samples_to_converge"
-SAMPLES_PER_SECOND, ENERGY = "samples_per_second", "energy"
-FIGURES = TIME_TO_TRAIN, SAMPLES_TO_CONVERGE, SAMPLES_PER_SECOND, ENERGY
+SAMPLES_PER_SECOND = "samples_per_second"
+FIGURES = TIME_TO_TRAIN, SAMPLES_TO_CONVERGE, SAMPLES_PER_SECOND
 MACHINE = ("host", "processor", "accelerator", "accelerators", "driver", "nodes", "memory")
 """What of `Side.made_on` is hardware: with another one A and B differ in more than is compared."""
 _DESCRIBED = {
@@ -64,7 +62,7 @@ class Side:
     name: str
     runs: Mapping[str, Mapping[str, float]]
     """Name of each run that counts -> its figures, as far as its log says them: time to train in
-    minutes, samples to converge, samples/s, energy in kWh, seconds of each of `ledger.KINDS`."""
+    minutes, samples to converge, samples/s, seconds of each of `ledger.KINDS`."""
     left_out: tuple[str, ...] = ()
     """A line about each run that does not count."""
     task: Mapping[str, object] = field(default_factory=dict)
@@ -73,8 +71,6 @@ class Side:
     """Host, hardware, versions and flags -> every value among the runs."""
     unknown: str = ""
     """What logs of runs that count do not say, and why."""
-    measured: tuple[str, ...] = ()
-    """Parts of the system whose energy is in the figures, of each kind of run."""
     alternates_in: str | None = None
     """The folder of the campaign in which the runs alternated with those of another side."""
 
@@ -131,29 +127,22 @@ def _side(name: str, place: paths.Location) -> Side:
     counted = [run for number, run in enumerate(counted) if number not in copies]
     # Only all runs together show that a number of samples is a plan.
     results = without_plans([result for _, result in counted])
-    files = [each for each, _ in counted]
-    energies = [_energy(result, each.results_dir) for each, result in zip(files, results)]
     above = paths.resolve(place).parent
     # Pairs are those of one folder: runs of two campaigns never met the same moods of a machine.
     alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
     return Side(
         name=name,
-        runs={
-            each.name: _figures(result, energy)
-            for each, result, energy in zip(files, results, energies)
-        },
+        runs={each.name: _figures(result) for (each, _), result in zip(counted, results)},
         left_out=(*left_out, *copies.values()),
         unknown=why_samples_are_unknown(results),
         task=common_task(name, [task_of(result) for result in results]),
         made_on=_made_on(counted),
-        measured=tuple(sorted({" and ".join(sorted(each.parts)) for each in energies if each})),
         alternates_in=str(above) if alternates else None,
     )
 
 
-def _figures(run: RunResult, energy: Energy | None) -> dict[str, float]:
-    kilowatt_hours = energy.joules / 3.6e6 if energy and energy.joules else None
-    known = _known(run.minutes, run.samples_to_converge, run.samples_per_second, kilowatt_hours)
+def _figures(run: RunResult) -> dict[str, float]:
+    known = _known(run.minutes, run.samples_to_converge, run.samples_per_second)
     return known | (run.seconds or {})
 
 
@@ -184,16 +173,6 @@ def _of_run(files: RunFiles) -> RunResult:
     if not result.minutes > 0:
         raise ValueError("its log has no times, run_start and run_stop are the same")
     return result
-
-
-def _energy(result: RunResult, folder_of_power: paths.Location | None) -> Energy | None:
-    """Return that of the whole run: a vendor's logs lie beside the run's, ours is in the log."""
-    if folder_of_power:
-        watts, _ = measured_watts(folder_of_power, [result], num_nodes=None)
-        return Energy(parts={SYSTEM: watts * result.minutes * 60}) if watts else None
-    energy = result.energy
-    # Of a run that was killed only a part is known.
-    return energy if energy and energy.joules and not energy.at_least else None
 
 
 def _made_on(counted: Sequence[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, ...]]:
@@ -302,7 +281,6 @@ def _parsed(content: dict) -> Side:
         task=dict(content["task"]),
         made_on={key: tuple(map(str, values)) for key, values in content["made_on"].items()},
         unknown=str(content["unknown"]),
-        measured=tuple(map(str, content["measured"])),
     )
 
 

@@ -1,7 +1,6 @@
 """The table of published results: made again from logs, and against what others read from them."""
 
 import dataclasses
-import itertools
 import json
 import shutil
 
@@ -11,10 +10,9 @@ import pytest
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.submission import official
 from mlperf_bert.submission.verdict import System
-from mlperf_results import make_published, nearest, published
+from mlperf_results import make_published, published
 from mlperf_results.published import Entry, family_of, with_twins
 from tests.mlperf.example_log import write_lines, write_log
-from tests.submission.timed_log import write_power_log
 
 # Other readings of odd logs. Graphcore's and others' differ by rounding alone.
 UNLIKE_THE_FACTS = {
@@ -198,26 +196,6 @@ def test_closed_results_of_ten_runs_are_judged_and_the_reviews_scaling_counts(cl
     for scaling, expected in ((None, 1.5), (2.0, 2.0)):
         found = make_published.entry_of(System(name="box", runs=runs, rcp=rcp), scaling=scaling)
         assert found.rcp_scaling_factor == expected
-
-
-def test_power_is_measured_or_the_reason_is_told(clone):
-    """Of two nodes, 300 and 100 W, in runs of 10, 11 and 12 minutes."""
-    power = clone / "here/results/counts-epochs/bert/power"
-    for number, node in itertools.product(range(3), range(2)):
-        lines = [(0, "power_reading", 0), (720_000, "power_reading", 300 - 200 * node)]
-        write_power_log(power / f"result_{number}" / f"node_{node}.txt", *lines)
-    [epochs, _] = make_published.read_round(clone, "3.0")
-    assert epochs.watts == pytest.approx(400)
-    assert epochs.samples_per_joule == pytest.approx(4545.46 / 400)
-    assert epochs.noted(published.POWER_UNKNOWN) is None
-    [*_, card] = nearest.standing_of(epochs, []).figures()
-    assert (card.value, card.note) == ("11.4", "400 W measured, the whole system")
-    (power / "result_1" / "node_1.txt").unlink()
-    [epochs, _] = make_published.read_round(clone, "3.0")
-    reason = "power/result_1/node_1.txt is missing"
-    assert epochs.watts is None and epochs.noted(published.POWER_UNKNOWN) == reason
-    [*_, card] = nearest.standing_of(epochs, []).figures()
-    assert card.note == f"the power is unknown: {reason}"
 
 
 def test_runs_that_were_handed_in_twice_are_marked(clone):

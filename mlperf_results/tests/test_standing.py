@@ -196,7 +196,6 @@ def test_the_latest_of_those_that_are_as_like_comes_first_and_what_is_unlike_is_
         "batch 448: mean 2,414,421 samples, at least 2,274,732)",
         "  Samples/s per accelerator: 28.08 (place 1 of 4 published results; median of "
         "RX 7900 XTX: 28.08)",
-        "  Samples/s per watt: unknown (no power was measured)",
         f"  published as {first.name}",
     ]
     unknown = nearest.standing_of(replace(own, accelerators=None), others)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mlperf_bert.mlperf import energy, ledger
+from mlperf_bert.mlperf import ledger
 from tests.mlperf.example_log import write_lines
 
 
@@ -18,8 +18,6 @@ def write_log(
     status: str = "success",
     accuracy: float = 0.72,
     seconds: dict[str, float] | None = None,
-    joules: float | None = None,
-    parts: str = "system",
     seed: int | None = None,
 ) -> Path:
     """Write the log of one run; `seconds` are those of the ledger, by kind."""
@@ -39,9 +37,6 @@ def write_log(
     if seconds:
         of_run = dict.fromkeys(ledger.KINDS, 0.0) | seconds
         lines.append((stop_ms, ledger.LOG_KEY, ledger.as_fields(of_run), {"of": "run"}))
-    if joules:
-        value, about = energy.Energy(parts={parts: joules}).as_event()
-        lines.append((stop_ms, energy.LOG_KEY, value, {"of": "run", **about}))
     return write_lines(path, *lines)
 
 
@@ -50,8 +45,3 @@ def write_results(folder: Path, all_minutes, **others) -> Path:
     for number, minutes in enumerate(all_minutes):
         write_log(folder / f"result_{number}.txt", minutes, seed=number, **others)
     return folder
-
-
-def write_power_log(path: Path, *lines: tuple[float, str, object]) -> None:
-    """Write a log of power with lines (ms, key, value)."""
-    write_lines(path, *((*line, {}) for line in lines))
