@@ -25,7 +25,6 @@ from mlperf_bert import command_line
 from mlperf_bert.training import run, workers
 from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags, with_runtime
-from mlperf_bert.training.observers import Observer, observer_of
 from mlperf_bert.training.reporting import StartUp
 
 gc.freeze()  # Else the first collection would look for garbage in all that was imported.
@@ -48,22 +47,16 @@ def _check() -> None:
     from mlperf_bert.training.inspection import inspect_closely  # a run does not load it
 
     setup = inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
-    setup.findings.attempt(_observers, setup.config)
     print(*setup.findings, sep="\n")
     print(f"errors: {len(setup.findings.errors)}; no training was started")
     if setup.findings.errors:
         sys.exit(1)
 
 
-def _observers(config: RunConfig) -> list[Observer]:
-    return [observer_of(text, config) for text in FLAGS.observer]
-
-
 def _train() -> None:
-    config = _config()
-    observers, start_up = _observers(config), StartUp()
+    config, start_up = _config(), StartUp()
     team = workers.agree(config)
-    if outcome := run.train(config, team, start_up, observers):  # only the chief has one
+    if outcome := run.train(config, team, start_up):  # only the chief has one
         print(outcome.in_words(config.target_accuracy))
         print(outcome.line(seed=team.seed, start_time=start_up.start_time), flush=True)
 
@@ -71,8 +64,7 @@ def _train() -> None:
 def _evaluate() -> None:
     from mlperf_bert.training import offline  # a run does not load it
 
-    config = _config()
-    print(offline.evaluate(config, _observers(config)))
+    print(offline.evaluate(_config()))
 
 
 def _use_compilation_cache() -> None:

@@ -4,7 +4,7 @@
     python -m benchmarks.lost_processes
 
 Starts a training of two processes on loopback. One of them is killed, is stopped (SIGSTOP), is not
-started, is started with other flags, or fails. Prints when and how the other one ended, in seconds
+started, or is started with other flags. Prints when and how the other one ended, in seconds
 since the loss (or since the start of both, if none is lost). The loss is noticed by TensorFlow or
 jax. The whole table takes half an hour on an idle machine, nearly all of it waiting.
 
@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks import random_task
 from benchmarks.accelerator import MODELS
@@ -29,41 +28,19 @@ from benchmarks.processes import ROOT, environment_of, free_addresses
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.options import words_with_home
-from mlperf_bert.training.observers import Observer
-
-if TYPE_CHECKING:
-    from mlperf_bert.training.config import RunConfig
-    from mlperf_bert.training.loop import Trained
 
 WATCHES = ("tensorflow", "jax")
 SECONDS_TO_START = 200.0
 SHAPE = ExampleShape(max_seq_length=32, max_predictions_per_seq=5)
-FAILS_AT_STEP = 100
 # case -> flags of the lost process that differ
 CASES = {
     "killed": [],
     "silent": [],
     "missing": [],
     "other learning rate": ["--learning_rate=2e-3"],
-    "fails": [],
 }
 REASON = re.compile(r"aborted by|heartbeat|seems down|is down|unavailable|worker \d|mismatch", re.I)
 SIGNALS = {"killed": signal.SIGKILL, "silent": signal.SIGSTOP}
-
-
-class Failing(Observer):
-    """Fails, as if the disk of its process were full."""
-
-    def at(self, trained: "Trained") -> None:
-        """Acts on one process alone."""
-        if trained.step >= FAILS_AT_STEP:
-            raise OSError("disk is full")
-
-
-def failing(config: "RunConfig", words: list[str]) -> Observer:
-    """For --observer: the process with this number fails."""
-    assert config.cluster
-    return Failing() if config.cluster.index == int(words[0]) else Observer()
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> float:
@@ -80,8 +57,6 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
     flags = random_task.write(folder, BERT_LARGE | MODELS["tiny"], SHAPE, lengths)
     flags += ["--do_train", "--train_batch_size=4", "--num_train_steps=100000", "--optimizer=lamb"]
     flags += [f"--runtime={watch}", f"--output_dir={folder / 'output'}"]
-    if case == "fails":
-        flags.append(f"--observer=benchmarks.lost_processes:failing {lost}")
     addresses, logs = free_addresses(2), [folder / "0.log", folder / "1.log"]
     started = {}
     for index in [1 - lost] if case == "missing" else [0, 1]:
@@ -103,8 +78,6 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
             time.sleep(3)
             said_before = len(log.read_text())
             started[lost].send_signal(SIGNALS[case])
-        elif case == "fails":
-            wait_until(lambda: started[lost].poll() is not None, SECONDS_TO_START)
         told = wait_until(
             lambda: left.poll() is not None or REASON.search(log.read_text(), said_before), patience
         )

@@ -147,7 +147,7 @@ def stages(data: Path, folder: Path, size: Size, flags: list[str]) -> Iterator[S
         yield f"{name}, alone", 100, alone
         if not packs:
             yield f"{name}, resumed", 100, whole
-            words = shlex.split(training_step(data / "demo", 1, reference=None)[1])
+            words = shlex.split(training_step(data / "demo", 1)[1])
             output = folder / "demo"
             demo = [sys.executable, *words[1:], *flags, *size.demo_flags, f"--output_dir={output}"]
             yield "demo", 120, functools.partial(train, demo, output)

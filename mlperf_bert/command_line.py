@@ -30,7 +30,6 @@ _DEFINE: dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
-    list: flags.DEFINE_multi_string,
 }
 flags.disclaim_key_flags()  # `define` defines them for the script that calls it
 

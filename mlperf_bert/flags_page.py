@@ -71,7 +71,7 @@ def _values(about: Option) -> str:
     shown = f"`{str(default).lower() if about.takes is bool else default}`"
     if about.required:
         shown = "required"
-    elif default in (None, "", []):
+    elif default in (None, ""):
         shown = ""
     others = ", ".join(f"`{choice}`" for choice in about.choices if choice != default)
     return "; ".join(filter(None, [shown, others, about.range]))

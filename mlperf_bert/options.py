@@ -38,8 +38,7 @@ class Option:
     help: str
     _: dataclasses.KW_ONLY
     kind: type | None = None
-    """bool, int, float, str or, if it may be given again, list; None: that of the default, a text
-    if that is None too."""
+    """bool, int, float or str; None: that of the default, a text if that is None too."""
     choices: tuple[str, ...] = ()
     required: bool = False
     path: bool = False

@@ -1,1 +1,1 @@
-"""What runs mean: compare, expect, watch, standing; usable on anybody's MLPerf BERT logs."""
+"""What runs mean: compare, expect, standing; usable on anybody's MLPerf BERT logs."""

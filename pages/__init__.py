@@ -6,12 +6,10 @@ Reports on submissions and on traces share a base, a style sheet and the look of
 import functools
 import html
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _FOLDER = Path(__file__).parent / "templates"
 
@@ -46,10 +44,7 @@ def _escaped(value: object) -> Markup:
 
 
 @functools.cache
-def _templates() -> "Environment":
-    # At the first page: a training imports this module too, by the watch, and makes no page.
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+def _templates() -> Environment:
     return Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,

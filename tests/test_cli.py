@@ -232,26 +232,6 @@ def test_a_run_without_evaluation_says_so(inputs):
     )
 
 
-@pytest.mark.parametrize(
-    ("observer", "reason"),
-    [
-        ("json:watch", "module 'json' has no attribute 'watch'; give MODULE:FUNCTION of a package"),
-        ("watch", "No module named 'watch'; give MODULE:FUNCTION"),
-        (
-            "mlperf_results.watch:observer --reference=/none",
-            "/none: there is no such file or folder; give",
-        ),
-        ("mlperf_results.watch:observer --nope", "--nope: give --reference=RUNS"),
-        ("mlperf_results.watch:observer --reference", "argument --reference: expected one"),
-    ],
-)
-def test_the_check_names_an_observer_that_is_none(inputs, observer, reason):
-    done = run([*training_flags(inputs), f"--observer={observer}", "--check"])
-    assert done.returncode == 1
-    [line] = [line for line in done.stdout.splitlines() if "--observer" in line]
-    assert line.startswith(f"error: --observer={observer}: ") and reason in line
-
-
 COMPILE, MEASURE = "mlperf_bert.portable.compile_step", "benchmarks.training_throughput"
 A_FILE = "argument --output: {}: name a .json"
 REFUSED = [

@@ -1,7 +1,6 @@
 """Every command, link, flag and path in the documents is true of this checkout."""
 
 import collections
-import importlib
 import json
 import re
 import shlex
@@ -119,22 +118,21 @@ def test_a_command_names_what_is_there(name, words):
         assert option_names(arguments) <= declared, f"{name}: {words}"
 
 
-def test_every_module_that_is_named_as_a_command_or_an_observer_exists():
+def test_every_module_that_is_named_as_a_command_exists():
     """In documents, docstrings and messages alike."""
     listed = ["git", "ls-files", ":!CHANGELOG.md", "*.md", "*.py", "*.sh", "Makefile", ".ci/run"]
     output = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     modules = rf"((?:{OWN_FOLDERS.replace(' ', '|')})[.\w]*)"
-    spoken = re.compile(rf"python -m {modules}|--observer='?{modules}:(\w+)")
+    spoken = re.compile(rf"python -m {modules}")
     found = collections.defaultdict(set)
     for name in output.stdout.split():
-        for command, observer, function in spoken.findall((REPOSITORY / name).read_text("utf-8")):
-            found[command or observer, function].add(name)
+        for command in spoken.findall((REPOSITORY / name).read_text("utf-8")):
+            found[command].add(name)
     assert len(found) > 40
-    del found["mlperf_results.", ""]  # a table's head: its rows have the rest
-    for (module, function), names in found.items():
+    del found["mlperf_results."]  # a table's head: its rows have the rest
+    for module, names in found.items():
         script, _ = script_and_arguments("python", ["-m", module.rstrip(".")])
         assert script.is_file(), f"{module} in {names}"
-        assert f"\ndef {function}" in script.read_text("utf-8"), f"{module}:{function} in {names}"
 
 
 LEVELS = ("quick", "test", "gate", "test-all", "test-soak", "test-container")
@@ -192,10 +190,8 @@ def test_other_trackers_take_the_metrics_of_a_run(tracker, tmp_path, monkeypatch
     assert names == {"train/step", "train/loss", "eval/step", "eval/masked_lm_accuracy"}
 
 
-def test_every_observer_and_published_result_that_a_page_names_is_there():
+def test_every_published_result_that_a_page_names_is_there():
     text = "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-    for module, function in set(re.findall(r"--observer='?([a-z][\w.]+):(\w+)", text)):
-        assert hasattr(importlib.import_module(module), function), f"{module}:{function}"
     known = {entry.name for entry in published.load()}
     assert set(re.findall(r"\b\d\.\d/[A-Z]\w+/[\w.-]*\w", text)) <= known
 

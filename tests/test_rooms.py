@@ -27,7 +27,6 @@ SMALL_FILES = {
     "mlperf_bert/portable/flop.py": "exports and benchmarks share the formula",
     "mlperf_bert/programs/config.py": "what describes a run needs no TensorFlow",
     "mlperf_bert/training/fit.py": "no other runtime loads jax",
-    "mlperf_bert/training/observers.py": "all that another package imports",
     "mlperf_results/setup.py": "setuptools asks for it",
     "tracing/outputs.py": "all commands of tracing write by it",
     "tracing/sample/": "scripts of a sample, apart from what reads it",

@@ -129,7 +129,7 @@ class RunResult:
     planned_samples: float | None = None
     """A train_samples that is no number of trained samples, if the log has no other."""
     started_ms: float | None = None
-    """Since 1970; None before run_start."""
+    """Since 1970: of no two runs the same."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -144,13 +144,10 @@ class RunResult:
         return self.status == "success"
 
 
-def read_records(
-    path: paths.Location, *, may_be_cut: bool = False, may_be_empty: bool = False
-) -> list[LogRecord]:
+def read_records(path: paths.Location, *, may_be_cut: bool = False) -> list[LogRecord]:
     """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
 
-    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too. With
-    `may_be_empty` no line need be there yet.
+    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too.
 
     Raises:
       ValueError: no line of the file is of a log, or a line is cut, damaged or inside of another
@@ -173,7 +170,7 @@ def read_records(
             raise ValueError(
                 f"{path} line {number}: cut or damaged; copy the log again, as plain text"
             ) from error
-    if not records and not may_be_empty:
+    if not records:
         raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
     return records
 
@@ -211,31 +208,20 @@ def require_count(value: object, key: str) -> float:
     return value
 
 
-def read_run(path: Path, *, may_run: bool = False, may_be_empty: bool = False) -> RunResult:
-    """Return what a log says of its run.
-
-    Args:
-      path: the log.
-      may_run: the run may go on, or was killed: without run_stop its status is "running", and the
-        last line counts as its end; without run_start it has no evaluation yet.
-      may_be_empty: a run that may go on need not have a line yet.
+def read_run(path: Path, *, may_be_cut: bool = False) -> RunResult:
+    """Return what a log says of its run; `may_be_cut` as in `read_records`.
 
     Raises:
       ValueError: the file is not a log, or has not one run_start and one run_stop in this order.
     """
-    records = read_records(path, may_be_cut=may_run, may_be_empty=may_be_empty)
+    records = read_records(path, may_be_cut=may_be_cut)
     try:
-        return _result(path, records, may_run=may_run)
+        return _result(path, records)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _result(path: Path, records: list[LogRecord], *, may_run: bool) -> RunResult:
-    has_begun = bool(_of_key(records, "run_start"))
-    if may_run and not _of_key(records, "run_stop"):
-        now_ms = records[-1].time_ms if records else 0.0
-        ends = ["run_stop"] if has_begun else ["run_start", "run_stop"]
-        records += [LogRecord(now_ms, key, None, {"status": "running"}) for key in ends]
+def _result(path: Path, records: list[LogRecord]) -> RunResult:
     start, stop = _only(records, "run_start"), _only(records, "run_stop")
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError("run_stop lies before run_start: the clocks ran backwards")
@@ -276,7 +262,7 @@ def _result(path: Path, records: list[LogRecord], *, may_run: bool) -> RunResult
         num_weights=len(_names_of_weights(records)) or None,
         num_replicas=_first(records, "num_replicas", int),
         planned_samples=planned_samples if samples is None else None,
-        started_ms=start.time_ms if has_begun else None,
+        started_ms=start.time_ms,
     )
 
 
@@ -532,7 +518,7 @@ def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
     """
     for path in logs:
         with contextlib.suppress(ValueError, OSError):
-            run = read_run(path, may_run=True)
+            run = read_run(path, may_be_cut=True)
             if run.succeeded:
                 return run.samples_to_converge
     return None

@@ -1,4 +1,4 @@
-"""Where runs lie in what a user names, and what their logs say: for all that compares runs.
+"""Where runs lie in what a user names, and what they have in common: for all that compares runs.
 
 A user names a log, the output directory of a run, a campaign, a folder of runs, a vendor's folder
 of result_*.txt, the SYSTEM folder above it, or the ORG folder above that, if it has one system. Of
@@ -6,11 +6,10 @@ a run that was repeated the newest repetition counts. A run that was resumed has
 """
 
 import fnmatch
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mlperf_bert.files import paths, whole
 from mlperf_bert.mlperf.logs import (
@@ -18,10 +17,8 @@ from mlperf_bert.mlperf.logs import (
     LOG_NAME,
     RESULT_LOG,
     RESUMED_LOGS,
-    LoggedEvaluation,
     RunResult,
     logs_of_run,
-    read_run,
 )
 from mlperf_bert.submission.plan import result_files
 
@@ -137,75 +134,26 @@ def require_free(
             raise ValueError(f"{name}: is a file of a run; name another file")
 
 
-def runs_so_far(name: str, *, may_be_empty: bool = False) -> list[RunResult]:
-    """Return what the logs of all runs say, which may go on; those of a resumed run as one.
-
-    A run without a log, which may not have begun, is left out. With `may_be_empty` a log need not
-    have a line yet.
-
-    Raises:
-      ValueError: there are no runs with a log, or one is damaged.
-    """
-    logs_of_runs = [files.logs for files in runs_in(name) if files.logs]
-    if not logs_of_runs:
-        raise ValueError(f"{name}: no run in it has a log of MLPerf, which has the evaluations")
-    return [
-        _joined([read_run(log, may_run=True, may_be_empty=may_be_empty) for log in logs])
-        for logs in logs_of_runs
-    ]
-
-
-def _joined(pieces: Sequence[RunResult]) -> RunResult:
-    """Return the pieces of a run as one; what was lost at an interruption is left out."""
-    evaluations: list[LoggedEvaluation] = []
-    minutes = 0.0
-    for piece in pieces:
-        for each in piece.evaluations:
-            # Trained, or written, a second time; the last one counts.
-            while evaluations and (evaluations[-1].samples or 0) >= (each.samples or math.inf):
-                evaluations.pop()
-            evaluations.append(replace(each, minutes=each.minutes + minutes))
-        minutes += piece.minutes  # without the time between the pieces
-    hyperparameters = dict(pieces[0].hyperparameters)
-    return replace(
-        pieces[-1],
-        path=pieces[0].path,
-        minutes=minutes,
-        evaluations=tuple(evaluations),
-        hyperparameters=hyperparameters | dict(pieces[-1].hyperparameters),
-    )
-
-
-def work_of(run: RunResult) -> dict[str, object]:
-    """Return what runs must have in common for their samples to be compared; None: not logged."""
+def task_of(run: RunResult) -> dict[str, object]:
+    """Return what runs must have in common to be compared; None: not logged."""
     return {
         "benchmark": run.benchmark,
         "tokens": run.max_sequence_length,
         "weights": run.num_weights,
         "batch": run.global_batch_size,
+        "division": run.division,
     }
 
 
-def task_of(run: RunResult) -> dict[str, object]:
-    """Return the same with the division, in which the rules of a run are others."""
-    return work_of(run) | {"division": run.division}
-
-
-def common_task(
-    name: str, tasks: Sequence[Mapping[str, object]], *, all_say: bool = False
-) -> dict[str, object]:
+def common_task(name: str, tasks: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return what the runs of a place have in common, as far as their logs say it.
-
-    With `all_say`, a log that does not say what another one says is of another task.
 
     Raises:
       ValueError: they are of different tasks.
     """
     common: dict[str, object] = {}
     for key in dict.fromkeys(key for task in tasks for key in task):
-        values = {task.get(key) for task in tasks}
-        if not all_say:
-            values.discard(None)
+        values = {task[key] for task in tasks} - {None}
         if len(values) > 1:
             listed = " and ".join(sorted(map(str, values)))
             raise ValueError(f"{name}: runs of different {key}: {listed}; give a folder of each")

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, cast
 
 import tensorflow as tf
@@ -30,7 +30,6 @@ from mlperf_bert.tensorflow_import import lines_left_out
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluations import read_evaluations
-from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import StartUp
 from mlperf_bert.training.workers import Team
@@ -149,7 +148,6 @@ class Run:
     """What a checkpoint holds."""
     start_up: StartUp
     stop_request: StopRequest
-    observers: Sequence[Observer]
 
     @property
     def config(self) -> RunConfig:

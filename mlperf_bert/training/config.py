@@ -546,12 +546,6 @@ class Mode:
     check_initial_accuracy: bool = option(
         False, "With --check: also evaluate the initial checkpoint.", page="submissions.md"
     )
-    observer: list[str] = option(
-        [],
-        "MODULE:FUNCTION, and after a space its arguments: it is told of every evaluation, and may "
-        "end the run",
-        page="../mlperf_results/docs/watching.md",
-    )
     master: str | None = option(None, "Accepted for the reference's command lines; without effect.")
 
 

@@ -27,7 +27,6 @@ from mlperf_bert.training.loop import (
     Trained,
     next_multiple,
 )
-from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.time_budget import TimeBudget
 
 if TYPE_CHECKING:  # they import TensorFlow
@@ -179,8 +178,6 @@ class Evaluate(Event):
     progress: Progress
     publish: Callable[[], None]
     """Uploads what is written, if it belongs in a bucket."""
-    observers: Sequence[Observer]
-    """They are told of every evaluation."""
     limit: TimeBudget | None
     """Once its time is over, an evaluation waits until the step is saved."""
     reached_at: float | None
@@ -239,10 +236,8 @@ class Evaluate(Event):
         self.metrics.write("eval", step=step, samples=samples, **figures)
         tell_of_evaluation(
             evaluation,
-            step,
             when=f"after {samples:,} samples",
             target=self.config.target_accuracy,
-            observers=self.observers,
             progress=self.progress,
         )
         # At once, also in a bucket: evaluations are rare, and what a user waits for.
@@ -255,22 +250,13 @@ class Evaluate(Event):
 
 
 def tell_of_evaluation(
-    evaluation: "Evaluation",
-    step: int,
-    *,
-    when: str,
-    target: float,
-    observers: Sequence[Observer],
-    progress: Progress,
+    evaluation: "Evaluation", *, when: str, target: float, progress: Progress
 ) -> None:
-    """Tells the user and the observers of an evaluation, during a training or after it."""
+    """Tells the user of an evaluation, during a training or after it."""
     progress.line(
         f"{when}: masked-LM accuracy {evaluation.masked_lm_accuracy:.4f} (target {target}), loss "
         f"{evaluation.loss:.4f}"
     )
-    for observer in observers:
-        if words := observer.evaluated(step, evaluation):
-            progress.line(f"  {words}")
 
 
 @dataclasses.dataclass

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 import tensorflow as tf
@@ -37,13 +37,12 @@ from mlperf_bert.training.evaluations import (
     record_evaluation,
 )
 from mlperf_bert.training.events import tell_of_evaluation
-from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import read_record
 
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-def evaluate(config: RunConfig, observers: Sequence[Observer] = ()) -> str:
+def evaluate(config: RunConfig) -> str:
     """Evaluates the given checkpoint, or those of the run in the output directory.
 
     The examples are those of `eval_input_file`, else those of `input_file`. The given one,
@@ -68,7 +67,7 @@ def evaluate(config: RunConfig, observers: Sequence[Observer] = ()) -> str:
             f"{directory} holds a run: its checkpoints are evaluated, not --init_checkpoint="
             f"{prefix}, for which another --output_dir is needed"
         )
-    evaluate_checkpoints(config, observers)
+    evaluate_checkpoints(config)
     return write_result(config.output_dir, target_accuracy=config.target_accuracy)
 
 
@@ -76,9 +75,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def evaluate_checkpoints(
-    config: RunConfig, observers: Sequence[Observer] = ()
-) -> dict[int, Evaluation]:
+def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
     """Evaluates until the target, the checkpoint of `num_train_steps`, or the end of the run.
 
     Results go to eval_results.txt (the newest, in the reference's format) and eval_results.jsonl
@@ -108,10 +105,8 @@ def evaluate_checkpoints(
             record_evaluation(directory, step, evaluations[step])
             tell_of_evaluation(
                 evaluations[step],
-                step,
                 when=f"step {step}",
                 target=config.target_accuracy,
-                observers=observers,
                 progress=progress,
             )
             if _reaches(step, evaluations[step], config.target_accuracy):

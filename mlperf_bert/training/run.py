@@ -22,16 +22,13 @@ from mlperf_bert.training import build, checks, events, loop, reporting
 from mlperf_bert.training.build import Run
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Event
-from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import MetricsWriter, Outcome, StartUp
 from mlperf_bert.training.time_budget import TimeBudget
 from mlperf_bert.training.workers import Team
 
 
-def train(
-    config: RunConfig, team: Team, start_up: StartUp, observers: Sequence[Observer] = ()
-) -> Outcome | None:
+def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
     """Trains until the target, the last step or a signal.
 
     A run that is refused for bad input leaves nothing behind. Only the chief of several processes
@@ -41,7 +38,6 @@ def train(
       config: of the run.
       team: its processes, as `workers.agree`; they are released.
       start_up: counts the time since the start of the process.
-      observers: further events, the same on all processes.
 
     Raises:
       ValueError: bad configuration, checkpoint or data, with a line for everything that is wrong.
@@ -73,7 +69,6 @@ def train(
                 state=build.state_of(setup, team, programs.trainer),
                 start_up=start_up,
                 stop_request=stop_request,
-                observers=observers,
             )
             start_up.done("model")
             outcome = _train(run)
@@ -239,7 +234,6 @@ def list_of_events(
             metrics=metrics,
             progress=progress,
             publish=team.publish,
-            observers=run.observers,
             limit=limit,
             reached_at=team.samples_at_success,
         )
@@ -261,8 +255,7 @@ def list_of_events(
             say=team.say,
         ),
         evaluation,
-        # After the evaluation, which observers compare, and which takes time of the limit.
-        *run.observers,
+        # After the evaluation, which takes time of it.
         limit,
         events.LastStep(config.num_train_steps, longest_call_steps=config.iterations_per_loop),
         # After what may end the run: only one that goes on begins another block.

@@ -38,7 +38,7 @@ shutil.rmtree(source)
 sys.exit(int(source.name))
 """
 # Commands of the other product.
-RESULTS = ("compare", "standing", "watch")
+RESULTS = ("compare", "standing")
 
 
 class Host:
@@ -257,18 +257,13 @@ def test_no_permission_is_one_line(host, store, flags_into):
 
 
 @pytest.mark.all
-def test_runs_in_a_bucket_are_watched_and_compared(host, store, logs):
+def test_runs_in_a_bucket_are_compared(host, store, logs):
     for number, name in enumerate(("0", "1", "1.repeat-1", "2")):
         accuracies = [0.5, 0.6, *[0.7] * number, 0.73]
         log = write_log(host.folder / f"{name}.log", accuracies).read_bytes()
         store.put("bucket", f"campaign/runs/{name}/bert.log", log)
         store.put("bucket", f"mine/{name}/bert.log", log)
     store.put("bucket", "campaign/campaign.json", b"{}")
-    band = "gs://bucket/band.json"
-    code, output, errors = host.run("watch", f"--reference={IN_BUCKET}", f"--save={band}")
-    assert (code, errors) == (0, "") and output == f"3 runs of {IN_BUCKET} are in {band}\n"
-    code, output, errors = host.run("watch", f"{IN_BUCKET}/runs/2", f"--reference={band}")
-    assert (code, errors) == (0, "") and output.count("\n  after ") == 6
     code, _, errors = host.run("compare", IN_BUCKET, "gs://bucket/mine")
     assert (code, errors) == (1, f"compare: {IN_BUCKET} and gs://bucket/mine are the same runs, "
                                  "time for time; give those of two systems\n")  # fmt: skip

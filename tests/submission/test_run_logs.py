@@ -17,10 +17,9 @@ from tensorflow import errors
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import report, run_logs
-from mlperf_results import compare, make_published, standing, watch
+from mlperf_results import compare, make_published, standing
 from tests.fixtures import REPOSITORY
-from tests.mlperf.example_log import write_lines, write_submission
-from tests.mlperf.example_log import write_log as write_curve
+from tests.mlperf.example_log import write_submission
 from tests.submission.timed_log import write_log, write_results
 
 RESUMED = ["bert.log", "bert.resumed-9.log", "bert.resumed-10.log"]
@@ -88,56 +87,9 @@ def test_what_holds_no_runs_is_refused(place, name, reason):
         run_logs.runs_in(name)
 
 
-def test_the_logs_of_a_resumed_run_are_one_curve(tmp_path):
-    """The second piece began from the checkpoint after the first evaluation, hours later."""
-
-    def write(name, began, ended, status, configuration, evaluations):
-        write_lines(
-            tmp_path / name,
-            *((0, key, value, {}) for key, value in configuration.items()),
-            (60_000 * began, "run_start", None, {}),
-            *(
-                (60_000 * (began + minute), "eval_accuracy", value, {"epoch_num": 448 * number})
-                for minute, number, value in evaluations
-            ),
-            (60_000 * ended, "run_stop" if status else "note", None, {"status": status}),
-        )
-
-    first = {"global_batch_size": 448, "opt_name": "lamb", "time_budget_seconds": 60}
-    write("bert.log", 10, 13.5, None, first, [(1, 1, 0.3), (2, 2, 0.4), (3, 3, 0.5)])
-    again = {"global_batch_size": 448, "time_budget_seconds": 90}
-    evaluations = [(1, 2, 0.41), (2, 3, 0.51), (4, 4, 0.73)]
-    write("bert.resumed-1.log", 200, 205, "success", again, evaluations)
-    [run] = run_logs.runs_so_far(str(tmp_path))
-    assert [(e.minutes, e.samples, e.accuracy) for e in run.evaluations] == [
-        (1.0, 448, 0.3),
-        (4.5, 896, 0.41),
-        (5.5, 1344, 0.51),
-        (7.5, 1792, 0.73),
-    ]
-    # Of a user, and no piece of the run.
-    kept = (tmp_path / "bert.log").rename(tmp_path / "bert.resumed-1.old.log")
+def test_a_log_that_only_looks_like_a_piece_of_a_run_is_a_run(tmp_path):
+    kept = write_log(tmp_path / "bert.resumed-1.old.log", 20)
     assert [files.logs for files in run_logs.runs_in(kept)] == [(kept,)]
-    assert (run.status, run.path.name, run.minutes) == ("success", "bert.log", 8.5)
-    assert run.hyperparameters == first | again
-
-
-def test_of_two_evaluations_after_as_many_samples_the_last_one_counts(tmp_path):
-    """As every rank of some vendors writes one."""
-    log = write_curve(tmp_path / "bert.log", [0.3, 0.4, 0.73])
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(line * (1 + ('"eval_accuracy"' in line)) for line in lines))
-    [run] = run_logs.runs_so_far(str(log))
-    assert [e.accuracy for e in run.evaluations] == [0.3, 0.4, 0.73]
-
-
-def test_a_run_that_has_not_begun_is_left_out(place):
-    found = [run.path.parent.name for run in run_logs.runs_so_far("campaign")]
-    assert found == ["9.repeat-10", "10"]  # the newest repetition
-    (place / "campaign" / "runs").rename(place / "away")
-    (place / "campaign" / "runs" / "0").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no run in it has a log of MLPerf"):
-        run_logs.runs_so_far("campaign")
 
 
 @pytest.mark.parametrize(
@@ -202,9 +154,7 @@ REPLACING = [
     (standing, [".", "--csv=link.json"], LOG),
     (standing, ["my.log", "--output=my.log"], None),
     (compare, ["my.log", "--write_baseline=my.log"], None),
-    (watch, ["my.json", "--reference=.", "--save=my.json"], None),
     (report, [".", "--output=link.html"], LOG),  # the numbers, link.json
-    (watch, ["--reference=.", "--save=link.json"], LOG),
     (make_published, [".", f"--output={ITSELF}"], None),
 ]
 

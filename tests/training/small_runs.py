@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from mlperf_bert.mlperf.ledger import LOG_KEY
 from mlperf_bert.mlperf.logs import read_records
-from mlperf_bert.training.observers import Observer
 from tests.helpers import starts
 
 NUM_STEPS = 200
@@ -110,16 +109,6 @@ def run_seconds(log: Path) -> tuple[float, float]:
     inner = [r.time_ms for r in records[first + 1 : last] if r.key not in ("energy", LOG_KEY)]
     least, most = inner[-1] - inner[0], records[last].time_ms - records[first].time_ms
     return (least - 1) / 1000, (most + 1) / 1000  # stamps are whole milliseconds
-
-
-class _LooksOn(Observer):
-    def evaluated(self, step, evaluation) -> str:
-        return f"seen after step {step}: {evaluation.num_examples} examples"
-
-
-def looking_on(config, words) -> Observer:
-    """For --observer: says that it was told of an evaluation."""
-    return _LooksOn()
 
 
 _OFFLINE = ["--max_seq_length=32", "--max_predictions_per_seq=6"]

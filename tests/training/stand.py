@@ -103,14 +103,13 @@ class Stand:
     def gathered(self, values):
         return np.array([values])
 
-    def run(self, path, observers=()):
+    def run(self, path):
         """The outcome; `events` and the log's blocks are there even if it fails."""
         of_run = types.SimpleNamespace(
             config=self.config,
             team=self,
             programs=types.SimpleNamespace(trainer=self, rates=self),
             stop_request=self,
-            observers=observers,
         )
         with MlperfLog(path) as log:
             initialise(log)

@@ -14,8 +14,6 @@ from mlperf_bert.mlperf import logs
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import workers
 from mlperf_bert.training.inspection import inspect_closely
-from mlperf_bert.training.loop import OVER
-from mlperf_bert.training.observers import Observer
 from mlperf_bert.training.output import OutputDirectory
 from tests.mlperf.example_log import Clock, write_log_of_minutes
 from tests.training.stand import EVALUATION, Stand
@@ -146,28 +144,6 @@ def test_an_evaluation_is_in_the_file_before_it_is_published(tmp_path):
     stand.run(tmp_path / "bert.log")
     at = stand.events.index("write eval")
     assert stand.events[at - 1 : at + 3] == ["evaluate", "write eval", "flush", "publish"]
-
-
-class EndsAtSecondEvaluation(Observer):
-    """Ends a run after its second evaluation."""
-
-    def __init__(self):
-        self.evaluated_steps = []
-
-    def evaluated(self, step, evaluation):
-        self.evaluated_steps.append(step)
-
-    def at(self, trained):
-        return OVER if len(self.evaluated_steps) == 2 else None
-
-
-def test_an_observer_sees_evaluations_and_may_end_the_run(tmp_path):
-    """Its last step is saved, and not evaluated a second time."""
-    stand, observer = Stand(), EndsAtSecondEvaluation()
-    outcome = stand.run(tmp_path / "bert.log", observers=[observer])
-    assert (outcome.samples, outcome.status, outcome.accuracy) == (8 * 40, "aborted", 0.5)
-    assert observer.evaluated_steps == [20, 40]
-    assert stand.events == ["evaluate", "evaluate", "save 40", "saved"]
 
 
 def test_positions_in_the_log_are_samples(tmp_path):
