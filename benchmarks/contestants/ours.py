@@ -7,7 +7,6 @@ if __name__ == "__main__":
 
 import json
 import sys
-from typing import Any
 
 import tensorflow as tf
 
@@ -23,30 +22,6 @@ from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Devices, create_strategy
 
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
-
-
-def config_of(**flags: Any) -> RunConfig:
-    """A run of one process, with these flags."""
-    usual = {"optimizer": "lamb", "learning_rate": 1e-4}
-    usual |= {"num_train_steps": 2**20, "num_warmup_steps": 0}
-    defaults = {name: about.default for name, about in options.flags_of(RunConfig).items()}
-    values = options.values_of(RunConfig, defaults | usual | flags, environment={})
-    return RunConfig(**values, cluster=None)
-
-
-def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
-    """Its model, optimizer and step."""
-    config = config_of(**flags)
-    setup = Setup(
-        config=config,
-        bert_config=model,
-        devices=Devices(create_strategy(config.device)),
-        files=[],
-        eval_files=[],
-        records={},
-    )
-    _, trainer = build.build_trainer(setup, seed=1, compiled=config.compilation)
-    return trainer
 
 
 def task_in(
@@ -65,14 +40,21 @@ def task_in(
 
 def build_trainer(task: dict) -> Trainer:
     """The trainer of a task, compiled."""
-    size, packs = task["batch_size"], task["pack_sequences"]
-    trainer = trainer_of(
-        BertConfig.from_json_file(task["bert_config_file"]),
-        train_batch_size=size,
-        precision=task["precision"],
-        jit_compile=task["jit_compile"],
-        pack_sequences=packs,
+    flags = {name: task[name] for name in ("precision", "jit_compile", "pack_sequences")}
+    flags |= {"optimizer": "lamb", "learning_rate": 1e-4, "train_batch_size": task["batch_size"]}
+    flags |= {"num_train_steps": 2**20, "num_warmup_steps": 0}
+    defaults = {name: about.default for name, about in options.flags_of(RunConfig).items()}
+    config = RunConfig(**options.values_of(RunConfig, defaults | flags, {}), cluster=None)
+    setup = Setup(
+        config=config,
+        bert_config=BertConfig.from_json_file(task["bert_config_file"]),
+        devices=Devices(create_strategy(config.device)),
+        files=[],
+        eval_files=[],
+        records={},
     )
+    _, trainer = build.build_trainer(setup, seed=1, compiled=config.compilation)
+    size, packs = task["batch_size"], task["pack_sequences"]
     trainer.warm_up(pipeline.synthetic_batches(SHAPE, batch_size=size, pack_sequences=packs))
     return trainer
 

@@ -139,15 +139,12 @@ def weights(num_hidden_layers: int) -> list[Weight]:
     return [Weight(*row) for row in [*_EMBEDDINGS, *layers, *_HEADS]]
 
 
-def num_weights(config: BertConfig) -> int:
-    """Returns the number of trained weights of a BERT with both heads."""
-    return sum(math.prod(each.our_shape(config)) for each in weights(config.num_hidden_layers))
-
-
 def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
     """Returns the size of one checkpoint of a run: weights, two slots, accumulators."""
+    every = weights(bert_config.num_hidden_layers)
+    num_weights = sum(math.prod(each.our_shape(bert_config)) for each in every)
     copies = 3 + (steps_per_update > 1)
-    return copies * num_weights(bert_config) * FLOAT_BYTES
+    return copies * num_weights * FLOAT_BYTES
 
 
 def our_name(variable_name: str) -> str:

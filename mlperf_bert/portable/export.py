@@ -12,14 +12,12 @@ if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
     tensorflow()  # before other modules import it
 
-import dataclasses
-
 from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.portable import program_folder
 from mlperf_bert.portable.program_folder import Wanted
-from mlperf_bert.training import checks, memory
+from mlperf_bert.training import checks
 from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.workers import read_cluster
 
@@ -28,18 +26,10 @@ FLAGS = flags.FLAGS
 
 def main():
     """Writes the folder."""
-    # No checkpoint is written, so no copy of the state takes memory.
-    config = dataclasses.replace(
-        command_line.read(RunConfig, cluster=read_cluster()), async_checkpoint=False
-    )
+    config = command_line.read(RunConfig, cluster=read_cluster())
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         setup = checks.inspect(config).setup()
-        wanted = command_line.read(Wanted)
-        recorded = dataclasses.replace(config, runtime="tensorflow")  # whatever the export's
-        shortfall = memory.shortfall(recorded, setup.bert_config)
-        if shortfall and wanted.num_recorded_steps:
-            command_line.warn(f"{shortfall.text}; or give --num_recorded_steps=0")
-        print(program_folder.write(setup, FLAGS.output_dir, wanted))
+        print(program_folder.write(setup, FLAGS.output_dir, command_line.read(Wanted)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Checks everything that can be checked before the clock starts, without reading data.
 
-Reads names, sizes, records of data, the indexes of checkpoints, free disk space and devices. Each
-finding is one line that says what, where and how to fix it.
+Reads names, sizes, records of data, the indexes of checkpoints, free disk space, free memory and
+devices. Each finding is one line that says what, where and how to fix it.
 """
 
 import contextlib
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import provenance, published, vocabulary
@@ -23,10 +25,14 @@ from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding, Problems, as_lin
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import kernels
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import devices, memory
+from mlperf_bert.training import devices
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Devices
-from mlperf_bert.training.memory import in_words
+
+_MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 class Findings(list[Finding]):
@@ -177,7 +183,7 @@ def inspect(
 
 
 def _check_model(inspection: Inspection, model: BertConfig) -> None:
-    """What depends on the model: kernels, lengths, memory, reference points."""
+    """What depends on the model: kernels, lengths, reference points."""
     config, findings = inspection.config, inspection.findings
     inspection.departures.extend(departures(inspection, model))
     if config.kernels == "triton":
@@ -185,11 +191,6 @@ def _check_model(inspection: Inspection, model: BertConfig) -> None:
     findings.attempt(
         require_fitting_model, model, config.shape, bert_config_file=config.bert_config_file
     )
-    # After the other checks: it estimates no step of a run in which they have found an error.
-    if inspection.devices and not findings.errors:
-        num_replicas = inspection.devices.num_replicas
-        if warning := memory.shortfall(config, model, num_replicas=num_replicas):
-            findings.append(warning)
     batch_size = config.global_batch_size
     if is_bert_large(model) and (bound := convergence.bound_of(batch_size)).kind != "point":
         advice = "configs/ has a preset for each batch size with a reference point"
@@ -286,12 +287,22 @@ def shapes_of(model: BertConfig) -> dict[names.Weight, tuple[int, ...]]:
     return {each: each.our_shape(model) for each in names.weights(model.num_hidden_layers)}
 
 
-def check_disk(inspection: Inspection) -> None:
-    """Checks that the checkpoints fit on the disk; who writes none does not ask."""
+def check_saving(inspection: Inspection) -> None:
+    """Checks that checkpoints fit on the disk, and a copy of the state into memory.
+
+    Who writes no checkpoint does not ask.
+    """
     config, model = inspection.config, inspection.bert_config
     if not model:
         return
     each = names.checkpoint_bytes(model, steps_per_update=config.steps_per_update)
+    available = memory_bytes()
+    if config.saves_while_training and available < each:
+        # No error: the memory available changes with other processes, and there may be swap.
+        inspection.findings.doubt(
+            f"--async_checkpoint: a copy of the state takes {_in_words(each)} of memory, and "
+            f"{_in_words(available)} are available here; give --noasync_checkpoint"
+        )
     # Without evaluation there is one of step 0 too, and none goes before it is evaluated elsewhere.
     is_evaluated = config.eval_input_file is not None
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps) + (not is_evaluated)
@@ -303,8 +314,8 @@ def check_disk(inspection: Inspection) -> None:
 
     def shortage(number: int) -> str:
         return (
-            f"--output_dir={config.output_dir}: {in_words(free)} are free, {number} checkpoints "
-            f"need {in_words(number * each - held)}; free some, lower --keep_checkpoint_max, or "
+            f"--output_dir={config.output_dir}: {_in_words(free)} are free, {number} checkpoints "
+            f"need {_in_words(number * each - held)}; free some, lower --keep_checkpoint_max, or "
             "raise --save_checkpoints_steps"
         )
 
@@ -316,6 +327,21 @@ def check_disk(inspection: Inspection) -> None:
     elif not is_evaluated and free < num_all * each - held:
         evaluate = ", or evaluate them meanwhile (--do_eval)"
         inspection.findings.doubt(shortage(num_all) + evaluate)
+
+
+def memory_bytes() -> int:
+    """Memory that this process may take: what the host has left, or a container's limit."""
+    # That of the host, also in a container: the limit of one stands in a file of its control group.
+    available = psutil.virtual_memory().available
+    for limit in _MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            available = min(available, int(limit.read_text()))
+    return available
+
+
+def _in_words(num_bytes: float) -> str:
+    """Bytes as a user reads them: 1.5 GB, 0.2 MB."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def is_bert_large(bert_config: BertConfig) -> bool:

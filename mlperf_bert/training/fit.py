@@ -1,7 +1,4 @@
-"""Whether a run fits its devices: jax's compiler says it, before anything is executed.
-
-What TensorFlow computes is not asked; memory.py estimates it on a CPU.
-"""
+"""Whether a run fits its devices: jax's compiler says it, before anything is executed."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +8,7 @@ import jax
 
 from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding
 from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
-from mlperf_bert.training import memory
+from mlperf_bert.training import checks
 from mlperf_bert.training.build import Programs
 
 
@@ -26,7 +23,7 @@ def finding_of(programs: Programs) -> Finding:
     """
     by_jax, evaluator = cast(JaxTrainer, programs.trainer), cast(JaxEvaluator, programs.evaluator)
     limit, mesh = by_jax.usable_bytes(), by_jax.mesh
-    usable = limit or memory.memory_bytes() // len(mesh.local_devices)
+    usable = limit or checks.memory_bytes() // len(mesh.local_devices)
     step = _taken(lambda: by_jax.compile([*programs.batches]))
     evaluation = 0.0
     if programs.evaluation:

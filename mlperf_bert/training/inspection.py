@@ -73,7 +73,7 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
     goes_on = latest_step is not None
     inspection = checks.inspect(config, goes_on=goes_on)
     findings = inspection.findings
-    checks.check_disk(inspection)
+    checks.check_saving(inspection)
     if obstacle:
         findings.refuse(obstacle)
     if not findings.errors:

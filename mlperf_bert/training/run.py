@@ -47,7 +47,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
     # From now on the others wait for this process: without a report they would not end.
     with team.failures_reported():
         inspection = checks.inspect(config, goes_on=team.goes_on, connected=team.devices)
-        checks.check_disk(inspection)
+        checks.check_saving(inspection)
         setup = inspection.setup()
         origin = None
         if team.is_chief:

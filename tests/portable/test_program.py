@@ -19,9 +19,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
 from mlperf_bert.input import pipeline
-from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.portable import export as export_command
 from mlperf_bert.portable import flop, program_folder
 from mlperf_bert.programs import jax_step, program
 from tests.helpers import programs, starts
@@ -233,34 +231,6 @@ def test_the_flop_are_those_of_every_product():
     shape = {"num_rows": 3, "num_tokens": 8, "num_predictions": 5}
     assert flop.of_forward_pass(config, **shape) == 2 * 3 * (2 * block + heads)
     assert flop.of_training_step(config, **shape) == 3 * 2 * 3 * (2 * block + heads)
-
-
-@pytest.mark.parametrize("recorded, is_warned", [(0, False), (3, True)])
-def test_what_recorded_steps_lack_of_memory_is_told_in_time(
-    monkeypatch, capsys, recorded, is_warned
-):
-    wanted = types.SimpleNamespace(num_recorded_steps=recorded)
-    config = run_config(runtime="jax", async_checkpoint=True)
-
-    def inspect(given):
-        assert not given.async_checkpoint  # no copy of the state is made
-        return types.SimpleNamespace(setup=lambda: types.SimpleNamespace(bert_config="BERT"))
-
-    def shortfall(given, bert_config):
-        assert (given.runtime, bert_config) == ("tensorflow", "BERT")
-        return Finding(WARNING, "memory is short")
-
-    read = {program_folder.Wanted: wanted}.get
-    monkeypatch.setattr(export_command.command_line, "read", lambda kind, **_: read(kind, config))
-    monkeypatch.setattr(export_command.checks, "inspect", inspect)
-    monkeypatch.setattr(export_command.memory, "shortfall", shortfall)
-    monkeypatch.setattr(export_command, "FLAGS", types.SimpleNamespace(output_dir="step"))
-    monkeypatch.setattr(program_folder, "write", lambda setup, folder, wanted: f"{folder}: all")
-    export_command.main()
-    told = capsys.readouterr()
-    assert told.out == "step: all\n"
-    warned = "warning: memory is short; or give --num_recorded_steps=0\n"
-    assert told.err.endswith(warned) if is_warned else not told.err
 
 
 def test_a_folder_that_is_there_stays(export):

@@ -26,7 +26,7 @@ from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
-from mlperf_bert.training import checks, inspection, memory
+from mlperf_bert.training import checks, inspection
 from mlperf_bert.training.checks import Inputs
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.devices import Devices, with_runtime
@@ -37,7 +37,7 @@ from tests.training.configurations import TINY, large_model, record, write_recor
 
 def texts(config, level):
     inspection = checks.inspect(config)
-    checks.check_disk(inspection)
+    checks.check_saving(inspection)
     return [finding.text for finding in inspection.findings if finding.level == level]
 
 
@@ -578,11 +578,11 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
 
 def test_a_containers_limit_bounds_the_memory(monkeypatch, tmp_path):
     limit, none = tmp_path / "limit", tmp_path / "none"
-    monkeypatch.setattr(memory, "_MEMORY_LIMITS", (none, limit))
+    monkeypatch.setattr(checks, "_MEMORY_LIMITS", (none, limit))
     limit.write_text("max\n")
-    assert memory.memory_bytes() > 1000
+    assert checks.memory_bytes() > 1000
     limit.write_text("1000\n")
-    assert memory.memory_bytes() == 1000
+    assert checks.memory_bytes() == 1000
 
 
 def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):

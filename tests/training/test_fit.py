@@ -10,7 +10,7 @@ import pytest
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.programs.jax_trainer import JaxTrainer
-from mlperf_bert.training import build, checks, fit, memory, run
+from mlperf_bert.training import build, checks, fit, run
 from mlperf_bert.training.inspection import inspect_closely
 from tests.training.configurations import write_records
 
@@ -75,7 +75,7 @@ def programs_of(config, compiled):
 def test_what_the_compiler_says_is_compared_with_the_limit_of_the_device(
     by_jax, monkeypatch, of_compiler, said
 ):
-    monkeypatch.setattr(memory, "memory_bytes", lambda: 30 * GIB)
+    monkeypatch.setattr(checks, "memory_bytes", lambda: 30 * GIB)
     assert str(fit.finding_of(programs_of(by_jax, Compiled(**of_compiler)))) == said
 
 
