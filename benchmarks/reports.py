@@ -18,16 +18,6 @@ def store(file: Path, row: Mapping) -> None:
         lines.write(json.dumps(dict(row)) + "\n")
 
 
-def training_lines(output: Path) -> list[dict]:
-    """Those of metrics.jsonl in the folder of a run that are of steps."""
-    return [line for line in stored(output / "metrics.jsonl") if line["kind"] == "train"]
-
-
-def is_stored(file: Path, case: Mapping) -> bool:
-    """Whether a file has a measurement of this case; to repeat it, delete the line."""
-    return any(case.items() <= row.items() for row in stored(file))
-
-
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table in Markdown, lines of titles and cells."""
     lines = [list(titles), *([str(cell) for cell in row] for row in rows)]

@@ -5,19 +5,16 @@ Long because all benchmarks that leave figures are tested here.
 
 import argparse
 import json
-import re
 import shutil
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks import accelerator, compiled, on_a_card, pack_run, reports, training_throughput
+from benchmarks import accelerator, on_a_card, pack_run, reports, training_throughput
 from benchmarks.processes import ROOT, finished
-from mlperf_bert.portable import compile_step
 from tests.helpers import waiting
 
 LATER = "import time; time.sleep(60)"
@@ -263,47 +260,6 @@ def test_the_table_has_tokens_where_they_are_known(tmp_path, monkeypatch):
         assert row.startswith(f"| {begin}|") and row.endswith(f"% {cells}"), row
 
 
-ROWS = reports.stored(compiled.ROWS)
-PORTABLE_STEP = ROOT / "docs" / "portable_step.md"
-
-
-def rows_below(head: str) -> list[str]:
-    """The rows of the table of docs/portable_step.md with this head."""
-    table = PORTABLE_STEP.read_text().partition(f"| {head} |\n")[2].partition("\n\n")[0]
-    return table.splitlines()[1:]
-
-
-def test_the_table_of_all_rows_is_that_of_the_rows():
-    written = compiled.ROWS.with_suffix(".md").read_text()
-    assert written == compiled.table(ROWS), "python -m benchmarks.compiled writes it again"
-
-
-def test_the_short_table_of_the_page_has_figures_of_the_long_one():
-    shown = rows_below("examples a device | device | peak of usable GiB | samples/s at most")
-    said = set()
-    for row in (row for row in ROWS if "samples_per_second_bound" in row):
-        size = row["num_examples"] // row["num_devices"]
-        flags = [f"`{word}`" for word in row["step"].split()[1:]]
-        peak, usable = (f"{row[name] / 2**30:.1f}" for name in ("peak_bytes", "usable_bytes"))
-        cells = compile_step.cells(row)
-        about = ", ".join([str(size), *flags])
-        said.add(f"| {about} | {cells[1]} | {peak} of {usable} | {cells[-1]} |")
-    assert shown and set(shown) <= said
-
-
-def test_the_figures_of_what_fits_are_those_of_compilers():
-    """The table of docs/training.md, "Does it fit?"."""
-    text = (ROOT / "docs" / "training.md").read_text()
-    table = text.partition("GiB a GPU by its compiler |")[2].partition("\n\n")[0]
-    shown = set(re.findall(r"([\d.]+) of ([\d.]+)", table))
-    said = {
-        tuple(f"{row[name] / 2**30:.1f}" for name in ("peak_bytes", "usable_bytes"))
-        for row in ROWS
-        if "--evaluation" not in row["step"]
-    }
-    assert len(shown) == 6 and shown <= said
-
-
 def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     raw = ROOT / "benchmarks" / "accelerator.jsonl"
     failed = {"device": "NVIDIA H100", "name": "ours large_999", "failed": "out of memory"}
@@ -312,8 +268,9 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     accelerator.show([raw, more], tmp_path / "new" / "table")
     *measured, last = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(measured) == raw.with_suffix(".md").read_text()
-    shown = {f"{row}\n" for row in rows_below(measured[0].strip("| \n"))}
-    assert shown and shown < set(measured)
+    page = (ROOT / "docs" / "portable_step.md").read_text()
+    _, *shown = page.partition(measured[0])[2].partition("\n\n")[0].splitlines()
+    assert shown and {f"{row}\n" for row in shown} < set(measured)
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
     assert (tmp_path / "new/table.md").read_text().endswith(last)
     assert (tmp_path / "new/table.png").stat().st_size > 0
@@ -330,40 +287,3 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
 def test_a_contestant_that_fails_says_why(said, row, tmp_path):
     found = accelerator.measured(printing(f"raise SystemExit({said!r})"), tmp_path / "none.json")
     assert found == {"said": said.splitlines(), "failed": row}
-
-
-def test_a_row_names_the_commit_of_its_program(tmp_path, monkeypatch):
-    """What compile_step.py says of it, and when."""
-    made = {"made_with": {"commit": "5bd5990-dirty"}}
-    (tmp_path / "signature.json").write_text(json.dumps(made))
-    said = {"rows": [{"result": "fits"}], "versions": {"jax": "0.10.2"}}
-    commands = []
-
-    def compile_step_runs(command, **_):
-        commands.append(command)
-        Path(command[-1].removeprefix("--output=")).write_text(json.dumps(said))
-
-    monkeypatch.setattr(subprocess, "run", compile_step_runs)
-    row = compiled.compiled("--pack_sequences", "h100:8", tmp_path, "python")
-    assert row["result"] == "fits" and row["commit"] == "5bd5990-dirty"
-    assert row["versions"] == {"jax": "0.10.2"}
-    assert compiled.about("--pack_sequences", "h100:8").items() <= row.items()
-    [[program, _, folder, devices, rows, output]] = commands
-    assert (program, folder, devices) == ("python", str(tmp_path), "--devices=h100:8")
-    assert rows == "--num_rows=56" and not Path(output.removeprefix("--output=")).exists()
-
-
-def test_every_row_is_asked_for_once_and_every_device_is_known():
-    asked = [(step, device) for step, devices in compiled.STEPS for device in devices.split(",")]
-    for step, device in asked:
-        about = compiled.about(step, device).items()
-        assert sum(about <= row.items() for row in ROWS) == 1, (step, device)
-        compile_step.parse_devices(device)
-    assert len(ROWS) == len(asked)
-
-
-@pytest.mark.parametrize("program", ["no/such/python", "/"])
-def test_compilers_that_are_not_there_are_one_line(program, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["compiled", f"--compilers={program}"])
-    assert compiled.main() == 1
-    assert capsys.readouterr().err == f"compiled: --compilers={program}: no such program\n"

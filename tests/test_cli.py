@@ -257,9 +257,6 @@ REFUSED = [
             ("--warm_up_steps=0", "_steps: '0': give a whole number from 1 to 999,999,999"),
         )
     ),
-    ("benchmarks.scaling --gb_per_second=0", "--gb_per_second=0.0: it must be more than 0"),
-    ("benchmarks.compiled_roofline step --device=l4",
-     "compiled_roofline: --device=l4: give its --tflop and --terabytes a second"),
     ("benchmarks.accelerator export --output={folder}", "{folder}: File exists"),
     *(
         (f"demo.{name} --output_dir=gs://bucket/demo",

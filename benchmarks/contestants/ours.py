@@ -24,20 +24,6 @@ from mlperf_bert.training.devices import Devices, create_strategy
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
 
-def task_in(
-    folder: str, *, batch_size: int, pack_sequences: bool, precision: str = "bfloat16"
-) -> dict:
-    """The task that is in a folder, with compiled passes."""
-    return {
-        "bert_config_file": f"{folder}/bert_config.json",
-        "record_file": f"{folder}/train.tfrecord",
-        "batch_size": batch_size,
-        "precision": precision,
-        "jit_compile": "auto",
-        "pack_sequences": pack_sequences,
-    }
-
-
 def build_trainer(task: dict) -> Trainer:
     """The trainer of a task, compiled."""
     flags = {name: task[name] for name in ("precision", "jit_compile", "pack_sequences")}

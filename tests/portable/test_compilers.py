@@ -75,17 +75,6 @@ def test_other_steps_on_tpus(task, tmp_path, flags):
     assert {row["result"] for row in rows} == {"fits"}
 
 
-@pytest.mark.all
-def test_every_kernel_of_a_step_on_a_gpu_has_an_address(task, tmp_path):
-    """The table of benchmarks/compiled_roofline.py has as many as compile_step.py counts."""
-    folder = tmp_path / "step"
-    export(task, folder, *UNRECORDED, "--optimizer=lamb", "--precision=bfloat16")
-    [row] = compiled(folder, "--devices=h100", package="jax_cuda12_plugin")
-    done = programs.run(PYTHON, "-m", "benchmarks.compiled_roofline", folder)
-    assert done.returncode == 0, done.stderr
-    assert f"\n| all | {row['num_kernels']} |" in done.stdout
-
-
 @pytest.mark.soak
 def test_steps_on_the_gpus_that_the_documents_name(task, tmp_path):
     folder = tmp_path / "step"
