@@ -1,4 +1,4 @@
-"""Converts a TF1 checkpoint to TF2, or a TF2 checkpoint to TF1."""
+"""Converts a TF1 checkpoint, or the output of a run, to a TF2 checkpoint of its weights."""
 
 from mlperf_bert import signals
 from mlperf_bert.tensorflow_import import tensorflow
@@ -28,7 +28,7 @@ class Conversion:
     )
     converted_model: str = option(
         "pretrainer",
-        "TF2 result: the encoder with both heads, or the encoder alone, which may lack them.",
+        "The encoder with both heads, or the encoder alone, which may lack them.",
         choices=tf1_tf2.CONVERTED_MODELS,
     )
 

@@ -58,7 +58,7 @@ def prepare(folder: Path) -> None:
         f"--converted_checkpoint_path={folder / _CHECKPOINT}",
     ]
     command = f"python tf2_encoder_checkpoint_converter.py {shlex.join(flags)}"
-    run_steps([("convert it to TensorFlow 1, as the official one is", command)], start)
+    run_steps([("convert it to an initial checkpoint, of weights alone", command)], start)
     (folder / _READY_FILE).touch()
 
 

@@ -1,4 +1,4 @@
-"""Conversion between TF1's checkpoints by name and TF2's by object, both ways.
+"""Conversion to TF2's checkpoints by object.
 
 Also the gradient accumulators that the reference wants in a TF1 checkpoint.
 """
@@ -18,15 +18,13 @@ CONVERTED_MODELS = ("pretrainer", "encoder")
 def convert(
     prefix: str, converted_prefix: str, *, config: BertConfig, converted_model: str = "pretrainer"
 ) -> str:
-    """Writes a TF1 checkpoint as TF2, or a TF2 checkpoint as TF1; only the weights.
-
-    The layout of `prefix` decides the direction. There and back, no bit changes.
+    """Writes the weights of a checkpoint, and nothing else of it, as a TF2 checkpoint.
 
     Args:
-      prefix: initial checkpoint, or output of a run: slots, accumulators and step are left out.
+      prefix: a TF1 checkpoint, or the output of a run; slots, accumulators and step are left out.
       converted_prefix: the path of the result, as it stands: no step number is added.
-      converted_model: what the TF2 checkpoint holds for tf-models, see `_items`. TF1 holds all that
-        the TF2 checkpoint has. An "encoder" may lack the heads.
+      converted_model: what the result holds for tf-models, see `_items`. An "encoder" may lack the
+        heads.
 
     Returns: a line that says what was done.
 
@@ -49,18 +47,12 @@ def convert(
     if converted_model == "encoder":
         wanted = [variable for weight, variable in weights.items() if weight not in missing]
     loaded = reading.load_weights(wanted, stored)
+    # Our pooler is in the next-sentence head; users of the encoder alone look for it there.
+    pooler = model.classification_heads[0].dense
+    model.encoder_network.pooler_layer.set_weights(pooler.get_weights())
     with saving.written_whole(converted_prefix) as beside:
-        if stored.is_object_based:
-            tensors = saving.weights_by_tf1_name(variables)
-            saving.write_name_based(beside, {name: tensors[name] for name in loaded})
-            direction = "from TF2 to TF1" + (" (encoder)" if missing else "")
-        else:
-            # Our pooler is in the next-sentence head; users of the encoder alone look for it there.
-            pooler = model.classification_heads[0].dense
-            model.encoder_network.pooler_layer.set_weights(pooler.get_weights())
-            tf.train.Checkpoint(**_items(model, converted_model)).save(beside)
-            direction = f"from TF1 to TF2 ({converted_model})"
-    return f"{len(loaded)} weights converted {direction}: {converted_prefix}"
+        tf.train.Checkpoint(**_items(model, converted_model)).save(beside)
+    return f"{len(loaded)} weights converted to TF2 ({converted_model}): {converted_prefix}"
 
 
 def _items(model: BertPretrainerV2, converted_model: str) -> dict[str, tf.Module]:
@@ -93,8 +85,7 @@ def add_accumulators(old: str, new: str) -> int:
     stored = StoredCheckpoint(old)
     if stored.is_object_based:
         raise ValueError(
-            f"{old} is a TF2 checkpoint, and accumulators are for TF1 ones; "
-            "convert it with tf2_encoder_checkpoint_converter.py first"
+            f"{old} is a TF2 checkpoint, and accumulators are for TF1 ones; give a TF1 checkpoint"
         )
     if present := [name for name in sorted(stored.shapes) if name.endswith(f"/{ACCUMULATOR}")]:
         raise ValueError(f"{old} already has accumulators, such as {present[0]}; use it as it is")

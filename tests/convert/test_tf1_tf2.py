@@ -1,4 +1,4 @@
-"""TF1 to TF2 and back, bit by bit, and loaded by tf-models itself. CPU, 40 s."""
+"""TF1 to TF2, bit by bit, and loaded by tf-models itself. CPU, 40 s."""
 
 import hashlib
 import sys
@@ -10,11 +10,10 @@ import tensorflow as tf
 from official.nlp.modeling import layers, models, networks
 
 from mlperf_bert.checkpoints import names
-from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving, tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.pretrainer import build_pretrainer
-from tests.checkpoints.stored_weights import assert_same_bits, encoder_of_tf_models, read_weights
+from tests.checkpoints.stored_weights import encoder_of_tf_models
 from tests.helpers import starts
 
 
@@ -22,7 +21,11 @@ from tests.helpers import starts
 def tf2(start, tmp_path_factory) -> str:
     prefix = str(tmp_path_factory.mktemp("converted") / "new" / "tf2_ckpt" / "model.ckpt-28252")
     report = convert(start.checkpoint, prefix, config=start.config)
-    assert report == f"46 weights converted from TF1 to TF2 (pretrainer): {prefix}"
+    assert report == f"46 weights converted to TF2 (pretrainer): {prefix}"
+    assert [path.name for path in sorted(Path(prefix).parent.iterdir())] == [
+        "model.ckpt-28252.data-00000-of-00001",
+        "model.ckpt-28252.index",
+    ]
     return prefix
 
 
@@ -44,19 +47,6 @@ def assert_encoder_has(encoder, weights: dict[str, np.ndarray]) -> None:
         (name,) = found.keys() & set(weight.tf2_names)
         value = weight.to_tf1(found[name].numpy())
         assert value.tobytes() == weights[weight.tf1_name].tobytes(), name
-
-
-def test_there_and_back_changes_no_bit(start, tf2, tmp_path):
-    prefix = str(tmp_path / "model.ckpt-28252")
-    report = convert(tf2, prefix, config=start.config)
-    assert report == f"46 weights converted from TF2 to TF1: {prefix}"
-    found, expected = StoredCheckpoint(prefix), start.weights
-    assert_same_bits({name: found.tensor(name) for name in found.shapes}, expected)
-    assert len(expected) == 46
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [
-        "model.ckpt-28252.data-00000-of-00001",
-        "model.ckpt-28252.index",
-    ]
 
 
 @pytest.mark.parametrize("network", [networks.BertEncoder, networks.BertEncoderV2])
@@ -81,26 +71,20 @@ def test_tf_models_encoder_loads_the_encoder_alone(start, tmp_path, network):
 @pytest.mark.parametrize(
     "kept", ["bert/", pytest.param(("bert/", "cls/predictions/"), marks=pytest.mark.all)]
 )
-def test_an_encoder_without_heads_is_converted_both_ways(start, tmp_path, kept):
+def test_an_encoder_without_heads_is_converted(start, tmp_path, kept):
     names_kept = [name for name in start.weights if name.startswith(kept)]
-    given, tf2, back = (str(tmp_path / name) for name in ("given", "tf2", "back"))
+    given, tf2 = str(tmp_path / "given"), str(tmp_path / "tf2")
     saving.write_name_based(given, {name: start.weights[name] for name in names_kept})
     report = convert(given, tf2, config=start.config, converted_model="encoder")
-    assert report == f"{len(names_kept)} weights converted from TF1 to TF2 (encoder): {tf2}"
+    assert report == f"{len(names_kept)} weights converted to TF2 (encoder): {tf2}"
     encoder = encoder_of_tf_models(start.config, networks.BertEncoderV2)
     status = tf.train.Checkpoint(encoder=encoder).read(tf2)
     status.assert_existing_objects_matched().expect_partial()
     assert_encoder_has(encoder, start.weights)
 
-    report = convert(tf2, back, config=start.config, converted_model="encoder")
-    assert report == f"39 weights converted from TF2 to TF1 (encoder): {back}"
-    expected = {name: value for name, value in start.weights.items() if name.startswith("bert/")}
-    assert_same_bits(read_weights(back), expected)
-
-    for lacking in (tf2, back):
-        message = "an encoder without the heads of pre-training; --converted_model=encoder conv"
-        with pytest.raises(ValueError, match=message):
-            convert(lacking, str(tmp_path / "new"), config=start.config)
+    message = "an encoder without the heads of pre-training; --converted_model=encoder conv"
+    with pytest.raises(ValueError, match=message):
+        convert(tf2, str(tmp_path / "new"), config=start.config)
     assert not list(tmp_path.glob("new*"))
 
 
@@ -191,7 +175,7 @@ def test_refusals(generated, tmp_path):
 
     tf2 = str(tmp_path / "model.ckpt-3")
     convert(generated.checkpoint, tf2, config=generated.config)
-    with pytest.raises(ValueError, match="is a TF2 checkpoint, and accumulators are for TF1"):
+    with pytest.raises(ValueError, match=r"is a TF2 checkpoint, .*; give a TF1 checkpoint$"):
         tf1_tf2.add_accumulators(tf2, str(tmp_path / "model.ckpt-4"))
 
     data = Path(f"{tf2}.data-00000-of-00001")
@@ -216,7 +200,7 @@ FILES = ("--bert_config_file={config_file}", "--vocab_file={vocabulary}")
         pytest.param(
             "tf2_encoder_checkpoint_converter.py",
             [FILES[0], "--checkpoint_to_convert={old}", "--converted_checkpoint_path={new}"],
-            "46 weights converted from TF1 to TF2 (pretrainer)",
+            "46 weights converted to TF2 (pretrainer)",
             marks=pytest.mark.gate,
         ),
     ],

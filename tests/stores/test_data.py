@@ -174,10 +174,9 @@ def _convert_and_export(folder: str) -> None:
     config = BertConfig.from_json_file(f"{folder}/config.json")
     stored = f"{folder}/init/model.ckpt-28252"
     tf1_tf2.convert(stored, f"{folder}/tf2/model", config=config)
-    tf1_tf2.convert(f"{folder}/tf2/model", f"{folder}/tf1", config=config)
-    tf1_tf2.add_accumulators(f"{folder}/tf1", f"{folder}/acc/model.ckpt")
+    tf1_tf2.add_accumulators(stored, f"{folder}/acc/model.ckpt")
     vocab = f"{folder}/vocab.txt"
-    exporting.export(f"{folder}/tf1", f"{folder}/exported", config=config, vocab_file=vocab)
+    exporting.export(f"{folder}/tf2/model", f"{folder}/exported", config=config, vocab_file=vocab)
     importing.import_model(f"{folder}/exported", f"{folder}/imported", seed=0)
 
 
