@@ -62,13 +62,11 @@ def svg(
 
 
 @contextlib.contextmanager
-def png(
-    file: Any, size_inches: tuple[float, float], *, rows: int = 1, columns: int = 1
-) -> Iterator[np.ndarray]:
-    """Yields axes, an array of rows and columns; then writes a PNG of 150 pixels an inch."""
+def png(file: Any, size_inches: tuple[float, float], *, rows: int = 1) -> Iterator[np.ndarray]:
+    """Yields axes, an array of rows and one column; then writes a PNG of 150 pixels an inch."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=size_inches, dpi=150, layout="constrained")
-        yield figure.subplots(rows, columns, squeeze=False)
+        yield figure.subplots(rows, squeeze=False)
         figure.savefig(file, format="png")
 
 

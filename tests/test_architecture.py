@@ -26,14 +26,13 @@ HEART = [
 # What a counted run does not execute: it may import the heart, which knows nothing of it.
 GUESTS = [{"convert", "submission", "finetuning", "portable"}]
 LEVELS = [*HEART, *GUESTS]  # a room may import those of the levels before its own, no sibling
-# Which of our own packages each product imports, and two guests take.
+# Which of our own packages each product imports, and a guest that draws.
 MAY_IMPORT = {
     "pages": {"pages"},
     "tracing": {"tracing"},
     "mlperf_results": {"pages", PACKAGE, "mlperf_results"},
     PACKAGE: {PACKAGE},
     f"{PACKAGE}/submission": {"pages", PACKAGE},
-    f"{PACKAGE}/finetuning": {"pages", PACKAGE},
 }
 # Commands of guests that run TensorFlow take flags as the root scripts do.
 COMMANDS_WITH_FLAGS = {

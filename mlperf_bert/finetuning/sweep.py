@@ -1,7 +1,6 @@
 """All runs of a command: tasks, learning rates, seeds; their table and average."""
 
 import dataclasses
-import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,16 +8,14 @@ from pathlib import Path
 
 from mlperf_bert.files import locks, paths
 from mlperf_bert.files.json_text import read_record, write_record
-from mlperf_bert.files.whole import written_beside
 from mlperf_bert.finetuning import glue, weights
 from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Task
 from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.run import Prepared, TaskRun
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy, replica_batch_size
-from pages import charts
 
-RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
+RESULTS_NAME, PREDICTIONS_NAME = "results.json", "predictions"
 _LOCK_NAME, _PATIENCE_SECONDS = ".results.lock", 60
 
 
@@ -196,30 +193,6 @@ def _write(folder: Path, name: str, record: dict) -> None:
             found[name].setdefault("predictions_of", before["predictions_of"])
         listed = {name: found[name] for name in TASKS if name in found}
         write_record(path, {"tasks": listed, "glue_average": average_of(found)})
-        draw(listed, folder / PICTURE_NAME)
-
-
-def draw(tasks: Mapping[str, dict], path: Path) -> None:
-    """Draws each task of results.json: the main metric of its runs after each epoch."""
-    num_columns = min(len(tasks), 4)
-    num_rows = math.ceil(len(tasks) / num_columns)
-    size_inches = (max(5.0, 3.2 * num_columns), 3.4 * num_rows)
-    with (
-        written_beside(path) as file,
-        charts.png(file, size_inches, rows=num_rows, columns=num_columns) as grid,
-    ):
-        for unused in grid.flat[len(tasks) :]:
-            unused.set_visible(False)
-        for axes, (name, result) in zip(grid.flat, tasks.items()):
-            split, _, metric = result["main_metric"].partition("/")
-            for run in result["runs"]:
-                values = [epoch[split][metric] for epoch in run["epochs"]]
-                label = f"{run['learning_rate']:g}, seed {run['seed']}"
-                axes.plot(range(1, len(values) + 1), values, "o-", markersize=3, label=label)
-            axes.set(title=f"{name}, {metric}", xlabel="epochs", ylabel="percent")
-            axes.xaxis.get_major_locator().set_params(integer=True)
-            if len(result["runs"]) <= 8:  # a sweep has twenty: their names would cover them
-                axes.legend()
 
 
 def _read(path: Path) -> dict[str, dict]:

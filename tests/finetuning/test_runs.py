@@ -58,7 +58,6 @@ class StandIn:
 
     steps: list[tuple[Setting, int, list[int]]]
     calls: list[tuple]
-    drawn: list[str]
     at: dict
 
     def __init__(self, *, build_model, schedule, strategy, batch_size, eval_batch_size):
@@ -101,7 +100,7 @@ def loss_of(rows) -> float:
 @pytest.fixture
 def stand_in(own, monkeypatch):
     """Three epochs of MNLI with unequal dev sets by the stand-in; checkpoints every two steps."""
-    StandIn.steps, StandIn.calls, StandIn.drawn, StandIn.at = [], [], [], {}
+    StandIn.steps, StandIn.calls, StandIn.at = [], [], {}
     save, flush = RunState.save, MetricsWriter.flush
 
     def saved(self, step, *more):
@@ -119,10 +118,6 @@ def stand_in(own, monkeypatch):
     )
     monkeypatch.setattr(RunState, "save", saved)
     monkeypatch.setattr(MetricsWriter, "flush", flushed)
-    # A picture takes as long as all the rest.
-    monkeypatch.setattr(
-        sweep, "draw", lambda tasks, path: StandIn.drawn.append(f"{path.name}: {' '.join(tasks)}")
-    )
     dev = own / "glue" / "MNLI" / "dev_mismatched.tsv"
     dev.write_bytes(b"\n".join(dev.read_bytes().split(b"\n")[:10]))
 
@@ -206,7 +201,6 @@ def test_a_sweep_reports_medians_and_keeps_the_best_checkpoint(own, stand_in, ca
     content = json.loads((out / "results.json").read_text())
     assert list(content["tasks"]) == ["cola", "mnli", "rte"]
     assert content["tasks"]["mnli"] == expected
-    assert StandIn.drawn[-1] == "results.png: cola mnli rte"
     assert before.items() <= {p: p.stat().st_mtime_ns for p in out.rglob("metrics.jsonl")}.items()
     assert len(StandIn.steps) == num_steps + 2 * 3 * STEPS_PER_EPOCH
 
@@ -636,16 +630,3 @@ def test_one_process_at_a_time(own):
             run_of(own).train(StopRequest())
     finally:
         run._output.release()
-
-
-def test_the_metrics_of_all_runs_are_drawn(tmp_path):
-    def picture(accuracy: float, num_tasks: int = 1) -> bytes:
-        epochs = [{"dev": {"accuracy": each}} for each in (50.0, accuracy)]
-        runs = [{"learning_rate": 1e-5, "seed": seed, "epochs": epochs} for seed in range(9)]
-        result = {"main_metric": "dev/accuracy", "runs": runs}
-        sweep.draw({f"task {n}": result for n in range(num_tasks)}, tmp_path / "results.png")
-        return (tmp_path / "results.png").read_bytes()
-
-    assert picture(60.0) == picture(60.0) != picture(70.0)
-    width = lambda png: int.from_bytes(png[16:20], "big")  # noqa: E731 - of a PNG's header
-    assert width(picture(60.0)) < width(picture(60.0, num_tasks=5)) == 4 * 3.2 * 150
