@@ -73,7 +73,7 @@ def _require_absent(*names: str, reason: str) -> None:
 
 def _config() -> FinetuningConfig:
     config = command_line.read(FinetuningConfig, settings=_settings())
-    if config.task not in squad.NAMES:
+    if config.task != squad.NAME:
         _require_absent("doc_stride", "max_query_length", reason="has an effect only on SQuAD")
     if config.max_seq_length is None:
         config = dataclasses.replace(config, max_seq_length=usual_max_seq_length(config.task))

@@ -7,7 +7,7 @@ from mlperf_bert.finetuning.squad_features import NUM_SPECIAL_TOKENS
 from mlperf_bert.options import MAX_SEED, Option, option, options
 from mlperf_bert.training.config import DeviceConfig
 
-TASKS = (*glue.NAMES, *squad.NAMES)
+TASKS = (*glue.NAMES, squad.NAME)
 ALL_OF_GLUE = "glue"
 Task = glue.GlueTask | squad.SquadTask
 
@@ -138,7 +138,6 @@ class FinetuningConfig:
                 "--doc_stride or --max_query_length, or raise --max_seq_length"
             )
         return squad.SquadTask(
-            name=name,
             data_dir=self.data_dir,
             max_seq_length=self.max_seq_length,
             doc_stride=self.doc_stride,
@@ -148,4 +147,4 @@ class FinetuningConfig:
 
 def usual_max_seq_length(task: str) -> int:
     """The field's: contexts of SQuAD are longer than GLUE's sentences."""
-    return 384 if task in squad.NAMES else 128
+    return 384 if task == squad.NAME else 128

@@ -1,6 +1,6 @@
 """SQuAD's files as they are published: JSON of articles, paragraphs, questions and answers.
 
-Source: Rajpurkar et al., arXiv 1606.05250 (1.1) and 1806.03822 (2.0).
+Source: Rajpurkar et al., arXiv 1606.05250.
 """
 
 import dataclasses
@@ -34,17 +34,17 @@ class SquadExample:
     question: str
     context: str
     answers: tuple[Answer, ...]
-    """In the file's order; empty if the question is impossible."""
+    """In the file's order."""
 
 
-def read_examples(path: paths.Location, *, has_impossible: bool) -> list[SquadExample]:
+def read_examples(path: paths.Location) -> list[SquadExample]:
     """The questions of a file, in its order.
 
-    With `has_impossible` (SQuAD 2.0) a question may be marked is_impossible or have no answer.
-    Every other question needs an answer: to train on, or to be scored by.
+    Every question needs an answer: to train on, or to be scored by.
 
     Raises:
-      ValueError: no such file, not JSON, or not as published; the message names the file.
+      ValueError: no such file, not JSON, not as published, or of SQuAD 2.0; the message names the
+        file.
     """
 
     def parsed(content: dict) -> list[SquadExample]:
@@ -54,19 +54,23 @@ def read_examples(path: paths.Location, *, has_impossible: bool) -> list[SquadEx
             for paragraph in article["paragraphs"]
             for question in paragraph["qas"]
         ]
-        if not examples or not (has_impossible or all(one.answers for one in examples)):
-            raise ValueError("no question, or one without an answer")
+        if not examples:
+            raise ValueError("no question")
         return examples
 
     if (examples := json_text.read_record(path, parsed, remedy=_REMEDY)) is None:
         raise ValueError(
             f"{path}: no such file; --data_dir takes the folder with SQuAD's {path.name}"
         )
+    if num_without := sum(not one.answers for one in examples):
+        raise ValueError(
+            f"{path}: {num_without:,} of {len(examples):,} questions have no answer, as in SQuAD "
+            "2.0; give the file of SQuAD 1.1"
+        )
     return examples
 
 
 def _example(question: dict, context: str) -> SquadExample:
-    # In 2.0 an empty list says that there is none; no list at all, that answers are missing.
     listed = [] if question.get("is_impossible") else question["answers"]
     answers = tuple(Answer(text=one["text"], start=one["answer_start"]) for one in listed)
     texts = (question["id"], question["question"], context, *(one.text for one in answers))
@@ -90,12 +94,12 @@ def piece_of(context: str, start: int, end: int) -> str:
 
 
 def words_of_answer(example: SquadExample) -> tuple[int, int] | None:
-    """The first and the last word of the first answer; None if there is none, or not there.
+    """The first and the last word of the first answer; None if it is not there.
 
     As in the field, an offset that is wrong by some characters is right if the answer is within
     the words that it leads to.
     """
-    if not example.answers or example.answers[0].start >= len(example.context):
+    if example.answers[0].start >= len(example.context):
         return None
     answer, words = example.answers[0], words_of(example.context)
     last_character = min(answer.start + len(answer.text), len(example.context)) - 1

@@ -77,7 +77,7 @@ def check(source: Source, *, needs_pooler: bool) -> None:
         raise ValueError(
             f"{source.name}: has no pooler (bert/pooler), which tasks with one answer for each "
             "example need; give a checkpoint that was pre-trained with next-sentence prediction, "
-            "or choose squad1 or squad2, which need none"
+            "or choose squad1, which needs none"
         )
 
 

@@ -64,7 +64,7 @@ def answer(rng, context):
     return {"text": piece, "answer_start": start}
 
 
-def questions(seed, *, impossible, num_answers=1, num_paragraphs=40, make=word, spaces=SPACES):
+def questions(seed, *, num_answers=1, num_paragraphs=40, make=word, spaces=SPACES):
     """The content of a file."""
     rng = random.Random(seed)
     articles = []
@@ -74,12 +74,9 @@ def questions(seed, *, impossible, num_answers=1, num_paragraphs=40, make=word, 
             context += make(rng)
         found = []
         for index in range(rng.randint(1, 4)):
-            one = {"id": f"{seed}-{number}-{index}", "answers": []}
+            one = {"id": f"{seed}-{number}-{index}"}
             one["question"] = "What " + text(rng, rng.choice([1, 8, 30, 60]), make, spaces)
-            if impossible:
-                one["is_impossible"] = rng.random() < 0.4
-            if not one.get("is_impossible"):
-                one["answers"] = [answer(rng, context) for _ in range(rng.randint(1, num_answers))]
+            one["answers"] = [answer(rng, context) for _ in range(rng.randint(1, num_answers))]
             found.append(one)
         paragraph = {"context": context, "qas": found}
         articles.append({"title": f"Title {number}", "paragraphs": [paragraph]})

@@ -174,7 +174,7 @@ def test_losses_and_predictions_of_spans(made, source, hugging_face):
     lengths = features["input_mask"].sum(axis=1)
     features["start_positions"] = (lengths // 3).astype(np.int32)
     features["end_positions"] = (lengths // 2).astype(np.int32)
-    trainer = trainer_of(SquadTask(name="squad1", data_dir=""), source)
+    trainer = trainer_of(SquadTask(data_dir=""), source)
     theirs = transformers.TFBertForQuestionAnswering.from_pretrained(hugging_face)
     names = [v.name for v in trainer.model.trainable_variables]
     assert any("pooler" in name for name in names)
@@ -216,8 +216,8 @@ def test_every_gradient_in_bfloat16_is_near_float32s(made, source, eighths):
         "input_mask": np.ones(shape),
         "segment_ids": random.randint(2, size=shape),
     }
-    if spans:  # of questions without an answer: random positions would cancel, but for rounding
-        task = SquadTask(name="squad2", data_dir="")
+    if spans:  # all at the first token: random positions would cancel, but for rounding
+        task = SquadTask(data_dir="")
         features |= {"start_positions": np.zeros(num), "end_positions": np.zeros(num)}
     else:
         task = glue.create("rte", str(made / "glue"))

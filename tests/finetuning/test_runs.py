@@ -472,7 +472,7 @@ def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
     assert f"{bare}: has no pooler (bert/pooler), which tasks" in refusal(own, checkpoint=bare)
     source = weights.find(config_of(own, checkpoint=bare))
     weights.check(source, needs_pooler=False)
-    spans = task_model.build(SquadTask(name="squad1", data_dir=""), source, seed=1)
+    spans = task_model.build(SquadTask(data_dir=""), source, seed=1)
     assert len(task_model.trained_variables(spans)) == len(spans.trainable_variables) - 2
     assert "no such checkpoint" in refusal(own, checkpoint=f"{own}/model/model.ckpt-9")
 

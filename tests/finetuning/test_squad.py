@@ -16,14 +16,12 @@ from transformers.data.processors import squad as theirs
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning.splits import Split
-from mlperf_bert.finetuning.squad import SquadTask, scores
+from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.squad_features import OffsetTokenizer
 from mlperf_bert.finetuning.squad_reading import piece_of
 from tests.data import generated_words
 from tests.finetuning import generated_squad
 
-PROCESSORS = {"squad1": theirs.SquadV1Processor, "squad2": theirs.SquadV2Processor}
-VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
 # max_seq_length, doc_stride, max_query_length
 SIZES = [(64, 16, 20), (64, 41, 20), (384, 128, 64), (48, 10, 30)]
 
@@ -63,17 +61,15 @@ def of_sizes(*sizes) -> dict[str, int]:
 
 def file_of(context, *questions):
     """A file with one paragraph."""
-    qas = [
-        {"id": f"q{number}", "question": "what", "answers": []} | question
-        for number, question in enumerate(questions)
-    ]
+    usual = {"question": "what", "answers": [{"text": "bu", "answer_start": 0}]}
+    qas = [{"id": f"q{number}"} | usual | question for number, question in enumerate(questions)]
     return {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
 
 
-def encoded(name, split, content, folder, tokenizer, *, max_seq_length=64, **fields):
+def encoded(split, content, folder, tokenizer, *, max_seq_length=64, **fields):
     """The task of a file, its examples and their features."""
-    (folder / f"{split}-v{VERSIONS[name]}.json").write_text(json.dumps(content))
-    task = SquadTask(name=name, data_dir=str(folder), max_seq_length=max_seq_length, **fields)
+    (folder / f"{split}-v1.1.json").write_text(json.dumps(content))
+    task = SquadTask(data_dir=str(folder), max_seq_length=max_seq_length, **fields)
     examples = task.read(split)
     features = task.encode(examples, tokenizer, is_training=split == "train")
     return task, examples, features
@@ -101,13 +97,12 @@ def assert_same_inputs(features, rows, expected):
         np.testing.assert_array_equal(features[key][rows], [getattr(f, name) for f in expected])
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_windows_for_training_equal_theirs(name, sizes, tokenizer, tmp_path, capsys):
-    content = generated_squad.questions(3, impossible=name == "squad2", num_paragraphs=24)
-    _, examples, features = encoded(name, "train", content, tmp_path, tokenizer, **of_sizes(*sizes))
+def test_windows_for_training_equal_theirs(sizes, tokenizer, tmp_path, capsys):
+    content = generated_squad.questions(3, num_paragraphs=24)
+    _, examples, features = encoded("train", content, tmp_path, tokenizer, **of_sizes(*sizes))
     rows = rows_of_question(features, examples)
-    expected = PROCESSORS[name]().get_train_examples(str(tmp_path))
+    expected = theirs.SquadV1Processor().get_train_examples(str(tmp_path))
     num_skipped = num_answers = 0
     for one in expected:
         found = their_features(one, sizes, is_training=True)
@@ -125,15 +120,12 @@ def test_windows_for_training_equal_theirs(name, sizes, tokenizer, tmp_path, cap
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_windows_for_prediction_equal_theirs(name, sizes, tokenizer, tmp_path):
-    content = generated_squad.questions(
-        4, impossible=name == "squad2", num_answers=3, num_paragraphs=16
-    )
-    _, examples, features = encoded(name, "dev", content, tmp_path, tokenizer, **of_sizes(*sizes))
+def test_windows_for_prediction_equal_theirs(sizes, tokenizer, tmp_path):
+    content = generated_squad.questions(4, num_answers=3, num_paragraphs=16)
+    _, examples, features = encoded("dev", content, tmp_path, tokenizer, **of_sizes(*sizes))
     rows = rows_of_question(features, examples)
-    expected = PROCESSORS[name]().get_dev_examples(str(tmp_path))
+    expected = theirs.SquadV1Processor().get_dev_examples(str(tmp_path))
     assert [example.question_id for example in examples] == [one.qas_id for one in expected]
     for example, one in zip(examples, expected):
         answers = [{"answer_start": a.start, "text": a.text} for a in example.answers]
@@ -153,9 +145,9 @@ def test_windows_for_prediction_equal_theirs(name, sizes, tokenizer, tmp_path):
 def test_a_short_last_window_counts_less(num_words, tokenizer, tmp_path):
     sizes = (384, 330, 64)
     content = file_of("bu " * num_words, {})
-    _, _, features = encoded("squad2", "dev", content, tmp_path, tokenizer, **of_sizes(*sizes))
+    _, _, features = encoded("dev", content, tmp_path, tokenizer, **of_sizes(*sizes))
     content["data"][0]["title"] = ""  # theirs needs one
-    [one] = theirs.SquadV2Processor()._create_examples(content["data"], "dev")
+    [one] = theirs.SquadV1Processor()._create_examples(content["data"], "dev")
     expected = their_features(one, sizes, is_training=False)
     for row, feature in zip(features["is_max_context"], expected, strict=True):
         best = [i for i, is_best in feature.token_is_max_context.items() if is_best]
@@ -163,7 +155,7 @@ def test_a_short_last_window_counts_less(num_words, tokenizer, tmp_path):
 
 
 def their_predictions(examples, features, logits, tokenizer, folder, task):
-    """What compute_predictions_logits returns and writes."""
+    """The predictions and the n best that compute_predictions_logits writes."""
     results = []
     for number, (feature, one) in enumerate(zip(features, logits)):
         feature.unique_id = number
@@ -179,65 +171,48 @@ def their_predictions(examples, features, logits, tokenizer, folder, task):
         True,
         *map(str, files),
         False,
-        task.name == "squad2",
+        False,
         0.0,
         tokenizer,
     )
-    return [json.loads(file.read_text()) if file.exists() else None for file in files]
+    return [json.loads(file.read_text()) for file in files[:2]]
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("sizes", SIZES[:3], ids=str)
 @pytest.mark.parametrize("n_best_size", [20, 4])
 def test_predictions_and_metrics_equal_theirs(
-    name, sizes, n_best_size, tokenizer, their_tokenizer, tmp_path
+    sizes, n_best_size, tokenizer, their_tokenizer, tmp_path
 ):
     """Of random logits, on plain words, where their alignment of texts always works."""
-    has_impossible = name == "squad2"
     content = generated_squad.questions(
-        5,
-        impossible=has_impossible,
-        num_answers=3,
-        num_paragraphs=16,
-        make=generated_squad.plain_word,
+        5, num_answers=3, num_paragraphs=16, make=generated_squad.plain_word
     )
     fields = of_sizes(*sizes) | {"n_best_size": n_best_size, "max_answer_length": 12}
-    task, examples, features = encoded(name, "dev", content, tmp_path, tokenizer, **fields)
+    task, examples, features = encoded("dev", content, tmp_path, tokenizer, **fields)
     shape = *features["input_ids"].shape, 2
     logits = np.random.default_rng(1).normal(size=shape).astype(np.float32) * 3
-    # As after some training: answers are in the context and three tokens long, and about half the
-    # questions have none.
+    # As after some training: answers are in the context and three tokens long.
     logits += 9 * (features["char_starts"] >= 0)[..., None]
     logits[:, 2:, 1] = logits[:, :-2, 0] + 0.1 * logits[:, 2:, 1]
-    logits[:, 0] += 16
-    asked, rows = PROCESSORS[name]().get_dev_examples(str(tmp_path)), []
+    asked, rows = theirs.SquadV1Processor().get_dev_examples(str(tmp_path)), []
     for number, one in enumerate(asked):
         for feature in their_features(one, sizes, is_training=False):
             feature.example_index = number
             rows.append(feature)
-    expected, n_best, expected_odds = their_predictions(
-        asked, rows, logits, their_tokenizer, tmp_path, task
-    )
+    expected, n_best = their_predictions(asked, rows, logits, their_tokenizer, tmp_path, task)
     # Theirs predicts the word "empty" where none of the n best spans is valid.
     made_up = {"text": "empty", "start_logit": 0.0, "end_logit": 0.0}.items()
     nothing = [i for i in expected if any(made_up <= one.items() for one in n_best[i])]
     expected |= dict.fromkeys(nothing, "")
 
     split = Split(examples=examples, features=features)
-    written = task.write_predictions(split, logits, name="dev", folder=tmp_path / "ours")
-    ours = {path.stem: json.loads(path.read_text()) for path in written}
+    [path] = task.write_predictions(split, logits, name="dev", folder=tmp_path / "ours")
     assert len(nothing) < len(expected) / 4
-    assert ours["predictions"] == expected and ours.get("null_odds") == expected_odds
-    found = task.metrics(split, logits)
-    scores_of_theirs = their_metrics.squad_evaluate(
-        asked, expected, no_answer_probs=expected_odds, no_answer_probability_threshold=np.inf
+    assert path.name == "predictions.json" and json.loads(path.read_text()) == expected
+    scores_of_theirs = their_metrics.squad_evaluate(asked, expected)
+    assert task.metrics(split, logits) == pytest.approx(
+        {name: scores_of_theirs[name] for name in ("exact", "f1", "total")}
     )
-    if not has_impossible:
-        scores_of_theirs = {key: scores_of_theirs[key] for key in ("exact", "f1", "total")}
-    assert found == pytest.approx(dict(scores_of_theirs))
-    assert list(found)[:3] == ["exact", "f1", "total"]
-    if has_impossible:
-        assert 5 < list(expected.values()).count("") < len(expected) - 5
 
 
 def test_every_token_knows_its_characters(tokenizer, tmp_path):
@@ -302,9 +277,7 @@ def test_answers_that_theirs_takes_or_fails_at_are_left_out(
     """Theirs takes an empty text, and raises IndexError for an offset after the context."""
     good = {"answers": [{"text": "bu", "answer_start": 0}]}
     bad = {"answers": [{"text": text, "answer_start": start}]}
-    _, examples, features = encoded(
-        "squad1", "train", file_of("bu da", good, bad), tmp_path, tokenizer
-    )
+    _, examples, features = encoded("train", file_of("bu da", good, bad), tmp_path, tokenizer)
     assert [example.question_id for example in examples] == ["q0"]
     assert features["example_index"].tolist() == [0]
     assert "1 of 2 questions left out" in capsys.readouterr().err
@@ -320,65 +293,37 @@ def test_answers_that_theirs_takes_or_fails_at_are_left_out(
     ],
 )
 def test_texts_without_tokens(context, question, start, tokenizer, tmp_path):
-    _, _, features = encoded("squad2", "train", file_of(context, question), tmp_path, tokenizer)
+    _, _, features = encoded("train", file_of(context, question), tmp_path, tokenizer)
     assert features["start_positions"].tolist() == features["end_positions"].tolist() == [start]
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("context", ["", " \n", "\u200b"])
-def test_a_context_without_tokens_has_no_window_and_no_answer(name, context, tokenizer, tmp_path):
+def test_a_context_without_tokens_has_no_window_and_no_answer(context, tokenizer, tmp_path):
     """Theirs gives its questions to other windows, or fails."""
-    known = {"answers": [{"text": "bu", "answer_start": 0}]}
-    content = file_of(context, {"id": "empty", **known})
-    content["data"] += file_of("bu", known)["data"]
-    task, examples, features = encoded(name, "dev", content, tmp_path, tokenizer)
+    content = file_of(context, {"id": "empty"})
+    content["data"] += file_of("bu", {})["data"]
+    task, examples, features = encoded("dev", content, tmp_path, tokenizer)
     assert features["example_index"].tolist() == [1]
     logits = np.ones((*features["input_ids"].shape, 2), np.float32)
     split = Split(examples=examples, features=features)
     folder = tmp_path / "new" / "folder"
-    paths = task.write_predictions(split, logits, name="dev", folder=folder)
-    assert json.loads(paths[0].read_text()) == {"empty": "", "q0": "bu"}
+    [path] = task.write_predictions(split, logits, name="dev", folder=folder)
+    assert json.loads(path.read_text()) == {"empty": "", "q0": "bu"}
     assert task.metrics(split, logits)["exact"] == 50
 
 
 def test_windows_shorter_than_the_stride_hold_all_tokens(tokenizer, tmp_path):
     """Theirs leaves some out; the published code does not."""
     content = file_of("bu da " * 100, {})
-    _, _, features = encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=20)
+    _, _, features = encoded("dev", content, tmp_path, tokenizer, max_seq_length=20)
     starts = features["char_starts"]
     assert set(starts[starts >= 0]) == {3 * number for number in range(200)}
 
 
 def test_no_room_for_the_context(tokenizer, tmp_path):
     content = file_of("bu da", {"question": "bu " * 70})
-    encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=68)
+    encoded("dev", content, tmp_path, tokenizer, max_seq_length=68)
     with pytest.raises(
         ValueError, match=r"^--max_seq_length=67 leaves no room .*; give at least 68"
     ):
-        encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=67)
-
-
-def test_an_answer_is_given_up_to_null_odds_of_0(tokenizer, tmp_path):
-    content = file_of("bu da", {"answers": [{"text": "bu", "answer_start": 0}]}, {})
-    task, examples, features = encoded("squad2", "dev", content, tmp_path, tokenizer)
-    split = Split(examples=examples, features=features)
-    for of_nothing, expected in [(1.0, "bu"), (1.001, "")]:
-        logits = np.zeros((*features["input_ids"].shape, 2), np.float32)
-        logits[:, 0], logits[:, 3] = of_nothing, 1
-        paths = task.write_predictions(split, logits, name="dev", folder=tmp_path)
-        assert [path.name for path in paths] == ["predictions.json", "null_odds.json"]
-        assert json.loads(paths[0].read_text()) == {"q0": expected, "q1": expected}
-        assert task.metrics(split, logits)["f1"] == 50
-
-
-def test_the_best_threshold_by_hand():
-    """Up to 1 two questions are right; of the others, one has no answer and one is wrong."""
-    answers = {"a": ["x"], "b": ["y"], "c": [], "d": ["z"]}
-    predictions = {"a": "x", "b": "y", "c": "w", "d": "v"}
-    odds = {"a": -2.0, "b": 1.0, "c": 1.5, "d": 3.0}
-    found = scores(answers, predictions, null_odds=odds)
-    assert found["exact"] == 50 and found["best_exact"] == found["best_f1"] == 75
-    assert found["best_exact_thresh"] == found["best_f1_thresh"] == 1.0
-    assert (found["HasAns_total"], found["NoAns_total"]) == (3, 1)
-    without = scores(answers, predictions, null_odds={})
-    assert without == {name: found[name] for name in ("exact", "f1", "total")}
+        encoded("dev", content, tmp_path, tokenizer, max_seq_length=67)
