@@ -63,7 +63,6 @@ def small(command: str, repository: Path) -> list[str]:
     """A command of the document with local files and few examples; its environment comes first."""
     replaced = {
         r"hf://.*": "articles.parquet",
-        r"--model=.*": "--model=public",
         r"--(flagfile|num_gpus)=.*": "",
         r"NUM_TEST_ARTICLES=.*": "NUM_TEST_ARTICLES=20",
         r"--max_.*": "",
@@ -82,6 +81,7 @@ def small(command: str, repository: Path) -> list[str]:
 def made(work, repository, shared) -> Path:
     punkt = shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
     commands = commands_of(repository / "docs" / "data.md", "From nothing to a run")
+    commands = [command for command in commands if not command.startswith("hf download ")]
     assert len(commands) == 7
     for command in commands:
         environment = {**os.environ, "PUNKT": str(punkt)}

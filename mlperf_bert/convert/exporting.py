@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.convert import hub, saving
+from mlperf_bert.convert import layout, saving
 from mlperf_bert.data import provenance, tokenization, vocabulary
 from mlperf_bert.files import folders, paths
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
@@ -45,13 +45,13 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     weights = saving.weights_by_tf1_name(variables)
     # Without the matrix of the masked-LM decoder: it is tied to the word embeddings.
     tensors = {
-        hub.name_of_weight(name): value.T if hub.is_transposed(name) else value
+        layout.name_of_weight(name): value.T if layout.is_transposed(name) else value
         for name, value in weights.items()
     }
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}
     tokenizer["model_max_length"] = config.max_position_embeddings
     with folders.written_beside(target) as folder:
-        saving.write_json(folder / hub.CONFIG, hub.their_config(config))
+        saving.write_json(folder / layout.CONFIG, layout.their_config(config))
         saving.write_json(folder / "tokenizer_config.json", tokenizer)
         (folder / "vocab.txt").write_bytes(vocabulary.as_text(words))
         write_safetensors(folder / "model.safetensors", tensors)

@@ -18,7 +18,7 @@ from mlperf_bert.options import MAX_SEED, option, required_path
 class Import:
     """What is imported, and where to."""
 
-    model: str = required_path("Folder, or NAME or NAME@REVISION on Hugging Face's hub.")
+    model: str = required_path("Folder with its config.json and model.safetensors.")
     output_dir: str = required_path("Directory to make.", may_have_wildcards=False)
     seed: int = option(0, "Seed of the heads that the model lacks.", at_least=0, at_most=MAX_SEED)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.convert import hub, saving, stored_model
+from mlperf_bert.convert import layout, saving, stored_model
 from mlperf_bert.convert.stored_model import StoredModel
 from mlperf_bert.data import provenance, tokenization, vocabulary
 from mlperf_bert.files import folders, paths, whole
@@ -24,22 +24,22 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     Also tokenizer_config.json, if the model says whether text is lower-cased.
 
     Args:
-      model: folder or name of a BertForPreTraining, BertForMaskedLM or BertModel; see `hub`.
+      model: folder of a BertForPreTraining or BertForMaskedLM, local or gs://....
       output_dir: the directory to make, whole or not at all; in a bucket file by file.
       seed: heads that the model lacks are those of a new model with this seed.
 
     Returns: lines that say what was done.
 
     Raises:
-      ValueError: no such model, damaged, a pickle, of another architecture or vocabulary, or
-        `output_dir` exists.
+      ValueError: no such model, damaged, not in safetensors, of another architecture or vocabulary,
+        or `output_dir` exists.
       OSError: a bucket refuses it, or the disk is full.
     """
     model = model.rstrip("/")
     target = saving.new_folder(output_dir)
-    with hub.model_folder(model) as folder:
-        values = hub.read_json(folder, hub.CONFIG, model)
-        config = hub.bert_config(values, f"{model}/{hub.CONFIG}")
+    with layout.model_folder(model) as folder:
+        values = layout.read_json(folder, layout.CONFIG, model)
+        config = layout.bert_config(values, f"{model}/{layout.CONFIG}")
         tokenizer, told = _read_tokenizer(folder, model, config.vocab_size)
         read = _described(folder, model, target)
         stored = StoredModel(folder, model)
@@ -76,13 +76,12 @@ def _described(folder: Path, model: str, target: paths.Location) -> list[provena
     files = [
         path
         for path in sorted(folder.iterdir())
-        if path.is_file() and any(path.match(pattern) for pattern in hub.WANTED)
+        if path.is_file() and any(path.match(pattern) for pattern in layout.WANTED)
     ]
     if Path(model).is_dir():
         return provenance.describe_all(files, target)
-    place = model if "://" in model else f"hf://{model}"
     return [
-        dataclasses.replace(file, path=f"{place}/{path.name}")
+        dataclasses.replace(file, path=f"{model}/{path.name}")
         for path, file in zip(files, provenance.describe_all(files, folder))
     ]
 
@@ -94,21 +93,21 @@ def _read_tokenizer(
 
     Returns: file name -> content; and lines that say what was done and what the user should know.
     """
-    names = [name for name in hub.VOCABULARIES if (folder / name).exists()]
+    names = [name for name in layout.VOCABULARIES if (folder / name).exists()]
     if not names:
-        return {}, [f"No {hub.VOCABULARY} there: take the one that the model was trained with"]
+        return {}, [f"No {layout.VOCABULARY} there: take the one that the model was trained with"]
     path = str(folder / names[0])
     try:
-        words = vocabulary.read_fitting(path, vocab_size, of=hub.CONFIG)
+        words = vocabulary.read_fitting(path, vocab_size, of=layout.CONFIG)
         stated = tokenization.stated_lower_casing(path)
         do_lower_case = tokenization.lower_casing(path, None)
         doubts = tokenization.doubts(path, words, do_lower_case=do_lower_case)
     except ValueError as error:  # the folder may be a copy
         raise ValueError(str(error).replace(str(folder), model)) from error
-    files, lines = {hub.VOCABULARY: whole.read_regular_file(path)}, []
-    if names[0] != hub.VOCABULARY:
-        files = {hub.VOCABULARY: vocabulary.as_text(words)}
-        lines.append(f"{hub.VOCABULARY}: {len(words):,} words of {names[0]}")
+    files, lines = {layout.VOCABULARY: whole.read_regular_file(path)}, []
+    if names[0] != layout.VOCABULARY:
+        files = {layout.VOCABULARY: vocabulary.as_text(words)}
+        lines.append(f"{layout.VOCABULARY}: {len(words):,} words of {names[0]}")
     if num_padded := vocab_size - len(words):
         lines.append(f"{len(words):,} words, and {num_padded:,} rows of the model without a word")
     if stated is not None:

@@ -14,7 +14,7 @@ import safetensors
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading
-from mlperf_bert.convert import hub
+from mlperf_bert.convert import layout
 from mlperf_bert.files import paths, whole
 
 # Copies that some versions store: here they are one weight with the original.
@@ -24,12 +24,8 @@ _TIED = {
 }
 _COUNTERS = {"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}  # no weights
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# Parts that a model may lack, and how the TF1 names of their weights begin.
-_HEADS = {
-    "pooler": "bert/pooler/",
-    "masked-LM head": "cls/predictions/",
-    "next-sentence head": "cls/seq_relationship/",
-}
+# Parts that a BertForMaskedLM lacks, and how the TF1 names of their weights begin.
+_HEADS = {"pooler": "bert/pooler/", "next-sentence head": "cls/seq_relationship/"}
 _MOST_PROBLEMS = 3
 
 
@@ -129,27 +125,27 @@ class StoredModel:
 def _today(name: str) -> str:
     """A stored tensor's name as today's BertForPreTraining has it.
 
-    The first conversions of Google's models say gamma and beta; a BertModel has no "bert." before.
+    Google's models on the hub, such as bert-base-uncased, have gamma and beta in their safetensors.
+    Source: huggingface/candle, issue 1887.
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
 
 
 def _files_of_weights(folder: Path, model: str) -> list[str]:
-    if (folder / hub.WEIGHTS).exists():
-        return [hub.WEIGHTS]
-    if not (folder / hub.INDEX).exists():
+    if (folder / layout.WEIGHTS).exists():
+        return [layout.WEIGHTS]
+    if not (folder / layout.INDEX).exists():
         raise ValueError(
-            f"{model}: no {hub.WEIGHTS}; a pickle (pytorch_model.bin) is not read, because it can "
-            "run any program: where you trust it, convert it with transformers, "
+            f"{model}: no {layout.WEIGHTS}; other weights, such as pytorch_model.bin, are not "
+            "read: where you trust them, convert them with transformers, "
             "BertForPreTraining.from_pretrained(OLD).save_pretrained(NEW, safe_serialization=True)"
         )
-    places = hub.read_json(folder, hub.INDEX, model).get("weight_map")
+    places = layout.read_json(folder, layout.INDEX, model).get("weight_map")
     files = sorted(set(map(str, places.values()))) if isinstance(places, dict) else []
     # Only names: a path could lead out of the folder.
     if not files or any(Path(name).name != name for name in files):
-        raise ValueError(f"{model}/{hub.INDEX}: no weight_map of file names; fetch it again")
+        raise ValueError(f"{model}/{layout.INDEX}: no weight_map of file names; fetch it again")
     if missing := [name for name in files if not (folder / name).exists()]:
         raise ValueError(f"{model}: {', '.join(missing)} missing; fetch the whole model")
     return files
@@ -167,13 +163,13 @@ def load(variables: list[tf.Variable], stored: StoredModel) -> list[str]:
         head: beginning
         for head, beginning in _HEADS.items()
         if not any(
-            hub.name_of_weight(weight.tf1_name) in stored.names
+            layout.name_of_weight(weight.tf1_name) in stored.names
             for weight in table
             if weight.tf1_name.startswith(beginning)
         )
     }
     wanted = {
-        hub.name_of_weight(weight.tf1_name): weight
+        layout.name_of_weight(weight.tf1_name): weight
         for weight in table
         if not weight.tf1_name.startswith(tuple(lacking.values()))
     }
@@ -181,18 +177,18 @@ def load(variables: list[tf.Variable], stored: StoredModel) -> list[str]:
     for name, weight in wanted.items():
         shape = weight.tf1_shape(tuple(table[weight].shape))
         try:
-            stored.check(name, shape[::-1] if hub.is_transposed(weight.tf1_name) else shape)
+            stored.check(name, shape[::-1] if layout.is_transposed(weight.tf1_name) else shape)
         except ValueError as error:
             problems.append(str(error))
     if problems:
         more = len(problems) - _MOST_PROBLEMS
         listed = "; ".join(problems[:_MOST_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
         raise ValueError(
-            f"{stored.model}: not a BertForPreTraining, BertForMaskedLM or BertModel of its "
-            f"{hub.CONFIG}: {listed}; give the files that belong together"
+            f"{stored.model}: not a BertForPreTraining or BertForMaskedLM of its "
+            f"{layout.CONFIG}: {listed}; give the files that belong together"
         )
     for name, weight in wanted.items():
         variable, value = table[weight], stored.read(name)
-        value = value.T if hub.is_transposed(weight.tf1_name) else value
+        value = value.T if layout.is_transposed(weight.tf1_name) else value
         variable.assign(weight.from_tf1(value, tuple(variable.shape)))
     return list(lacking)

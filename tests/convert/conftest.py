@@ -1,4 +1,4 @@
-"""The checkpoints of tests/checkpoints, vocabularies for them, and a model in the hub's layout."""
+"""The checkpoints of tests/checkpoints, vocabularies, and a model in Hugging Face's layout."""
 
 from pathlib import Path
 

@@ -1,12 +1,7 @@
-"""A model in Hugging Face's layout: where it lies (folder, bucket, hub), configuration, names.
-
-Of the hub's models only the files that are read here are fetched, by huggingface_hub, which keeps
-them in its own cache. It is imported when a name leads to no folder, and needed only then.
-"""
+"""A model in Hugging Face's layout: where it lies (folder, bucket), configuration, names."""
 
 import contextlib
 import dataclasses
-import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +20,6 @@ WANTED = (
     *(CONFIG, *VOCABULARIES, vocabulary.TOKENIZER_CONFIG),
     *(WEIGHTS, INDEX, "model-*.safetensors"),
 )
-# "google-bert/bert-large-uncased", or with a revision: "name@main", "name@refs/pr/3".
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
-_LONGEST_REASON = 300
 
 # Their activation -> ours. Our "gelu", as the reference's, is the tanh approximation. Of two names
 # for one of ours the first is written.
@@ -62,15 +54,17 @@ def model_folder(model: str) -> Iterator[Path]:
     """Yields a local folder with the files of a model.
 
     Args:
-      model: a folder, local or gs://..., or a name on the hub, with @REVISION or without.
+      model: a folder, local or gs://....
 
     Raises:
-      ValueError: no such folder, and the hub cannot be asked or gives no such model.
+      ValueError: no such folder.
       OSError: a bucket refuses it.
     """
     with folders.copied_to_disk([model], only=WANTED) as copies:
         folder = copies.get(model, Path(model))
-        yield folder if copies or folder.is_dir() else _from_hub(model)
+        if not folder.is_dir():
+            raise ValueError(f"{model}: no such folder; give one with {CONFIG} and {WEIGHTS}")
+        yield folder
 
 
 def read_json(folder: Path, name: str, model: str) -> dict:
@@ -137,30 +131,3 @@ def name_of_weight(tf1_name: str) -> str:
 def is_transposed(tf1_name: str) -> bool:
     """Whether it is a kernel: [out, in] there, [in, out] in TF1."""
     return tf1_name.endswith("/kernel")
-
-
-def _from_hub(model: str) -> Path:
-    if Path(model).exists() or not _NAME.fullmatch(model):
-        raise ValueError(
-            f"{model}: no such folder; give one with {CONFIG} and {WEIGHTS}, or a model's name on "
-            "Hugging Face's hub"
-        )
-    try:
-        huggingface_hub = importlib.import_module("huggingface_hub")
-    except ImportError as error:
-        raise ValueError(
-            f"{model}: no such folder; to look for a model of this name on Hugging Face's hub, "
-            "pip install huggingface_hub"
-        ) from error
-    name, _, revision = model.partition("@")
-    try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                name, revision=revision or None, allow_patterns=list(WANTED)
-            )
-        )
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        raise ValueError(
-            f"{model}: no such folder, and Hugging Face's hub gives no such model ({reason})"
-        ) from error
