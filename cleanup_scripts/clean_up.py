@@ -24,10 +24,8 @@ from mlperf_bert.data import (
     articles,
     chain,
     documents,
-    download,
     extraction,
     gathering,
-    published,
     punkt,
     stages,
     wiki,
@@ -240,87 +238,17 @@ def extract_wiki(parser: argparse.ArgumentParser) -> None:
     print(f"{args.out_dir}: {counts}{failed}, today is {made.today}")
 
 
-def download_and_uncompress(parser: argparse.ArgumentParser) -> None:
-    """Fetches the published files and checks every byte against the published MD5s.
-
-    download_and_uncompress.sh [config tf1 text]      what a run needs; the default
-    download_and_uncompress.sh [tf2] [dump] [punkt]   what is fetched only when it is named
-
-    The files come from MLCommons' storage, or from --base_url. Files that lie in --out_dir are only
-    checked, and what the official downloader has left, there or in the current folder, is taken.
-    Text is unpacked into OUT_DIR/results, and provenance.json there records each file with its size
-    and SHA-256.
-    """
-    choices, default = [*published.GROUPS, "punkt"], ["config", "tf1", "text"]
-    names = f"of {' '.join(choices)}; default: {' '.join(default)}"
-    parser.add_argument("what", nargs="*", help=names)
-    parser.add_argument("--base_url", help="a mirror: every file under this URL")
-    args = parsed(
-        parser,
-        check_only=(False, "fetch nothing: check and unpack what is there"),
-        out_dir=("./wiki", "where to"),
-    )
-    if unknown := sorted(set(args.what) - set(choices)):
-        parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
-    if args.base_url is not None and args.check_only:
-        parser.error("--check_only fetches nothing: leave out --base_url")
-    folder = paths.require_local(args.out_dir, flag="out_dir")
-    problems: list[Exception] = []
-    refusing: dict[published.Place, None] = {}
-    for name in dict.fromkeys(args.what or default):
-        try:
-            wrong = bring(name, folder, args)
-        except (ValueError, OSError) as error:
-            wrong = [(None, error)]
-        problems += [error for _, error in wrong]
-        not_served = [file for file, error in wrong if isinstance(error, download.NotServed)]
-        refusing |= dict.fromkeys(file.place for file in not_served)
-    if problems:
-        told = "\n  ".join(why(error, folder) for error in problems)
-        sys.exit(f"{parser.prog}: {len(problems)} not right:\n  {told}{way_out(args, refusing)}")
-
-
-def bring(name: str, folder: Path, args: argparse.Namespace) -> list:
-    """Fetches, checks and unpacks a group; returns its files that are not right, with the error."""
-    if name == "punkt":
-        tables = punkt.find_punkt() if args.check_only else punkt.find_or_fetch_punkt()
-        punkt.warn_if_not_published(tables)
-        print(f"{tables}: nltk's punkt_tab")
-        return []
-    wrong = download.fetch_group(
-        published.GROUPS[name], folder, base_url=args.base_url, check_only=args.check_only
-    )
-    if name == "dump" and not wrong:
-        download.uncompress_dump(folder)
-    if name == "text" and not wrong:
-        [archive] = published.GROUPS[name]
-        download.unpack_text(archive, folder)
-    return wrong
-
-
-def why(error: Exception, folder: Path) -> str:
-    """What went wrong, with the file's name."""
-    if not isinstance(error, OSError):
-        return str(error)
-    where, reason = error.filename or folder, error.strerror or error
-    return f"{where}: {reason}; make room or fix its permissions"
-
-
-def way_out(args: argparse.Namespace, refusing: Sequence) -> str:
-    """What to do if a server does not give the files."""
-    if not refusing:
-        return ""
-    if args.base_url:
-        return "\ncheck --base_url and what lies there; without it MLCommons' storage is asked"
-    commands = "".join(f"\n  {place.official_command}" for place in refusing)
-    return (
-        "\nif this stays so, start the official downloader in this folder, then repeat this "
-        f"command, which takes what the downloader has left:{commands}"
-    )
+def fetch_punkt(parser: argparse.ArgumentParser) -> None:
+    """Brings the sentence splitter's tables, nltk's punkt_tab, by nltk where they are missing."""
+    parsed(parser)
+    tables = punkt.find_or_fetch_punkt()
+    if other := punkt.not_published(tables):
+        raise ValueError(f"{tables}: {', '.join(other)} not as published; remove it and repeat")
+    print(f"{tables}: as published")
 
 
 STAGES = {
-    "download_and_uncompress.sh": download_and_uncompress,
+    "punkt": fetch_punkt,
     "extract_wiki.sh": extract_wiki,
     "extract_documents.py": extract_documents,
     "cleanup_file.py": cleanup_file,

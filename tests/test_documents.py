@@ -108,7 +108,7 @@ def test_a_command_names_what_is_there(name, words):
             assert (REPOSITORY / preset).is_file(), preset
     if script.name not in {"run_pretraining.py", "start_training.sh", "trace.sh"}:
         declared = options_of(script.read_text(encoding="utf-8"))
-        if script.name in {"download_and_uncompress.sh", "extract_wiki.sh"}:
+        if script.name == "extract_wiki.sh":
             declared = options_of(script.with_name("clean_up.py").read_text(encoding="utf-8"))
         if script.name == "alternate.py":  # it takes a campaign's too
             campaign = REPOSITORY / "mlperf_bert" / "submission" / "campaign.py"

@@ -1,32 +1,23 @@
-"""The published files: fetched with resume and retries, checked by sizes and MD5s, unpacked.
+"""A published file: fetched with resume and retries, checked by its size and MD5.
 
 The retries are written here because urllib3's Retry, in requests too, repeats whole requests; it
 does not go on in the middle of a file, where connections break at these sizes. requests would also
 decompress what a server sends, send passwords of ~/.netrc, and quote a malformed URL.
 """
 
-import bz2
-import contextlib
 import http
 import http.client
 import re
-import shutil
-import sys
-import tarfile
 import time
 import urllib.error
 import urllib.request
-import zlib
-from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from mlperf_bert.data import provenance
-from mlperf_bert.data.published import DUMP, PUBLISHED_PARTS, UNCOMPRESSED_DUMP, PublishedFile
+from mlperf_bert.data.published import PublishedFile
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import digest, partial, written_beside
+from mlperf_bert.files.whole import digest, partial
 from mlperf_bert.messages import Progress, printable
 
-STEP = "unpacked text"
 USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5
@@ -40,66 +31,6 @@ _PAGE = re.compile(rb"\s*<(!--|!doctype|html)", re.IGNORECASE)  # no published f
 
 class NotServed(ValueError):
     """A server does not give a file: it refuses, sends something else, or cannot be reached."""
-
-
-def fetch_group(
-    group: Iterable[PublishedFile],
-    folder: Path,
-    *,
-    base_url: str | None = None,
-    check_only: bool = False,
-) -> list[tuple[PublishedFile, Exception]]:
-    """Checks the files of a group that lie in a folder and brings the others.
-
-    What the official downloader has left in the current folder or in `folder` is taken. The rest is
-    fetched from where each file is published, or all from `base_url`; with `check_only` nothing is.
-
-    Returns:
-      Each file that is wrong or missing, with its error.
-    """
-    problems: list[tuple[PublishedFile, Exception]] = []
-    for published in group:
-        path = folder / published.path
-        try:
-            if path.exists():
-                if difference := _difference(path, published):
-                    raise ValueError(f"{path}: {difference}; remove it and fetch it again")
-            elif not _take(published, folder):
-                if check_only:
-                    raise ValueError(f"{path}: missing; leave out --check_only to fetch it")
-                place = published.place.base_url if base_url is None else base_url.rstrip("/")
-                # A mirror has the names that the files have here.
-                name = published.path_there if base_url is None else published.path
-                fetch(f"{place}/{name}", path, published)
-            print(f"{path}: {path.stat().st_size:,} bytes, as published", flush=True)
-        except (ValueError, OSError) as error:
-            problems.append((published, error))
-    return problems
-
-
-def _take(published: PublishedFile, folder: Path) -> bool:
-    """Links to a file that the official downloader has left, or copies it; False if none is right.
-
-    It writes into a folder of its own name for each place, or into the folder that it is told.
-    """
-    path = folder / published.path
-    roots = [root / name for root in (folder, Path()) for name in ("", published.place.folder_name)]
-    names = (published.path_there, published.path)
-    for left in dict.fromkeys(root / name for root in roots for name in names):
-        if not left.is_file():
-            continue
-        if difference := _difference(left, published):
-            print(f"note: not taken: {left}: {difference}", file=sys.stderr)
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.hardlink_to(left.resolve())
-        except OSError:  # another file system, or one without hard links
-            with left.open("rb") as source, written_beside(path) as copy:
-                shutil.copyfileobj(source, copy, _CHUNK_BYTES)
-        print(f"{path}: taken from {left}", flush=True)
-        return True
-    return False
 
 
 def _difference(path: Path, published: PublishedFile) -> str | None:
@@ -210,89 +141,3 @@ def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> 
                 chunk = response.read(_CHUNK_BYTES)
         if response.length:  # what is still to come of its Content-Length
             raise ConnectionError(f"cut off, {response.length:,} bytes are missing")
-
-
-def uncompress_dump(folder: Path) -> None:
-    """Writes the dump's XML beside the .bz2, unless it is there, and checks it.
-
-    Raises:
-      ValueError: damaged, or not the published XML.
-      OSError: it cannot be written.
-    """
-    source, target = folder / f"{DUMP}.bz2", folder / DUMP
-    if not target.exists():
-        total_bytes = UNCOMPRESSED_DUMP.at_most_bytes
-        with (
-            Progress(total=total_bytes, unit="B", description=f"uncompress {DUMP}") as progress,
-            _damage_named(source),
-            bz2.open(source) as compressed,
-            written_beside(target) as output,
-        ):
-            while chunk := compressed.read(_CHUNK_BYTES):
-                output.write(chunk)
-                progress.advance(len(chunk))
-    if difference := _difference(target, UNCOMPRESSED_DUMP):
-        raise ValueError(f"{target}: {difference}; remove it and fetch it again")
-
-
-def unpack_text(published: PublishedFile, folder: Path) -> None:
-    """Unpacks eval.txt, eval.md5 and the 500 parts into `folder`/results, and records their origin.
-
-    They may lie anywhere in the archive, which lies in `folder` and has the published MD5. A later
-    call reads all files, and unpacks again unless they are those of the record, of this archive.
-
-    Raises:
-      ValueError: damaged, a file is missing, or the record is damaged.
-      OSError: it cannot be written.
-    """
-    archive, results = folder / published.path, folder / "results"
-    source = provenance.File(
-        path=f"../{published.path}", bytes=archive.stat().st_size, digest=f"md5:{published.md5}"
-    )
-    before = provenance.of_step(results, STEP)
-    wrong: str | None = "not unpacked yet"
-    if before and before.inputs == [source]:
-        differences = (provenance.difference(file, results) for file in before.outputs)
-        wrong = next(filter(None, differences), None)
-    if wrong:
-        print(f"{results}: {wrong}; unpacking", file=sys.stderr)
-        # After the files: without it they are unpacked again.
-        names = _unpacked(archive, results)
-        provenance.note(
-            results, step=STEP, inputs=[source], parameters={}, outputs=[results / n for n in names]
-        )
-    print(f"{results}: all files are as {provenance.NAME} records", flush=True)
-
-
-def _unpacked(archive: Path, folder: Path) -> list[str]:
-    """The names of the texts, which have been written, each whole."""
-    names = sorted(PUBLISHED_PARTS | {"eval.txt", "eval.md5"})
-    missing = set(names)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (
-        _damage_named(archive),
-        tarfile.open(archive, "r|gz") as members,
-        Progress(total=len(names), unit="files", description=archive.name) as progress,
-    ):
-        for member in members:
-            name = PurePosixPath(member.name).name
-            if name in missing and (content := members.extractfile(member)):
-                with written_beside(folder / name) as output:
-                    shutil.copyfileobj(content, output, _CHUNK_BYTES)
-                missing.remove(name)
-                progress.advance(1)
-    if missing:
-        raise ValueError(f"{archive}: lacks {len(missing)} files, {min(missing)} is the first")
-    return names
-
-
-@contextlib.contextmanager
-def _damage_named(archive: Path) -> Iterator[None]:
-    """Turns the errors of damaged content into a ValueError that names the archive."""
-    try:
-        yield
-    except (EOFError, tarfile.TarError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise  # the disk's
-        reason = printable(f"{error!s:.300}")
-        raise ValueError(f"{archive}: damaged ({reason}); remove it, fetch it again") from error

@@ -1,49 +1,16 @@
-"""The published files: where each lies, its name there and here, its size and its MD5.
+"""The published files' MD5s, and the published figures of a data set, compared with one's own.
 
-Beside them the published figures of a data set, and how one is compared with them.
-
-Sources: the benchmark's dataset.md, the lists that its README links since 2025-11-05, and the MD5s
-beside these lists.
+Sources: the benchmark's README and dataset.md, and the MD5s beside the lists that the README links
+since 2025-11-05.
 """
 
 import dataclasses
-import posixpath
+from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
 
-_STORAGE = "https://training.mlcommons-storage.org"
-_DOWNLOADER = (
-    "https://raw.githubusercontent.com/mlcommons/r2-downloader/refs/heads/main/mlc-r2-downloader.sh"
-)
-UNPUBLISHED_AT_MOST_BYTES = 16 << 30  # the 500 parts are 13 GB before they are packed
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """A folder of MLCommons' storage, with the list by which the official downloader fetches it."""
-
-    base_url: str
-    list_url: str
-
-    @property
-    def folder_name(self) -> str:
-        """The folder that the official downloader makes where it is started."""
-        return posixpath.basename(self.base_url)
-
-    @property
-    def official_command(self) -> str:
-        """Fetches everything that lies there."""
-        return f"bash <(curl -s {_DOWNLOADER}) {self.list_url}"
-
-
-INPUT_FILES = Place(
-    f"{_STORAGE}/wikipedia_for_bert/input_files", f"{_STORAGE}/metadata/bert-input-files.uri"
-)
-PROCESSED = Place(
-    f"{_STORAGE}/wikipedia_for_bert/processed_dataset",
-    f"{_STORAGE}/metadata/bert-preprocessed-wikipedia-dataset.uri",
-)
+UNPUBLISHED_AT_MOST_BYTES = 16 << 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +21,6 @@ class PublishedFile:
     size_bytes: int | None
     """None: not published."""
     md5: str
-    place: Place = INPUT_FILES
-    other_path_there: str | None = None
-    """Its path under the place, if that is another one."""
-
-    @property
-    def path_there(self) -> str:
-        """Its path under the place."""
-        return self.other_path_there or self.path
 
     @property
     def at_most_bytes(self) -> int:
@@ -69,41 +28,13 @@ class PublishedFile:
         return UNPUBLISHED_AT_MOST_BYTES if self.size_bytes is None else self.size_bytes
 
 
-DUMP = "enwiki-20200101-pages-articles-multistream.xml"
-UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
-TEXT = PublishedFile("results_text.tar.gz", None, "6f71334b0458c6c85142f5b20962fcc6", PROCESSED)
-
-GROUPS: dict[str, tuple[PublishedFile, ...]] = {
-    "config": (
-        PublishedFile("bert_config.json", 314, "7f59165e21b7d566db610ff6756c926b"),
-        PublishedFile("vocab.txt", 231_508, "64800d5d8528ce344256daf115d4965e"),
-    ),
-    "tf1": (
-        PublishedFile(
-            "tf1_ckpt/model.ckpt-28252.index", 17_371, "f97de3ae180eb8d479555c939d50d048"
-        ),
-        PublishedFile(
-            "tf1_ckpt/model.ckpt-28252.meta", 24_740_228, "dbd16c731e8a8113bc08eeed0326b8e7"
-        ),
-        PublishedFile(
-            "tf1_ckpt/model.ckpt-28252.data-00000-of-00001",
-            4_034_713_312,
-            "50797acd537880bfb5a7ade80d976129",
-            other_path_there="tf1_ckpt/model.ckpt-28252-003.data-00000-of-00001",
-        ),
-    ),
-    "tf2": (
-        PublishedFile("tf2_ckpt/model.ckpt-28252.index", 6_420, "fc34dd7a54afc07f2d8e9d64471dc672"),
-        PublishedFile(
-            "tf2_ckpt/model.ckpt-28252.data-00000-of-00001",
-            1_344_982_997,
-            "77d642b721cf590c740c762c7f476e04",
-        ),
-    ),
-    "dump": (PublishedFile(f"{DUMP}.bz2", 17_751_214_669, "00d47075e0f583fb7c0791fac1c57cb3"),),
-    "text": (TEXT,),
+MD5S = {
+    path: md5
+    for md5, path in map(str.split, Path(__file__).with_suffix(".md5").read_text().splitlines())
 }
-"""Argument of the script -> files."""
+"""Path -> MD5, of md5sum's list: every published file as download_and_uncompress.sh stores it."""
+CHECKPOINT_DATA_BYTES = {"tf1_ckpt": 4_034_713_312, "tf2_ckpt": 1_344_982_997}
+"""Folder of a published initial checkpoint -> bytes of its data file."""
 
 PUBLISHED_PARTS = {f"part-{number:05}-of-00500" for number in range(500)}
 PUBLISHED_RECORD_BYTES = {
@@ -116,16 +47,9 @@ PUBLISHED_TOTAL_BYTES = 391_434_110_129
 PUBLISHED_LENGTHS = {"max_seq_length": 512, "max_predictions_per_seq": 76}
 """Parameters of the records whose sizes are published."""
 PUBLISHED_TEXT = {
-    "eval.md5": (330_000, "71a58382a68947e93e88aa0d42431b6c"),
-    "eval.txt": (32_851_144, "2a220f790517261547b1b45ed3ada07a"),
-    "part-00000-of-00500": (27_150_902, "a64a7c31eff5cd38ae6d94f7a6229dab"),
-    "part-00001-of-00500": (27_198_569, "549a9ed4f805257245bec936563abfd0"),
-    "part-00002-of-00500": (27_395_616, "1a1366ddfc03aef9d41ce552ee247abf"),
-    "part-00497-of-00500": (24_775_043, "66835aa75d4855f2e678e8f3d73812e9"),
-    "part-00498-of-00500": (24_575_505, "e6d68a7632e9f4aa1a94128cce556dc9"),
-    "part-00499-of-00500": (21_873_644, "b3b087ad24e3770d879a351664cebc5a"),
+    path.removeprefix("results/"): md5 for path, md5 in MD5S.items() if path.startswith("results/")
 }
-"""Text file -> bytes, MD5; source: the benchmark's README."""
+"""Text file -> MD5."""
 
 
 def verify(folder: paths.Location) -> list[str]:
@@ -163,6 +87,6 @@ def verify(folder: paths.Location) -> list[str]:
         ]
     return issues + [
         f"{name}: made from a text with {texts[name].digest}, published is md5:{md5}"
-        for name, (_, md5) in PUBLISHED_TEXT.items()
+        for name, md5 in PUBLISHED_TEXT.items()
         if name in texts and texts[name].digest != f"md5:{md5}"
     ]

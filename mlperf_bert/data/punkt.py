@@ -90,14 +90,18 @@ def _nltk(module: str) -> ModuleType:
         return importlib.import_module(f"nltk.{module}")
 
 
-def warn_if_not_published(folder: paths.Location) -> None:
-    """Prints a note when tables are not the published ones: the result is not the official data."""
-    other = [
+def not_published(folder: paths.Location) -> list[str]:
+    """The names of the tables that are not the published ones."""
+    return [
         name
         for name, expected in PUBLISHED_SHA256.items()
         if hashlib.sha256(read_regular_file(folder / name)).hexdigest() != expected
     ]
-    if other:
+
+
+def warn_if_not_published(folder: paths.Location) -> None:
+    """Prints a note when tables are not the published ones: the result is not the official data."""
+    if other := not_published(folder):
         print(
             f"note: {folder}: not the published tables ({', '.join(other)}), "
             "so not the official data",

@@ -112,10 +112,6 @@ def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
         (["clean.sh", "one"], r"usage: clean\.sh INPUT OUTPUT\n"),
         (["process_wiki.sh", "a", "b"], ".*quote the glob.*"),
         (["clean.py", "one"], ".*give INPUT and OUTPUT, or --data\n"),
-        (
-            ["download_and_uncompress.sh", "confg"],
-            ".*confg: choose of config tf1 tf2 dump text punkt\n",
-        ),
     ],
 )
 def test_a_script_that_is_called_otherwise_says_how(words, message):
@@ -143,7 +139,7 @@ def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, pun
 def test_stages_in_one_process_end_with_the_first_that_fails(tmp_path):
     (tmp_path / "wiki_00.1").write_text("One.\n")
     stage = ["clean.py", f"--data={tmp_path}/wiki_00", "--"]
-    assert "x: choose of download_and_uncompress.sh, " in script("clean_up.py", "x", "--", *stage)
+    assert "x: choose of punkt, " in script("clean_up.py", "x", "--", *stage)
     assert "no file matches" in script("clean_up.py", *stage, "cleanup_file.py")
     (tmp_path / "wiki_00").touch()
     others = ["seperate_test_set.py", stage[1], "--", "cleanup_file.py", stage[1]]

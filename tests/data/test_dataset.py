@@ -307,7 +307,7 @@ def official(**sizes) -> provenance.Record:
     left = published.PUBLISHED_TOTAL_BYTES - sum(known.values())
     expected = dict.fromkeys(unknown, left // len(unknown)) | known
     expected[unknown[0]] += left % len(unknown)
-    texts = {name: published.PUBLISHED_TEXT.get(name, (1, ""))[1] for name in expected}
+    texts = {name: published.PUBLISHED_TEXT.get(name, "") for name in expected}
     return provenance.Record(
         step=provenance.PARTS,
         inputs=[provenance.File(path=n, bytes=1, digest=f"md5:{md5}") for n, md5 in texts.items()],

@@ -1,165 +1,308 @@
-"""The published files, fetched from a loopback server that misbehaves, and unpacked."""
+"""download_and_uncompress.sh: fetched from a server on loopback that stands for the published one.
+
+A copy of the script has a list of MD5s of small files with the published names.
+"""
 
 import bz2
-import gzip
 import hashlib
 import io
 import os
 import re
+import shutil
 import urllib.request
 import zipfile
+from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import download, provenance, published, punkt
-from mlperf_bert.data.published import DUMP, PublishedFile
+from mlperf_bert.data import published, punkt
+from tests.data.conftest import SMALL_TABLES
 from tests.data.file_server import serving
-from tests.data.making import packed
+from tests.data.making import clean_up, packed
+from tests.fixtures import REPOSITORY
+from tests.helpers import programs
 
-CONTENT = bytes(range(256)) * 2000
-MD5 = hashlib.md5(CONTENT).hexdigest()
-PUBLISHED = PublishedFile("vocab.txt", len(CONTENT), MD5)
+SCRIPT = "cleanup_scripts/download_and_uncompress.sh"
+LIST = "mlperf_bert/data/published.md5"
+CONFIG = ["bert_config.json", "vocab.txt"]
+TF1 = [f"tf1_ckpt/model.ckpt-28252.{end}" for end in ("index", "meta", "data-00000-of-00001")]
+TF2 = [f"tf2_ckpt/model.ckpt-28252.{end}" for end in ("index", "data-00000-of-00001")]
+DUMP = "enwiki-20200101-pages-articles-multistream.xml"
+TEXT = "results_text.tar.gz"
+TEXTS = {
+    name: f"{name}\n".encode() for name in [*published.PUBLISHED_PARTS, "eval.md5", "eval.txt"]
+}
+UNPACKED = {f"results/{name}": text for name, text in TEXTS.items()}
+XML = b"<page>text</page>\n" * 10_000
+FETCHED = {name: os.urandom(2000) for name in CONFIG + TF1 + TF2} | {
+    TEXT: packed(*((f"results4/{name}", text) for name, text in TEXTS.items())),
+    f"{DUMP}.bz2": bz2.compress(XML),
+}
+FILES = {**FETCHED, **UNPACKED, DUMP: XML}
+
+
+def place_of(name: str) -> str:
+    """Where MLCommons has a file, under the folder of the benchmark."""
+    folder = "processed_dataset" if name == TEXT else "input_files"
+    return f"{folder}/{name.replace('28252.data', '28252-003.data') if name in TF1 else name}"
+
+
+class Room:
+    """A folder with a copy of the script, beside a server of the published places."""
+
+    def __init__(self, folder: Path, server):
+        self.folder, self.server = folder, server
+        for name in (SCRIPT, LIST):
+            (folder / name).parent.mkdir(parents=True)
+        shutil.copy(REPOSITORY / SCRIPT, folder / SCRIPT)
+        server.files = {f"/{place_of(name)}": content for name, content in FETCHED.items()}
+        self.publish({})
+
+    def publish(self, others: dict[str, bytes]) -> None:
+        """Writes the list of MD5s, with other content for some files; the server has it too."""
+        lines = (REPOSITORY / LIST).read_text().splitlines()
+        names = [line.split()[1] for line in lines]
+        md5s = (hashlib.md5((FILES | others)[name]).hexdigest() for name in names)
+        text = "".join(f"{md5}  {name}\n" for md5, name in zip(md5s, names))
+        (self.folder / LIST).write_text(text)
+        self.server.files |= {f"/{place_of(name)}": others[name] for name in others}
+
+    def run(self, *words: str, begin="", **environment):
+        """Runs the script in a shell, after other commands."""
+        command = f'{begin} exec "$@"'
+        given = {"env": {**os.environ, **environment}, "cwd": self.folder}
+        url = (
+            []
+            if any("--base_url" in word for word in words)
+            else [f"--base_url={self.server.url}/"]
+        )
+        return programs.run("bash", "-c", command, "sh", f"./{SCRIPT}", *url, *words, **given)
+
+    def brings(self, *words: str, **environment) -> list[str]:
+        """The places that the server was asked for by a call that ends well."""
+        self.server.requests.clear()
+        done = self.run(*words, **environment)
+        assert done.returncode == 0, done.stderr
+        return [path[1:] for path, _ in self.server.requests]
+
+    def refusal(self, *words: str, code: int = 1, **given) -> str:
+        """The last line of a call that fails; what comes before is curl's or tar's."""
+        done = self.run(*words, **given)
+        assert done.returncode == code, done.stderr
+        line = done.stderr.splitlines()[-1]
+        assert line.startswith("download_and_uncompress.sh: ")
+        return line.removeprefix("download_and_uncompress.sh: ")
+
+    def stand_in(self, program: str, text: str) -> str:
+        """A PATH with another program of that name."""
+        programs.stand_in(self.folder / "bin" / program, text)
+        return f"{self.folder}/bin:{os.environ['PATH']}"
+
+    def files(self) -> dict[str, bytes]:
+        wiki = self.folder / "wiki"
+        paths = [path for path in wiki.rglob("*") if path.is_file()]
+        return {path.relative_to(wiki).as_posix(): path.read_bytes() for path in paths}
 
 
 @pytest.fixture
-def server():
-    with serving(**{"/vocab.txt": CONTENT}) as server:
-        yield server
+def room(tmp_path):
+    with serving() as server:
+        yield Room(tmp_path, server)
 
 
-def fetch(server, path, file=PUBLISHED):
-    pauses = []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("time.sleep", pauses.append)
-        download.fetch(f"{server.url}/vocab.txt", path, file)
-    return pauses
+def test_without_words_all_that_a_run_needs_comes_whole_and_once(room):
+    assert room.brings() == [place_of(name) for name in [*CONFIG, *TF1, TEXT]]
+    assert room.files() == {name: FILES[name] for name in [*CONFIG, *TF1, TEXT, *UNPACKED]}
+    assert room.brings() == []
 
 
-@pytest.mark.parametrize(
-    ("plan", "pauses"),
-    [
-        ([], []),
-        (["drop"], [1]),
-        (["half", "half", "half"], [1, 1, 1]),
-        (["half", "ignore range"], [1]),
-        (["status 503", "status 429", "half", "drop"], [1, 2, 1, 2]),
-    ],
-)
-def test_all_bytes_arrive_over_bad_connections(server, tmp_path, plan, pauses):
-    server.plan = list(plan)
-    assert fetch(server, tmp_path / "vocab.txt") == pauses
-    assert (tmp_path / "vocab.txt").read_bytes() == CONTENT
-    assert [path.name for path in tmp_path.iterdir()] == ["vocab.txt"]
+def test_other_words_bring_theirs(room):
+    assert room.brings("dump", "tf2") == [place_of(name) for name in [f"{DUMP}.bz2", *TF2]]
+    assert room.files() == {name: FILES[name] for name in [*TF2, f"{DUMP}.bz2", DUMP]}
+    assert room.brings("dump") == []
 
 
-def test_a_later_call_goes_on_where_the_first_gave_up(server, tmp_path):
-    server.plan = ["half"] + ["drop"] * download.TRIES_WITHOUT_PROGRESS
-    with pytest.raises(ValueError, match=r"gave up after 5 tries .*run again to go on"):
-        fetch(server, tmp_path / "vocab.txt")
-    assert not (tmp_path / "vocab.txt").exists()
-    fetch(server, tmp_path / "vocab.txt")
-    assert server.ranges[-1] == f"bytes={len(CONTENT) // 2}-"
-    assert (tmp_path / "vocab.txt").read_bytes() == CONTENT
+def test_a_broken_download_goes_on(room):
+    room.server.plan = ["half"]
+    told = room.refusal("config")
+    assert re.match(r"wiki/bert_config\.json: curl ended with 18 at http://.*; repeat", told)
+    assert room.files() == {"bert_config.json.partial": FILES["bert_config.json"][:1000]}
+    room.brings("config")
+    assert room.server.requests[0][1] == "bytes=1000-"
+    assert room.files() == {name: FILES[name] for name in CONFIG}
 
 
-@pytest.mark.parametrize("behind", [b"", b"more"])
-def test_a_complete_part_needs_no_byte_more_and_one_of_another_file_is_dropped(
-    server, tmp_path, behind
-):
-    (tmp_path / ".vocab.txt.partial").write_bytes(CONTENT + behind)
-    fetch(server, tmp_path / "vocab.txt")
-    assert (tmp_path / "vocab.txt").read_bytes() == CONTENT
-    assert bool(server.requests) == bool(behind)
+def test_what_only_lacks_its_name_is_taken(room):
+    (room.folder / "wiki").mkdir()
+    for name in CONFIG:
+        (room.folder / "wiki" / f"{name}.partial").write_bytes(FILES[name])
+    room.brings("config")
+    assert room.files() == {name: FILES[name] for name in CONFIG}
 
 
-def test_wrong_bytes_are_refused_and_not_kept(server, tmp_path):
-    server.plan = ["wrong bytes"] * 2
-    for file in (PUBLISHED, PublishedFile("vocab.txt", None, MD5)):
-        with pytest.raises(ValueError, match=r"not the published file \(MD5 \w+, published is"):
-            fetch(server, tmp_path / "vocab.txt", file)
-    server.files["/vocab.txt"] = CONTENT[:-1]
-    with pytest.raises(ValueError, match=r"not the published file \(511,999 bytes, published are"):
-        fetch(server, tmp_path / "vocab.txt")
-    assert not list(tmp_path.iterdir())
+def test_a_page_in_the_place_of_a_file_is_not_kept(room):
+    room.server.plan = ["page"]
+    told = room.refusal("config")
+    assert re.match(r"wiki/bert_config\.json: what came from http://.* is not the published", told)
+    assert room.files() == {}
 
 
-@pytest.mark.parametrize("size_bytes", [314, None])
-def test_a_server_without_end_is_stopped_at_the_published_size(
-    server, tmp_path, monkeypatch, size_bytes
-):
-    monkeypatch.setattr(published, "UNPUBLISHED_AT_MOST_BYTES", 1 << 20)
-    server.plan = ["endless"]
-    file = PublishedFile("vocab.txt", size_bytes, MD5)
-    at_most = "314" if size_bytes else "1,048,576"
-    with pytest.raises(ValueError, match=rf"not the published file \(more than {at_most} bytes\)"):
-        fetch(server, tmp_path / "vocab.txt", file)
-    assert not list(tmp_path.iterdir())
-    assert server.sent_bytes < 16 << 20  # buffers; it would have sent 64 MiB
-
-
-ESCAPES = "gone \x1b[2J\x1b]0;title\x07\x9b1m"
+def test_a_page_in_the_place_of_the_rest_spoils_nothing(room):
+    room.server.plan = ["half", "page"]
+    room.refusal("config")
+    told = room.refusal("config")
+    assert "curl ended with 33" in told and "remove wiki/bert_config.json.partial" in told
+    room.brings("config")
+    assert room.files() == {name: FILES[name] for name in CONFIG}
 
 
 @pytest.mark.parametrize(
-    "plan",
-    [
-        [f"status 404 {ESCAPES}"],
-        [f"status 503 {ESCAPES}"] * 5,
-        [f"raw HTTP/1.1 {ESCAPES} OK\r\n\r\n"] * 5,
-        [f"raw HTTP/1.1 302 Found\r\nLocation: http://{ESCAPES}:x/\r\n\r\n"],
-        [f"raw HTTP/1.1 200 OK\r\nContent-Length: {ESCAPES}\r\n\r\nx"],
-        ["raw HTTP/1.1 200 " + "x" * 70_000 + "\r\n\r\n"] * 5,
-    ],
-    ids=range(6),
+    ("words", "name"),
+    [("tf1", TF1[2]), ("text", TEXT), ("text", "results/eval.md5"), ("dump", DUMP)],
 )
-def test_a_servers_words_do_nothing_to_the_terminal(server, tmp_path, capsys, plan):
-    server.plan = plan
-    with pytest.raises(ValueError) as raised:
-        fetch(server, tmp_path / "vocab.txt")
-    printed = capsys.readouterr()
-    message = str(raised.value)
-    assert message.startswith(f"{tmp_path}/vocab.txt: {server.url}/vocab.txt: ")
-    assert message.isprintable() and len(message) <= 1000
-    assert (printed.out + printed.err).replace("\n", "").isprintable()
+def test_a_file_that_is_there_and_wrong_is_named_and_not_touched(room, words, name):
+    path = room.folder / "wiki" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"foreign")
+    told = room.refusal(words)
+    assert told.startswith(f"wiki/{name}: ") and re.search("remove it|move .* away", told)
+    assert path.read_bytes() == b"foreign"
 
 
-@pytest.mark.parametrize("host", ["", "htp://mirror/", "http:///"])
-def test_a_url_that_is_none_is_said_at_once(tmp_path, monkeypatch, host):
-    monkeypatch.setattr("time.sleep", pytest.fail)
-    with pytest.raises(ValueError, match="not a URL of http or https; check --base_url") as raised:
-        download.fetch(f"{host}vocab.txt", tmp_path / "vocab.txt", PUBLISHED)
-    assert str(raised.value).startswith(f"{tmp_path}/vocab.txt: {host}vocab.txt: ")
+def test_a_part_that_is_missing_is_told(room):
+    room.brings("text")
+    (room.folder / "wiki/results/part-00123-of-00500").unlink()
+    assert room.refusal("text").startswith("wiki/results: 499 of 500 parts; this is not the")
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", ".vocab.txt.partial"])
-def test_a_fifo_in_the_place_of_a_file_is_refused(server, tmp_path, name):
-    os.mkfifo(tmp_path / name)
-    [(_, problem)] = download.fetch_group([PUBLISHED], tmp_path, base_url=server.url)
-    assert f"{tmp_path}/{name}: is not a regular file; give one" in str(problem)
+def test_an_archive_is_not_fetched_again_for_a_text_that_is_there(room):
+    room.brings("text")
+    (room.folder / "wiki" / TEXT).unlink()
+    assert room.brings("text") == []
 
 
-def test_punkt_is_fetched_from_an_index_when_missing(server, tmp_path, monkeypatch):
+@pytest.mark.parametrize("entries", [[("a/eval.txt", b"other")], list(TEXTS.items())[:-1]])
+def test_a_text_that_is_not_whole_is_not_unpacked(room, entries):
+    room.publish({TEXT: packed(*entries)})
+    assert room.refusal("text").startswith(f"wiki/{TEXT}: not unpacked")
+    assert [path.name for path in (room.folder / "wiki").iterdir()] == [TEXT]
+
+
+HALF = 'for last; do :; done; echo half >"$last/eval.txt"; exit 2'
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "text"),
+    [("text", "tar", HALF), ("dump", "bzip2", "echo half; exit 1"), ("dump", "bzip2", "echo")],
+)
+def test_what_is_half_unpacked_is_removed(room, words, program, text):
+    [archive] = {"text": [TEXT], "dump": [f"{DUMP}.bz2"]}[words]
+    told = room.refusal(words, PATH=room.stand_in(program, text))
+    assert told.startswith(f"wiki/{archive}: not unpacked; make room")
+    assert [path.name for path in (room.folder / "wiki").iterdir()] == [archive]
+    assert len(room.brings(words)) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "kilobytes", "told", "left"),
+    [
+        ("config", 1, "bert_config.json: curl ended with 23", "bert_config.json.partial"),
+        ("dump", 100, f"{DUMP}.bz2: not unpacked; make room for 75 GB", f"{DUMP}.bz2"),
+    ],
+)
+def test_a_full_disk_leaves_nothing_half_under_a_files_name(room, words, kilobytes, told, left):
+    """By the limit of a file's size, at which writing fails as on a full disk."""
+    line = room.refusal(words, begin=f"trap '' XFSZ; ulimit -f {kilobytes};")
+    assert line.startswith(f"wiki/{told}")
+    assert list(room.files()) == [left]
+    room.brings(words)
+
+
+def test_a_folder_in_which_their_downloader_was_started_is_a_place(room):
+    for name in CONFIG + TF1:
+        path = room.folder / place_of(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(FILES[name])
+    assert room.brings("config", "tf1", f"--base_url=file://{room.folder}", "--out_dir=a/b c") == []
+    assert (room.folder / "a/b c" / TF1[2]).read_bytes() == FILES[TF1[2]]
+
+
+def test_mlcommons_storage_is_asked_where_no_other_is_named(room, tmp_path):
+    path = room.stand_in("curl", 'echo "$@" >words; exit 6')
+    given = {"cwd": tmp_path, "env": {"PATH": path, "HOME": str(tmp_path)}}
+    done = programs.run(f"./{SCRIPT}", "--out_dir=~/w", **given)
+    assert done.returncode == 1
+    place = "https://training.mlcommons-storage.org/wikipedia_for_bert/input_files/bert_config.json"
+    assert f"curl ended with 6 at {place}; " in done.stderr
+    assert (tmp_path / "w" / "words").read_text().split()[-1] == place
+
+
+WORDS = "choose of config tf1 tf2 dump text punkt --out_dir= --base_url="
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["config", "confg"], f"confg: {WORDS}"),
+        (["--check_only"], f"--check_only: {WORDS}"),
+        (["--out_dir= "], "--out_dir= : name a local folder"),
+        (["--out_dir=gs://bucket/wiki"], "--out_dir=gs://bucket/wiki: name a local folder"),
+        (["--base_url="], "--base_url=: name a URL, such as https://HOST/FOLDER or file:///FOLDER"),
+    ],
+)
+def test_other_words_are_refused_before_anything_is_done(room, words, message):
+    assert room.refusal(*words, code=2) == message
+    assert not (room.folder / "wiki").exists() and not room.server.requests
+
+
+def test_without_curl_it_says_so(room):
+    (room.folder / "bin").mkdir()
+    for name in ("bash", "dirname"):
+        (room.folder / "bin" / name).symlink_to(shutil.which(name))
+    told = room.refusal(begin=f"PATH={room.folder}/bin;")
+    assert told == "curl is missing: install it"
+
+
+def test_help_names_all_words(room):
+    told = room.run("--help").stdout
+    assert all(re.search(rf"^  .*\b{word}\b", told, re.MULTILINE) for word in WORDS.split()[2:8])
+
+
+def test_punkt_is_fetched_from_an_index_when_missing(tmp_path, monkeypatch):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name in punkt.PUBLISHED_SHA256:
             archive.writestr(f"punkt_tab/english/{name}", "")
     zipped = content.getvalue()
-    server.files["/punkt_tab.zip"] = zipped
-    server.files["/index.xml"] = (
-        f'<nltk_data><packages><package id="punkt_tab" subdir="tokenizers" unzip="1" '
-        f'size="{len(zipped)}" unzipped_size="0" checksum="{hashlib.md5(zipped).hexdigest()}" '
-        f'url="{server.url}/punkt_tab.zip"/></packages><collections/></nltk_data>'
-    ).encode()
-    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
-    index = f"{server.url}/index.xml"
-    monkeypatch.setattr(punkt, "PUNKT_INDEX_URL", index)
-    monkeypatch.setattr("nltk.downloader.urlopen", urllib.request.urlopen)  # nltk bars loopback
-    found = punkt.find_or_fetch_punkt()
-    assert found == tmp_path / "tokenizers/punkt_tab/english"
-    server.files.clear()
-    monkeypatch.setattr("nltk.data.path", [str(tmp_path / "other")])
-    with pytest.raises(ValueError, match="the sentence splitter's tables are missing"):
-        punkt.find_or_fetch_punkt()
+    with serving(**{"/punkt_tab.zip": zipped}) as server:
+        server.files["/index.xml"] = (
+            f'<nltk_data><packages><package id="punkt_tab" subdir="tokenizers" unzip="1" '
+            f'size="{len(zipped)}" unzipped_size="0" checksum="{hashlib.md5(zipped).hexdigest()}" '
+            f'url="{server.url}/punkt_tab.zip"/></packages><collections/></nltk_data>'
+        ).encode()
+        monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
+        monkeypatch.setattr(punkt, "PUNKT_INDEX_URL", f"{server.url}/index.xml")
+        monkeypatch.setattr("nltk.downloader.urlopen", urllib.request.urlopen)  # it bars loopback
+        found = punkt.find_or_fetch_punkt()
+        assert found == tmp_path / "tokenizers/punkt_tab/english"
+        server.files.clear()
+        monkeypatch.setattr("nltk.data.path", [str(tmp_path / "other")])
+        with pytest.raises(ValueError, match="the sentence splitter's tables are missing"):
+            punkt.find_or_fetch_punkt()
+
+
+def test_other_tables_of_punkt_that_are_there_are_named(tmp_path):
+    folder = tmp_path / "tokenizers/punkt_tab/english"
+    punkt.write_tables(SMALL_TABLES, folder)
+    words = (f"--out_dir={tmp_path}", "punkt")
+    done = clean_up("download_and_uncompress.sh", *words, NLTK_DATA=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"punkt: {folder}: abbrev_types.txt, ")
+    assert done.stderr.endswith(" not as published; remove it and repeat\n")
+
+
+def test_the_published_tables_of_punkt_are_known(shared):
+    assert not punkt.not_published(shared / "data/nltk_data/tokenizers/punkt_tab/english")
 
 
 def test_the_md5s_are_those_beside_the_published_lists(shared):
@@ -167,102 +310,8 @@ def test_the_md5s_are_those_beside_the_published_lists(shared):
     listed = dict(
         re.findall(r"^\|[^|]*\| `([^`]+)`[^|]*\| ([0-9a-f]{32}) \|$", facts, re.MULTILINE)
     )
-    files = [file for group in published.GROUPS.values() for file in group]
-    assert {file.path_there: file.md5 for file in files}.items() <= listed.items()
-    assert {file.place.base_url for file in files} | {file.place.list_url for file in files} == set(
-        re.findall(r"`(https://training\.[^`]*)`", facts)
-    )
-
-
-def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
-    xml = PublishedFile(DUMP, len(CONTENT), MD5)
-    monkeypatch.setattr(download, "UNCOMPRESSED_DUMP", xml)
-    archive = tmp_path / f"{DUMP}.bz2"
-    whole = bz2.compress(CONTENT)
-    for content in (whole[:-20], b"no bz2", b""):
-        archive.write_bytes(content)
-        with pytest.raises(
-            ValueError, match=r"\.bz2: damaged \(.*remove it, fetch it again|0 bytes"
-        ):
-            download.uncompress_dump(tmp_path)
-        (tmp_path / DUMP).unlink(missing_ok=True)
-        assert [path.name for path in tmp_path.iterdir()] == [archive.name]
-    archive.write_bytes(whole)
-    for _ in range(2):  # the second call checks what is there
-        download.uncompress_dump(tmp_path)
-        assert (tmp_path / DUMP).read_bytes() == CONTENT
-    (tmp_path / DUMP).write_bytes(CONTENT[1:])
-    with pytest.raises(ValueError, match="511,999 bytes, published are 512,000"):
-        download.uncompress_dump(tmp_path)
-
-
-TEXTS = {"eval.txt": b"a\n", "eval.md5": b"0\n", "part-00000-of-00500": b"text\n" * 1000}
-WHOLE = packed(*TEXTS.items())
-
-
-@pytest.fixture
-def one_part(monkeypatch):
-    monkeypatch.setattr(download, "PUBLISHED_PARTS", {"part-00000-of-00500"})
-
-
-def unpack(folder, content: bytes) -> dict[str, bytes]:
-    """What lies in the results after an archive was unpacked."""
-    (folder / "text.tar.gz").write_bytes(content)
-    file = PublishedFile("text.tar.gz", len(content), hashlib.md5(content).hexdigest())
-    download.unpack_text(file, folder)
-    return {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
-
-
-def test_the_text_is_unpacked_wherever_it_lies_and_once_of_each_archive(one_part, tmp_path):
-    content = packed(("../outside.txt", b"!"), *((f"results4/{n}", c) for n, c in TEXTS.items()))
-    found = unpack(tmp_path, content)
-    del found[provenance.NAME]
-    assert found == TEXTS
-    assert not (tmp_path / "outside.txt").exists()
-    [record] = provenance.read(tmp_path / "results")
-    assert [file.path for file in record.inputs] == ["../text.tar.gz"]
-    assert {file.path: file.digest for file in record.outputs} == {
-        name: f"sha256:{hashlib.sha256(text).hexdigest()}" for name, text in TEXTS.items()
+    places = {name: place_of(name).partition("/")[2] for name in FETCHED}
+    assert {there: published.MD5S[name] for name, there in places.items()}.items() <= listed.items()
+    assert published.MD5S.keys() == {*FETCHED, DUMP} | {
+        f"results/{name}" for name in published.PUBLISHED_TEXT
     }
-    path = tmp_path / "results" / "eval.txt"
-    first = path.stat().st_mtime_ns
-    unpack(tmp_path, content)
-    assert path.stat().st_mtime_ns == first
-    unpack(tmp_path, WHOLE)  # another archive
-    assert path.stat().st_mtime_ns != first
-
-
-BAD_ARCHIVES = {
-    "lacks files": (packed(("a/eval.txt", b"other")), r"lacks 2 files, eval\.md5 is the first"),
-    "cut at once": (WHOLE[:20], r"damaged \("),
-    "no archive": (gzip.compress(b"no tar" * 999), r"damaged \("),
-}
-
-
-@pytest.mark.parametrize(("content", "message"), BAD_ARCHIVES.values(), ids=BAD_ARCHIVES)
-def test_a_bad_archive_is_named_and_leaves_no_record(one_part, tmp_path, content, message):
-    with pytest.raises(ValueError, match=message) as raised:
-        unpack(tmp_path, content)
-    assert str(raised.value).startswith(f"{tmp_path}/text.tar.gz: ")
-    assert str(raised.value).isprintable()
-    assert not (tmp_path / "results" / provenance.NAME).exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("part-00000-of-00500", b"TEXT\n" * 1000, "its content has changed"),
-        ("part-00000-of-00500", b"", "0 bytes, 5,000 were recorded"),
-        ("eval.md5", None, "eval.md5: missing"),
-        (provenance.NAME, None, "not unpacked yet"),
-    ],
-)
-def test_a_second_call_trusts_only_the_record(one_part, tmp_path, capsys, name, content, told):
-    unpack(tmp_path, WHOLE)
-    (tmp_path / "results" / name).unlink()
-    if content is not None:
-        (tmp_path / "results" / name).write_bytes(content)
-    capsys.readouterr()
-    found = unpack(tmp_path, WHOLE)
-    assert {name: found[name] for name in TEXTS} == TEXTS
-    assert told in capsys.readouterr().err

@@ -496,15 +496,11 @@ def test_a_run_that_ends_within_its_warm_up_is_told_its_highest_rate(
 
 
 def publish(monkeypatch, **content: tuple[bytes, bytes]) -> None:
-    """Index and data of the published checkpoints, by layout."""
-    groups = {
-        layout: tuple(
-            published.PublishedFile(f"ckpt.{name}", len(text), hashlib.md5(text).hexdigest())
-            for name, text in zip(("index", "data-00000-of-00001"), texts)
-        )
-        for layout, texts in content.items()
-    }
-    monkeypatch.setattr(published, "GROUPS", groups)
+    """Index and data of the published checkpoints, by folder."""
+    for folder, (index, data) in content.items():
+        name = f"{folder}/model.ckpt-28252.index"
+        monkeypatch.setitem(published.MD5S, name, hashlib.md5(index).hexdigest())
+        monkeypatch.setitem(published.CHECKPOINT_DATA_BYTES, folder, len(data))
 
 
 @pytest.mark.parametrize(
@@ -521,7 +517,7 @@ def publish(monkeypatch, **content: tuple[bytes, bytes]) -> None:
 def test_weights_that_are_not_published_depart_from_the_rules(
     config, monkeypatch, tmp_path, index, data, departs
 ):
-    publish(monkeypatch, tf1=(b"index of 1", b"12345"), tf2=(b"index of two", b"123"))
+    publish(monkeypatch, tf1_ckpt=(b"index of 1", b"12345"), tf2_ckpt=(b"index of two", b"123"))
     prefix = str(tmp_path / "own-7")
     Path(f"{prefix}.index").write_bytes(index)
     if data:
