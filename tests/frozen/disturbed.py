@@ -7,8 +7,8 @@ however fast the machine is. mlperf_logging writes every line by one method, whi
 noticed; nothing of the program needs to know of it.
 
 Disturbances, several divided by " then ", each of which happens once: `KILL at PATTERN`,
-`TERM at PATTERN`, `HOUR at PATTERN`, `SECONDS at PATTERN`, a regular expression of a line. With
-HOUR an hour passes at once, by the clocks of Python and of the run; seconds are waited for.
+`TERM at PATTERN`, `HOUR at PATTERN`, a regular expression of a line. With HOUR an hour passes at
+once, by the clocks of Python and of the run.
 """
 
 import os
@@ -51,10 +51,9 @@ class Disturbances:
         action, _ = self._left.pop(0)
         if action in ("KILL", "TERM"):
             os.kill(os.getpid(), signal.Signals[f"SIG{action}"])
-        elif action == "HOUR":
-            _pass_an_hour()
         else:
-            time.sleep(float(action))
+            assert action == "HOUR"
+            _pass_an_hour()
 
 
 def main() -> None:

@@ -4,20 +4,14 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.frozen import guests, runs
+from tests.frozen import runs
 from tests.frozen.comparison import differences
 
 VALUES = Path(__file__).with_name("values.json")
 _MAKE: dict[str, Callable[[runs.Room, str], dict]] = {
     **dict.fromkeys(runs.TRAININGS, runs.training_values),
-    **dict.fromkeys(runs.CLUSTERS, runs.cluster_values),
-    "in_a_bucket": runs.bucket_values,
     "offline": runs.offline_values,
     "check": runs.check_values,
-    "data": guests.data_values,
-    "campaign": guests.campaign_values,
-    "finetuning": guests.finetuning_values,
-    "trace": guests.trace_values,
 }
 NAMES = tuple(_MAKE)
 _LINE = 250

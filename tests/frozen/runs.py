@@ -1,7 +1,6 @@
 """Whole runs of run_pretraining.py on the generated task, and what is recorded of each."""
 
 import dataclasses
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +23,7 @@ class Room:
         if not self.task.exists():
             generated_task.write_task(self.task, **generated_task.SMALL)
 
-    def command(
-        self, output: Path | str, *, task: Path | str | None = None, **changed
-    ) -> list[str]:
+    def command(self, output: Path, **changed) -> list[str]:
         """Trains 40 steps of 8 samples; evaluates after every 12th, saves after every 11th."""
         flags = {
             "learning_rate": 0.01,
@@ -37,13 +34,11 @@ class Room:
             "log_every_steps": 4,
             "keep_checkpoint_max": 0,
         } | changed
-        # A bucket's path would lose a slash as a Path.
-        words = small_runs.command(Path("TASK"), output, **flags)
-        return [word.replace("=TASK/", f"={task or self.task}/") for word in words]
+        return small_runs.command(self.task, output, **flags)
 
-    def end(self, command: list[str], environment: dict | None = None) -> dict:
+    def end(self, command: list[str]) -> dict:
         """Runs a process, and says how it ended."""
-        done = starts.run(command, env=environment)
+        done = starts.run(command)
         return {"exit": done.returncode, "result": readers.printed_result(done.stdout)}
 
     def trained(self, name: str, disturbances: Sequence[str], flags: dict) -> dict:
@@ -64,8 +59,7 @@ def _disturbed(command: list[str], disturbance: str) -> list[str]:
 
 # An evaluation is logged after step 24; checkpoints are of steps 11, 22, 33 and 40.
 _EVALUATION = r'"eval_accuracy".*"step_num": 24'
-_BLOCK = r'"block_start".*"first_epoch_num": 192'
-_FIRST_SAVE, _THIRD_SAVE = (rf'"checkpoint_start".*"step_num": {step}' for step in (11, 33))
+_FIRST_SAVE = r'"checkpoint_start".*"step_num": 11'
 _LAST_SAVE = r'"checkpoint_start".*"step_num": 24'  # of a run whose time is over after step 24
 _WAITS = {"async_checkpoint": "false"}  # so that a kill finds the same checkpoints every time
 
@@ -80,17 +74,8 @@ class Training:
 
 TRAININGS = {
     "plain": Training(),
-    "killed": Training(_WAITS, (f"KILL at {_EVALUATION}",)),
-    "killed_twice_before_a_checkpoint": Training(
-        _WAITS, ('KILL at "run_start"', f"KILL at {_FIRST_SAVE}")
-    ),
     "killed_at_its_target": Training({"target_accuracy": 0.01, **_WAITS}, ('KILL at "run_stop"',)),
-    "signalled_in_evaluation": Training({}, (f"TERM at {_EVALUATION}",)),
     "signalled_in_a_save": Training({}, (f"TERM at {_FIRST_SAVE}",)),
-    "over_time_in_evaluation": Training({"time_budget": "30m"}, (f"HOUR at {_EVALUATION}",)),
-    "over_time_in_training": Training(
-        {"time_budget": "30m", "steps_per_update": 4}, (f"HOUR at {_THIRD_SAVE}",)
-    ),
     "over_time_and_killed": Training(
         {"time_budget": "30m", **_WAITS}, (f"HOUR at {_EVALUATION} then KILL at {_LAST_SAVE}",)
     ),
@@ -107,7 +92,6 @@ TRAININGS = {
         (f"KILL at {_FIRST_SAVE}", f"KILL at {_EVALUATION}"),
     ),
     "packed": Training({"pack_sequences": True}),
-    "target_at_the_end": Training({"eval_interval_samples": 8000, "target_accuracy": 0.01}),
     "diverged": Training({"learning_rate": 1e30, "num_warmup_steps": 0}),
 }
 
@@ -116,43 +100,6 @@ def training_values(room: Room, name: str) -> dict:
     """One of TRAININGS."""
     training = TRAININGS[name]
     return room.trained(name, training.disturbances, training.flags)
-
-
-# What disturbs the second of two processes; None: nothing does.
-CLUSTERS = {
-    "two_workers_signalled": f"TERM at {_EVALUATION}",
-    # By then the first one waits for it in the next step.
-    "two_workers_killed": f"2 at {_EVALUATION} then KILL at {_BLOCK}",
-}
-
-
-def cluster_values(room: Room, name: str) -> dict:
-    """Two processes on loopback, of which the second is disturbed; then both once more."""
-    output, groups = room.folder / name, []
-    command = room.command(output, **_WAITS)
-    for disturbance in (CLUSTERS[name], ""):
-        both = starts.workers([command, _disturbed(command, disturbance)])
-        ends = starts.ends(both, seconds=300)
-        groups.append([{"exit": c, "result": readers.printed_result(out)} for c, out, _ in ends])
-    return {"processes": groups, **readers.run_values(output, root=room.folder)}
-
-
-def bucket_values(room: Room, name: str) -> dict:
-    """A run in a bucket is killed; another host goes on."""
-    from tests.stores.rig import Store  # its import takes a second, which no other run needs
-
-    with Store() as store:
-        store.make_bucket("bucket")
-        store.upload(room.task, "bucket", "task/")
-        command = room.command("gs://bucket/run", task="gs://bucket/task", **_WAITS)
-        ends = []
-        for host, disturbance in enumerate((f"KILL at {_EVALUATION}", "")):
-            temporary = room.folder / f"host-{host}"
-            temporary.mkdir()
-            environment = {**os.environ, **store.environment, "TMPDIR": str(temporary)}
-            ends.append(room.end(_disturbed(command, disturbance), environment))
-        store.download("bucket", "run/", room.folder / name)
-    return {"processes": ends, **readers.run_values(room.folder / name, root=room.folder)}
 
 
 def offline_values(room: Room, name: str) -> dict:

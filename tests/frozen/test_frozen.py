@@ -1,6 +1,20 @@
 """Whole runs leave what was recorded of them; `python -m tests.frozen` says how to record again.
 
-A redesign is compared after every step. What other tests hold more strictly is not recorded here:
+A redesign is compared after every step. Each run alone shows something:
+
+| run | what |
+|---|---|
+| plain | each file, line, figure and parameter of an undisturbed run |
+| aggregated_and_killed | other values of the options; kills before and after the first checkpoint |
+| killed_at_its_target | a second process that finds nothing left to train |
+| signalled_in_a_save | a signal, while a thread writes a checkpoint |
+| over_time_and_killed | the end of a time budget, and a kill in the save that follows it |
+| packed | packed rows: other losses of a step, the same samples |
+| diverged | a run that fails, and leaves no checkpoint |
+| offline | a training without evaluation, evaluations after it, and their own log |
+| check | what --check says |
+
+What other tests hold more strictly is not recorded here:
 
 | what | held by |
 |---|---|
@@ -8,8 +22,13 @@ A redesign is compared after every step. What other tests hold more strictly is 
 | the same losses on any number of devices and processes | tests/training/test_distributed.py |
 | the weights of a disturbed run, bitwise | tests/training/test_resume.py |
 | the same with a bucket that fails | tests/stores/test_training.py |
+| the same with several processes | tests/training/test_faults.py |
+| what ends a run, in which order | tests/training/test_end_of_a_run.py |
 | flags, their defaults and their help | tests/test_cli.py |
 | prepared data, byte for byte as the reference's | tests/data/test_pretraining_data.py |
+| campaigns and reports | tests/submission |
+| fine-tuning | tests/finetuning |
+| traces | tracing/tests |
 """
 
 import copy
@@ -18,12 +37,10 @@ import pytest
 
 from tests.frozen import records
 from tests.frozen.comparison import differences
-from tracing.tests.conftest import require
 
 
 @pytest.mark.soak
 def test_whole_runs_leave_what_was_recorded(tmp_path):
-    require("strace")
     assert list(records.compare(tmp_path)) == []
 
 
@@ -58,11 +75,11 @@ def test_what_was_recorded_is_of_all_runs_and_as_recorded(recorded):
     "place, value, line",
     [
         (["plain", "processes", 0, "exit"], lambda _: 1, "plain.processes[0].exit: 0 -> 1"),
-        (["killed", "record", "seed"], lambda _: 7.0, "killed.record.seed: 7 -> 7.0"),
+        (["packed", "record", "seed"], lambda _: 7.0, "packed.record.seed: 7 -> 7.0"),
         (
-            ["killed", "record", "status"],
+            ["packed", "record", "status"],
             lambda _: "success",
-            'killed.record.status: "aborted" -> "success"',
+            'packed.record.status: "aborted" -> "success"',
         ),
     ],
 )
@@ -71,7 +88,7 @@ def test_one_other_value_is_one_line(recorded, place, value, line):
 
 
 def test_an_event_more_or_less_is_told(recorded):
-    events = ["killed", "logs", 1, "events"]
+    events = ["signalled_in_a_save", "logs", 1, "events"]
     for change in (lambda all: all[1:], lambda all: [*all, {"key": "new"}]):
         assert len(changed(recorded, events, change)) == 1
 
