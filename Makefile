@@ -1,28 +1,25 @@
-# make demo | quick | test | lint.  The first use installs everything in .venv; any python3 with venv is enough to begin.
+# make demo | test | lint.  The first use installs everything in .venv; it needs Python 3.11 to 3.13 with venv.
 
 PYTHON ?=
 export PYTHON
 BIN    := .venv/bin
 SEED   ?=
 TESTS  ?=
-CHANGED ?=
 # What .venv was made for stays until another is asked for.
 ACCELERATOR ?= $(firstword $(patsubst .venv/.installed-%,%,$(wildcard .venv/.installed-*)) cpu)
 ACCELERATORS := gpu gpu-cuda13 gpu-tensorflow tpu rocm
 $(if $(filter-out cpu $(ACCELERATORS),$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give one of cpu $(ACCELERATORS)))
 
-.PHONY: help setup demo quick test gate test-all test-soak test-container test-compilers lint format lock clean
+.PHONY: help setup demo test gate test-all test-soak test-container test-compilers lint format lock clean
 
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
-	@echo "make quick             45 seconds: the tests that find most mistakes; run it often"
 	@echo "make test              4 minutes: every test of less than 4 seconds, and five whole runs"
 	@echo "make gate              15 minutes: the same, and each promise once as a whole; what CI runs"
 	@echo "make test-all          40 minutes: the many ways in which a promise could break; before a change of that part"
 	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
 	@echo "make test-container    15 minutes: the image, built and run; as root on Debian; CI runs it too"
-	@echo "                       any of these with TESTS=tests/stores runs only those of a folder or file, TESTS=mlperf_results of a product;"
-	@echo "                       make test CHANGED=1 those that reach what git says is changed"
+	@echo "                       any of these with TESTS=tests/stores runs only those of a folder or file, TESTS=mlperf_results of a product"
 	@echo "make test-compilers    what Google's and NVIDIA's compilers say of the exported step; installs 3 GB in .venv-compilers"
 	@echo "make lint              ruff, mypy and shellcheck"
 	@echo "make format            what ruff can correct by itself"
@@ -58,28 +55,12 @@ demo: setup
 
 # A file stays in one process. Three processes on two cores, because some of them wait.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-# The marks are named after the commands; a test without one is of `make test`.
-FAST   := not gate and not all and not soak
 # Without the container's tests, which need root and run one by one.
 WHERE  = $(or $(TESTS),--ignore=tests/container)
 
-# The reference's figures on generated input, imports, flags, documents and logs; the slowest first.
-QUICK := tests/training/test_trajectories.py tests/data/test_pretraining_data.py tests/test_architecture.py \
-	tests/test_documents.py tests/mlperf tests/model tests/optimization \
-	tests/finetuning/test_glue.py \
-	tests/checkpoints/test_names.py tests/input/test_pipeline.py \
-	$(addprefix tests/test_cli.py::test_, flags_are_frozen[run_pretraining.py] \
-	all_flags_out_of_range_are_found_at_once_each_with_its_range)
-quick: setup
-	$(PYTEST) -n 2 -m "$(FAST)" $(or $(TESTS),$(QUICK))
-
+# The marks are named after the commands; a test without one is of `make test`.
 test: setup
-ifeq ($(CHANGED),)
-	$(PYTEST) -n 3 -m "$(FAST)" $(TESTS)
-else
-	@found=$$($(BIN)/python -m tests.helpers.changed) || exit; \
-	if [ "$$found" ]; then $(PYTEST) -n 3 -m "$(FAST)" $$found; else echo "no test reaches what is changed"; fi
-endif
+	$(PYTEST) -n 3 -m "not gate and not all and not soak" $(TESTS)
 
 gate: setup
 	$(PYTEST) -n 3 -m "not all and not soak" $(WHERE)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import changed
+from tests.helpers import imports
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "mlperf_bert"
@@ -64,7 +64,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def imports_of(path: Path) -> set[str]:
-    return changed.imports_of(parsed(path))
+    return imports.imports_of(parsed(path))
 
 
 def name_of(path: Path) -> str:

@@ -135,7 +135,7 @@ def test_every_module_that_is_named_as_a_command_exists():
         assert script.is_file(), f"{module} in {names}"
 
 
-LEVELS = ("quick", "test", "gate", "test-all", "test-soak", "test-container")
+LEVELS = ("test", "gate", "test-all", "test-soak", "test-container")
 
 
 def test_contributing_and_help_agree_on_what_runs_where():
