@@ -186,7 +186,7 @@ fi
 if [ "$on_cpu" ]; then num_gpus=0; fi
 : "${ACCELERATOR:=$accelerator}"
 [[ $ACCELERATOR =~ ^(cpu|gpu(-cuda13|-tensorflow)?)$ ]] \
-  || fail "ACCELERATOR=$ACCELERATOR: give gpu, gpu-cuda13, gpu-tensorflow or cpu; images for TPUs and AMD's GPUs are started by hand"
+  || fail "ACCELERATOR=$ACCELERATOR: give gpu, gpu-cuda13, gpu-tensorflow or cpu; an image for TPUs is started by hand"
 [ "$ACCELERATOR" != cpu ] || [ "$num_gpus" -eq 0 ] \
   || fail "ACCELERATOR=cpu: this image has nothing for GPUs; give NUM_GPUS=0 too, or leave ACCELERATOR out"
 image=${IMAGE:-mlperf-bert:$ACCELERATOR}

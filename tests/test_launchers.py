@@ -406,7 +406,7 @@ REFUSED = [
     *(
         (f"ACCELERATOR={kind}",
          f"ACCELERATOR={kind}: give gpu, gpu-cuda13, gpu-tensorflow or cpu")
-        for kind in ("tpu", "rocm", "gpu2")
+        for kind in ("tpu", "gpu2")
     ),
     *(
         (f"ACCELERATOR={kind} NUM_GPUS=2 --finetune",

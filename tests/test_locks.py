@@ -25,7 +25,6 @@ KINDS = {
     "gpu-cuda13": r"jax-cuda13-(pjrt|plugin)|nvidia-\w+(-\w+)?(-cu13)?",
     "gpu-tensorflow": r"tensorflow|nvidia-\w+(-\w+)?-cu12",
     "tpu": "libtpu",
-    "rocm": r"jax-rocm7-(pjrt|plugin)",
 }
 LOCKS = ["requirements.lock", *(f"requirements-{kind}.lock" for kind in ("dev", *KINDS))]
 # What training imports, TensorFlow included.
@@ -114,7 +113,7 @@ def test_jax_and_its_plugin_have_one_version_and_beside_them_tensorflow_is_the_c
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("kind", ["gpu", "gpu-cuda13", "gpu-tensorflow", "rocm"])
+@pytest.mark.parametrize("kind", ["gpu", "gpu-cuda13", "gpu-tensorflow"])
 def test_the_index_still_offers_every_file_of_a_lock_for_gpus(kind, tmp_path):
     """By the index's own list of files and hashes: nothing is downloaded."""
     locked = pins(f"requirements-{kind}.lock")
