@@ -104,9 +104,9 @@ def install(site: Path, wanted: set[str], python: str) -> None:
     lines = re.finditer(r"^([\w.-]+)==(?:.*\\\n)*.*\n", LOCK.read_text(), re.MULTILINE)
     lock = site.with_name("packed.lock")
     lock.write_text("".join(line[0] for line in lines if line[1] in wanted))
-    uv = [sys.executable, "environment/uv.py", "pip", "install", "--quiet", f"--target={site}"]
-    uv += [f"--python-version={python}", "--only-binary=:all:", "--no-deps", "--link-mode=copy"]
-    subprocess.run([*uv, "--require-hashes", "-r", str(lock)], check=True, cwd=ROOT)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", f"--target={site}"]
+    pip += [f"--python-version={python}", "--only-binary=:all:", "--no-deps"]
+    subprocess.run([*pip, "--require-hashes", "-r", str(lock)], check=True)
 
 
 def shrink(site: Path) -> None:

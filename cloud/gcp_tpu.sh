@@ -203,13 +203,13 @@ start() { # puts this commit and its environment on every host, and then starts 
     again on_hosts run all "$(service)"
 }
 
-setup() { # prints the commands of a host
+setup() { # prints the commands of a host, whose own Python may be 3.10
   cat <<END
 set -e
-sudo apt-get -qq update
-sudo apt-get -qq install --yes python3-venv${SHARE:+ nfs-common}
+sudo apt-get -qq update; sudo apt-get -qq install --yes python3-venv${SHARE:+ nfs-common}
+python3 -m venv uv; uv/bin/pip install --quiet uv; uv/bin/uv python install --quiet 3.13
 mkdir -p bert && tar -xzf bert-checkout.tar.gz -C bert && cd bert
-environment/setup.sh .venv environment/requirements-tpu.lock
+PYTHON="\$(../uv/bin/uv python find --managed-python 3.13)" environment/setup.sh .venv environment/requirements-tpu.lock
 END
 }
 
