@@ -11,10 +11,9 @@ from typing import Any
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
-from mlperf_bert.mlperf import energy, rules
-from mlperf_bert.mlperf.energy import Energy
+from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.logs import LogRecord, energy_of_run, read_records
+from mlperf_bert.mlperf.logs import LogRecord, read_records
 
 _DIVISION = '"key": "submission_division"'
 
@@ -42,8 +41,7 @@ def join(
       ValueError: a file is not a log, or an earlier checkpoint has not been evaluated.
     """
     with _named(logs[0]):
-        pieces = [read_records(log) for log in logs]
-        records = [record for piece in pieces for record in piece]
+        records = [record for log in logs for record in read_records(log)]
         start = next(record for record in records if record.key == "run_start")
         saved_ms = _saved_ms(records)
         batch_size = _micro_batch_size(records)
@@ -70,9 +68,6 @@ def join(
             run.eval_start(samples)
             run.eval_stop(samples)
             run.eval_accuracy(accuracies[step], samples, step)
-        # The run here has no meter: this is the energy of the training's own logs.
-        if taken := _energy_until(counted[-1], pieces):
-            run.log_energy(taken, of="run")
         (run.succeed if passing else run.abort)()
     with written_beside(output) as file:
         file.write(log.held.encode())
@@ -98,18 +93,6 @@ def _named(log: paths.Location) -> Iterator[None]:
         raise ValueError(
             f"{log}: not the log of a training of this project ({error!r}); copy the log again"
         ) from error
-
-
-def _energy_until(step: int, pieces: Sequence[Sequence[LogRecord]]) -> Energy | None:
-    """The energy up to a checkpoint: of whole pieces, and of the last one that saved it."""
-    at_step = [
-        {record.key: record for record in piece if record.metadata.get("step_num") == step}
-        for piece in pieces
-    ]
-    last = max(number for number, keys in enumerate(at_step) if "checkpoint_stop" in keys)
-    event = at_step[last].get(energy.LOG_KEY)
-    own = Energy.from_event(event.value, event.metadata) if event else None
-    return energy.total([*map(energy_of_run, pieces[:last]), own])
 
 
 def _saved_ms(records: Sequence[LogRecord]) -> dict[int, float]:

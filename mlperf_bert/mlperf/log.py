@@ -43,7 +43,7 @@ from mlperf_logging.mllog.mllog import MLLogger
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import energy, ledger
-from mlperf_bert.mlperf.energy import Energy, Meter
+from mlperf_bert.mlperf.energy import Meter
 from mlperf_bert.mlperf.ledger import Ledger, Seconds
 
 Metadata = Mapping[str, object] | None
@@ -112,7 +112,7 @@ class TimedRun:
 
     log: "MlperfLog"
     meter: Meter | None = None
-    """What the run takes of energy, logged after every checkpoint and before run_stop."""
+    """What the run takes of energy, logged before run_stop."""
     samples: int = 0
     """Trained so far. `block_stop` and `eval_accuracy` set it; the training loop may set it more
     often, so that an aborted run logs the right number."""
@@ -125,8 +125,8 @@ class TimedRun:
     def __post_init__(self) -> None:
         self._num_eval_samples: int | None = None
         self._block_start_samples, self._seconds_before_block = 0, self.ledger.read()
-        # The first reading, from which the joules count.
-        self._read_meter()
+        if self.meter:
+            self.meter.read()  # the first reading, from which the joules count
 
     @property
     def _running(self) -> "MlperfLog":
@@ -135,16 +135,11 @@ class TimedRun:
             raise RuntimeError("run_stop has been logged: the run is over")
         return self.log
 
-    def _read_meter(self) -> Energy | None:
-        return self.meter.read() if self.meter else None
-
     def block_start(self, samples: int, *, num_samples: int) -> None:
         """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: a block trains 1 sample or more")
         self._block_start_samples, self._seconds_before_block = samples, self.ledger.read()
-        # Counters of processors wrap within minutes: blocks and evaluations lie between readings.
-        self._read_meter()
         position = {"first_epoch_num": samples, "epoch_count": num_samples}
         self._running.start(constants.BLOCK_START, position | {"samples_count": samples})
 
@@ -153,7 +148,6 @@ class TimedRun:
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._running.end(constants.BLOCK_STOP, metadata)
         self.samples = samples
-        self._read_meter()
         seconds = ledger.difference(self.ledger.read(), self._seconds_before_block)
         self._log_ledger(seconds, metadata | {"of": "block"})
 
@@ -204,9 +198,6 @@ class TimedRun:
     def checkpoint_stop(self, step: int) -> None:
         """Log that the checkpoint of `step` has been written."""
         self.log.end("checkpoint_stop", {"step_num": step})
-        # Here too: the clock of an offline evaluation stops at a checkpoint.
-        if self.meter and not self.is_stopped:
-            self.log_energy(self.meter.read(), of="checkpoint", step_num=step)
 
     def time_budget_spent(self, step: int, *, seconds: float) -> None:
         """Log how much of its time budget the run has used."""
@@ -232,16 +223,12 @@ class TimedRun:
         self.is_stopped = True
         self.ledger.stop()
         self._log_ledger(self.ledger.read(), {**_position(self.samples), "of": "run"})
-        if taken := self._read_meter():
-            self.log_energy(taken, of="run")
+        if self.meter:
+            value, about = self.meter.read().as_event()
+            log.event(energy.LOG_KEY, value, {"of": "run", **about})
         # The checkers read train_samples only before run_stop.
         log.event(constants.TRAIN_SAMPLES, self.samples)
         log.end(constants.RUN_STOP, {"status": status, **metadata})
-
-    def log_energy(self, taken: Energy, *, of: str, **metadata: object) -> None:
-        """Log the energy since the start of the run, up to its end or up to a checkpoint."""
-        value, remarks = taken.as_event()
-        self.log.event(energy.LOG_KEY, value, {"of": of, **metadata, **remarks})
 
     def _log_ledger(self, seconds: Seconds, metadata: dict[str, object]) -> None:
         if any(seconds[kind] for kind in ledger.KINDS if kind != ledger.HOST):

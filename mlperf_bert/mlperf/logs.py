@@ -37,7 +37,6 @@ PHASES = {
 MOST_SAMPLES_TO_CONVERGE = 50_000_000
 """Ten times what any BERT-large needs; the data set of the benchmark has three times as many."""
 SAMPLES_UNKNOWN = "samples unknown: "
-_KILLED = "what a killed run took after its last checkpoint is not known"
 _TOKEN = ":::MLLOG "
 # Beginnings of the keys of a run's configuration.
 _HYPERPARAMETERS = re.compile(
@@ -490,17 +489,9 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
 
 
 def energy_of_run(records: Sequence[LogRecord]) -> Energy | None:
-    """Return what a log says of the energy up to its end; None if it says nothing.
-
-    The log of a killed run ends without: then up to its last checkpoint, marked as too little.
-    """
+    """Return what a log says of the energy from its run_start to its run_stop; None if nothing."""
     events = _of_key(records, energy.LOG_KEY)
-    for event in events:
-        if event.metadata.get("of") == "run":
-            return Energy.from_event(event.value, event.metadata)
-    # Each checkpoint has the sum up to it, so that the last one is the most that is known.
-    last = Energy.from_event(events[-1].value, events[-1].metadata) if events else None
-    return last and replace(last, at_least=_KILLED)
+    return Energy.from_event(events[0].value, events[0].metadata) if events else None
 
 
 def logs_of_run(output_dir: paths.Location) -> list[paths.Location]:
@@ -522,17 +513,6 @@ def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
             if run.succeeded:
                 return run.samples_to_converge
     return None
-
-
-def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
-    """Return the energy of all pieces of a run that was resumed; None if no log says anything.
-
-    A log that is damaged makes the energy unknown.
-    """
-    try:
-        return energy.total([energy_of_run(read_records(log)) for log in logs])
-    except (ValueError, OSError) as error:
-        return Energy(unknown=str(error))
 
 
 def seconds_spent(logs: Sequence[paths.Location]) -> float:

@@ -80,7 +80,6 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
         entry["mean_phase_minutes"] = means
         for run, fields in zip(system.runs, entry["runs"], strict=True):
             fields["samples_per_second"] = run.samples_per_second
-            fields["energy_joules"] = run.energy.joules if run.energy else None
         entries.append(entry)
     text = json.dumps(entries, default=str)
     finite = json.loads(text, parse_constant=lambda name: None)  # NaN, Infinity, -Infinity
@@ -149,10 +148,8 @@ def _energy_card(runs: Sequence[RunResult]) -> list[Card]:
     if energy is None:
         return []
     if energy.joules is None:
-        return [Card("Energy", "unknown", energy.unknown)]
-    words = [f"of the {' and '.join(energy.parts)}, mean of a run", *energy.notes]
-    words += [f"at least: {energy.at_least}"] if energy.at_least else []
-    return [Card("Energy", f"{energy.joules / 3.6e6:.4g} kWh", "; ".join(words))]
+        return [Card("Energy", "unknown", energy.about)]
+    return [Card("Energy", f"{energy.joules / 3.6e6:.4g} kWh", f"mean of a run, {energy.about}")]
 
 
 def _problems(system: SystemVerdict) -> list[str]:

@@ -1,11 +1,11 @@
 """Do one system's runs make a result, and of how many minutes? The official tools are asked."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlperf_bert.files.paths import Location
-from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.logs import (
     RunResult,
@@ -22,7 +22,7 @@ from mlperf_bert.submission.official import UNAIDED, RcpVerdict, ToolVerdict, ch
 from mlperf_bert.submission.plan import description_path, result_files
 from mlperf_bert.submission.system import read_description
 
-_PARTS_DIFFER = "not the same parts of the system were measured in all runs"
+_MEASURED_UNLIKE = "it was not measured alike in all runs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,13 +262,14 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
 def mean_energy(runs: Sequence[RunResult]) -> Energy | None:
     """Return what a run took, the mean; None if the log of one of them does not say it at all.
 
-    Unknown if not the same parts were measured in all.
+    Unknown if that of one run is, or they were not measured alike.
     """
     known = [run.energy for run in runs if run.energy]
-    # The sum's remarks are those of each; its joules become the mean.
-    whole = energy.total(known)
-    if whole is None or len(known) < len(runs):
+    if not known or len(known) < len(runs):
         return None
-    if len({frozenset(each.parts) for each in known}) > 1:
-        return replace(whole, unknown=whole.unknown or _PARTS_DIFFER)
-    return replace(whole, parts={name: joules / len(runs) for name, joules in whole.parts.items()})
+    joules = [each.joules for each in known if each.joules is not None]
+    if len(joules) < len(known):
+        return next(each for each in known if each.joules is None)
+    if len({each.about for each in known}) > 1:
+        return Energy(joules=None, about=_MEASURED_UNLIKE)
+    return Energy(joules=statistics.fmean(joules), about=known[0].about)

@@ -461,7 +461,6 @@ class RunConfig:
             power_watts=self.power_watts,
             num_gpus=self.device.num_gpus * processes,  # each has its own
             visible=self.cuda_visible_devices if processes == 1 else None,
-            use_tpu=self.device.use_tpu,
             num_hosts=len(set(hosts)),
         )
 

@@ -24,9 +24,10 @@ from mlperf_bert.mlperf.logs import (
     RECORD_REMEDY,
     RESULT_LOG,
     RESUMED_LOGS,
-    energy_of_pieces,
+    energy_of_run,
     is_end,
     logs_of_run,
+    read_records,
     samples_at_success,
     seconds_spent,
 )
@@ -182,8 +183,8 @@ class OutputDirectory:
         record = RunRecord(status=status, seed=seed, parameters=self._parameters, **origin)
         content = dataclasses.asdict(record) | {"time_budget_seconds": self.time_budget}
         if energy:
-            value, remarks = energy.as_event()
-            content["energy"] = value | remarks
+            value, about = energy.as_event()
+            content["energy"] = value | about
         for name in ("energy", "time_budget_seconds"):
             if not content[name]:
                 del content[name]
@@ -246,7 +247,7 @@ class RunRecord:
     inputs: dict = dataclasses.field(default_factory=dict)
     """Flag -> what tells its files from others; as `Origin.inputs`."""
     energy: dict = dataclasses.field(default_factory=dict)
-    """What the whole run took, if it has ended; as in its log."""
+    """What the run took, if it has ended and was not resumed; as in its log."""
     time_budget_seconds: float | None = None
 
 
@@ -353,18 +354,17 @@ class Origin:
     def end(self, status: str) -> None:
         """Writes run.json and provenance.json: what the run took, and the files that it has left.
 
-        Prints the energy, for a resumed run also the sum.
+        Prints the energy since this start.
 
         Raises:
           OSError: they cannot be written.
         """
-        # From the logs: what the starts before this one took stands nowhere else.
         logs = logs_of_run(self._output.path)
-        whole = energy_of_pieces(logs)
-        print(f"energy: {energy_of_pieces(logs[-1:]) or 'unknown'}", flush=True)
-        if self._output.before:
-            print(f"energy since the run was first started: {whole}", flush=True)
-        self._write(status, whole)
+        taken = energy_of_run(read_records(logs[-1]))
+        # A killed start has not said what it took: nobody knows that of a whole resumed run.
+        resumes = bool(self._output.before)
+        print(f"energy{' since the run was resumed' if resumes else ''}: {taken}", flush=True)
+        self._write(status, None if resumes else taken)
         local, location = self._output.path, self._output.location
         written = [path for path in [*logs, local / METRICS_NAME] if path.exists()]
         outputs = provenance.describe_all(written, local)

@@ -18,8 +18,8 @@ from mlperf_bert.mlperf import energy, ledger, logs
 from mlperf_bert.training import evaluations, output
 
 OFFLINE_LOG = logs.RESULT_LOG
-_OF_A_SAVING_THREAD = ("checkpoint_stop", energy.LOG_KEY)
-"""Lines that a thread writes when a checkpoint is complete: anywhere before the next one."""
+_OF_A_SAVING_THREAD = "checkpoint_stop"
+"""A line that a thread writes when a checkpoint is complete: anywhere before the next one."""
 
 
 def run_values(folder: Path, *, root: Path) -> dict:
@@ -51,9 +51,9 @@ def log_values(path: Path) -> dict:
     return {
         "header": header,
         "weights": {"count": len(names), "sha256_of_names": digest("\n".join(names).encode())},
-        "events": [line for line in events if not _is_of_saving(line)],
-        "of_saving": [line for line in events if _is_of_saving(line)],
-        "tracked": sorted(set().union(*tracked) - {"joules"}),
+        "events": [line for line in events if line["key"] != _OF_A_SAVING_THREAD],
+        "of_saving": [line for line in events if line["key"] == _OF_A_SAVING_THREAD],
+        "tracked": sorted(set().union(*tracked)),
     }
 
 
@@ -67,10 +67,6 @@ def _is_kept(record: logs.LogRecord) -> bool:
     return record.key != "time_budget_spent"
 
 
-def _is_of_saving(line: dict) -> bool:
-    return line["key"] in _OF_A_SAVING_THREAD and line.get("of", "checkpoint") == "checkpoint"
-
-
 def _line(record: logs.LogRecord) -> dict:
     """A line without its time, and without what the machine measures."""
     value, metadata = (
@@ -82,7 +78,7 @@ def _line(record: logs.LogRecord) -> dict:
     if record.key == ledger.LOG_KEY:
         value = None
     elif record.key == energy.LOG_KEY:
-        value, metadata = None, {n: metadata[n] for n in ("of", "step_num") if n in metadata}
+        value, metadata = None, {"of": metadata["of"]}
     elif record.key == "provenance":
         value = _without_code(value)
     return {"key": record.key, **({} if value is None else {"value": value}), **metadata}

@@ -19,10 +19,9 @@ RULES = Path(mlperf_logging.__file__).parent / "compliance_checker"
 @pytest.fixture(scope="module")
 def bert_large_log(tmp_path_factory):
     """With the energy, which the checkers leave alone."""
-    folder = tmp_path_factory.mktemp("bert_large")
-    meter = energy.meter(rapl=folder)
-    log = write_log(folder / "result_0.txt", [0.3715, 0.55, 0.7205], num_layers=24, meter=meter)
-    assert read_run(log).energy.unknown.startswith("no RAPL")
+    log = tmp_path_factory.mktemp("bert_large") / "result_0.txt"
+    write_log(log, [0.3715, 0.55, 0.7205], num_layers=24, meter=energy.meter(power_watts=1))
+    assert read_run(log).energy.joules > 0
     return log
 
 

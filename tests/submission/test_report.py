@@ -244,20 +244,16 @@ def test_energy_is_shown_if_the_logs_say_it(judged):
         runs = [dataclasses.replace(run, energy=energy) for run, energy in pairs]
         return dataclasses.replace(judged, runs=tuple(runs))
 
-    known = Energy(
-        parts={"GPUs": 3.6e6, "memory": 3.6e5},
-        notes=("without processors (RAPL is readable for root only)",),
-    )
+    known = Energy(joules=3.96e6, about="of the GPUs; of the chief's host alone, out of 2")
     system = with_energy(known)
     page = report.page([system], title="t", subtitle="s")
     assert "1.1 kWh" in page and '<td data-label="kWh">1.1</td>' in page
-    assert "of the GPUs and memory, mean of a run; without processors" in page
-    assert "  Energy: 1.1 kWh (of the GPUs and memory, mean of a run; " in report.as_text(system)
+    assert "mean of a run, of the GPUs; of the chief" in page
+    assert "  Energy: 1.1 kWh (mean of a run, of the GPUs; " in report.as_text(system)
     [numbers] = json.loads(report.as_json([system]))
-    assert numbers["runs"][0]["energy_joules"] == 3.96e6
-    assert numbers["runs"][0]["energy"]["notes"] == list(known.notes)
+    assert numbers["runs"][0]["energy"] == {"joules": 3.96e6, "about": known.about}
 
-    unknown = with_energy(known, Energy(unknown="GPU 0: GPU is lost"))
+    unknown = with_energy(known, Energy(joules=None, about="GPU 0: GPU is lost"))
     page = report.page([unknown], title="t", subtitle="s")
     assert "GPU 0: GPU is lost" in page and '<td data-label="kWh">-</td>' in page
     assert "  Energy: unknown (GPU 0: GPU is lost)" in report.as_text(unknown)

@@ -133,17 +133,16 @@ def test_logs_that_count_by_train_samples_are_judged_twice(
     assert (found.rcp_unaided.reason if found.rcp_unaided else None) == ("2" if unaided else None)
 
 
-def test_a_mean_energy_needs_the_same_parts_in_all_runs(tmp_path):
+def test_a_mean_energy_needs_runs_that_were_measured_alike(tmp_path):
     run = logs.read_run(write_log(tmp_path / "bert.log", [0.73]))
-    one, other, third = (
-        dataclasses.replace(run, energy=Energy(parts=parts))
-        for parts in ({"GPUs": 4.0}, {"GPUs": 6.0}, {"GPUs": 5.0, "processors": 1.0})
+    one, other, third, lost = (
+        dataclasses.replace(run, energy=Energy(joules=joules, about=about))
+        for joules, about in ((4, "GPUs"), (6, "GPUs"), (5, "system"), (None, "GPU 0 is lost"))
     )
-    assert verdict.mean_energy([one, other]).joules == 5
+    assert verdict.mean_energy([one, other]) == Energy(joules=5, about="GPUs")
     found = verdict.mean_energy([one, third])
-    assert found.joules is None and "not the same parts" in found.unknown
-    lost = dataclasses.replace(run, energy=Energy(unknown="GPU 0 is lost"))
-    assert verdict.mean_energy([one, lost]).unknown == "GPU 0 is lost"
+    assert found.joules is None and "not measured alike" in found.about
+    assert verdict.mean_energy([one, lost]) == lost.energy
     assert verdict.mean_energy([one, dataclasses.replace(run, energy=None)]) is None
 
 
