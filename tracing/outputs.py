@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracing import advice, conversion, figures, files, page
+from tracing import conversion, figures, files, page
 from tracing.calls import Losses
 from tracing.exports import perfetto
 from tracing.loaded import Trace
@@ -24,7 +24,6 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
     trace = Trace(folder, figures.about(recording, losses), locator)
     write_table(folder, "files", figures.file_rows(trace), recording.alignment())
     trace.summary |= figures.figures(trace)
-    trace.summary["advice"] = advice.advice(trace)
     with written_beside(folder / "summary.json") as file:
         file.write(json.dumps(trace.summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:
@@ -49,5 +48,4 @@ def _lines(folder: Path, summary: dict, losses: Losses) -> Iterator[str]:
         ]
         if moved:
             yield f"{files.IN_WORDS[name]}: {', '.join(moved)}"
-    yield from summary["advice"]
     yield f"look at {folder / 'summary.html'}; open {folder / TRACE} in ui.perfetto.dev"

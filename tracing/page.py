@@ -105,7 +105,6 @@ def page(trace: Trace) -> str:
         subtitle=f"{summary['seconds']:.1f} s, traced with {summary['backend']}; "
         f"{_how_it_ended(summary)}",
         figures=_cards(summary, losses),
-        advice=[f"{words[0].upper()}{words[1:]}." for words in summary["advice"]],
         charts=[
             ("Reads and writes over time, by class of file", charts.transfers_over_time(trace),
              "This backend records no single calls; the counters below stand in."),

@@ -1,7 +1,7 @@
 """Everything that a trace leaves and its exports hold, of both tracers, against what is expected.
 
 expected/ was written by `python -m tracing.tests.whole`; what follows from its lines on paper is
-worked out in test_access and test_advice.
+worked out in test_access.
 """
 
 import pytest
