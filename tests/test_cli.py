@@ -225,7 +225,7 @@ def test_no_flag_may_be_empty(script):
 
 
 def test_a_run_without_evaluation_says_so(inputs):
-    """An empty value turns the evaluation of a preset off, as tracing.sweep does."""
+    """An empty value turns the evaluation of a preset off."""
     done = run([*training_flags(inputs, eval_input_file=""), "--check"])
     assert done.stderr.splitlines()[0].endswith(
         "warning: --eval_input_file= is empty: it counts as not given"

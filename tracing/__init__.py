@@ -2,12 +2,11 @@
 
 import argparse
 import contextlib
-import glob
 import itertools
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -46,24 +45,6 @@ def parser_of(command: str, document: str) -> Parser:
         description=document,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-
-
-def option_of(command: Sequence[str], name: str) -> str:
-    """The value of an option, as --name=value or --name value; empty if it is absent.
-
-    Of several the last one counts, as for the command.
-    """
-    for n, word in reversed(list(enumerate(command))):
-        key, has_value, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and key == name:
-            return value if has_value else "".join(command[n + 1 : n + 2])
-    return ""
-
-
-def matching(patterns: str) -> list[str]:
-    """What matches one of several patterns with commas between them, each path once."""
-    parts = [os.path.expanduser(part.strip()) for part in patterns.split(",")]  # noqa: PTH111
-    return sorted({path for part in parts for path in glob.glob(part)})  # noqa: PTH207 - keeps names
 
 
 @contextlib.contextmanager

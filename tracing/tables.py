@@ -3,7 +3,7 @@
 import contextlib
 import csv
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -39,17 +39,11 @@ def _columns() -> dict[str, dict[str, tuple[pa.DataType, str]]]:
 
 COLUMNS = _columns()
 """Table of a trace -> column -> (type, what it is and its unit); all begin with the two stamps."""
-RUNS = COLUMNS.pop("runs")
-"""The columns of a sweep's runs.parquet."""
 
 
 def schema(table: str) -> pa.Schema:
     """The Arrow schema of a table; each field's metadata says what it is and its unit."""
-    return described({**_STAMPS, **COLUMNS[table]})
-
-
-def described(columns: Mapping[str, tuple[pa.DataType, str]]) -> pa.Schema:
-    """A schema of columns with types and descriptions."""
+    columns = {**_STAMPS, **COLUMNS[table]}
     return pa.schema(
         [
             pa.field(name, kind, metadata={"description": text})

@@ -171,7 +171,6 @@ class RunConfig:
         8,
         "Training files that are read at once; the order of the examples depends on it.",
         at_least=1,
-        page="../tracing/docs/sweep.md",
     )
 
     # How long, and how often to look. Steps are micro-batches, steps_per_update of them an update.
@@ -227,7 +226,7 @@ class RunConfig:
         "Sleep instead of computing a step, to measure input and checkpoints.",
         kind=float,
         at_least=0,
-        page="../tracing/docs/sweep.md",
+        page="training.md",
     )
     drop_caches: bool = option(
         False, "Empty the file caches of the system before the run; needs root.", identifies=False

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.helpers import waiting
-from tracing import backends, clocks, limits, processes, recorder, recording, sampling, tables
+from tracing import backends, clocks, processes, recorder, recording, sampling, tables
 
 DEV = """Inter-|   Receive                            |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs
@@ -166,31 +166,6 @@ def test_rows_of_a_process(proc, monkeypatch):
     assert list(sampling.thread_rows(7)) == [
         {"pid": 7, "tid": 9, "name": "tf_data", "user_ms": 1500, "system_ms": 2250}
     ]
-
-
-@pytest.mark.parametrize(
-    ("version", "expected"),
-    [
-        (limits._V2, {"memory.max": "5", "memory.swap.max": "0"}),
-        # There the second limit is that of both.
-        (limits._V1, {"memory.limit_in_bytes": "5", "memory.memsw.limit_in_bytes": "5"}),
-    ],
-)
-def test_a_group_limits_memory_and_gives_no_swap(tmp_path, version, expected):
-    group = limits.MemoryGroup(tmp_path, version)
-    group.limit(5)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == expected
-    (tmp_path / version.kills).write_text("oom 9\noom_kill_disable 0\noom_kill 3\n")
-    assert group.num_kills == 3
-
-
-def test_pages_are_written_before_they_are_dropped(tmp_path, monkeypatch):
-    (tmp_path / "data").write_bytes(b"x")
-    done = []
-    monkeypatch.setattr(limits.os, "fsync", lambda fd: done.append("written"))
-    monkeypatch.setattr(limits.os, "posix_fadvise", lambda fd, *how: done.append(how))
-    limits.drop_from_cache([tmp_path / "data"])
-    assert done == ["written", (0, 0, limits.os.POSIX_FADV_DONTNEED)]
 
 
 class NvmlError(Exception):

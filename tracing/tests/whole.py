@@ -7,7 +7,6 @@ No two times, sizes or latencies are equal, so that one in place of another show
 
 import gzip
 import importlib
-import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from google.protobuf import text_format
 from matplotlib.figure import Figure
 
 from mlperf_bert.data import tfrecord
-from tracing import compare, look, outputs, strace, tables
+from tracing import look, outputs, strace, tables
 from tracing.clocks import Alignment, ClockPair
 from tracing.containers import Container
 from tracing.export import OUTPUTS
@@ -326,28 +325,6 @@ def parts(trace: Path) -> Iterator[tuple[str, str]]:
         else:
             yield f"{output}.txt", _exported(exports / output)
     yield "exports.txt", "\n".join(told) + "\n"
-    compared = compare.compare(Trace(trace), Trace(_changed(trace, exports / "other")))
-    yield "compare.txt", "\n".join(compare.lines(compared)) + "\n"
-
-
-def _changed(trace: Path, folder: Path) -> Path:
-    """Another trace: writes of checkpoints and sends last longer, reads from second 2 are gone."""
-    shutil.copytree(trace, folder)
-    calls = tables.read_table(folder, "file_ops")
-    kinds, begin = calls["kind"], calls["monotonic_ns"].min()
-    calls.loc[(calls["file_class"] == "checkpoints") | (kinds == "write"), "latency_ns"] += (
-        5 * 10**7
-    )
-    calls.loc[kinds == "send", "latency_ns"] += 10**6
-    calls[(kinds != "read") | (calls["monotonic_ns"] < begin + 2 * 10**9)].to_parquet(
-        folder / "file_ops.parquet"
-    )
-    summary = json.loads((folder / "summary.json").read_text())
-    summary |= {"command": ["python", "train.py", "--x=1"], "losses": {"lost_lines": 5}}
-    summary["machine"] |= {"num_cpus": 4}
-    summary["usage"] |= {"cpu_seconds": 1.5, "major_faults": 700}
-    (folder / "summary.json").write_text(json.dumps(summary))
-    return folder
 
 
 def _exported(path: Path) -> str:
@@ -394,17 +371,11 @@ def stable(text: str, folder: Path) -> str:
 
 def main() -> None:
     """Writes what is expected."""
-    from tracing.tests import whole_sweep  # which needs this module
-
     shutil.rmtree(EXPECTED, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
         for backend in BACKENDS:
             folder = Path(name) / "whole"
             _expect(backend, parts(write(folder, backend)), folder)
-            summary = json.loads((folder / "trace" / "summary.json").read_text())
-            if backend == "strace":
-                of_sweep = Path(name) / "sweep"
-                _expect("sweep", whole_sweep.parts(of_sweep, summary), of_sweep)
             shutil.rmtree(folder)
     _expect("recorded", [("strace.txt", recorded()[0])], EXPECTED)
 
