@@ -30,22 +30,17 @@ Panel = Callable[[Axes], None]
 """Draws on axes whose phases are shaded; what has a label stands in their legend."""
 
 
-def over_time(
-    alt: str,
-    seconds: float,
-    spans: pd.DataFrame,
-    panels: Sequence[Panel],
-    *,
-    height_inches: float = 4.6,
+def _over_time(
+    trace: Trace, alt: str, panels: Sequence[Panel], *, height_inches: float = 4.6
 ) -> str:
-    """Draws panels above each other over the same seconds, with the phases of `spans` shaded."""
+    """Draws panels above each other over the trace's seconds, with its phases shaded."""
 
     def draw(axes: np.ndarray) -> None:
         for place, panel in zip(axes[:, 0], panels):
             panel(place)
             handles, _ = place.get_legend_handles_labels()
             for name, color in PHASE_COLORS.items():
-                of_name = spans[spans["name"] == name]
+                of_name = trace.spans[trace.spans["name"] == name]
                 for span in of_name.itertuples():
                     # Above the ground, below the grid; a checkpoint lies over its block.
                     place.axvspan(span.seconds, span.end_seconds, color=color, lw=0, zorder=0)
@@ -54,17 +49,13 @@ def over_time(
             if handles:  # in one row over the right end, where the legend hides nothing
                 place.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
                              borderaxespad=0)  # fmt: skip
-            place.set_xlim(0, max(seconds, 0.1))
+            place.set_xlim(0, max(trace.seconds, 0.1))
         axes[-1, 0].set_xlabel("seconds since the trace began")
 
     return look.svg(draw, height_inches, alt, rows=len(panels))
 
 
-def _of(trace: Trace, alt: str, panels: Sequence[Panel], **more: float) -> str:
-    return over_time(alt, trace.seconds, trace.spans, panels, **more)
-
-
-def draw_curves(label: str, curves: Mapping[str, tuple], place: Axes, *, most: int | None = None):
+def _draw_curves(label: str, curves: Mapping[str, tuple], place: Axes, *, most: int | None = None):
     """Lines, by their labels: (x, y, color); of numbers between edges x has one more."""
     for name, (x, y, color) in curves.items():
         if len(x) > len(y):
@@ -75,13 +66,13 @@ def draw_curves(label: str, curves: Mapping[str, tuple], place: Axes, *, most: i
     place.set_ylim(0, most)
 
 
-def bins_of(seconds: float) -> np.ndarray:
+def _bins_of(seconds: float) -> np.ndarray:
     """Edges over a trace's time."""
     width = max(seconds / _MOST_BINS, _SHORTEST_BIN_S)
     return np.arange(0, seconds + width, width)
 
 
-def rate(rows: pd.DataFrame, bins: np.ndarray) -> np.ndarray:
+def _rate(rows: pd.DataFrame, bins: np.ndarray) -> np.ndarray:
     """MB/s of what begins between each two edges."""
     moved, _ = np.histogram(rows["seconds"], bins, weights=rows["size_bytes"])
     return moved / np.diff(bins) / 1e6
@@ -105,7 +96,7 @@ def transfers_over_time(trace: Trace) -> str | None:
     """Reads and writes in MB/s by class of file; None without calls."""
     if trace.transfers.empty:
         return None
-    bins = bins_of(trace.seconds)
+    bins = _bins_of(trace.seconds)
 
     def panel(kind: str, verb: str, place: Axes) -> None:
         calls = trace.transfers[trace.transfers["kind"] == kind]
@@ -114,7 +105,7 @@ def transfers_over_time(trace: Trace) -> str | None:
         place.set_ylabel(f"{verb}, MB/s")
 
     panels = [partial(panel, "read", "read"), partial(panel, "write", "written")]
-    return _of(trace, "Bytes read and written over time", panels)
+    return _over_time(trace, "Bytes read and written over time", panels)
 
 
 def counters_over_time(trace: Trace) -> str | None:
@@ -127,13 +118,13 @@ def counters_over_time(trace: Trace) -> str | None:
     def panel(calls: str, storage: str, verb: str, place: Axes) -> None:
         curves = {"by calls": (rates.index, rates[calls], BLUE),
                   "from or to storage": (rates.index, rates[storage], RED)}  # fmt: skip
-        draw_curves(f"{verb}, MB/s", curves, place)
+        _draw_curves(f"{verb}, MB/s", curves, place)
 
     panels = [
         partial(panel, "read_call_bytes", "storage_read_bytes", "read"),
         partial(panel, "write_call_bytes", "storage_written_bytes", "written"),
     ]
-    return _of(trace, "Bytes by the counters of the processes", panels)
+    return _over_time(trace, "Bytes by the counters of the processes", panels)
 
 
 def histograms(trace: Trace) -> str | None:
@@ -196,12 +187,12 @@ def offsets_over_time(trace: Trace) -> str | None:
 
     panels = [partial(panel, path) for path in drawn]
     height_inches = 0.6 + 1.05 * len(drawn)
-    return _of(trace, "Read offsets over time per file", panels, height_inches=height_inches)
+    return _over_time(trace, "Read offsets over time per file", panels, height_inches=height_inches)
 
 
 def queue_depths(trace: Trace) -> str | None:
     """Calls, and requests to block devices, in flight over time; None without calls."""
-    bins = bins_of(trace.seconds)
+    bins = _bins_of(trace.seconds)
     panels: list[Panel] = []
     for label, reading, writing in (("calls", "read_calls", "write_calls"),
                                     ("block I/O", "block_reads", "block_writes")):  # fmt: skip
@@ -211,10 +202,10 @@ def queue_depths(trace: Trace) -> str | None:
             if name in trace.in_flight
         }
         if curves:
-            panels.append(partial(draw_curves, f"{label}, mean", curves))
+            panels.append(partial(_draw_curves, f"{label}, mean", curves))
     if not panels:
         return None
-    return _of(trace, "Calls in flight over time", panels, height_inches=2.3 * len(panels))
+    return _over_time(trace, "Calls in flight over time", panels, height_inches=2.3 * len(panels))
 
 
 def reuse(summary: dict) -> str | None:
@@ -261,8 +252,8 @@ def processors_and_memory(trace: Trace) -> str | None:
         "page cache, machine": (memory["seconds"], memory["page_cache_bytes"] / 1e9, GREEN),
         "not yet written back": (memory["seconds"], dirty / 1e9, RED),
     }
-    panels: list[Panel] = [processors, partial(draw_curves, "GB", curves)]
-    return _of(trace, "Processors and memory over time", panels)
+    panels: list[Panel] = [processors, partial(_draw_curves, "GB", curves)]
+    return _over_time(trace, "Processors and memory over time", panels)
 
 
 def gpus(trace: Trace) -> str | None:
@@ -276,10 +267,10 @@ def gpus(trace: Trace) -> str | None:
         return {f"GPU {gpu}": (rows["seconds"], rows[column] / unit, None) for gpu, rows in by_gpu}
 
     panels = [
-        partial(draw_curves, "busy, %", of_column("busy_percent", 1), most=100),
-        partial(draw_curves, "memory used, GB", of_column("memory_used_bytes", 1e9)),
+        partial(_draw_curves, "busy, %", of_column("busy_percent", 1), most=100),
+        partial(_draw_curves, "memory used, GB", of_column("memory_used_bytes", 1e9)),
     ]
-    return _of(trace, "GPUs over time", panels, height_inches=4.2)
+    return _over_time(trace, "GPUs over time", panels, height_inches=4.2)
 
 
 def block_io(trace: Trace) -> str | None:
@@ -287,19 +278,19 @@ def block_io(trace: Trace) -> str | None:
     found = trace.table("block_io")
     if found.empty:
         return None
-    bins = bins_of(trace.seconds)
+    bins = _bins_of(trace.seconds)
     rates, latencies = {}, {}
     for letter, name, color in (("R", "read", BLUE), ("W", "written", ORANGE)):
         group = found[found["operation"].str.contains(letter)]
-        rates[name] = (bins, rate(group, bins), color)
+        rates[name] = (bins, _rate(group, bins), color)
         means = group.groupby(np.digitize(group["seconds"], bins))["latency_ns"].mean() / 1e6
         # The numbers of bins count from 1.
         latencies[name] = (bins[means.index - 1], means, color)
     panels = [
-        partial(draw_curves, "block devices, MB/s", rates),
-        partial(draw_curves, "issue to completion, ms", latencies),
+        partial(_draw_curves, "block devices, MB/s", rates),
+        partial(_draw_curves, "issue to completion, ms", latencies),
     ]
-    return _of(trace, "Block I/O", panels)
+    return _over_time(trace, "Block I/O", panels)
 
 
 def processes_over_time(trace: Trace) -> str | None:
@@ -326,7 +317,7 @@ def processes_over_time(trace: Trace) -> str | None:
         place.set_yticks([])
         place.set_ylim(-0.6, len(found))
 
-    return _of(trace, "Processes over time", [panel], height_inches=0.9 + 0.31 * len(found))
+    return _over_time(trace, "Processes over time", [panel], height_inches=0.9 + 0.31 * len(found))
 
 
 def _short(command: str) -> str:

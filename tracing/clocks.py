@@ -3,8 +3,6 @@
 CLOCK_MONOTONIC never jumps, CLOCK_REALTIME is the wall clock.
 """
 
-import ctypes
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,35 +33,6 @@ def _one_pair() -> ClockPair:
     boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     width = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - before
     return ClockPair(before + width // 2, realtime, boottime, width)
-
-
-class _Timex(ctypes.Structure):
-    """The head of the kernel's struct timex; the rest is room."""
-
-    _fields_ = [
-        *[("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long)],
-        *[("maxerror", ctypes.c_long), ("esterror", ctypes.c_long), ("status", ctypes.c_int)],
-        ("rest", ctypes.c_byte * 512),
-    ]
-
-
-_IS_NOT_SYNCHRONISED = 0x40  # STA_UNSYNC
-
-
-def synchronisation() -> dict:
-    """What the kernel knows of the wall clock's error against true time.
-
-    chrony, ntpd and systemd-timesyncd all report to it, so none of their tools is asked. Python has
-    no binding of adjtimex. Returns `is_synchronised`, and `error_bound_ns`: None if it is unknown.
-    """
-    state = _Timex()
-    answer = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state))
-    found: dict = {"is_synchronised": None, "error_bound_ns": None, "why": None}
-    if answer < 0:
-        return found | {"why": os.strerror(ctypes.get_errno())}
-    if state.status & _IS_NOT_SYNCHRONISED:
-        return found | {"is_synchronised": False, "why": "no daemon sets the clock"}
-    return found | {"is_synchronised": True, "error_bound_ns": state.maxerror * 1000}
 
 
 class Alignment:

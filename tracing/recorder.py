@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tracing import backends, clocks, containers, processes, recording
+from tracing import backends, containers, processes, recording
 from tracing.backends import Backends
 from tracing.clocks import ClockPair
 from tracing.containers import Container
@@ -235,7 +235,6 @@ def _machine() -> dict:
     return {
         "kernel": platform.release(),
         "hostname": platform.node(),
-        "clock": clocks.synchronisation(),
         "num_cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES"),
     }

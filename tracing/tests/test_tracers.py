@@ -1,7 +1,5 @@
 """Which tracer is chosen, how its lines are taken; who belongs to the target; the clocks."""
 
-import ctypes
-import errno
 import json
 import os
 import signal
@@ -299,23 +297,3 @@ def test_conversion_follows_the_drift_and_bounds_its_error():
     now = read_pair()
     assert 0 <= now.uncertainty_ns < 1_000_000
     assert abs(now.realtime_ns - time.time_ns()) < 10**9
-
-
-@pytest.mark.parametrize(
-    ("answer", "status", "found"),
-    [
-        (0, 0, {"is_synchronised": True, "error_bound_ns": 1_234_000, "why": None}),
-        (5, 0x40, {"is_synchronised": False, "why": "no daemon sets the clock"}),
-        (-1, 0, {"is_synchronised": None, "why": "Operation not permitted"}),
-    ],
-)
-def test_the_kernels_error_is_in_microseconds(answer, status, found, monkeypatch):
-    def adjtimex(state) -> int:
-        assert state.contents.modes == 0, "nothing is set"
-        state.contents.maxerror, state.contents.status = 1234, status
-        ctypes.set_errno(errno.EPERM)
-        return answer
-
-    monkeypatch.setattr(clocks.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(adjtimex=adjtimex))
-    monkeypatch.setattr(clocks.ctypes, "byref", ctypes.pointer)
-    assert clocks.synchronisation() == {"error_bound_ns": None} | found
