@@ -74,7 +74,6 @@ MAY_BE_SKIPPED_IN_CI = (
     "has no block device",  # its files lie in a container's overlay
     "is not readable for others",  # it lies in root's home
     "no gcloud here",
-    "DLIO_BENCHMARK names no clone",
     "SKIP_CONTAINER_TEST is set",
 )
 """Parts of the reasons; each other skip fails in CI, where nobody would see it."""

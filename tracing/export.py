@@ -11,16 +11,10 @@ import sys
 from collections.abc import Sequence
 
 from tracing import ends_in_one_line, parser_of, path_with_home
-from tracing.exports import fio
 from tracing.loaded import Trace
 
-OUTPUTS = {
-    "dftracer": "trace.pfw.gz", "fio": "fio", "dlio": "dlio.yaml", "perfetto": "trace.pftrace",
-    "chakra": "trace.et",
-}  # fmt: skip
+OUTPUTS = {"perfetto": "trace.pftrace", "chakra": "trace.et"}
 """Target -> the output's name in the trace's folder where no other is given."""
-_OPTION_OF = {"fio": "per", "chakra": "seconds"}
-"""What a target alone takes."""
 
 
 def _two_seconds(text: str) -> tuple[float, float]:
@@ -34,8 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of("export", __doc__)
     parser.add_argument("trace", type=path_with_home, metavar="FOLDER", help="of a finished trace")
     parser.add_argument("--to", choices=OUTPUTS, required=True, help="the tool that reads it")
-    parser.add_argument("--output", type=path_with_home, help="new file; folder for fio")
-    parser.add_argument("--per", choices=fio.GROUPS, help="fio: what a log is of; default: thread")
+    parser.add_argument("--output", type=path_with_home, help="new file")
     parser.add_argument(
         "--seconds", type=_two_seconds, metavar="BEGIN:END", help="chakra: what begins in these"
     )
@@ -46,9 +39,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes one export."""
     given = _parser().parse_args(arguments)
-    options = {name: getattr(given, name) for name in _OPTION_OF.values() if getattr(given, name)}
-    if others := options.keys() - {_OPTION_OF.get(given.to)}:
-        raise ValueError(f"--{others.pop()} is not for --to={given.to}; leave it out")
+    if given.seconds and given.to != "chakra":
+        raise ValueError(f"--seconds is not for --to={given.to}; leave it out")
     output = given.output or given.trace / OUTPUTS[given.to]
     trace = Trace(given.trace)
     if output.exists():
@@ -57,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
     # Each target imports what it needs only when it is asked for.
     target = importlib.import_module(f"tracing.exports.{given.to}")
+    options = {"seconds": given.seconds} if given.seconds else {}
     content = target.write(trace, output, **options)
     print(output)
     print(f"export: {content}", file=sys.stderr)

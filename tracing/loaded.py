@@ -71,20 +71,6 @@ class Trace:
         """Whether single calls were recorded: without them their figures are unknown, not 0."""
         return self.summary["backend"] != backends.PROC
 
-    def require_calls(self) -> None:
-        """Makes sure that single calls were recorded.
-
-        Raises:
-          ValueError: they were not.
-        """
-        if not self.has_calls:
-            raise ValueError(
-                f"{self.folder} holds no single calls: trace with strace or bpftrace, "
-                f"this one was made with {backends.PROC}"
-            )
-        if not (path := self.folder / "file_ops.parquet").exists():
-            raise ValueError(f"{path} is missing: copy it here again")
-
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
     def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """A whole table, for all who ask: not to be changed; empty if it was not written."""
@@ -98,7 +84,13 @@ class Trace:
         Raises:
           ValueError: single calls were not recorded.
         """
-        self.require_calls()
+        if not self.has_calls:
+            raise ValueError(
+                f"{self.folder} holds no single calls: trace with strace or bpftrace, "
+                f"this one was made with {backends.PROC}"
+            )
+        if not (path := self.folder / "file_ops.parquet").exists():
+            raise ValueError(f"{path} is missing: copy it here again")
         found = read_table(self.folder, "file_ops", columns, kinds)
         found = found[found["error"].isna() & ~found["file_class"].isin(files.IN_KERNEL)]
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -66,19 +65,6 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO]:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def folder_written_beside(path: Path) -> Iterator[Path]:
-    """A new folder beside `path`, renamed to it once all is written; a failure leaves nothing."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        unfinished.rename(path)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import pytest
 
 from mlperf_bert.data import tfrecord
 from tracing import files, mllog
-from tracing.exports import dlio
 from tracing.tests import by_hand
 
 
@@ -139,13 +138,10 @@ SAVED_WHILE_TRAINING = (
 )
 
 
-def test_dlios_step_takes_what_it_computes_not_what_it_waits_for():
-    """10 s of a block, 7.5 of them computing: 5 steps of 10 samples."""
-    size = ("global_batch_size", 1, 10, {})
-    assert dlio.steps_of(*tables(size, *SAVED_WHILE_TRAINING)) == dlio.Steps(10, 5, 1.5, 0)
-    lines = [line for line in SAVED_WHILE_TRAINING if line[0] != "tracked_stats"]
-    without_saving = dlio.Steps(10, 5, (10 - 2) / 5, 0)
-    assert dlio.steps_of(*tables(size, *lines)) == without_saving
+def test_the_ledger_of_a_block_says_how_long_it_stood_still():
+    ledger = {"saving_seconds": 0.25, "compute_seconds": 7.5}
+    block = mllog.Block(10 * 10**9, 20 * 10**9, 50, ledger, 0.25)
+    assert list(mllog.blocks(*tables(*SAVED_WHILE_TRAINING))) == [block]
 
 
 def test_without_a_ledger_a_block_stands_still_for_the_checkpoints_within_it():

@@ -1,10 +1,21 @@
 """The blocks of code of docs/record.md, run as they stand there."""
 
+import json
 import os
+import random
 import re
 import shlex
+import shutil
+from pathlib import Path
 
+import pandas as pd
+import pytest
+
+from tests.fixtures import lacking
 from tests.helpers import programs
+from tracing import tables
+from tracing.clocks import Alignment
+from tracing.tests import by_hand
 from tracing.tests.conftest import TRACE
 
 PAGE = (TRACE.parent / "docs" / "record.md").read_text(encoding="utf-8")
@@ -41,3 +52,42 @@ def test_the_loop_over_memory_starts_a_container_with_each_limit(tmp_path):
         assert f"type=bind,source={tmp_path}/tfrecords,target=/data,readonly" in mounts
         assert "EVAL_FILE=" in words
         assert words[-2:] == ["--emulate_step_seconds=0.1", "--num_train_steps=2000"]
+
+
+@pytest.fixture
+def reads(tmp_path, monkeypatch) -> pd.DataFrame:
+    """Reads of two threads, in 50 ms, by a trace in traces/...; beside them what moves nothing."""
+    monkeypatch.chdir(tmp_path)
+    folder, chosen = tmp_path / "traces" / "...", random.Random(5)
+    folder.mkdir(parents=True)
+    paths = [tmp_path / f"part-{n}.tfrecord" for n in range(3)]
+    for path in paths:
+        path.write_bytes(bytes(200_000))
+    found = [
+        {"monotonic_ns": 1000 * by_hand.SECOND + 10**6 * n, "tid": 7 + n % 2, "kind": "read",
+         "path": str(chosen.choice(paths)), "file_class": "tfrecords",
+         "offset_bytes": 500 * chosen.randrange(100), "size_bytes": chosen.choice([500, 9000])}
+        for n in range(50)
+    ]  # fmt: skip
+    others = [found[0] | other for other in ({"kind": "write"}, {"offset_bytes": None})]
+    others.append(found[0] | {"size_bytes": 0, "error": "EIO"})
+    rows = [*reversed(found), *others]  # as they ended, not as they began
+    tables.write_table(folder, "file_ops", rows, Alignment(by_hand.pairs(1)))
+    return pd.DataFrame(found)
+
+
+def test_fio_replays_the_reads_of_each_thread(reads):
+    if not shutil.which("fio"):
+        lacking("fio is not installed: apt-get install fio")
+    exec(block_with("replay.fio"), {})
+    done = programs.run("fio", "replay.fio", "--output-format=json", cwd=Path.cwd(), check=True)
+    jobs = {int(job["jobname"]): job for job in json.loads(done.stdout)["jobs"]}
+    assert jobs.keys() == {7, 8}
+    for tid, of_thread in reads.groupby("tid"):
+        job, log = jobs[tid], Path(f"{tid}.log").read_text().splitlines()
+        assert (job["error"], job["read"]["total_ios"]) == (0, len(of_thread))
+        assert job["read"]["io_bytes"] == of_thread["size_bytes"].sum()
+        assert job["job_runtime"] >= 40  # ms
+        columns = zip(of_thread["path"], of_thread["offset_bytes"], of_thread["size_bytes"])
+        told = [f"{path} read {offset} {size}" for path, offset, size in columns]
+        assert [line.partition(" ")[2] for line in log[-len(told) :]] == told

@@ -5,7 +5,6 @@
 No two times, sizes or latencies are equal, so that one in place of another shows.
 """
 
-import gzip
 import importlib
 import shutil
 import tempfile
@@ -22,7 +21,6 @@ from tracing import look, outputs, strace, tables
 from tracing.clocks import Alignment, ClockPair
 from tracing.containers import Container
 from tracing.export import OUTPUTS
-from tracing.exports import dftracer, fio
 from tracing.loaded import Trace
 from tracing.recording import RAW, RawFile
 from tracing.tests import by_hand, chakra_reader, perfetto_reader
@@ -313,14 +311,11 @@ def parts(trace: Path) -> Iterator[tuple[str, str]]:
     exports = trace.parent / "exports"
     exports.mkdir()
     told = []
-    for target, output in [*OUTPUTS.items(), *((f"fio {per}", per) for per in fio.GROUPS)]:
-        module, _, per = target.partition(" ")
-        options = {"per": per} if per else {}
+    for target, output in OUTPUTS.items():
+        export = importlib.import_module(f"tracing.exports.{target}")
         try:
-            with mock.patch.object(dftracer, "_hash", lambda text: f"<{text}>"):
-                export = importlib.import_module(f"tracing.exports.{module}")
-                told.append(export.write(Trace(trace), exports / output, **options))
-        except ValueError as error:  # a trace without a training, or without calls
+            told.append(export.write(Trace(trace), exports / output))
+        except ValueError as error:  # a trace without calls
             told.append(str(error))
         else:
             yield f"{output}.txt", _exported(exports / output)
@@ -330,19 +325,10 @@ def parts(trace: Path) -> Iterator[tuple[str, str]]:
 def _exported(path: Path) -> str:
     if path.suffix == ".pftrace":
         return "\n".join(perfetto_reader.lines(path)) + "\n"
-    if path.suffix == ".gz":
-        return gzip.decompress(path.read_bytes()).decode()
-    if path.suffix == ".et":
-        metadata, nodes = chakra_reader.read(path)
-        assert not list(chakra_reader.violations(nodes))
-        shown = [text_format.MessageToString(node, as_one_line=True) for node in nodes]
-        return "\n".join([str(metadata), *shown]) + "\n"
-    text = ""
-    for each in sorted(each for each in path.rglob("*") if each.is_file()) or [path]:
-        is_data = "files" in each.parts
-        text += f"# {each.relative_to(path.parent)}\n"
-        text += f"{each.stat().st_size} bytes\n" if is_data else each.read_text()
-    return text
+    metadata, nodes = chakra_reader.read(path)
+    assert not list(chakra_reader.violations(nodes))
+    shown = [text_format.MessageToString(node, as_one_line=True) for node in nodes]
+    return "\n".join([str(metadata), *shown]) + "\n"
 
 
 def recorded() -> tuple[str, str]:
