@@ -1,4 +1,4 @@
-"""How files were read: order, reuse, distinct bytes, and how many calls at once.
+"""How files were read: order, distinct bytes, and how many calls at once.
 
 Everything works on arrays: a trace of a million calls takes seconds. TERMS defines the words.
 """
@@ -18,8 +18,6 @@ TERMS = {
     RANDOM: "any other read",
     UNKNOWN: "a read whose offset or whose file's opening was not seen: of descriptors from before "
     "the trace or from a parent, or whose position more than one thread or process moves",
-    "reuse distance": "bytes of distinct data, of all files, that were read between two reads of "
-    "the same block of 4,096 bytes; a block that two reads in sequence share counts as read once",
     "page-cache hit ratio": "1 - storage bytes / bytes of read calls, at least 0; storage bytes "
     "also hold what was read ahead, and what programs and their libraries mapped",
     "read amplification": "bytes of read calls / bytes of distinct data",
@@ -31,9 +29,6 @@ TERMS = {
 }
 """Word -> what it means, as the page says it."""
 
-BLOCK_BYTES = 4096  # a page of the page cache
-MOST_BLOCK_READS = 1_000_000
-_ACCESSES_AT_ONCE = 4_000_000
 _FILE_SHIFT = 44  # files of up to 16 TiB side by side in one address
 
 
@@ -59,111 +54,6 @@ def distinct_bytes(files: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) ->
     begins, ends = begins[order], (begins + sizes.astype(np.int64))[order]
     reached = np.maximum.accumulate(np.concatenate([[0], ends[:-1]]))
     return int(np.maximum(ends - np.maximum(begins, reached), 0).sum())
-
-
-@dataclass(frozen=True)
-class Reuse:
-    """Reads of blocks, in order of time."""
-
-    rate: float
-    """The share of the blocks that was looked at; 1.0 = all, and the distances are exact."""
-    calls: np.ndarray
-    """int64: which call each read of a block belongs to."""
-    distances: np.ndarray
-    """float64 bytes; NaN for a block's first read."""
-
-
-def reuse(
-    files: np.ndarray,
-    offsets: np.ndarray,
-    sizes: np.ndarray,
-    goes_on: np.ndarray,
-    *,
-    most: int = MOST_BLOCK_READS,
-) -> Reuse:
-    """Reuse distances of blocks.
-
-    Exact (a stack distance counted by inversions) up to `most` reads of blocks. Beyond, blocks are
-    picked by a hash of their address, and distances are divided by the share picked, with the error
-    that this sampling has. Source: Waldspurger et al., SHARDS, FAST 2015.
-
-    Args:
-      files, offsets, sizes: of reads in order of time; `files` are numbers from 0.
-      goes_on: the reads that start where the previous one of their open file ended.
-      most: reads of blocks to look at, about.
-    """
-    # A block that the read before ended within is not a new read of this block.
-    begins = offsets // BLOCK_BYTES + (goes_on & (offsets % BLOCK_BYTES > 0))
-    counts = np.maximum((offsets + sizes - 1) // BLOCK_BYTES - begins + 1, 0).astype(np.int64)
-    addresses = (files.astype(np.int64) << _FILE_SHIFT) // BLOCK_BYTES + begins.astype(np.int64)
-    total = int(counts.sum())
-    rate = min(1.0, most / max(total, 1))
-    calls, blocks = [], []
-    cuts = np.arange(_ACCESSES_AT_ONCE, total, _ACCESSES_AT_ONCE)
-    for part in np.split(np.arange(len(counts)), np.searchsorted(np.cumsum(counts), cuts)):
-        of_call = np.repeat(part, counts[part])
-        firsts = np.cumsum(counts[part]) - counts[part]
-        within = np.arange(len(of_call)) - np.repeat(firsts, counts[part])
-        block = addresses[of_call] + within
-        picked = _is_picked(block, rate)
-        calls.append(of_call[picked])
-        blocks.append(block[picked])
-    distances = stack_distances(np.concatenate(blocks)) * BLOCK_BYTES / rate
-    return Reuse(rate, np.concatenate(calls), distances)
-
-
-def _is_picked(blocks: np.ndarray, rate: float) -> np.ndarray:
-    """Always the same blocks, spread evenly: the finalizer of splitmix64 as a hash."""
-    if rate == 1.0:
-        return np.ones(len(blocks), bool)
-    mixed = blocks.astype(np.uint64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed < np.uint64(rate * 2.0**64)
-
-
-def stack_distances(blocks: np.ndarray) -> np.ndarray:
-    """How many distinct blocks lie between two reads of the same one; float64, NaN at first reads.
-
-    A block read in between counts once, at its first read there: one whose own previous read lies
-    before. So the distance is a count of earlier reads with an earlier previous read.
-    """
-    num = len(blocks)
-    order = np.argsort(blocks, kind="stable")
-    again = np.zeros(num, bool)
-    again[1:] = blocks[order][1:] == blocks[order][:-1]
-    previous = np.full(num, -1, np.int64)
-    previous[order[1:][again[1:]]] = order[:-1][again[1:]]
-    ranks = np.empty(num, np.int64)
-    ranks[np.argsort(previous, kind="stable")] = np.arange(num)
-    # All reads up to the previous one have an earlier previous read, and are not part of it.
-    distances = _num_smaller_before(ranks) - (previous + 1)
-    return np.where(previous < 0, np.nan, distances)
-
-
-def _num_smaller_before(ranks: np.ndarray) -> np.ndarray:
-    """For each element of a permutation of 0..n-1, how many smaller ones stand before it.
-
-    Sorts by one bit after the other from the highest; at each bit a 1 stands behind the zeros
-    before it that share its higher bits.
-    """
-    num = len(ranks)
-    values, counts = ranks.copy(), np.zeros(num, np.int64)
-    positions = np.arange(num)
-    for bit in reversed(range(max(num - 1, 0).bit_length())):
-        # Elements with the same higher bits stand together, from the smallest possible one on.
-        starts = (values >> (bit + 1)) << (bit + 1)
-        is_one = (values >> bit) & 1
-        ones = np.cumsum(is_one) - is_one
-        ones_before = ones - ones[starts]
-        zeros_before = positions - starts - ones_before
-        counts += is_one * zeros_before
-        moved = starts + np.where(is_one, (1 << bit) + ones_before, zeros_before)
-        placed = np.empty((2, num), np.int64)
-        placed[:, moved] = values, counts
-        values, counts = placed
-    return counts[ranks]  # sorted by value now
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from tracing.loaded import Trace, grown
 
 _OF_SOCKETS = r"^(?:TCP|UDP)"
 _LOOPBACK = r"->(?:127\.|\[::1\]|\[::ffff:127\.)"
-_PERCENTILES = (50, 95, 99)
-_DISTANCES = 2 ** np.arange(12, 47)  # bytes: a block to 64 TiB
 
 
 def access_figures(trace: Trace) -> dict:
@@ -20,7 +18,6 @@ def access_figures(trace: Trace) -> dict:
     storage = _storage(trace)
     return {
         "file_classes": _by_class(trace.reads) if trace.has_calls else None,
-        "reuse": _reuse(trace.reads) if trace.has_calls else None,
         "queue_depth": {name: depth.figures() for name, depth in trace.in_flight.items()},
         "page_cache": _page_cache(trace, *storage),
         "passes": list(_passes(trace)) if trace.has_calls else None,
@@ -44,26 +41,6 @@ def _by_class(all_reads: pd.DataFrame) -> dict:
             "read_amplification": _ratio(located["size_bytes"].sum(), distinct),
         }
     return found
-
-
-def _reuse(reads: pd.DataFrame) -> dict:
-    """How often the blocks of all files are read again."""
-    located = _located(reads)
-    found = access.reuse(
-        located["file_number"].to_numpy(),
-        located["offset_bytes"].to_numpy(np.int64),
-        located["size_bytes"].to_numpy(np.int64),
-        (located["pattern"] == access.SEQUENTIAL).to_numpy(),
-    )
-    classes = located["file_class"].to_numpy()[found.calls]
-    return {
-        "method": "exact" if found.rate == 1 else "sampled blocks (SHARDS)",
-        "sampled_share": round(found.rate, 6),
-        "block_bytes": access.BLOCK_BYTES,
-        "file_classes": {
-            name: _distances(found.distances[classes == name]) for name in np.unique(classes)
-        },
-    }
 
 
 def _storage(trace: Trace) -> tuple[int | None, str]:
@@ -174,25 +151,6 @@ def _shares(reads: pd.DataFrame) -> dict:
     shares = (found / found.sum()).round(4)
     found["share_of_calls"], found["share_of_bytes"] = shares["num_calls"], shares["bytes"]
     return found.to_dict("index")
-
-
-def _distances(distances: np.ndarray) -> dict:
-    """First reads and percentiles; how many block reads lie within each distance."""
-    again = distances[~np.isnan(distances)]
-    found: dict = {
-        "num_block_reads": len(distances),
-        "first_reads_share": _ratio(len(distances) - len(again), len(distances)),
-        "distance_bytes": None,
-        "share_within_bytes": None,
-    }
-    if len(again):
-        points = np.percentile(again, _PERCENTILES, method="inverted_cdf")
-        named = {f"p{p}": int(value) for p, value in zip(_PERCENTILES, points)}
-        found["distance_bytes"] = named | {"max": int(again.max())}
-        upto = _DISTANCES[: np.searchsorted(_DISTANCES, again.max()) + 1]
-        within = np.searchsorted(np.sort(again), upto, side="right") / len(distances)
-        found["share_within_bytes"] = {str(d): round(float(s), 4) for d, s in zip(upto, within)}
-    return found
 
 
 def _ratio(part, whole, digits: int = 4) -> float | None:

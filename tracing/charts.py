@@ -208,30 +208,6 @@ def queue_depths(trace: Trace) -> str | None:
     return _over_time(trace, "Calls in flight over time", panels, height_inches=2.3 * len(panels))
 
 
-def reuse(summary: dict) -> str | None:
-    """The share of block reads whose distance is at most that, by class; None without any."""
-    found = summary["access"]["reuse"] or {"file_classes": {}}
-    shares = {name: found["file_classes"].get(name, {}).get("share_within_bytes")
-              for name in CLASS_COLORS}  # fmt: skip
-    if not any(shares.values()):
-        return None
-
-    def draw(axes) -> None:
-        place = axes[0, 0]
-        for name, of_class in shares.items():
-            if of_class:
-                sizes = [int(size) for size in of_class]
-                place.step(sizes, [100 * share for share in of_class.values()], where="post",
-                           color=CLASS_COLORS[name], label=name)  # fmt: skip
-        _set_log_axis(place, _bytes_text, base=2)
-        place.set_xlabel("distinct data between two reads of a block")
-        place.set_ylabel("of block reads, %")
-        place.set_ylim(0, 101)
-        place.legend(loc="upper left")
-
-    return look.svg(draw, 2.8, "Reuse distances")
-
-
 def processors_and_memory(trace: Trace) -> str | None:
     """Processors of the machine, memory of the target and page cache; None without samples."""
     percentages = trace.cpu_percentages()

@@ -39,8 +39,6 @@ _TABLES: dict[str, look.Columns] = {
            for name in ("sequential", "strided", "random", "unknown")},
         "distinct": ("distinct_bytes", bytes_text),
         "amplification": ("read_amplification", "{:.2f}"),
-        "median reuse distance": ("distance_bytes.p50", bytes_text),
-        "blocks read once": ("first_reads_share", _SHARE),
     },
     "Passes over the training data": {
         "pass": ("number", "{}"), "begins": ("begin_seconds", _TENTHS),
@@ -77,9 +75,7 @@ def _rows_of(summary: dict) -> Iterator[list[dict]]:
         for name, found in classes.items()
         if found["num_opens"] + found["num_reads"] + found["num_writes"]
     ]
-    reuse = (access["reuse"] or {"file_classes": {}})["file_classes"]
-    of_classes = (access["file_classes"] or {}).items()
-    yield [{"name": name, **found, **reuse.get(name, {})} for name, found in of_classes]
+    yield [{"name": name, **found} for name, found in (access["file_classes"] or {}).items()]
     yield [
         {"number": n, "cached": _cached(p), **p} for n, p in enumerate(access["passes"] or [], 1)
     ]
@@ -112,7 +108,6 @@ def page(trace: Trace) -> str:
             ("Request sizes and latencies", charts.histograms(trace), ""),
             ("Read offsets over time, of the files most read", charts.offsets_over_time(trace), ""),
             ("Calls in flight", charts.queue_depths(trace), ""),
-            ("Reuse: what a cache of this size would serve", charts.reuse(summary), ""),
             ("Processors and memory", charts.processors_and_memory(trace), ""),
             ("GPUs", charts.gpus(trace), ""),
             ("Block I/O of the machine", charts.block_io(trace), ""),

@@ -36,37 +36,6 @@ def test_patterns_of_reads_worked_out_by_hand():
     ]
 
 
-def by_sets(blocks) -> np.ndarray:
-    last, found = {}, []
-    for at, block in enumerate(blocks):
-        found.append(len(set(blocks[last[block] + 1 : at])) if block in last else NAN)
-        last[block] = at
-    return np.array(found, float)
-
-
-@pytest.mark.parametrize(
-    ("num", "blocks"), [(0, 1), (1, 1), (2, 1), (64, 9), (513, 600), (777, 50)]
-)
-def test_stack_distances_equal_those_counted_by_sets(num, blocks):
-    accesses = np.random.default_rng(num).integers(0, blocks, num)
-    np.testing.assert_array_equal(access.stack_distances(accesses), by_sets(accesses.tolist()))
-
-
-def epochs(num_files: int, calls_per_file: int, num: int) -> tuple[np.ndarray, ...]:
-    """Files read whole, one after the other, `num` times."""
-    files = np.tile(np.repeat(np.arange(num_files), calls_per_file), num)
-    offsets = np.tile(np.arange(calls_per_file) * 65536, num_files * num)
-    return files, offsets, np.full(len(files), 65536), np.ones(len(files), bool)
-
-
-def test_sampled_distances_are_close_to_exact_ones():
-    given = epochs(num_files=20, calls_per_file=100, num=3)
-    exact, sampled = access.reuse(*given), access.reuse(*given, most=5000)
-    assert exact.rate == 1 and 0.04 < sampled.rate < 0.06
-    assert len(sampled.distances) == pytest.approx(len(exact.distances) * sampled.rate, rel=0.1)
-    assert np.nanmedian(sampled.distances) == pytest.approx(np.nanmedian(exact.distances), rel=0.05)
-
-
 def test_calls_in_flight_worked_out_by_hand():
     # 0 to 10, 5 to 15, 10 to 20, 40 to 50: one for 5 s, two for 10 s and one for 5 s and 10 s
     begins, latencies = np.array([0, 5, 10, 40]) * 10**9, np.array([10, 10, 10, 10]) * 10**9

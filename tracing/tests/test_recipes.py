@@ -91,3 +91,20 @@ def test_fio_replays_the_reads_of_each_thread(reads):
         columns = zip(of_thread["path"], of_thread["offset_bytes"], of_thread["size_bytes"])
         told = [f"{path} read {offset} {size}" for path, offset, size in columns]
         assert [line.partition(" ")[2] for line in log[-len(told) :]] == told
+
+
+def test_reuse_distances_are_those_counted_by_sets(reads, capsys):
+    found: dict = {}
+    exec(block_with("bisect"), found)
+    blocks, last, expected, ended = [], {}, [], {}
+    for read in reads.itertuples():
+        first, end = read.offset_bytes // 4096, (read.offset_bytes + read.size_bytes - 1) // 4096
+        shared = ended.get(read.path) == first
+        blocks += [(read.path, block) for block in range(first + shared, end + 1)]
+        ended[read.path] = end
+    for at, block in enumerate(blocks):
+        if block in last:
+            expected.append(4096 * len({*blocks[last[block] + 1 : at]}))
+        last[block] = at
+    assert list(found["blocks"]["distance"]) == expected and len(set(expected)) > 10
+    assert f"count {len(expected):.6f}" in re.sub(" +", " ", capsys.readouterr().out)
