@@ -19,10 +19,7 @@ COUNTERS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storag
 """Of a process, in the table of processes."""
 _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown
-_NEEDED = (
-    "backend", "command", "seconds", "begin_realtime_ns", "begin_monotonic_ns",
-    "clocks", "machine", "file_classes", "access",
-)  # fmt: skip
+_NEEDED = ("backend", "command", "begin_monotonic_ns")
 
 
 def summary_of(folder: Path) -> dict:

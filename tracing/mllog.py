@@ -81,10 +81,10 @@ def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:
     return sorted(spans, key=lambda span: span["realtime_ns"])
 
 
-def value_of(events: pd.DataFrame, key: str, default: Any = None) -> Any:
-    """The last value of an event of the table mllog."""
+def value_of(events: pd.DataFrame, key: str) -> Any:
+    """The last value of an event of the table mllog; None without one."""
     found = events.loc[events["key"] == key, "value"]
-    return json.loads(found.iloc[-1]) if len(found) else default
+    return json.loads(found.iloc[-1]) if len(found) else None
 
 
 def trained_samples(stop) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fixtures import lacking
 from tests.helpers import programs
-from tracing import backends, outputs
+from tracing import backends
 from tracing.tests import example_training, whole
 
 BACKENDS = [
@@ -86,12 +86,6 @@ def traced(request, tmp_path_factory) -> Traced:
     )
     assert found.done.returncode == 0, found.done.stderr
     return found
-
-
-@pytest.fixture
-def without_page(monkeypatch):
-    """Its pictures take most of the time."""
-    monkeypatch.setattr(outputs.page, "page", lambda *_: "")
 
 
 @pytest.fixture(scope="session")
