@@ -3,11 +3,7 @@
     python -m mlperf_results.compare A B
 
 A and B are what run_logs.py finds: logs, output directories of runs, campaigns, folders of runs,
-vendors' folders; or names of published results, ROUND/ORG/SYSTEM. A campaign
-whose runs alternate holds both: give it alone.
-
-    python -m mlperf_results.compare A --write_baseline=baseline.json
-    python -m mlperf_results.compare B --baseline=baseline.json --fail_if_slower=3%
+vendors' folders; or names of published results, ROUND/ORG/SYSTEM.
 
 Each figure is a ratio B/A of geometric means of the runs, with a 95% interval (intervals.py).
 Percentages are of A's figure: "4.1% faster" is 4.1% fewer minutes, or 4.1% more samples/s. Each
@@ -23,17 +19,14 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.logs import in_words
 from mlperf_bert.options import words_with_home
-from mlperf_bert.submission.run_logs import require_free
 from mlperf_results import intervals
 from mlperf_results.sides import (
     MACHINE,
@@ -42,10 +35,7 @@ from mlperf_results.sides import (
     TIME_TO_TRAIN,
     Side,
     differing,
-    read_alternating,
-    read_baseline,
     read_side,
-    write_baseline,
 )
 
 EXIT_SLOWER = 3
@@ -67,13 +57,6 @@ class Figure:
     if_less: str
     """What B is or does if its figure is the smaller one; {} is the percentage."""
     if_more: str
-    by_samples: bool = False
-    """Whether it is told of a million samples, in place of a run."""
-
-    def of(self, run: Mapping[str, float]) -> float | None:
-        """Return that of a run; None if it has none."""
-        value = run.get(self.key)
-        return value and value * (1e6 / run[SAMPLES_TO_CONVERGE] if self.by_samples else 1)
 
 
 FIGURES = {
@@ -89,25 +72,23 @@ FIGURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """How one figure, or one part of the time, differs between A and B."""
+    """How one figure differs between A and B."""
 
     figure: Figure
     a: float
-    """The geometric mean of A's runs; arithmetic where one of the runs has none of it."""
+    """The geometric mean of A's runs."""
     b: float
     interval: tuple[float, float] | None
     """95%, of the ratio; None if the runs allow none."""
-    num_runs: tuple[int, int]
-    """Of A and of B that have the figure."""
     method: str
     """What the interval was computed by."""
     verdict: str
     """In words, subject first."""
 
     @property
-    def ratio(self) -> float | None:
-        """B/A; None if A has none of it."""
-        return self.b / self.a if self.a else None
+    def ratio(self) -> float:
+        """B/A."""
+        return self.b / self.a
 
     @property
     def is_told(self) -> bool:
@@ -117,10 +98,9 @@ class Change:
     def __str__(self) -> str:
         label, unit = self.figure.label, self.figure.unit
         text = f"{label}: {number_in_words(self.a)} -> {number_in_words(self.b)}"
-        if unit not in (label, "samples") and not unit.startswith("s per"):
+        if unit not in (label, "samples"):
             text += f" {unit}"
-        if self.ratio is not None:
-            text += f", B/A {_ratio(self.ratio)}"
+        text += f", B/A {_ratio(self.ratio)}"
         if self.interval:
             text += " ({} to {})".format(*map(_ratio, self.interval))
         return f"{text}: {self.verdict}"
@@ -134,8 +114,6 @@ class Comparison:
     b: Side
     changes: tuple[Change, ...]
     """In the order of FIGURES."""
-    parts: tuple[Change, ...]
-    """Of the time, the largest change first."""
     not_compared: tuple[str, ...]
     """A line about each figure that both have and that cannot be compared, with the reason."""
 
@@ -170,12 +148,8 @@ class Comparison:
         if (more := len(unlike) - _MOST_DIFFERENCES_SHOWN) > 0:
             lines.append(f"unlike in {more} more")
         lines += [f"  {line}" for line in (*self.changes, *self.not_compared)]
-        lines += _methods("  ", self.changes)
-        if self.parts:
-            unit = self.parts[0].figure.unit
-            lines.append(f"  where the seconds went, {unit}, largest change first:")
-            lines += [f"    {part}" for part in self.parts]
-            lines += _methods("    ", self.parts)
+        if methods := dict.fromkeys(each.method for each in self.changes if each.interval):
+            lines.append(f"  95% intervals of B/A by {'; '.join(methods)}")
         return lines
 
 
@@ -200,14 +174,7 @@ def compare(a: Side, b: Side, *, difference: float = DIFFERENCE) -> Comparison:
                 changes.append(change)
     if not changes:
         raise ValueError(f"{a.name} and {b.name} have no figure in common: nothing to compare")
-    parts = [part for each in _parts_of(a, b) if (part := _change(each, a, b, difference))]
-    return Comparison(
-        a=a,
-        b=b,
-        changes=tuple(changes),
-        parts=tuple(sorted(parts, key=lambda part: -abs(part.b - part.a))),
-        not_compared=tuple(not_compared),
-    )
+    return Comparison(a=a, b=b, changes=tuple(changes), not_compared=tuple(not_compared))
 
 
 def _other_task(a: Side, b: Side) -> list[str]:
@@ -240,46 +207,23 @@ def _why_not(figure: str, a: Side, b: Side) -> str:
     return ""
 
 
-def _parts_of(a: Side, b: Side) -> list[Figure]:
-    """Return the parts of the ledger as figures: of a million samples, or of a run."""
-    # Runs need different numbers of samples: of so many a second says more than of a run.
-    timed = [run for side in (a, b) for run in side.runs.values() if run.keys() & {*ledger.KINDS}]
-    by_samples = all(SAMPLES_TO_CONVERGE in run for run in timed)
-    unit = "s per million samples" if by_samples else "s per run"
-    words = unit, "spends {} less", "spends {} more"
-    return [Figure(kind, kind.replace("_", " "), *words, by_samples) for kind in ledger.KINDS]
-
-
-def _values(figure: Figure, a: Side, b: Side) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return a figure of the runs of both, and whether they are pairs, in the same order."""
-    of_a, of_b = (
-        {name: value for name, run in side.runs.items() if (value := figure.of(run)) is not None}
-        for side in (a, b)
-    )
-    both = [name for name in of_a if name in of_b]
-    alternate = a.alternates_in is not None and a.alternates_in == b.alternates_in
-    if pairs := alternate and len(both) >= intervals.LEAST_PAIRS:
-        of_a, of_b = ({name: values[name] for name in both} for values in (of_a, of_b))
-    return np.array([*of_a.values()]), np.array([*of_b.values()]), pairs
-
-
 def _change(figure: Figure, a: Side, b: Side, difference: float) -> Change | None:
     """Return how a figure differs; None if no run of one side has it."""
-    of_a, of_b, pairs = _values(figure, a, b)
-    if not of_a.size or not of_b.size or not (of_a.any() or of_b.any()):
+    of_a, of_b = (
+        np.array([run[figure.key] for run in side.runs.values() if figure.key in run])
+        for side in (a, b)
+    )
+    if not of_a.size or not of_b.size:
         return None
-    interval, method = intervals.of_ratio(of_a, of_b, pairs=pairs)
+    interval, method = intervals.of_ratio(of_a, of_b)
     # Geometric: run times scatter by a factor, and then B/A is the middle of its interval.
-    if min(of_a.min(), of_b.min()) > 0:
-        mean_a, mean_b = (math.exp(np.log(values).mean()) for values in (of_a, of_b))
-    else:
-        mean_a, mean_b = of_a.mean(), of_b.mean()
+    mean_a, mean_b = (math.exp(np.log(values).mean()) for values in (of_a, of_b))
     if interval is None:
         verdict = "no interval, so no verdict: these runs do not scatter"
         if len(of_a) == len(of_b) == 1:
             verdict = "one run of each: no interval, so no verdict; two of each are the least"
     elif interval[0] <= 1 <= interval[1]:
-        count = intervals.more_runs(of_a, of_b, difference=difference, pairs=pairs)
+        count = intervals.more_runs(of_a, of_b, difference=difference)
         verdict = f"not distinguishable: {_runs_in_words(count, difference)}"
     else:
         verdict = _difference_in_words(figure, mean_b / mean_a, *interval)
@@ -288,7 +232,6 @@ def _change(figure: Figure, a: Side, b: Side, difference: float) -> Change | Non
         a=mean_a,
         b=mean_b,
         interval=interval,
-        num_runs=(len(of_a), len(of_b)),
         method=method,
         verdict=verdict,
     )
@@ -312,16 +255,6 @@ def _runs_in_words(count: int | None, difference: float) -> str:
         return f"a difference of {told} would most likely have shown"
     runs = "1 more run" if count == 1 else f"{count} more runs"
     return f"{runs} of each would tell a difference of {told}"
-
-
-def _methods(indent: str, changes: Sequence[Change]) -> list[str]:
-    methods = dict.fromkeys(
-        change.method
-        + (f", {change.num_runs[0]} pairs" if change.method == intervals.PAIRED else "")
-        for change in changes
-        if change.interval
-    )
-    return [f"{indent}95% intervals of B/A by {'; '.join(methods)}"] if methods else []
 
 
 def _about(label: str, side: Side) -> str:
@@ -367,27 +300,12 @@ def share_of(text: str) -> float:
     return float(match[1]) / 100
 
 
-def _sides(given: argparse.Namespace) -> tuple[Side, Side]:
-    names: Sequence[str] = given.sides
-    # The folder of alternating campaigns holds both.
-    if given.baseline is None and len(names) == 1:
-        names = read_alternating(names[0]) or names
-    if len(names) + (given.baseline is not None) != 2:
-        raise ValueError(
-            f"{', '.join(names)}: give A and B, or B alone with --baseline=FILE, or A alone with "
-            "--write_baseline=FILE"
-        )
-    first = read_baseline(given.baseline) if given.baseline else read_side(names[0])
-    return first, read_side(names[-1])
-
-
 @ends_in_one_line("compare")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a comparison; return as the module says."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.compare")
-    parser.add_argument("sides", nargs="+", metavar="A B")
-    parser.add_argument("--baseline", help="A, from a file of --write_baseline")
-    parser.add_argument("--write_baseline", metavar="FILE", help="write A there; compare nothing")
+    parser.add_argument("a", metavar="A")
+    parser.add_argument("b", metavar="B")
     parser.add_argument(
         "--fail_if_slower", type=share_of, metavar="3%", help="exit code 3 if B is, 4 if unknown"
     )
@@ -396,16 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="the one on which --fail_if_slower rests",
     )  # fmt: skip
     given = parser.parse_args(words_with_home(arguments))
-    if given.write_baseline:
-        if len(given.sides) != 1 or given.baseline or given.fail_if_slower:
-            raise ValueError("--write_baseline writes A: give it alone")
-        with paths.reads() as inputs:
-            side = read_side(given.sides[0])
-        require_free({"--write_baseline": given.write_baseline}, inputs)
-        write_baseline(side, given.write_baseline)
-        print(f"{_about('A', side)}, in {given.write_baseline}")
-        return 0
-    a, b = _sides(given)
+    a, b = read_side(given.a), read_side(given.b)
     compared = compare(a, b, difference=given.fail_if_slower or DIFFERENCE)
     if not given.fail_if_slower:
         print("\n".join(compared.lines()))

@@ -1,8 +1,8 @@
 """How sure a ratio of two groups of runs is: the methods behind `compare`, as functions of numbers.
 
 All are scipy's t on logarithms, because run times scatter by a factor. Welch's t for two groups of
-two runs or more: two systems may scatter differently. Paired t on log ratios, where runs alternate.
-One run against a group: the group's own scatter, for both.
+two runs or more: two systems may scatter differently. One run against a group: the group's own
+scatter, for both.
 """
 
 import warnings
@@ -14,51 +14,38 @@ from scipy import special, stats
 LEVEL = 0.95
 POWER = 0.8
 """How often a difference is to be told, where a number of runs is named that tells it."""
-LEAST_PAIRS = 3
-"""Two pairs have one degree of freedom, and counts of samples that are often the same."""
 _MOST_RUNS = 1000
 
 WELCH = "Welch's t on logarithms"
-PAIRED = "paired t on logarithms"
 PREDICTION = "t on logarithms, with the scatter of the group for the single run too"
 NO_INTERVAL = "no interval"
 
 
-def of_logarithms(a: np.ndarray, b: np.ndarray, *, pairs: bool = False) -> tuple[Any, str]:
+def of_logarithms(a: np.ndarray, b: np.ndarray) -> tuple[Any, str]:
     """Return the 95% interval of log(B) - log(A), with its ends `low` and `high`, and the method.
 
     Args:
       a, b: positive figures, [..., runs]; thousands of groups can be asked about at once.
-      pairs: whether a[..., n] and b[..., n] were measured one after the other.
 
     The ends are NaN or equal where the runs do not scatter.
     """
-    log_a, log_b = np.log(a), np.log(b)
-    if pairs:
-        test, method = stats.ttest_rel(log_b, log_a, axis=-1), PAIRED
-    else:
-        # In the pooled variance a single run has no part: it is taken to scatter as the group.
-        is_single = min(a.shape[-1], b.shape[-1]) == 1
-        test = stats.ttest_ind(log_b, log_a, axis=-1, equal_var=is_single)
-        method = PREDICTION if is_single else WELCH
-    return test.confidence_interval(LEVEL), method
+    # In the pooled variance a single run has no part: it is taken to scatter as the group.
+    is_single = min(a.shape[-1], b.shape[-1]) == 1
+    test = stats.ttest_ind(np.log(b), np.log(a), axis=-1, equal_var=is_single)
+    return test.confidence_interval(LEVEL), PREDICTION if is_single else WELCH
 
 
-def of_ratio(
-    a: np.ndarray, b: np.ndarray, *, pairs: bool
-) -> tuple[tuple[float, float] | None, str]:
+def of_ratio(a: np.ndarray, b: np.ndarray) -> tuple[tuple[float, float] | None, str]:
     """Return the interval of B/A by the method that the runs allow, and its name.
 
     Args:
-      a, b: figures of runs, one axis.
-      pairs: whether they alternated.
+      a, b: positive figures of runs, one axis.
     """
-    # A part of the time that some runs do not have at all is no factor of another.
-    if len(a) == len(b) == 1 or min(a.min(), b.min()) <= 0:
+    if len(a) == len(b) == 1:
         return None, NO_INTERVAL
     # Equal figures, such as counts of samples, have no scatter: scipy warns of each.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-        ends, method = of_logarithms(a, b, pairs=pairs)
+        ends, method = of_logarithms(a, b)
     # They say nothing of how they would scatter.
     if not ends.low < ends.high:
         return None, NO_INTERVAL
@@ -66,19 +53,16 @@ def of_ratio(
     return (float(low), float(high)), method
 
 
-def more_runs(
-    a: np.ndarray, b: np.ndarray, *, difference: float, pairs: bool = False
-) -> int | None:
+def more_runs(a: np.ndarray, b: np.ndarray, *, difference: float) -> int | None:
     """Return how many more runs of each would tell a relative difference in four of five cases.
 
     Args:
       a, b: figures of the runs so far, one axis, two or more in one group at least.
       difference: 0.03 is 3%.
-      pairs: whether they are compared as pairs.
 
     None if more than a thousand would not do, or the runs do not scatter.
     """
-    groups = [np.log(b) - np.log(a)] if pairs else [np.log(a), np.log(b)]
+    groups = [np.log(a), np.log(b)]
     known = [float(x.var(ddof=1)) for x in groups if len(x) > 1]
     # A single run is taken to scatter as the others do.
     variances = known if len(known) == len(groups) else known * 2

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlperf_bert.data import provenance
-from mlperf_bert.files import json_text, paths
-from mlperf_bert.mlperf import ledger
+from mlperf_bert.files import paths
 from mlperf_bert.mlperf.logs import (
     RECORD_NAME,
     RunResult,
@@ -22,14 +21,7 @@ from mlperf_bert.mlperf.logs import (
     why_samples_are_unknown,
     without_plans,
 )
-from mlperf_bert.submission.run_logs import (
-    ALTERNATING_RECORD,
-    CAMPAIGN_RECORD,
-    RunFiles,
-    common_task,
-    runs_in,
-    task_of,
-)
+from mlperf_bert.submission.run_logs import RunFiles, common_task, runs_in, task_of
 from mlperf_bert.submission.system import read_description
 from mlperf_results import published
 from mlperf_results.published import Entry
@@ -49,10 +41,7 @@ _DESCRIBED = {
     "operating system": "operating_system",
 }
 """What of `Side.made_on` the description of a system says, and in which field."""
-_BASELINE_REMEDY = "write it again with --write_baseline"
 _NOT_COMPARED = {"output_dir", "seed"}
-_LEAST, _MOST = 1e-30, 1e30
-"""Of any figure: what is outside of this is no measurement. Seconds of a kind may be 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +51,7 @@ class Side:
     name: str
     runs: Mapping[str, Mapping[str, float]]
     """Name of each run that counts -> its figures, as far as its log says them: time to train in
-    minutes, samples to converge, samples/s, seconds of each of `ledger.KINDS`."""
+    minutes, samples to converge, samples/s."""
     left_out: tuple[str, ...] = ()
     """A line about each run that does not count."""
     task: Mapping[str, object] = field(default_factory=dict)
@@ -71,8 +60,6 @@ class Side:
     """Host, hardware, versions and flags -> every value among the runs."""
     unknown: str = ""
     """What logs of runs that count do not say, and why."""
-    alternates_in: str | None = None
-    """The folder of the campaign in which the runs alternated with those of another side."""
 
 
 def read_side(name: str) -> Side:
@@ -86,27 +73,13 @@ def read_side(name: str) -> Side:
     with paths.failures_named(place):
         if not place.exists():
             return side_of_entry(published_entry(name))
-        side = _side(name, place)
+        side = _side(name)
     if not side.runs:
         raise ValueError(f"{name}: no run in it counts; {in_words(side.left_out)}")
     return side
 
 
-def read_alternating(name: str) -> tuple[str, str] | None:
-    """Return the folders of the two variants of a campaign whose runs alternate; None if others.
-
-    Raises:
-      ValueError: its record is damaged.
-    """
-    place = paths.location(name)
-    return json_text.read_record(
-        place / ALTERNATING_RECORD,
-        lambda content: (str(place / content["variants"][0]), str(place / content["variants"][1])),
-        remedy="give A and B by themselves",
-    )
-
-
-def _side(name: str, place: paths.Location) -> Side:
+def _side(name: str) -> Side:
     """Read the runs of a place, and join them.
 
     Raises:
@@ -127,23 +100,17 @@ def _side(name: str, place: paths.Location) -> Side:
     counted = [run for number, run in enumerate(counted) if number not in copies]
     # Only all runs together show that a number of samples is a plan.
     results = without_plans([result for _, result in counted])
-    above = paths.resolve(place).parent
-    # Pairs are those of one folder: runs of two campaigns never met the same moods of a machine.
-    alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
     return Side(
         name=name,
-        runs={each.name: _figures(result) for (each, _), result in zip(counted, results)},
+        runs={
+            each.name: _known(run.minutes, run.samples_to_converge, run.samples_per_second)
+            for (each, _), run in zip(counted, results)
+        },
         left_out=(*left_out, *copies.values()),
         unknown=why_samples_are_unknown(results),
         task=common_task(name, [task_of(result) for result in results]),
         made_on=_made_on(counted),
-        alternates_in=str(above) if alternates else None,
     )
-
-
-def _figures(run: RunResult) -> dict[str, float]:
-    known = _known(run.minutes, run.samples_to_converge, run.samples_per_second)
-    return known | (run.seconds or {})
 
 
 def _known(*figures: float | None) -> dict[str, float]:
@@ -244,43 +211,6 @@ def side_of_entry(entry: Entry) -> Side:
         left_out=("a run: did not converge",) * (entry.runs - entry.runs_converged),
         task={name: value for name, value in task.items() if value is not None},
         made_on={key: (str(value),) for key, value in _described(vars(entry) | whole).items()},
-    )
-
-
-def write_baseline(side: Side, path: str) -> None:
-    """Write a side to a file, whole or not at all, to be compared with later."""
-    content = {name: value for name, value in vars(side).items() if name != "alternates_in"}
-    json_text.write_record(paths.with_folder_made(path), content)
-
-
-def read_baseline(path: str) -> Side:
-    """Return the side that `write_baseline` wrote.
-
-    Raises:
-      ValueError: the file is missing or damaged.
-    """
-    read = json_text.read_record(paths.location(path), _parsed, remedy=_BASELINE_REMEDY)
-    if read is None:
-        raise ValueError(f"--baseline={path}: no such file; {_BASELINE_REMEDY}")
-    return read
-
-
-def _parsed(content: dict) -> Side:
-    """Return a baseline; a value of another kind raises, or becomes the text that is printed."""
-    for name, figures in content["runs"].items():
-        for key in (TIME_TO_TRAIN, *figures):
-            value, least = figures[key], 0 if key in ledger.KINDS else _LEAST
-            if type(value) not in (int, float) or not least <= value < _MOST:
-                raise ValueError(f"{key} of run {name} is {value!r:.80}, which is no measurement")
-    if not content["runs"]:
-        raise ValueError("no runs")
-    return Side(
-        name=str(content["name"]),
-        runs=dict(content["runs"]),
-        left_out=tuple(map(str, content["left_out"])),
-        task=dict(content["task"]),
-        made_on={key: tuple(map(str, values)) for key, values in content["made_on"].items()},
-        unknown=str(content["unknown"]),
     )
 
 

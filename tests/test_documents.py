@@ -110,9 +110,6 @@ def test_a_command_names_what_is_there(name, words):
         declared = options_of(script.read_text(encoding="utf-8"))
         if script.name == "extract_wiki.sh":
             declared = options_of(script.with_name("clean_up.py").read_text(encoding="utf-8"))
-        if script.name == "alternate.py":  # it takes a campaign's too
-            campaign = REPOSITORY / "mlperf_bert" / "submission" / "campaign.py"
-            declared |= options_of(campaign.read_text(encoding="utf-8"))
         if (known := name_of(script)) in flags_page.EXPLAINED_IN:
             declared |= flags_page.options_of(known).keys()
         assert option_names(arguments) <= declared, f"{name}: {words}"

@@ -48,22 +48,6 @@ from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 MAX_FAILED_RUNS = 1
 
 
-def recorded(folder: paths.Location, name: str, content: dict[str, object]) -> dict:
-    """Return what a folder's record says; an empty folder's is `content` from now on.
-
-    Raises:
-      ValueError: it has no record, and holds other things.
-    """
-    record = folder / name
-    if record.exists():
-        return logs.read_own_record(record)
-    if folder.exists() and any(path.name != locks.LOCK_NAME for path in folder.iterdir()):
-        raise ValueError(f"{folder} is not empty; choose another --output_dir")
-    paths.make_folder(folder)
-    write_record(record, content)
-    return content
-
-
 @contextlib.contextmanager
 def claimed(campaign: Campaign) -> Iterator[locks.Lock]:
     """Hold the campaign's folder, which is new or of the same campaign.
@@ -76,7 +60,7 @@ def claimed(campaign: Campaign) -> Iterator[locks.Lock]:
     content: dict[str, object] = {name: getattr(campaign, name) for name in names}
     content["flags"] = list(campaign.flags)
     with locks.held(campaign.folder, by_another="another campaign works in it") as lock:
-        record = recorded(campaign.folder, logs.CAMPAIGN_RECORD, content)
+        record = _record_of(campaign.folder, content)
         paths.make_folder(campaign.runs_dir)
         differing = [name for name in content if record.get(name) != content[name]]
         # Until the first run has begun, a mistake may be corrected.
@@ -90,29 +74,37 @@ def claimed(campaign: Campaign) -> Iterator[locks.Lock]:
         yield lock
 
 
-def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
-    """Run what is missing of campaigns with as many runs; return what all logs say, in order.
+def _record_of(folder: paths.Location, content: dict[str, object]) -> dict:
+    """Return what a campaign's record says; an empty folder's is `content` from now on."""
+    record = folder / logs.CAMPAIGN_RECORD
+    if record.exists():
+        return logs.read_own_record(record)
+    if folder.exists() and any(path.name != locks.LOCK_NAME for path in folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; choose another --output_dir")
+    paths.make_folder(folder)
+    write_record(record, content)
+    return content
 
-    The order of campaigns turns with every number: two go A B B A A B B A.
+
+def train_runs(campaign: Campaign) -> list[RunResult]:
+    """Run what is missing of a campaign; return what all logs say, in order.
 
     Raises:
       ValueError: a run was refused before its clock started, or more failed than the rules forgive.
       Interrupted: a run was stopped by a signal.
     """
-    runs: dict[str, list[RunResult]] = {str(campaign.folder): [] for campaign in campaigns}
-    for number in range(campaigns[0].num_runs):
-        for campaign in campaigns if number % 2 == 0 else reversed(campaigns):
-            run = logs.finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
-            own = runs[str(campaign.folder)]
-            own.append(run or _train(campaign, number))  # finished runs stay
-            failed = [str(place) for place, other in enumerate(own) if not other.succeeded]
-            if len(failed) > MAX_FAILED_RUNS:
-                raise ValueError(
-                    f"runs {' and '.join(failed)} did not reach the target, the rules forgive "
-                    f"{MAX_FAILED_RUNS} of {NUM_RUNS_PER_RESULT}: no result can come of this "
-                    "campaign. Fix the hyper-parameters and start a new one"
-                )
-    return [*runs.values()]
+    runs: list[RunResult] = []
+    for number in range(campaign.num_runs):
+        run = logs.finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
+        runs.append(run or _train(campaign, number))  # finished runs stay
+        failed = [str(place) for place, other in enumerate(runs) if not other.succeeded]
+        if len(failed) > MAX_FAILED_RUNS:
+            raise ValueError(
+                f"runs {' and '.join(failed)} did not reach the target, the rules forgive "
+                f"{MAX_FAILED_RUNS} of {NUM_RUNS_PER_RESULT}: no result can come of this "
+                "campaign. Fix the hyper-parameters and start a new one"
+            )
+    return runs
 
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
@@ -220,7 +212,7 @@ def run_campaign(
     system.require_fields(overrides)
     require_startable(campaign)
     with claimed(campaign) as lock:
-        [runs] = train_in_turn([campaign])
+        runs = train_runs(campaign)
 
         def make_way() -> None:
             lock.require_held()
@@ -271,8 +263,13 @@ def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:
     return lines + verdict.lines()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what describes the runs of a campaign."""
+@ends_in_one_line("campaign")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a campaign; return 0 if everything passed, 1 if not, 75 if interrupted."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mlperf_bert.submission.campaign",
+        usage="%(prog)s --org=ORG --system=SYSTEM --output_dir=DIR [options] -- FLAGS_OF_ONE_RUN",
+    )
     parser.add_argument("--org", required=True, help="the submitting organisation")
     parser.add_argument("--system", required=True, help="name of the system, such as 8xH200")
     parser.add_argument("--output_dir", required=True)
@@ -288,15 +285,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "./start_training.sh for containers",
     )
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
-
-
-def campaign_of(given: argparse.Namespace) -> Campaign:
-    """Return the campaign that the words of `add_arguments` describe.
-
-    Raises:
-      ValueError: they do not fit together.
-    """
-    return Campaign(
+    parser.add_argument("--ruleset", default=RULESETS[-1])
+    parser.add_argument(
+        "--system_description", help="JSON file of fields that the machine does not show"
+    )
+    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
+    given = parser.parse_args(words_with_home(arguments))
+    campaign = Campaign(
         org=given.org,
         system=given.system,
         status=given.status,
@@ -306,23 +301,6 @@ def campaign_of(given: argparse.Namespace) -> Campaign:
         offline_eval_input_file=given.offline_eval_input_file,
         command=tuple(given.run_command or RUN_COMMAND),
     )
-
-
-@ends_in_one_line("campaign")
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a campaign; return 0 if everything passed, 1 if not, 75 if interrupted."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mlperf_bert.submission.campaign",
-        usage="%(prog)s --org=ORG --system=SYSTEM --output_dir=DIR [options] -- FLAGS_OF_ONE_RUN",
-    )
-    add_arguments(parser)
-    parser.add_argument("--ruleset", default=RULESETS[-1])
-    parser.add_argument(
-        "--system_description", help="JSON file of fields that the machine does not show"
-    )
-    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
-    given = parser.parse_args(words_with_home(arguments))
-    campaign = campaign_of(given)
     with paths.failures_named(paths.location(given.output_dir)):
         verdict = run_campaign(
             campaign,

@@ -22,12 +22,10 @@ from mlperf_bert.mlperf.logs import (
 )
 from mlperf_bert.submission.plan import result_files
 
-ALTERNATING_RECORD = "alternate.json"
-"""In the folder of a campaign whose runs alternate; `variants` in it names two folders beside."""
 _OF_A_RUN = (RESULT_LOG, LOG_NAME)
 _KEPT = re.compile(
     r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl"
-    r"|(run|campaign|alternate|provenance)\.json"
+    r"|(run|campaign|provenance)\.json"
 )
 """Names of what runs and campaigns have written."""
 _NUMBER = re.compile(r"(\d+)(?:\.repeat-(\d+))?")
@@ -71,8 +69,6 @@ def _runs_in(place: paths.Location) -> list[RunFiles]:
     if paths.is_file(place):
         output_dir = place.parent if place.name in _OF_A_RUN else None
         return [RunFiles(name=str(place), logs=(place,), output_dir=output_dir)]
-    if (place / ALTERNATING_RECORD).exists():
-        raise ValueError(f"{place}: holds A and B, whose runs alternate; compare takes it alone")
     if any((place / file).exists() for file in _OF_A_RUN):
         return [_of_output_dir(place, str(place))]
     if (place / CAMPAIGN_RECORD).exists():

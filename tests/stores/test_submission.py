@@ -181,11 +181,11 @@ def _lose() -> None:
     with paths.failures_named(IN_BUCKET):
         json_text.write_record(made.folder / "campaign.json", {})
 
-    def train_in_turn(campaigns):
+    def train_runs(campaign):
         (made.folder / ".lock").write_bytes(b"process 7 on elsewhere")
-        return [[]]
+        return []
 
-    campaign.train_in_turn = train_in_turn
+    campaign.train_runs = train_runs
     campaign.write_submission = lambda local, runs, **_: local.org_dir.mkdir(parents=True)
     campaign.judge_submission = lambda org_dir, *_, **__: (org_dir / "new").touch()
     with pytest.raises(OSError, match=r"\.lock: process 7 on elsewhere has taken over; this"):

@@ -78,8 +78,7 @@ def run(made, **changes):
 
 def train(made):
     with campaign.claimed(made):
-        [runs] = campaign.train_in_turn([made])
-    return runs
+        return campaign.train_runs(made)
 
 
 def claim(made):

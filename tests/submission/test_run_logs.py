@@ -17,7 +17,7 @@ from tensorflow import errors
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import report, run_logs
-from mlperf_results import compare, make_published, standing
+from mlperf_results import make_published, standing
 from tests.fixtures import REPOSITORY
 from tests.mlperf.example_log import write_submission
 from tests.submission.timed_log import write_log, write_results
@@ -73,14 +73,11 @@ def test_every_kind_of_folder_is_read(place, name, runs):
         ("nowhere", "nowhere: there is no such file or folder; give a log, a folder with bert.log"),
         ("empty", "empty: no run in it; give a log"),
         ("two", "two: results of 2 systems; give one, as two/results/A/bert"),
-        ("in turn", "in turn: holds A and B, whose runs alternate"),
         ("gs:/x", "give a local path or gs://BUCKET/FOLDER"),
     ],
 )
 def test_what_holds_no_runs_is_refused(place, name, reason):
     (place / "empty").mkdir()
-    (place / "in turn").mkdir()
-    (place / "in turn" / "alternate.json").write_text("{}")
     for system in "AB":
         write_results(place / "two" / "results" / system / "bert", [20])
     with pytest.raises(ValueError, match=reason):
@@ -146,14 +143,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 LOG = "results/box/bert/result_1.txt"
 ITSELF = f"results/../{LOG}"
 REPLACING = [
-    (compare, [".", f"--write_baseline={ITSELF}"], None),
-    (compare, [".", "--write_baseline=link.json"], LOG),
-    (compare, [LOG, "--write_baseline=../other/bert.log"], None),  # of a run that is not read
-    (compare, [LOG, "--write_baseline=link.json"], "../other/bert.log"),
+    (standing, [LOG, "--csv=../other/bert.log"], None),  # of a run that is not read
+    (standing, [LOG, "--csv=link.json"], "../other/bert.log"),
     (standing, [".", f"--output={ITSELF}"], None),
     (standing, [".", "--csv=link.json"], LOG),
     (standing, ["my.log", "--output=my.log"], None),
-    (compare, ["my.log", "--write_baseline=my.log"], None),
     (report, [".", "--output=link.html"], LOG),  # the numbers, link.json
     (make_published, [".", f"--output={ITSELF}"], None),
 ]
@@ -178,4 +172,3 @@ def test_no_output_replaces_another(org_dir, refusal):
 def test_what_a_command_has_written_is_replaced_when_it_is_repeated(org_dir):
     for _ in range(2):
         assert standing.main([".", "--output=page.html", "--csv=table.csv"]) == 0
-        assert compare.main([".", "--write_baseline=baseline.json"]) == 0

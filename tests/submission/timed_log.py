@@ -1,8 +1,7 @@
-"""Logs of runs of any times, as a vendor writes them, or with the ledger of the project."""
+"""Logs of runs of any times, as a vendor writes them."""
 
 from pathlib import Path
 
-from mlperf_bert.mlperf import ledger
 from tests.mlperf.example_log import write_lines
 
 
@@ -17,10 +16,9 @@ def write_log(
     benchmark: str = "bert",
     status: str = "success",
     accuracy: float = 0.72,
-    seconds: dict[str, float] | None = None,
     seed: int | None = None,
 ) -> Path:
-    """Write the log of one run; `seconds` are those of the ledger, by kind."""
+    """Write the log of one run."""
     stop_ms = round(60_000 * minutes)
     lines = [
         (0, "submission_benchmark", benchmark, {}),
@@ -34,9 +32,6 @@ def write_log(
         lines.append((0, "seed", seed, {}))
     if tokens:
         lines.append((0, "max_sequence_length", tokens, {}))
-    if seconds:
-        of_run = dict.fromkeys(ledger.KINDS, 0.0) | seconds
-        lines.append((stop_ms, ledger.LOG_KEY, ledger.as_fields(of_run), {"of": "run"}))
     return write_lines(path, *lines)
 
 
