@@ -15,7 +15,6 @@ from mlperf_bert.mlperf.logs import SAMPLES_UNKNOWN
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_results.published import COPIES, UNKNOWN, Entry, comparable, with_twins
-from pages import Card
 
 NUM_NEIGHBOURS = 8
 # Name in a condition -> what it is of an entry.
@@ -56,7 +55,7 @@ class Standing:
         """Return the standing for a terminal."""
         own = self.own
         lines = [f"{own.name}: {own.caveat or 'comparable with closed results'}"]
-        lines += [f"  {card.label}: {card.value} ({card.note})" for card in self.figures()]
+        lines += [f"  {label}: {value} ({note})" for label, value, note in self._figures()]
         if own.same_logs_as:
             lines.append(f"  published as {own.same_logs_as}")
         for label, words in official_words(own):
@@ -67,8 +66,8 @@ class Standing:
             lines.append(f"    {other.name}: {'; '.join(others)}")
         return lines
 
-    def figures(self) -> list[Card]:
-        """Return each figure with a note."""
+    def _figures(self) -> list[tuple[str, str, str]]:
+        """Return each figure: label, value, note."""
         own = self.own
         runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
         if copies := own.noted(COPIES):
@@ -76,10 +75,10 @@ class Standing:
         if own.rcp_scaling_factor:
             runs += f", scaled by {own.rcp_scaling_factor:.4f}"
         return [
-            Card("Time to train", _number(own.minutes, ".4g", " min"),
+            ("Time to train", _number(own.minutes, ".4g", " min"),
              f"{runs}; {_place(self.minutes_place, f'on {own.accelerators} accelerators')}"),
-            Card("Samples to converge", _number(own.samples_mean, ",.0f"), self._convergence()),
-            Card("Samples/s per accelerator",
+            ("Samples to converge", _number(own.samples_mean, ",.0f"), self._convergence()),
+            ("Samples/s per accelerator",
              _number(own.samples_per_second_per_accelerator, ",.4g"), self._rate()),
         ]  # fmt: skip
 

@@ -2,14 +2,13 @@
 
     pandas.read_parquet("mlperf_results/published.parquet")
 
-is the table, whose `attrs` say where the numbers come from, and under which licence;
-make_published.py makes it. A row is an `Entry`: one system's runs, published or one's own.
+is the table, whose `attrs` say where the numbers come from, and under which licence. A row is an
+`Entry`: one system's runs, published or one's own.
 """
 
-import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
+from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
 
 TABLE = Path(__file__).with_name("published.parquet")
-ROUNDS = tuple(ruleset.removesuffix(".0") for ruleset in RULESETS)
-PANDAS_ATTRS = b"PANDAS_ATTRS"
-"""Where pandas keeps a table's `attrs`."""
 NUM_WEIGHTS_OF_BERT_LARGE = 398
 _FAMILIES = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
@@ -132,20 +128,6 @@ class Entry:
         is_whole = not self.runs_missing and self.runs == self.runs_converged
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
 
-    @property
-    def curve(self) -> list[tuple[float, float]]:
-        """(samples, accuracy) of the run with the median of samples; empty if not logged."""
-        known = [
-            (samples, number)
-            for number, samples in enumerate(self.run_samples)
-            if samples is not None
-        ]
-        if not known:
-            return []
-        # The run in the middle: its samples are as typical as its curve.
-        _, number = sorted(known)[len(known) // 2]
-        return list(zip(self.evaluation_samples[number], self.evaluation_accuracy[number]))
-
     def noted(self, beginning: str) -> str | None:
         """What the notes say behind COPIES or SAMPLES_UNKNOWN; None if nothing."""
         reason = (self.notes or "").partition(beginning)[2]
@@ -218,14 +200,9 @@ def load(path: Path = TABLE) -> list[Entry]:
         reason = next(iter(str(error).splitlines()), "")
         raise ValueError(
             f"{path}: no table of published results ({reason:.200}); take it from the repository "
-            "again, or make it: python -m mlperf_results.make_published"
+            "again"
         ) from error
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def provenance() -> Mapping[str, object]:
-    """Return what the table says of itself: about, licence, commits of its sources."""
-    return json.loads(pyarrow.parquet.read_schema(TABLE).metadata[PANDAS_ATTRS])

@@ -9,7 +9,6 @@ HARNESS = Path(__file__).resolve().parents[1]
 setup(
     install_requires=[
         f"mlperf-bert @ {HARNESS.as_uri()}",
-        "bokeh",
         "numpy",
         "pyarrow",
         "scipy",

@@ -1,10 +1,10 @@
 """Where runs stand among all published BERT results.
 
-    python -m mlperf_results.standing RUN_OR_ORG_DIR... --output standing.html
+    python -m mlperf_results.standing RUN_OR_ORG_DIR... --csv rows.csv
 
-takes directories of runs, of campaigns and of submissions (any vendor's), and logs; it writes one
-page that needs no server, with every published result of rounds 1.0 to 5.0 beside them.
-`--where accelerators=8 --where accelerator=H100` leaves only such results; the page filters too.
+takes directories of runs, of campaigns and of submissions (any vendor's), and logs; it prints the
+place of each and the published results of rounds 1.0 to 5.0 that are most like it, and writes all
+of them as CSV. `--where accelerators=8 --where accelerator=H100` leaves only such results.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import json
 import sys
 from collections.abc import Sequence
 
-import pages
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
@@ -26,17 +25,10 @@ from mlperf_bert.submission.plan import result_files
 from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, require_free, runs_in
 from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
-from mlperf_results import published, standing_page
-from mlperf_results.make_published import entry_of
-from mlperf_results.nearest import (
-    Standing,
-    chosen,
-    official_words,
-    recognised,
-    standing_of,
-    unlike,
-)
-from mlperf_results.published import CPU, Entry
+from mlperf_results import published
+from mlperf_results.nearest import chosen, recognised, standing_of
+from mlperf_results.own import entry_of
+from mlperf_results.published import Entry
 
 
 def read_own(path: str) -> list[Entry]:
@@ -105,56 +97,9 @@ def as_csv(entries: Sequence[Entry]) -> str:
     return text.getvalue()
 
 
-def page(
-    standings: Sequence[Standing], entries: Sequence[Entry], conditions: Sequence[str] = ()
-) -> str:
-    """Return the page on one's systems, which may be none, among published ones.
-
-    The conditions are those by which the entries were chosen.
-    """
-    limits = f", only {', '.join(conditions)}" if conditions else ""
-    return pages.render(
-        "standing.html",
-        title="Where do I stand?",
-        subtitle=f"MLPerf Training BERT: {len(entries)} published results of rounds "
-        f"{published.ROUNDS[0]} to {published.ROUNDS[-1]}{limits}; reference convergence points "
-        f"of ruleset {RULESETS[-1]}",
-        columns=("system", "minutes", "samples", "samples/s each", "unlike yours"),
-        standings=standings,
-        facts_of=_facts,
-        words_of=official_words,
-        cells_of=_cells,
-        drawn=standing_page.draw(standings, entries),
-        about=published.provenance(),
-    )
-
-
-def _facts(own: Entry) -> str:
-    """Return what the system is, in one line."""
-    number = "unknown number of" if own.accelerators is None else f"{own.accelerators:,}"
-    accelerators = f"{number} accelerators: {own.accelerator_model_name or own.family}"
-    if own.family == CPU:
-        accelerators = own.host_processor_model_name or "processors, no accelerators"
-    tokens = own.max_sequence_length and f"sequences of {own.max_sequence_length} tokens"
-    batch = own.global_batch_size and f"batch {own.global_batch_size:,}"
-    said = [accelerators, own.framework, own.division, tokens, batch]
-    return "; ".join(str(each) for each in said if each)
-
-
-def _cells(own: Entry, other: Entry) -> list[str]:
-    rate = other.samples_per_second_per_accelerator
-    return [
-        other.name,
-        "-" if other.minutes is None else f"{other.minutes:,.4g}",
-        "-" if other.samples_mean is None else f"{other.samples_mean:,.0f}",
-        "-" if rate is None else f"{rate:,.4g}",
-        "; ".join(unlike(own, other)) or "-",
-    ]
-
-
 @ends_in_one_line("standing")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the standing, write the page; return 1 with one line if something cannot be read."""
+    """Print the standing, write the rows; return 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.standing")
     parser.add_argument("runs", nargs="*", metavar="RUN_OR_ORG_DIR")
     parser.add_argument(
@@ -164,29 +109,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME=VALUE",
         help="only such published results: accelerators=8..64, accelerator=H100, round=5.0",
     )
-    parser.add_argument("--output", help="HTML file")
     parser.add_argument("--csv", help="file for the rows, one's own first")
     given = parser.parse_args(words_with_home(arguments))
     entries = published.load()
     shown = chosen(entries, given.where)
-    if not (given.runs or given.output or given.csv):
-        raise ValueError("nothing to do: name a run, or a page with --output, or give --csv")
+    if not (given.runs or given.csv):
+        raise ValueError("nothing to do: name a run, or give --csv")
     with paths.reads() as inputs:
         standings = [
             standing_of(recognised(own, entries), shown)
             for path in given.runs
             for own in read_own(path)
         ]
-    outputs = {"--output": given.output, "--csv": given.csv}
     # After reading: what was read must not be replaced.
-    require_free(outputs, inputs)
+    require_free({"--csv": given.csv}, inputs)
     for standing in standings:
         print("\n".join(standing.lines()))
-    if given.output:
-        write_whole(
-            paths.with_folder_made(given.output),
-            page(standings, shown, given.where),
-        )
     if given.csv:
         write_whole(
             paths.with_folder_made(given.csv), as_csv([*(each.own for each in standings), *shown])

@@ -33,11 +33,6 @@ def render(template: str, **values: object) -> str:
     return _templates().get_template(template).render(values)
 
 
-def text(name: str) -> str:
-    """Returns a file of templates/ as it is, such as a script."""
-    return (_FOLDER / name).read_text(encoding="utf-8")
-
-
 def _escaped(value: object) -> Markup:
     """By html.escape, which spells quotation marks as other HTML tools do: Jinja2 does not."""
     return value if isinstance(value, Markup) else Markup(html.escape(str(value)))

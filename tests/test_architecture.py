@@ -30,7 +30,7 @@ LEVELS = [*HEART, *GUESTS]  # a room may import those of the levels before its o
 MAY_IMPORT = {
     "pages": {"pages"},
     "tracing": {"tracing"},
-    "mlperf_results": {"pages", PACKAGE, "mlperf_results"},
+    "mlperf_results": {PACKAGE, "mlperf_results"},
     PACKAGE: {PACKAGE},
     f"{PACKAGE}/submission": {"pages", PACKAGE},
 }
@@ -314,7 +314,7 @@ RESULTS = {f"mlperf_results.{path.stem}" for path in (ROOT / "mlperf_results").g
     [
         ("create_pretraining_data", "matplotlib tensorflow"),
         ("pick_eval_samples", "matplotlib numba tensorflow"),
-        ("mlperf_results.compare", "matplotlib bokeh tensorflow"),
+        ("mlperf_results.compare", "matplotlib tensorflow"),
         (", ".join(sorted(RESULTS - {"mlperf_results.setup"})), "tensorflow"),
         (f"{PACKAGE}.training.config", "tensorflow"),
         (f"{PACKAGE}.data.chain", "numpy numba tensorflow"),

@@ -27,7 +27,7 @@ from mlperf_bert.training import output, workers
 from mlperf_bert.training.evaluations import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_results import nearest, published
-from mlperf_results.make_published import entry_of
+from mlperf_results.own import entry_of
 from tests.helpers.fuzzing import damaged, damaged_lines, seeded
 from tests.mlperf.example_log import write_log
 from tests.training.configurations import TINY

@@ -37,8 +37,6 @@ else:
 shutil.rmtree(source)
 sys.exit(int(source.name))
 """
-# Commands of the other product.
-RESULTS = ("compare", "standing")
 
 
 class Host:
@@ -51,7 +49,7 @@ class Host:
         self._environment = {**os.environ, **store.environment, "TMPDIR": str(folder)}
 
     def start(self, command: str, *words: object) -> starts.Start:
-        package = "mlperf_results" if command in RESULTS else "mlperf_bert/submission"
+        package = "mlperf_results" if command == "compare" else "mlperf_bert/submission"
         program = [sys.executable, f"{package}/{command}.py", *words]
         return starts.Start(program, env=self._environment)
 

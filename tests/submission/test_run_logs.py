@@ -17,7 +17,7 @@ from tensorflow import errors
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import report, run_logs
-from mlperf_results import make_published, standing
+from mlperf_results import standing
 from tests.fixtures import REPOSITORY
 from tests.mlperf.example_log import write_submission
 from tests.submission.timed_log import write_log, write_results
@@ -145,11 +145,10 @@ ITSELF = f"results/../{LOG}"
 REPLACING = [
     (standing, [LOG, "--csv=../other/bert.log"], None),  # of a run that is not read
     (standing, [LOG, "--csv=link.json"], "../other/bert.log"),
-    (standing, [".", f"--output={ITSELF}"], None),
+    (standing, [".", f"--csv={ITSELF}"], None),
     (standing, [".", "--csv=link.json"], LOG),
-    (standing, ["my.log", "--output=my.log"], None),
+    (standing, ["my.log", "--csv=my.log"], None),
     (report, [".", "--output=link.html"], LOG),  # the numbers, link.json
-    (make_published, [".", f"--output={ITSELF}"], None),
 ]
 
 
@@ -163,12 +162,12 @@ def test_nothing_that_was_read_is_replaced(org_dir, refusal, command, words, lin
     assert contents(org_dir) == before
 
 
-def test_no_output_replaces_another(org_dir, refusal):
-    before = contents(org_dir)
-    assert ": is the same file as " in refusal(standing, ".", "--output=new", "--csv=./new")
-    assert contents(org_dir) == before
+def test_no_output_replaces_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=": is the same file as "):
+        run_logs.require_free({"--page": "new", "--table": "./new"})
 
 
 def test_what_a_command_has_written_is_replaced_when_it_is_repeated(org_dir):
     for _ in range(2):
-        assert standing.main([".", "--output=page.html", "--csv=table.csv"]) == 0
+        assert standing.main([".", "--csv=table.csv"]) == 0

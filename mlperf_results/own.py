@@ -1,0 +1,134 @@
+"""The row on a system of one's own, with the columns of the table of published results."""
+
+import math
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mlperf_bert.mlperf.logs import (
+    MOST_SAMPLES_TO_CONVERGE,
+    RunResult,
+    in_words,
+    why_samples_are_unknown,
+)
+from mlperf_bert.submission.verdict import System, olympic_mean
+from mlperf_results.published import COPIES, Entry
+
+_STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
+
+
+def entry_of(system: System, *, org: str = "") -> Entry:
+    """Return the row on a system, which `org` names with its own name."""
+    runs, description, rcp = system.runs, system.description, system.rcp
+    scaling = rcp.scaling if rcp and rcp.scaling != 1.0 else None
+    converged = [run for run in runs if run.succeeded]
+    minutes = [run.minutes for run in converged]
+    mean = olympic_mean(minutes, num_failed=len(runs) - len(converged))
+    accelerators = _accelerators(description, runs)
+    return Entry(
+        round="",
+        org=org,
+        system=system.name,
+        division=_division(description, runs),
+        status=_status(description),
+        nodes=_whole(description.get("number_of_nodes")),
+        accelerators=accelerators,
+        accelerator_model_name=_text(description, "accelerator_model_name"),
+        host_processor_model_name=_text(description, "host_processor_model_name"),
+        framework=_text(description, "framework"),
+        global_batch_size=_common([run.global_batch_size for run in runs]),
+        max_sequence_length=_common([run.max_sequence_length for run in runs]),
+        num_weights=_common([run.num_weights for run in runs]),
+        runs=len(runs),
+        runs_converged=len(converged),
+        minutes_olympic_mean=_rounded(mean, 4),
+        rcp_scaling_factor=scaling,
+        minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
+        rcp=str(rcp) if rcp else None,
+        rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,
+        notes="; ".join(_notes(system)) or None,
+        run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
+        **_convergence(converged, accelerators),
+    )
+
+
+def _notes(system: System) -> Iterator[str]:
+    """What a reader of the row has to know of the logs."""
+    if system.copies:
+        yield f"{COPIES}{in_words(system.copies)}"
+    if why := why_samples_are_unknown(system.runs):
+        yield why
+
+
+def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[str, Any]:
+    """Return the fields on samples of converged runs."""
+    # Two entries of Google in the open division of round 1.1 resumed larger models: they count the
+    # samples before the timed run too.
+    counted = [r for r in runs if 0 < (r.samples_to_converge or 0) <= MOST_SAMPLES_TO_CONVERGE]
+    samples = [run.samples_to_converge for run in counted if run.samples_to_converge]
+    rates = [run.samples_per_second for run in counted if run.samples_per_second]
+    rate = statistics.median(rates) if rates else None
+    sources = {"train_samples" if run.counts_by_train_samples else "epoch_num" for run in counted}
+    evaluations = [_logged_evaluations(run) if run in counted else [] for run in runs]
+    return {
+        "samples_mean": _rounded(statistics.fmean(samples), 0) if samples else None,
+        "samples_source": " and ".join(sorted(sources)) or None,
+        "samples_per_second_median": _rounded(rate, 2),
+        "samples_per_second_per_accelerator": _rounded(
+            rate / accelerators if rate and accelerators else None, 2
+        ),
+        "run_samples": tuple(run.samples_to_converge if run in counted else None for run in runs),
+        "evaluation_samples": tuple(tuple(n for n, _ in each) for each in evaluations),
+        "evaluation_accuracy": tuple(tuple(a for _, a in each) for each in evaluations),
+    }
+
+
+def _logged_evaluations(run: RunResult) -> list[tuple[float, float]]:
+    """Return (samples, accuracy) of those with both."""
+    return [
+        (e.samples, round(e.accuracy, 4))
+        for e in run.evaluations
+        if e.samples is not None and math.isfinite(e.accuracy)
+    ]
+
+
+def _division(description: Mapping[str, object], runs: Sequence[RunResult]) -> str | None:
+    """Return closed or open; PCL and others spelt it otherwise."""
+    named = _text(description, "division") or next((run.division for run in runs), None) or ""
+    return {"c": "closed", "o": "open"}.get(named[:1].lower(), named or None)
+
+
+def _status(description: Mapping[str, object]) -> str | None:
+    # Each submitter spells it differently: "Available on-premise", "onprem", "RDI".
+    filed = (_text(description, "status") or "").lower()
+    return next(
+        (name for word, name in _STATUSES.items() if word in filed), "available" if filed else None
+    )
+
+
+def _accelerators(description: Mapping[str, object], runs: Sequence[RunResult]) -> int | None:
+    nodes = _whole(description.get("number_of_nodes"))
+    each = _whole(description.get("accelerators_per_node"))
+    if nodes is not None and each is not None:
+        return nodes * each
+    return _common([run.num_replicas for run in runs])
+
+
+def _text(description: Mapping[str, object], name: str) -> str | None:
+    return str(description.get(name) or "").strip() or None
+
+
+def _whole(value: object) -> int | None:
+    digits = re.fullmatch(r"\s*(\d{1,9})(\.0)?\s*", str(value), re.ASCII)
+    return int(digits[1]) if digits else None
+
+
+def _common(values: Sequence[float | None]) -> int | None:
+    """Return what all logs that say it agree on."""
+    distinct = {value for value in values if value is not None}
+    return int(distinct.pop()) if len(distinct) == 1 else None
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
