@@ -63,7 +63,7 @@ def test_processes_end_together_when_all_have_done_their_part(tmp_path, late):
 def test_a_lost_process_ends_the_others_with_its_name(tmp_path, number, victim):
     started = start(tmp_path, 3)
     wait_until_all_train(started)
-    time.sleep(1.5)  # until each has told the others that it is heard again
+    time.sleep(1.5)  # until each has told the others that its long silence is over
     started[victim].send_signal(number)
     others = [each for index, each in enumerate(started) if index != victim]
     try:
