@@ -25,7 +25,7 @@ from mlperf_bert import command_line
 from mlperf_bert.training import run, workers
 from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags, with_runtime
-from mlperf_bert.training.reporting import StartUp
+from mlperf_bert.training.reporting import StartUp, process_age
 
 gc.freeze()  # Else the first collection would look for garbage in all that was imported.
 gc.enable()
@@ -58,7 +58,9 @@ def _train() -> None:
     team = workers.agree(config)
     if outcome := run.train(config, team, start_up):  # only the chief has one
         print(outcome.in_words(config.target_accuracy))
-        print(outcome.line(seed=team.seed, start_time=start_up.start_time), flush=True)
+        seconds = process_age()
+        line = outcome.line(seed=team.seed, start_time=start_up.start_time, seconds=seconds)
+        print(line, flush=True)
 
 
 def _evaluate() -> None:

@@ -16,7 +16,8 @@
 
 All positions are in samples trained so far; the official keys call them epoch_num and
 first_epoch_num. `log.time_ms = ...` dates what follows, for events of the past, which an evaluation
-after the training needs.
+after the training needs. All other lines have the time of the log's making plus what a monotonic
+clock has counted since, so that a result does not depend on changes of the host's clock.
 
 Source: the rule files of mlperf_logging.compliance_checker, rulesets 1.0.0 to 5.0.0, and
 training_6.1.0/common.yaml for precision and parallelism.
@@ -55,6 +56,8 @@ NO_PARALLELISM = dict.fromkeys(
     [f"{kind}_parallelism" for kind in ("tensor", "pipeline", "context", "expert")], 1
 )
 """MLLOG key -> value where the replicas share nothing but the data; rulesets from 6.1.0 on ask."""
+# A clock that NTP slews stays nearer to the monotonic one, which it slews too.
+_LEAST_SHIFT_SECONDS = 0.05
 STATUSES = (constants.ONPREM, constants.CLOUD, "preview", constants.RESEARCH)
 
 
@@ -226,6 +229,8 @@ class TimedRun:
         if self.meter:
             value, about = self.meter.read().as_event()
             log.event(energy.LOG_KEY, value, {"of": "run", **about})
+        if shift := log.clock_shift_seconds():
+            log.event("clock_shift_seconds", round(shift, 3))
         # The checkers read train_samples only before run_stop.
         log.event(constants.TRAIN_SAMPLES, self.samples)
         log.end(constants.RUN_STOP, {"status": status, **metadata})
@@ -265,7 +270,8 @@ class MlperfLog:
         the chief.
 
     Attributes:
-      time_ms: the time of the lines to come, in milliseconds since 1970; None: that of the call.
+      time_ms: the time of the lines to come, in milliseconds since 1970; None: that of the call,
+        by a monotonic clock.
 
     Raises:
       ValueError: the file exists; logs of several runs in one file fail every checker.
@@ -275,6 +281,8 @@ class MlperfLog:
         self.path = None if path is None else Path(path)
         self._require_absent()
         self.time_ms: float | None = None
+        # Added to the monotonic clock, it is the host's clock as it was at this moment.
+        self._epoch_seconds = time.time() - time.monotonic()
         self._lines: TextIO = io.StringIO()
         self._lock = threading.Lock()
         self._has_run = False
@@ -301,13 +309,27 @@ class MlperfLog:
         """The lines before `commit`; nothing after it."""
         return self._lines.getvalue() if isinstance(self._lines, io.StringIO) else ""
 
+    def _now_ms(self) -> float:
+        """The time of the next line, in whole milliseconds since 1970 unless it was given."""
+        if self.time_ms is not None:
+            return self.time_ms
+        return round((self._epoch_seconds + time.monotonic()) * 1000)
+
+    def clock_shift_seconds(self) -> float:
+        """By how much the host's clock was set forward since the log was made.
+
+        Negative if it was set back; 0 for less than `_LEAST_SHIFT_SECONDS` and for given times.
+        """
+        shift = time.time() - time.monotonic() - self._epoch_seconds
+        return shift if self.time_ms is None and abs(shift) >= _LEAST_SHIFT_SECONDS else 0.0
+
     def event(self, key: str, value: object = None, metadata: Metadata = None) -> None:
         """Log a point in time. NumPy values and non-finite numbers become plain JSON.
 
         Raises:
           TypeError: a value that JSON cannot hold.
         """
-        self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=self.time_ms)
+        self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=self._now_ms())
 
     def events(self, values: Mapping[str, object]) -> None:
         """Log MLLOG key -> value: names, sizes, seed, schedule, optimizer, precision."""
@@ -316,11 +338,11 @@ class MlperfLog:
 
     def start(self, key: str, metadata: Metadata = None) -> None:
         """Log the start of an interval."""
-        self._mllog.start(key, None, json_safe(metadata or {}), time_ms=self.time_ms)
+        self._mllog.start(key, None, json_safe(metadata or {}), time_ms=self._now_ms())
 
     def end(self, key: str, metadata: Metadata = None) -> None:
         """Log the end of an interval."""
-        self._mllog.end(key, None, json_safe(metadata or {}), time_ms=self.time_ms)
+        self._mllog.end(key, None, json_safe(metadata or {}), time_ms=self._now_ms())
 
     def copy_line(self, line: str) -> None:
         """Write a line, such as one of another log, as it is."""
@@ -406,6 +428,15 @@ class MlperfLog:
         run.stop_unless_stopped()
 
 
+def last_time_ms(text: str) -> int:
+    """The last time in the text of a log, in milliseconds since 1970; 0 if there is none."""
+    return _last("time_ms", text)
+
+
+def _last(name: str, text: str) -> int:
+    return int([0, *re.findall(rf'"{name}": (\d+)', text)][-1])
+
+
 def close_log(path: Path) -> bool:
     """Adds train_samples and run_stop, status "aborted", to a log that has a run_start only.
 
@@ -421,11 +452,8 @@ def close_log(path: Path) -> bool:
     if '"key": "run_start"' not in whole or '"key": "run_stop"' in whole:
         return False
 
-    def last(name: str) -> int:
-        return int([0, *re.findall(rf'"{name}": (\d+)', whole)][-1])
-
     log = MlperfLog(None)
-    log.time_ms = last("time_ms")
-    TimedRun(log, samples=last("samples_count")).abort(written_ms=round(time.time() * 1000))
+    log.time_ms = last_time_ms(whole)
+    TimedRun(log, samples=_last("samples_count", whole)).abort(written_ms=round(time.time() * 1000))
     write_whole(path, whole + log.held)
     return True

@@ -7,6 +7,7 @@ import hashlib
 import json
 import posixpath
 import secrets
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.working import WorkingFolder
+from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.log import close_log
+from mlperf_bert.mlperf.log import close_log, last_time_ms
 from mlperf_bert.mlperf.logs import (
     LOG_NAME,
     METRICS_NAME,
@@ -38,6 +40,11 @@ from mlperf_bert.training.config import RunConfig
 _FILES_OF_A_RUN = (
     "model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME, RESUMED_LOGS, RESULT_LOG, "eval_results.*",
 )  # fmt: skip
+
+_CLOCK_IS_BEHIND = (
+    "the host's clock is {:,.1f} s before the last line of {}: it was set back, or another host "
+    "began the run; the times of the two logs overlap"
+)
 
 
 class OutputDirectory:
@@ -350,6 +357,9 @@ class Origin:
         self._write("running")
         for path in logs_of_run(self._output.path):  # the checkers want a run_stop in each
             close_log(path)
+            last_seconds = last_time_ms(path.read_text(encoding="utf-8", errors="replace")) / 1000
+            if (behind := last_seconds - time.time()) > 0:
+                print(Finding(WARNING, _CLOCK_IS_BEHIND.format(behind, path.name)), flush=True)
 
     def end(self, status: str) -> None:
         """Writes run.json and provenance.json: what the run took, and the files that it has left.

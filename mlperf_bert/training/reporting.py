@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import NO_PARALLELISM, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.logs import RECORD_NAME
@@ -121,24 +122,24 @@ class Outcome:
             f"({accuracy}); MLPerf calls that aborted"
         )
 
-    def line(self, *, seed: int, start_time: float) -> str:
+    def line(self, *, seed: int, start_time: float, seconds: float) -> str:
         """The RESULT line: benchmark, seed, seconds, user, start, status, accuracy, samples."""
         start = time.strftime("%Y-%m-%d %I:%M:%S %p", time.localtime(start_time))
         accuracy = "" if self.accuracy is None else f"{self.accuracy:.5f}"
-        fields = ["bert", seed, round(time.time() - start_time), _user(), start]
+        fields = ["bert", seed, round(seconds), _user(), start]
         return ",".join(map(str, ["RESULT", *fields, self.status, accuracy, self.samples]))
 
 
-def process_start_time() -> float:
-    """When this process began, in seconds since 1970: the imports before `main` count too.
+def process_age() -> float:
+    """Seconds since this process began: the imports before `main` count too.
 
-    psutil's answer can be a second off: it adds to the boot time in whole seconds.
+    psutil's answer can be a second off: it adds to the boot time in whole seconds. The host's clock
+    may be set meanwhile.
     """
     # The name of the process is in brackets, and may hold spaces and brackets itself. What follows
     # begins with field 3; field 22 is the start, in ticks since the boot. Source: proc(5).
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - age
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 class StartUp:
@@ -146,20 +147,21 @@ class StartUp:
 
     def __init__(self) -> None:
         """Counts the imports: a user waits for them too."""
-        self.start_time = self._last = process_start_time()
+        self.start_time = time.time() - process_age()
         """Of the process, in seconds since 1970."""
+        self._last = 0.0
         self._seconds: dict[str, float] = {}
         self.done("imports")
 
     def done(self, part: str) -> None:
         """Counts the time since the last call, or since the start, for `part`."""
-        now = time.time()
-        self._seconds[part] = now - self._last
-        self._last = now
+        age = process_age()
+        self._seconds[part] = age - self._last
+        self._last = age
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self._seconds.items())
-        return f"started in {self._last - self.start_time:.1f} s: {parts}"
+        return f"started in {self._last:.1f} s: {parts}"
 
 
 def _user() -> str:
@@ -167,6 +169,16 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user id without a name
         return str(os.getuid())
+
+
+def clock_shift_in_words(seconds: float) -> Finding:
+    """That the host's clock was set by so many seconds while the run trained."""
+    direction = "forward" if seconds > 0 else "back"
+    return Finding(
+        WARNING,
+        f"the host's clock was set {direction} by {abs(seconds):,.1f} s in the run, or the host "
+        "slept; the log counts on by a monotonic clock",
+    )
 
 
 _FIRST_WITH_TF32 = (8, 0)  # compute capability: Ampere

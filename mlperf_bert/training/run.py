@@ -318,4 +318,6 @@ def _train_against_the_clock(run: Run, timed: TimedRun) -> Outcome:
         train_steps = counted_steps(trainer, batches, timed.ledger)
         outcome = train_by_events(run.config, timed, in_order, train_steps, step=step)
     run.team.say(f"where the time went: {ledger.in_words(timed.ledger.read())}")
+    if shift := run.log.clock_shift_seconds():
+        run.team.say(reporting.clock_shift_in_words(shift))
     return outcome

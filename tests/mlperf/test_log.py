@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.mlperf import logs
+from mlperf_bert.mlperf import log as log_module
 from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo, close_log
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import (
@@ -27,6 +28,49 @@ def log(path):
     with MlperfLog(path) as log:
         initialise(log)
         yield log
+
+
+@pytest.mark.parametrize("shift", [3600.0, -3600.0, -0.5])
+def test_times_do_not_depend_on_the_hosts_clock(path, monkeypatch, shift):
+    """It is set in the middle of the run; the log says so, and counts on."""
+    host, monotonic = [1e9], [50.0]
+
+    def passed(seconds):
+        host[0], monotonic[0] = host[0] + seconds, monotonic[0] + seconds
+
+    monkeypatch.setattr(log_module.time, "time", lambda: host[0])
+    monkeypatch.setattr(log_module.time, "monotonic", lambda: monotonic[0])
+    with MlperfLog(path) as log:
+        initialise(log)
+        passed(2)
+        with log.run() as run:
+            passed(10)
+            host[0] += shift
+            passed(1)
+            run.succeed()
+    records = read_log(path)
+    times = {record["key"]: record["time_ms"] for record in records}
+    assert (times["run_start"], times["run_stop"]) == (1e12 + 2000, 1e12 + 13_000)
+    assert values(records, "clock_shift_seconds") == [shift]
+
+
+@pytest.mark.parametrize("ruleset", ["1.0.0", "5.0.0"])
+def test_the_checker_accepts_a_log_during_which_the_clock_was_set(path, monkeypatch, ruleset):
+    shift, time = [0], log_module.time.time
+    monkeypatch.setattr(log_module.time, "time", lambda: time() + shift[0])
+
+    def accuracies():
+        yield 0.5
+        shift[0] = -3600
+        yield 0.73
+
+    write_log(path, accuracies())
+    assert compliance.check_log(path, ruleset).passed
+    assert logs.read_run(path).minutes > 0
+
+
+def test_a_clock_that_nobody_sets_is_not_mentioned(path):
+    assert not values(read_log(write_log(path, [0.73])), "clock_shift_seconds")
 
 
 def test_successful_run(path):

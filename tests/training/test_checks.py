@@ -9,6 +9,7 @@ import json
 import math
 import re
 import shutil
+import time
 import types
 from contextlib import nullcontext
 from pathlib import Path
@@ -149,6 +150,18 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
         ValueError, match=r"--init_checkpoint: .* \(then sha256:.*; now none\): give"
     ):
         Origin(found, output, seed=1, goes_on=False)
+
+
+@pytest.mark.parametrize(("ahead_seconds", "is_told"), [(60, True), (-60, False)])
+def test_a_clock_before_the_last_line_of_the_run_is_told(begun, capsys, ahead_seconds, is_told):
+    config, output, _ = begun
+    line = {"time_ms": round((time.time() + ahead_seconds) * 1000), "key": "run_stop"}
+    (output.path / "bert.log").write_text(f":::MLLOG {json.dumps(line)}\n")
+    Origin(checks.inspect(config, goes_on=True), output, seed=1, goes_on=True).begin()
+    told = re.findall(
+        r"warning: the host's clock is ([\d.]+) s before .* bert.log", capsys.readouterr().out
+    )
+    assert list(map(float, told)) == (pytest.approx([60], abs=10) if is_told else [])
 
 
 def test_a_run_says_what_it_took_and_a_resumed_one_what_its_last_start_did(

@@ -78,7 +78,7 @@ def test_a_full_disk_names_the_file_of_the_metrics_and_that_of_the_log(tmp_path)
 def test_the_end_of_a_run_is_told_in_words_beside_the_result_line(status, accuracy, words):
     outcome = Outcome(status=status, accuracy=accuracy, samples=80)
     assert words in outcome.in_words(0.72)
-    assert f",{status}," in outcome.line(seed=1, start_time=0.0)
+    assert f",{status}," in outcome.line(seed=1, start_time=0.0, seconds=0.0)
 
 
 def test_a_full_disk_is_no_lack_of_memory(small_disk):
