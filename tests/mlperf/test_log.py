@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf import log as log_module
+from mlperf_bert.mlperf import logs
 from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo, close_log
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import (
