@@ -6,7 +6,6 @@ do. The first that fails ends the process as it would end its own.
 """
 
 import argparse
-import datetime
 import itertools
 import os
 import sys
@@ -24,12 +23,10 @@ from mlperf_bert.data import (
     articles,
     chain,
     documents,
-    extraction,
     gathering,
     punkt,
     stages,
     wiki,
-    wiki_dump,
 )
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
@@ -208,36 +205,6 @@ def train_punkt(parser: argparse.ArgumentParser) -> None:
     punkt.write_tables(punkt.learn_tables(texts), paths.location(args.out_dir))
 
 
-def extract_wiki(parser: argparse.ArgumentParser) -> None:
-    """Extracts the articles of a Wikipedia dump into text/??/wiki_??, as the reference does.
-
-    extract_wiki.sh enwiki-20200101-pages-articles-multistream.xml.bz2 [--today=2020-01-20]
-
-    The dump may be .bz2 or its XML. WikiExtractor, commit 3162bb6c, does the work on Python 3.7 to
-    3.10: both are looked for, and fetched if they are missing. An interrupted extraction goes on
-    when the command is repeated. OUT_DIR/provenance.json records what the text was made from.
-    """
-    day = "the date that articles name as today's; default: the date of the start"
-    program = "WikiExtractor.py of commit 3162bb6c, or its folder; default: fetched"
-    parser.add_argument("dump", help="enwiki-...-pages-articles....xml or .xml.bz2")
-    parser.add_argument("--today", type=datetime.date.fromisoformat, metavar="YYYY-MM-DD", help=day)
-    parser.add_argument("--wikiextractor", type=Path, metavar="PATH", help=program)
-    args = parsed(parser, out_dir=("text", "where to"), nworker=(CORES, "processes"))
-    dump, folder = map(paths.require_local, (args.dump, args.out_dir))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlperf-bert"
-    made = extraction.extract(
-        dump=wiki_dump.Dump(dump),
-        folder=folder,
-        today=args.today,
-        program=extraction.find_program(args.wikiextractor, cache),
-        python=extraction.find_python(),
-        num_processes=args.nworker,
-    )
-    counts = f"{made.articles:,} articles in {made.files:,} files"
-    failed = f", {made.failed_articles:,} failed" if made.failed_articles else ""
-    print(f"{args.out_dir}: {counts}{failed}, today is {made.today}")
-
-
 def fetch_punkt(parser: argparse.ArgumentParser) -> None:
     """Brings the sentence splitter's tables, nltk's punkt_tab, by nltk where they are missing."""
     parsed(parser)
@@ -249,7 +216,6 @@ def fetch_punkt(parser: argparse.ArgumentParser) -> None:
 
 STAGES = {
     "punkt": fetch_punkt,
-    "extract_wiki.sh": extract_wiki,
     "extract_documents.py": extract_documents,
     "cleanup_file.py": cleanup_file,
     "clean.py": clean,

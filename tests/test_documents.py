@@ -108,8 +108,6 @@ def test_a_command_names_what_is_there(name, words):
             assert (REPOSITORY / preset).is_file(), preset
     if script.name not in {"run_pretraining.py", "start_training.sh", "trace.sh"}:
         declared = options_of(script.read_text(encoding="utf-8"))
-        if script.name == "extract_wiki.sh":
-            declared = options_of(script.with_name("clean_up.py").read_text(encoding="utf-8"))
         if (known := name_of(script)) in flags_page.EXPLAINED_IN:
             declared |= flags_page.options_of(known).keys()
         assert option_names(arguments) <= declared, f"{name}: {words}"

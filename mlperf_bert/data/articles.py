@@ -73,15 +73,12 @@ def write_articles(input_path: str, folder: paths.Location, text_column: str) ->
         raise ValueError(f"{following}: this run does not make it; remove {folder} and run again")
 
 
-def in_files(
-    articles: Iterable[bytes], *, at_most_bytes: int | None = None
-) -> Iterator[list[bytes]]:
+def in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
     """The articles of each file: FILE_BYTES at most, or one article."""
-    at_most_bytes = at_most_bytes or FILE_BYTES
     content: list[bytes] = []
     size_bytes = 0
     for article in articles:
-        if content and size_bytes + len(article) > at_most_bytes:
+        if content and size_bytes + len(article) > FILE_BYTES:
             yield content
             content, size_bytes = [], 0
         content.append(article)

@@ -93,7 +93,7 @@ def _text(path: str | os.PathLike) -> str:
         return ""
 
 
-# Once: git takes up to a second, and an extraction notes each of thousands of files.
+# Once: git takes up to a second.
 @functools.cache
 def _version(packages: tuple[str, ...]) -> str:
     for package in packages:

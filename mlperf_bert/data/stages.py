@@ -15,7 +15,7 @@ from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress
 
-_RECORDS = re.compile(r"provenance\.json|wikiextractor\.log|eval\.(txt|md5)")
+_RECORDS = re.compile(r"provenance\.json|eval\.(txt|md5)")
 _JSON = re.compile(rf'{whole.BYTE_ORDER_MARK}?[\s\[]*{{\s*"[^"\n]*"\s*:')
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 

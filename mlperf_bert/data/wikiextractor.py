@@ -1,50 +1,137 @@
-"""Runs WikiExtractor with a fixed date: wikiextractor.py PROGRAM YYYY-MM-DD.
+"""From a Wikipedia dump to text/??/wiki_??: the entry point of the image of Dockerfile.extractor.
 
-For Python 3.7 to 3.10, so it imports nothing of this package. The dump comes on standard input.
-Each article goes to standard output in one piece, after a line with its number of bytes, so that
-its reader knows where articles end and counts also those on which the program failed (0 bytes).
+WikiExtractor.py lies beside it and runs in this process, as the reference runs it, but for
+the date, which is always the same. It would leave a dump that is cut off, or one of its processes
+that was killed, without a word. For Python 3.7, so it imports nothing of this package.
 """
 
-import io
+import bz2
 import multiprocessing
-import queue
+import os
+import re
 import runpy
+import shutil
+import signal
 import sys
-import threading
 import time
+import traceback
+from pathlib import Path
+
+USAGE = 'docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/data" IMAGE DUMP'
+PROGRAM = Path(__file__).with_name("WikiExtractor.py")
+TEXT, PARTIAL = Path("text"), Path("text.partial")
+DAY = time.strptime("2020-01-20", "%Y-%m-%d")
+"""Behind the dump of 2020-01-01; the reference's own is not published."""
+# WikiExtractor looks for the end of the head without end. Stubs have texts without content.
+HEAD = re.compile(r"<dbname>enwiki</dbname>.*</siteinfo>.*<text[^>]*[^/]>", re.DOTALL)
+HEAD_CHARACTERS = 1 << 20
+
+started = []  # type: list[multiprocessing.Process]
 
 
-class _Output:
-    """Standard output; the program writes each article to its `buffer` with one call."""
+class Process(multiprocessing.Process):
+    """One of WikiExtractor's processes."""
 
-    def __init__(self, file):
-        self._file = file
-        self.buffer = self
+    def start(self):
+        """Starts it, and keeps it for `require_alive`."""
+        super().start()
+        started.append(self)
+        require_alive()  # it may have ended before it was kept
 
-    def write(self, article):
-        self._file.write(b"%d\n" % len(article) + article)
 
-    def flush(self):
-        self._file.flush()
+def require_alive(*_):
+    """Ends the extraction if one of its processes has failed: the others would wait for it."""
+    failed = [process.exitcode for process in started if process.exitcode]
+    if failed:
+        why = "perhaps for lack of memory" if failed[0] < 0 else "see above"
+        raise ValueError(f"a process of WikiExtractor ended with {failed[0]}, {why}")
+
+
+def opened(dump):
+    """The XML of a dump as text; a .bz2 may have many streams."""
+    with dump.open("rb") as file:
+        is_packed = file.read(3) == b"BZh"
+    return (bz2.open if is_packed else open)(str(dump), "rt", encoding="utf-8")
+
+
+def lines(dump):
+    """The lines of a dump; raises ValueError for one that is not whole."""
+    line = ""
+    try:
+        with opened(dump) as file:
+            if not HEAD.search(file.read(HEAD_CHARACTERS)):
+                raise ValueError(f"{dump}: does not begin as pages-articles of enwiki; fetch that")
+        with opened(dump) as file:
+            for line in file:
+                yield line
+    except (EOFError, OSError, UnicodeDecodeError) as error:
+        if getattr(error, "errno", None):
+            raise  # the disk's
+        raise ValueError(f"{dump}: damaged or cut off ({error}); fetch it again") from error
+    # Python takes a damaged stream behind another for what may follow an archive, and ends there.
+    if line.strip() != "</mediawiki>":
+        raise ValueError(f"{dump}: cut off: </mediawiki> is missing; fetch it again")
+
+
+def extract(dump):
+    """Runs WikiExtractor on a dump, into PARTIAL."""
+    strftime = time.strftime
+    time.strftime = lambda form, *moment: strftime(form, *(moment or (DAY,)))
+    multiprocessing.Process = Process  # type: ignore[misc]
+    signal.signal(signal.SIGCHLD, require_alive)
+    sys.stdin = lines(dump)
+    processes = len(os.sched_getaffinity(0))
+    sys.argv = [str(PROGRAM), "-", f"--output={PARTIAL}", f"--processes={processes}"]
+    runpy.run_path(str(PROGRAM), run_name="__main__")
+    require_alive()
+    if not any(path.stat().st_size for path in PARTIAL.glob("??/wiki_??")):
+        raise ValueError(f"{dump}: no article; fetch pages-articles of enwiki")
 
 
 def main():
-    """Sets date, input and output, and runs the program as Python itself would."""
-    program, date = sys.argv[1:]
-    day = time.strptime(date, "%Y-%m-%d")
-    strftime = time.strftime
-    # The program's only use of it: the magic words.
-    time.strftime = lambda form: strftime(form, day)  # type: ignore[assignment, misc]
-    # One process: the program would wait without end for one of its own that dies. Many copies of
-    # it run beside each other instead, each on other articles.
-    multiprocessing.Process = threading.Thread  # type: ignore[assignment, misc]
-    multiprocessing.Queue = lambda maxsize: queue.Queue()  # type: ignore[assignment, misc]
-    sys.stdin = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")  # reads \r\n as a file's
-    sys.stdout = _Output(sys.stdout.buffer)
-    sys.argv = [program, "-", "--output=-", "--quiet", "--processes=1"]
-    runpy.run_path(program, run_name="__main__")
-    sys.stdout.flush()
+    """Writes TEXT, whole or not at all."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # which process 1 of a container ignores
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        raise ValueError(f"give one dump, .xml or .xml.bz2: {USAGE}")
+    dump = Path(sys.argv[1])
+    if not dump.is_file():
+        raise ValueError(f"{dump}: no such file below {Path.cwd()}, where --volume mounts a folder")
+    if TEXT.exists() and (not TEXT.is_dir() or any(TEXT.iterdir())):
+        raise ValueError(f"{TEXT}: is there and not empty; move it away")
+    try:
+        PARTIAL.mkdir()
+    except FileExistsError as error:
+        why = "of an extraction that still runs, or was killed; remove it if none runs"
+        raise ValueError(f"{PARTIAL}: {why}") from error
+    except OSError as error:
+        who = f"user {os.getuid()} must be able to write into the mounted folder"
+        raise ValueError(f"{PARTIAL}: {error.strerror}; {who}") from error
+    try:
+        extract(dump)
+        PARTIAL.replace(TEXT)
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for process in started:
+            process.kill()
+            process.join()
+        shutil.rmtree(str(PARTIAL), ignore_errors=True)
+    print(f"{TEXT}: {len(list(TEXT.glob('??/wiki_??'))):,} files")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    code = 1
+    try:
+        code = main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except OSError as error:
+        print(f"extract: {error.filename}: {error.strerror}", file=sys.stderr)
+    except ValueError as error:
+        print(f"extract: {error}", file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # multiprocessing would wait for killed processes to read what they were sent

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures import lacking
+
 BASE_IMAGE = "bert-test-base"
 IMAGE = "mlperf-bert:test"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -33,6 +35,14 @@ def install(*packages: str) -> None:
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     run("apt-get", "update", "-qq")
     run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, env=quiet)
+
+
+def of_pyenv(version: str) -> Path:
+    """The folder of one of this machine's Pythons."""
+    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*"))
+    if not found:
+        lacking(f"no Python {version} to put into the machine: pyenv install {version}")
+    return found[-1]
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.container.conftest import BASE_IMAGE, debian, run
-from tests.fixtures import lacking
+from tests.container.conftest import BASE_IMAGE, debian, of_pyenv, run
 
 pytestmark = pytest.mark.gate
 
@@ -49,11 +48,8 @@ SLOW_ONES = [pytest.param(name, marks=pytest.mark.soak) for name in ("3.11", "3.
 
 def python312(folder: Path) -> str:
     """Copies this machine's Python 3.12 to the folder; returns the lines that install it."""
-    built = sorted(Path.home().glob(".pyenv/versions/3.12.*"))
-    if not built:
-        lacking("no Python 3.12 to put into the machine: pyenv install 3.12")
     ignored = shutil.ignore_patterns("test", "__pycache__", "site-packages", "*.a")
-    shutil.copytree(built[-1], folder / "python", ignore=ignored, symlinks=True)
+    shutil.copytree(of_pyenv("3.12"), folder / "python", ignore=ignored, symlinks=True)
     return PYTHON312
 
 

@@ -50,7 +50,8 @@ def test_documents_become_what_wikiextractor_writes(tmp_path, door):
 def test_a_file_holds_whole_articles_up_to_its_last_byte(tmp_path, monkeypatch):
     given = [b"abc", b"d", b"ef", b"ghijk", b"l", b"m"]
     files = [[b"abc", b"d"], [b"ef"], [b"ghijk"], [b"l", b"m"]]
-    assert list(articles.in_files(given, at_most_bytes=4)) == files
+    monkeypatch.setattr(articles, "FILE_BYTES", 4)
+    assert list(articles.in_files(given)) == files
 
     path = doors.write(tmp_path / "a.parquet", generated(2))
     monkeypatch.setattr(articles, "FILE_BYTES", 3000)

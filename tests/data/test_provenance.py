@@ -143,7 +143,7 @@ def test_a_folder_without_a_record_is_a_line(tmp_path, refusal):
 
 
 def test_what_a_process_is_made_with_is_asked_once(monkeypatch):
-    """Git takes up to a second, and an extraction notes thousands of files."""
+    """Git takes up to a second."""
     monkeypatch.delenv("MLPERF_BERT_COMMIT", raising=False)
     known = provenance.made_with()
     monkeypatch.setattr(provenance, "printed_by", pytest.fail)

@@ -11,7 +11,6 @@ from mlperf_bert.convert import saving
 from mlperf_bert.convert.stored_model import StoredModel
 from mlperf_bert.data import sentences, stages, tfrecord, vocabulary, wiki
 from mlperf_bert.data.documents import read_documents
-from mlperf_bert.data.wiki_dump import Dump
 from mlperf_bert.files import json_text
 from mlperf_bert.finetuning import glue
 
@@ -46,7 +45,6 @@ READERS = {
     "every record": lambda path: list(tfrecord.read_frames(path)),
     "checkpoint": StoredCheckpoint,
     "model": read_model,
-    "dump": lambda path: Dump(Path(path)),
 }
 
 
