@@ -192,19 +192,6 @@ def extract_documents(parser: argparse.ArgumentParser) -> None:
     stages.run(extract, jobs, num_workers=args.nworker, description="extract documents")
 
 
-def train_punkt(parser: argparse.ArgumentParser) -> None:
-    """Learns the sentence splitter's tables from your own text, for lack of the published ones.
-
-    The result goes to do_sentence_segmentation.py --punkt (PUNKT=... for process_wiki.sh). What it
-    splits is not the official data.
-    """
-    flags = {"data": ("./wiki_??", RAW), "input_suffix": ("", SUFFIXES[0])}
-    args = parsed(parser, **flags, out_dir=(str, "folder of the four tables"))
-    files = stages.input_files(args.data)
-    texts = (stages.read_text(name + args.input_suffix) for name in files)
-    punkt.write_tables(punkt.learn_tables(texts), paths.location(args.out_dir))
-
-
 def fetch_punkt(parser: argparse.ArgumentParser) -> None:
     """Brings the sentence splitter's tables, nltk's punkt_tab, by nltk where they are missing."""
     parsed(parser)
@@ -222,7 +209,6 @@ STAGES = {
     "do_sentence_segmentation.py": do_sentence_segmentation,
     "seperate_test_set.py": seperate_test_set,
     "do_gather.py": do_gather,
-    "train_punkt.py": train_punkt,
     "provenance": lambda _: chain.main(),
 }
 

@@ -76,13 +76,9 @@ def data_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> Iterator[
         f"--output_dir={to}/text",
     )
     yield (
-        "learn where its sentences end",
-        f"python cleanup_scripts/train_punkt.py --data={to}/text/'wiki_??' --out_dir={to}/punkt",
-    )
-    yield (
         f"clean it, split sentences, set {NUM_EVAL_ARTICLES} articles aside for evaluation",
         f"NUM_TEST_ARTICLES={NUM_EVAL_ARTICLES} BLOCK_SIZE=2.8 RESULTS={to}/cleaned "
-        f"PUNKT={to}/punkt cleanup_scripts/process_wiki.sh {to}/text/'wiki_??'",
+        f"PUNKT=demo/punkt cleanup_scripts/process_wiki.sh {to}/text/'wiki_??'",
     )
     yield (
         "learn a WordPiece vocabulary; write a tiny BERT's configuration and initial checkpoint",

@@ -222,8 +222,7 @@ def test_demo_uses_the_public_commands(tmp_path, repository):
         shlex.split(line)
         for line in (
             "python -m demo.encyclopedia --seed=7 --num_articles=6000 --output_dir=TO/text",
-            "python cleanup_scripts/train_punkt.py --data=TO/text/wiki_?? --out_dir=TO/punkt",
-            "NUM_TEST_ARTICLES=600 BLOCK_SIZE=2.8 RESULTS=TO/cleaned PUNKT=TO/punkt "
+            "NUM_TEST_ARTICLES=600 BLOCK_SIZE=2.8 RESULTS=TO/cleaned PUNKT=demo/punkt "
             "cleanup_scripts/process_wiki.sh TO/text/wiki_??",
             "python -m demo.model --seed=7 --input_file=TO/cleaned/part-* --max_seq_length=64 "
             "--output_dir=TO",

@@ -5,12 +5,12 @@ import hashlib
 import importlib
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import read_regular_file, write_whole
+from mlperf_bert.files.whole import read_regular_file
 
 # nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
 PUBLISHED_SHA256 = {
@@ -54,8 +54,7 @@ def find_punkt(folder: str | None = None) -> paths.Location:
         if found is None:
             raise ValueError(
                 "the sentence splitter's tables are missing: run `python -m nltk.downloader "
-                "punkt_tab`, or name their folder with --punkt (PUNKT=... for process_wiki.sh), or "
-                "learn them from your own text with cleanup_scripts/train_punkt.py"
+                "punkt_tab`, or name their folder with --punkt (PUNKT=... for process_wiki.sh)"
             )
         path: paths.Location = found
     else:
@@ -123,33 +122,6 @@ def read_tables(folder: paths.Location) -> PunktTables:
         raise ValueError(
             f"{folder}: not tables of punkt_tab ({error}); fetch them again"
         ) from error
-
-
-def learn_tables(texts: Iterable[str]) -> PunktTables:
-    """The tables of any texts, taken together: for other text than the official data."""
-    trainer = _nltk("tokenize.punkt").PunktTrainer()
-    for text in texts:
-        trainer.train(text, finalize=False)
-    learnt = trainer.get_params()
-    return PunktTables(
-        abbrev_types=frozenset(learnt.abbrev_types),
-        collocations=frozenset(learnt.collocations),
-        sent_starters=frozenset(learnt.sent_starters),
-        ortho_context=dict(learnt.ortho_context),
-    )
-
-
-def write_tables(tables: PunktTables, folder: paths.Location) -> None:
-    """Writes the four files that `read_tables` reads."""
-    paths.make_folder(folder)
-    lines = {
-        "abbrev_types.txt": tables.abbrev_types,
-        "collocations.tab": map("\t".join, tables.collocations),
-        "ortho_context.tab": (f"{kind}\t{bits}" for kind, bits in tables.ortho_context.items()),
-        "sent_starters.txt": tables.sent_starters,
-    }
-    for name, entries in lines.items():
-        write_whole(folder / name, "".join(f"{entry}\n" for entry in sorted(entries)))
 
 
 def _rows(path: paths.Location) -> list[list[str]]:

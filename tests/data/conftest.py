@@ -2,8 +2,9 @@
 
 import pytest
 
-from mlperf_bert.data.punkt import PunktTables, write_tables
+from mlperf_bert.data.punkt import PunktTables
 from tests.data.generated_wiki import sentences, vocabulary
+from tests.data.making import write_tables
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
 
 from mlperf_bert import options
 from mlperf_bert.data import provenance
 from mlperf_bert.data.dataset import DatasetConfig, Request
+from mlperf_bert.data.punkt import PunktTables
 from tests.data.reference_figures import md5
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs, starts
@@ -101,3 +103,16 @@ def fails(done) -> str:
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return done.stderr.strip().splitlines()[-1]
+
+
+def write_tables(tables: PunktTables, folder: Path) -> None:
+    """Writes the four files of nltk's punkt_tab."""
+    folder.mkdir(exist_ok=True, parents=True)
+    lines = {
+        "abbrev_types.txt": tables.abbrev_types,
+        "collocations.tab": map("\t".join, tables.collocations),
+        "ortho_context.tab": (f"{kind}\t{bits}" for kind, bits in tables.ortho_context.items()),
+        "sent_starters.txt": tables.sent_starters,
+    }
+    for name, entries in lines.items():
+        (folder / name).write_text("".join(f"{entry}\n" for entry in sorted(entries)))

@@ -15,7 +15,9 @@ from mlperf_bert.data import provenance
 from mlperf_bert.model.config import BertConfig
 from tests.checkpoints.conftest import generated
 from tests.data import doors
+from tests.data.conftest import SMALL_TABLES
 from tests.data.generated_wiki import sentences, vocabulary, wiki_text
+from tests.data.making import write_tables
 from tests.fixtures import REPOSITORY
 from tests.helpers import starts, waiting
 from tests.stores.rig import Store, files_in
@@ -185,6 +187,7 @@ def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
     num_texts = 2
     for number in range(num_texts):
         (tmp_path / f"wiki_{number:02}").write_text(wiki_text(number))
+    write_tables(SMALL_TABLES, tmp_path / "punkt")
     store.upload(tmp_path, bucket)
     for folder in (tmp_path, "gs://bucket"):
         data, suffixes = f"{folder}/wiki_0?", {"input_suffix": "", "output_suffix": ".1"}
@@ -192,7 +195,6 @@ def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
         test_set = {"test_output": f"{gathered}/eval", "num_test_articles": 5}
         for program, flags in (
             ("cleanup_file", suffixes | {"nworker": 2}),
-            ("train_punkt", {"input_suffix": ".1", "out_dir": punkt}),
             ("do_sentence_segmentation", {"input_suffix": ".1", "punkt": punkt, "nworker": 2}),
             ("seperate_test_set", test_set | {"nworker": 2}),
             ("do_gather", {"input_suffix": ".4", "out_dir": gathered, "block_size": 0.01}),
