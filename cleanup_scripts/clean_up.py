@@ -90,8 +90,7 @@ def do_sentence_segmentation(parser: argparse.ArgumentParser) -> None:
     """Clean-up stage .3: one sentence a line.
 
     Documents (.parquet, .jsonl, .json, the last two also .gz or .zst) are read without
-    --input_suffix, and not cleaned. They may lie on Hugging Face (hf://datasets/OWNER/NAME/FILE);
-    then the output is in the working folder.
+    --input_suffix, and not cleaned.
     """
     args = parsed(
         parser,
@@ -105,7 +104,7 @@ def do_sentence_segmentation(parser: argparse.ArgumentParser) -> None:
     inputs = [
         name if name.endswith(documents.SUFFIXES) else name + args.input_suffix for name in files
     ]
-    outputs = documents.outputs_of(files, args.output_suffix)
+    outputs = [name + args.output_suffix for name in files]
     jobs = [(*names, tables, args.text_column) for names in zip(inputs, outputs)]
     split = documents.write_stage_3
     stages.run(split, jobs, num_workers=args.nworker, description="split sentences")
@@ -176,7 +175,7 @@ def extract_documents(parser: argparse.ArgumentParser) -> None:
     """Documents to text as WikiExtractor writes it: OUT_DIR/NAME/wiki_*.
 
     Their names end with .parquet, .jsonl or .json, the last two also with .gz or .zst. The files
-    may also lie in a bucket, or on Hugging Face: hf://datasets/OWNER/NAME/FOLDER/*.parquet.
+    may also lie in a bucket.
     """
     args = parsed(
         parser,

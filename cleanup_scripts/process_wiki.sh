@@ -2,7 +2,7 @@
 # From WikiExtractor's files to ./results/part-00XXX-of-00500, eval.txt and eval.md5.
 #
 #   cleanup_scripts/process_wiki.sh 'wiki/text/??/wiki_??'
-#   cleanup_scripts/process_wiki.sh 'hf://datasets/wikimedia/wikipedia/20231101.en/*.parquet'
+#   cleanup_scripts/process_wiki.sh 'corpus/*.parquet'
 #
 # Quote the glob. The stages leave .1 to .4 beside the raw files. Environment, with the benchmark's
 # values: NUM_TEST_ARTICLES=10000 BLOCK_SIZE=26.92 (MB) RESULTS=./results NWORKER=(cores)

@@ -62,7 +62,7 @@ def work(tmp_path_factory) -> Path:
 def small(command: str, repository: Path) -> list[str]:
     """A command of the document with local files and few examples; its environment comes first."""
     replaced = {
-        r"hf://.*": "articles.parquet",
+        r"corpus/.*": "articles.parquet",
         r"--(flagfile|num_gpus)=.*": "",
         r"NUM_TEST_ARTICLES=.*": "NUM_TEST_ARTICLES=20",
         r"--max_.*": "",

@@ -5,7 +5,7 @@ url and title.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from mlperf_bert.data import segmentation
@@ -110,11 +110,3 @@ def write_stage_3(
             if sentences := list(filter(None, split)):
                 output.write("\n".join(["", *sentences, ""]).encode())
         output.write(b"\n")
-
-
-def outputs_of(files: Sequence[str], suffix: str) -> list[str]:
-    """Where the sentences of each file are written: beside it, or in the working folder."""
-    return [
-        (name.rsplit("/", 1)[-1] if name.startswith(paths.HUGGING_FACE) else name) + suffix
-        for name in files
-    ]

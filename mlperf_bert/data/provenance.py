@@ -123,8 +123,6 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
     Raises:
       OSError: it cannot be read.
     """
-    if os.fspath(path).startswith(paths.HUGGING_FACE):  # a revision is in its name
-        return File(path=os.fspath(path), bytes=paths.size_bytes(os.fspath(path)), digest="")
     found = paths.location(path)
     return File(
         path=paths.name_from(str(found), folder),

@@ -2,8 +2,7 @@
 
 Local paths are pathlib's. Those of a bucket are etils.epath's, with the same methods but for `stat`
 (see `size_bytes`); TensorFlow's own client reads and writes them, so that there is one way to
-authenticate. TensorFlow is imported when the first of them is used. A corpus may also lie on
-Hugging Face, as hf://datasets/OWNER/NAME/FILE: its own client lists, sizes and opens such files.
+authenticate. TensorFlow is imported when the first of them is used.
 """
 
 import contextlib
@@ -24,14 +23,12 @@ from mlperf_bert.tensorflow_import import tensorflow
 
 if TYPE_CHECKING:  # epath takes a tenth of a second, which local paths need not wait for
     from etils import epath
-    from fsspec import AbstractFileSystem
 
 Location: TypeAlias = Union[Path, "epath.Path"]
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
 BUCKETS = "gs://"
-HUGGING_FACE = "hf://"
 # Also gs:/BUCKET, which a Path makes of gs://BUCKET.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _REQUESTS_AT_ONCE = 16
@@ -45,9 +42,9 @@ class StoreUnavailable(OSError):
     """A store could not be reached for a while; the same command may succeed later."""
 
 
-# The classes of the clients, TensorFlow's, Google's and Hugging Face's, by name: none of them is
-# imported for a look.
-_CLIENTS = ("google", "requests", "tensorflow", "huggingface_hub", "httpx")
+# The classes of the clients, TensorFlow's and Google's, by name: none of them is imported for a
+# look.
+_CLIENTS = ("google", "requests", "tensorflow")
 _KINDS_OF_ERRORS: dict[str, type[OSError]] = {
     "NotFoundError": FileNotFoundError,
     "PermissionDeniedError": PermissionError,
@@ -63,9 +60,7 @@ _KINDS_OF_ERRORS: dict[str, type[OSError]] = {
     "RetryError": StoreUnavailable,
     "ServerError": StoreUnavailable,
     "TooManyRequests": StoreUnavailable,
-    "HfHubHTTPError": OSError,  # before the next two, of which it is one
     "RequestException": StoreUnavailable,
-    "HTTPError": StoreUnavailable,
     "GoogleAPIError": OSError,
 }
 _ADVICE: dict[type[OSError], str] = {
@@ -272,12 +267,8 @@ def require_regular_file(path: str | os.PathLike) -> Status:
 
 
 def size_bytes(path: str | os.PathLike) -> int:
-    """The size of a file, also on Hugging Face; raises as `look_up`."""
-    name = os.fspath(path)
-    if not name.startswith(HUGGING_FACE):
-        return look_up(path).size_bytes
-    with failures_named(name):
-        return hugging_face().size(name)
+    """The size of a file; raises as `look_up`."""
+    return look_up(path).size_bytes
 
 
 def identity(path: str | os.PathLike) -> str:
@@ -342,18 +333,15 @@ def reads() -> Iterator[set[str]]:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file to read, also on Hugging Face, an object 8 MiB at a time.
+    """Opens a file to read, an object 8 MiB at a time.
 
     With `skips` most of it is passed over, which a disk then need not read; an object is read
     whole.
 
     Raises:
-      OSError, ValueError: as `require_regular_file`; or huggingface_hub is needed, and missing.
+      OSError, ValueError: as `require_regular_file`.
     """
-    if (name := os.fspath(path)).startswith(HUGGING_FACE):
-        with failures_named(name), hugging_face().open(name, "rb") as file:
-            yield file
-        return
+    name = os.fspath(path)
     target = location(path)
     size_bytes = require_regular_file(target).size_bytes
     for names in _READ:
@@ -365,18 +353,6 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
         # A bucket's: one request each; a small buffer would make one for every few records.
         buffer_bytes = io.DEFAULT_BUFFER_SIZE if is_local else _BUFFER_BYTES
         yield cast(BinaryIO, raw if skips and is_local else io.BufferedReader(raw, buffer_bytes))
-
-
-def hugging_face() -> "AbstractFileSystem":
-    """Hugging Face as a file system; raises ValueError without its client."""
-    from fsspec import filesystem  # what lies elsewhere needs none of it
-
-    try:
-        return filesystem("hf")
-    except ImportError as error:
-        raise ValueError(
-            "hf://: needs huggingface_hub; pip install huggingface_hub, or fetch the files"
-        ) from error
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:

@@ -137,14 +137,11 @@ def matching_files(pattern: str) -> list[str]:
     """The sorted names that match a glob; "~" is the home directory.
 
     Raises:
-      OSError: a bucket or Hugging Face refuses to list them.
-      ValueError: huggingface_hub is needed and not installed.
+      OSError: a bucket refuses to list them.
     """
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
     with paths.failures_named(pattern):
-        if pattern.startswith(paths.HUGGING_FACE):
-            return sorted(paths.HUGGING_FACE + each for each in paths.hugging_face().glob(pattern))
         wanted = paths.location(pattern)
         return sorted(str(path) for path in wanted.parent.glob(wanted.name))
 

@@ -218,82 +218,17 @@ def test_a_row_group_of_hundreds_of_megabytes_takes_little_memory(repository, tm
     assert peak_mib(10_000) < peak_mib(100) + 64
 
 
-STAND_IN = """
-from fsspec.implementations.dirfs import DirFileSystem
-from fsspec.implementations.local import LocalFileSystem
-
-class HfHubHTTPError(Exception):
-    __module__ = "huggingface_hub.errors"
-
-    def __init__(self, message, *, response):
-        super().__init__(message)
-
-class HfFileSystem(DirFileSystem):
-    protocol = "hf"
-
-    def __init__(self):
-        super().__init__({root!r}, LocalFileSystem())
-
-    def glob(self, path, **options):
-        return super().glob(path.removeprefix("hf://"), **options)
-
-    def _open(self, path, mode="rb", **options):
-        return self.open(path, mode, **options)
-
-    def open(self, path, mode="rb", **options):
-        if "gated" in path:
-            raise HfHubHTTPError("401 Client Error\\n\\nAccess is restricted", response=None)
-        return super().open(path.removeprefix("hf://"), mode, **options)
-"""
-
-
-@pytest.fixture
-def hub(tmp_path) -> tuple[Path, dict[str, str]]:
-    """A folder that Hugging Face stands for, and the environment in which it does."""
-    folder = tmp_path / "hub" / "datasets" / "owner" / "name"
-    folder.mkdir(parents=True)
-    (tmp_path / "modules").mkdir()
-    source = STAND_IN.replace("{root!r}", repr(str(tmp_path / "hub")))
-    (tmp_path / "modules" / "huggingface_hub.py").write_text(source)
-    return folder, {"PYTHONPATH": str(tmp_path / "modules")}
-
-
 @pytest.mark.gate
-def test_the_same_parts_through_every_door_also_from_hugging_face(tmp_path, hub, punkt):
-    there, environment = hub
+def test_the_same_parts_through_every_door(tmp_path, punkt):
     results = {}
-    for door in ("", *doors.DOCUMENTS, "hub"):
+    for door in ("", *doors.DOCUMENTS):
         folder = tmp_path / f"work {door}"
         folder.mkdir()
         for number in range(5):
-            if door == "hub":
-                doors.write(there / f"wiki_0{number}.parquet", generated(number))
-            else:
-                doors.write(folder / f"wiki_0{number}{door}", generated(number))
-        if door == "hub":
-            text = {"TEXT_DIR": "the text"} | environment
-            pattern = "hf://datasets/owner/name/wiki_*.parquet"
-        else:
-            text, pattern = {}, f"wiki_??{door}"
-        results[door] = process_wiki(folder, punkt, pattern, **text)
+            doors.write(folder / f"wiki_0{number}{door}", generated(number))
+        results[door] = process_wiki(folder, punkt, f"wiki_??{door}")
     assert len(results[""]) > 4
     assert all(found == results[""] for found in results.values())
-    assert not list(there.glob("*.parquet.*"))
-
-
-@pytest.mark.all
-def test_what_hugging_face_refuses_is_a_line(tmp_path, hub):
-    folder, environment = hub
-    data = "--data=hf://datasets/owner/name"
-    parquet(folder / "gated.parquet", text=["a"])
-    code, line = extract(tmp_path, f"{data}/gated.parquet", **environment)
-    assert code == 1
-    assert line.endswith("name/gated.parquet: 401 Client Error")
-    code, line = extract(tmp_path, f"{data}/none.parquet", **environment)
-    assert code == 1 and "none.parquet: no file matches" in line
-    (tmp_path / "modules" / "huggingface_hub.py").write_text("raise ImportError\n")
-    code, line = extract(tmp_path, f"{data}/*.parquet", **environment)
-    assert code == 1 and "needs huggingface_hub; pip install huggingface_hub" in line
 
 
 TEXTS = [
