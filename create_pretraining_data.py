@@ -9,7 +9,6 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
 
-import dataclasses
 import functools
 import shlex
 import time
@@ -47,12 +46,9 @@ def main():
 
 def _config() -> DatasetConfig:
     config = command_line.read(DatasetConfig)
-    given = config.do_lower_case if FLAGS["do_lower_case"].present else None
-    do_lower_case = tokenization.lower_casing(config.vocab_file, given)
-    words = vocabulary.read_vocabulary(config.vocab_file)
-    for doubt in tokenization.doubts(config.vocab_file, words, do_lower_case=do_lower_case):
-        command_line.warn(doubt)
-    return dataclasses.replace(config, do_lower_case=do_lower_case)
+    tokenization.require_casing(config.vocab_file, do_lower_case=config.do_lower_case)
+    vocabulary.read_vocabulary(config.vocab_file)  # a bad one is refused before anything is made
+    return config
 
 
 def _make_file(request: Request) -> None:

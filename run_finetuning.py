@@ -77,8 +77,6 @@ def _config() -> FinetuningConfig:
         _require_absent("doc_stride", "max_query_length", reason="has an effect only on SQuAD")
     if config.max_seq_length is None:
         config = dataclasses.replace(config, max_seq_length=usual_max_seq_length(config.task))
-    if not FLAGS["do_lower_case"].present:
-        config = dataclasses.replace(config, do_lower_case=None)
     return config
 
 

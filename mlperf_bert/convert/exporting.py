@@ -3,7 +3,6 @@
 The files are written here, without torch or transformers.
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +36,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     """
     target = saving.new_folder(output_dir)
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
-    do_lower_case = tokenization.lower_casing(vocab_file, None)
-    for doubt in tokenization.doubts(vocab_file, words, do_lower_case=do_lower_case):
-        print(f"warning: {doubt}", file=sys.stderr)
+    do_lower_case = tokenization.stated_lower_casing(vocab_file) is not False
     variables = trained_variables(build_pretrainer(config, seed=0))
     reading.load_weights(variables, StoredCheckpoint(prefix))
     weights = saving.weights_by_tf1_name(variables)

@@ -100,8 +100,6 @@ def _read_tokenizer(
     try:
         words = vocabulary.read_fitting(path, vocab_size, of=layout.CONFIG)
         stated = tokenization.stated_lower_casing(path)
-        do_lower_case = tokenization.lower_casing(path, None)
-        doubts = tokenization.doubts(path, words, do_lower_case=do_lower_case)
     except ValueError as error:  # the folder may be a copy
         raise ValueError(str(error).replace(str(folder), model)) from error
     files, lines = {layout.VOCABULARY: whole.read_regular_file(path)}, []
@@ -114,6 +112,5 @@ def _read_tokenizer(
         content = json.dumps({"do_lower_case": stated}, indent=2) + "\n"
         files[vocabulary.TOKENIZER_CONFIG] = content.encode()
         if not stated:
-            lines.append(f"A cased model: {vocabulary.TOKENIZER_CONFIG} says so to other scripts")
-    warnings = [f"warning: {doubt.replace(str(folder), model)}" for doubt in doubts]
-    return files, lines + warnings
+            lines.append("A cased model: data and fine-tuning need --do_lower_case=False")
+    return files, lines

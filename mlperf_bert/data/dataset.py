@@ -53,8 +53,7 @@ class DatasetConfig:
     vocab_file: str = option(None, "WordPiece vocabulary.", path=True)
     do_lower_case: bool = option(
         True,
-        "Lower-case the text; False for cased vocabularies. A tokenizer_config.json beside the "
-        "vocabulary decides.",
+        "Lower-case the text; False for cased vocabularies.",
     )
     preserve_unused_tokens: bool = option(False, "Keep [unused7] in the text as one token.")
     examples_per_part: int = option(0, "Only the first so many of each part; 0: all.", at_least=0)

@@ -19,7 +19,6 @@ _CHINESE = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
     (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
-_MARK = re.compile(r"\[.*\]|<.*>")  # [CLS], [unused7], <S>: no words of a text
 _UNUSED_TOKEN = re.compile(r"\[unused\d+\]$")
 # For str.translate: accents go, every punctuation mark becomes a word of its own.
 _ACCENTS = dict.fromkeys(map(ord, unicode11.NONSPACING_MARKS))
@@ -143,36 +142,10 @@ def stated_lower_casing(path: str) -> bool | None:
     return stated
 
 
-def lower_casing(path: str, given: bool | None) -> bool:
-    """Whether text is lower-cased: as the vocabulary's folder states, else as given, else true.
-
-    Raises:
-      ValueError: as `stated_lower_casing`, or the two are not the same.
-    """
-    stated = stated_lower_casing(path)
-    if None not in (given, stated) and given != stated:
+def require_casing(path: str, *, do_lower_case: bool) -> None:
+    """Raises ValueError as `stated_lower_casing`, or if that is something else."""
+    if (stated := stated_lower_casing(path)) not in (None, do_lower_case):
         raise ValueError(
-            f"--do_lower_case={given}, but {TOKENIZER_CONFIG} or {TOKENIZER} beside {path} says "
-            f"{stated}; leave the flag out, or correct the file"
+            f"--do_lower_case={do_lower_case}, but {TOKENIZER_CONFIG} or {TOKENIZER} beside {path} "
+            f"says {stated}; give --do_lower_case={stated}, or correct the file"
         )
-    return next((value for value in (stated, given) if value is not None), True)
-
-
-def doubts(path: str, words: Iterable[str], *, do_lower_case: bool) -> list[str]:
-    """What in the words of a vocabulary speaks against lower-casing text, or against not doing so.
-
-    A line, which names the vocabulary's path, or none.
-    """
-    capital = [
-        word for word in words if unicode11.lower(word) != word and not _MARK.fullmatch(word)
-    ]
-    # Some uncased vocabularies hold the letters; a cased one holds words with capitals too.
-    longer = [word for word in capital if len(word.removeprefix("##")) > 1]
-    if do_lower_case and longer:
-        what = f"is lower-cased, but words of the vocabulary have capitals, such as {longer[0]!r}"
-    elif not do_lower_case and not capital:
-        what = "is not lower-cased, but no word of the vocabulary has a capital"
-    else:
-        return []
-    remedy = f"--do_lower_case={not do_lower_case}, or correct {TOKENIZER_CONFIG} beside it"
-    return [f"{path}: text {what}; if the model was trained otherwise, give {remedy}"]

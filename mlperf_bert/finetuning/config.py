@@ -63,12 +63,7 @@ class FinetuningConfig:
     )
     bert_config_file: str = option(None, "Its bert_config.json.", required=True, path=True)
     vocab_file: str = option(None, "Its vocab.txt.", required=True, path=True)
-    do_lower_case: bool | None = option(
-        True,
-        "Lower-case the text; False for cased models. A tokenizer_config.json beside the "
-        "vocabulary decides.",
-    )
-    """None: as tokenizer_config.json beside the vocabulary says; without it true."""
+    do_lower_case: bool = option(True, "Lower-case the text; False for cased models.")
     max_seq_length: int = option(
         None,
         "Tokens per example; longer ones are cut, or become several windows. Default: 128, SQuAD: "

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import sys
 
 import tensorflow as tf
 from official.nlp.modeling import models
@@ -57,11 +56,10 @@ def find(config: FinetuningConfig) -> Source:
             f"{model.max_position_embeddings} positions; give 4 to {model.max_position_embeddings}"
         )
     file = config.vocab_file
-    words = vocabulary.read_fitting(file, model.vocab_size, of="the configuration")
-    do_lower_case = tokenization.lower_casing(file, config.do_lower_case)
-    for doubt in tokenization.doubts(file, words, do_lower_case=do_lower_case):
-        print(f"warning: {doubt}", file=sys.stderr)
-    return Source(name=newest, config=model, tokenizer=Tokenizer(file, do_lower_case=do_lower_case))
+    vocabulary.read_fitting(file, model.vocab_size, of="the configuration")
+    tokenization.require_casing(file, do_lower_case=config.do_lower_case)
+    tokenizer = Tokenizer(file, do_lower_case=config.do_lower_case)
+    return Source(name=newest, config=model, tokenizer=tokenizer)
 
 
 def check(source: Source, *, needs_pooler: bool) -> None:

@@ -9,7 +9,6 @@ from mlperf_bert.data import provenance, tokenization, vocabulary
 from tests.helpers import starts
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "a"]
-CASED = [*WORDS, "The", "##S", "[unused1]", "<S>"]
 
 
 @pytest.fixture
@@ -85,55 +84,38 @@ def normalizer(lowercase) -> dict:
 
 
 @pytest.mark.parametrize(
-    "beside, given, expected",
+    "beside, stated",
     [
-        ({}, None, True),
-        ({"tokenizer_config": {"do_lower_case": False}}, None, False),
-        ({"tokenizer_config": {"do_lower_case": False}}, False, False),
-        ({"tokenizer_config": {}, "tokenizer": normalizer(False)}, None, False),
-        ({"tokenizer_config": {"do_lower_case": True}, "tokenizer": normalizer(False)}, None, True),
-        ({"tokenizer": {"normalizer": None}}, False, False),
+        ({}, None),
+        ({"tokenizer_config": {"do_lower_case": False}}, False),
+        ({"tokenizer_config": {}, "tokenizer": normalizer(False)}, False),
+        ({"tokenizer_config": {"do_lower_case": True}, "tokenizer": normalizer(False)}, True),
+        ({"tokenizer": {"normalizer": None}}, None),
     ],
 )
-def test_the_tokenizer_s_files_decide_on_lower_casing(write, beside, given, expected):
-    assert tokenization.lower_casing(write(WORDS, **beside), given) == expected
+def test_a_flag_against_the_tokenizer_s_files_is_refused(write, beside, stated):
+    path = write(WORDS, **beside)
+    assert tokenization.stated_lower_casing(path) is stated
+    tokenization.require_casing(path, do_lower_case=stated is not False)
+    if stated is not None:
+        told = rf"--do_lower_case={not stated}, but .* says {stated}; give --do_lower_case={stated}"
+        with pytest.raises(ValueError, match=told):
+            tokenization.require_casing(path, do_lower_case=not stated)
 
 
-def test_a_flag_against_the_tokenizer_s_files_is_refused(write):
-    path = write(CASED, tokenizer_config={"do_lower_case": False})
-    with pytest.raises(ValueError, match=r"--do_lower_case=True, but .* says False; leave"):
-        tokenization.lower_casing(path, True)
-    path = write(CASED, tokenizer_config={"do_lower_case": "no"})
+def test_a_casing_that_is_neither_true_nor_false_is_refused(write):
+    path = write(WORDS, tokenizer_config={"do_lower_case": "no"})
     with pytest.raises(ValueError, match=r"lower-cased is 'no' in .*; correct it to true or false"):
-        tokenization.lower_casing(path, None)
+        tokenization.require_casing(path, do_lower_case=True)
 
 
-@pytest.mark.parametrize(
-    "words, lower, expected",
-    [
-        (WORDS, True, []),
-        (CASED, False, []),
-        ([*WORDS, "A", "##B"], True, []),
-        ([*WORDS, "A", "##B"], False, []),
-        (CASED, True, ["words of the vocabulary have capitals, such as 'The'"]),
-        (WORDS, False, ["no word of the vocabulary has a capital"]),
-    ],
-)
-def test_what_speaks_against_the_casing_is_told(words, lower, expected):
-    found = tokenization.doubts("vocab.txt", words, do_lower_case=lower)
-    assert len(found) == len(expected)
-    assert all(text in line for text, line in zip(expected, found))
-
-
-def test_data_follow_the_configuration_beside_the_vocabulary(write, tmp_path):
-    path = write(CASED, tokenizer_config={"do_lower_case": False})
+def test_the_flag_decides_on_the_casing_of_data(write, tmp_path):
+    path = write([*WORDS, "The"], tokenizer_config={"do_lower_case": False})
     (tmp_path / "text").write_text("The a\nthe\n\na a\nThe\n")
     command = [sys.executable, "create_pretraining_data.py", f"--vocab_file={path}"]
     command += [f"--input_file={tmp_path}/text", f"--output_dir={tmp_path}/data"]
-    done = starts.run(command, check=True)
-    assert "warning" not in done.stderr
+    refused = starts.run(command)
+    assert refused.returncode == 1 and "--do_lower_case=True, but " in refused.stderr
+    starts.run([*command, "--do_lower_case=False"], check=True)
     [made] = provenance.read(tmp_path / "data")
     assert made.parameters["do_lower_case"] is False
-    (tmp_path / "tokenizer_config.json").unlink()
-    told = starts.run([*command, f"--output_dir={tmp_path}/other"], check=True).stderr
-    assert "create_pretraining_data.py: warning: " in told and "such as 'The'" in told

@@ -133,5 +133,5 @@ def config_of(folder: Path, **changes) -> FinetuningConfig:
         eval_batch_size=8,
         num_train_epochs=2,
     )
-    given |= {"settings": (Setting(learning_rate=1e-3, seed=1),), "do_lower_case": None}
+    given |= {"settings": (Setting(learning_rate=1e-3, seed=1),)}
     return FinetuningConfig(**given | changes)
