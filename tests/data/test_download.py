@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.data import published, punkt
-from tests.data.conftest import SMALL_TABLES
 from tests.data.file_server import serving
 from tests.data.making import clean_up, packed
 from tests.fixtures import REPOSITORY
@@ -244,7 +243,7 @@ WORDS = "choose of config tf1 tf2 dump text punkt --out_dir= --base_url="
     ("words", "message"),
     [
         (["config", "confg"], f"confg: {WORDS}"),
-        (["--check_only"], f"--check_only: {WORDS}"),
+        (["--out_dir", "wiki"], f"--out_dir: {WORDS}"),
         (["--out_dir= "], "--out_dir= : name a local folder"),
         (["--out_dir=gs://bucket/wiki"], "--out_dir=gs://bucket/wiki: name a local folder"),
         (["--base_url="], "--base_url=: name a URL, such as https://HOST/FOLDER or file:///FOLDER"),
@@ -291,9 +290,8 @@ def test_punkt_is_fetched_from_an_index_when_missing(tmp_path, monkeypatch):
             punkt.find_or_fetch_punkt()
 
 
-def test_other_tables_of_punkt_that_are_there_are_named(tmp_path):
-    folder = tmp_path / "tokenizers/punkt_tab/english"
-    punkt.write_tables(SMALL_TABLES, folder)
+def test_other_tables_of_punkt_that_are_there_are_named(tmp_path, punkt):
+    folder = shutil.copytree(punkt, tmp_path / "tokenizers/punkt_tab/english")
     words = (f"--out_dir={tmp_path}", "punkt")
     done = clean_up("download_and_uncompress.sh", *words, NLTK_DATA=str(tmp_path))
     assert done.returncode == 1
