@@ -29,10 +29,9 @@ class Problems(ValueError):
         super().__init__("\n".join(listed) if len(problems) > 1 else self.problems[0])
 
 
-def printable(text: str, *, at_most: int | None = None) -> str:
-    r"""Escapes the control characters of names, "a\nb" -> "a\\nb"; keeps `at_most` characters."""
-    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return escaped[:at_most]
+def printable(text: str) -> str:
+    r"""Escapes the control characters of names: "a\nb" -> "a\\nb"."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

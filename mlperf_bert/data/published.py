@@ -4,29 +4,10 @@ Sources: the benchmark's README and dataset.md, and the MD5s beside the lists th
 since 2025-11-05.
 """
 
-import dataclasses
 from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
-
-UNPUBLISHED_AT_MOST_BYTES = 16 << 30
-
-
-@dataclasses.dataclass(frozen=True)
-class PublishedFile:
-    """A file, by its path under the folder that it is fetched to."""
-
-    path: str
-    size_bytes: int | None
-    """None: not published."""
-    md5: str
-
-    @property
-    def at_most_bytes(self) -> int:
-        """More than this is not taken from a server."""
-        return UNPUBLISHED_AT_MOST_BYTES if self.size_bytes is None else self.size_bytes
-
 
 MD5S = {
     path: md5
