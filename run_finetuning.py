@@ -1,7 +1,7 @@
 """Fine-tunes a pre-trained BERT on GLUE or SQuAD, and evaluates it on the dev sets.
 
 Exit codes: 0 done, 1 bad input or a failure, 75 run the same command again to resume: interrupted
-by SIGTERM or SIGINT, with the checkpoint saved if training had begun.
+by a signal, with the checkpoint saved if training had begun.
 """
 
 from mlperf_bert import signals

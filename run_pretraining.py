@@ -1,7 +1,7 @@
 """Trains BERT until masked-LM accuracy 0.720, or evaluates the checkpoints of a run.
 
 Exit codes: 0 the run went to its end (the RESULT line says whether the target was reached),
-1 bad input or a failure, 75 run the same command again to resume: interrupted by SIGTERM or SIGINT,
+1 bad input or a failure, 75 run the same command again to resume: interrupted by a signal,
 with the checkpoint saved if training had begun, or a bucket or device does not answer.
 """
 

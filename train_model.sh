@@ -15,8 +15,11 @@
 set -euo pipefail
 unset CDPATH
 # Process 1 of a container ignores what it does not handle; python does, from its first moment.
-trap 'exit 143' TERM
+trap 'exit 129' HUP
 trap 'exit 130' INT
+trap 'exit 138' USR1
+trap 'exit 140' USR2
+trap 'exit 143' TERM
 cd "$(dirname "${BASH_SOURCE[0]}")"
 for name in DATA_DIR WIKI_DIR OUTPUT_DIR NUM_GPUS SEED INIT_CHECKPOINT; do
   [[ ${!name-set} =~ [^[:space:]] ]] ||

@@ -19,7 +19,7 @@ from mlperf_bert import options
 from mlperf_bert.files.paths import StoreUnavailable, kind_of, reason
 from mlperf_bert.messages import REMEDIES, Problems, as_lines, ends_in_one_line, printable
 from mlperf_bert.options import Option, first_empty, with_home
-from mlperf_bert.signals import Interrupted, raise_on_ctrl_c
+from mlperf_bert.signals import Interrupted, handled, raise_on_ctrl_c
 from mlperf_bert.tensorflow_import import tensorflow
 
 _Configuration = TypeVar("_Configuration")
@@ -87,9 +87,10 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """SIGTERM and Ctrl-C become Interrupted: the same command goes on."""
-    # Process 1 of a container would ignore it. Training handles it by itself.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Signals become Interrupted: the same command goes on."""
+    # Process 1 of a container would ignore them. Training handles them by itself.
+    for number in set(handled()) - {signal.SIGINT}:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt as interruption:

@@ -3,11 +3,12 @@
 import dataclasses
 import errno
 import functools
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from mlperf_bert.files.paths import kind_of, reason
 from mlperf_bert.signals import Interrupted
@@ -99,6 +100,7 @@ def ends_in_one_line(
             return exit_code
 
         def ended(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> int:
+            sys.stdout, sys.stderr = map(_outliving_its_terminal, (sys.stdout, sys.stderr))
             try:
                 code = main(*arguments, **options)
                 print(end="", flush=True)  # nothing, where standard output is closed
@@ -123,6 +125,26 @@ def ends_in_one_line(
         return guarded
 
     return decorated
+
+
+class _Terminal(io.FileIO):
+    """A terminal that may be closed: what is written afterwards is lost, and nothing fails."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return len(data)
+
+
+def _outliving_its_terminal(stream: Any) -> Any:
+    """A stream whose terminal may be closed; one of no terminal as it is."""
+    if stream is None or not stream.isatty():
+        return stream
+    raw = io.BufferedWriter(_Terminal(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
 
 
 class _Lines:

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: they end a script while it imports, and a run between two of its steps.
+"""SIGTERM, Ctrl-C and their like end a script while it imports, and a run between two steps.
 
 This imports nothing slow, so that a script can call it before everything else.
 """
@@ -8,14 +8,15 @@ import signal
 import sys
 from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A terminal that is closed sends SIGHUP; schedulers send whatever a job asks for before its end.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def ends_at_once() -> None:
-    """Lets both signals end this process, until a script handles them; ignored ones stay so."""
-    # Process 1 of a container has no default action: without a handler it ignores both.
+    """Lets these signals end this process, until a script handles them; ignored ones stay so."""
+    # Process 1 of a container has no default action: without a handler it ignores them.
     action = _exit if os.getpid() == 1 else signal.SIG_DFL
-    for number in _SIGNALS:
+    for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, action)
 
@@ -30,12 +31,20 @@ def _exit(number: int, _: FrameType | None) -> None:
     os._exit(128 + number)  # nothing has begun that would have to be ended
 
 
+def handled() -> list[signal.Signals]:
+    """`SIGNALS` without those that nohup, or whoever started this process, lets it ignore."""
+    always = (signal.SIGTERM, signal.SIGINT)  # a shell's & ignores Ctrl-C, not what asks by kill
+    return [n for n in SIGNALS if n in always or signal.getsignal(n) != signal.SIG_IGN]
+
+
 class Interrupted(Exception):
     """The same command goes on: a signal asked to stop and all is saved, or a failure may pass."""
 
 
 class StopRequest:
-    """Handles SIGTERM and SIGINT: they interrupt at once, and after `defer` between two steps.
+    """Handles `SIGNALS`: they interrupt at once, and after `defer` between two steps.
+
+    SIGHUP, SIGUSR1 and SIGUSR2 stay ignored where they are, as by nohup.
 
     A KeyboardInterrupt can be lost: TensorFlow swallows it while it builds a graph, and Python
     where it cannot be raised (a callback of the garbage collector). `defer` raises it again, so
@@ -48,7 +57,7 @@ class StopRequest:
         self._defers = False
 
     def __enter__(self) -> "StopRequest":
-        self._previous = {s: signal.signal(s, self._note) for s in _SIGNALS}
+        self._previous = {s: signal.signal(s, self._note) for s in handled()}
         self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 

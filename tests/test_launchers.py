@@ -562,8 +562,9 @@ def test_without_an_engine_the_gpus_that_cuda_sees_are_counted(
 
 
 @pytest.mark.parametrize("script", ["train_model.sh", "finetune_model.sh"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
-    repository, tmp_path, script
+    repository, tmp_path, script, number
 ):
     for name, text in {"nvidia-smi": 'touch "$0.runs"; sleep 1', "python": "exit 9"}.items():
         programs.stand_in(tmp_path / name, text)
@@ -574,5 +575,5 @@ def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
     process = subprocess.Popen([*unshared, repository / script], env=environment)
     waiting.until((tmp_path / "nvidia-smi.runs").exists, process)
     [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(first), signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
+    os.kill(int(first), number)
+    assert process.wait(timeout=30) == 128 + number

@@ -54,9 +54,9 @@ def test_progress_goes_on_where_it_was_and_is_lines_where_there_is_no_terminal(m
 
 @pytest.fixture
 def handlers():
-    """Those of both signals, which stand again afterwards."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield lambda: [signal.getsignal(number) for number in before]
+    """Those of SIGTERM, SIGINT and SIGHUP; those of all stand again afterwards."""
+    before = {number: signal.getsignal(number) for number in signals.SIGNALS}
+    yield lambda: [signal.getsignal(number) for number in signals.SIGNALS[:3]]
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -68,15 +68,15 @@ def test_imports_are_ended_by_signals_that_are_not_ignored(handlers, monkeypatch
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signals.ends_at_once()
-    assert handlers() == [signal.SIG_IGN, action]
+    assert handlers() == [signal.SIG_IGN, action, action]
     signals.raise_on_ctrl_c()
-    assert handlers() == [signal.SIG_IGN, signal.default_int_handler]
+    assert handlers() == [signal.SIG_IGN, signal.default_int_handler, action]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signals.raise_on_ctrl_c()
-    assert handlers() == [signal.SIG_IGN] * 2
+    assert handlers() == [signal.SIG_IGN, signal.SIG_IGN, action]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_script_that_is_stopped_asks_to_be_repeated(handlers, number, capsys):
     def lost(*_):
         raise AssertionError("the signal is not handled")
@@ -91,6 +91,30 @@ def test_a_script_that_is_stopped_asks_to_be_repeated(handlers, number, capsys):
     assert main() == messages.EXIT_TRY_AGAIN
     told = "script: interrupted; run the same command again to resume\n"
     assert capsys.readouterr().err == told
+
+
+def test_a_terminal_that_is_closed_ends_nothing(monkeypatch):
+    """As by the end of a connection, also before the signal that tells of it has come."""
+    leader, follower = os.openpty()
+    written = os.fdopen(follower, "w")
+    monkeypatch.setattr(sys, "stdout", written)
+    monkeypatch.setattr(sys, "stderr", written)
+
+    @ends_in_one_line("script")
+    def main():
+        print("before", flush=True)
+        assert os.read(leader, 100) == b"before\r\n"
+        os.close(leader)
+        with pytest.raises(OSError, match="Input/output"):
+            os.write(follower, b"the terminal is gone")
+        with messages.Progress(total=3, unit="files", description="copy") as progress:
+            progress.advance(1)
+            progress.line("nobody sees it")
+        print("after", flush=True)
+        raise messages.Interrupted("saved")
+
+    assert main() == messages.EXIT_TRY_AGAIN
+    written.close()
 
 
 @pytest.mark.parametrize("of", [1, 2])

@@ -127,7 +127,7 @@ def test_damage_behind_the_first_record_names_the_file(work, change, reason, sta
         assert re.findall(r'"run_stop".*"status": "(\w+)"', log.read_text()) == statuses
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 @pytest.mark.parametrize(
     "command",
     [

@@ -25,7 +25,7 @@ _POLL_S = 0.1  # between two looks at what runs
 _RESERVE_BYTES = 128 << 10  # for recording.json, when the tracer has filled the disk
 _MOST_PAIRS = 400
 _FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def record(given: argparse.Namespace, user: User | None, say: Callable[[str], None]) -> Recording:

@@ -39,7 +39,7 @@ from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
-from mlperf_bert.signals import Interrupted
+from mlperf_bert.signals import Interrupted, handled
 from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import division_of, write_submission
 from mlperf_bert.submission.plan import RUN_COMMAND, Campaign
@@ -167,20 +167,18 @@ def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
 def _call(command: Sequence[str]) -> int:
     """Run a command; return its exit code, that of an interruption if a signal came meanwhile.
 
-    SIGTERM, SIGINT and SIGHUP (as SIGTERM) are handed on to the command, and it is waited for.
+    SIGINT and others (as SIGTERM) are handed on to the command, and it is waited for.
     """
     child, received = None, []
 
     def hand_on(signal_number: int, frame: object) -> None:
-        received.append(signal.SIGTERM if signal_number == signal.SIGHUP else signal_number)
+        # A command of another kind may know SIGTERM alone.
+        received.append(signal.SIGINT if signal_number == signal.SIGINT else signal.SIGTERM)
         if child:
             child.send_signal(received[-1])
 
-    handled = {signal.SIGTERM, signal.SIGINT}
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
-        handled.add(signal.SIGHUP)
     # Before the command starts: a signal must not come between.
-    previous = {s: signal.signal(s, hand_on) for s in handled}
+    previous = {s: signal.signal(s, hand_on) for s in handled()}
     try:
         # Without a terminal: an engine would take the keys, Ctrl-C too.
         null = subprocess.DEVNULL

@@ -80,7 +80,7 @@ def connecting() -> Iterator[None]:
     """
     # The default action of a signal needs no lock of Python, as a handler would. Process 1 of a
     # container has no default action: there only the watchdog ends the wait.
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in signals.SIGNALS}
     signals.ends_at_once()
     faulthandler.dump_traceback_later(CONNECTING_SECONDS, exit=True, file=_STANDARD_ERROR)
     try:

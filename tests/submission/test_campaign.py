@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert import signals
 from mlperf_bert.data import provenance
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.mlperf.logs import read_run
@@ -156,7 +157,7 @@ def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path, 
     assert f"$ {shlex.join(made.command)} --x=1 --drop_caches" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", signals.SIGNALS)
 @pytest.mark.parametrize("code", [75, 0])  # 0: the run had ended by itself
 def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number, code):
     ready = tmp_path / "ready"

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mlperf_bert import signals
 from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import ProfileWindow
@@ -26,7 +27,7 @@ from mlperf_bert.training.loop import (
 from tests.training.configurations import run_config
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_signal_is_noted_and_the_handlers_before_come_back(number):
     before = signal.getsignal(number)
     with StopRequest() as request:
@@ -36,6 +37,17 @@ def test_a_signal_is_noted_and_the_handlers_before_come_back(number):
         assert request.signal_name == number.name
         signal.raise_signal(signal.SIGTERM)  # noted only: the step goes on to its end
     assert signal.getsignal(number) == before
+
+
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as request:
+            signal.raise_signal(signal.SIGHUP)
+            request.defer()
+        assert request.signal_name is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_run_says_at_its_end_how_full_its_rows_were():
@@ -76,7 +88,7 @@ def test_a_second_ctrl_c_does_not_wait():
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", signals.SIGNALS)
 def test_before_the_loop_a_signal_interrupts_even_if_it_was_swallowed(number):
     with StopRequest() as request:
         with contextlib.suppress(KeyboardInterrupt):  # as TensorFlow does now and then

@@ -16,6 +16,7 @@ from tensorflow import errors
 from tensorflow.python.eager import context
 
 from benchmarks.processes import environment_of, free_addresses
+from mlperf_bert import signals
 from mlperf_bert.training import jax_processes, processes, tensorflow_processes
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.processes import Meeting
@@ -326,7 +327,7 @@ def test_a_report_is_told_to_tensorflow(monkeypatch):
 
 
 def test_signals_are_handled_again_once_all_are_connected():
-    handlers = {number: lambda *_: None for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: lambda *_: None for number in signals.SIGNALS}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         with tensorflow_processes.connecting():

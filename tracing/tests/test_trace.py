@@ -177,9 +177,10 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
     assert process.returncode == 11, lines
 
 
-def test_a_signal_reaches_the_command_and_its_code_is_the_traces(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_reaches_the_command_and_its_code_is_the_traces(tmp_path, number):
     ready = tmp_path / "ready"
-    words = ["sh", "-c", f"trap 'exit 7' TERM; touch {ready}; while :; do sleep 0.05; done"]
+    words = ["sh", "-c", f"trap 'exit 7' TERM USR1; touch {ready}; while :; do sleep 0.05; done"]
     command = command_line(tmp_path / "trace", *words, options=["--backend=proc"])
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     waiting.until(ready.exists, process)
@@ -189,11 +190,11 @@ def test_a_signal_reaches_the_command_and_its_code_is_the_traces(tmp_path):
     process.send_signal(signal.SIGCONT)
     time.sleep(0.4)
     assert process.poll() is None
-    process.terminate()
+    process.send_signal(number)
     _, lines = process.communicate(timeout=300)
     summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
-    assert (process.returncode, summary["exit_code"], summary["ended_by"]) == (7, 7, "SIGTERM")
-    assert "SIGTERM: waiting for the command to end" in lines
+    assert (process.returncode, summary["exit_code"], summary["ended_by"]) == (7, 7, number.name)
+    assert f"{number.name}: waiting for the command to end" in lines
 
 
 @pytest.mark.parametrize(
