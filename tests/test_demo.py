@@ -249,7 +249,7 @@ def test_demo_uses_the_public_commands(tmp_path, repository):
         )
     ]
     scripts = {word for line in found for word in line if re.fullmatch(r"[\w/]+\.(py|sh)", word)}
-    assert len(scripts) == 5 and all((repository / script).is_file() for script in scripts)
+    assert len(scripts) == 4 and all((repository / script).is_file() for script in scripts)
 
 
 OTHER = "holds other things: name an empty --output_dir"

@@ -1,8 +1,8 @@
 """From a Wikipedia dump to text/??/wiki_??: the entry point of the image of Dockerfile.extractor.
 
-WikiExtractor.py lies beside it and runs in this process, as the reference runs it, but for
-the date, which is always the same. It would leave a dump that is cut off, or one of its processes
-that was killed, without a word. For Python 3.7, so it imports nothing of this package.
+WikiExtractor.py lies beside it and runs in this process, as the reference runs it, but for the
+date, which is always the same. Alone it would not tell that a dump is cut off, or that one of its
+processes was killed. For Python 3.7, so it imports nothing of this package.
 """
 
 import bz2
