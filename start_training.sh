@@ -159,10 +159,10 @@ choose_gpus() { # sets gpus, and giver to the variable that names them
   done
 }
 
-num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
+num_gpus=${NUM_GPUS:-0}
 [[ $num_gpus =~ ^[0-9]{1,4}$ ]] || fail "NUM_GPUS=$num_gpus: give a number, 0 for the CPU, or leave it out for all"
 # An evaluation leaves the GPUs to the training, and runs in the same image. The demo computes on the CPU.
-gpus=() on_cpu=''
+gpus=() on_cpu='' giver=''
 if [ ! "${NUM_GPUS:-}" ] && { [ "$program" = ./eval_model.sh ] || [ "$demo" ]; }; then on_cpu=yes; fi
 if [ ! "$on_cpu" ] && [ "${NUM_GPUS:-}" != 0 ]; then
   choose_gpus
@@ -173,6 +173,12 @@ if [ ! "$on_cpu" ] && [ "${NUM_GPUS:-}" != 0 ]; then
       || fail "NUM_GPUS=$num_gpus: $giver=${!giver} leaves this job ${#gpus[@]}; give that many or fewer"
     gpus=("${gpus[@]:0:10#$num_gpus}")
   fi
+fi
+. "$here/environment/count_gpus.sh"
+if [ "$on_cpu" ]; then
+  num_gpus=$(count_gpus start_training.sh 2>/dev/null || echo 0)
+elif [ ! "${NUM_GPUS:-}" ] && [ ! "$giver" ]; then
+  num_gpus=$(count_gpus start_training.sh)
 fi
 accelerator=cpu
 if [ "$num_gpus" -gt 0 ]; then accelerator=gpu; fi

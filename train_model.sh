@@ -31,10 +31,14 @@ wiki=${WIKI_DIR:-/wiki}
 checkpoint=${INIT_CHECKPOINT:-$wiki/tf1_ckpt/model.ckpt-28252}
 evaluation=${EVAL_FILE-$data/eval_10k}
 # Of those that nvidia-smi lists CUDA sees what CUDA_VISIBLE_DEVICES names, without a container or in Apptainer's.
-num_gpus=${NUM_GPUS:-$(
-  { [ -n "${CUDA_VISIBLE_DEVICES+set}" ] && tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" || nvidia-smi --list-gpus 2>/dev/null; } \
-    | grep -cE '^ *([0-9]|GPU|MIG-)' || true
-)}
+. ./environment/count_gpus.sh
+if [ "${NUM_GPUS:-}" ]; then
+  num_gpus=$NUM_GPUS
+elif [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+  num_gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^ *([0-9]|GPU|MIG-)' || true)
+else
+  num_gpus=$(count_gpus train_model.sh)
+fi
 
 # Read by TensorFlow: XLA compiles on GPUs, and there are as many threads as this container has cores.
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}

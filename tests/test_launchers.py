@@ -287,10 +287,42 @@ def test_a_container_gets_the_gpus_that_its_job_was_given(host, line, gpus):
     assert gpus_of(host, "GPUS=8") == ("all", "nvidia.com/gpu=all", "NUM_GPUS=8")
 
 
+FAILS = {
+    "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18": "NVML: Driver/",
+    "echo 'No devices were found' >&2; exit 6": "exit code 6 (No devices were found)",
+    "echo 'GPU 0: one'; echo 'Unable to determine the device handle'": "(GPU 0: one Unable to",
+    "exit 139": "exit code 139 ()",
+}
+
+
+@pytest.mark.parametrize("does", FAILS)
+def test_gpus_that_nvidia_smi_cannot_list_are_no_cpu(host, script, does):
+    host.has("nvidia-smi", does)
+    told = host.refusal("")
+    assert FAILS[does] in told and told.endswith("or give NUM_GPUS, 0 for the CPU")
+    assert host.refusal("--finetune --task=rte") == told
+    assert gpus_of(host, "NUM_GPUS=0")[0] == gpus_of(host, "--eval")[0] == ""
+    assert "mlperf-bert:cpu" in host.dry_run("--demo")
+    assert gpus_of(host, "NUM_GPUS=2")[0] == "all"
+    assert gpus_of(host, "SLURM_JOB_GPUS=2,3")[0] == '"device=2,3"'
+
+
+@pytest.mark.parametrize("name", ["train_model.sh", "finetune_model.sh"])
+@pytest.mark.parametrize("does", FAILS)
+def test_without_an_engine_nvidia_smi_must_list_them_too(repository, script, tmp_path, name, does):
+    tool = programs.stand_in(tmp_path / "bin" / "nvidia-smi", does)
+    path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    done = programs.run(repository / name, env=path)
+    [told] = done.stderr.splitlines()
+    assert done.returncode == 1 and FAILS[does] in told and told.startswith(f"{name}: nvidia-smi")
+    for line, number in (("NUM_GPUS=0", 0), ("CUDA_VISIBLE_DEVICES=4,6", 2)):
+        assert f"--num_gpus={number}" in script(name, line)
+
+
 def test_the_help_names_every_setting_that_is_passed_on(host):
     """Whatever name in capitals the script has may be a variable that it passes on."""
     names = set(re.findall(r"[A-Z][A-Z_]{3,}", (host.folder / host.script).read_text()))
-    settings = dict.fromkeys(names - {"PATH", "GOOGLE_APPLICATION_CREDENTIALS"}, "1")
+    settings = dict.fromkeys(names - {"PATH", "BASH_SOURCE", KEY}, "1")
     settings |= {"ENGINE": "docker", "RELABEL": "yes", "ACCELERATOR": "gpu"}
     settings |= {f"{kind}_DIR": "gs://b/folder" for kind in ("DATA", "WIKI", "OUTPUT")}
     given = [value.split("=")[0] for value in after(host.dry_run(**settings), "--env")]
@@ -300,11 +332,12 @@ def test_the_help_names_every_setting_that_is_passed_on(host):
     assert not [name for name in given if name not in told and not name.startswith("SLURM_")]
 
 
-def test_the_page_cache_is_emptied_by_the_hosts_root(host):
+def test_the_page_cache_is_emptied_by_the_hosts_root(host, repository):
     control = host.folder.parent / "drop_caches"  # without a space
     control.touch()
     text = (host.folder / host.script).read_text().replace("/proc/sys/vm/drop_caches", str(control))
     host.script = programs.stand_in(host.folder / "start_training.sh", text)
+    (host.folder / "environment").symlink_to(repository / "environment")
     mount = f"type=bind,source={control},target=/drop_caches"
     host.has("id", "echo 0")
     for flag in ("--drop_caches", "-drop_caches", "--drop_caches=true"):
