@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, CallParser, OpenFile
+from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, LONGEST_NAME_BYTES, CallParser, OpenFile
 
 PROGRAMS = Path(__file__).parent / "programs"
 OLDEST_VERSION = (0, 14)  # the first with comparisons of 64-bit arguments as the programs make them
@@ -114,8 +114,8 @@ def environment() -> dict[str, str]:
     """Variables for bpftrace: long paths, large maps and buffers."""
     return {
         **os.environ,
-        "BPFTRACE_STRLEN": "200",  # the most that versions before 0.20 allow
-        "BPFTRACE_MAX_STRLEN": "200",
+        "BPFTRACE_STRLEN": str(LONGEST_NAME_BYTES + 1),  # the most that versions before 0.20 allow
+        "BPFTRACE_MAX_STRLEN": str(LONGEST_NAME_BYTES + 1),
         "BPFTRACE_MAP_KEYS_MAX": "65536",
         "BPFTRACE_MAX_MAP_KEYS": "65536",
         "BPFTRACE_PERF_RB_PAGES": "1024",
@@ -127,7 +127,6 @@ _ERRNO_BITS = 4096
 _AT_FDCWD = -100  # of the calls that end in "at": relative to the process's folder
 _MOST_EVENTS_OUT_OF_ORDER = 40_000
 _CLOSE_RANGE_CLOEXEC = 4
-_LONGEST_NAME_BYTES = 199  # of BPFTRACE_STRLEN; a longer one was cut
 _AT_POSITION, _AT_END = -1, -2  # what the programs print for an offset
 _UNKNOWN = "unknown:"
 _Row = tuple[str, dict]  # its table, and column -> value
@@ -203,7 +202,6 @@ class Parser(CallParser):
                 if word in self._names:
                     names, tid = self._names[word], int(fields[0])
                     names[tid] = "\t".join(fields[1:])
-                    self.losses.damaged_lines += len(names[tid].encode()) >= _LONGEST_NAME_BYTES
                 elif word in _LINES:
                     names = None
                     yield self._event(word, fields)
@@ -222,10 +220,23 @@ class Parser(CallParser):
         end = values[0] + (values[line.latency] if line.latency else 0)
         self._latest_ns = max(self._latest_ns, end)
         if word in _NAMED:
-            values.append(self._names["name"].pop(values[2], None))
+            values.append(self._name(values[2], "name"))
         if word == "rename":
-            values.append(self._names["new_name"].pop(values[2], None))
+            values.append(self._name(values[2], "new_name"))
+        if word == "exec":
+            self._note_cut(values[3])
         return end, word, values
+
+    def _name(self, tid: int, which: str) -> str | None:
+        name = self._names[which].pop(tid, None)
+        if name is not None:
+            self._note_cut(name)
+        return name
+
+    def _note_cut(self, name: str) -> None:
+        # What is no UTF-8 was read as \xNN.
+        num_bytes = len(re.sub(r"\\x[0-9a-f]{2}", "?", name).encode())
+        self.losses.cut_names += num_bytes >= LONGEST_NAME_BYTES
 
     @staticmethod
     def _in_order(events: Iterable[tuple[int, str, list]]) -> Iterator[tuple[str, list]]:

@@ -30,6 +30,8 @@ KINDS = {
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
 DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range")
 """They make no row: by them it is known which file a descriptor means."""
+LONGEST_NAME_BYTES = 199
+"""What bpftrace records of a name; a longer one is cut."""
 _KEPT_BY_EXEC = 3  # standard input, output and error; most others are closed by it
 
 Thread = tuple[int, int]
@@ -88,10 +90,13 @@ class Losses:
     """Lines that could not be understood."""
     calls_cut_short: int = 0
     """Calls whose return was never seen: their thread was killed within."""
+    cut_names: int = 0
+    """Names longer than bpftrace records: their calls are there, under the name's beginning."""
 
-    def total(self) -> int:
-        """Events and lines that had no room or could not be understood."""
-        return self.lost_events + self.lost_lines + self.damaged_lines
+    def in_short(self) -> str:
+        """What had no room, and what could not be understood."""
+        damaged = f", {self.damaged_lines:,} not understood" if self.damaged_lines else ""
+        return f"{self.lost_events + self.lost_lines:,} events lost{damaged}"
 
     def __str__(self) -> str:
         parts = [
@@ -100,7 +105,9 @@ class Losses:
             (self.damaged_lines, "lines that were not understood"),
             (self.calls_cut_short, "calls that an end cut short"),
         ]
-        return ", ".join(f"{n:,} {what}" for n, what in parts if n) or "nothing was lost"
+        lost = ", ".join(f"{n:,} {what}" for n, what in parts if n) or "nothing was lost"
+        cut = f"; {self.cut_names:,} names are cut at {LONGEST_NAME_BYTES} bytes"
+        return lost + cut * bool(self.cut_names)
 
 
 class CallParser:

@@ -1,8 +1,10 @@
 """A trace's tables as data frames, with seconds since its beginning, and what is asked of them."""
 
+import bisect
+import collections
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -217,19 +219,71 @@ class Trace:
 
 def _final_paths(operations: pd.DataFrame) -> pd.Series:
     """What the file of each row of file_ops was called in the end; rows in order of time."""
-    final = operations["path"].copy()
     is_rename = (operations["kind"] == "rename") & operations["error"].isna()
-    renames = operations[is_rename & operations["new_path"].notna()]
-    stamps = operations["monotonic_ns"]
-    # In order of time: what is renamed twice is followed to its last name.
-    for rename in renames.itertuples():
-        old, new = rename.path, rename.new_path
-        before = stamps <= rename.monotonic_ns
-        inside = final.str.startswith(old + "/", na=False) & before
-        final[(final == old) & before] = new
-        if inside.any():
-            final[inside] = new + final[inside].str[len(old) :]
+    renames = operations[is_rename & operations[["path", "new_path"]].notna().all(axis=1)]
+    # The rest are names that the tracer could not read.
+    renames = renames[renames["path"].str.startswith("/") & renames["new_path"].str.startswith("/")]
+    last_names = LastNames(renames["path"], renames["new_path"])
+    final = operations["path"].copy()
+    concerned = final[final.isin([path for path in final.unique() if last_names.differ(path)])]
+    # A rename concerns what came before it, and its own row.
+    stamps = operations.loc[concerned.index, "monotonic_ns"]
+    numbers = np.searchsorted(renames["monotonic_ns"], stamps)
+    final[concerned.index] = [last_names.of(*row) for row in zip(concerned, numbers.tolist())]
     return final
+
+
+class LastNames:
+    """What files are called after all renames; a folder takes along what is in it.
+
+    The time grows as the number of renames and of names asked for.
+    """
+
+    def __init__(self, olds: Iterable[str], news: Iterable[str]):
+        """Takes both names of each rename, in order of time."""
+        self._news = [new.rstrip("/") for new in news]
+        # What was renamed -> the numbers of its renames, ascending.
+        self._numbers: dict[str, list[int]] = collections.defaultdict(list)
+        numbered = list(enumerate(old.rstrip("/") for old in olds))
+        for number, old in numbered:
+            self._numbers[old].append(number)
+        self._known: dict[tuple[str, int], str] = {}
+        # From the last to the first: each takes one step to a name that is known.
+        for number, old in reversed(numbered):
+            self.of(old, number)
+
+    def differ(self, path: str | None) -> bool:
+        """Whether the file, or a folder above it, is ever renamed."""
+        return isinstance(path, str) and any(name in self._numbers for name in _with_folders(path))
+
+    def of(self, path: str, number: int) -> str:
+        """The last name of what is called `path` before the rename of this number."""
+        passed = []
+        while following := self._next_rename(path, number):
+            number, renamed = following
+            if (path, number) in self._known:
+                path = self._known[path, number]
+                break
+            passed.append((path, number))
+            path, number = self._news[number] + path[len(renamed) :], number + 1
+        self._known.update(dict.fromkeys(passed, path))
+        return path
+
+    def _next_rename(self, path: str, number: int) -> tuple[int, str] | None:
+        """The first rename from this number on that concerns a path, and what it renames."""
+        found = []
+        for name in _with_folders(path):
+            numbers = self._numbers.get(name, [])
+            at = bisect.bisect_left(numbers, number)
+            found += [(number, name) for number in numbers[at : at + 1]]
+        return min(found, default=None)
+
+
+def _with_folders(path: str) -> Iterator[str]:
+    """A path, and the folders above it."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
 
 
 def grown(counters: pd.DataFrame, name: str, edges: Sequence[float]) -> list[int | None]:

@@ -136,11 +136,10 @@ def _cards(summary: dict, losses: Losses) -> Iterator[Card]:
         records, saved = classes[files.TFRECORDS], classes[files.CHECKPOINTS]
         calls = sum(entry["num_reads"] + entry["num_writes"] for entry in classes.values())
         num_saved = f"{len(summary['checkpoints'])} of them"
-        lost = f"{losses.total():,} events lost"
         num_reads = f"{records['num_reads']:,} calls"
         yield Card("TFRecords read", bytes_text(records["read_bytes"]), num_reads)
         yield Card("Checkpoints written", bytes_text(saved["written_bytes"]), num_saved)
-        yield Card("Read and write calls", f"{calls:,}", lost)
+        yield Card("Read and write calls", f"{calls:,}", losses.in_short())
     else:
         yield Card("Reads and writes", "-", "single calls were not recorded")
     cached = access["page_cache"]

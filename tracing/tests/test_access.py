@@ -1,7 +1,9 @@
 """Figures of access, of arrays made by hand; test_whole has those of whole traces."""
 
 import os
+import random
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,54 @@ def test_calls_in_flight_worked_out_by_hand():
     edges = np.array([0, 10, 20, 40, 60]) * 10**9
     np.testing.assert_allclose(found.mean_over(edges), [1.5, 1.5, 0.0, 0.5])
     assert access.InFlight.of(begins, latencies * 0).figures() is None
+
+
+# --- names after renames ------------------------------------------------------------------------
+
+
+def operations(*rows: tuple) -> pd.DataFrame:
+    """Of file_ops: (kind, path, new path), a nanosecond apart."""
+    found = pd.DataFrame(rows, columns=["kind", "path", "new_path"], dtype=object)
+    return found.assign(error=None, monotonic_ns=range(len(found)))
+
+
+def followed_one_by_one(path: str, renames: list[tuple[str, str]]) -> str:
+    """What `access` computes at once, by the words of rename(2)."""
+    for old, new in renames:
+        if path == old or path.startswith(old + "/"):
+            path = new + path[len(old) :]
+    return path
+
+
+def test_files_and_folders_are_followed_to_their_last_names():
+    rng = random.Random(3)
+    names = ["/a", "/b", "/a/x", "/b/x", "/a/x/z", "/ab", "/ab/x"]
+    for _ in range(100):
+        renames = [(rng.choice(names), rng.choice(names)) for _ in range(6)]
+        rows = [row for old, new in renames for row in (("read", rng.choice(names), None),
+                                                       ("rename", old, new))]  # fmt: skip
+        found = loaded._final_paths(operations(*rows))
+        for number, (_, path, _) in enumerate(rows):
+            assert found[number] == followed_one_by_one(path, renames[number // 2 :]), rows
+
+
+def test_a_name_that_was_not_read_renames_nothing():
+    rows = [("read", "unknown:", None), ("read", "/d/x", None), ("rename", "unknown:", "/d/y"),
+            ("rename", "/d/x", "unknown:"), ("rename", "/d/", "/e/")]  # fmt: skip
+    assert list(loaded._final_paths(operations(*rows)))[:2] == ["unknown:", "/e/x"]
+
+
+def test_time_grows_as_the_number_of_renames():
+    num = 10_000  # one by one they took minutes
+    rows = [row for n in range(num) for row in (("write", f"/d/{n}.tmp", None),
+                                                ("rename", f"/d/{n}.tmp", f"/d/{n}"),
+                                                ("read", f"/{'ab'[n % 2]}/x", None),
+                                                ("rename", f"/{'ab'[n % 2]}", f"/{'ba'[n % 2]}"))
+            ]  # fmt: skip
+    began = time.process_time()
+    found = loaded._final_paths(operations(*rows))
+    assert time.process_time() - began < 20
+    assert list(found[-4:]) == [f"/d/{num - 1}", f"/d/{num - 1}", "/a/x", "/a"]
 
 
 # --- counters of processes ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from tests.helpers import programs
-from tracing import backends, bpftrace
+from tracing import backends, bpftrace, calls
 from tracing.tests.conftest import require
 
 NEW_KERNEL = frozenset(event for a in bpftrace.ALTERNATIVES.values() for event in a.values())
@@ -97,7 +97,26 @@ def test_odd_names_are_kept_and_what_is_lost_cut_or_damaged_is_counted():
     parser = bpftrace.Parser(folder="/d")
     first, _ = parser.parse(lines)
     assert first[1]["path"] == "/d/a\tb\nc\td"
-    assert (parser.losses.lost_events, parser.losses.damaged_lines) == (12 + 5, 1 + 3)
+    assert (parser.losses.lost_events, parser.losses.damaged_lines) == (12 + 5, 3)
+    assert parser.losses.cut_names == 1
+
+
+def test_names_that_are_cut_are_called_cut_and_nothing_else():
+    long, short = "n" * 199, "n" * 198
+    no_utf8 = "n" * 150 + r"\xff" * 48
+    lines = [
+        f"name\t7\t{long}\n", OPEN[1],
+        f"name\t7\t{short}\n", OPEN[1],
+        f"name\t7\t{'n' * 100}\n", f"{'n' * 98}\n", OPEN[1],  # its second line ends at byte 199
+        f"name\t7\t{no_utf8}\n", OPEN[1],  # 198 bytes
+        f"new_name\t7\t{long}\n", f"name\t7\t{short}\n", f"rename\t10\t7\t7\t{EXIT}rename\t5\t0\n",
+        f"exec\t16\t7\t7\t{long}\n",
+    ]  # fmt: skip
+    parser = bpftrace.Parser(folder="/d")
+    assert len(list(parser.parse(lines))) == 6
+    assert vars(parser.losses) == vars(calls.Losses(cut_names=4))
+    assert parser.losses.in_short() == "0 events lost"
+    assert str(parser.losses) == "nothing was lost; 4 names are cut at 199 bytes"
 
 
 @pytest.mark.parametrize(
