@@ -13,6 +13,7 @@ from tracing.recording import RAW, RawFile, Recording
 from tracing.tables import read_table, table_writer, write_table
 
 CALL_TABLES = ("file_ops", "process_events", "block_io")
+_NAMES_OF_LOGS = ("*.log", "*.out", "*.txt")
 
 
 @dataclass
@@ -104,7 +105,7 @@ def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterat
     seen = set()
     for path in _written_logs(trace, locator):
         found = locator.find(path)
-        if not mllog.is_log(found):
+        if not found.is_file():  # renamed or removed since; a FIFO would be waited for
             continue
         for event in mllog.event_rows(found, begin_ns=recording.begin_ns, end_ns=recording.end_ns):
             # A copied log repeats its events.
@@ -115,13 +116,23 @@ def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterat
 
 
 def _written_logs(trace: Path, locator: Locator) -> list[str]:
-    """Paths of logs in the order in which they were first seen, under their last names."""
+    """Paths of logs in the order in which they were first seen, under their last names.
+
+    They are known by their name, or by a line of MLPerf's in a file of another name.
+    """
     operations = read_table(trace, "file_ops", ["path", "new_path", "kind"])
     written = operations[operations["kind"].isin(["create", "write", "rename"])]
-    sampled = read_table(trace, "open_files", ["path"])
-    folders = {str(PurePath(path).parent) for path in sampled["path"]}
+    sampled = read_table(trace, "open_files", ["path"])["path"].drop_duplicates()
+    folders = sorted({str(PurePath(path).parent) for path in sampled})
     # Samples do not show renames: a log may have got its name between two of them.
-    beside = [f"{folder}/{log.name}" for folder in sorted(folders)
-              for log in sorted(locator.find(folder).glob("*.log"))]  # fmt: skip
-    seen = [*written["new_path"].dropna(), *written["path"].dropna(), *beside]
-    return [path for path in dict.fromkeys(seen) if files.classify(path) == files.LOGS]
+    beside = [f"{folder}/{log.name}" for folder in folders for name in _NAMES_OF_LOGS
+              for log in sorted(locator.find(folder).glob(name))]  # fmt: skip
+    seen = [*written["new_path"].dropna(), *written["path"].dropna(), *sampled, *beside]
+    return [path for path in dict.fromkeys(seen) if _is_log(path, locator)]
+
+
+def _is_log(path: str, locator: Locator) -> bool:
+    file_class = files.classify(path)
+    return file_class == files.LOGS or (
+        file_class == files.OTHER and mllog.holds_log(locator.find(path))
+    )

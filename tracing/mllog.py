@@ -8,19 +8,23 @@ from typing import Any
 
 import pandas as pd
 
-MARK = ":::MLLOG "
+MARK = ":::MLLOG"
+_LONGEST_PREAMBLE_BYTES = 1 << 20
 LEDGER = "tracked_stats"
 """Where the seconds of a block or of the run went, as this benchmark logs it."""
 SPANS = ("init", "run", "block", "eval", "checkpoint")
 
 
-def is_log(path: str | Path) -> bool:
-    """Whether a file begins like an MLPerf log."""
+def holds_log(path: str | Path) -> bool:
+    """Whether the first megabyte of a file holds a line of an MLPerf log, whatever stands before.
+
+    A launcher's lines may come first, and a rank or a time may begin every line.
+    """
     if not Path(path).is_file():  # a FIFO would be waited for
         return False
     try:
         with Path(path).open("rb") as file:
-            return file.read(len(MARK)) == MARK.encode()
+            return MARK.encode() in file.read(_LONGEST_PREAMBLE_BYTES)
     except OSError:
         return False
 
@@ -28,10 +32,8 @@ def is_log(path: str | Path) -> bool:
 def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict]:
     """The events of a log between two realtime stamps: earlier ones are of another session."""
     with Path(path).open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            _, mark, text = line.partition(MARK)
-            if not mark:
-                continue
+        # Two processes that write at once leave two events on a line.
+        for text in (text for line in file for text in line.split(MARK)[1:]):
             try:
                 event = _event(text)
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -51,7 +53,7 @@ def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict
 
 
 def _event(text: str) -> dict:
-    event = json.loads(text)
+    event, _ = json.JSONDecoder().raw_decode(text.lstrip())  # colours may end a line
     if not isinstance(event, dict):
         raise TypeError("an event is an object")
     names = {name: event.get(name) for name in ("key", "event_type")}

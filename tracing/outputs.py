@@ -24,6 +24,7 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
     trace = Trace(folder, figures.about(recording, losses), locator)
     write_table(folder, "files", figures.file_rows(trace), recording.alignment())
     trace.summary |= figures.figures(trace)
+    trace.summary["notes"] = [*recording.notes, *figures.limits(trace)]
     with written_beside(folder / "summary.json") as file:
         file.write(json.dumps(trace.summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:

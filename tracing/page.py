@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
+from operator import itemgetter
 
 from tracing import charts, files, look
 from tracing.access import TERMS
@@ -11,6 +12,7 @@ from tracing.look import Card, bytes_text
 
 _COUNT, _SECONDS, _TENTHS, _SHARE = "{:,}", "{:.3f} s", "{:.1f} s", "{:.0%}"
 _US = "{:,.0f} µs"
+_SHORTEST_UNNAMED_S = 0.1
 
 
 def _tail(path: str) -> str:
@@ -81,10 +83,29 @@ def _rows_of(summary: dict) -> Iterator[list[dict]]:
     ]
     yield summary["files"]
     yield summary["checkpoints"]
-    yield [
+    phases = [
         {"label": phase["name"] + ("" if phase["is_closed"] else " (not ended)"), **phase}
         for phase in summary["phases"]
     ]
+    yield sorted([*phases, *_between(phases, summary["seconds"])], key=itemgetter("begin_seconds"))
+
+
+def _between(phases: list[dict], end_seconds: float) -> Iterator[dict]:
+    """What the log gives no name: the time before, between and after its phases.
+
+    The phase "run" holds others and names none of its time.
+    """
+    reached, before = 0.0, ""
+    inner = [phase for phase in phases if phase["name"] != "run"]
+    last = {"begin_seconds": end_seconds, "seconds": 0.0, "name": ""}
+    for phase in [*inner, last] if inner else []:
+        begin, name = phase["begin_seconds"], phase["name"]
+        if begin - reached >= _SHORTEST_UNNAMED_S:
+            label = f"between {before} and {name}" if before and name else ""
+            label = label or (f"before {name}" if name else f"after {before}")
+            yield {"label": label, "begin_seconds": reached, "seconds": round(begin - reached, 3)}
+        if (end := begin + phase["seconds"]) >= reached:
+            reached, before = round(end, 3), name
 
 
 def _cached(found: dict) -> float | None:
@@ -160,6 +181,6 @@ def _cards(summary: dict, losses: Losses) -> Iterator[Card]:
     cores = usage["cpu_seconds"] / (summary["seconds"] or 1)
     yield Card("Processor time", f"{usage['cpu_seconds']:,.1f} s", f"{cores:.2f} processors busy")
     yield Card("Peak memory", bytes_text(usage["peak_resident_bytes"]), "resident, all processes")
-    # Adding 0 takes the sign from a zero.
-    bound, drift = (clocks[name] / 1000 for name in ("error_bound_ns", "drift_ns"))
-    yield Card("Clocks", f"± {bound:.1f} µs", f"drift {drift + 0:.1f} µs over the trace")
+    # Adding 0 takes the sign from what was rounded to zero.
+    bound, drift = (round(clocks[n] / 1000, 1) + 0 for n in ("error_bound_ns", "drift_ns"))
+    yield Card("Clocks", f"± {bound:.1f} µs", f"drift {drift:.1f} µs over the trace")

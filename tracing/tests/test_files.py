@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from mlperf_bert.data import tfrecord
-from tracing import files, mllog
+from tracing import conversion, files, mllog
+from tracing import tables as trace_tables
 from tracing.tests import by_hand
 
 
@@ -69,7 +70,7 @@ def test_spans_of_a_run_that_was_cut(tmp_path):
     ]  # fmt: skip
     told = [by_hand.log([(key, at, None, {})]) for key, at in events]
     path.write_text("".join([*told[:4], "not of MLPerf\n", *told[4:], ':::MLLOG {"time_ms": 17']))
-    assert mllog.is_log(path)
+    assert mllog.holds_log(path)
     # Stamps are whole milliseconds: one may seem to lie before the begin or behind the end.
     begin_ns = by_hand.BEGIN_S * 10**9
     given = {"begin_ns": begin_ns + 10**6, "end_ns": begin_ns + 749 * 10**6}
@@ -102,10 +103,44 @@ def test_a_line_that_is_no_event_is_passed_over(tmp_path, text):
     assert event["key"] == "run_start" and len(mllog.span_rows([event], end_ns=2**62)) == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "+ export X=1\n" * 50 + "{}",  # a launcher's lines come first
+        "0: {}", "[rank0]:{}", "2026-11-28T10:00:00.123Z stdout F {}", "\x1b[32m{}\x1b[0m",
+        "{}{}", "\xff {}\r", "{} (again)",
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_whatever_stands_around_an_event_it_is_read(tmp_path, text):
+    path = tmp_path / "out"
+    event = by_hand.log([("run_start", 0, None, {})]).rstrip("\n")
+    path.write_text(text.replace("{}", event) + "\n", encoding="latin-1")
+    assert mllog.holds_log(path)
+    found = list(mllog.event_rows(path, begin_ns=0, end_ns=2**62))
+    assert [row["key"] for row in found] == ["run_start"] * text.count("{}")
+
+
 def test_other_files_are_no_logs(tmp_path):
     os.mkfifo(tmp_path / "fifo.log")  # it is not waited for
     (tmp_path / "x.log").write_text("hello")
-    assert not any(mllog.is_log(tmp_path / f"{name}.log") for name in ("fifo", "x", "absent"))
+    assert not any(mllog.holds_log(tmp_path / f"{name}.log") for name in ("fifo", "x", "absent"))
+
+
+@pytest.mark.parametrize("name", ["result_0.txt", "slurm-17.out", "train.txt", "bert.log"])
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, is_sampled):
+    """By a call that wrote it, or by a sample of a file beside it."""
+    path = tmp_path / name
+    path.write_text("+ a launcher's line\n0: " + by_hand.log([("run_start", 0, None, {})]))
+    (tmp_path / "other").mkdir()
+    stamps = {"monotonic_ns": 0, "realtime_ns": 0}
+    sampled = [{**stamps, "path": str(tmp_path / "data.bin")}] if is_sampled else []
+    written = [] if is_sampled else [{**stamps, "path": str(path), "kind": "write"}]
+    alignment = by_hand.recording(pairs=by_hand.pairs(1)).alignment()
+    trace_tables.write_table(tmp_path, "open_files", sampled, alignment)
+    trace_tables.write_table(tmp_path, "file_ops", written, alignment)
+    assert conversion._written_logs(tmp_path, conversion.Locator()) == [str(path)]
 
 
 def tables(*lines: tuple) -> tuple[pd.DataFrame, pd.DataFrame]:
