@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.data import provenance, published, tokenization, vocabulary
+from mlperf_bert.data import provenance, published, tokenizer_files, vocabulary
 from mlperf_bert.data.dataset import DatasetConfig, Request, summary, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.files import paths
@@ -46,7 +46,7 @@ def main():
 
 def _config() -> DatasetConfig:
     config = command_line.read(DatasetConfig)
-    tokenization.require_casing(config.vocab_file, do_lower_case=config.do_lower_case)
+    tokenizer_files.require_casing(config.vocab_file, do_lower_case=config.do_lower_case)
     vocabulary.read_vocabulary(config.vocab_file)  # a bad one is refused before anything is made
     return config
 

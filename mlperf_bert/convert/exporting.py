@@ -11,7 +11,7 @@ import safetensors.numpy
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import layout, saving
-from mlperf_bert.data import provenance, tokenization, vocabulary
+from mlperf_bert.data import provenance, tokenizer_files, vocabulary
 from mlperf_bert.files import folders, paths
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.model.config import BertConfig
@@ -36,7 +36,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     """
     target = saving.new_folder(output_dir)
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
-    do_lower_case = tokenization.stated_lower_casing(vocab_file) is not False
+    do_lower_case = tokenizer_files.stated_lower_casing(vocab_file) is not False
     variables = trained_variables(build_pretrainer(config, seed=0))
     reading.load_weights(variables, StoredCheckpoint(prefix))
     weights = saving.weights_by_tf1_name(variables)

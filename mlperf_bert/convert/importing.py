@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mlperf_bert.convert import layout, saving, stored_model
 from mlperf_bert.convert.stored_model import StoredModel
-from mlperf_bert.data import provenance, tokenization, vocabulary
+from mlperf_bert.data import provenance, tokenizer_files, vocabulary
 from mlperf_bert.files import folders, paths, whole
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
@@ -94,12 +94,14 @@ def _read_tokenizer(
     Returns: file name -> content; and lines that say what was done and what the user should know.
     """
     names = [name for name in layout.VOCABULARIES if (folder / name).exists()]
-    if not names:
-        return {}, [f"No {layout.VOCABULARY} there: take the one that the model was trained with"]
-    path = str(folder / names[0])
+    path = str(folder / (names or layout.VOCABULARIES)[0])
     try:
+        if not names:
+            tokenizer_files.require_kind(path)
+            lacking = f"No {layout.VOCABULARY} there: take the one that the model was trained with"
+            return {}, [lacking]
         words = vocabulary.read_fitting(path, vocab_size, of=layout.CONFIG)
-        stated = tokenization.stated_lower_casing(path)
+        stated = tokenizer_files.stated_lower_casing(path)
     except ValueError as error:  # the folder may be a copy
         raise ValueError(str(error).replace(str(folder), model)) from error
     files, lines = {layout.VOCABULARY: whole.read_regular_file(path)}, []
@@ -107,10 +109,13 @@ def _read_tokenizer(
         files = {layout.VOCABULARY: vocabulary.as_text(words)}
         lines.append(f"{layout.VOCABULARY}: {len(words):,} words of {names[0]}")
     if num_padded := vocab_size - len(words):
-        lines.append(f"{len(words):,} words, and {num_padded:,} rows of the model without a word")
+        lines.append(
+            f"{len(words):,} words, and {num_padded:,} rows of the model without a word: padding, "
+            f"unless words were added, which {tokenizer_files.TOKENIZER} would name"
+        )
     if stated is not None:
         content = json.dumps({"do_lower_case": stated}, indent=2) + "\n"
-        files[vocabulary.TOKENIZER_CONFIG] = content.encode()
+        files[tokenizer_files.TOKENIZER_CONFIG] = content.encode()
         if not stated:
             lines.append("A cased model: data and fine-tuning need --do_lower_case=False")
     return files, lines

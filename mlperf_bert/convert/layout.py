@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlperf_bert.data import vocabulary
+from mlperf_bert.data import tokenizer_files, vocabulary
 from mlperf_bert.files import folders, json_text, whole
 from mlperf_bert.model.config import BertConfig
 
 CONFIG = "config.json"
 VOCABULARY = vocabulary.NAME
-VOCABULARIES = (vocabulary.NAME, vocabulary.TOKENIZER)
+VOCABULARIES = (vocabulary.NAME, tokenizer_files.TOKENIZER)
 """The first that there is holds the words."""
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 WANTED = (
-    *(CONFIG, *VOCABULARIES, vocabulary.TOKENIZER_CONFIG),
+    *(CONFIG, vocabulary.NAME, *tokenizer_files.FILES),
     *(WEIGHTS, INDEX, "model-*.safetensors"),
 )
 

@@ -1,4 +1,4 @@
-"""Text to WordPiece ids, as the reference tokenizes, and whether text is lower-cased before.
+"""Text to WordPiece ids, as the reference tokenizes.
 
 The quirks of the reference, at their lines, are kept because the data depend on them. Characters
 are classified as by Python 3.7 (unicode11).
@@ -10,8 +10,7 @@ import string
 from collections.abc import Callable, Iterable
 
 from mlperf_bert.data import unicode11
-from mlperf_bert.data.vocabulary import TOKENIZER, TOKENIZER_CONFIG, read_vocabulary
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.data.vocabulary import read_vocabulary
 
 MAX_CHARS_PER_WORD = 200
 
@@ -115,37 +114,3 @@ class Tokenizer:
             ids.append(token)
             start = end
         return ids
-
-
-def stated_lower_casing(path: str) -> bool | None:
-    """Whether the files beside a vocabulary say that text is lower-cased; None: they do not say.
-
-    Raises:
-      ValueError: they say something else than true or false, or cannot be read.
-    """
-    folder = paths.location(path).parent
-    config, tokenizer = (
-        json_text.read_object(folder / name) if paths.is_file(folder / name) else {}
-        for name in (TOKENIZER_CONFIG, TOKENIZER)
-    )
-    normalizer = tokenizer.get("normalizer")
-    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
-        normalizer = {}
-    # The second decides where the first is silent.
-    values = (config.get("do_lower_case"), normalizer.get("lowercase"))
-    stated = next((value for value in values if value is not None), None)
-    if not isinstance(stated, bool | None):
-        raise ValueError(
-            f"{folder}: whether text is lower-cased is {stated!r:.80} in {TOKENIZER_CONFIG} or "
-            f"{TOKENIZER}; correct it to true or false"
-        )
-    return stated
-
-
-def require_casing(path: str, *, do_lower_case: bool) -> None:
-    """Raises ValueError as `stated_lower_casing`, or if that is something else."""
-    if (stated := stated_lower_casing(path)) not in (None, do_lower_case):
-        raise ValueError(
-            f"--do_lower_case={do_lower_case}, but {TOKENIZER_CONFIG} or {TOKENIZER} beside {path} "
-            f"says {stated}; give --do_lower_case={stated}, or correct the file"
-        )

@@ -4,16 +4,14 @@ The line of a word is its id, the row of the model's word embeddings: a vocabula
 stands twice, or a line is blank, would shift the ids against the model's, and is refused.
 """
 
+import hashlib
 from collections.abc import Iterable
 
+from mlperf_bert.data import tokenizer_files
 from mlperf_bert.files import json_text, whole
 from mlperf_bert.files.whole import read_regular_file
 
 NAME = "vocab.txt"
-TOKENIZER = "tokenizer.json"
-"""The file of Hugging Face's layout that holds the words too."""
-TOKENIZER_CONFIG = "tokenizer_config.json"
-"""The file of Hugging Face's layout, also of an import, that says whether text is lower-cased."""
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##"}
@@ -24,14 +22,17 @@ def read_vocabulary(path: str) -> dict[str, int]:
 
     Raises:
       ValueError: no such file, no regular one, not UTF-8, a blank line, a word that stands twice,
-        or a special token is missing; of a tokenizer.json also no WordPiece.
+        or a special token is missing; of a tokenizer.json also no WordPiece; or the files beside
+        it describe another tokenizer than BERT's, or more tokens.
     """
     try:
         words = _words_of_json(path) if path.endswith(".json") else _words(path)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; --vocab_file takes a vocab.txt") from error
+    tokenizer_files.require_kind(path)
     if missing := [token for token in SPECIAL_TOKENS if token not in words]:
         raise ValueError(f"{path}: {', '.join(missing)} missing; this is not a BERT vocabulary")
+    tokenizer_files.require_no_more(path, words)
     return words
 
 
@@ -55,6 +56,11 @@ def read_fitting(path: str, vocab_size: int, *, of: str) -> dict[str, int]:
 def as_text(words: Iterable[str]) -> bytes:
     """A vocab.txt."""
     return "".join(f"{word}\n" for word in words).encode()
+
+
+def md5_of(words: Iterable[str]) -> str:
+    """The MD5 of the words as a vocab.txt: whatever its line ends, it names the vocabulary."""
+    return hashlib.md5(as_text(words)).hexdigest()
 
 
 def text_of(path: str) -> str:
@@ -96,7 +102,9 @@ def _words_of_json(path: str) -> dict[str, int]:
         )
     added = values.get("added_tokens") or []
     try:
-        words = words | {token["content"]: token["id"] for token in added}
+        # Of the other added ones only `require_no_more` knows.
+        of_bert = [token for token in added if token["content"] in (*SPECIAL_TOKENS, "[PAD]")]
+        words = words | {token["content"]: token["id"] for token in of_bert}
         by_id = {int(number): word for word, number in words.items()}
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{path}: damaged ({error!r:.80}); fetch it again") from error

@@ -8,7 +8,7 @@ from official.nlp.modeling import models
 
 from mlperf_bert.checkpoints import names, reading, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import tokenization, vocabulary
+from mlperf_bert.data import tokenizer_files, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths, whole
 from mlperf_bert.finetuning.config import FinetuningConfig
@@ -57,7 +57,7 @@ def find(config: FinetuningConfig) -> Source:
         )
     file = config.vocab_file
     vocabulary.read_fitting(file, model.vocab_size, of="the configuration")
-    tokenization.require_casing(file, do_lower_case=config.do_lower_case)
+    tokenizer_files.require_casing(file, do_lower_case=config.do_lower_case)
     tokenizer = Tokenizer(file, do_lower_case=config.do_lower_case)
     return Source(name=newest, config=model, tokenizer=tokenizer)
 

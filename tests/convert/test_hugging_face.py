@@ -243,6 +243,21 @@ def test_the_words_of_tokenizer_json_become_vocab_txt(model, tmp_path):
     assert "32 wide, cased English." in (again / "README.md").read_text()
 
 
+def test_other_tokenizers_than_berts_are_refused(model, tmp_path):
+    theirs = transformers.BertTokenizer(str(model.folder / "vocab.txt"))
+    theirs.add_tokens(["covid", "virus"])
+    theirs.save_pretrained(str(model.folder))
+    model.configure(vocab_size=42)
+    named = "vocab.txt: lacks 2 tokens that were added to its tokenizer: 'covid' (40), 'virus' (41)"
+    assert model.refusal(tmp_path).startswith(f"{model.folder}/{named}; give a model without them")
+    config = model.folder / "tokenizer_config.json"
+    config.write_text(json.dumps({"tokenizer_class": "BertJapaneseTokenizer"}))
+    told = f"{config}: tokenizer_class is 'BertJapaneseTokenizer', and text is cut here by BERT's"
+    assert model.refusal(tmp_path).startswith(told)
+    (model.folder / "vocab.txt").unlink()  # as where the words are in spiece.model
+    assert model.refusal(tmp_path).startswith(told)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -1,11 +1,12 @@
 """Vocabularies: what is refused, what is padded, what is cased. CPU, seconds."""
 
+import hashlib
 import json
 import sys
 
 import pytest
 
-from mlperf_bert.data import provenance, tokenization, vocabulary
+from mlperf_bert.data import provenance, tokenizer_files, vocabulary
 from tests.helpers import starts
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "a"]
@@ -45,14 +46,29 @@ def test_a_model_may_have_more_rows_than_words(write):
 
 def tokenizer_json(**changed) -> dict:
     model = {"type": "WordPiece", "vocab": dict(zip(WORDS, range(8)))}
-    return {"model": model | changed, "added_tokens": [{"id": 8, "content": "[NEW]"}]}
+    return {"model": model | changed, "added_tokens": [{"id": 3, "content": "[SEP]"}]}
 
 
 def test_the_words_of_tokenizer_json(write, tmp_path):
-    write(WORDS, tokenizer=tokenizer_json())
-    found = vocabulary.read_vocabulary(str(tmp_path / "tokenizer.json"))
-    assert list(found) == [*WORDS, "[NEW]"] and list(found.values()) == list(range(9))
-    assert vocabulary.as_text(found) == "".join(f"{w}\n" for w in [*WORDS, "[NEW]"]).encode()
+    ends = {"model": {"type": "WordPiece", "vocab": dict(zip(WORDS[:4] + WORDS[5:], range(7)))}}
+    ends |= {"added_tokens": [{"id": 3, "content": "[SEP]"}, {"id": 7, "content": "[MASK]"}]}
+    for values, expected in (
+        (tokenizer_json(), WORDS),
+        (ends, [*WORDS[:4], *WORDS[5:], "[MASK]"]),
+    ):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+        found = vocabulary.read_vocabulary(str(tmp_path / "tokenizer.json"))
+        assert list(found) == expected and list(found.values()) == list(range(8))
+        assert vocabulary.as_text(found) == "".join(f"{w}\n" for w in expected).encode()
+
+
+def test_the_name_of_a_vocabulary_is_that_of_its_words(write):
+    [name] = {
+        vocabulary.md5_of(vocabulary.read_vocabulary(write(WORDS, end=end)))
+        for end in ("\n", "", "\r\n")
+    }
+    assert name == hashlib.md5(vocabulary.as_text(WORDS)).hexdigest()
+    assert name != vocabulary.md5_of([*WORDS[:6], WORDS[7], WORDS[6]])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +80,7 @@ def test_the_words_of_tokenizer_json(write, tmp_path):
         ([], "expected a JSON object"),
         (tokenizer_json(type="BPE"), "holds no WordPiece vocabulary"),
         (tokenizer_json(continuing_subword_prefix="_"), "holds no WordPiece vocabulary with '##'"),
-        (tokenizer_json(vocab={**dict(zip(WORDS, range(8))), "b": 7}), "none has 9, or two have"),
+        (tokenizer_json(vocab={**dict(zip(WORDS, range(8))), "b": 7}), "none has 8, or two have"),
         (tokenizer_json(vocab={"a": "b"}), "damaged ("),
         (tokenizer_json(vocab={"a": 0}) | {"added_tokens": []}, "[UNK], [CLS], [SEP], [MASK] miss"),
         (tokenizer_json() | {"added_tokens": [{"id": 8}]}, "damaged (KeyError('content'))"),
@@ -79,8 +95,84 @@ def test_what_is_no_vocabulary_of_bert_is_refused(tmp_path, values, message):
     assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
 
 
-def normalizer(lowercase) -> dict:
-    return {"normalizer": {"type": "BertNormalizer", "lowercase": lowercase}}
+def normalizer(lowercase, **more) -> dict:
+    return {"normalizer": {"type": "BertNormalizer", "lowercase": lowercase} | more}
+
+
+OF_BERT = [
+    {},
+    {"tokenizer_config": {"tokenizer_class": "BertTokenizerFast", "strip_accents": None}},
+    {"tokenizer_config": {"do_lower_case": False, "strip_accents": False, "never_split": None}},
+    {"tokenizer_config": {"unk_token": {"content": "[UNK]"}, "never_split": ["[CLS]"]}},
+    {"tokenizer_config": {"word_tokenizer_type": "basic", "do_basic_tokenize": True}},
+    {"tokenizer_config": {"added_tokens_decoder": {"1": {"content": "[UNK]"}}}},
+    {"tokenizer": normalizer(True, strip_accents=True, handle_chinese_chars=True)},
+    {"tokenizer": tokenizer_json() | {"pre_tokenizer": {"type": "BertPreTokenizer"}}},
+    {"added_tokens": {"a": 7}, "special_tokens_map": {"additional_special_tokens": ["a"]}},
+    {"config": {"tokenizer_class": None}},
+]
+
+
+@pytest.mark.parametrize("beside", OF_BERT)
+def test_files_of_berts_tokenizer_may_lie_beside(write, beside):
+    assert len(vocabulary.read_vocabulary(write(WORDS, **beside))) == 8
+
+
+@pytest.mark.parametrize(
+    "name, values, message",
+    [
+        ("tokenizer_config", {"tokenizer_class": "BertJapaneseTokenizer"}, "is 'BertJapaneseTok"),
+        ("config", {"tokenizer_class": "BertJapaneseTokenizer"}, "tokenizer_class is 'BertJapan"),
+        ("tokenizer_config", {"word_tokenizer_type": "mecab"}, "type is 'mecab', and text is cut"),
+        ("tokenizer_config", {"subword_tokenizer_type": "character"}, "alone ('wordpiece')"),
+        ("tokenizer_config", {"do_basic_tokenize": False}, "do_basic_tokenize is False, "),
+        ("tokenizer_config", {"tokenize_chinese_chars": False}, "chinese_chars is False, and"),
+        ("tokenizer_config", {"strip_accents": False}, "strip_accents is False, "),
+        ("tokenizer_config", {"do_lower_case": False, "strip_accents": True}, "_accents is True, "),
+        ("tokenizer_config", {"never_split": ["c++"]}, "never_split is ['c++'], "),
+        ("tokenizer_config", {"mask_token": {"content": "<mask>"}}, "mask_token is '<mask>', and"),
+        ("tokenizer", tokenizer_json(type="BPE"), "model.type is 'BPE', and text is cut here by"),
+        ("tokenizer", {"normalizer": {"type": "Sequence"}}, "normalizer.type is 'Sequence', "),
+        ("tokenizer", normalizer(True, strip_accents=False), "normalizer.strip_accents is False, "),
+        ("tokenizer", normalizer(True, handle_chinese_chars=False), "chinese_chars is False, "),
+        ("tokenizer", {"pre_tokenizer": {"type": "Whitespace"}}, "type is 'Whitespace', and text"),
+    ],
+)
+def test_another_tokenizer_than_berts_is_refused(write, tmp_path, name, values, message):
+    with pytest.raises(ValueError) as error:
+        vocabulary.read_vocabulary(write(WORDS, **{name: values}))
+    assert str(error.value).startswith(f"{tmp_path / name}.json: ") and message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, values, message",
+    [
+        ("added_tokens", {"covid": 8, "virus": 9}, "lacks 2 tokens that were added to its tokenizer"
+         ": 'covid' (8), 'virus' (9); give a model without them, or a vocab.txt with them at its"),
+        ("added_tokens", {"the": 8}, "lacks 1 tokens that were added to its tokenizer: 'the' (8)"),
+        ("added_tokens", {f"w{n}": 8 + n for n in range(12)}, "'w9' (17) and 2 more; give"),
+        ("tokenizer", tokenizer_json() | {"added_tokens": [{"id": 8, "content": "covid-19"}]},
+         "'covid-19' (8); give a model without them"),
+        ("tokenizer_config", {"added_tokens_decoder": {"8": {"content": "x"}}}, "'x' (8)"),
+        ("special_tokens_map", {"additional_special_tokens": [{"content": "[E]"}]}, ": '[E]'; "),
+        ("tokenizer_config", {"extra_special_tokens": {"image": "<i>"}}, "tokenizer: '<i>'; "),
+    ],
+)  # fmt: skip
+def test_tokens_that_the_vocabulary_lacks_are_named(write, name, values, message):
+    with pytest.raises(ValueError) as error:
+        vocabulary.read_vocabulary(path := write(WORDS, **{name: values}))
+    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
+    are_words = name == "added_tokens" or "'x'" in message
+    assert str(error.value).endswith("in the order of their ids") == are_words
+    if name == "added_tokens" and "the" not in values:  # as the message advises
+        assert len(vocabulary.read_vocabulary(write([*WORDS, *values]))) == 8 + len(values)
+
+
+def test_damaged_added_tokens_are_refused(write):
+    with pytest.raises(
+        ValueError, match=r"tokenizer.json beside it add cannot be read \(KeyError.*; fetch"
+    ):
+        vocabulary.read_vocabulary(write(WORDS, tokenizer={"added_tokens": [{"id": 8}]}))
 
 
 @pytest.mark.parametrize(
@@ -95,18 +187,18 @@ def normalizer(lowercase) -> dict:
 )
 def test_a_flag_against_the_tokenizer_s_files_is_refused(write, beside, stated):
     path = write(WORDS, **beside)
-    assert tokenization.stated_lower_casing(path) is stated
-    tokenization.require_casing(path, do_lower_case=stated is not False)
+    assert tokenizer_files.stated_lower_casing(path) is stated
+    tokenizer_files.require_casing(path, do_lower_case=stated is not False)
     if stated is not None:
         told = rf"--do_lower_case={not stated}, but .* says {stated}; give --do_lower_case={stated}"
         with pytest.raises(ValueError, match=told):
-            tokenization.require_casing(path, do_lower_case=not stated)
+            tokenizer_files.require_casing(path, do_lower_case=not stated)
 
 
 def test_a_casing_that_is_neither_true_nor_false_is_refused(write):
     path = write(WORDS, tokenizer_config={"do_lower_case": "no"})
     with pytest.raises(ValueError, match=r"lower-cased is 'no' in .*; correct it to true or false"):
-        tokenization.require_casing(path, do_lower_case=True)
+        tokenizer_files.require_casing(path, do_lower_case=True)
 
 
 def test_the_flag_decides_on_the_casing_of_data(write, tmp_path):
