@@ -10,7 +10,7 @@ from tracing import bpftrace, processes
 
 BPFTRACE, STRACE, PROC = "bpftrace", "strace", "proc"
 NAMES = (BPFTRACE, STRACE, PROC)  # the best one first
-OLDEST_STRACE = (5, 6)  # long names of options
+OLDEST_STRACE = (5, 9)  # the first with --pidns-translation
 
 
 _RECORDS = {
@@ -71,7 +71,7 @@ def _missing_strace(attaches_to: int | None) -> str | None:
     found = re.search(r"version (\d+)\.(\d+)", text)
     if not found or tuple(map(int, found.groups())) < OLDEST_STRACE:
         return (
-            f"{text.splitlines()[0] if text else 'this strace'} is too old; 5.6 or later is needed"
+            f"{text.splitlines()[0] if text else 'this strace'} is too old; 5.9 or later is needed"
         )
     if attaches_to is not None and (tracer := processes.tracer_of(attaches_to)):
         return f"process {attaches_to} is traced already, by process {tracer}"

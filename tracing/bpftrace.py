@@ -1,5 +1,6 @@
 """bpftrace as a tracer: which programs fit the kernel, and their lines as rows."""
 
+import collections
 import contextlib
 import errno
 import fcntl
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tracing import processes
 from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, LONGEST_NAME_BYTES, CallParser, OpenFile
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -72,6 +74,8 @@ def missing() -> str | None:
     if not found or tuple(map(int, found.groups())) < OLDEST_VERSION:
         oldest = ".".join(map(str, OLDEST_VERSION))
         return f"{version.strip() or 'this bpftrace'} is too old; {oldest} or later is needed"
+    if not processes.sees_whole_machine():
+        return "this is a container, where processes have other numbers; take the trace on its host"
     if os.geteuid() != 0:
         return "it needs root; take the trace with sudo"
     # Last, because it lists some thousand folders.
@@ -129,7 +133,15 @@ _MOST_EVENTS_OUT_OF_ORDER = 40_000
 _CLOSE_RANGE_CLOEXEC = 4
 _AT_POSITION, _AT_END = -1, -2  # what the programs print for an offset
 _UNKNOWN = "unknown:"
+_DISKS_TOLD_OTHERWISE = ("overlay", "btrfs")  # stat(2) does not tell the disk that faults tell
 _Row = tuple[str, dict]  # its table, and column -> value
+
+
+@functools.cache
+def _kind_of_mounted() -> dict[str, str]:
+    """MAJOR:MINOR -> kind of file system; a part of a btrfs is not in it."""
+    lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    return {line.split()[2]: line.rpartition(" - ")[2].split()[0] for line in lines}
 
 
 class _Line(NamedTuple):
@@ -144,7 +156,7 @@ class _Line(NamedTuple):
 
 _LINES = {
     "fork": _Line(4, ()), "exec": _Line(4), "exit": _Line(3, ()), "call": _Line(9, latency=4),
-    "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(6, latency=4),
+    "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(8, latency=4),
     "copy": _Line(10, latency=4), "fault": _Line(6, ()), "cached": _Line(6, ()),
     "block": _Line(8, (6, 7), latency=5),
 }  # fmt: skip
@@ -154,11 +166,18 @@ _NAMED = ("open", "path", "rename")
 class Parser(CallParser):
     """Turns the programs' lines into rows."""
 
-    def __init__(self, *, path_of_fd: Mapping[tuple[int, int], str] | None = None, **where):
+    def __init__(
+        self,
+        *,
+        path_of_fd: Mapping[tuple[int, int], str] | None = None,
+        process_of_thread: Mapping[int, int] | None = None,
+        **where,
+    ):
         """Takes what the lines do not contain.
 
         Args:
           path_of_fd: (process, descriptor) -> path, of what was open before.
+          process_of_thread: of the threads that were there before.
           where: what `CallParser` takes.
         """
         super().__init__(**where)
@@ -166,7 +185,10 @@ class Parser(CallParser):
             self._files[pid][fd] = OpenFile(path)
             self._files[pid][fd].lose()  # who else has it is not known
         self._latest_ns = 0
-        self._path_of_inode: dict[int, str] = {}  # of what was opened
+        self._num_threads = collections.Counter((process_of_thread or {}).values())
+        # (disk as the kernel numbers it, inode) -> path, of what was opened; None: of a file system
+        # whose files tell another disk than its own.
+        self._path_of_inode: dict[tuple[int | None, int], str] = {}
         self._unborn: dict[int, dict] = {}
         self._names: dict[str, dict[int, str]] = {"name": {}, "new_name": {}}
         self._handlers: dict[str, Callable[..., Iterator[_Row]]] = {
@@ -256,6 +278,7 @@ class Parser(CallParser):
         if pid != tid:
             row |= {"event": "thread", "pid": pid}
             self._files.pop(tid, None)
+        self._num_threads[pid] = self._num_threads.get(pid, 1) + 1 if pid != tid else 1
         for file in self._files[tid].values() if pid == tid else ():
             file.lose()  # the child moves it, and its parent
         yield "process_events", row
@@ -278,7 +301,12 @@ class Parser(CallParser):
         yield "process_events", {**self._stamps(began, pid, tid), **row}
 
     def _exit(self, began, pid, tid) -> Iterator[_Row]:
-        self._files.pop(tid, None)
+        # The first thread may end before the others.
+        self._num_threads[pid] = self._num_threads.get(pid, 1) - 1
+        if self._num_threads[pid] <= 0:
+            del self._num_threads[pid]
+            self._files.pop(pid, None)
+            self._folders.pop(pid, None)
         yield "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
 
     def _row(self, began, pid, tid, probe, latency, result) -> dict:
@@ -322,7 +350,9 @@ class Parser(CallParser):
 
     def _note(self, pid: int, call: str, result: int, fd: int, value: int, flags: int) -> None:
         """What becomes of descriptors by calls that make no row."""
-        if call == "close_range":
+        if call == "fchdir":
+            self._enter(pid, self._path_of_fd(pid, fd))
+        elif call == "close_range":
             if not flags & _CLOSE_RANGE_CLOEXEC:
                 self._close(pid, fd, value)
         elif call.startswith("dup") or value in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
@@ -351,8 +381,7 @@ class Parser(CallParser):
             row["fd"] = result
             appends = bool(flags & os.O_APPEND)
             self._files[pid][result] = OpenFile(path, position=0, appends=appends)
-            with contextlib.suppress(OSError):  # removed since: its faults stay without a path
-                self._path_of_inode[Path(self._host_path(path)).stat().st_ino] = path
+            self._note_inode(path)
         yield self._named(row, path)
 
     def _path(self, began, pid, tid, probe, latency, result, folder, name) -> Iterator[_Row]:
@@ -361,17 +390,28 @@ class Parser(CallParser):
         if row["operation"] != "chdir":
             yield self._named(row, path)
         elif not row["error"]:
-            self._folders[pid] = path
+            self._enter(pid, path)
 
-    def _rename(self, began, pid, tid, probe, latency, result, name, new_name) -> Iterator[_Row]:
+    def _rename(
+        self, began, pid, tid, probe, latency, result, folder, new_folder, name, new_name
+    ) -> Iterator[_Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        row["new_path"] = self._path_of(pid, new_name)
-        yield self._named(row, self._path_of(pid, name))
+        row["new_path"] = self._path_of(pid, new_name, new_folder)
+        yield self._named(row, self._path_of(pid, name, folder))
+
+    def _note_inode(self, path: str) -> None:
+        with contextlib.suppress(OSError):  # removed since: its faults stay without a path
+            found = Path(self._host_path(path)).stat()
+            number = f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}"
+            has_own = _kind_of_mounted().get(number, "btrfs") not in _DISKS_TOLD_OTHERWISE
+            device = os.major(found.st_dev) << 20 | os.minor(found.st_dev) if has_own else None
+            self._path_of_inode[device, found.st_ino] = path
 
     def _fault(self, operation, began, pid, tid, device, inode, page) -> Iterator[_Row]:
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}
         row |= {"offset_bytes": page * PAGE_BYTES, "size_bytes": PAGE_BYTES}
-        yield self._named(row, self._path_of_inode.get(inode, f"{_UNKNOWN}inode {inode}"))
+        found = self._path_of_inode.get((device, inode)) or self._path_of_inode.get((None, inode))
+        yield self._named(row, found or f"{_UNKNOWN}inode {inode}")
 
     @staticmethod
     def _block(began, pid, device, sector, size, latency, operation, command) -> Iterator[_Row]:

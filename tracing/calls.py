@@ -7,7 +7,8 @@ it. Source: open(2), dup(2), fcntl(2), clone(2).
 
 import collections
 import itertools
-from collections.abc import Callable
+import os.path
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tracing import files
@@ -28,8 +29,8 @@ KINDS = {
     "send": "sendto sendmsg",
 }
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
-DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range")
-"""They make no row: by them it is known which file a descriptor means."""
+DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "fchdir")
+"""They make no row: by them it is known which file a descriptor or a path means."""
 LONGEST_NAME_BYTES = 199
 """What bpftrace records of a name; a longer one is cut."""
 _KEPT_BY_EXEC = 3  # standard input, output and error; most others are closed by it
@@ -92,11 +93,14 @@ class Losses:
     """Calls whose return was never seen: their thread was killed within."""
     cut_names: int = 0
     """Names longer than bpftrace records: their calls are there, under the name's beginning."""
+    strangers: int = 0
+    """Threads and processes whose making was not seen: each counts as a process of its own."""
 
     def in_short(self) -> str:
         """What had no room, and what could not be understood."""
         damaged = f", {self.damaged_lines:,} not understood" if self.damaged_lines else ""
-        return f"{self.lost_events + self.lost_lines:,} events lost{damaged}"
+        made = f", {self.strangers:,} threads whose making was not seen" if self.strangers else ""
+        return f"{self.lost_events + self.lost_lines:,} events lost{damaged}{made}"
 
     def __str__(self) -> str:
         parts = [
@@ -104,6 +108,7 @@ class Losses:
             (self.lost_lines, "lines for which the disk had no room"),
             (self.damaged_lines, "lines that were not understood"),
             (self.calls_cut_short, "calls that an end cut short"),
+            (self.strangers, "threads or processes whose making was not seen"),
         ]
         lost = ", ".join(f"{n:,} {what}" for n, what in parts if n) or "nothing was lost"
         cut = f"; {self.cut_names:,} names are cut at {LONGEST_NAME_BYTES} bytes"
@@ -114,24 +119,33 @@ class CallParser:
     """Follows the folder of each process and the open files of its descriptors."""
 
     def __init__(
-        self, *, folder: str, host_path: Callable[[str], str] = str, losses: Losses | None = None
-    ):
+        self, *, folder: str, host_path: Callable[[str], str] = str, losses: Losses | None = None,
+        folder_of: Mapping[int, str] | None = None,
+    ):  # fmt: skip
         """Takes what the lines do not contain.
 
         Args:
           folder: where the command was started.
           host_path: where this machine finds a path of a container.
           losses: what is missing is added to it.
+          folder_of: of the processes that were there before.
         """
         self.losses = losses or Losses()
         self._first_folder = folder
         self._host_path = host_path
-        self._folders: dict[int, str] = {}
+        self._folders = dict(folder_of or {})
         # Process -> descriptor -> file; its threads share them.
         self._files: dict[int, dict[int, OpenFile]] = collections.defaultdict(dict)
 
     def _folder_of(self, pid: int) -> str:
         return self._folders.get(pid, self._first_folder)
+
+    def _enter(self, pid: int, folder: str) -> None:
+        """A process has made this its folder."""
+        # Kept short, where this machine has the same folders: ".." behind a link leads elsewhere.
+        if "/.." in folder and self._host_path(folder) == folder:
+            folder = os.path.realpath(folder)
+        self._folders[pid] = folder
 
     def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
         """A path from a folder, or from the process's own."""

@@ -69,13 +69,16 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
     if not path.exists():
         return  # the tracer ended before it began
     folder = "/" if raw_file.container else recording.folder
-    where = {"folder": folder, "host_path": locator.within(raw_file), "losses": losses}
+    where = {
+        "folder": folder, "host_path": locator.within(raw_file), "losses": losses,
+        "folder_of": dict(raw_file.folder_of),
+        "process_of_thread": dict(raw_file.process_of_thread),
+    }  # fmt: skip
     parser: strace.Parser | bpftrace.Parser
     if recording.backend == backends.STRACE:
         with _lines(path) as lines:
             births = strace.births_in(lines)
-        threads = dict(raw_file.process_of_thread)
-        parser = strace.Parser(births=births, process_of_thread=threads, **where)
+        parser = strace.Parser(births=births, **where)
     else:
         paths = {(pid, fd): name for pid, fd, name in raw_file.path_of_fd}
         parser = bpftrace.Parser(path_of_fd=paths, **where)

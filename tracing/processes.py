@@ -16,6 +16,12 @@ import psutil
 PROC = Path("/proc")
 
 
+def sees_whole_machine() -> bool:
+    """Whether this process is in the machine's own name space of process numbers."""
+    # PROC_PID_INIT_INO of the kernel's proc_ns.h.
+    return (PROC / "self" / "ns" / "pid").stat().st_ino == 0xEFFFFFFC
+
+
 def stat_fields(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat behind the name, field 3 first; None if it is gone."""
     try:
@@ -133,6 +139,13 @@ def open_paths(pid: int) -> list[tuple[int, str]]:
             with contextlib.suppress(OSError):
                 found.append((int(descriptor.name), str(descriptor.readlink())))
     return found
+
+
+def folder_of(pid: int) -> str | None:
+    """Where its relative paths begin; None if it is gone or not ours to see."""
+    with contextlib.suppress(OSError):
+        return str((PROC / str(pid) / "cwd").readlink())
+    return None
 
 
 def tracer_of(pid: int) -> int:

@@ -59,6 +59,11 @@ def record(given: argparse.Namespace, user: User | None, say: Callable[[str], No
 
 def _checked(given: argparse.Namespace) -> Container | None:
     """The container, if one is to be traced."""
+    if (processes.PROC / "self").readlink().name != str(os.getpid()):
+        raise ValueError(
+            "/proc shows the processes of another name space than this process is in: mount it "
+            "again (unshare --mount-proc, mount -t proc proc /proc)"
+        )
     if (given.pid is not None) + (given.container is not None) + bool(given.command) != 1:
         raise ValueError("name one thing to trace: -- COMMAND..., --pid or --container")
     if not 0 < given.interval_s <= 3600:  # NaN too

@@ -22,6 +22,8 @@ class RawFile:
     """(thread, process) of those that were there before."""
     path_of_fd: list[tuple[int, int, str]] = field(default_factory=list)
     """(process, descriptor, path) of what was open before."""
+    folder_of: list[tuple[int, str]] = field(default_factory=list)
+    """(process, folder) of those that were there before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """strace as a tracer: its command line, and its lines as rows of file_ops and process_events."""
 
 import codecs
+import collections
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
     return [
         "strace",
         *["-f", *(["--seccomp-bpf"] if can_filter else []), "--decode-fds=path,socket", "-s", "0"],
-        "--quiet=attach,personality,thread-execve",
+        # Containers have numbers of their own for processes.
+        *["--quiet=attach,personality", "--pidns-translation"],
         *["--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns"],
         *["-e", "signal=none", "-e", f"trace={calls}", "-o", str(output)],
     ]
@@ -44,11 +46,14 @@ _DONE = re.compile(
     # Python 3.11 had another meaning until 3.11.5.
     rf"(?P<name>\w+)\((?=(?P<arguments>{_ARGUMENTS}))(?P=arguments)\) += "
     r"(?P<result>-?\d+|0x[0-9a-f]+|\?)(?:<(?P<path>[^>]*)>)?"
+    r"(?: /\* (?P<here>\d+) in strace's PID NS \*/)?"
     r"(?:\(deleted\))?(?: (?P<error>E\w+) \(.*\))?.*? <(?P<seconds>\d+)\.(?P<fraction>\d{9})>",
     re.DOTALL,
 )
-_UNFINISHED = " <unfinished ...>"
+_UNFINISHED = re.compile(r" <(?:unfinished|pid changed to \d+) \.\.\.>$")
 _RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
+# A thread that is not the first of its process executes a program: it becomes the first.
+_SUPERSEDED = re.compile(r"\+\+\+ superseded by execve in pid (\d+) \+\+\+")
 _EXIT = re.compile(r"\+\+\+ (exited with \d+|killed by \w+.*) \+\+\+")
 _NAMES = re.compile(rf"(?P<text>{_QUOTED})|(?P<fd>-?\w+)(?P<path>{_MEANING})", re.DOTALL)
 
@@ -101,12 +106,16 @@ class Birth(NamedTuple):
     maker: int
     """A thread."""
     is_thread: bool
+    shares_files: bool
+    """A thread, or a process that has the descriptors of its maker, not copies."""
 
 
 class _Call(NamedTuple):
     tid: int
     stamp_ns: int
     text: str
+    superseded: int | None = None
+    """The thread that executes and becomes `tid`."""
 
 
 def _whole_calls(lines: Iterable[str], begun: dict[int, _Call]) -> Iterator[_Call | None]:
@@ -121,26 +130,37 @@ def _whole_calls(lines: Iterable[str], begun: dict[int, _Call]) -> Iterator[_Cal
             continue
         call = _Call(int(found[1]), int(found[2]) * 10**9 + int(found[3]), found[4].rstrip("\n"))
         # Lines of other threads stand between the halves of a call.
-        if call.text.endswith(_UNFINISHED):
-            begun[call.tid] = call._replace(text=call.text.removesuffix(_UNFINISHED))
+        if unfinished := _UNFINISHED.search(call.text):
+            begun[call.tid] = call._replace(text=call.text[: unfinished.start()])
+        elif superseded := _SUPERSEDED.match(call.text):
+            if first := begun.pop(int(superseded[1]), None):
+                begun[call.tid] = first._replace(tid=call.tid, superseded=first.tid)
         elif resumed := _RESUMED.match(call.text):
-            first = begun.pop(call.tid, None)
-            yield first and first._replace(text=first.text + call.text[resumed.end() :])
+            first, rest = begun.pop(call.tid, None), call.text[resumed.end() :]
+            if first and first.superseded:
+                rest = f") = 0 {rest[rest.rfind('<') :]}"  # strace prints something else's result
+            yield first and first._replace(text=first.text + rest)
         else:
             yield call
 
 
-_MADE = re.compile(r"(?:clone3?|v?fork)\(.*\) += (\d+) <[\d.]+>$", re.DOTALL)
+_HERE = r"(\d+)(?: /\* (\d+) in strace's PID NS \*/)?"
+_MADE = re.compile(rf"(?:clone3?|v?fork)\(.*\) += {_HERE} <[\d.]+>$", re.DOTALL)
 
 
-def births_in(lines: Iterable[str]) -> dict[int, Birth]:
-    """How each thread and process of a trace began: its lines may stand before its making's."""
+def births_in(lines: Iterable[str]) -> dict[int, list[Birth]]:
+    """How each thread and process of a trace began: its lines may stand before its making's.
+
+    A number that was used again has several births, in order of time.
+    """
     makings = (line for line in lines if "clone" in line or "fork" in line)
-    return {
-        int(made[1]): Birth(call.tid, "CLONE_THREAD" in call.text)
-        for call in _whole_calls(makings, {})
-        if call and (made := _MADE.match(call.text))
-    }
+    found: dict[int, list[Birth]] = {}
+    for call in _whole_calls(makings, {}):
+        if call and (made := _MADE.match(call.text)):
+            is_thread, shares_files = "CLONE_THREAD" in call.text, "CLONE_FILES" in call.text
+            birth = Birth(call.tid, is_thread, shares_files)
+            found.setdefault(int(made[2] or made[1]), []).append(birth)
+    return found
 
 
 class Parser(CallParser):
@@ -149,7 +169,7 @@ class Parser(CallParser):
     def __init__(
         self,
         *,
-        births: Mapping[int, Birth] | None = None,
+        births: Mapping[int, Sequence[Birth]] | None = None,
         process_of_thread: Mapping[int, int] | None = None,
         **where,
     ):
@@ -161,11 +181,12 @@ class Parser(CallParser):
           where: what `CallParser` takes.
         """
         super().__init__(**where)
-        self._births = dict(births or {})
+        self._births = births or {}
+        self._num_begun: collections.Counter[int] = collections.Counter()
+        self._num_made: collections.Counter[int] = collections.Counter()
+        # Those that are there now.
         self._process_of = dict(process_of_thread or {})
-        for child, birth in self._births.items():
-            maker = self._process_of.get(birth.maker, birth.maker)
-            self._process_of[child] = maker if birth.is_thread else child
+        self._is_shared = False
 
     def parse(self, lines: Iterable[str]) -> Iterator[_Row]:
         """Yields (table, row) in the order in which calls end."""
@@ -183,12 +204,35 @@ class Parser(CallParser):
 
     def _appear(self, tid: int) -> None:
         """At a thread's first line, or the end of the call that made it, whichever comes first."""
-        birth = self._births.pop(tid, None)
-        if birth and not birth.is_thread:
-            maker = self._process_of.get(birth.maker, birth.maker)
-            self._folders.setdefault(tid, self._folder_of(maker))
-            for file in self._files[maker].values():
-                file.lose()  # the child moves it too
+        if not self._process_of:
+            self._process_of[tid] = tid  # the command
+        if tid in self._process_of:
+            return
+        births, number = self._births.get(tid, ()), self._num_begun[tid]
+        self._num_begun[tid] += 1
+        if number >= len(births):
+            # Whose descriptors it has, and which positions it moves, is not known.
+            self._process_of[tid] = tid
+            self.losses.strangers += 1
+            self._is_shared = True
+            self._lose_all()
+            return
+        birth = births[number]
+        maker = self._process_of.get(birth.maker, birth.maker)
+        self._process_of[tid] = maker if birth.is_thread else tid
+        if birth.is_thread:
+            return
+        self._folders[tid] = self._folder_of(maker)
+        if birth.shares_files:
+            self._files[tid] = self._files[maker]
+        for file in self._files[maker].values():
+            file.lose()  # the child moves it too
+
+    def _end(self, tid: int) -> None:
+        """Its number may be used again."""
+        if self._process_of.pop(tid, None) == tid:
+            self._files.pop(tid, None)
+            self._folders.pop(tid, None)
 
     def _file(self, pid: int, descriptor: _Descriptor) -> OpenFile | None:
         """None: nothing is known of it: it was received, or was there before."""
@@ -199,7 +243,7 @@ class Parser(CallParser):
         pid = self._process_of.get(call.tid, call.tid)
         row = {"realtime_ns": call.stamp_ns, "pid": pid, "tid": call.tid}
         if exited := _EXIT.match(call.text):
-            self._files.pop(call.tid, None)
+            self._end(call.tid)
             yield "process_events", {**row, "event": "exit", "detail": exited[1]}
             return
         found = _DONE.fullmatch(call.text)
@@ -213,6 +257,8 @@ class Parser(CallParser):
         if found["name"] in KIND_OF:
             yield from self._file_rows(row, found)
         elif found["name"] in PROCESS_CALLS and not failed:
+            if call.superseded:
+                self._end(call.superseded)
             yield from self._process_rows(row, found)
         elif found["name"] in DESCRIPTOR_CALLS and not failed:
             self._note_descriptors(pid, found)
@@ -220,8 +266,10 @@ class Parser(CallParser):
     def _process_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
         pid, name, arguments = row["pid"], found["name"], found["arguments"]
         if name not in ("chdir", "execve"):
-            child, is_thread = int(found["result"]), "CLONE_THREAD" in arguments
-            self._appear(child)
+            child, is_thread = int(found["here"] or found["result"]), "CLONE_THREAD" in arguments
+            self._num_made[child] += 1
+            if self._num_made[child] > self._num_begun[child]:
+                self._appear(child)
             whose = {"pid": pid if is_thread else child, "tid": child, "parent_pid": pid}
             event = "thread" if is_thread else "process"
             yield "process_events", {**row, **whose, "event": event}
@@ -231,7 +279,7 @@ class Parser(CallParser):
         if not (names := _texts_in(arguments) if arguments.startswith('"') else []):
             self.losses.damaged_lines += 1
         elif name == "chdir":
-            self._folders[pid] = self._absolute(pid, names[0])
+            self._enter(pid, self._absolute(pid, names[0]))
         else:
             yield "process_events", {**row, "event": "exec", "detail": names[0]}
 
@@ -241,7 +289,9 @@ class Parser(CallParser):
         flags = _flags_in(arguments)
         fds = [each.fd for each in _descriptors_in(arguments)]
         fd = fds[0] if fds else _number(flags.partition(", ")[0])
-        if found["name"] == "close_range":
+        if found["name"] == "fchdir":
+            self._enter(pid, _descriptors_in(arguments)[0].path)
+        elif found["name"] == "close_range":
             last, _ = _last_numbers(arguments, 2)
             if "CLOEXEC" not in flags:
                 self._close(pid, fd, last)
@@ -289,7 +339,9 @@ class Parser(CallParser):
             paths[0], flags = _unescaped(opened), _flags_in(arguments)
             row["fd"] = result
             appends = "O_APPEND" in flags
-            self._files[pid][result] = OpenFile(paths[0], position=0, appends=appends)
+            self._files[pid][result] = file = OpenFile(paths[0], position=0, appends=appends)
+            if self._is_shared:
+                file.lose()
             if "O_CREAT" in flags:
                 row["kind"] = "create"
         if row["kind"] == "rename":

@@ -161,8 +161,7 @@ class Tracer:
 
     def _attach_strace(self, pids: Sequence[int], container: Container | None) -> None:
         session = self._new_session(container)
-        threads = [(thread.id, pid) for pid in pids for thread in processes.threads_of(pid)]
-        session.raw_file.process_of_thread.extend(threads)
+        _note_what_is_there(session.raw_file, pids)
         options = strace.options(session.pipe, can_filter=False)
         arguments = [word for pid in pids for word in ("-p", str(pid))]
         # In a group of its own: Ctrl-C is for the traced program, the tracer sees it through.
@@ -200,6 +199,7 @@ class Tracer:
         )
         if "calls" in programs:
             self._await_readiness(session)
+        _note_what_is_there(session.raw_file, pids)
         opened = ((pid, *place) for pid in pids for place in processes.open_paths(pid))
         session.raw_file.path_of_fd.extend(opened)
 
@@ -235,6 +235,13 @@ class Tracer:
             session.let_go()
         for session in self.sessions:
             session.finish()
+
+
+def _note_what_is_there(raw_file: RawFile, pids: Sequence[int]) -> None:
+    threads = [(thread.id, pid) for pid in pids for thread in processes.threads_of(pid)]
+    raw_file.process_of_thread.extend(threads)
+    folders = ((pid, processes.folder_of(pid)) for pid in pids)
+    raw_file.folder_of.extend((pid, folder) for pid, folder in folders if folder)
 
 
 def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Popen:

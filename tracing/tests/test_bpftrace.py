@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from tests.helpers import programs
-from tracing import backends, bpftrace, calls
+from tracing import backends, bpftrace, calls, processes
 from tracing.tests.conftest import require
 
 NEW_KERNEL = frozenset(event for a in bpftrace.ALTERNATIVES.values() for event in a.values())
@@ -44,6 +44,18 @@ FORK = "fork\t30\t7\t7\t8\n"
         # A folder that a process could not change to is not its own.
         (["name\t7\tnone\n", f"path\t5\t7\t7\t{EXIT}chdir\t1\t-2\t-100\n", *OPEN, READ],
          [(7, "/d/x", 0)]),
+        # Relative names begin in the folder that a descriptor means.
+        (["name\t7\tdeep\n", f"open\t1\t7\t7\t{EXIT}openat\t5\t9\t-100\t0\n",
+          call(8, 7, "fchdir", 0, 9, -1, -1, latency=1), *OPEN, READ], [(7, "/d/deep/x", 0)]),
+        ([call(8, 7, "fchdir", 0, 5, -1, -1, latency=1), *OPEN, READ], [(7, "unknown:/x", 0)]),
+        # The first thread may end before the others, which go on with its files.
+        ([*OPEN, FORK, "exit\t32\t7\t7\n", "exit\t35\t7\t8\n",
+          call(40, 7, "read", 10, 3, 10, -1)], [(7, "unknown:", None)]),
+        ([*OPEN, FORK, call(31, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t"),
+          "exit\t38\t7\t7\n", call(40, 7, "read", 10, 4, 10, -1).replace("\t7\t7\t", "\t7\t8\t")],
+         [(7, "/d/x", 0)]),
+        # A thread ends that was there before.
+        ([*OPEN, "exit\t18\t7\t5\n", READ], [(7, "/d/x", 0)]),
         # A thread that ends leaves its process the files.
         ([*OPEN, FORK, "exit\t35\t7\t8\n", call(40, 7, "read", 10, 3, 10, -1)], [(7, "/d/x", 0)]),
         # A child has the files of the moment of its making, which it may move too.
@@ -63,25 +75,43 @@ FORK = "fork\t30\t7\t7\t8\n"
     ],
 )  # fmt: skip
 def test_offsets_are_those_that_nobody_else_moves(lines, expected):
-    parser = bpftrace.Parser(folder="/d", path_of_fd={(7, 9): "/d/old"})
+    before = {5: 7, 7: 7} if any("\t7\t5\n" in line for line in lines) else {}
+    parser = bpftrace.Parser(folder="/d", path_of_fd={(7, 9): "/d/old"}, process_of_thread=before)
     reads = [row for _, row in parser.parse(lines) if row.get("kind") == "read"]
     assert [(row["pid"], row["path"], row.get("offset_bytes")) for row in reads] == expected
 
 
-def test_page_faults_by_inode_and_pages_that_come_into_the_cache(tmp_path):
+def test_page_faults_by_disk_and_inode_and_pages_that_come_into_the_cache(tmp_path, monkeypatch):
+    at = tmp_path.stat().st_dev
+    mounted = {f"{os.major(at)}:{os.minor(at)}": "ext4"}
     (tmp_path / "x").touch()
-    inode = (tmp_path / "x").stat().st_ino
-    lines = [*OPEN, f"fault\t21\t7\t8\t266338304\t{inode}\t1667\n"]
-    lines += ["fault\t22\t7\t8\t266338304\t5\t1667\n", "cached\t23\t7\t8\t266338304\t5\t3\n"]
+    found = (tmp_path / "x").stat()
+    disk, inode = os.major(found.st_dev) << 20 | os.minor(found.st_dev), found.st_ino
+    monkeypatch.setattr(bpftrace, "_kind_of_mounted", lambda: mounted)
+    lines = [*OPEN, f"fault\t21\t7\t8\t{disk}\t{inode}\t1667\n"]
+    lines += [f"fault\t22\t7\t8\t{disk + 1}\t{inode}\t1667\n"]
+    lines += [f"fault\t22\t7\t8\t{disk}\t5\t1667\n", f"cached\t23\t7\t8\t{disk}\t5\t3\n"]
     parser = bpftrace.Parser(folder=str(tmp_path))
     columns = ("operation", "path", "offset_bytes")
-    _, *found = (tuple(row.get(column) for column in columns) for _, row in parser.parse(lines))
-    assert found == [
+    _, *rows = (tuple(row.get(column) for column in columns) for _, row in parser.parse(lines))
+    mounted[f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}"] = "overlay"
+    elsewhere = [row.get("path") for _, row in bpftrace.Parser(folder=str(tmp_path)).parse(lines)]
+    assert elsewhere == [str(tmp_path / "x")] * 3 + ["unknown:inode 5"] * 2
+    assert rows == [
         ("page_fault", str(tmp_path / "x"), 1667 * 4096),
+        ("page_fault", f"unknown:inode {inode}", 1667 * 4096),
         ("page_fault", "unknown:inode 5", 1667 * 4096),
         ("add_to_page_cache", "unknown:inode 5", 3 * 4096),
     ]
     assert 'printf("cached\\t' in (bpftrace.PROGRAMS / "faults_page_cache.bt").read_text()
+
+
+def test_a_renaming_begins_in_the_folders_that_descriptors_mean():
+    lines = ["name\t7\tdeep\n", f"open\t1\t7\t7\t{EXIT}openat\t5\t9\t-100\t0\n"]
+    lines += ["new_name\t7\tnew\n", "name\t7\told\n"]
+    lines += [f"rename\t20\t7\t7\t{EXIT}renameat2\t5\t0\t-100\t9\n"]
+    _, (_, renamed) = bpftrace.Parser(folder="/d").parse(lines)
+    assert (renamed["path"], renamed["new_path"]) == ("/d/old", "/d/deep/new")
 
 
 def test_odd_names_are_kept_and_what_is_lost_cut_or_damaged_is_counted():
@@ -109,7 +139,8 @@ def test_names_that_are_cut_are_called_cut_and_nothing_else():
         f"name\t7\t{short}\n", OPEN[1],
         f"name\t7\t{'n' * 100}\n", f"{'n' * 98}\n", OPEN[1],  # its second line ends at byte 199
         f"name\t7\t{no_utf8}\n", OPEN[1],  # 198 bytes
-        f"new_name\t7\t{long}\n", f"name\t7\t{short}\n", f"rename\t10\t7\t7\t{EXIT}rename\t5\t0\n",
+        f"new_name\t7\t{long}\n", f"name\t7\t{short}\n",
+        f"rename\t10\t7\t7\t{EXIT}rename\t5\t0\t-100\t-100\n",
         f"exec\t16\t7\t7\t{long}\n",
     ]  # fmt: skip
     parser = bpftrace.Parser(folder="/d")
@@ -124,6 +155,7 @@ def test_names_that_are_cut_are_called_cut_and_nothing_else():
     [
         ("bpftrace v0.13.9", 0, NEW_KERNEL, "bpftrace v0.13.9 is too old; 0.14 or later"),
         ("bpftrace v0.17.0", 1000, NEW_KERNEL, "it needs root; take the trace with sudo"),
+        ("bpftrace v0.17.0", 7, NEW_KERNEL, "processes have other numbers; take the trace on its"),
         ("bpftrace v0.17.0", 0, frozenset({"sched/x"}), "none of the tracepoints in question"),
         ("bpftrace v0.14.0", 0, NEW_KERNEL, "None"),
     ],
@@ -133,6 +165,7 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch, version, user, events, r
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(bpftrace, "tracepoints", lambda: events)
+    monkeypatch.setattr(processes, "sees_whole_machine", lambda: user != 7)
     assert reason in str(bpftrace.missing())
 
 

@@ -14,14 +14,22 @@ from tracing.tests.conftest import require, trace
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 
+NAME_SPACE = ["unshare", "--fork", "--pid", "--mount-proc"]
+"""As in a container, processes have other numbers within."""
+
 
 @pytest.mark.gate
-@pytest.mark.parametrize("backend", [backends.STRACE, backends.BPFTRACE])
-def test_offsets_are_true_or_unknown(backend, tmp_path):
+@pytest.mark.parametrize(
+    ("backend", "within"),
+    [(backends.STRACE, []), (backends.STRACE, NAME_SPACE), (backends.BPFTRACE, [])],
+)
+def test_offsets_are_true_or_unknown(backend, within, tmp_path):
     require(backend)
+    if within and os.geteuid() != 0:
+        pytest.skip("only root can make a name space")
     output, folder = tmp_path / "trace", tmp_path / "data"
     folder.mkdir()
-    command = [sys.executable, "-m", "tracing.tests.sharing", str(folder)]
+    command = [*within, sys.executable, "-m", "tracing.tests.sharing", str(folder)]
     taken = trace(output, *command, options=[f"--backend={backend}"])
     assert taken.done.returncode == 0, taken.done.stderr
     assert "nothing was lost" in taken.done.stderr

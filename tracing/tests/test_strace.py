@@ -10,6 +10,36 @@ from tracing import backends, strace
 from tracing.tests.conftest import require
 
 
+def test_names_begin_in_the_folder_that_a_process_is_in():
+    (renamed, removed), parser = calls(
+        "7 fchdir(3</d/deep>) = 0",
+        '7 rename("old", "new") = 0',
+        f"7 {FORK}) = 8",
+        '7 chdir("..") = 0',
+        '8 unlink("gone") = 0',
+    )
+    assert (renamed["path"], renamed["new_path"]) == ("/d/deep/old", "/d/deep/new")
+    assert removed["path"] == "/d/deep/gone"
+    assert str(parser.losses) == "nothing was lost"
+    parser = strace.Parser(folder="/", process_of_thread={7: 7}, folder_of={7: "/before"})
+    [(_, removed)] = parser.parse(['7 1.000000001 unlink("x") = 0 <0.000000001>\n'])
+    assert removed["path"] == "/before/x"
+
+
+def test_who_executed_and_who_is_a_stranger_is_told():
+    lines = [
+        f"7 1.000000001 {MAKES} = 17 <0.000000001>\n",
+        '17 2.000000001 execve("/bin/cat", ["cat"], 0x7f <unfinished ...>\n',
+        "7 3.000000001 +++ superseded by execve in pid 17 +++\n",
+        "7 3.000000002 <... execve resumed>) = -1 (errno 18446744073709551359) <0.000000001>\n",
+        "99 4.000000001 +++ exited with 0 +++\n",
+    ]
+    parser = strace.Parser(births=strace.births_in(lines), folder="/d")
+    events = [(row["pid"], row["tid"], row["event"]) for _, row in parser.parse(lines)]
+    assert events == [(7, 17, "thread"), (7, 7, "exec"), (99, 99, "exit")]
+    assert str(parser.losses) == "1 threads or processes whose making was not seen"
+
+
 def test_calls_that_threads_interleave_are_joined():
     lines = [
         '11 1.000000001 pread64(3</d/part-0>, "", 8, 16 <unfinished ...>\n',
@@ -157,6 +187,35 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
          [(7, "read", None)]),
         (['7 creat("/d/new", 0644) = 3</d/new>', '7 write(3</d/new>, "", 5) = 5'],
          [(7, "create", None), (7, "write", 0)]),
+        # In a container the call returns another number than strace's.
+        ([*OPENED, f"7 {MAKES} = 2 /* 17 in strace's PID NS */",
+          '17 read(3</d/x>, "", 9) = 9', READ],
+         [*FROM_BEGIN, (7, "read", None), (7, "read", None)]),
+        # The number of a thread becomes that of a process, and the other way round.
+        ([f"7 {MAKES} = 17", *OPENED, '17 read(3</d/x>, "", 9) = 9', "17 +++ exited with 0 +++",
+          f"7 {FORK}) = 17", '17 read(3</d/x>, "", 9) = 9', "17 +++ exited with 0 +++"],
+         [*FROM_BEGIN, (7, "read", None), (17, "read", None)]),
+        (['7 chdir("/d") = 0', "7 vfork( <unfinished ...>", OPEN.replace("7 ", "8 ", 1),
+          '8 read(3</d/x>, "", 9) = 9', "8 +++ exited with 0 +++",
+          "7 <... vfork resumed>) = 8", f"7 {MAKES} = 8",
+          '8 read(3</d/x>, "", 9) = 9'],
+         [(8, "open", None), (8, "read", 0), (7, "read", None)]),
+        # A process may have the descriptors of its maker, not copies of them.
+        ([*OPENED, "7 clone(child_stack=0x7f, flags=CLONE_FILES|SIGCHLD) = 8",
+          '8 openat(AT_FDCWD</d>, "x", O_RDONLY) = 4</d/x>', '8 read(4</d/x>, "", 9) = 9',
+          '7 read(4</d/x>, "", 9) = 9'],
+         [*FROM_BEGIN, (8, "open", None), (8, "read", 0), (7, "read", None)]),
+        # Another thread than the first executes a program, and takes the number of the first.
+        ([*OPENED, f"7 {MAKES} = 17", '17 execve("/bin/cat", ["cat"], 0x7f <unfinished ...>',
+          "7 +++ superseded by execve in pid 17 +++", "7 <... execve resumed>) = 9", READ,
+          f"7 {FORK}) = 17", '17 read(3</d/x>, "", 9) = 9'],
+         [*FROM_BEGIN, (7, "read", None), (17, "read", None)]),
+        ([*OPENED, f"7 {MAKES} = 17", '17 execve("/bin/cat", ["cat"], 0x7f <pid changed to 7 ...>',
+          "7 +++ superseded by execve in pid 17 +++", "7 <... execve resumed>) = -1", READ],
+         [*FROM_BEGIN, (7, "read", None)]),
+        # Nobody knows whose descriptors a thread has whose making was not seen.
+        ([*OPENED, '99 read(3</d/x>, "", 9) = 9', OPEN, READ],
+         [*FROM_BEGIN, (99, "read", None), (7, "open", None), (7, "read", None)]),
     ],
 )  # fmt: skip
 def test_offsets_are_those_that_nobody_else_moves(texts, expected):
@@ -178,7 +237,7 @@ def test_a_thread_is_told_from_a_process_after_a_making_that_failed_or_never_ret
         '7 9.000000000 open("/d/clone(1) = 77", O_RDONLY) = 77</d/clone(1) = 77> <0.000000100>\n',
     ]
     births = strace.births_in(lines)
-    is_thread = {child: birth.is_thread for child, birth in births.items()}
+    is_thread = {child: birth.is_thread for child, [birth] in births.items()}
     assert is_thread == {8: False, 9: True, 10: False}
     parsed = list(strace.Parser(births=births, folder="/d").parse(lines))
     [(_, exited)] = [each for each in parsed if each[1].get("event") == "exit"]

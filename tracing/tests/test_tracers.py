@@ -36,7 +36,7 @@ def test_without_root_strace_is_taken_and_root_is_asked_for(monkeypatch):
 def test_without_ptrace_the_counters_remain(monkeypatch):
     monkeypatch.setattr(bpftrace, "missing", lambda: "bpftrace is not installed")
     answers = {
-        ("strace", "-V"): (0, "strace -- version 5.6\n", ""),
+        ("strace", "-V"): (0, "strace -- version 5.9\n", ""),
         ("strace", "-o"): (1, "", "strace: PTRACE_TRACEME: Operation not permitted\n"),
     }
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
@@ -49,8 +49,8 @@ def test_without_ptrace_the_counters_remain(monkeypatch):
     assert found.reasons["strace"] == (
         "ptrace is not allowed here: strace: PTRACE_TRACEME: Operation not permitted"
     )
-    answers["strace", "-V"] = (0, "strace -- version 5.5\n", "")
-    assert "version 5.5 is too old; 5.6 or later" in backends.choose(None).reasons["strace"]
+    answers["strace", "-V"] = (0, "strace -- version 5.8\n", "")
+    assert "version 5.8 is too old; 5.9 or later" in backends.choose(None).reasons["strace"]
     monkeypatch.setattr("shutil.which", lambda name: None)
     found = backends.choose(None)
     assert found.line().endswith(
