@@ -17,7 +17,7 @@ from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert.files.paths import require_supported
+from mlperf_bert.files.paths import BUCKETS, require_supported
 
 _NUMBER = r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})"
 _DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?", re.ASCII)
@@ -25,6 +25,8 @@ _UNITS = {"h": 3600, "m": 60, "s": 1}
 _BOUNDS = {"at_least": (">=", ge), "above": (">", gt), "at_most": ("<=", le), "below": ("<", lt)}
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 _HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
+_IN_BUCKET = re.compile(rf"(?:^|(?<=,))\s*{BUCKETS}[^/,][^,]*")
+_SLASHES = re.compile(r"(?<!:)/(?:(?:\.?/)+(?:\.$)?|\.?$)")
 IS_EMPTY = "is empty, perhaps a variable that is not set; give a value, or leave it out"
 MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""
@@ -215,8 +217,17 @@ def whole_number(text: str) -> int:
 
 
 def with_home(path: str) -> str:
-    """The path, or several with commas, with home folders in place of "~" and "~user"."""
-    return _HOME.sub(lambda found: found[1] + os.path.expanduser(found[2]), path)  # noqa: PTH111
+    """The path, or several with commas, with home folders in place of "~" and "~user".
+
+    One of a bucket has no slash twice or at its end: in a bucket //run is another folder than /run,
+    and of the clients one reads it so and the other does not.
+    """
+    path = _HOME.sub(lambda found: found[1] + os.path.expanduser(found[2]), path)  # noqa: PTH111
+    return _IN_BUCKET.sub(lambda found: _SLASHES.sub(_slash_within, found[0]), path)
+
+
+def _slash_within(slashes: re.Match) -> str:
+    return "" if slashes.end() == len(slashes.string) else "/"
 
 
 def words_with_home(

@@ -100,7 +100,7 @@ BAD_INPUTS = [
      r"--profile_steps=3 must be two steps, the first and the last, as in 20-29"),
     ("profile_steps=3-5", r"--profile_steps ends at 5, after --num_train_steps=4"),
     ("use_tpu=True", r"--use_tpu: jax finds none \(.*\); check the driver"),
-    ("num_gpus=64", r"--num_gpus=64, but TensorFlow"),
+    ("num_gpus=64", r"--num_gpus=64: jax finds none \(.*the environment gpu has it\)"),
     ("num_gpus=abc", r"num_gpus=abc.*invalid literal"),
     ("train_batch_size=4.5", r"train_batch_size=4\.5.*invalid literal"),
     ("optimizer=no_such", r"optimizer=no_such.*adamw\|lamb"),

@@ -200,14 +200,15 @@ def reading_compilation_cache(directory: str | None) -> Iterator[None]:
         return
     try:
         with lines_left_out(_NOISE), warnings.catch_warnings():
-            # jax only warns of it, at every start, and never writes the file again.
-            warnings.filterwarnings("error", "Error reading persistent compilation cache")
+            # jax only warns of it, at every start, and never writes the file again, or the others.
+            broken = "Error (reading|writing) persistent compilation cache"
+            warnings.filterwarnings("error", broken)
             yield
     except (tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError, UserWarning) as error:
         reason = str(getattr(error, "message", error)).split(" [Op:")[0]
         raise ValueError(
-            f"--compilation_cache_dir={directory}: if one of its files is damaged, remove the "
-            f"folder; its reader says: {reason}"
+            f"--compilation_cache_dir={directory}: if one of its files is damaged or gone, remove "
+            f"the folder; its reader says: {reason}"
         ) from error
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,8 @@ from mlperf_bert.training import devices
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Devices
 
-_MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")  # cgroup versions 2 and 1
 
 
 class Findings(list[Finding]):
@@ -330,13 +328,27 @@ def check_saving(inspection: Inspection) -> None:
 
 
 def memory_bytes() -> int:
-    """Memory that this process may take: what the host has left, or a container's limit."""
-    # That of the host, also in a container: the limit of one stands in a file of its control group.
+    """Memory that this process may take: what the host has left, or a job or container may have."""
+    # That of the host, also in a container: limits stand in files of the control groups.
     available = psutil.virtual_memory().available
-    for limit in _MEMORY_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            available = min(available, int(limit.read_text()))
+    for group in _groups():
+        for name in _LIMITS:
+            with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                available = min(available, int((group / name).read_text()))
     return available
+
+
+def _groups() -> Iterator[Path]:
+    """The control groups of this process, and those above them, which may have a lower limit."""
+    yield from (_GROUPS, _GROUPS / "memory")  # in a container its own
+    with contextlib.suppress(OSError):
+        for line in _OWN_GROUPS.read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            # Version 2 names no controllers.
+            if not controllers or "memory" in controllers.split(","):
+                place = Path(name.lstrip("/"))
+                root = _GROUPS / "memory" if controllers else _GROUPS
+                yield from (root / above for above in (place, *place.parents))
 
 
 def _in_words(num_bytes: float) -> str:

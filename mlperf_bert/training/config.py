@@ -349,7 +349,7 @@ class RunConfig:
     # Devices and processes
     runtime: str = option(
         "auto",
-        "What computes the steps; auto is jax on TPUs, and on GPUs that jax sees.",
+        "What computes the steps; auto is jax on TPUs and GPUs.",
         choices=("auto", "tensorflow", "jax"),
         page="clusters.md",
     )
@@ -370,6 +370,8 @@ class RunConfig:
     """The processes of the run; None: only this one."""
     tf_xla_flags: str = variable("TF_XLA_FLAGS")
     """TensorFlow reads it too."""
+    jax_compilation_cache_dir: str = variable("JAX_COMPILATION_CACHE_DIR")
+    """Without --compilation_cache_dir jax's runtime takes this for it."""
     cuda_visible_devices: str = variable("CUDA_VISIBLE_DEVICES")
     """CUDA reads it too."""
 
@@ -428,7 +430,7 @@ class RunConfig:
         """What XLA compiles; with --jit_compile=auto what is faster on the device.
 
         With --jit_compile=false, TF_XLA_FLAGS=--tf_xla_auto_jit=2, which train_model.sh sets as the
-        reference does, still has an effect on GPUs.
+        reference does, still has an effect on GPUs, and with --tf_xla_cpu_global_jit on a CPU.
 
         The measurements are in benchmarks/NOTES.md.
         """
@@ -437,8 +439,11 @@ class RunConfig:
             reason = "jax runs nothing else"
             return Compilation(True, False, reason, by_others=True, barriers=on_gpus)
         if self.jit_compile == "false":
-            # Levels of 0 and below turn it off.
-            if on_gpus and re.search(r"tf_xla_auto_jit=(?![0-])", self.tf_xla_flags):
+            # Levels of 0 and below turn it off; the last of several counts.
+            levels = re.findall(r"tf_xla_auto_jit=(\S+)", self.tf_xla_flags)
+            on_cpus = re.findall(r"tf_xla_cpu_global_jit(?:=(\w+))?", self.tf_xla_flags)
+            counts = on_gpus or (on_cpus and on_cpus[-1].lower() not in ("false", "0"))
+            if counts and levels and levels[-1][0] not in "0-":
                 return Compilation(False, False, f"TF_XLA_FLAGS={self.tf_xla_flags}", clusters=True)
             return NO_COMPILATION
         if self.jit_compile == "true":
@@ -549,8 +554,9 @@ class Mode:
 
 def _recorded(values: Mapping[str, Any]) -> dict:
     """Values of the fields of a run as run.json has them."""
-    of_log = ("submission", "cluster", "tf_xla_flags", "cuda_visible_devices")
-    kept = {name: value for name, value in values.items() if name not in of_log}
+    variables = ("tf_xla_flags", "jax_compilation_cache_dir", "cuda_visible_devices")
+    left_out = ("submission", "cluster", *variables)
+    kept = {name: value for name, value in values.items() if name not in left_out}
     for name, value in kept.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             kept[name] = dataclasses.asdict(value)

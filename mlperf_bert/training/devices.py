@@ -55,8 +55,13 @@ def with_runtime(config: RunConfig) -> RunConfig:
         raise ValueError("--use_tpu needs --runtime=jax: TensorFlow 2.21 has no TPUs")
     runtime = config.runtime
     if runtime == "auto":
-        on_jax = config.device.use_tpu or (config.device.num_gpus and _jax_sees_gpus(config))
+        on_jax = config.device.use_tpu or (
+            config.device.num_gpus and not _only_tensorflow_has_gpus()
+        )
         runtime = "jax" if on_jax else "tensorflow"
+    kept_in = config.compilation_cache_dir
+    if runtime == "jax":
+        kept_in = kept_in or config.jax_compilation_cache_dir or None
     # Nobody has measured ours on a GPU yet.
     kernels = "xla" if config.kernels == "auto" else config.kernels
     if kernels == "triton" and not (runtime == "jax" and config.device.kind == "GPU"):
@@ -64,24 +69,17 @@ def with_runtime(config: RunConfig) -> RunConfig:
             f"--kernels=triton needs GPUs and jax, and this run computes by {runtime} on a "
             f"{config.device.kind}; give --num_gpus and --runtime=jax, or --kernels=xla"
         )
-    return dataclasses.replace(config, runtime=runtime, kernels=kernels)
+    return dataclasses.replace(
+        config, runtime=runtime, kernels=kernels, compilation_cache_dir=kept_in
+    )
 
 
-def _jax_sees_gpus(config: RunConfig) -> bool:
+def _only_tensorflow_has_gpus() -> bool:
     # GPUs are plugins of jax. Their packages say it, without a look that would start jax's devices:
-    # several processes are connected before.
+    # several processes are connected before. A plugin that does not start is told later.
     plugins = importlib.metadata.entry_points(group="jax_plugins")
-    if not any(re.search("cuda|rocm", plugin.name) for plugin in plugins):
-        return False
-    if config.cluster:
-        return True
-    # First jax_step, which says how much of their memory jax may take: this look starts them.
-    from mlperf_bert.programs.jax_step import jax
-
-    try:
-        return bool(jax.devices("gpu"))
-    except RuntimeError:
-        return False
+    has_plugin = any(re.search("cuda|rocm", plugin.name) for plugin in plugins)
+    return not has_plugin and bool(tf.config.list_physical_devices("GPU"))
 
 
 def create(config: RunConfig) -> Devices:
@@ -112,9 +110,13 @@ def jax_devices(run: RunConfig) -> Devices:
 
     # Before TensorFlow's first operation: it would take the memory of every GPU that it sees.
     tf.config.set_visible_devices([], "GPU")
+    if getattr(jax.config, "jax_disable_jit"):  # noqa: B009 - mypy knows none
+        raise ValueError("JAX_DISABLE_JIT: jax runs compiled programs only; leave the variable out")
     if config.kind == "CPU":
         # Else jax starts GPUs too, and takes their memory.
         jax.config.update("jax_platforms", "cpu")
+    # JAX_PLATFORM_NAME would send what has no device of its own to another kind of device.
+    jax.config.update("jax_platform_name", "")
     if run.compilation_cache_dir:
         kept = _cache_folder(run.compilation_cache_dir, f"jax {jax.__version__}")
         jax.config.update("jax_compilation_cache_dir", str(kept))
@@ -145,7 +147,12 @@ def jax_devices(run: RunConfig) -> Devices:
 
 def _why_no_devices(config: DeviceConfig, reason: str) -> str:
     """What jax's error means for a user, and how to fix it."""
+    import jax
+
     asked = f"--num_gpus={config.num_gpus}" if config.num_gpus else "--use_tpu"
+    kind = "gpu" if config.num_gpus else "tpu"
+    if only := getattr(jax.config, "jax_platforms"):  # noqa: B009
+        reason += f"; JAX_PLATFORMS={only}"
     if config.tpu_name:
         return (
             f"--tpu_name={config.tpu_name}: this machine has no TPU, and jax uses that of its own "
@@ -158,7 +165,7 @@ def _why_no_devices(config: DeviceConfig, reason: str) -> str:
         )
     return (
         f"{asked}: jax finds none ({reason}); check the driver, that the container was given the "
-        "devices, and that jax's plugin for them is installed"
+        f"devices, and that jax's plugin for them is installed (the environment {kind} has it)"
     )
 
 
@@ -229,7 +236,8 @@ def _cache_folder(directory: str, compiler: str) -> Path:
     """
     if "://" in directory or '"' in directory:
         raise ValueError(
-            f"--compilation_cache_dir={directory}: give a local folder without quotation marks"
+            f"--compilation_cache_dir={directory}, or JAX_COMPILATION_CACHE_DIR: give a local "
+            "folder without quotation marks"
         )
     # Model and features of the processor are part of the folder's name: a program for
     # instructions that another processor lacks ends the process.

@@ -30,6 +30,23 @@ def test_the_home_folder_stands_for_a_tilde_at_the_start_of_a_path(path, expecte
     assert options.with_home(path) == expected
 
 
+@pytest.mark.parametrize(
+    "path, expected",
+    [
+        ("gs://b//run", "gs://b/run"),
+        ("gs://b/run/", "gs://b/run"),
+        ("gs://b///a/.//c//.", "gs://b/a/c"),
+        ("/x//y,gs://b//part-*, gs://b//d/", "/x//y,gs://b/part-*, gs://b/d"),
+        ("gs://b/.a/b./c..", "gs://b/.a/b./c.."),
+        ("gs:///run", "gs:///run"),  # refused later
+    ],
+)
+def test_a_folder_of_a_bucket_has_one_name(path, expected):
+    """To TensorFlow's client //run is another folder, to etils.epath the same."""
+    assert options.with_home(path) == expected
+    assert options.words_with_home([f"--folder={path}", path]) == [f"--folder={expected}", expected]
+
+
 def test_a_path_without_a_home_folder_is_refused():
     with pytest.raises(ValueError, match=r"^~x y/run: there is no such home .* or \./~x y/run$"):
         paths.location("~x y/run")

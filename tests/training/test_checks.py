@@ -591,11 +591,35 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
 
 
 def test_a_containers_limit_bounds_the_memory(monkeypatch, tmp_path):
-    limit, none = tmp_path / "limit", tmp_path / "none"
-    monkeypatch.setattr(checks, "_MEMORY_LIMITS", (none, limit))
-    limit.write_text("max\n")
+    monkeypatch.setattr(checks, "_GROUPS", tmp_path)
+    monkeypatch.setattr(checks, "_OWN_GROUPS", tmp_path / "absent")
+    (tmp_path / "memory.max").write_text("max\n")
     assert checks.memory_bytes() > 1000
-    limit.write_text("1000\n")
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert checks.memory_bytes() == 1000
+
+
+@pytest.mark.parametrize(
+    "own, limit",
+    [
+        ("0::/slurm/job_1/step_0", "slurm/job_1/step_0/memory.max"),
+        ("0::/slurm/job_1/step_0", "slurm/job_1/memory.max"),  # of a group above
+        ("0::/slurm/job_1/step_0", "slurm/job_1/memory.high"),
+        ("3:cpu,memory:/slurm/job_1", "memory/slurm/job_1/memory.limit_in_bytes"),
+        ("3:cpu:/other\n7:memory:/slurm/a:b\n0::/", "memory/slurm/memory.limit_in_bytes"),
+        ("7:memory:/docker/of_the_host", "memory/memory.limit_in_bytes"),  # seen from inside
+    ],
+)
+def test_a_jobs_limit_bounds_the_memory(monkeypatch, tmp_path, own, limit):
+    groups = tmp_path / "groups"
+    for place in ("slurm/job_1/step_0", "memory/slurm/job_1", "memory/slurm/a:b", "memory/other"):
+        (groups / place).mkdir(parents=True)
+    (tmp_path / "own").write_text(f"1:name=systemd:/init\n{own}\n")
+    monkeypatch.setattr(checks, "_GROUPS", groups)
+    monkeypatch.setattr(checks, "_OWN_GROUPS", tmp_path / "own")
+    (groups / "memory/other/memory.limit_in_bytes").write_text("5\n")
+    assert checks.memory_bytes() > 1000
+    (groups / limit).write_text("1000\n")
     assert checks.memory_bytes() == 1000
 
 

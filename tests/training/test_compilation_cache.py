@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import run_pretraining
 from mlperf_bert.programs import jax_trainer, program
 from mlperf_bert.programs.jax_step import Part
 from mlperf_bert.programs.program import kept
+from mlperf_bert.training import build
 from tests.training import generated_task
 from tests.training.small_runs import command, metrics
 
@@ -67,6 +69,16 @@ def test_what_else_xla_is_told_stays(monkeypatch, tmp_path, before, kept):
     [folder] = tmp_path.iterdir()
     cache = f'--tf_xla_persistent_cache_directory="{folder}"'
     assert os.environ == {"TF_XLA_FLAGS": kept.format(before) + cache}
+
+
+@pytest.mark.parametrize("does", ["reading", "writing"])  # of an entry of which a file is gone
+def test_a_cache_that_jax_cannot_use_is_told_in_one_line(does):
+    with (
+        pytest.raises(ValueError, match=r"^--compilation_cache_dir=c: .*remove the fol") as told,
+        build.reading_compilation_cache("c"),
+    ):
+        warnings.warn(f"Error {does} persistent compilation cache entry: gone", stacklevel=2)
+    assert "\n" not in str(told.value)
 
 
 def test_an_exported_program_is_kept_for_what_it_depends_on(tmp_path):

@@ -187,8 +187,8 @@ def jax_with(monkeypatch):
         ({}, ["xla_cuda12"], 2, "tensorflow"),
         ({"num_gpus": 2}, ["xla_cuda12"], 2, "jax"),
         ({"num_gpus": 2}, ["rocm7"], 2, "jax"),
-        ({"num_gpus": 2}, ["xla_cuda12"], 0, "tensorflow"),  # the driver is too old, say
-        ({"num_gpus": 2}, ["other"], 2, "tensorflow"),
+        ({"num_gpus": 2}, ["xla_cuda12"], 0, "jax"),  # the driver is too old, say: jax tells it
+        ({"num_gpus": 2}, ["other"], 2, "jax"),
         ({"num_gpus": 2, "runtime": "tensorflow"}, ["xla_cuda12"], 2, "tensorflow"),
         ({"use_tpu": True}, [], 0, "jax"),
         ({"runtime": "jax"}, [], 0, "jax"),
@@ -197,11 +197,53 @@ def jax_with(monkeypatch):
 def test_the_runtime_that_auto_means(jax_with, flags, plugins, gpus, expected):
     jax_with(plugins, **({"gpu": gpus} if gpus else {}))
     assert devices.with_runtime(run_config(**flags)).runtime == expected
-    # Several processes are connected before jax may look.
-    several = dataclasses.replace(run_config(**flags), cluster=Cluster(("a:1", "b:1"), 0))
-    jax_with(plugins)
-    is_gpu = flags.get("num_gpus") and flags.get("runtime") is None and "other" not in plugins
-    assert devices.with_runtime(several).runtime == ("jax" if is_gpu else expected)
+
+
+def test_where_only_tensorflow_has_gpus_it_computes(jax_with, monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    for plugins, expected in ((["other"], "tensorflow"), (["xla_cuda12"], "jax")):
+        jax_with(plugins)
+        assert devices.with_runtime(run_config(num_gpus=2)).runtime == expected
+
+
+def test_the_folder_of_jaxs_own_variable_is_the_runs(tmp_path):
+    def kept_in(**flags):
+        config = dataclasses.replace(run_config(**flags), jax_compilation_cache_dir="of jax")
+        return devices.with_runtime(config).compilation_cache_dir
+
+    assert kept_in(runtime="jax") == "of jax"
+    assert kept_in(runtime="jax", compilation_cache_dir="given") == "given"
+    assert kept_in(runtime="tensorflow") is None
+    assert devices.with_runtime(run_config(runtime="jax")).compilation_cache_dir is None
+    with pytest.raises(ValueError, match=r"^--compilation_cache_dir=gs://b/c, or JAX_COMPILATION_"):
+        devices.jax_devices(run_config(runtime="jax", compilation_cache_dir="gs://b/c"))
+
+
+@pytest.fixture
+def jax_set():
+    """Sets what jax has read of its variables, until the test ends."""
+    before = {}
+
+    def jax_set(name: str, value: object) -> None:
+        before.setdefault(name, getattr(jax.config, name, ""))
+        jax.config.update(name, value)
+
+    yield jax_set
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_variables_of_jax_choose_no_other_devices_than_the_flags(jax_set, jax_with):
+    jax_set("jax_platform_name", "gpu")
+    chosen = devices.create(run_config(runtime="jax"))
+    assert str(jax.jit(lambda: jax.numpy.ones(2))().devices()) == str({*chosen.mesh.devices.flat})
+    jax_with(["xla_cuda12"])
+    jax_set("jax_platforms", "cpu")
+    with pytest.raises(ValueError, match=r"finds none \(Unknown .*; JAX_PLATFORMS=cpu\); check"):
+        devices.create(run_config(runtime="jax", num_gpus=1))
+    jax_set("jax_disable_jit", True)
+    with pytest.raises(ValueError, match=r"^JAX_DISABLE_JIT: .* leave the variable out$"):
+        devices.create(run_config(runtime="jax"))
 
 
 @pytest.mark.parametrize(
@@ -242,11 +284,12 @@ def two_processes(monkeypatch):
 def test_every_process_gives_as_many_gpus_and_a_cpu_starts_none(two_processes):
     updates = two_processes(3, 2)
     chosen = devices.jax_devices(run_config(runtime="jax", num_gpus=2))
-    assert chosen.mesh == ["0.0", "0.1", "1.0", "1.1"] and updates == []
+    assert chosen.mesh == ["0.0", "0.1", "1.0", "1.1"]
+    assert updates == [("jax_platform_name", "")]
     with pytest.raises(ValueError, match=r"^--num_gpus=3, but jax sees 2 GPUs; lower it"):
         devices.jax_devices(run_config(runtime="jax", num_gpus=3))
     assert len(devices.jax_devices(run_config(runtime="jax")).mesh) == 5
-    assert updates == [("jax_platforms", "cpu")]
+    assert updates[2:] == [("jax_platforms", "cpu"), ("jax_platform_name", "")]
 
 
 def test_what_is_compiled_is_kept_for_one_compiler_and_one_kind_of_processor(

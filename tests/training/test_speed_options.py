@@ -128,13 +128,23 @@ def test_what_is_compiled_where():
     assert run_config(runtime="jax", num_gpus=1).compilation.barriers
 
 
+ON_CPUS = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
+
+
 @pytest.mark.parametrize(
     "num_gpus, flags, expected",
     [
         (1, "--tf_xla_auto_jit=2", "clusters of operations: TF_XLA_FLAGS=--tf_xla_auto_jit=2"),
         (1, "--tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
         (1, "", "nothing: --jit_compile=false"),
+        (1, "--tf_xla_auto_jit=2 --tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
         (0, "--tf_xla_auto_jit=2", "nothing: --jit_compile=false"),
+        (0, "--tf_xla_cpu_global_jit", "nothing: --jit_compile=false"),
+        (0, f"{ON_CPUS}=false", "nothing: --jit_compile=false"),
+        *(
+            (0, flags, f"clusters of operations: TF_XLA_FLAGS={flags}")
+            for flags in (ON_CPUS, f"{ON_CPUS}=true", "--tf_xla_cpu_global_jit --tf_xla_auto_jit=1")
+        ),
     ],
 )
 def test_clusters_that_the_environment_asks_for_are_told(num_gpus, flags, expected):
