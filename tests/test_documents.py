@@ -257,3 +257,15 @@ def test_every_flag_and_path_in_a_sentence_exists(path):
         if re.fullmatch(rf"({'|'.join(OWN_FOLDERS.split())})/[\w./-]*", quoted):
             here = [REPOSITORY / quoted, path.parent / quoted]
             assert any(place.exists() for place in here), f"{quoted} in {name_of(path)}"
+
+
+def test_what_fits_is_what_a_compiler_was_seen_to_say(repository):
+    """The page on training repeats figures of the notes and of the page on the exported step."""
+    training, notes, step = (
+        (repository / name).read_text()
+        for name in ("docs/training.md", "benchmarks/NOTES.md", "docs/portable_step.md")
+    )
+    section = re.search(r"\n## Does it fit\?\n.*?(?=\n## )", training, re.DOTALL)[0]
+    figures = re.findall(r"\d+\.\d of \d+\.\d", section)
+    assert len(figures) >= 8
+    assert not [each for each in figures if each not in notes + step]

@@ -370,7 +370,7 @@ class Origin:
           OSError: they cannot be written.
         """
         logs = logs_of_run(self._output.path)
-        taken = energy_of_run(read_records(logs[-1]))
+        taken = _energy_in(logs[-1:])
         # A killed start has not said what it took: nobody knows that of a whole resumed run.
         resumes = bool(self._output.before)
         print(f"energy{' since the run was resumed' if resumes else ''}: {taken}", flush=True)
@@ -412,3 +412,12 @@ def _names_and_sizes(files: Sequence[provenance.File]) -> str:
 def _shortly(files: str) -> str:
     """Without the digest, where there is more."""
     return files.rpartition(",")[0] or files or "none"
+
+
+def _energy_in(logs: Sequence[Path]) -> Energy:
+    """What the last log of a run says; a log that is gone or damaged costs this and not the run."""
+    try:
+        said = energy_of_run([record for log in logs for record in read_records(log)])
+    except (ValueError, OSError) as error:
+        return Energy(joules=None, about=str(error))
+    return said or Energy(joules=None, about="the log says nothing of it")

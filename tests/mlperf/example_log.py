@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from mlperf_bert.checkpoints import names
@@ -82,16 +81,6 @@ def write_submission(org_dir: Path, curves, *, system: str = "box", **changes: o
     for number, accuracies in enumerate(curves):
         write_log(folder / f"result_{number}.txt", accuracies, seed=number, **changes)
     return org_dir
-
-
-def write_runs(folder: Path, numbers_of_evaluations: Sequence[int]) -> Path:
-    """Write a folder of runs that reach 0.73, one after another number of evaluations."""
-    for number, count in enumerate(numbers_of_evaluations):
-        output = folder / "runs" / str(number)
-        output.mkdir(parents=True)
-        accuracies = [0.3 + 0.43 * step / (count - 1) for step in range(count)]
-        write_log(output / "bert.log", [round(accuracy, 4) for accuracy in accuracies])
-    return folder
 
 
 class Clock:

@@ -165,7 +165,7 @@ def test_nothing_that_was_read_is_replaced(org_dir, refusal, command, words, lin
 def test_no_output_replaces_another(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=": is the same file as "):
-        run_logs.require_free({"--page": "new", "--table": "./new"})
+        run_logs.require_free({"--output": "new", "its table": "./new"})
 
 
 def test_what_a_command_has_written_is_replaced_when_it_is_repeated(org_dir):

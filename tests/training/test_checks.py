@@ -191,6 +191,18 @@ def test_a_run_says_what_it_took_and_a_resumed_one_what_its_last_start_did(
 
 
 @pytest.mark.parametrize(
+    "content", [None, ':::MLLOG {"key": "ener', ""], ids=["gone", "cut", "without energy"]
+)
+def test_a_log_without_energy_costs_no_run(begun, capsys, content):
+    config, output, _ = begun
+    if content is not None:
+        (output.path / "bert.log").write_text(content)
+    Origin(checks.inspect(config, goes_on=True), output, seed=1, goes_on=True).end("aborted")
+    assert capsys.readouterr().out.startswith("energy since the run was resumed: unknown (")
+    assert read_record(output.path).status == "aborted"
+
+
+@pytest.mark.parametrize(
     ("flag", "name"),
     [
         ("input_file", "part-1"),
