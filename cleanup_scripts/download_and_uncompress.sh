@@ -41,6 +41,9 @@ done
 [ ${#words[@]} -gt 0 ] || words=(config tf1 text)
 [[ $out_dir =~ [^[:space:]] && $out_dir != *://* ]] || die "--out_dir=$out_dir: name a local folder" 2
 [[ $base_url == ?*://?* ]] || die "--base_url=$base_url: name a URL, such as https://HOST/FOLDER or file:///FOLDER" 2
+if [[ $base_url == file://* ]]; then # of a folder as it is named
+  base_url=${base_url//%/%25} base_url=${base_url// /%20} base_url=${base_url//\#/%23} base_url=${base_url//\?/%3F}
+fi
 for tool in "${tools[@]}"; do
   command -v "$tool" >/dev/null || die "$tool is missing: install it"
 done
@@ -49,6 +52,10 @@ progress=(--silent --show-error)
 out_dir=${out_dir/#\~\//$HOME/}
 mkdir -p -- "$out_dir"
 cd -- "$out_dir"
+exec 9<.
+# 1 is another's lock; some network disks lock no folders.
+! command -v flock >/dev/null || flock --nonblock 9 2>/dev/null || [ $? != 1 ] ||
+  die "$out_dir: another call still works there; wait for its end"
 
 # is_whole FILE [SUFFIX]: whether FILE has its published MD5, or what becomes FILE and has the suffix until then.
 is_whole() { [ -f "$1${2-}" ] && sed -n "s|  $1\$|&${2-}|p" "$md5s" | md5sum -c >/dev/null 2>&1; }
@@ -60,7 +67,7 @@ is_there() {
 }
 
 fetch() {
-  local file folder url code
+  local file folder url code again
   for file; do
     ! is_there "$file" || continue
     folder=input_files
@@ -71,11 +78,14 @@ fetch() {
     mkdir -p "$(dirname "$file")"
     echo "fetching $url" >&2
     code=0
-    curl --fail --location "${progress[@]}" --speed-time 60 --continue-at - --output "$file.partial" "$url" || code=$?
+    curl --fail --globoff --location "${progress[@]}" --speed-time 60 --continue-at - --output "$file.partial" "$url" ||
+      code=$?
     # First: curl fails too where nothing is missing of an earlier call's file.
     if ! is_whole "$file" .partial; then
+      again="repeat the command to go on, or "
+      [[ $code != 3[36] ]] || again= # the server does not go on there
       [ "$code" = 0 ] || die "$out_dir/$file: curl ended with $code at $url; \
-repeat the command to go on, or remove $out_dir/$file.partial to begin again"
+${again}remove $out_dir/$file.partial to begin again"
       rm -f "$file.partial"
       die "$out_dir/$file: what came from $url is not the published file, perhaps a page for a login; \
 repeat the command, or take MLCommons' downloader (docs/data.md)"
@@ -88,9 +98,9 @@ repeat the command, or take MLCommons' downloader (docs/data.md)"
 # Prints what is wrong with the 502 texts of a folder. MD5s are published of eight.
 differences() {
   local parts
-  parts=$(find "$1" -name 'part-?????-of-00500' | wc -l)
+  parts=$(find -L "$1" -maxdepth 1 -type f -size +0 -name 'part-?????-of-00500' | wc -l)
   sed -n "s|  results/|  $1/|p" "$md5s" | md5sum -c --quiet 2>/dev/null || true
-  [ "$parts" -eq 500 ] || echo "$1: $parts of 500 parts"
+  [ "$parts" -eq 500 ] || echo "$1: $parts of 500 parts, without empty ones"
 }
 
 uncompress_text() {
@@ -111,12 +121,12 @@ uncompress_text() {
   different=$(differences results)
   [ -z "$different" ] || die "$out_dir/${different%%$'\n'*}; this is not the published text: \
 move $out_dir/results away and repeat the command"
-  echo "$out_dir/results: as published"
+  echo "$out_dir/results: 500 parts; the eight files with published MD5s are as published"
 }
 
 uncompress_dump() {
-  fetch "$dump.bz2"
   ! is_there "$dump" || return 0
+  fetch "$dump.bz2"
   echo "unpacking $out_dir/$dump.bz2" >&2
   if ! { bzip2 -dc "$dump.bz2" >"$dump.partial" && is_whole "$dump" .partial; }; then
     rm -f "$dump.partial"

@@ -4,6 +4,7 @@ A copy of the script has a list of MD5s of small files with the published names.
 """
 
 import bz2
+import fcntl
 import hashlib
 import io
 import os
@@ -119,6 +120,8 @@ def test_other_words_bring_theirs(room):
     assert room.brings("dump", "tf2") == [place_of(name) for name in [f"{DUMP}.bz2", *TF2]]
     assert room.files() == {name: FILES[name] for name in [*TF2, f"{DUMP}.bz2", DUMP]}
     assert room.brings("dump") == []
+    (room.folder / "wiki" / f"{DUMP}.bz2").unlink()
+    assert room.brings("dump") == []
 
 
 def test_a_broken_download_goes_on(room):
@@ -150,7 +153,7 @@ def test_a_page_in_the_place_of_the_rest_spoils_nothing(room):
     room.server.plan = ["half", "page"]
     room.refusal("config")
     told = room.refusal("config")
-    assert "curl ended with 33" in told and "remove wiki/bert_config.json.partial" in told
+    assert "curl ended with 33 at http" in told and "; remove wiki/bert_config.json.partial" in told
     room.brings("config")
     assert room.files() == {name: FILES[name] for name in CONFIG}
 
@@ -171,7 +174,23 @@ def test_a_file_that_is_there_and_wrong_is_named_and_not_touched(room, words, na
 def test_a_part_that_is_missing_is_told(room):
     room.brings("text")
     (room.folder / "wiki/results/part-00123-of-00500").unlink()
-    assert room.refusal("text").startswith("wiki/results: 499 of 500 parts; this is not the")
+    assert room.refusal("text").startswith("wiki/results: 499 of 500 parts, without empty ones; th")
+
+
+def test_parts_may_be_linked_but_not_empty_or_in_a_folder_of_the_results(room):
+    room.brings("text")
+    results, elsewhere = room.folder / "wiki/results", room.folder / "elsewhere"
+    results.rename(elsewhere)
+    results.symlink_to(elsewhere)
+    part = elsewhere / "part-00123-of-00500"
+    part.rename(room.folder / "a part")
+    part.symlink_to(room.folder / "a part")
+    told = room.run("text").stdout
+    assert told == "wiki/results: 500 parts; the eight files with published MD5s are as published\n"
+    (elsewhere / "more").mkdir()
+    shutil.copy(part, elsewhere / "more" / part.name)
+    (room.folder / "a part").write_bytes(b"")
+    assert room.refusal("text").startswith("wiki/results: 499 of 500 parts, without empty ones; th")
 
 
 def test_an_archive_is_not_fetched_again_for_a_text_that_is_there(room):
@@ -218,12 +237,22 @@ def test_a_full_disk_leaves_nothing_half_under_a_files_name(room, words, kilobyt
 
 
 def test_a_folder_in_which_their_downloader_was_started_is_a_place(room):
+    there = room.folder / "a [b] {c,d} #1 100%25 ?"
     for name in CONFIG + TF1:
-        path = room.folder / place_of(name)
+        path = there / place_of(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(FILES[name])
-    assert room.brings("config", "tf1", f"--base_url=file://{room.folder}", "--out_dir=a/b c") == []
+    assert room.brings("config", "tf1", f"--base_url=file://{there}", "--out_dir=a/b c") == []
     assert (room.folder / "a/b c" / TF1[2]).read_bytes() == FILES[TF1[2]]
+
+
+def test_of_two_calls_at_once_one_is_refused(room):
+    (room.folder / "wiki").mkdir()
+    folder = os.open(room.folder / "wiki", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    assert room.refusal("config") == "wiki: another call still works there; wait for its end"
+    os.close(folder)
+    room.brings("config")
 
 
 def test_mlcommons_storage_is_asked_where_no_other_is_named(room, tmp_path):
