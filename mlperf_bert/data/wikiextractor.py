@@ -47,30 +47,47 @@ def require_alive(*_):
         raise ValueError(f"a process of WikiExtractor ended with {failed[0]}, {why}")
 
 
-def opened(dump):
-    """The XML of a dump as text; a .bz2 may have many streams."""
+def is_packed(dump):
+    """Whether a dump is a .bz2, which may have many streams."""
     with dump.open("rb") as file:
-        is_packed = file.read(3) == b"BZh"
-    return (bz2.open if is_packed else open)(str(dump), "rt", encoding="utf-8")
+        return file.read(3) == b"BZh"
+
+
+def require_end(dump, text):
+    """Raises ValueError if the last text of a dump, but for white space, is not its end."""
+    if not text.rstrip().endswith("</mediawiki>"):
+        raise ValueError(f"{dump}: cut off: </mediawiki> is missing; fetch it again")
+
+
+def is_mount(path):
+    """Whether something is mounted there; os.path.ismount does not see folders of the same disk."""
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    return str(path.absolute()) in [mount.split()[4] for mount in mounts]
 
 
 def lines(dump):
     """The lines of a dump; raises ValueError for one that is not whole."""
-    line = ""
+    opened = bz2.open if is_packed(dump) else open
+    last = ""
     try:
-        with opened(dump) as file:
+        with opened(str(dump), "rt", encoding="utf-8") as file:
             if not HEAD.search(file.read(HEAD_CHARACTERS)):
                 raise ValueError(f"{dump}: does not begin as pages-articles of enwiki; fetch that")
-        with opened(dump) as file:
+        if not is_packed(dump):
+            with dump.open("rb") as file:
+                file.seek(max(0, dump.stat().st_size - 1024))
+                require_end(dump, file.read().decode("utf-8", "replace"))
+        with opened(str(dump), "rt", encoding="utf-8") as file:
             for line in file:
                 yield line
+                if not line.isspace():
+                    last = line
     except (EOFError, OSError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None):
             raise  # the disk's
         raise ValueError(f"{dump}: damaged or cut off ({error}); fetch it again") from error
     # Python takes a damaged stream behind another for what may follow an archive, and ends there.
-    if line.strip() != "</mediawiki>":
-        raise ValueError(f"{dump}: cut off: </mediawiki> is missing; fetch it again")
+    require_end(dump, last)
 
 
 def extract(dump):
@@ -81,7 +98,8 @@ def extract(dump):
     signal.signal(signal.SIGCHLD, require_alive)
     sys.stdin = lines(dump)
     processes = len(os.sched_getaffinity(0))
-    sys.argv = [str(PROGRAM), "-", f"--output={PARTIAL}", f"--processes={processes}"]
+    # Quiet: a line for each article would hide the errors.
+    sys.argv = [str(PROGRAM), "-", "--quiet", f"--output={PARTIAL}", f"--processes={processes}"]
     runpy.run_path(str(PROGRAM), run_name="__main__")
     require_alive()
     if not any(path.stat().st_size for path in PARTIAL.glob("??/wiki_??")):
@@ -97,8 +115,12 @@ def main():
     dump = Path(sys.argv[1])
     if not dump.is_file():
         raise ValueError(f"{dump}: no such file below {Path.cwd()}, where --volume mounts a folder")
+    if TEXT.is_symlink() or is_mount(TEXT):
+        why = "a symbolic link or a mount, which the result cannot replace"
+        raise ValueError(f"{TEXT}: is {why}; remove it, and mount the folder in which it is to be")
     if TEXT.exists() and (not TEXT.is_dir() or any(TEXT.iterdir())):
         raise ValueError(f"{TEXT}: is there and not empty; move it away")
+    next(lines(dump), None)  # tells a wrong head, or a missing end, before anything is made
     try:
         PARTIAL.mkdir()
     except FileExistsError as error:

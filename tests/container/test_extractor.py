@@ -114,8 +114,9 @@ def extract(docker, extractor, tmp_path):
     return extract
 
 
-def test_the_text_is_that_of_the_real_program(extract, tmp_path):
-    (tmp_path / "dump.xml").write_text(wiki_dump.dump())
+@pytest.mark.parametrize("version", ["0.10", "0.11"])  # of the schema: 2020's and today's
+def test_the_text_is_that_of_the_real_program(version, extract, tmp_path):
+    (tmp_path / "dump.xml").write_text(wiki_dump.dump(version=version))
     done = extract("dump.xml")
     assert (done.returncode, done.stdout) == (0, "text: 1 files\n"), done.stderr
     assert (tmp_path / "text/AA/wiki_00").read_text() == RECORDED

@@ -31,7 +31,7 @@ def write(titles, path):
     path.parent.mkdir()
     path.write_text("".join(f"{title} {time.strftime('%Y-%m-%d %H:%M:%S')}\\n" for title in titles))
 
-assert sys.argv[1] == "-"
+assert sys.argv[1:3] == ["-", "--quiet"]
 queue = Queue()
 queue.put(bytes(1 << 20))  # nobody reads it
 folder = next(Path(word[9:]) for word in sys.argv if word.startswith("--output="))
@@ -83,10 +83,10 @@ def refused(command, data):
     """Extracts, which must be refused and leave nothing; returns the reason."""
 
     def refused(*words: object) -> str:
-        before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+        before = {path: path.lstat().st_mtime_ns for path in data.rglob("*")}
         done = programs.run(*command, *words, cwd=data)
         assert (done.returncode, done.stdout) == (1, "")
-        assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
+        assert {path: path.lstat().st_mtime_ns for path in data.rglob("*")} == before
         line = done.stderr.splitlines()[-1]
         assert line.startswith("extract: ")
         return line.removeprefix("extract: ")
@@ -98,7 +98,9 @@ STREAMS = bz2.compress(HEAD.encode()) + bz2.compress(DUMP[len(HEAD.encode()) :])
 
 
 @pytest.mark.parametrize(
-    "content", [DUMP, bz2.compress(DUMP), STREAMS], ids=["xml", "bz2", "streams"]
+    "content",
+    [DUMP, bz2.compress(DUMP), STREAMS, DUMP + b"\n \n", bz2.compress(DUMP + b"\n \n")],
+    ids=["xml", "bz2", "streams", "white space", "white space packed"],
 )
 def test_the_text_is_whole_and_its_date_is_fixed(content, command, data):
     (data / "a dump").write_bytes(content)
@@ -135,6 +137,24 @@ def test_a_bad_dump_is_one_line_and_leaves_nothing(name, refused, data):
     content, message = BAD[name]
     (data / "dump").write_bytes(content)
     assert re.match(f"dump: {message}", refused("dump"))
+
+
+def test_a_missing_end_is_told_before_hours_of_work(command, refused, data):
+    Path(command[1]).with_name("WikiExtractor.py").write_text("open('started', 'w')")
+    (data / "dump").write_bytes(BAD["cut off"][0] + b"more than a kilobyte " * 100)
+    assert refused("dump").startswith("dump: cut off: </mediawiki> is missing")
+
+
+def test_a_place_that_the_text_cannot_replace_is_told_at_the_start(command, refused, data):
+    (data / "dump").write_bytes(DUMP)
+    (data / "elsewhere").mkdir()
+    for target in ("elsewhere", "nowhere"):
+        (data / "text").symlink_to(target)
+        assert refused("dump").startswith("text: is a symbolic link or a mount, which")
+        (data / "text").unlink()
+    program = Path(command[1])
+    program.write_text(program.read_text().replace('Path("text"), ', 'Path("/proc"), '))
+    assert refused("dump").startswith("/proc: is a symbolic link or a mount, which")
 
 
 def test_without_a_dump_or_a_place_for_the_text_nothing_begins(refused, data):

@@ -77,7 +77,7 @@ def pages(num_articles: int = 0, *, version: str = "0.10") -> list[str]:
     return found
 
 
-def head(*, language: str = "en", version: str = "0.10") -> str:
+def head(*, version: str = "0.10") -> str:
     """What stands before the first page."""
     schema = f"http://www.mediawiki.org/xml/export-{version}/"
     names = "".join(
@@ -87,7 +87,7 @@ def head(*, language: str = "en", version: str = "0.10") -> str:
     return (
         f'<mediawiki xmlns="{schema}" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" '
         f'xsi:schemaLocation="{schema} {schema[:-1]}.xsd" version="{version}" '
-        f'xml:lang="{language}">\n  <siteinfo>\n    <sitename>Wikipedia</sitename>\n'
+        'xml:lang="en">\n  <siteinfo>\n    <sitename>Wikipedia</sitename>\n'
         "    <dbname>enwiki</dbname>\n"
         "    <base>https://en.wikipedia.org/wiki/Main_Page</base>\n"
         "    <generator>MediaWiki 1.35.0-wmf.11</generator>\n    <case>first-letter</case>\n"
@@ -96,7 +96,6 @@ def head(*, language: str = "en", version: str = "0.10") -> str:
     )
 
 
-def dump(num_articles: int = 0, *, language: str = "en", version: str = "0.10") -> str:
+def dump(num_articles: int = 0, *, version: str = "0.10") -> str:
     """A whole dump."""
-    start = head(language=language, version=version)
-    return start + "".join(pages(num_articles, version=version)) + "</mediawiki>\n"
+    return head(version=version) + "".join(pages(num_articles, version=version)) + "</mediawiki>\n"
