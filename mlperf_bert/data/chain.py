@@ -54,7 +54,7 @@ def chain(folder: paths.Location) -> Iterator[Step]:
         yield step
         wanted = {paths.path_of(file.path, step.folder) for file in step.record.inputs}
         folders = {posixpath.dirname(name) for name in wanted}
-        # The record of a file is in its folder, or in the one above, as of text/AA/wiki_00.
+        # The record of a file is in its folder, or in the one above, as of text/NAME/wiki_000000.
         for above in sorted(folders | set(map(posixpath.dirname, folders))):
             for number, record in enumerate(records_in(above)):
                 made = {paths.path_of(file.path, paths.location(above)) for file in record.outputs}

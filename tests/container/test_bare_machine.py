@@ -43,6 +43,7 @@ PYTEST = ".venv/bin/python -m pytest -n 2 --dist loadfile --color=no"
 
 
 SUITES = {"3.11": "bookworm", "3.12": "trixie", "3.13": "trixie"}
+ONLY_WITH_313 = pytest.mark.parametrize("version", ["3.13"], indirect=True, scope="module")
 SLOW_ONES = [pytest.param(name, marks=pytest.mark.soak) for name in ("3.11", "3.12")]
 
 
@@ -56,11 +57,6 @@ def python312(folder: Path) -> str:
 @pytest.fixture(scope="module", params=["3.13", *SLOW_ONES])
 def version(request) -> str:
     return request.param
-
-
-def only_with(version: str):
-    """Runs a test on one of the machines."""
-    return pytest.mark.parametrize("version", [version], indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +119,7 @@ def test_the_readmes_two_commands(machine, setup, target, capfd_disabled):
         print(f"\nmake {target}: {told}")
 
 
-@only_with("3.13")
+@ONLY_WITH_313
 def test_tests_pass_or_say_what_they_lack(machine, setup):
     done = machine(f"trap '' INT; {PYTEST} -m 'not gate and not all and not soak' {TESTS}")
     assert done.returncode == 0, done.stdout[-5000:]
@@ -132,7 +128,7 @@ def test_tests_pass_or_say_what_they_lack(machine, setup):
         assert re.search(r"cannot|can be had|only root|no single calls", line), line
 
 
-@only_with("3.13")
+@ONLY_WITH_313
 def test_in_ci_a_tool_that_is_missing_is_a_failure(machine, setup):
     done = machine(f"CI=true {PYTEST} {TESTS} -k 'no_tty or (ends_at_once and strace)'")
     assert done.returncode == 1
