@@ -8,17 +8,20 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from mlperf_bert.checkpoints import reading
+from mlperf_bert.checkpoints import one_vocabulary, reading
+from mlperf_bert.checkpoints.one_vocabulary import Known
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import layout, saving
-from mlperf_bert.data import provenance, tokenizer_files, vocabulary
+from mlperf_bert.data import provenance, vocabulary
 from mlperf_bert.files import folders, paths
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
 
-def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str) -> int:
+def export(
+    prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str, beside: str = ""
+) -> int:
     """Writes a checkpoint as transformers reads it, with a model card and a record.
 
     Args:
@@ -26,7 +29,8 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
       output_dir: the directory to make, whole or not at all; in a bucket file by file.
       config: the architecture of the checkpoint.
       vocab_file: the vocabulary it was trained with, of lower-case text unless the
-        tokenizer_config.json beside it says otherwise.
+        tokenizer_config.json beside it or run.json beside the checkpoint says otherwise.
+      beside: a file of the model; the vocab.txt in its folder must be the same, if there is one.
 
     Returns: how many weights were written.
 
@@ -36,7 +40,10 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     """
     target = saving.new_folder(output_dir)
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
-    do_lower_case = tokenizer_files.stated_lower_casing(vocab_file) is not False
+    places = [paths.location(each).parent for each in (prefix, beside or prefix)]
+    others = one_vocabulary.known_of(folders=places)
+    known = one_vocabulary.require_one([Known.in_file(vocab_file), *others])
+    do_lower_case = known.do_lower_case != str(False)
     variables = trained_variables(build_pretrainer(config, seed=0))
     reading.load_weights(variables, StoredCheckpoint(prefix))
     weights = saving.weights_by_tf1_name(variables)

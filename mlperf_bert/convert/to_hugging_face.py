@@ -33,6 +33,7 @@ def main():
         wanted.output_dir,
         config=BertConfig.from_json_file(wanted.bert_config_file),
         vocab_file=wanted.vocab_file,
+        beside=wanted.bert_config_file,
     )
     print(f"{num_weights} weights exported: {wanted.output_dir}")
 

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TypeAlias
 
-from mlperf_bert.data import example_encoder, provenance, stages
+from mlperf_bert.data import example_encoder, provenance, stages, vocabulary
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.sentences import text_of_bytes
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import locks, paths, whole
-from mlperf_bert.files.whole import digest, read_regular_file
+from mlperf_bert.files.whole import digest
 from mlperf_bert.messages import Progress, as_lines
 from mlperf_bert.options import flags_of, option, options
 
@@ -70,8 +70,8 @@ class DatasetConfig:
     def parameters(self) -> dict[str, object]:
         """Everything that determines the bytes, as provenance.json records it."""
         own = dataclasses.asdict(self)
-        vocabulary = read_regular_file(own.pop("vocab_file"))
-        return own.pop("instances") | own | {"vocab_md5": hashlib.md5(vocabulary).hexdigest()}
+        words = vocabulary.read_vocabulary(own.pop("vocab_file"))
+        return own.pop("instances") | own | {"vocab_md5": vocabulary.md5_of(words)}
 
 
 Made: TypeAlias = tuple[provenance.File, provenance.File]
@@ -143,10 +143,10 @@ def _record_to_go_on(
             present = {path.name for path in folder.glob("*")}
         if foreign := min(present.intersection(parts), default=None):
             raise ValueError(f"{folder}: holds {foreign}, and no record of its origin; {remedy}")
-        vocabulary = provenance.describe(config.vocab_file, folder)
+        words = provenance.describe(config.vocab_file, folder)
         before = provenance.Record(
             step=provenance.PARTS,
-            inputs=[vocabulary],
+            inputs=[words],
             outputs=[],
             parameters=parameters,
             made_with={},

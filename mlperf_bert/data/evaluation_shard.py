@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from mlperf_bert.data import provenance, tfrecord, validity
+from mlperf_bert.data import provenance, tfrecord, validity, vocabulary
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import require_apart, require_writable, written_beside
 from mlperf_bert.options import option
@@ -57,11 +57,14 @@ def pick(config: PickConfig) -> int:
             while position < num_examples_to_pick and int(position * ratio) == frame.index:
                 file.write(frame.framed)
                 position += 1
+    made_by = next((record for record, _ in provenance.recorded([input_path]).values()), None)
+    known = made_by.parameters if made_by else {}
     provenance.note(
         paths.location(output_path).parent,
         step="evaluation examples",
         inputs=[input_path],
         outputs=[output_path],
-        parameters={"num_examples_to_pick": num_examples_to_pick},
+        parameters={"num_examples_to_pick": num_examples_to_pick}
+        | {name: known[name] for name in vocabulary.RECORDED if name in known},
     )
     return num_examples

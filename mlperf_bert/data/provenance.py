@@ -273,11 +273,23 @@ def known_digests(files: Iterable[str]) -> dict[str, str]:
       ValueError: a folder's record is damaged.
     """
     names = list(files)
-    known: dict[str, str] = {}
+    found = recorded(names)
+    return {name: found[name][1].digest if name in found else "" for name in names}
+
+
+def recorded(files: Iterable[str]) -> dict[str, tuple[Record, File]]:
+    """File -> the record of the step that made it, and its place there; without those of none.
+
+    Raises:
+      ValueError: a folder's record is damaged.
+    """
+    names = list(files)
+    made: dict[str, tuple[Record, File]] = {}
     for folder in {paths.location(posixpath.dirname(name) or ".") for name in names}:
         for record in read(folder):
-            known |= {paths.path_of(file.path, folder): file.digest for file in record.outputs}
-    return {name: known.get(paths.path_of(name, Path()), "") for name in names}
+            made |= {paths.path_of(file.path, folder): (record, file) for file in record.outputs}
+    whole_names = {name: paths.path_of(name, Path()) for name in names}
+    return {name: made[each] for name, each in whole_names.items() if each in made}
 
 
 def digest_of_files(files: Sequence[File]) -> str:

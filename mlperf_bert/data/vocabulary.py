@@ -12,6 +12,8 @@ from mlperf_bert.files import json_text, whole
 from mlperf_bert.files.whole import read_regular_file
 
 NAME = "vocab.txt"
+RECORDED = ("vocab_md5", "do_lower_case")
+"""Parameters of data, and of a run, that say by which vocabulary they are."""
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##"}

@@ -6,7 +6,8 @@ import functools
 import tensorflow as tf
 from official.nlp.modeling import models
 
-from mlperf_bert.checkpoints import names, reading, state
+from mlperf_bert.checkpoints import names, one_vocabulary, reading, state
+from mlperf_bert.checkpoints.one_vocabulary import Known
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tokenizer_files, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
@@ -58,6 +59,11 @@ def find(config: FinetuningConfig) -> Source:
     file = config.vocab_file
     vocabulary.read_fitting(file, model.vocab_size, of="the configuration")
     tokenizer_files.require_casing(file, do_lower_case=config.do_lower_case)
+    known = one_vocabulary.known_of(
+        folders=[paths.location(each).parent for each in (config.bert_config_file, newest)]
+    )
+    given = Known.in_file(file, do_lower_case=config.do_lower_case)
+    one_vocabulary.require_one([given, *known])
     tokenizer = Tokenizer(file, do_lower_case=config.do_lower_case)
     return Source(name=newest, config=model, tokenizer=tokenizer)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from mlperf_bert.checkpoints import names, reading
+from mlperf_bert.checkpoints import names, one_vocabulary, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import provenance, published, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
@@ -38,7 +38,8 @@ class Findings(list[Finding]):
 
     def refuse(self, text: str) -> None:
         """Adds an error: no such run begins."""
-        self.append(Finding(ERROR, text))
+        if text not in self.errors:  # two checks may read one file
+            self.append(Finding(ERROR, text))
 
     def doubt(self, text: str) -> None:
         """Adds a warning: the run begins."""
@@ -53,7 +54,8 @@ class Findings(list[Finding]):
         try:
             return make(*arguments, **keywords)
         except (ValueError, OSError) as error:
-            self.refuse(as_lines(error))
+            for problem in error.problems if isinstance(error, Problems) else [as_lines(error)]:
+                self.refuse(problem)
 
     @property
     def errors(self) -> list[str]:
@@ -77,6 +79,8 @@ class Inputs:
     """Empty: no evaluation during training."""
     records: dict[paths.Location, provenance.Record | None]
     """The record of the parts in each folder of training data; None where there is none."""
+    vocabulary: dict[str, str] = dataclasses.field(default_factory=dict)
+    """What is known of that of data and model; as `Known.parameters`."""
     initial_checkpoint: StoredCheckpoint | None = None
     """Opened, to load its weights; None for random ones, and for a run that has a checkpoint."""
     departures: list[rules.Issue] = dataclasses.field(default_factory=list)
@@ -157,6 +161,7 @@ def inspect(
     stored = None
     if model and config.init_checkpoint and not goes_on:
         stored = _initial_checkpoint(config.init_checkpoint, model, findings)
+    known = findings.attempt(vocabulary_of, config, [*files, *eval_files])
     inspection = Inspection(
         config=config,
         findings=findings,
@@ -165,6 +170,7 @@ def inspect(
         files=files,
         eval_files=eval_files,
         records=_records(files, findings),
+        vocabulary=known.parameters() if known else {},
         initial_checkpoint=stored,
     )
     _raise_limit_of_open_files()
@@ -178,6 +184,17 @@ def inspect(
     if config.drop_caches and (obstacle := caches.obstacle()):
         findings.doubt(f"--drop_caches: the log will say that it was not possible; {obstacle}")
     return inspection
+
+
+def vocabulary_of(config: RunConfig, files: list[str]) -> one_vocabulary.Known:
+    """The one vocabulary of a run's data, its model and what the run has recorded of itself.
+
+    Raises:
+      ValueError: there are several, or a record or vocabulary is damaged.
+    """
+    named = filter(None, (config.bert_config_file, config.init_checkpoint))
+    folders = [*(paths.location(each).parent for each in named), paths.location(config.output_dir)]
+    return one_vocabulary.require_one(one_vocabulary.known_of(files=files, folders=folders))
 
 
 def _check_model(inspection: Inspection, model: BertConfig) -> None:

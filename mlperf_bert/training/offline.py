@@ -154,6 +154,7 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
     )
     flag = "eval_input_file" if config.eval_input_file else "input_file"
     files = pipeline.expand_input(getattr(config, flag), flag=flag)
+    checks.vocabulary_of(config, files)
     if config.cluster:
         raise ValueError(
             "--do_eval without --do_train runs in one process; unset TF_CONFIG, or start it "

@@ -192,7 +192,7 @@ class OutputDirectory:
         if energy:
             value, about = energy.as_event()
             content["energy"] = value | about
-        for name in ("energy", "time_budget_seconds"):
+        for name in ("energy", "vocabulary", "time_budget_seconds"):
             if not content[name]:
                 del content[name]
         json_text.write_record(self.path / RECORD_NAME, content)
@@ -253,6 +253,8 @@ class RunRecord:
     """What it was made from; as `Origin.summary` says it."""
     inputs: dict = dataclasses.field(default_factory=dict)
     """Flag -> what tells its files from others; as `Origin.inputs`."""
+    vocabulary: dict = dataclasses.field(default_factory=dict)
+    """What is known of it; as `Known.parameters`."""
     energy: dict = dataclasses.field(default_factory=dict)
     """What the run took, if it has ended and was not resumed; as in its log."""
     time_budget_seconds: float | None = None
@@ -274,7 +276,13 @@ def _parsed(content: dict) -> RunRecord:
     record = RunRecord(**content)
     if record.status not in ("running", "success", "aborted"):
         raise ValueError(f"status {record.status!r}")
-    kinds = {"seed": int, "parameters": dict, "provenance": dict, "inputs": dict}
+    kinds = {
+        "seed": int,
+        "parameters": dict,
+        "provenance": dict,
+        "inputs": dict,
+        "vocabulary": dict,
+    }
     for name, kind in kinds.items():
         if type(getattr(record, name)) is not kind:
             raise TypeError(f"{name} must be a {kind.__name__}")
@@ -303,6 +311,7 @@ class Origin:
           ValueError: a record is damaged, or a resumed run was begun with other files.
         """
         config, before = run.config, output.before
+        self._vocabulary = run.vocabulary
         self._output, self._seed = output, seed
         self._parameters = config.parameters()
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
@@ -397,6 +406,7 @@ class Origin:
             energy=energy,
             provenance=self.summary,
             inputs=self.inputs,
+            vocabulary=self._vocabulary,
         )
 
 

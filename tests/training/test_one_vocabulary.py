@@ -1,0 +1,137 @@
+"""Data, model and run have one vocabulary in one casing, or are refused. CPU, seconds."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.checkpoints import one_vocabulary
+from mlperf_bert.checkpoints.one_vocabulary import Known
+from mlperf_bert.data import provenance, vocabulary
+from mlperf_bert.data.evaluation_shard import PickConfig, pick
+from mlperf_bert.messages import Problems
+from mlperf_bert.training import checks, offline
+from mlperf_bert.training.inspection import inspect_closely
+from mlperf_bert.training.output import Origin, OutputDirectory, read_record
+from tests.training.configurations import write_records
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "a"]
+OTHER = [*WORDS[:6], "a", "##s"]
+
+
+def write_vocabulary(folder: Path, words: list[str], *, lower: bool | None = None) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_bytes(vocabulary.as_text(words))
+    if lower is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
+    return vocabulary.md5_of(words)
+
+
+def record_data(*files: Path, words: list[str] = WORDS, lower: bool = True) -> None:
+    parameters = {"vocab_md5": vocabulary.md5_of(words), "do_lower_case": lower}
+    provenance.note(
+        files[0].parent, step=f"of {lower}", inputs=[], outputs=files, parameters=parameters
+    )
+
+
+def known(*folders: Path, files: tuple[Path, ...] = ()) -> list[Known]:
+    return one_vocabulary.known_of(files=[str(file) for file in files], folders=folders)
+
+
+def test_records_vocabularies_and_runs_are_known(tmp_path):
+    md5 = write_vocabulary(tmp_path, WORDS, lower=False)
+    (tmp_path / "run.json").write_text(json.dumps({"vocabulary": {"vocab_md5": "x"}}))
+    (tmp_path / "part").touch()
+    (tmp_path / "unknown").touch()
+    record_data(tmp_path / "part")
+    data, model, run = known(tmp_path, tmp_path, files=(tmp_path / "part", tmp_path / "unknown"))
+    assert (data.md5, data.do_lower_case) == (md5, "True")
+    assert (model.md5, model.do_lower_case) == (md5, "False")
+    assert (run.md5, run.do_lower_case) == ("x", None)
+    with pytest.raises(Problems) as error:
+        one_vocabulary.require_one([data, model, run])
+    words, casing = error.value.problems
+    assert words == (
+        f"different vocabularies, by MD5: {md5} of the data in {tmp_path}, {tmp_path}/vocab.txt; x "
+        f"of the run in {tmp_path}; give files that belong together, or make data again with the "
+        "vocab.txt of the model"
+    )
+    assert casing.startswith(
+        f"different casings, by --do_lower_case: True of the data in {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize("damaged", ["", [], {"vocab_md5": None}, {"vocab_md5": ["x"]}])
+def test_what_is_not_known_contradicts_nothing(tmp_path, damaged):
+    (tmp_path / "run.json").write_text(json.dumps({"vocabulary": damaged}))
+    md5 = write_vocabulary(tmp_path / "model", WORDS)
+    found = [each for each in known(tmp_path, tmp_path / "model") if each.md5 != "['x']"]
+    assert one_vocabulary.require_one(found).parameters() == {"vocab_md5": md5}
+    assert one_vocabulary.require_one([]).parameters() == {}
+
+
+@pytest.fixture
+def run(config, tmp_path):
+    """A run whose training data, evaluation data and model lie in folders of their own."""
+    write_records(tmp_path, config)
+    names = {"input_file": "part-0", "eval_input_file": "eval"}
+    for flag, name in names.items():
+        folder = tmp_path / flag
+        folder.mkdir()
+        (tmp_path / name).rename(folder / name)
+        names[flag] = str(folder / name)
+        record_data(folder / name)
+    return dataclasses.replace(config, **names)
+
+
+def errors(config) -> list[str]:
+    found = inspect_closely(config, measure_initial_accuracy=False).findings.errors
+    assert checks.inspect(config).findings.errors == found
+    return found
+
+
+def test_a_run_of_one_vocabulary_records_it(run, tmp_path):
+    md5 = write_vocabulary(tmp_path, WORDS, lower=True)
+    assert errors(run) == []
+    output = OutputDirectory.of(run)
+    output.path.mkdir()
+    Origin(checks.inspect(run), output, seed=1, goes_on=False).begin()
+    assert read_record(output.path).vocabulary == {"vocab_md5": md5, "do_lower_case": "True"}
+    # And what is added to it later must fit, also where no other record is left.
+    (tmp_path / "input_file" / provenance.NAME).unlink()
+    (tmp_path / "vocab.txt").unlink()
+    record_data(Path(run.eval_input_file), words=OTHER)
+    [problem] = checks.inspect(run, goes_on=True).findings.errors
+    assert f" of the run in {output.path}; give files" in problem
+    with pytest.raises(ValueError, match="different vocabularies, by MD5"):
+        offline.evaluate_checkpoints(run)
+
+
+@pytest.mark.parametrize("flag", ["input_file", "eval_input_file"])
+def test_data_of_another_vocabulary_or_casing_are_refused(run, tmp_path, flag):
+    write_vocabulary(tmp_path, WORDS, lower=True)
+    record_data(Path(getattr(run, flag)), words=OTHER)
+    [problem] = errors(run)
+    assert f"{vocabulary.md5_of(OTHER)} of the data in {tmp_path / flag}" in problem
+    record_data(Path(getattr(run, flag)), lower=False)
+    provenance_of_words = [each for each in errors(run) if "casings" in each]
+    assert f"False of the data in {tmp_path / flag}" in provenance_of_words[0]
+
+
+def test_the_vocabulary_beside_the_checkpoint_counts_too(run, tmp_path):
+    write_vocabulary(tmp_path / "weights", OTHER)
+    run = dataclasses.replace(run, init_checkpoint=str(tmp_path / "weights" / "model.ckpt-0"))
+    [problem] = checks.inspect(run, goes_on=True).findings.errors
+    assert f"{vocabulary.md5_of(OTHER)} of {tmp_path}/weights/vocab.txt; give" in problem
+
+
+def test_what_is_picked_is_by_the_vocabulary_of_its_source(run, tmp_path):
+    picked = tmp_path / "picked" / "eval_10k"
+    picked.parent.mkdir()
+    lengths = dataclasses.asdict(run.shape)
+    source = run.eval_input_file
+    pick(PickConfig(input_tfrecord=source, output_tfrecord=str(picked), num_examples_to_pick=1,
+                    **lengths))  # fmt: skip
+    [found] = known(files=(picked,))
+    assert (found.md5, found.do_lower_case) == (vocabulary.md5_of(WORDS), "True")
