@@ -5,6 +5,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from mlperf_bert.data import example_encoder, stages
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.sentences import Text, read_documents
@@ -27,7 +29,33 @@ def expand_input(input_file: str) -> list[str]:
     ]
 
 
-def _hint(text: Text, inputs: Sequence[str]) -> str | None:
+_MOST_UNKNOWN = 0.01
+"""Clean English text has a ten-thousandth of [UNK] by its vocabulary."""
+
+
+def hint_of_unknown(
+    where: str, num_unknown: int, num_tokens: int, lacking: float | None = None
+) -> str | None:
+    """What to do if a vocabulary knows little of a text; None if it knows enough.
+
+    Args:
+      where: names the text.
+      num_unknown: tokens that are [UNK].
+      num_tokens: all.
+      lacking: share of the characters that the vocabulary lacks.
+    """
+    share = num_unknown / max(num_tokens, 1)
+    if max(share, lacking or 0) < _MOST_UNKNOWN:
+        return None
+    of_characters = "" if lacking is None else f", and it lacks {lacking:.1%} of the characters"
+    return (
+        f"hint: {where}: {num_unknown:,} of {num_tokens:,} tokens ({share:.1%}) are [UNK], which "
+        f"the vocabulary does not know{of_characters}; compare the text's language and "
+        "--do_lower_case with the vocabulary's"
+    )
+
+
+def _hint(text: Text, where: str) -> str | None:
     """What makes the next-sentence labels of a text worthless; None if nothing does."""
     if text.num_documents == 1:
         what = "the text is one document, so the next sentences that shall be wrong are its own"
@@ -35,7 +63,6 @@ def _hint(text: Text, inputs: Sequence[str]) -> str | None:
         what = "every document is one line, so all next sentences are random, with label 1"
     else:
         return None
-    where = f"{inputs[0]}{' and others' if len(inputs) > 1 else ''}"
     layout = "one sentence a line, and a blank line after each document"
     return f"hint: {where}: {what}; the format is {layout}"
 
@@ -69,7 +96,10 @@ def write_examples(
             f"tokenized {text.num_documents:,} documents; cutting and masking (compiles the first "
             "time)"
         )
-    if hint := _hint(text, inputs):
+    where = f"{inputs[0]}{' and others' if len(inputs) > 1 else ''}"
+    num_unknown = int(np.count_nonzero(text.tokens == tokenizer.vocabulary["[UNK]"]))
+    unknown = hint_of_unknown(where, num_unknown, len(text.tokens), text.lacking)
+    for hint in filter(None, (_hint(text, where), unknown)):
         print(hint, file=sys.stderr)
     instances = make_instances(text, tokenizer.vocabulary, config)
     del text  # memory: what follows needs the instances alone

@@ -75,6 +75,18 @@ def require_sentences(text: str, path: str) -> None:
         raise ValueError(f"{path}: is JSON, not text; give documents the suffix .json or .jsonl")
 
 
+def hint_of_markup(text: str, path: str) -> str | None:
+    """What to do with a text that nobody has cleaned; None for any other."""
+    if text.lstrip().startswith("<mediawiki"):
+        return f"hint: {path}: is a dump of XML; extract and clean it first (docs/data.md)"
+    if "<doc id=" in text and (tags := re.findall(r"^<doc id=", text, re.MULTILINE)):
+        return (
+            f"hint: {path}: {len(tags)} lines begin with <doc id=, as WikiExtractor leaves them; "
+            "tags and titles become training text: clean it with cleanup_scripts/process_wiki.sh"
+        )
+    return None
+
+
 def lines_of(text: str) -> list[str]:
     r"""The lines with their ends, cut at \n alone (str.splitlines cuts at eight more)."""
     lines = text.split("\n")

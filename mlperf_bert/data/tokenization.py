@@ -87,13 +87,22 @@ class Tokenizer:
         # Quirk: "[unused7]" is one token on demand only, other brackets are punctuation.
         if self.preserve_unused_tokens and word in self.vocabulary and _UNUSED_TOKEN.match(word):
             return [self.vocabulary[word]]
+        word = self._cased(word)
+        # Split again at white space: lower-casing and decomposition can bring some in.
+        pieces = word.translate(_PUNCTUATION).split()
+        return [token for piece in pieces for token in self._pieces[piece]]
+
+    def _cased(self, word: str) -> str:
         if self.do_lower_case:
             word = unicode11.lower(word)
             if not word.isascii():
                 word = unicode11.decompose(word).translate(_ACCENTS)
-        # Split again at white space: lower-casing and decomposition can bring some in.
-        pieces = word.translate(_PUNCTUATION).split()
-        return [token for piece in pieces for token in self._pieces[piece]]
+        return word
+
+    def num_lacking(self, text: str) -> int:
+        """How many characters of a text are no piece of the vocabulary."""
+        found = filter(str.strip, self._cased(text.translate(self._cleaner)))
+        return sum(not self.vocabulary.keys() & {each, f"##{each}"} for each in found)
 
     def _wordpiece(self, piece: str) -> list[int]:
         if piece in self.vocabulary:

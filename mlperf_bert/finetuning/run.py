@@ -15,6 +15,7 @@ import numpy as np
 import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
+from mlperf_bert.data.examples import hint_of_unknown
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
 from mlperf_bert.finetuning.glue import TRAIN
@@ -53,6 +54,12 @@ class Prepared:
                     f"{self.task.name}: no examples of {name}: its file holds no text; copy it "
                     "here again"
                 )
+            unknown = np.count_nonzero(
+                features["input_ids"] == self.source.tokenizer.vocabulary["[UNK]"]
+            )
+            num_tokens = np.count_nonzero(features["input_mask"])
+            if hint := hint_of_unknown(f"{self.task.name}, {name}", int(unknown), int(num_tokens)):
+                print(hint, file=sys.stderr)
             self._splits[name] = Split(examples=examples, features=features)
             print(f"{self.task.name}: {len(examples):,} examples of {name}", file=sys.stderr)
         return self._splits[name]

@@ -7,6 +7,7 @@ the pipeline itself (pipeline.py) and by those that say what is wrong (data/vali
 import contextlib
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ from mlperf_bert.mlperf.ledger import Ledger
 # not happen by accident. Lengths are checked beforehand where that takes less than a second.
 _MAX_BYTES_CHECKED_FIRST = 256 * 2**20
 # TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
+_MOST_WITHOUT_WEIGHT = 1000
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 
 
@@ -57,6 +59,8 @@ def input_of(
         # One of each kind: to look into all of them would take time of the run; --check does.
         for path in [files[0], *eval_files[:1]]:
             validity.require_valid_record(tfrecord.first_frame(path), limits)
+            if hint := hint_of_weights(path):
+                print(f"hint: {hint}", file=sys.stderr)
         if paths.are_local(files) and sum(map(paths.size_bytes, files)) <= _MAX_BYTES_CHECKED_FIRST:
             for path in files:
                 tfrecord.count_records(path)
@@ -70,6 +74,24 @@ def input_of(
             "the input could not be read, but no bad record is found in the files; TensorFlow "
             f"says: {paths.reason(error)}"
         ) from error
+
+
+def hint_of_weights(path: str) -> str | None:
+    """What to do with a file whose first examples have no weight of any prediction, else None."""
+    number = 0
+    for number, frame in enumerate(tfrecord.read_frames(path), 1):
+        try:
+            weights = validity.decode(frame.record).get("masked_lm_weights")
+        except ValueError:  # it is named where it is read
+            return None
+        if weights is None or weights.any():
+            return None
+        if number == _MOST_WITHOUT_WEIGHT:
+            break
+    return (
+        f"{path}: its first {number:,} examples have no masked_lm_weights above 0: nothing masked "
+        f"counts, and the masked-LM accuracy is 0; {validity.MAKE_AGAIN}"
+    )
 
 
 def _require_valid_files(

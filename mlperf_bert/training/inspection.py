@@ -119,6 +119,9 @@ def _check_first_records(inspection: Inspection, limits: validity.ExampleLimits)
         findings.refuse(problem)
     if (left := len(bad) - _MOST_BAD_FILES) > 0:
         findings.refuse(f"{left} more files are bad in their first record")
+    for path in () if bad else (*inspection.files[:1], *inspection.eval_files[:1]):
+        if hint := findings.attempt(checked.hint_of_weights, path):
+            findings.doubt(hint)
 
 
 def _count_evaluation_examples(inspection: Inspection) -> None:

@@ -12,7 +12,9 @@ import sys
 import pytest
 
 from mlperf_bert.data import provenance, tfrecord
-from mlperf_bert.data.examples import expand_input
+from mlperf_bert.data.examples import expand_input, write_examples
+from mlperf_bert.data.instances import InstanceConfig
+from mlperf_bert.data.tokenization import Tokenizer
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import clean_up_sample
 from tests.data.reference_figures import GENERATED, figures
@@ -151,7 +153,7 @@ def test_a_layout_that_spoils_next_sentences_is_told(generated, text, hint):
     both = {"input_file": f"{generated}/[ab]", "nworker": 1}
     many = create(generated, output_dir=generated / "dir", **both)
     for done in (one, many):
-        assert ("hint: " in done.stderr) == (hint is not None)
+        assert ("the format is one" in done.stderr) == (hint is not None)
     assert "bytes; tokenizing\ntokenized " in one.stderr
     if hint:
         assert f"a: {hint}" in one.stderr and "one sentence a line, and a blank" in one.stderr
@@ -168,3 +170,46 @@ def test_bad_input_is_one_line_and_leaves_no_output(generated, text, message):
     [line] = done.stderr.strip().splitlines()
     assert message in line
     assert {path.name for path in generated.iterdir()} == {"text", "vocab.txt"}
+
+
+def hints(tmp_path, capsys, text: str, words: list[str], **tokenizer) -> list[str]:
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]))
+    (tmp_path / "text").write_text(text)
+    config = InstanceConfig(
+        max_seq_length=16, max_predictions_per_seq=2, dupe_factor=1,
+        masked_lm_prob=0.15, short_seq_prob=0.1, random_seed=1,
+    )  # fmt: skip
+    tokens = Tokenizer(str(tmp_path / "vocab.txt"), **tokenizer)
+    write_examples([str(tmp_path / "text")], [tmp_path / "out"], tokens, config)
+    told = capsys.readouterr().err.splitlines()
+    return [line.removeprefix(f"hint: {tmp_path}/text: ") for line in told if "hint: " in line]
+
+
+KNOWN = "the a\nthe the\n\na the\nthe a\n"
+
+
+def test_a_text_that_the_vocabulary_does_not_know_is_told(tmp_path, capsys):
+    words = ["[MASK]", "the", "a", "c", "##c"]
+    assert hints(tmp_path, capsys, KNOWN * 99, words) == []
+    [hint] = hints(tmp_path, capsys, KNOWN + "cab x xac\n", words)
+    assert hint == (
+        "3 of 11 tokens (27.3%) are [UNK], which the vocabulary does not know, and it lacks 12.0% "
+        "of the characters; compare the text's language and --do_lower_case with the vocabulary's"
+    )
+    [hint] = hints(tmp_path, capsys, KNOWN.replace("the", "The"), words, do_lower_case=False)
+    assert hint.startswith("5 of 8 tokens (62.5%) are [UNK]")
+    # A long word of other letters is one token of many.
+    [hint] = hints(tmp_path, capsys, KNOWN * 25 + "\u0e01" * 99, words)
+    assert hint.startswith("1 of 201 tokens (0.5%) are [UNK]") and "lacks 18.0% of the" in hint
+
+
+@pytest.mark.parametrize(
+    "before, message",
+    [
+        ('<doc id="1" url="u" title="The">\n', "2 lines begin with <doc id=, as WikiExtractor"),
+        ('<mediawiki xmlns="x">\n', "is a dump of XML; extract and clean it first"),
+    ],
+)
+def test_a_text_that_nobody_has_cleaned_is_told(tmp_path, capsys, before, message):
+    told = hints(tmp_path, capsys, before + KNOWN + before + KNOWN, ["[MASK]", "the", "a"])
+    assert told[0].startswith(message)

@@ -22,6 +22,7 @@ from mlperf_bert.checkpoints import names
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.data import provenance, published
+from mlperf_bert.input import checked
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
@@ -681,3 +682,18 @@ def test_a_close_look_from_one_of_several_processes_is_refused(config):
     config = dataclasses.replace(config, cluster=Cluster(("a:1", "b:1"), 0))
     with pytest.raises(ValueError, match="--check runs in one process: unset TF_CONFIG"):
         inspect_closely(config, measure_initial_accuracy=False)
+
+
+def test_examples_without_any_weight_are_told(config, tmp_path, capsys):
+    write_records(tmp_path, config)  # of zeros
+    with checked.input_of([str(tmp_path / "part-0")], config.shape.for_model(TINY)):
+        told = capsys.readouterr().err
+    message = "its first 1 examples have no masked_lm_weights above 0: nothing masked counts"
+    assert told.startswith(f"hint: {tmp_path}/part-0: {message}")
+    found = inspect_closely(config, measure_initial_accuracy=False).findings
+    assert [f.text.split(": ")[0] for f in found if message in f.text] == [
+        str(tmp_path / name) for name in ("part-0", "eval")
+    ]
+    some = record(config.shape, masked_lm_weights=np.float32([0, 0, 0, 0.5]))
+    (tmp_path / "part-0").write_bytes(record(config.shape) + some)
+    assert checked.hint_of_weights(str(tmp_path / "part-0")) is None
