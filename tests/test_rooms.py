@@ -20,7 +20,6 @@ SMALL_FILES = {
     "benchmarks/contestants/": "one for each library, in an environment of its own",
     "benchmarks/random_task.py": "several benchmarks train on it",
     "benchmarks/reports.py": "several benchmarks keep and show their figures by it",
-    "mlperf_bert/data/evaluation_shard.py": "a script of the root and the clean-up call it",
     "mlperf_bert/data/jit.py": "all kernels of the data are compiled by it",
     "mlperf_bert/data/parquet.py": "only readers of Parquet load pyarrow",
     "mlperf_bert/finetuning/splits.py": "readers of all tasks share it",
