@@ -13,7 +13,7 @@ import difflib
 import functools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
@@ -133,6 +133,10 @@ class Errors:
         return weights / weights.sum()
 
 
+def _listed(numbers: Collection[int]) -> str:
+    return ", ".join(f"{number:,}" for number in sorted(numbers))
+
+
 @dataclass(frozen=True)
 class Expectation:
     """The answer to a question."""
@@ -155,10 +159,18 @@ class Expectation:
         """Return what it rests on, in short."""
         counts = sorted({entry.accelerators or 0 for entry in self.results})
         other = counts != [self.question.count]
-        how = f" on {', '.join(map(str, counts))}: nobody published {self.question.count}"
+        how = f" on {', '.join(map(str, counts))}: nobody published {self.question.count}" * other
+        batches = {entry.global_batch_size or 0 for entry in self.results}
+        nodes = {entry.nodes or 1 for entry in self.results}
+        for name, asked, known in (
+            ("batch", self.question.batch, batches),
+            ("nodes", self.question.nodes, nodes),
+        ):
+            if asked and asked not in known:
+                how += f", with {name} {_listed(known)}: nobody published {name} {asked:,}"
         results, submitters = len(self.results), self.num_submitters
         count = f"{results} result{'s' * (results > 1)} of {submitters} submitter"
-        return f"{count}{'s' * (submitters > 1)}{how * other}"
+        return f"{count}{'s' * (submitters > 1)}{how}"
 
 
 class Published:
@@ -259,6 +271,16 @@ class Published:
         logarithms = np.array([errors for *_, errors in predicted])
         return Errors(self.family[of], self.submitter[of], np.array(doublings), logarithms)
 
+    def _batch_refusal(self, question: Question, rows: np.ndarray) -> str:
+        """Return that nobody published such a batch, and which were published."""
+        batches = {self.entries[row].global_batch_size or 0 for row in rows}
+        counts = {self.entries[row].accelerators or 0 for row in rows}
+        return (
+            f"--batch={question.batch}: nobody published it, or one like it, on "
+            f"{question.count} {question.family}; published is batch {_listed(batches)} on "
+            f"{_listed(counts)} of them"
+        )
+
     def doublings(self, place: np.ndarray, rows: np.ndarray) -> float:
         """Return those from a count to the nearest one of results; 1 if it is less."""
         return max(float(np.abs(self.place[rows, COUNT] - place[COUNT]).min()), 1)
@@ -267,7 +289,7 @@ class Published:
         """Return the answer.
 
         Raises:
-          ValueError: nobody published the family; names those with the nearest names.
+          ValueError: nobody published the family, or a batch like that; names what was published.
         """
         family = self.family == question.family
         if not family.any():
@@ -283,6 +305,11 @@ class Published:
         same = family & (self.place[:, COUNT] == place[COUNT])
         is_published = bool(same.any())
         rows = np.flatnonzero(same if is_published else family)
+        # Of each accelerator, in doublings: nobody knows what more of them does to the rate.
+        published = (self.place[:, BATCH] - self.place[:, COUNT])[family]
+        of_each = place[BATCH] - place[COUNT]
+        if of_each < published.min() - 1 or of_each > published.max() + 1:  # not for NaN
+            raise ValueError(self._batch_refusal(question, rows))
         columns = tuple(n for n in range(3) if not math.isnan(place[n]))
         predict = self.predictor(columns, np.ones(len(self.entries), bool))
         errors, doublings = self.errors(columns, is_published), self.doublings(place, rows)

@@ -43,6 +43,19 @@ def test_a_count_that_nobody_published_rests_on_the_nearest(capsys):
     assert "rests on: 5.0/HPE/HPE-Cray-XD670-H200-SXM5-141GB_n4" in systems  # 32 of them
 
 
+def test_a_batch_or_nodes_that_nobody_published_are_told(capsys, refusal):
+    words = ["--accelerator=H100", "--count=8"]
+    first, *_ = answer(capsys, *words, "--batch=768", "--nodes=1")
+    assert "nobody published" not in first
+    first, *_ = answer(capsys, *words, "--batch=448", "--nodes=8")
+    assert ", with batch 768: nobody published batch 448, with nodes 1, 2: nobody" in first
+    for batch in (8192, 1_000_000, 8):  # 1,024 of each, ..., 1 of each
+        assert refusal(expect, *words, f"--batch={batch}") == (
+            f"expect: --batch={batch}: nobody published it, or one like it, on 8 H100 SXM; "
+            "published is batch 768 on 8 of them"
+        )
+
+
 def test_a_price_is_that_of_the_minutes_of_one_run_and_of_ten(capsys):
     words = ["--accelerator=H100", "--count=8", "--price_per_hour=600"]
     _, minutes, *_, price = answer(capsys, *words)
