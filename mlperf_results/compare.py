@@ -18,14 +18,15 @@ Exit codes: 0 compared; with --fail_if_slower: not slower by so much, the interv
 import argparse
 import math
 import re
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.logs import in_words
+from mlperf_bert.mlperf.logs import far_off, in_words
 from mlperf_bert.options import words_with_home
 from mlperf_results import intervals
 from mlperf_results.sides import (
@@ -134,7 +135,7 @@ class Comparison:
         """Return the comparison for a terminal."""
         a, b = self.a, self.b
         recorded = a.made_on.keys() & b.made_on.keys()
-        lines = [_about("A", a), _about("B", b)]
+        lines = [_about("A", a), _about("B", b), *_far_off("A", a), *_far_off("B", b)]
         # First: a comparison on two hosts also compares the hosts.
         if others := differing(a, b, [name for name in MACHINE if name in recorded]):
             lines.append("ON OTHER HOSTS, to which differences below may be due:")
@@ -219,7 +220,7 @@ def _change(figure: Figure, a: Side, b: Side, difference: float) -> Change | Non
     # Geometric: run times scatter by a factor, and then B/A is the middle of its interval.
     mean_a, mean_b = (math.exp(np.log(values).mean()) for values in (of_a, of_b))
     if interval is None:
-        verdict = "no interval, so no verdict: these runs do not scatter"
+        verdict = "no interval, so no verdict: the figures of each are equal"
         if len(of_a) == len(of_b) == 1:
             verdict = "one run of each: no interval, so no verdict; two of each are the least"
     elif interval[0] <= 1 <= interval[1]:
@@ -264,6 +265,20 @@ def _about(label: str, side: Side) -> str:
     if side.unknown:
         runs += f"; {side.unknown}"
     return f"{label}: {side.name}: {runs}"
+
+
+def _far_off(label: str, side: Side) -> Iterator[str]:
+    """A line about each run with a figure far from those of the others of its side."""
+    named: dict[str, str] = {}
+    for figure in FIGURES.values():
+        values = {name: run[figure.key] for name, run in side.runs.items() if figure.key in run}
+        unit = " minutes" if figure.unit == "minutes" else ""
+        for name in far_off(values):
+            value, median = values[name], statistics.median(values.values())
+            named.setdefault(name, f"{figure.label} {number_in_words(value)}{unit}, the median is "
+                             f"{number_in_words(median)}")  # fmt: skip
+    for name, words in named.items():
+        yield f"FAR OFF in {label}: {name}: {words}"
 
 
 def _ratio(value: float) -> str:

@@ -19,6 +19,8 @@ _MOST_RUNS = 1000
 WELCH = "Welch's t on logarithms"
 PREDICTION = "t on logarithms, with the scatter of the group for the single run too"
 NO_INTERVAL = "no interval"
+_LEAST_SCATTER = 1e-5
+"""Below it figures are equal: they differ by rounding, also of stamps to milliseconds."""
 
 
 def of_logarithms(a: np.ndarray, b: np.ndarray) -> tuple[Any, str]:
@@ -41,14 +43,12 @@ def of_ratio(a: np.ndarray, b: np.ndarray) -> tuple[tuple[float, float] | None, 
     Args:
       a, b: positive figures of runs, one axis.
     """
-    if len(a) == len(b) == 1:
+    # Equal figures, such as counts of samples, say nothing of how they would scatter.
+    if len(a) == len(b) == 1 or max(np.ptp(np.log(x)) for x in (a, b)) < _LEAST_SCATTER:
         return None, NO_INTERVAL
-    # Equal figures, such as counts of samples, have no scatter: scipy warns of each.
+    # Of those that nearly are equal scipy warns.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         ends, method = of_logarithms(a, b)
-    # They say nothing of how they would scatter.
-    if not ends.low < ends.high:
-        return None, NO_INTERVAL
     low, high = np.exp(np.clip(ends, -700, 700))  # no float is greater
     return (float(low), float(high)), method
 

@@ -14,7 +14,15 @@ from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.logs import SAMPLES_UNKNOWN
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
 from mlperf_bert.submission.official import UNAIDED
-from mlperf_results.published import COPIES, UNKNOWN, Entry, comparable, with_twins
+from mlperf_results.published import (
+    COPIES,
+    FAR_OFF,
+    LEFT_OUT,
+    UNKNOWN,
+    Entry,
+    comparable,
+    with_twins,
+)
 
 NUM_NEIGHBOURS = 8
 # Name in a condition -> what it is of an entry.
@@ -70,8 +78,9 @@ class Standing:
         """Return each figure: label, value, note."""
         own = self.own
         runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
-        if copies := own.noted(COPIES):
-            runs += f", {COPIES}{copies}"
+        for beginning in (COPIES, LEFT_OUT, FAR_OFF):
+            if names := own.noted(beginning):
+                runs += f", {beginning}{names}"
         if own.rcp_scaling_factor:
             runs += f", scaled by {own.rcp_scaling_factor:.4f}"
         return [

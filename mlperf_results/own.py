@@ -9,11 +9,12 @@ from typing import Any
 from mlperf_bert.mlperf.logs import (
     MOST_SAMPLES_TO_CONVERGE,
     RunResult,
+    far_off,
     in_words,
     why_samples_are_unknown,
 )
 from mlperf_bert.submission.verdict import System, olympic_mean
-from mlperf_results.published import COPIES, Entry
+from mlperf_results.published import COPIES, FAR_OFF, LEFT_OUT, Entry
 
 _STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
 
@@ -24,7 +25,8 @@ def entry_of(system: System, *, org: str = "") -> Entry:
     scaling = rcp.scaling if rcp and rcp.scaling != 1.0 else None
     converged = [run for run in runs if run.succeeded]
     minutes = [run.minutes for run in converged]
-    mean = olympic_mean(minutes, num_failed=len(runs) - len(converged))
+    num_runs = len(runs) + len(system.left_out)
+    mean = olympic_mean(minutes, num_failed=num_runs - len(converged))
     accelerators = _accelerators(description, runs)
     return Entry(
         round="",
@@ -40,7 +42,7 @@ def entry_of(system: System, *, org: str = "") -> Entry:
         global_batch_size=_common([run.global_batch_size for run in runs]),
         max_sequence_length=_common([run.max_sequence_length for run in runs]),
         num_weights=_common([run.num_weights for run in runs]),
-        runs=len(runs),
+        runs=num_runs,
         runs_converged=len(converged),
         minutes_olympic_mean=_rounded(mean, 4),
         rcp_scaling_factor=scaling,
@@ -57,6 +59,11 @@ def _notes(system: System) -> Iterator[str]:
     """What a reader of the row has to know of the logs."""
     if system.copies:
         yield f"{COPIES}{in_words(system.copies)}"
+    if system.left_out:
+        # A note ends at a semicolon.
+        yield f"{LEFT_OUT}{in_words(system.left_out).replace('; ', ', and ')}"
+    if names := far_off({run.path.name: run.minutes for run in system.runs if run.succeeded}):
+        yield f"{FAR_OFF}{', '.join(names)}"
     if why := why_samples_are_unknown(system.runs):
         yield why
 

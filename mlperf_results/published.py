@@ -52,7 +52,8 @@ CPU, UNKNOWN = "CPU", "unknown"
 _FRAMEWORKS = tuple(
     "PyTorch TensorFlow MXNet JAX PopART MindSpore PaddlePaddle Lingvo tinygrad CUDA".split()
 )
-COPIES = "copies left out: "  # in front of names in the notes
+# In front of names in the notes.
+COPIES, LEFT_OUT, FAR_OFF = "copies left out: ", "runs left out: ", "far off in minutes: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ class Entry:
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
 
     def noted(self, beginning: str) -> str | None:
-        """What the notes say behind COPIES or SAMPLES_UNKNOWN; None if nothing."""
+        """What the notes say behind one of these or SAMPLES_UNKNOWN; None if nothing."""
         reason = (self.notes or "").partition(beginning)[2]
         return reason.partition("; ")[0] or None
 

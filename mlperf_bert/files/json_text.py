@@ -34,6 +34,17 @@ def parse_object(text: str | bytes) -> dict:
     return value
 
 
+def parse_object_at(text: str, start: int) -> tuple[dict, int]:
+    """The JSON object that begins at `start`, and where it ends; raises as `parse_object`."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, start)
+    except RecursionError as error:
+        raise ValueError("not JSON (nested too deeply)") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
+    return value, end
+
+
 def read_object(path: str | os.PathLike) -> dict:
     """The JSON object of a file.
 

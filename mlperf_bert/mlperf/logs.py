@@ -7,7 +7,9 @@ Google and Habana have there what was planned, others the size of the data set.
 """
 
 import contextlib
+import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
+from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 
 LOG_NAME = "bert.log"
 RESUMED_LOGS = "bert.resumed-*.log"
@@ -37,7 +40,8 @@ PHASES = {
 MOST_SAMPLES_TO_CONVERGE = 50_000_000
 """Ten times what any BERT-large needs; the data set of the benchmark has three times as many."""
 SAMPLES_UNKNOWN = "samples unknown: "
-_TOKEN = ":::MLLOG "
+_TOKEN = re.compile(r":::MLLOG\s*")
+_OTHER_TOKEN = re.compile(r":::[A-Z][\w.]*")
 # Beginnings of the keys of a run's configuration.
 _HYPERPARAMETERS = re.compile(
     "global_batch_size|gradient_accumulation_steps|micro_batch_size|num_warmup_steps|"
@@ -47,6 +51,16 @@ _HYPERPARAMETERS = re.compile(
 # After one of these keys some samples have been trained.
 _TRAINED = ("block_stop", "epoch_stop", "eval_start", "eval_stop")
 _END_OF_TIME_MS = 2**63
+_STAMPS_MS = 10**12, 10**13
+"""Of the years 2001 to 2286."""
+_UNITS = {10: "seconds", 16: "microseconds", 19: "nanoseconds"}
+"""Number of digits of a time since 1970 -> what it is in."""
+_DIVISIONS = {"c": "closed", "o": "open"}
+_FAR_OFF = 5
+"""Standard deviations, as the median absolute deviation has them."""
+_FAR_OFF_SHARE = 0.2
+"""Of the median, at the least: where runs hardly scatter a little more is not far off."""
+_LEAST_RUNS = 3
 _T = TypeVar("_T")
 
 
@@ -144,9 +158,10 @@ class RunResult:
 
 
 def read_records(path: paths.Location, *, may_be_cut: bool = False) -> list[LogRecord]:
-    """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
+    """Return the records of a log; what stands before or behind one (a rank, say) is skipped.
 
-    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too.
+    Several on a line, as writers that do not wait for each other leave them, are all read. With
+    `may_be_cut` an incomplete last line, which a killed run leaves, is skipped.
 
     Raises:
       ValueError: no line of the file is of a log, or a line is cut, damaged or inside of another
@@ -160,17 +175,19 @@ def read_records(path: paths.Location, *, may_be_cut: bool = False) -> list[LogR
     records = []
     # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
     for number, line in enumerate(text.split("\n"), start=1):
-        _, token, text = line.partition(_TOKEN)
-        if not token:
-            continue
         try:
-            records.append(_record(json_text.parse_object(text)))
+            end = 0
+            while token := _TOKEN.search(line, end):
+                fields, end = json_text.parse_object_at(line, token.end())
+                records.append(_record(fields))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} line {number}: cut or damaged; copy the log again, as plain text"
             ) from error
     if not records:
-        raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
+        other = _OTHER_TOKEN.search(text)
+        has = f", its lines have {other[0]}" if other else ""
+        raise ValueError(f"{path}: no line starts with :::MLLOG{has}, so this is no MLPerf log")
     return records
 
 
@@ -211,7 +228,8 @@ def read_run(path: Path, *, may_be_cut: bool = False) -> RunResult:
     """Return what a log says of its run; `may_be_cut` as in `read_records`.
 
     Raises:
-      ValueError: the file is not a log, or has not one run_start and one run_stop in this order.
+      ValueError: the file is not a log, or of another benchmark, has not one run_start and one
+        run_stop in this order, or its times, accuracies or success cannot be what they say.
     """
     records = read_records(path, may_be_cut=may_be_cut)
     try:
@@ -222,6 +240,7 @@ def read_run(path: Path, *, may_be_cut: bool = False) -> RunResult:
 
 def _result(path: Path, records: list[LogRecord]) -> RunResult:
     start, stop = _only(records, "run_start"), _only(records, "run_stop")
+    _require_units(records)
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError("run_stop lies before run_start: the clocks ran backwards")
     batch_size = next(reversed(counts_of(records, "global_batch_size")), None)
@@ -238,6 +257,21 @@ def _result(path: Path, records: list[LogRecord]) -> RunResult:
     last_samples = evaluations[-1].samples if evaluations else None
     samples = last_samples if last_samples is not None else train_samples
     provenance = _first(records, "provenance", dict) or {}
+    benchmark = (_first(records, "submission_benchmark", str) or "").strip().lower() or None
+    if benchmark not in (None, "bert"):
+        raise ValueError(f"a log of {benchmark:.80}, not of bert")
+    division = _first(records, "submission_division", str)
+    division = _DIVISIONS.get((division or "").strip()[:1].lower(), division)
+    if status == "success":
+        if stop.time_ms == start.time_ms:
+            raise ValueError("its log has no times, run_start and run_stop are the same")
+        # Another rank may log the last evaluation when the first has logged run_stop.
+        late = _of_key(records[records.index(stop) :], "eval_accuracy")
+        _require_success(
+            [each.accuracy for each in evaluations],
+            [_accuracy(each.value) for each in late if each.time_ms <= stop.time_ms],
+            may_have_other_target=division == "open",  # which a log does not say
+        )
     return RunResult(
         path=path,
         status=status,
@@ -250,8 +284,8 @@ def _result(path: Path, records: list[LogRecord]) -> RunResult:
         seeds=_seeds(records),
         evaluations=evaluations,
         phases=_phases(records, start.time_ms),
-        benchmark=(_first(records, "submission_benchmark", str) or "").lower() or None,
-        division=_first(records, "submission_division", str),
+        benchmark=benchmark,
+        division=division,
         cache_cleared=any(value is True for value in values_of(records, "cache_clear")),
         hyperparameters={r.key: r.value for r in records if _HYPERPARAMETERS.match(r.key)},
         provenance={str(name): str(value) for name, value in provenance.items()},
@@ -263,6 +297,35 @@ def _result(path: Path, records: list[LogRecord]) -> RunResult:
         planned_samples=planned_samples if samples is None else None,
         started_ms=start.time_ms,
     )
+
+
+def _require_units(records: Sequence[LogRecord]) -> None:
+    """Refuses times that are no milliseconds since 1970, accuracies that are no share of 1."""
+    # Of these keys alone: Google's logs have submission_platform at the time 0.
+    timed = [r for r in records if r.key in ("run_start", "run_stop", "eval_accuracy")]
+    for record in timed:
+        if not _STAMPS_MS[0] <= record.time_ms < _STAMPS_MS[1]:
+            # Without the time: what is alike of several logs is said once.
+            unit = _UNITS.get(len(str(int(record.time_ms))), "something else")
+            raise ValueError(
+                f"time_ms of {record.key} is not in milliseconds since 1970 but in {unit}"
+            )
+        # NaN, of a run that has diverged, is neither less nor more.
+        if record.key == "eval_accuracy":
+            accuracy = _accuracy(record.value)
+            if accuracy < 0 or accuracy > 1:
+                raise ValueError("eval_accuracy is not from 0 to 1, is it in percent?")
+
+
+def _require_success(
+    accuracies: Sequence[float], late: Sequence[float], *, may_have_other_target: bool
+) -> None:
+    """Refuses a success whose accuracies, and those of lines behind run_stop, are none."""
+    if accuracies and not math.isfinite(accuracies[-1]):
+        raise ValueError(f"says success with accuracy {accuracies[-1]}")
+    target = TARGET_MASKED_LM_ACCURACY
+    if not may_have_other_target and not any(each >= target for each in (*accuracies, *late)):
+        raise ValueError(f"says success, and no evaluation has an accuracy of {target:.3f} or more")
 
 
 def _train_samples(records: Sequence[LogRecord]) -> tuple[float | None, float | None]:
@@ -411,6 +474,28 @@ def copies_among(named: Sequence[tuple[str, RunResult]]) -> dict[int, str]:
     return copies
 
 
+def read_runs(paths_of_logs: Sequence[Path]) -> tuple[list[RunResult], list[str], list[str]]:
+    """Return the runs of one system, each once, and lines about those left out and about copies."""
+    runs, left_out = [], []
+    # One log that does not count must not hide the others.
+    for path in paths_of_logs:
+        try:
+            runs.append(read_run(path))
+        except ValueError as error:
+            left_out.append(f"{path.name}: {reason_of(error, path)}")
+    copies = copies_among([(run.path.name, run) for run in runs])
+    each_once = [run for number, run in enumerate(runs) if number not in copies]
+    return without_plans(each_once), left_out, list(copies.values())
+
+
+def reason_of(error: ValueError, *paths_of_logs: paths.Location) -> str:
+    """Return why a log does not count, without its name, for `in_words`."""
+    reason = str(error)
+    for path in paths_of_logs:
+        reason = reason.removeprefix(f"{path}: ").removeprefix(f"{path} ")
+    return reason.replace(": ", ", ")
+
+
 def in_words(left_out: Sequence[str]) -> str:
     """Return "NAME: REASON" of runs that do not count as one line, those of a reason together."""
     names: dict[str, list[str]] = {}
@@ -529,3 +614,18 @@ def seconds_spent(logs: Sequence[paths.Location]) -> float:
         for start in _of_key(records, "run_start")[:1]:
             seconds += max(0.0, records[-1].time_ms - start.time_ms) / 1000
     return seconds
+
+
+def far_off(figures: Mapping[str, float]) -> list[str]:
+    """Return the names of runs whose figure is far from the others', if they are enough to tell.
+
+    By the median and the median absolute deviation of logarithms, which one run does not move.
+    """
+    logarithms = {name: math.log(figure) for name, figure in figures.items() if figure > 0}
+    if len(logarithms) < _LEAST_RUNS:
+        return []
+    middle = statistics.median(logarithms.values())
+    away = {name: abs(value - middle) for name, value in logarithms.items()}
+    scatter = 1.4826 * statistics.median(away.values())
+    limit = max(_FAR_OFF * scatter, math.log1p(_FAR_OFF_SHARE))
+    return [name for name, distance in away.items() if distance > limit]

@@ -115,7 +115,9 @@ def _copied(arguments: Sequence[str]) -> Iterator[tuple[list[str], Callable[[str
 
 def _python(*arguments: str, ruleset: str) -> subprocess.CompletedProcess:
     require_ruleset(ruleset)
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    # The compliance checker prints sets: without this each call would order them anew.
+    words = ["env", "PYTHONHASHSEED=0", sys.executable, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def check_rcp(

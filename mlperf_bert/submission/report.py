@@ -11,6 +11,7 @@ import argparse
 import collections
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +20,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.logs import RunResult
+from mlperf_bert.mlperf.logs import RunResult, far_off
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import report_charts
@@ -42,7 +43,7 @@ def judge_systems(
     """Return the verdicts on all systems of a submitter.
 
     Raises:
-      ValueError: there is no result for BERT, or a log cannot be read.
+      ValueError: there is no result for BERT, or no log of a system counts.
     """
     folders = sorted(path.parent for path in (org_dir / "results").glob("*/bert"))
     if not folders:
@@ -109,10 +110,13 @@ def _columns(verdicts: Sequence[SystemVerdict]) -> tuple[str, ...]:
 
 
 def _remarks(system: SystemVerdict) -> list[str]:
-    """Return where this report and the official tools disagree."""
+    """Return which run is far off, and where this report and the official tools disagree."""
+    minutes = {run.path.name: run.minutes for run in system.runs if run.succeeded}
+    remarks = [f"Far off the others: {name}, {minutes[name]:.4g} min." for name in far_off(minutes)]
     if system.rcp_unaided is None or system.rcp_unaided.passed == system.rcp.passed:
-        return []
+        return remarks
     return [
+        *remarks,
         f"These logs are counted by train_samples here: {system.rcp}.",
         f"{UNAIDED[0].upper()}{UNAIDED[1:]}: {system.rcp_unaided}.",
     ]
@@ -158,7 +162,9 @@ def _problems(system: SystemVerdict) -> list[str]:
         problems += system.seeds.reasons
     names: dict[str, list[str]] = {}  # each finding of the compliance checker, and the logs with it
     for verdict in system.compliance:
-        for message in () if verdict.passed else verdict.messages:
+        # The same line of a log has another number in another log.
+        messages = [re.sub(r" in line \d+", "", each) for each in verdict.messages]
+        for message in () if verdict.passed else dict.fromkeys(messages):
             names.setdefault(message, []).append(verdict.path.name)
     for message, logs in names.items():
         is_in_all = len(logs) == len(system.runs) > 1

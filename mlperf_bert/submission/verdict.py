@@ -9,11 +9,9 @@ from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.logs import (
     RunResult,
-    copies_among,
     in_words,
-    read_run,
+    read_runs,
     why_samples_are_unknown,
-    without_plans,
 )
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.submission import official
@@ -35,6 +33,8 @@ class System:
     """In the order of their numbers, each once."""
     copies: tuple[str, ...] = ()
     """A line about each log that is one of another run again."""
+    left_out: tuple[str, ...] = ()
+    """A line about each log that cannot be read, or says what cannot be: a failed run."""
     description: Mapping[str, object] = field(default_factory=dict)
     """systems/SYSTEM.json; empty if there is none."""
     rcp: RcpVerdict | None = None
@@ -128,18 +128,19 @@ def read_system(folder: Location) -> System:
     """Return what lies in ORG_DIR/results/SYSTEM; no official tool is asked.
 
     Raises:
-      ValueError: there are no logs, or one cannot be read.
+      ValueError: there are no logs, or none counts.
     """
     logs = result_files(folder / "bert")
     if not logs:
         raise ValueError(f"{folder}: no bert/result_*.txt; put the logs of its runs there")
-    read = [read_run(log) for log in logs]
-    copies = copies_among([(run.path.name, run) for run in read])
-    runs = without_plans([run for number, run in enumerate(read) if number not in copies])
+    runs, left_out, copies = read_runs(logs)
+    if not runs:
+        raise ValueError(f"{folder}: no run in it counts; {in_words(left_out)}")
     return System(
         name=folder.name,
         runs=tuple(runs),
-        copies=tuple(copies.values()),
+        copies=tuple(copies),
+        left_out=tuple(left_out),
         description=read_description(folder),
     )
 
@@ -156,6 +157,8 @@ def with_convergence(
     why = why_samples_are_unknown(system.runs)
     if not why and system.copies:
         why = f"it would count copies, {in_words(system.copies)}"
+    if not why and system.left_out:
+        why = f"it would count runs that do not count, {in_words(system.left_out)}"
     if why:
         return replace(system, rcp=RcpVerdict(None, why, None, None, None, 1.0), rcp_unaided=None)
     folder, by_train_samples = system.runs[0].path.parent, system.counts_by_train_samples
@@ -169,7 +172,7 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
     """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there.
 
     Raises:
-      ValueError: there are no logs, or one cannot be read, or the ruleset has no BERT.
+      ValueError: there are no logs, or none counts, or the ruleset has no BERT.
     """
     system = with_convergence(read_system(folder), ruleset, custom_rcps=custom_rcps)
     logs = [run.path for run in system.runs]  # without copies
@@ -180,8 +183,14 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
         compliance=tuple(check_log(log, ruleset) for log in logs),
         rcp_source=custom_rcps.name if custom_rcps else f"official points of {ruleset}",
         seeds=official.check_seeds(logs, ruleset),
-        problems=(*problems_of_result(system.runs), *filter(None, [in_words(system.copies)])),
-        olympic_minutes=olympic_mean(minutes, num_failed=len(logs) - len(minutes)),
+        problems=(
+            *problems_of_result(system.runs),
+            *filter(None, [in_words(system.copies)]),
+            *(f"left out, {line}" for line in [in_words(system.left_out)] if line),
+        ),
+        olympic_minutes=olympic_mean(
+            minutes, num_failed=len(logs) + len(system.left_out) - len(minutes)
+        ),
     )
 
 

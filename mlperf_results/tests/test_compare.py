@@ -83,8 +83,10 @@ def test_the_further_runs_that_are_named_tell_the_difference_in_four_of_five_cas
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
+        ([10.0] * 10, [10.5] * 10, "no interval, so no verdict: the figures of each are equal"),
         ([20.0], [19.0], "one run of each: no interval, so no verdict; two of each are the least"),
-        ([20.0, 20.0], [19.0, 19.0], "no interval, so no verdict: these runs do not scatter"),
+        ([20.0, 20.0], [19.0, 19.0], "no interval, so no verdict: the figures of each are equal"),
+        ([20.0, 20.0001], [19.0], "no interval, so no verdict: the figures of each are equal"),
         ([10.0, 19.0], [9.0, 20.0], "not distinguishable: not even 1,000 more runs of each would"),
         ([20.0, 20.3, 20.4], [20.1, 20.2, 20.5], "not distinguishable: 1 more run of each would"),
         (
@@ -97,6 +99,23 @@ def test_the_further_runs_that_are_named_tell_the_difference_in_four_of_five_cas
 def test_small_numbers_are_treated_honestly(tmp_path, a, b, words):
     found = compared(write_results(tmp_path / "a", a), write_results(tmp_path / "b", b))
     assert found.change_of("time_to_train").verdict.startswith(words)
+
+
+def test_equal_figures_are_not_called_slower(tmp_path, call):
+    write_results(tmp_path / "a", [10.0] * 10)
+    write_results(tmp_path / "b", [10.5] * 10)
+    code, printed, _ = call("a", "b", "--fail_if_slower=3%")
+    assert code == EXIT_CANNOT_TELL and "95%" not in printed
+    assert printed.endswith("slower by 3% or more: cannot tell, there is no interval\n")
+
+
+def test_a_run_that_is_far_off_is_named(tmp_path, call):
+    write_results(tmp_path / "a", SLOW)
+    write_results(tmp_path / "b", [60.0, *FAST])
+    printed = call("a", "b")[1]
+    named = "FAR OFF in B: result_0.txt: time to train 60 minutes, the median is 18.75\n"
+    assert printed.startswith(f"A: a: 5 runs\nB: b: 6 runs\n{named}")
+    assert "FAR OFF" not in call("a", "a/result_1.txt")[1]
 
 
 def test_every_figure_has_its_words(tmp_path):
@@ -119,11 +138,12 @@ def test_runs_that_do_not_count_are_left_out_and_counted(tmp_path, call):
     write_log(folder / "result_6.txt", 61, status="aborted")
     write_log(folder / "result_7.txt", 20, accuracy=math.nan)
     write_log(folder / "result_8.txt", 0)
+    write_log(folder / "result_10.txt", 5, accuracy=0.7199)
     (folder / "result_9.txt").write_text(":::MLLOG {}\n")
     code, printed, _ = call("a", "b")
     assert code == 0
     assert printed.startswith(
-        "A: a: 5 runs, 5 left out (result_5.txt and 1 more: aborted, without the target; "
+        "A: a: 5 runs, 6 left out (result_5.txt and 1 more: aborted, without the target; "
         "result_7.txt: says success with accuracy nan; result_8.txt: its log has no times, "
         "run_start and run_stop are the same; ...)\nB: b: 5 runs\n"
     )
@@ -188,7 +208,7 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
         (["a", "./a"], "a and ./a are the same runs, time for time; give those of two"),
         (["a", "again"], "a and again are the same runs, time for time; give those of two"),
         (["a", "mixed"], "mixed: runs of different batch: 256 and 448; give a folder of each"),
-        (["a", "gpt3"], "A and B differ in benchmark (bert and gpt3): a sample of one is not"),
+        (["a", "gpt3"], "gpt3: no run in it counts; result_0.txt and 4 more: a log of gpt3, not"),
         (["a", "short"], "A and B differ in tokens (512 and 128): a sample of one is not the"),
         (["a", "running"], "running: no run in it counts; running: has not ended"),
         (["a", "org"], "org: results of 2 systems; give one, as org/results/A/bert"),

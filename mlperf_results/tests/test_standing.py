@@ -76,6 +76,31 @@ def test_a_submission_is_ranked_and_its_neighbours_are_like_it(org_dir, shipped)
     assert standing.read_own(str(org_dir))[0].rcp is None  # eleven runs are no result
 
 
+def test_runs_that_do_not_count_are_named_and_no_run_is_ranked(org_dir, capsys):
+    """One is a failed run; two are no result; of ten nothing is left."""
+    folder = org_dir / "results" / "box" / "bert"
+
+    def spoil(*numbers):
+        for number in numbers:
+            log = folder / f"result_{number}.txt"
+            log.write_text(log.read_text().replace("0.73", "0.7199"))
+
+    (folder / "result_3.txt").write_text(":::MLLOG {\n")
+    [own] = standing.read_own(str(org_dir))
+    assert (own.runs, own.runs_converged, own.departures, own.rcp) == (10, 9, (), None)
+    spoil(4)
+    [own] = standing.read_own(str(org_dir))
+    assert (own.runs, own.runs_converged, own.departures) == (10, 8, ("did not converge",))
+    assert standing.main([str(org_dir)]) == 0
+    printed = capsys.readouterr().out
+    assert "runs left out: result_3.txt: line 1, cut or damaged, and copy the log" in printed
+    assert ", and result_4.txt: says success, and no evaluation has an accuracy of 0.7" in printed
+    spoil(*set(range(10)) - {3, 4})
+    assert standing.main([str(org_dir)]) == 1
+    line = capsys.readouterr().err
+    assert "no run in it counts" in line and "result_0.txt and 8 more: says success, and" in line
+
+
 def test_a_miniature_is_shown_and_never_ranked(miniature, shipped, capsys):
     assert standing.main([str(miniature)]) == 0
     first, *lines = capsys.readouterr().out.splitlines()

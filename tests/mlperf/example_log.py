@@ -35,6 +35,8 @@ COMPUTATION = {
     "config_filename": "run.json",
 }
 INTERVAL_SAMPLES = 150_080
+EPOCH_MS = 1_700_000_000_000
+"""The time 0 of the logs that are written here without a clock, since 1970."""
 
 
 def initialise(log: MlperfLog, *, num_layers: int = 1, **changes: object) -> None:
@@ -96,21 +98,24 @@ class Clock:
 
 
 def write_log_of_minutes(path, *, minutes: float, noted=()) -> None:
-    """The log of a process that ran so long, from the time 0 on; `noted` are steps."""
+    """The log of a process that ran so long; `noted` are steps."""
     with MlperfLog(path) as log:
         initialise(log)
-        log.time_ms = 0
+        log.time_ms = EPOCH_MS
         with log.run() as run:
             for step in noted:
                 run.time_budget_spent(step, seconds=1.0)
-            log.time_ms = 60_000 * minutes
+            log.time_ms = EPOCH_MS + 60_000 * minutes
             run.abort()
 
 
 def write_lines(path, *lines):
-    """Write a log of (time_ms, key, value, metadata) lines, as another stack's rank 0 would."""
-    names = ("time_ms", "key", "value", "metadata")
-    text = [f"0: :::MLLOG {json.dumps(dict(zip(names, line, strict=True)))}\n" for line in lines]
+    """Write a log of (ms, key, value, metadata) lines, as another stack's rank 0 would."""
+    text = []
+    for ms, key, value, metadata in lines:
+        time_ms = EPOCH_MS + ms if isinstance(ms, int) else ms
+        record = {"time_ms": time_ms, "key": key, "value": value, "metadata": metadata}
+        text.append(f"0: :::MLLOG {json.dumps(record)}\n")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(text))
     return path

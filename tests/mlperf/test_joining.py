@@ -9,13 +9,14 @@ from mlperf_bert.mlperf import energy, joining
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.logs import read_records, read_run
 from mlperf_bert.submission import compliance
-from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, without_site
+from tests.mlperf.example_log import EPOCH_MS, HYPERPARAMETERS, SUBMISSION, without_site
 
 INTERVAL_STEPS, MICRO_BATCH, MINUTE_MS = 670, 224, 60_000
+START_MS = EPOCH_MS + 1_000_000
 STEPS = [INTERVAL_STEPS * number for number in range(1, 6)]
 
 
-def training_log(path, *, steps=STEPS, start_ms=1_000_000, division="closed", meter=None):
+def training_log(path, *, steps=STEPS, start_ms=START_MS, division="closed", meter=None):
     """The log of a training by steps of 224, two for an update, that saves once in ten minutes."""
     with MlperfLog(path) as log:
         log.time_ms = start_ms - MINUTE_MS
@@ -68,10 +69,10 @@ def test_the_clock_stops_at_the_first_checkpoint_that_passes(tmp_path):
     join(tmp_path, accuracies)
     told = [(r.time_ms, r.key, r.value, without_site(r.metadata)) for r in read_records(result)]
     begin = [key for _, key, _, _ in told].index("run_start")
-    expected = [(1_000_000, "run_start", None, {}), (1_000_000, "eval_samples", 10_000, {})]
+    expected = [(START_MS, "run_start", None, {}), (START_MS, "eval_samples", 10_000, {})]
     for number, accuracy in enumerate(accuracies[:3]):
         before, samples = 150_080 * number, 150_080 * (number + 1)
-        began_ms = 1_000_000 + 10 * MINUTE_MS * number
+        began_ms = START_MS + 10 * MINUTE_MS * number
         saved_ms = began_ms + 10 * MINUTE_MS
         trained = {"first_epoch_num": before, "samples_count": before, "epoch_count": 150_080}
         at = {"epoch_num": samples, "samples_count": samples}
@@ -83,8 +84,8 @@ def test_the_clock_stops_at_the_first_checkpoint_that_passes(tmp_path):
             (saved_ms, "eval_accuracy", accuracy, at | {"step_num": STEPS[number]}),
         ]
     expected += [
-        (2_800_000, "train_samples", 450_240, {}),
-        (2_800_000, "run_stop", None, {"status": "success"}),
+        (START_MS + 30 * MINUTE_MS, "train_samples", 450_240, {}),
+        (START_MS + 30 * MINUTE_MS, "run_stop", None, {"status": "success"}),
     ]
     assert told[begin:] == expected
     lines = (tmp_path / "bert.log").read_text().splitlines()
@@ -108,7 +109,7 @@ def test_a_resumed_training_runs_on_the_first_clock_and_is_no_submission(tmp_pat
         training_log(
             tmp_path / "bert.resumed-1.log",
             steps=STEPS[2:],
-            start_ms=1_000_000 + 60 * MINUTE_MS,
+            start_ms=START_MS + 60 * MINUTE_MS,
             division="open",
         ),
     ]

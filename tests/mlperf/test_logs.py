@@ -1,4 +1,7 @@
-"""Reading logs of any vendor, and what those of a run say of its budget of time."""
+"""Reading logs of any vendor, and what those of a run say of its budget of time.
+
+Long because every way in which a log cannot be true stands in one table.
+"""
 
 import pytest
 
@@ -6,7 +9,13 @@ from mlperf_bert.mlperf import ledger, logs
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.logs import seconds_spent
 from mlperf_bert.options import duration, parse_duration
-from tests.mlperf.example_log import INTERVAL_SAMPLES, write_lines, write_log, write_log_of_minutes
+from tests.mlperf.example_log import (
+    EPOCH_MS,
+    INTERVAL_SAMPLES,
+    write_lines,
+    write_log,
+    write_log_of_minutes,
+)
 
 
 @pytest.fixture
@@ -99,7 +108,7 @@ def test_all_that_a_log_says_is_read(tmp_path):
         num_weights=2,
         num_replicas=16,
         planned_samples=None,
-        started_ms=6_000,
+        started_ms=EPOCH_MS + 6_000,
     )
     assert logs.read_run(log).samples_per_second == 1344 / 300
 
@@ -191,7 +200,7 @@ def test_one_epoch_num_beside_several_results_is_a_plan(read, accuracies, sample
 def test_what_all_runs_were_to_train_is_not_what_each_has_trained(read):
     def run(number, evaluations, samples):
         lines = [
-            (9, "eval_accuracy", 0.7 + 0.001 * n, {"epoch_num": 1}) for n in range(evaluations)
+            (9, "eval_accuracy", 0.71 + 0.001 * n, {"epoch_num": 1}) for n in range(evaluations)
         ]
         return read(*lines, (99, "train_samples", samples, {}), name=f"result_{number}.txt")
 
@@ -243,7 +252,12 @@ def test_letters_beyond_ascii_do_not_end_a_line(tmp_path):
     assert logs.read_run(log).succeeded
 
 
-RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"status": "success"})
+RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"status": "aborted"})
+SUCCESS = (2000, "run_stop", None, {"status": "success"})
+
+
+def evaluated(accuracy, ms=1500):
+    return (ms, "eval_accuracy", accuracy, {"epoch_num": 448})
 
 
 @pytest.mark.parametrize(
@@ -269,6 +283,29 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
             [RUN_START, (1, "eval_accuracy", 0.5, {"epoch_num": "9"}), RUN_STOP],
             "epoch_num of eval_accuracy is '9', which is not a number of samples",
         ),
+        (
+            [(1.7e9, *RUN_START[1:]), RUN_STOP],
+            "run_start is not in milliseconds .* but in seconds",
+        ),
+        ([RUN_START, (1.7e18, *RUN_STOP[1:])], "of run_stop is not in .* 1970 but in nanoseconds"),
+        (
+            [RUN_START, (0.5, *evaluated(0.72)[1:]), RUN_STOP],
+            "eval_accuracy is .* but in something",
+        ),
+        ([RUN_START, evaluated(72.03), SUCCESS], "eval_accuracy is not from 0 to 1, is it in"),
+        ([RUN_START, evaluated(-0.1), RUN_STOP], "eval_accuracy is not from 0 to 1, is it in"),
+        (
+            [RUN_START, (1, "submission_benchmark", "GPT3", {}), RUN_STOP],
+            "a log of gpt3, not of be",
+        ),
+        (
+            [RUN_START, evaluated(0.7199), SUCCESS],
+            "success, and no evaluation has .* 0.720 or more",
+        ),
+        ([RUN_START, SUCCESS], "success, and no evaluation has an accuracy of 0.720 or more"),
+        ([RUN_START, SUCCESS, evaluated(0.72, 9000)], "success, and no evaluation has an accuracy"),
+        ([RUN_START, evaluated(float("nan")), SUCCESS], "says success with accuracy nan"),
+        ([RUN_START, evaluated(0.72), (1000, *SUCCESS[1:])], "its log has no times, run_start and"),
         *(
             ([RUN_START, (1, key, value, {}), RUN_STOP], f"{key} is .*, which is not a number of")
             for key in ("global_batch_size", "eval_samples", "train_samples")
@@ -279,6 +316,76 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
 def test_impossible_logs_are_refused(tmp_path, lines, message):
     with pytest.raises(ValueError, match=message):
         logs.read_run(write_lines(tmp_path / "result_0.txt", *lines))
+
+
+def test_a_success_needs_the_target_before_the_end_or_another_target(tmp_path):
+    """Another rank's line may stand behind run_stop; an open run's target is its own."""
+
+    def read(*lines):
+        return logs.read_run(write_lines(tmp_path / "result_0.txt", RUN_START, *lines))
+
+    assert read(evaluated(0.72), SUCCESS).succeeded
+    assert read(evaluated(0.72), evaluated(0.71, 1600), SUCCESS).succeeded
+    assert read(evaluated(0.71), SUCCESS, evaluated(0.72, 1990)).succeeded
+    for division in ("open", "Open", "OPEN "):
+        run = read((1, "submission_division", division, {}), evaluated(0.5), SUCCESS)
+        assert run.succeeded and run.division == "open"
+    assert read((1, "submission_division", "Closed", {}), RUN_STOP).division == "closed"
+
+
+@pytest.mark.parametrize("between", ["", " ", "1: ", "[1,3]<stdout>:", "\x1b[0m", "\r"])
+def test_records_on_one_line_are_all_read(tmp_path, between):
+    """As concurrent writers leave them, whatever each puts before or behind its own."""
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        RUN_START, evaluated(0.72), (1600, "text", "of :::MLLOG {}", {}), SUCCESS,
+    )  # fmt: skip
+    expected = logs.read_run(log)
+    text = log.read_text().replace("\n0: ", between)
+    log.write_text(text.replace(":::MLLOG ", ":::MLLOG", 1) + between)
+    assert logs.read_run(log) == expected
+    log.write_text(text.replace('"key": "eval', ':::MLLOG {"key": "eval'))
+    with pytest.raises(ValueError, match=r"result_0.txt line \d: cut or damaged"):
+        logs.read_run(log)
+
+
+def test_lines_of_another_format_are_named(tmp_path):
+    log = tmp_path / "result_0.txt"
+    log.write_text(":::MLPv0.5.0 bert 1541600000.5 (train.py:9) run_start\n")
+    with pytest.raises(
+        ValueError, match=r"no line starts with :::MLLOG, its lines have :::MLPv0\.5"
+    ):
+        logs.read_run(log)
+
+
+def test_logs_that_do_not_count_are_left_out_with_the_reason(tmp_path):
+    names = [tmp_path / f"result_{number}.txt" for number in range(5)]
+    for number, accuracy in enumerate((0.72, 0.73, 0.7, 72.0)):
+        write_lines(names[number], RUN_START, evaluated(accuracy), SUCCESS)
+    names[4].write_bytes(names[0].read_bytes())
+    runs, left_out, copies = logs.read_runs(names)
+    assert [run.path for run in runs] == names[:2]
+    assert [line.partition(", ")[0] for line in left_out] == [
+        "result_2.txt: says success",
+        "result_3.txt: eval_accuracy is not from 0 to 1",
+    ]
+    assert copies == ["result_4.txt: the same run as result_0.txt"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ([30, 9.4, 9.5, 9.45, 9.5, 9.42, 9.48, 9.44, 9.46, 9.5], [0]),
+        ([9.5, 9.4, 2.0, 9.45], [2]),
+        ([10.0] * 9 + [13.0], [9]),  # no scatter at all
+        ([10.0] * 9 + [11.0], []),
+        ([23.9, 17.7, 21.5, 23.0, 22.6, 21.6, 22.4, 19.8, 18.9, 23.6], []),  # NVIDIA's of 1.0
+        ([9.5, 30.0], []),  # nobody knows which
+        ([], []),
+    ],
+)
+def test_a_run_that_is_far_off_is_named(figures, expected):
+    assert logs.far_off(dict(enumerate(figures))) == expected
 
 
 def test_the_samples_at_which_a_run_has_succeeded(tmp_path):

@@ -164,6 +164,39 @@ def test_copies_of_a_log_have_no_verdict(org_dir, capsys):
     assert "problem: result_0.txt and 9 more: the same run as result_²².txt\n" in printed
 
 
+def test_a_run_that_does_not_count_is_named(org_dir, monkeypatch, capsys):
+    monkeypatch.setattr(verdict, "check_log", lambda log, ruleset: Verdict(log, ruleset, True, ()))
+    folder = org_dir / "results" / "box" / "bert"
+    log = folder / "result_3.txt"
+    log.write_text(log.read_text().replace("0.73", "0.7199"))
+    slow = folder / "result_5.txt"
+    *lines, last = slow.read_text().splitlines(keepends=True)
+    moved = re.sub(r'"time_ms": (\d+)', lambda m: f'"time_ms": {int(m[1]) + 10**6}', last)
+    slow.write_text("".join([*lines, moved]))
+    assert report.main([str(org_dir)]) == 0
+    printed = capsys.readouterr().out
+    assert "olympic mean of 9 runs" in printed and "result_3 " not in printed
+    why = "result_3.txt: says success, and no evaluation has an accuracy of 0.720 or more"
+    assert f"problem: left out, {why}\n" in printed
+    assert f"no verdict (it would count runs that do not count, {why})" in printed
+    assert "Far off the others: result_5.txt, 16." in printed
+
+
+@pytest.mark.gate
+def test_one_problem_of_ten_logs_is_one_line(org_dir, capsys):
+    """Though the official checker prints sets, and at which line of a log it found it."""
+    for number, log in enumerate(sorted((org_dir / "results" / "box" / "bert").iterdir())):
+        lines = [line for line in log.read_text().splitlines(True) if "block_st" not in line]
+        text = "".join([lines[0] * number, *lines])
+        key = '"gradient_accumulation_steps", "value": '
+        log.write_text(text.replace(f"{key}1", f"{key}0"))
+    assert report.main([str(org_dir)]) == 0
+    problems = re.findall(r"  problem: (.*)", capsys.readouterr().out)
+    for word in ("block_start", "block_stop", "gradient_accumulation_steps"):
+        [line] = [each for each in problems if word in each]
+        assert line.startswith("all logs: ")
+
+
 def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
     """The checker itself ends in a trace-back."""
     log = write_log(tmp_path / "result_0.txt", [0.73])
