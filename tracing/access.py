@@ -19,7 +19,11 @@ TERMS = {
     UNKNOWN: "a read whose offset or whose file's opening was not seen: of descriptors from before "
     "the trace or from a parent, or whose position more than one thread or process moves",
     "page-cache hit ratio": "1 - storage bytes / bytes of read calls, at least 0; storage bytes "
-    "also hold what was read ahead, and what programs and their libraries mapped",
+    "also hold what was read ahead, and what programs and their libraries mapped. Unknown where "
+    "storage gave over a quarter more than read calls returned, where the counters miss processes "
+    "whose calls were recorded, and with libaio and io_uring",
+    "at least": "the true figure may be higher: what a process used that came and went between two "
+    "samples is known only if another process waited for it",
     "read amplification": "bytes of read calls / bytes of distinct data",
     "queue depth": "calls that had begun and not returned; of block I/O, requests issued and not "
     "completed. The mean is that of the time with at least one",

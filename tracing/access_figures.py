@@ -9,6 +9,8 @@ import pandas as pd
 from tracing import access, backends, files, mllog
 from tracing.loaded import Trace, grown
 
+_MOST_STORAGE_PER_CALL_BYTE = 1.25
+"""Above it, what came from storage was not for read calls alone, and no ratio is known."""
 _OF_SOCKETS = r"^(?:TCP|UDP)"
 _LOOPBACK = r"->(?:127\.|\[::1\]|\[::ffff:127\.)"
 
@@ -45,6 +47,11 @@ def _by_class(all_reads: pd.DataFrame) -> dict:
 
 def _storage(trace: Trace) -> tuple[int | None, str]:
     """Bytes read from storage, and where the number comes from."""
+    if len(trace.counters) and trace.storage_counters.empty:
+        return None, (
+            f"unknown: the processes' counters hold {trace.share_counted:.0%} of the bytes of the "
+            "read calls; some processes ended unseen"
+        )
     if len(trace.counters):
         last = int(trace.counters["storage_read_bytes"].iloc[-1])
         return last, "counters of the processes, /proc/PID/io"
@@ -59,7 +66,9 @@ def _storage(trace: Trace) -> tuple[int | None, str]:
 
 
 def _page_cache(trace: Trace, storage_bytes: int | None, source: str) -> dict:
-    if trace.has_calls:
+    if _is_asynchronous(trace):
+        call_bytes, calls_from = None, "unknown: reads by libaio or io_uring are not recorded"
+    elif trace.has_calls:
         call_bytes, calls_from = int(trace.reads["size_bytes"].sum()), "read calls on files"
     elif len(trace.counters):
         call_bytes = int(trace.counters["read_call_bytes"].iloc[-1])
@@ -67,19 +76,30 @@ def _page_cache(trace: Trace, storage_bytes: int | None, source: str) -> dict:
     else:
         call_bytes, calls_from = None, "unknown: no counters were readable"
     missed = _ratio(storage_bytes, call_bytes)
+    if missed is not None and missed > _MOST_STORAGE_PER_CALL_BYTE:
+        calls_from += "; storage gave more: to mapped files, libaio, io_uring, or reading ahead"
     return {
         "call_bytes": call_bytes,
         "calls_from": calls_from,
         "storage_bytes": storage_bytes,
         "storage_from": source,
-        "hit_ratio": None if missed is None else round(max(0.0, 1 - missed), 4),
+        "hit_ratio": None
+        if missed is None or missed > _MOST_STORAGE_PER_CALL_BYTE
+        else round(max(0.0, 1 - missed), 4),
         "storage_bytes_per_call_byte": missed,
     }
+
+
+def _is_asynchronous(trace: Trace) -> bool:
+    """Whether some reads and writes are not known to have been made."""
+    return bool(trace.summary["losses"]["asynchronous_processes"])
 
 
 def _passes(trace: Trace) -> Iterator[dict]:
     """Each pass over the training's TFRecords: its time, and bytes of calls and storage."""
     reads = trace.training_reads
+    if _is_asynchronous(trace):
+        return
     distinct = _distinct_bytes(_located(reads))
     if not distinct:
         return
@@ -88,7 +108,7 @@ def _passes(trace: Trace) -> Iterator[dict]:
     lasts = np.unique([*last_of_pass[last_of_pass < len(ends)], len(ends) - 1])
     edges = np.concatenate([[reads["seconds"].iloc[0]], reads["seconds"].iloc[lasts]])
     call_bytes = np.diff(ends[lasts], prepend=0)
-    storage = grown(trace.counters, "storage_read_bytes", list(edges))
+    storage = grown(trace.storage_counters, "storage_read_bytes", list(edges))
     for n in range(len(lasts)):
         yield {
             "begin_seconds": round(float(edges[n]), 3),
@@ -106,6 +126,7 @@ def _samples(trace: Trace, storage_bytes: int | None) -> dict | None:
     if num <= 0:
         return None
     read = trace.training_reads["size_bytes"].sum() if trace.has_calls else None
+    read = None if _is_asynchronous(trace) else read
     return {
         "num_trained": num,
         "call_bytes_per_sample": _ratio(read, num, 1),

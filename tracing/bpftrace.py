@@ -158,7 +158,7 @@ _LINES = {
     "fork": _Line(4, ()), "exec": _Line(4), "exit": _Line(3, ()), "call": _Line(9, latency=4),
     "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(8, latency=4),
     "copy": _Line(10, latency=4), "fault": _Line(6, ()), "cached": _Line(6, ()),
-    "block": _Line(8, (6, 7), latency=5),
+    "block": _Line(8, (6, 7), latency=5), "asynchronous": _Line(3, ()),
 }  # fmt: skip
 _NAMED = ("open", "path", "rename")
 
@@ -196,6 +196,7 @@ class Parser(CallParser):
             "open": self._open, "path": self._path, "rename": self._rename, "copy": self._copy,
             "fault": functools.partial(self._fault, "page_fault"),
             "cached": functools.partial(self._fault, ADD_TO_PAGE_CACHE), "block": self._block,
+            "asynchronous": self._begins_asynchronous,
         }  # fmt: skip
 
     def parse(self, lines: Iterable[str]) -> Iterator[_Row]:
@@ -308,6 +309,10 @@ class Parser(CallParser):
             self._files.pop(pid, None)
             self._folders.pop(pid, None)
         yield "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
+
+    def _begins_asynchronous(self, began, pid, tid) -> Iterator[_Row]:
+        self._note_asynchronous(pid)
+        yield from ()
 
     def _row(self, began, pid, tid, probe, latency, result) -> dict:
         call = probe.rpartition("sys_exit_")[2]

@@ -29,6 +29,8 @@ KINDS = {
     "send": "sendto sendmsg",
 }
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
+ASYNCHRONOUS_CALLS = ("io_setup", "io_uring_setup")
+"""With them libaio and io_uring begin, whose reads and writes are no calls of their own."""
 DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "fchdir")
 """They make no row: by them it is known which file a descriptor or a path means."""
 LONGEST_NAME_BYTES = 199
@@ -91,6 +93,8 @@ class Losses:
     """Lines that could not be understood."""
     calls_cut_short: int = 0
     """Calls whose return was never seen: their thread was killed within."""
+    asynchronous_processes: int = 0
+    """Processes that can read and write by libaio or io_uring, which is not recorded."""
     cut_names: int = 0
     """Names longer than bpftrace records: their calls are there, under the name's beginning."""
     strangers: int = 0
@@ -112,7 +116,11 @@ class Losses:
         ]
         lost = ", ".join(f"{n:,} {what}" for n, what in parts if n) or "nothing was lost"
         cut = f"; {self.cut_names:,} names are cut at {LONGEST_NAME_BYTES} bytes"
-        return lost + cut * bool(self.cut_names)
+        aside = (
+            f"; {self.asynchronous_processes:,} processes use libaio or io_uring: what is read and "
+            "written by these is not recorded"
+        )
+        return lost + cut * bool(self.cut_names) + aside * bool(self.asynchronous_processes)
 
 
 class CallParser:
@@ -134,6 +142,7 @@ class CallParser:
         self._first_folder = folder
         self._host_path = host_path
         self._folders = dict(folder_of or {})
+        self._asynchronous: set[int] = set()
         # Process -> descriptor -> file; its threads share them.
         self._files: dict[int, dict[int, OpenFile]] = collections.defaultdict(dict)
 
@@ -167,6 +176,10 @@ class CallParser:
         """A line is not understood: what it moved is unknown."""
         self.losses.damaged_lines += 1
         self._lose_all()
+
+    def _note_asynchronous(self, pid: int) -> None:
+        self.losses.asynchronous_processes += pid not in self._asynchronous
+        self._asynchronous.add(pid)
 
     def _moved(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
         """Where a read or write began; without an offset of its own it moves the position."""

@@ -272,6 +272,7 @@ def block_io(trace: Trace) -> str | None:
 def processes_over_time(trace: Trace) -> str | None:
     """When the processes that worked most lived; None if none was sampled."""
     samples = trace.table("processes")
+    samples = samples[samples["num_threads"] > 0]
     if samples.empty:
         return None
     found = samples.groupby("pid").agg(

@@ -59,6 +59,8 @@ def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:
         }
         for raw_file in recording.raw_files:
             _convert(trace, recording, raw_file, writers, losses, locator)
+    found = max(losses.asynchronous_processes, recording.num_asynchronous)
+    losses.asynchronous_processes = found
     write_table(trace, "clock_pairs", map(vars, recording.pairs), alignment)
     _write_mllog(trace, recording, alignment, locator)
     return losses, locator

@@ -10,7 +10,7 @@ import pandas as pd
 from tracing import files, mllog
 from tracing.access_figures import access_figures
 from tracing.calls import Losses
-from tracing.loaded import COUNTERS, TRANSFERS, Trace, grown
+from tracing.loaded import COUNTERS, FAULTS, TRANSFERS, Trace, grown
 from tracing.recording import Recording
 from tracing.tables import FORMAT_VERSION
 
@@ -64,8 +64,15 @@ def figures(trace: Trace) -> dict:
 
 def limits(trace: Trace) -> Iterator[str]:
     """What the figures do not say, or say only in part; one line each."""
+    if trace.unsampled != 0:
+        number = "" if trace.unsampled is None else f" ({trace.unsampled:,})"
+        yield (
+            "processor time, page faults and bytes by counters are at least so much: of the "
+            f"processes that came and went between two samples{number} they hold those for which "
+            "another process waited"
+        )
     if trace.spans.empty:
-        yield "no phases: no file that was written holds lines of an MLPerf log of this time"
+        yield "no phases: no file that the trace saw holds lines of an MLPerf log of this time"
 
 
 def file_rows(trace: Trace) -> Iterator[dict]:
@@ -198,7 +205,7 @@ def _phases(trace: Trace) -> Iterator[dict]:
             "saving_seconds": saving,
             "read_bytes": _bytes_by_class(inside, "read") if trace.has_calls else None,
             "written_bytes": _bytes_by_class(inside, "write") if trace.has_calls else None,
-            "storage_read_bytes": grown(trace.counters, "storage_read_bytes", edges)[0],
+            "storage_read_bytes": grown(trace.storage_counters, "storage_read_bytes", edges)[0],
         }
 
 
@@ -209,16 +216,15 @@ def _bytes_by_class(transfers: pd.DataFrame, kind: str) -> dict[str, int]:
 
 def _usage(trace: Trace) -> dict:
     processes = trace.table("processes")
-    last = processes.groupby("pid").max(numeric_only=True)
     together = processes.groupby("monotonic_ns").sum(numeric_only=True)
     cached = trace.table("memory")["page_cache_bytes"]
     return {
-        "num_processes_sampled": len(last),
+        "num_processes_sampled": processes.loc[processes["num_threads"] > 0, "pid"].nunique(),
         "most_threads": int(together["num_threads"].max()) if len(together) else 0,
-        "cpu_seconds": float((last["user_ms"] + last["system_ms"]).sum() / 1000),
+        "cpu_seconds": float(trace.usage["cpu_ms"].max() / 1000) if len(trace.usage) else 0.0,
+        "is_at_least": trace.unsampled != 0,
         "peak_resident_bytes": int(together["resident_bytes"].max()) if len(together) else 0,
-        "minor_faults": int(last["minor_faults"].sum()),
-        "major_faults": int(last["major_faults"].sum()),
+        **{n: int(trace.usage[n].max()) if len(trace.usage) else 0 for n in FAULTS},
         **{n: int(trace.counters[n].max()) if len(trace.counters) else 0 for n in COUNTERS},
         "machine_cpu_busy_percent": _machine_busy_percent(trace),
         "page_cache_growth_bytes": int(cached.iloc[-1] - cached.iloc[0]) if len(cached) else None,

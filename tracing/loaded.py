@@ -19,6 +19,8 @@ from tracing.tables import FORMAT_VERSION, read_table, reading, require_columns
 TRANSFERS = ("read", "write")
 COUNTERS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storage_written_bytes")
 """Of a process, in the table of processes."""
+FAULTS = ("minor_faults", "major_faults")
+_LEAST_SHARE_COUNTED = 0.95
 _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown
 _NEEDED = ("backend", "command", "begin_monotonic_ns")
@@ -198,7 +200,52 @@ class Trace:
     @functools.cached_property
     def counters(self) -> pd.DataFrame:
         """What all processes together had read and written, by their counters, at each sample."""
-        return totals(self.table("processes"), ran_before=not self.summary["command"])
+        return totals(self.table("processes"), ran_before=self.ran_before)
+
+    @property
+    def ran_before(self) -> bool:
+        """Whether what is traced ran before: of its counters only the growth is the trace's."""
+        return not self.summary["command"]
+
+    @functools.cached_property
+    def storage_counters(self) -> pd.DataFrame:
+        """As `counters`, but empty where they miss processes whose calls were recorded.
+
+        They miss those that ended between two samples and that nobody waited for, and those that
+        are not ours to see.
+        """
+        return self.counters if self.share_counted >= _LEAST_SHARE_COUNTED else self.counters[:0]
+
+    @functools.cached_property
+    def share_counted(self) -> float:
+        """The bytes that read calls returned by the counters, as a share of the recorded ones."""
+        calls = self.operations[self.operations["operation"] != "splice"]  # the kernel counts none
+        recorded = calls.loc[calls["kind"] == "read", "size_bytes"].sum()
+        if not self.has_calls or not recorded or self.counters.empty:
+            return 1.0
+        return float(self.counters["read_call_bytes"].iloc[-1] / recorded)
+
+    @functools.cached_property
+    def usage(self) -> pd.DataFrame:
+        """As `counters`: processor time and page faults, of those that were waited for too."""
+        found = self.table("processes")
+        of_children = found[["children_ms", "children_minor_faults", "children_major_faults"]]
+        of_children = of_children.fillna(0)  # of an older trace
+        cpu_ms = found["user_ms"] + found["system_ms"] + of_children["children_ms"]
+        faults = {n: found[n] + of_children[f"children_{n}"] for n in FAULTS}
+        found = found.assign(**of_children, cpu_ms=cpu_ms, **faults)
+        return totals(
+            found, ran_before=self.ran_before, columns=("cpu_ms", *FAULTS), added="children_ms"
+        )
+
+    @functools.cached_property
+    def unsampled(self) -> int | None:
+        """How many processes came and went between two samples; None: nobody knows."""
+        if not self.has_calls:
+            return None
+        events = self.table("process_events")
+        born = set(events.loc[events["event"] == "process", "pid"])
+        return len(born - set(self.table("processes")["pid"]))
 
     def process_names(self) -> dict[int, str]:
         """Process -> its command line, or the program alone for one that ended between samples."""
@@ -297,36 +344,48 @@ def grown(counters: pd.DataFrame, name: str, edges: Sequence[float]) -> list[int
     return [int(part) for part in np.diff(known)]
 
 
-def totals(processes: pd.DataFrame, *, ran_before: bool) -> pd.DataFrame:
-    """What all processes together had read and written at each sample.
+def totals(
+    processes: pd.DataFrame,
+    *,
+    ran_before: bool,
+    columns: Sequence[str] = COUNTERS,
+    added: str = COUNTERS[0],
+) -> pd.DataFrame:
+    """What all processes together had used at each sample, by counters that hold their children's.
 
     A process that has ended keeps what it had, until the kernel adds it to the parent that waited
-    for it: from then on it is counted there.
+    for it: from then on it is counted there. If both have ended since, it is the parent's parent.
 
     Args:
       processes: the table with `seconds`.
       ran_before: what runs at the first sample did so before the trace; only growth counts.
+      columns: the counters.
+      added: the one by whose growth is seen that a parent has waited; of the first of `columns`.
 
     Returns: one row for each sample, indexed by seconds; empty if no process showed counters.
     """
-    known = processes.dropna(subset=list(COUNTERS))
+    known = processes.dropna(subset=columns[0])
     if known.empty:
-        return pd.DataFrame(columns=list(COUNTERS), dtype=float)
+        return pd.DataFrame(columns=list(columns), dtype=float)
     parents = known.groupby("pid")["parent_pid"].last()
     lasts = known.groupby("pid")["seconds"].last()
-    wide = {
-        name: known.pivot_table(index="seconds", columns="pid", values=name) for name in COUNTERS
+    carried = {
+        name: known.pivot(index="seconds", columns="pid", values=name).ffill().fillna(0)
+        for name in {*columns, added}
     }
-    carried = {name: table.ffill() for name, table in wide.items()}
-    calls = carried["read_call_bytes"]
+    own, waited = carried[columns[0]].copy(), carried[added].copy()
     for pid in sorted(lasts.index, key=lambda pid: lasts[pid]):
         parent, last = parents[pid], lasts[pid]
+        passed = {pid}
+        while parent in lasts and lasts[parent] <= last and parent not in passed:
+            passed.add(parent)
+            parent = parents[parent]
         if parent in lasts and lasts[parent] > last:
-            since = calls[parent] - calls.loc[last, parent]
-            taken = since.index[(since >= calls.loc[last, pid]) & (since.index > last)]
+            since = waited[parent] - waited.loc[last, parent]
+            taken = since.index[(since >= own.loc[last, pid]) & (since.index > last)]
             if len(taken):
-                for table in carried.values():
-                    table.loc[taken[0] :, pid] = 0
-    summed = {name: table.fillna(0).sum(axis=1) for name, table in carried.items()}
+                for name in columns:
+                    carried[name].loc[taken[0] :, pid] = 0
+    summed = {name: carried[name].sum(axis=1) for name in columns}
     found = pd.DataFrame(summed).cummax()
     return found - found.iloc[0] if ran_before else found

@@ -158,13 +158,16 @@ def _cards(summary: dict, losses: Losses) -> Iterator[Card]:
         calls = sum(entry["num_reads"] + entry["num_writes"] for entry in classes.values())
         num_saved = f"{len(summary['checkpoints'])} of them"
         num_reads = f"{records['num_reads']:,} calls"
-        yield Card("TFRecords read", bytes_text(records["read_bytes"]), num_reads)
-        yield Card("Checkpoints written", bytes_text(saved["written_bytes"]), num_saved)
-        yield Card("Read and write calls", f"{calls:,}", losses.in_short())
+        least = "at least " if losses.asynchronous_processes else ""
+        yield Card("TFRecords read", least + bytes_text(records["read_bytes"]), num_reads)
+        yield Card("Checkpoints written", least + bytes_text(saved["written_bytes"]), num_saved)
+        aside = ", libaio and io_uring not counted" if least else ""
+        yield Card("Read and write calls", f"{calls:,}", losses.in_short() + aside)
     else:
         yield Card("Reads and writes", "-", "single calls were not recorded")
     cached = access["page_cache"]
-    share, note = "unknown", cached["storage_from"]
+    is_storage_known = cached["storage_bytes"] is not None
+    share, note = "unknown", cached["calls_from" if is_storage_known else "storage_from"]
     if cached["hit_ratio"] is not None:
         share = f"{cached['hit_ratio']:.0%}"
         note = f"{bytes_text(cached['storage_bytes'])} came from storage"
@@ -178,8 +181,10 @@ def _cards(summary: dict, losses: Losses) -> Iterator[Card]:
     if sockets and sum(sockets.values()):
         note = f"received; {bytes_text(sockets['sent_bytes'])} sent"
         yield Card("Network, by sockets", bytes_text(sockets["received_bytes"]), note)
-    cores = usage["cpu_seconds"] / (summary["seconds"] or 1)
-    yield Card("Processor time", f"{usage['cpu_seconds']:,.1f} s", f"{cores:.2f} processors busy")
+    least = "at least " if usage["is_at_least"] else ""
+    cpu_seconds, seconds = usage["cpu_seconds"], summary["seconds"] or 1
+    busy = f"{cpu_seconds / seconds:.2f} processors busy"
+    yield Card("Processor time", f"{least}{cpu_seconds:,.1f} s", busy)
     yield Card("Peak memory", bytes_text(usage["peak_resident_bytes"]), "resident, all processes")
     # Adding 0 takes the sign from what was rounded to zero.
     bound, drift = (round(clocks[n] / 1000, 1) + 0 for n in ("error_bound_ns", "drift_ns"))

@@ -58,6 +58,25 @@ def cgroup_of(pid: int) -> str | None:
     return found[0] if found else None
 
 
+def uses_asynchronous_io(pid: int) -> bool:
+    """Whether it holds a ring of io_uring, or of libaio; False if it is gone or not ours to see."""
+    if any(path.startswith("anon_inode:[io_uring]") for _, path in open_paths(pid)):
+        return True
+    with contextlib.suppress(OSError):
+        # Of the whole machine: where it is 0, no long list of mappings need be read.
+        if int((PROC / "sys" / "fs" / "aio-nr").read_text()):
+            return "/[aio]" in (PROC / str(pid) / "maps").read_text(errors="replace")
+    return False
+
+
+def has_ended(child: int) -> bool:
+    """Whether a child of ours has; its counters can be read until somebody waits for it."""
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True  # somebody has waited
+
+
 class Target:
     """The processes to watch; one that once belonged stays, even when its parent is gone."""
 
@@ -75,6 +94,10 @@ class Target:
     def tracers(self) -> list[int]:
         """Those left out."""
         return sorted(self._tracers)
+
+    def starters(self) -> list[int]:
+        """Tracers that have started the command themselves."""
+        return sorted(self._tracers & self._roots)
 
     def leave_out(self, tracer: int) -> None:
         """Does not count a tracer that is the parent of what it traces."""

@@ -174,7 +174,7 @@ class _Recorder:
             # Stopped and continued meanwhile, Python returns a signal of no number.
             if came and came.si_signo in _STOPS and self._stop_requested(came):
                 return
-            has_ended = self._command is not None and self._command.poll() is not None
+            has_ended = self._command is not None and processes.has_ended(self._command.pid)
             watcher.look()  # now: the command may have started one in its last moment
             if (has_ended or not self._command) and not self._still_runs():
                 return
@@ -193,7 +193,7 @@ class _Recorder:
         if not self._command:
             self._say("the trace ends; what it watched goes on")
             return True
-        if self._command.poll() is None:
+        if not processes.has_ended(self._command.pid):
             self._say(f"{self._ended_by}: waiting for the command to end")
             if came.si_code != _FROM_TERMINAL:
                 self._signal_the_tree(self._command.pid, came.si_signo)
@@ -224,6 +224,7 @@ class _Recorder:
             raw_files=[session.raw_file for session in self._tracer.sessions],
             num_lost_lines=sum(s.num_lost_lines for s in self._tracer.sessions),
             tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + round(1000 * time.process_time()),
+            num_asynchronous=len(sampler.asynchronous),
             pairs=_thinned([self._tracer.began, *sampler.pairs]),
             machine=_machine(),
         )

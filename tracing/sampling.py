@@ -110,9 +110,12 @@ def process_row(pid: int) -> dict | None:
         "parent_pid": int(fields[1]),
         "command": " ".join(processes.arguments_of(pid))[:200],
         "minor_faults": int(fields[7]),
+        "children_minor_faults": int(fields[8]),
         "major_faults": int(fields[9]),
+        "children_major_faults": int(fields[10]),
         "user_ms": int(fields[11]) * _MS_PER_TICK,
         "system_ms": int(fields[12]) * _MS_PER_TICK,
+        "children_ms": (int(fields[13]) + int(fields[14])) * _MS_PER_TICK,
         "num_threads": int(fields[17]),
         "resident_bytes": int(fields[21]) * _PAGE_BYTES,
     }
@@ -126,6 +129,17 @@ def process_row(pid: int) -> dict | None:
         "storage_read_bytes": io.read_bytes,
         "storage_written_bytes": io.write_bytes,
     }
+
+
+def starter_row(pid: int) -> dict | None:
+    """A tracer that has started the command: what it has of its children, once both have ended.
+
+    What it has written are the lines of the trace; it has read next to nothing itself.
+    """
+    if processes.is_running(pid) or (row := process_row(pid)) is None:
+        return None
+    own = ("user_ms", "system_ms", "minor_faults", "major_faults", "num_threads", "resident_bytes")
+    return {**row, **dict.fromkeys(own, 0), "write_call_bytes": None}
 
 
 def thread_rows(pid: int) -> Iterator[dict]:
@@ -186,6 +200,8 @@ class Sampler(threading.Thread):
         self.tracer_cpu_ms: dict[int, int] = {}
         """tracer -> what it has used: it is gone when the trace ends."""
         self.errors: list[str] = []
+        self.asynchronous: set[int] = set()
+        """Processes that were seen to hold a ring of libaio or io_uring."""
         self._target = target
         self._interval_s = interval_s
         self._done = threading.Event()
@@ -237,6 +253,11 @@ class Sampler(threading.Thread):
                 yield "processes", [row]
                 yield "threads", thread_rows(pid)
                 yield "open_files", open_file_rows(pid)
+                if processes.uses_asynchronous_io(pid):
+                    self.asynchronous.add(pid)
+        for pid in self._target.starters():
+            if row := starter_row(pid):
+                yield "processes", [row]
 
     def _tried(self, table: str, action: Callable, *arguments: object) -> None:
         """A machine without some file, or without room, is traced without that table."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, CallParser, OpenFile
+from tracing.calls import ASYNCHRONOUS_CALLS, DESCRIPTOR_CALLS, KIND_OF, CallParser, OpenFile
 
 _Row = tuple[str, dict]  # its table, and column -> value
 PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir")
@@ -23,7 +23,7 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
     filter only the traced calls stop the program; it needs a command that strace starts itself.
     """
     # "?": unknown to an older strace.
-    followed = [f"?{call}" for call in DESCRIPTOR_CALLS]
+    followed = [f"?{call}" for call in (*DESCRIPTOR_CALLS, *ASYNCHRONOUS_CALLS)]
     calls = ",".join([*KIND_OF, *PROCESS_CALLS, *followed, *FIRST_CALLS_OF_A_THREAD])
     return [
         "strace",
@@ -262,6 +262,8 @@ class Parser(CallParser):
             yield from self._process_rows(row, found)
         elif found["name"] in DESCRIPTOR_CALLS and not failed:
             self._note_descriptors(pid, found)
+        elif found["name"] in ASYNCHRONOUS_CALLS and not failed:
+            self._note_asynchronous(pid)
 
     def _process_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
         pid, name, arguments = row["pid"], found["name"], found["arguments"]

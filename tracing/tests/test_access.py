@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracing import access, loaded, sampling
+from tracing import access, access_figures, loaded, sampling
 from tracing.tests import by_hand
 
 NAN = float("nan")
@@ -110,12 +110,16 @@ CHILD = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80)]
         # The kernel adds the child's 900 and 100 to the parent that has waited for it.
         ([*CHILD, (1, 1, 0, 10, 0), (1, 2, 1, 900, 100), (2, 1, 0, 920, 100), (3, 1, 0, 930, 130)],
          False, [510, 910, 920, 930], [80, 100, 100, 130]),
+        # So it does for a grandchild, whose parent was seen last when it was.
+        ([*CHILD, (0, 3, 2, 200, 0), (1, 1, 0, 720, 80)], False, [710, 720], [80, 80]),
+        # Of the tracer that has started the command, only what the kernel has added is known.
+        ([(0, 2, 1, 500, 80), (1, 1, 0, 900, 100)], False, [500, 900], [80, 100]),
         # Nobody waited for it: it keeps what it had.
         ([*CHILD, (1, 1, 0, 20, 0)], False, [510, 520], [80, 80]),
         ([*CHILD, (1, 1, 0, 20, 0)], True, [0, 10], [0, 0]),
         # What storage gave does not shrink, whatever the kernel has added.
         ([*CHILD, (1, 1, 0, 520, 70)], False, [510, 520], [80, 80]),
-        ([(0, 1, 0, 1, None)], False, [], []),  # without the right to read counters
+        ([(0, 1, 0, None, None)], False, [], []),  # without the right to read counters
     ],
 )  # fmt: skip
 def test_counters_of_processes_that_end_are_added_up_once(rows, ran_before, calls, storage):
@@ -124,6 +128,30 @@ def test_counters_of_processes_that_end_are_added_up_once(rows, ran_before, call
     found = loaded.totals(samples, ran_before=ran_before)
     assert list(found["read_call_bytes"]) == calls
     assert list(found["storage_read_bytes"]) == storage
+
+
+@pytest.mark.parametrize(
+    ("storage", "counted", "asynchronous", "expected"),
+    [(200, 1000, 0, 0.8), (1200, 1000, 0, 0.0), (1300, 1000, 0, None), (200, 900, 0, None),
+     (200, 1000, 1, None)],
+)  # fmt: skip
+def test_a_hit_ratio_is_null_where_it_is_not_known(storage, counted, asynchronous, expected):
+    reads = operations(("read", "/d/x", None)).assign(
+        operation="read", size_bytes=1000, file_class="other", seconds=0.0
+    )
+    counters = pd.DataFrame({"read_call_bytes": [counted], "storage_read_bytes": [storage]})
+    trace = loaded.Trace(
+        Path("/none"),
+        {
+            "begin_monotonic_ns": 0,
+            "backend": "strace",
+            "losses": {"asynchronous_processes": asynchronous},
+        },
+    )
+    trace.__dict__ |= {"operations": reads, "reads": reads, "counters": counters}
+    found = access_figures._page_cache(trace, *access_figures._storage(trace))
+    assert found["hit_ratio"] == expected
+    assert (found["storage_bytes"] is None) == (counted < 1000)
 
 
 def test_the_counters_of_another_name_space_are_sampled():

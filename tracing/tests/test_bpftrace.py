@@ -131,6 +131,14 @@ def test_odd_names_are_kept_and_what_is_lost_cut_or_damaged_is_counted():
     assert parser.losses.cut_names == 1
 
 
+def test_rings_of_io_uring_and_libaio_are_told_by_process():
+    parser = bpftrace.Parser(folder="/d")
+    lines = [f"asynchronous\t{n}\t{pid}\t{pid}\n" for n, pid in enumerate((7, 7, 8))]
+    assert list(parser.parse(lines)) == [] and parser.losses.asynchronous_processes == 2
+    for call in calls.ASYNCHRONOUS_CALLS:
+        assert f"sys_exit_{call}" in (bpftrace.PROGRAMS / "files.bt").read_text()
+
+
 def test_names_that_are_cut_are_called_cut_and_nothing_else():
     long, short = "n" * 199, "n" * 198
     no_utf8 = "n" * 150 + r"\xff" * 48

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mlperf_bert.data import tfrecord
-from tracing import conversion, files, mllog
+from tracing import conversion, files, mllog, page
 from tracing import tables as trace_tables
 from tracing.tests import by_hand
 
@@ -119,6 +119,20 @@ def test_whatever_stands_around_an_event_it_is_read(tmp_path, text):
     assert mllog.holds_log(path)
     found = list(mllog.event_rows(path, begin_ns=0, end_ns=2**62))
     assert [row["key"] for row in found] == ["run_start"] * text.count("{}")
+
+
+def test_the_page_names_the_time_between_phases():
+    phases = [
+        {"name": name, "label": name, "begin_seconds": begin, "seconds": seconds}
+        for name, begin, seconds in [
+            ("init", 8.0, 2.0), ("run", 10.0, 20.0), ("block", 12.0, 10.0),
+            ("checkpoint", 21.0, 0.5), ("eval", 22.05, 3.0),
+        ]
+    ]  # fmt: skip
+    found = [tuple(row.values()) for row in page._between(phases, 31.0)]
+    assert found == [("before init", 0.0, 8.0), ("between init and block", 10.0, 2.0),
+                     ("after eval", 25.05, 5.95)]  # fmt: skip
+    assert list(page._between([], 31.0)) == []
 
 
 def test_other_files_are_no_logs(tmp_path):

@@ -1,13 +1,23 @@
 """Counters of a machine whose files in /proc are made by hand."""
 
 import os
+import subprocess
 import types
 
 import psutil
 import pytest
 
 from tests.helpers import waiting
-from tracing import backends, clocks, processes, recorder, recording, sampling, tables
+from tracing import (
+    backends,
+    clocks,
+    loaded,
+    processes,
+    recorder,
+    recording,
+    sampling,
+    tables,
+)
 
 DEV = """Inter-|   Receive                            |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs
@@ -95,6 +105,50 @@ def test_a_sampler_reads_the_clocks_with_every_sample_and_at_its_end(tmp_path, m
     assert not list(tmp_path.glob("*.unfinished"))
 
 
+BUSY = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"
+
+
+@pytest.mark.parametrize("is_started_by_a_tracer", [False, True])
+def test_a_command_between_two_samples_and_all_it_waited_for_are_counted(
+    tmp_path, is_started_by_a_tracer
+):
+    data = tmp_path / "data"
+    data.write_bytes(bytes(3_000_000))
+    script = f"(sh -c '{BUSY}'); cat {data} > /dev/null; true"
+    target = processes.Target()
+    # The tracer waits, as strace does, for what it has started.
+    words = ["sh", "-c", 'sh -c "$0"; true', script] if is_started_by_a_tracer else None
+    command = subprocess.Popen(words or ["sh", "-c", script])
+    target.add_tree(command.pid)
+    if is_started_by_a_tracer:
+        target.leave_out(command.pid)
+    sampler = sampling.Sampler(target, tmp_path, interval_s=3600)
+    waiting.until(lambda: processes.has_ended(command.pid))
+    spent = processes.stat_fields(command.pid)
+    sampler.start()
+    sampler.stop()
+    command.wait()
+    assert processes.has_ended(command.pid)
+    summary = {"command": ["sh"], "backend": backends.PROC, "begin_monotonic_ns": 0}
+    trace = loaded.Trace(tmp_path, summary)
+    used_ms = int(trace.usage["cpu_ms"].iloc[-1])
+    assert 0 < used_ms <= 10 * sum(int(field) for field in spent[11:15])
+    assert 3_000_000 <= trace.counters["read_call_bytes"].iloc[-1] < 3_500_000
+    assert set(trace.table("processes")["num_threads"]) == {0 if is_started_by_a_tracer else 1}
+
+
+def test_rings_of_io_uring_and_libaio_are_seen(proc):
+    assert not processes.uses_asynchronous_io(7)
+    (proc / "fd" / "9").symlink_to("anon_inode:[io_uring]")
+    assert processes.uses_asynchronous_io(7)
+    (proc / "fd" / "9").unlink()
+    (proc / "maps").write_text("7f00-7f01 rw-s 00000000 00:0b 77      /[aio] (deleted)\n")
+    (proc.parent / "sys" / "fs").mkdir(parents=True)
+    for number, expected in (("0", False), ("128", True)):
+        (proc.parent / "sys" / "fs" / "aio-nr").write_text(f"{number}\n")
+        assert processes.uses_asynchronous_io(7) == expected
+
+
 def test_a_sampler_takes_a_last_sample_when_it_is_stopped(tmp_path):
     sampler = sampling.Sampler(processes.Target(), tmp_path, interval_s=3600)
     sampler.start()
@@ -120,7 +174,7 @@ def test_what_several_tracers_lost_and_used_is_added_up(tmp_path):
         types.SimpleNamespace(raw_file=raw, num_lost_lines=num) for num in (2, 3)
     ]
     sampler = types.SimpleNamespace(
-        gpu_status="none", errors=["no room"], tracer_cpu_ms={5: 10**6, 6: 10**7},
+        gpu_status="none", errors=["no room"], asynchronous={7}, tracer_cpu_ms={5: 10**6, 6: 10**7},
         pairs=[clocks.read_pair()],
     )  # fmt: skip
     (tmp_path / recorder.RAW).mkdir()
@@ -154,6 +208,8 @@ def test_rows_of_a_process(proc, monkeypatch):
         "major_faults": 1003, "user_ms": 1005 * tick, "system_ms": 1006 * tick, "num_threads": 3,
         "resident_bytes": 77 * page, "read_call_bytes": 1, "write_call_bytes": 2,
         "storage_read_bytes": 3, "storage_written_bytes": 4,
+        "children_ms": (1007 + 1008) * tick, "children_minor_faults": 1002,
+        "children_major_faults": 1004,
     }  # fmt: skip
     assert sampling.process_row(8) is None
     [row] = sampling.open_file_rows(7)

@@ -223,6 +223,17 @@ def test_offsets_are_those_that_nobody_else_moves(texts, expected):
     assert [(row["pid"], row["kind"], row.get("offset_bytes")) for row in found] == expected
 
 
+def test_rings_of_io_uring_and_libaio_are_told_by_process():
+    _, parser = calls(
+        "7 io_setup(4, [0x7f8f51b2d310]) = 0",
+        "7 io_uring_setup(64, {flags=0}) = 4<anon_inode:[io_uring]>",
+        "8 io_uring_setup(64, {flags=0}) = 4<anon_inode:[io_uring]>",
+        "9 io_uring_setup(64, 0x7ffd0000) = -1 EPERM (Operation not permitted)",
+    )
+    assert parser.losses.asynchronous_processes == 2
+    assert "2 processes use libaio or io_uring: what is read" in str(parser.losses)
+
+
 def test_a_thread_is_told_from_a_process_after_a_making_that_failed_or_never_returned():
     threads = "flags=CLONE_VM|CLONE_FILES|CLONE_THREAD"
     lines = [

@@ -207,8 +207,14 @@ def _processes() -> Iterator[dict]:
     """The child ends in second 6, and is added to its parent in second 7."""
     for n in range(10):
         taken = 9000 if n >= 7 else 0
-        grown = process(n + 0.3, 7, 1, 900 + 5000 * n + taken, 350 + 2000 * min(n, 5) + taken // 3)
+        calls = 60_900 + 5000 * n + taken
+        grown = process(n + 0.3, 7, 1, calls, 350 + 2000 * min(n, 5) + taken // 3)
         grown |= {"user_ms": 200 * n, "system_ms": 30 * n, "resident_bytes": 10**8 + n * 1000}
+        grown |= {
+            "children_ms": 4270 * (n >= 7),
+            "children_minor_faults": 3 * (n >= 7),
+            "children_major_faults": 2 * (n >= 7),
+        }
         yield grown | {"num_threads": 2, "minor_faults": 10 * n, "major_faults": n}
         if n <= 6:
             child = process(n + 0.3, 8, 7, 1500 * n, 500 * n)
