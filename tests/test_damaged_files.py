@@ -131,7 +131,7 @@ def join_log(path: Path) -> None:
 
 def trace_log(path: Path) -> None:
     """To tables, as after a training that was traced."""
-    if not mllog.is_log(path):
+    if not mllog.holds_log(path):
         return
     rows = list(mllog.event_rows(path, begin_ns=0, end_ns=2**62))
     alignment = Alignment([ClockPair(**PAIR)])
