@@ -243,6 +243,27 @@ def test_the_words_of_tokenizer_json_become_vocab_txt(model, tmp_path):
     assert "32 wide, cased English." in (again / "README.md").read_text()
 
 
+def test_what_a_run_was_trained_with_is_exported(model, tmp_path):
+    """Its run.json beside the checkpoint decides, where nothing lies beside the vocabulary."""
+    model.imported(tmp_path)
+    imported = tmp_path / "imported"
+    words = shutil.move(imported / "vocab.txt", tmp_path)
+    config = BertConfig.from_json_file(str(imported / "bert_config.json"))
+    (imported / "tokenizer_config.json").unlink()
+
+    def exported(name: str, **recorded) -> Path:
+        (imported / "run.json").write_text(json.dumps({"vocabulary": recorded}))
+        prefix = str(imported / "model.ckpt-0")
+        export(prefix, str(tmp_path / name), config=config, vocab_file=str(words))
+        return tmp_path / name
+
+    made = exported("cased", do_lower_case="False")
+    assert json.loads((made / "tokenizer_config.json").read_text())["do_lower_case"] is False
+    with pytest.raises(ValueError, match=f"different vocabularies, .* of the run in {imported}; "):
+        exported("other", vocab_md5="0" * 32)
+    assert not (tmp_path / "other").exists()
+
+
 def test_other_tokenizers_than_berts_are_refused(model, tmp_path):
     theirs = transformers.BertTokenizer(str(model.folder / "vocab.txt"))
     theirs.add_tokens(["covid", "virus"])

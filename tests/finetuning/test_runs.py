@@ -493,6 +493,20 @@ def test_a_head_is_random_and_all_else_is_pre_trained(own):
     assert 0.5 < np.abs(kernel).max() / (2 * source.config.initializer_range) <= 1
 
 
+def test_a_vocabulary_or_casing_that_the_run_had_not_is_refused(own, tmp_path):
+    recorded = {"do_lower_case": "False", "vocab_md5": "0" * 32}
+    for name, told in zip(recorded, ("casings, by --do_lower", "vocabularies, by MD5")):
+        content = json.dumps({"vocabulary": {name: recorded[name]}})
+        (own / "model" / "run.json").write_text(content)
+        with pytest.raises(ValueError, match=f"different {told}.* of the run in {own}/model; give"):
+            weights.find(config_of(own))
+    (own / "model" / "run.json").unlink()
+    words = (own / "model" / "vocab.txt").read_text().splitlines()
+    (tmp_path / "vocab.txt").write_text("\n".join([*words[:-2], words[-1], words[-2]]))
+    with pytest.raises(ValueError, match=f"different vocab.* of {own}/model/vocab.txt; give"):
+        weights.find(config_of(own, vocab_file=str(tmp_path / "vocab.txt")))
+
+
 def test_what_does_not_belong_together_is_refused(own):
     def model(**changes):
         return refusal(own, **changes)

@@ -104,6 +104,8 @@ def test_a_run_of_one_vocabulary_records_it(run, tmp_path):
     record_data(Path(run.eval_input_file), words=OTHER)
     [problem] = checks.inspect(run, goes_on=True).findings.errors
     assert f" of the run in {output.path}; give files" in problem
+    record = json.loads((output.path / "run.json").read_text())
+    (output.path / "run.json").write_text(json.dumps(record | {"status": "aborted"}))
     with pytest.raises(ValueError, match="different vocabularies, by MD5"):
         offline.evaluate_checkpoints(run)
 
@@ -115,8 +117,8 @@ def test_data_of_another_vocabulary_or_casing_are_refused(run, tmp_path, flag):
     [problem] = errors(run)
     assert f"{vocabulary.md5_of(OTHER)} of the data in {tmp_path / flag}" in problem
     record_data(Path(getattr(run, flag)), lower=False)
-    provenance_of_words = [each for each in errors(run) if "casings" in each]
-    assert f"False of the data in {tmp_path / flag}" in provenance_of_words[0]
+    of_casing = [each for each in errors(run) if "casings" in each]
+    assert f"False of the data in {tmp_path / flag}" in of_casing[0]
 
 
 def test_the_vocabulary_beside_the_checkpoint_counts_too(run, tmp_path):
