@@ -81,8 +81,8 @@ class FinetuningConfig:
     )
     do_predict: bool = option(
         False,
-        "Also write the answers to the test set (SQuAD: to the dev set), as the task's server "
-        "takes them.",
+        "Also write the answers to the test set (SQuAD: to the dev set, and to test-v1.1.json), as "
+        "the task's server takes them.",
     )
 
     # Training

@@ -74,6 +74,11 @@ class GlueTask:
         return self.metric_names[0]
 
     @property
+    def predicted_splits(self) -> tuple[str, ...]:
+        """Those to which --do_predict writes answers."""
+        return self.test_splits
+
+    @property
     def num_labels(self) -> int:
         """Outputs of the head; 1 for a score, by regression."""
         return len(self.labels) or 1
@@ -98,7 +103,8 @@ class GlueTask:
             lacks = not needed <= row.keys()
             if lacks and (missing := needed.difference(names)):
                 raise ValueError(
-                    f"{path} line 1: no column {min(missing)!r}; give the file as GLUE publishes it"
+                    f"{path} line 1: no column {min(missing)!r} in {' | '.join(names)!r:.100}; "
+                    "give the file as GLUE publishes it"
                 )
             if lacks and self.skips_incomplete and not is_test:
                 num_skipped += 1

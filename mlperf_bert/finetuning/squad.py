@@ -23,10 +23,11 @@ from mlperf_bert.files.whole import write_whole
 from mlperf_bert.finetuning import squad_features
 from mlperf_bert.finetuning.splits import Features, Split
 from mlperf_bert.finetuning.squad_reading import (
+    TEST_NAME,
     SquadExample,
     piece_of,
+    place_of_answer,
     read_examples,
-    words_of_answer,
 )
 
 NAME = "squad1"
@@ -37,7 +38,7 @@ class SquadTask:
     """SQuAD in the form that fine-tuning takes; the defaults are the field's."""
 
     data_dir: str
-    """The folder of train-v1.1.json and dev-v1.1.json."""
+    """The folder of train-v1.1.json and dev-v1.1.json, and test-v1.1.json without answers."""
     max_seq_length: int = 384
     doc_stride: int = 128
     """From the start of a window to that of the next, in tokens."""
@@ -50,20 +51,25 @@ class SquadTask:
     name = NAME
     main_metric = "f1"
     eval_splits = ("dev",)
-    test_splits = ()
+
+    @property
+    def predicted_splits(self) -> tuple[str, ...]:
+        """The dev set, and the user's own questions, if there are any."""
+        has_test = paths.is_file(paths.location(self.data_dir) / TEST_NAME)
+        return (*self.eval_splits, *(["test"] if has_test else []))
 
     def read(self, split: str) -> list[SquadExample]:
-        """The questions of "train" or "dev"; for training only those whose answer is found.
+        """The questions of "train", "dev" or "test"; to train on only those whose answer is found.
 
         Raises:
           ValueError: as `squad_reading.read_examples`, or no answer is found.
         """
         path = paths.location(self.data_dir) / f"{split}-v1.1.json"
-        examples = read_examples(path)
+        examples = read_examples(path, needs_answers=path.name != TEST_NAME)
         if split != "train":
             return examples
         # As in the field: an answer that is not at its offset cannot be trained on.
-        kept = [one for one in examples if words_of_answer(one)]
+        kept = [one for one in examples if place_of_answer(one)]
         if not kept:
             raise ValueError(f"{path}: no answer is at its answer_start; correct the offsets")
         if num_skipped := len(examples) - len(kept):
@@ -95,11 +101,11 @@ class SquadTask:
     def write_predictions(
         self, split: Split, outputs: np.ndarray, *, name: str, folder: paths.Location
     ) -> list[paths.Location]:
-        """Writes predictions.json, which SQuAD's script takes.
+        """Writes predictions.json, which SQuAD's script takes, or predictions_test.json.
 
-        There is one split to score, so that its `name` is not in the file's. Returns the path.
+        Returns the path.
         """
-        path = folder / "predictions.json"
+        path = folder / ("predictions.json" if name == "dev" else f"predictions_{name}.json")
         paths.make_folder(folder)
         write_whole(path, json.dumps(self.predict(split, outputs), indent=4) + "\n")
         return [path]

@@ -11,7 +11,6 @@ Source: Devlin et al., arXiv 1810.04805, section 4.2, and the code published wit
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.data.unicode11 import NONSPACING_MARKS
 from mlperf_bert.finetuning.splits import Features
-from mlperf_bert.finetuning.squad_reading import SquadExample, words_of, words_of_answer
+from mlperf_bert.finetuning.squad_reading import SquadExample, place_of_answer, words_of
 
 NUM_SPECIAL_TOKENS = 3  # [CLS] question [SEP] context [SEP]
 
@@ -62,7 +61,7 @@ def encode(
         for window in _windows(len(tokens.ids), max_seq_length - len(question) - 1, doc_stride)
     ]
     answers = [
-        _tokens_of_answer(example, tokens, tokenizer) if is_training else None
+        _tokens_of_answer(example, tokens) if is_training else None
         for example, tokens in zip(examples, contexts)
     ]
     features = _blank(len(windows), max_seq_length, is_training=is_training)
@@ -140,27 +139,18 @@ class Tokens:
     """[T] int32: the first character."""
     ends: np.ndarray
     """[T] int32: the character after the last."""
-    firsts_of_words: list[int]
-    """The first token of each word, and T."""
 
 
-def _tokens_of_answer(
-    example: SquadExample, tokens: Tokens, tokenizer: Tokenizer
-) -> tuple[int, int] | None:
-    """The first and the last token of the first answer.
+def _tokens_of_answer(example: SquadExample, tokens: Tokens) -> tuple[int, int] | None:
+    """The first and the last token that have characters of the first answer.
 
-    Those of its words, or fewer where its own tokens are found among them: of "(1895-1943)." the
-    answer 1895 is one token.
+    The field takes the whole words of an answer whose own tokens are not among theirs, and of
+    equal ones the first: in a text without spaces all of it is one word.
     """
-    if (words := words_of_answer(example)) is None:
+    if (place := place_of_answer(example)) is None:
         return None
-    first, end = tokens.firsts_of_words[words[0]], tokens.firsts_of_words[words[1] + 1]
-    within = tokens.ids[first:end].tolist()
-    wanted = tokenizer.tokenize(example.answers[0].text)
-    for start in range(len(within) - len(wanted) + 1 if wanted else 0):
-        if within[start : start + len(wanted)] == wanted:
-            return first + start, first + start + len(wanted) - 1
-    return (first, end - 1) if within else None
+    [within] = np.nonzero((tokens.ends > place[0]) & (tokens.starts < place[1]))
+    return (int(within[0]), int(within[-1])) if len(within) else None
 
 
 class _Normalizer(Tokenizer):
@@ -204,9 +194,7 @@ class OffsetTokenizer:
             for token, start, end in tokens
         ]
         ids, starts, ends = np.array(rows, np.int32).reshape(-1, 3).T.copy()
-        counts = [len(tokens) for _, tokens in words]
-        firsts = [0, *itertools.accumulate(counts)]
-        return Tokens(ids=ids, starts=starts, ends=ends, firsts_of_words=firsts)
+        return Tokens(ids=ids, starts=starts, ends=ends)
 
     def _cut(self, word: str) -> list[tuple[int, int, int]]:
         """The tokens of a word, each with its start and its end in the word.

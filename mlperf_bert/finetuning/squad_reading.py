@@ -3,14 +3,21 @@
 Source: Rajpurkar et al., arXiv 1606.05250.
 """
 
+import collections
 import dataclasses
 import functools
 import re
 from bisect import bisect_right
+from typing import cast
 
 from mlperf_bert.files import json_text, paths
 
-_REMEDY = "take the file as it is published"
+TEST_NAME = "test-v1.1.json"
+_REMEDY = (
+    'take the file as it is published: {"version": "1.1", "data": [{"paragraphs": [{"context": '
+    '"...", "qas": [{"id": "1", "question": "...", "answers": [{"text": "...", "answer_start": '
+    "0}]}]}]}]}"
+)
 # Quirk of the field: of all white space, these five separate the words of a context.
 _SPACES = " \t\r\n\u202f"
 _WORD = re.compile(f"[^{_SPACES}]+")
@@ -37,17 +44,19 @@ class SquadExample:
     """In the file's order."""
 
 
-def read_examples(path: paths.Location) -> list[SquadExample]:
+def read_examples(path: paths.Location, *, needs_answers: bool = True) -> list[SquadExample]:
     """The questions of a file, in its order.
 
-    Every question needs an answer: to train on, or to be scored by.
+    Args:
+      path: of the file.
+      needs_answers: every question must have one: to train on, or to be scored by.
 
     Raises:
-      ValueError: no such file, not JSON, not as published, or of SQuAD 2.0; the message names the
-        file.
+      ValueError: no such file, not JSON, not as published, an id of two questions, or questions
+        without the answer that they need, as in SQuAD 2.0; the message names the file.
     """
 
-    def parsed(content: dict) -> list[SquadExample]:
+    def parsed(content: dict) -> tuple[object, list[SquadExample]]:
         examples = [
             _example(question, paragraph["context"])
             for article in content["data"]
@@ -56,30 +65,60 @@ def read_examples(path: paths.Location) -> list[SquadExample]:
         ]
         if not examples:
             raise ValueError("no question")
-        return examples
+        return content.get("version"), examples
 
-    if (examples := json_text.read_record(path, parsed, remedy=_REMEDY)) is None:
+    if (read := json_text.read_record(path, parsed, remedy=_REMEDY)) is None:
         raise ValueError(
             f"{path}: no such file; --data_dir takes the folder with SQuAD's {path.name}"
         )
-    if num_without := sum(not one.answers for one in examples):
+    version, examples = read
+    counts = collections.Counter(one.question_id for one in examples)
+    if repeated := [question_id for question_id, number in counts.items() if number > 1]:
         raise ValueError(
-            f"{path}: {num_without:,} of {len(examples):,} questions have no answer, as in SQuAD "
-            "2.0; give the file of SQuAD 1.1"
+            f"{path}: {counts[repeated[0]]:,} questions have the id {repeated[0]!r:.80}, by which "
+            "answers are told apart; give each question of the file an id of its own"
+        )
+    without = [one.question_id for one in examples if not one.answers]
+    if without and needs_answers:
+        raise ValueError(
+            f"{path}, version {version!r:.20}: {len(without):,} of {len(examples):,} questions "
+            f"have no answer, such as {without[0]!r:.80}, as in SQuAD 2.0; give the file of SQuAD "
+            f"1.1, or leave them out; what is only to be predicted belongs in {TEST_NAME}"
         )
     return examples
 
 
-def _example(question: dict, context: str) -> SquadExample:
-    listed = [] if question.get("is_impossible") else question["answers"]
-    answers = tuple(Answer(text=one["text"], start=one["answer_start"]) for one in listed)
-    texts = (question["id"], question["question"], context, *(one.text for one in answers))
-    offsets_fit = all(type(one.start) is int and one.start >= 0 for one in answers)
-    if not offsets_fit or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"a text or an answer_start of question {question['id']!r:.80} is none")
+def _example(question: object, context: object) -> SquadExample:
+    """A question of a file; raises ValueError if it is not as published."""
+    if not isinstance(question, dict):
+        raise ValueError(f"a question is {question!r:.40}")
+    asked = f"of question {question.get('id')!r:.80}"
+    for name, value in (question | {"context": context}).items():
+        if name in ("id", "question", "context") and not isinstance(value, str):
+            raise ValueError(f"{name} {asked} is {value!r:.40}, not a text")
+    if (impossible := question.get("is_impossible")) not in (None, False, True):
+        raise ValueError(f"is_impossible {asked} is {impossible!r:.40}, not true or false")
+    listed = [] if impossible else question.get("answers") or []
+    if not isinstance(listed, list):
+        raise ValueError(f"answers {asked} are {listed!r:.60}, not a list of objects")
     return SquadExample(
-        question_id=question["id"], question=question["question"], context=context, answers=answers
+        question_id=question["id"],
+        question=question["question"],
+        context=cast(str, context),
+        answers=tuple(_answer(one, asked) for one in listed),
     )
+
+
+def _answer(answer: object, asked: str) -> Answer:
+    """One of a question's answers; raises ValueError if it is not as published."""
+    text, start = (
+        answer.get(name) if isinstance(answer, dict) else None for name in ("text", "answer_start")
+    )
+    if not isinstance(text, str):
+        raise ValueError(f"an answer {asked} is {answer!r:.60}, without a text")
+    if type(start) is not int or start < 0:
+        raise ValueError(f"answer_start {asked} is {start!r:.40}, not a number of 0 or more")
+    return Answer(text=text, start=start)
 
 
 @functools.lru_cache(maxsize=1)  # the questions of a context follow each other
@@ -93,19 +132,24 @@ def piece_of(context: str, start: int, end: int) -> str:
     return _GAP.sub(" ", context[start:end])
 
 
-def words_of_answer(example: SquadExample) -> tuple[int, int] | None:
-    """The first and the last word of the first answer; None if it is not there.
+def place_of_answer(example: SquadExample) -> tuple[int, int] | None:
+    """The characters of the first answer, from start to before end; None if it is not there.
 
     As in the field, an offset that is wrong by some characters is right if the answer is within
-    the words that it leads to.
+    the words that it leads to; of several, the nearest counts.
     """
-    if example.answers[0].start >= len(example.context):
+    answer, context = example.answers[0], example.context
+    if answer.start >= len(context) or not (parts := answer.text.split()):
         return None
-    answer, words = example.answers[0], words_of(example.context)
-    last_character = min(answer.start + len(answer.text), len(example.context)) - 1
+    if context.startswith(answer.text, answer.start):
+        return answer.start, answer.start + len(answer.text)
+    words = words_of(context)
+    last_character = min(answer.start + len(answer.text), len(context)) - 1
     first = bisect_right(words, answer.start, key=re.Match.start) - 1
     last = bisect_right(words, last_character, key=re.Match.start) - 1
-    text = " ".join(answer.text.split())
-    if first < 0 or not text or text not in " ".join(word[0] for word in words[first : last + 1]):
+    if first < 0:
         return None
-    return first, last
+    pattern = re.compile(_GAP.pattern.join(map(re.escape, parts)))
+    found = pattern.finditer(context, words[first].start(), words[last].end())
+    nearest = min(found, key=lambda match: abs(match.start() - answer.start), default=None)
+    return nearest and nearest.span()

@@ -134,12 +134,7 @@ def run(config: FinetuningConfig) -> Results:
 
 def _splits_needed(task: Task, config: FinetuningConfig) -> tuple[str, ...]:
     """Those that the command will use."""
-    return (TRAIN, *task.eval_splits, *(_predicted_splits(task) if config.do_predict else ()))
-
-
-def _predicted_splits(task: Task) -> tuple[str, ...]:
-    """The test sets; of a task that publishes none, the dev set."""
-    return task.test_splits or task.eval_splits
+    return (TRAIN, *task.eval_splits, *(task.predicted_splits if config.do_predict else ()))
 
 
 def _run_task(config: FinetuningConfig, ready: Prepared) -> list[TaskRun]:
@@ -174,7 +169,7 @@ def _predict(config: FinetuningConfig, ready: Prepared, best: TaskRun) -> list[p
         folder /= ready.task.name
     folder.mkdir(parents=True, exist_ok=True)
     files: list[paths.Location] = []
-    for split, outputs in best.predictions(_predicted_splits(ready.task)):
+    for split, outputs in best.predictions(ready.task.predicted_splits):
         files += ready.task.write_predictions(
             ready.split(split), outputs, name=split, folder=folder
         )

@@ -78,7 +78,7 @@ BAD = [
     ("sst2", SST2, None, "SST-2/train.tsv for this task"),
     ("sst2", SST2, HEADER, "train.tsv: no examples; copy the file here"),
     ("sst2", SST2, "sentence\tx\na\t1",
-     "train.tsv line 1: no column 'label'; give the file as GLUE publishes it"),
+     "train.tsv line 1: no column 'label' in 'sentence | x'; give the file as GLUE publishes it"),
     ("sst2", SST2, HEADER + "a\t1\nb", "line 3: 1 columns, expected 2, with "),
     ("sst2", SST2, HEADER + "a\t1\t\na\tb\t1", "line 3: 3 columns, expected 2"),
     ("sst2", SST2, HEADER + "a\tyes\x1b", r"label is 'yes\x1b', expected one of 0, 1; correct or"),

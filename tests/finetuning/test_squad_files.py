@@ -14,8 +14,7 @@ ANSWER = {"text": "Denver Broncos", "answer_start": 4}
 QUESTION = {"id": "1", "question": "Who won?", "answers": [ANSWER]}
 OTHER = QUESTION | {"id": "2", "answers": [ANSWER, ANSWER]}
 CONTEXT = "The Denver Broncos won."
-PUBLISHED = "; take the file as it is published"
-BAD_TEXT = r"damaged \(a text or an answer_start of question '1' is none\)"
+PUBLISHED = '; take the file as it is published: {"version": "1.1", "data": [{"paragraphs": '
 
 
 def file_of(*questions, context=CONTEXT) -> dict:
@@ -42,29 +41,69 @@ def test_whole_files_are_read(split, tmp_path):
 def test_a_file_of_squad_2_is_refused(value, split, tmp_path):
     content = file_of(QUESTION, {"id": "2", "question": "Who lost?", **value})
     message = (
-        r"1.json: 1 of 2 questions have no answer, as in SQuAD 2.0; give the file of SQuAD 1.1$"
+        r"1.json, version '1.1': 1 of 2 questions have no answer, such as '2', as in SQuAD 2.0; "
+        r"give .* 1.1, or leave them out; what is only to be predicted belongs in test-v1.1.json$"
     )
     with pytest.raises(ValueError, match=message):
         written(tmp_path, content, split).read(split)
 
 
+def answered(**changes) -> dict:
+    return file_of(QUESTION | {"answers": [ANSWER | changes]})
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"data": [', r"damaged \(not JSON \(.*"),
-        ({}, r"damaged \(lacks 'data'\)"),
-        (file_of(), r"damaged \(no question\)"),
-        (file_of({"id": "2", "question": "Who?"}), r"damaged \(lacks 'answers'\)"),
-        (file_of(QUESTION, context=["a"]), BAD_TEXT),
-        (file_of(QUESTION | {"answers": [ANSWER | {"answer_start": -1}]}), BAD_TEXT),
-        (file_of(QUESTION | {"answers": [ANSWER | {"answer_start": "4"}]}), BAD_TEXT),
-        (file_of("Who won?"), r"damaged \('str' object has no attribute 'get'\)"),
-        ({"data": 1}, r"damaged \('int' object is not iterable\)"),
+        (b'{"data": [', "not JSON (Expecting value: "),
+        (b'{"id": "1"}\n{"id": "2"}', "not JSON (Extra data: line 2"),
+        (b'[{"id": "1"}]', "expected a JSON object, got list"),
+        ({}, "lacks 'data'"),
+        (file_of(), "no question"),
+        (file_of({"id": "2", "answers": []}), "lacks 'question'"),
+        (file_of(QUESTION, context=["a"]), "context of question '1' is ['a'], not a text"),
+        (file_of(QUESTION | {"id": 7}), "id of question 7 is 7, not a text"),
+        (answered(answer_start=-1), "answer_start of question '1' is -1, not a number of 0 or"),
+        (answered(answer_start="4"), "answer_start of question '1' is '4', not a number of 0"),
+        (answered(answer_start=True), "answer_start of question '1' is True, not a number of"),
+        (answered(answer_start=4.0), "answer_start of question '1' is 4.0, not a number of 0"),
+        (answered(text=None), "an answer of question '1' is {'text': None, 'answer_start': 4}, wi"),
+        (file_of(QUESTION | {"answers": ["Denver"]}), "an answer of question '1' is 'Denver', wi"),
+        (
+            file_of(QUESTION | {"answers": {"text": ["Denver"], "answer_start": [4]}}),
+            "answers of question '1' are {'text': ['Denver'], 'answer_start': [4]}, not a list of ",
+        ),
+        (
+            file_of(QUESTION | {"is_impossible": "False"}),
+            "is_impossible of question '1' is 'False', not true or false",
+        ),
+        (file_of("Who won?"), "a question is 'Who won?'"),
+        ({"data": 1}, "'int' object is not iterable"),
     ],
 )
 def test_refused(content, message, tmp_path):
-    with pytest.raises(ValueError, match=rf"/dev-v1.1.json: {message}{PUBLISHED}$"):
+    with pytest.raises(ValueError) as error:
         written(tmp_path, content, "dev").read("dev")
+    assert str(error.value).startswith(f"{tmp_path}/dev-v1.1.json: damaged ({message}")
+    assert PUBLISHED in str(error.value)
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_an_id_of_two_questions_is_refused(split, tmp_path):
+    """Else the answer to the last of them would count for all."""
+    content = file_of(OTHER, QUESTION)
+    content["data"] += file_of(QUESTION)["data"]  # of another article
+    with pytest.raises(ValueError, match=r"json: 2 questions have the id '1', by which .* its own"):
+        written(tmp_path, content, split).read(split)
+
+
+def test_questions_without_answers_are_predicted(tmp_path):
+    asked = {"id": "1", "question": "Who?"}
+    task = written(tmp_path, file_of(QUESTION), "dev")
+    assert task.predicted_splits == ("dev",)
+    content = file_of(asked, asked | {"id": "2", "answers": []}, asked | {"id": "3"})
+    assert written(tmp_path, content, "test").predicted_splits == ("dev", "test")
+    assert [one.answers for one in task.read("test")] == [(), (), ()]
 
 
 def test_no_answer_at_its_offset_and_no_such_file(tmp_path):
@@ -97,12 +136,16 @@ def test_a_model_without_pooler_answers_questions(tmp_path):
     generated_glue.write_model(tmp_path / "model", without="bert/pooler")
     write_questions(tmp_path, "train", 20)
     write_questions(tmp_path, "dev", 6)
+    asked = {"id": "own", "question": "ship ?"}
+    written(tmp_path, file_of(asked, context="red ship sails south"), "test")
     results = sweep.run(options(tmp_path, do_predict=True))
     assert results.line().startswith("RESULT,squad1,f1,")
     assert results.tasks["squad1"]["task_score"] is None
     assert {"exact", "f1"} <= results.tasks["squad1"]["runs"][0]["epochs"][-1]["dev"].keys()
-    [path] = results.prediction_files
+    path, of_test = results.prediction_files
     assert path == tmp_path / "out" / "predictions" / "squad1" / "predictions.json"
+    assert of_test == path.with_name("predictions_test.json")
+    assert json.loads(of_test.read_text()).keys() == {"own"}
     assert json.loads(path.read_text()).keys() == {f"q{number}" for number in range(6)}
 
 
@@ -134,7 +177,7 @@ def test_what_cannot_be_scored_is_found_before_the_training(tmp_path):
     published = json.loads(dev.read_text())
     del published["data"][4]["paragraphs"][0]["qas"][0]["answers"]
     dev.write_text(json.dumps(published))
-    assert refusal() == (f"{dev}: damaged (lacks 'answers'); take the file as it is published")
+    assert "1 of 6 questions have no answer, such as 'q4'" in refusal()
     write_questions(tmp_path, "dev", 6)
     for article in (content := json.loads(dev.read_text()))["data"]:
         article["paragraphs"][0]["context"] = ""
