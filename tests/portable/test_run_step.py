@@ -179,13 +179,62 @@ def test_a_script_whose_reader_has_ended_ends_quietly(folder, module, word):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_script_without_what_it_needs_is_one_line(tmp_path):
-    shutil.copy(run_step.__file__, tmp_path)
+@pytest.mark.parametrize("script", [run_step, compile_step])
+@pytest.mark.parametrize(
+    ("jax", "said"),
+    [
+        (
+            "__version__ = '0.6.0'",
+            "No module named 'jax_step': run the copy in the exported folder",
+        ),
+        (
+            "__version__ = '0.4.38'",
+            "needs jax 0.6 or later, and this is jax 0.4.38: pip install --",
+        ),
+        ("import absl_", "No module named 'absl_': pip install absl_"),
+        ("raise ModuleNotFoundError('no', name='absl.logging')", "no: pip install absl-py"),
+        ("raise ModuleNotFoundError('a\\nb', name='jaxlib')", "a: pip install jax absl-py"),
+        ("raise RuntimeError('jaxlib is\\nnewer')", "cannot load jax, .*Error: jaxlib is newer"),
+        ("raise ValueError('JAX_X=maybe')", "cannot load jax, or jax_step.py .*Error: JAX_X=maybe"),
+    ],
+)
+def test_a_script_without_what_it_needs_is_one_line(tmp_path, script, jax, said):
+    for module in (run_step, script):
+        shutil.copy(module.__file__, tmp_path)
+    (tmp_path / "jax.py").write_text(jax)
+    name = f"{script.__name__.rpartition('.')[2]}.py"
+    done = programs.run(sys.executable, name, "step", cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.fullmatch(rf"{name}: {said}.*\n", done.stderr)
+
+
+def test_a_copy_that_is_cut_is_one_line(tmp_path):
+    for module in (run_step, run_step.jax_step):
+        shutil.copy(module.__file__, tmp_path)
+    os.truncate(tmp_path / "jax_step.py", 0)
     done = programs.run(sys.executable, "run_step.py", "step", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == (
-        "run_step.py: No module named 'jax_step': run the copy in the exported folder\n"
-    )
+    assert re.fullmatch(r"run_step.py: cannot load jax, or jax_step.py beside it.*\n", done.stderr)
+
+
+def test_what_comes_from_jaxs_cache_is_no_time_of_compiling(folder, monkeypatch, tmp_path):
+    """Also where the folder's name is one of the home folder."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "~/kept")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    for said in (r"\d[\d.]+", r"\d[\d.e-]+, from the cache"):
+        done = programs.run(sys.executable, run_step.__file__, folder, "--num_steps=1")
+        assert re.search(rf"^compile_seconds +{said}$", done.stdout, re.MULTILINE), done.stdout
+        assert list((tmp_path / "kept").iterdir())
+    each = [types.SimpleNamespace(compile_seconds=1.5, is_from_cache=n > 0) for n in range(3)]
+    assert run_step.compile_seconds(each) == "4.5, 2 of 3 from the cache"
+
+
+def test_a_cache_that_jax_cannot_use_is_a_line(folder, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/proc/none")
+    done = programs.run(sys.executable, run_step.__file__, folder, "--num_steps=1")
+    assert done.returncode == 0
+    assert re.fullmatch(r"run_step.py: warning: Error reading persistent .*none'\n", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -213,14 +262,44 @@ def test_other_weights_are_found_out(folder, run):
         run()
 
 
-def test_a_platform_that_is_not_there_is_one_line(monkeypatch):
+@pytest.mark.parametrize("variable", ["JAX_PLATFORMS", "JAX_PLATFORM_NAME", None])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            RuntimeError("no backend 'cuda' (set JAX_PLATFORMS='' to)\nand more"),
+            "no backend 'cuda'",
+        ),
+        (AssertionError(), "its plugin or device is not there"),
+    ],
+)
+def test_a_platform_that_is_not_there_is_one_line(monkeypatch, variable, error, reason):
     def absent():
-        raise RuntimeError("Unable to initialize backend 'cuda'\nand more")
+        raise error
 
     monkeypatch.setattr(sys, "argv", ["run_step.py", "step"])
     monkeypatch.setattr(run_step.jax, "devices", absent)
-    with pytest.raises(SystemExit, match=r"no device: Unable to initialize backend 'cuda'$"):
+    by, without = "", ""
+    if variable:
+        monkeypatch.setenv(variable, "cuda")
+        by, without = f" by {variable}=cuda", f", or leave {variable} out"
+    with pytest.raises(SystemExit) as ended:
         run_step.arguments()
+    assert str(ended.value) == (
+        f"run_step.py: jax finds no device{by} ({reason}); install its driver and jax's plugin for "
+        f"it (jax[cuda12], jax[tpu]){without}"
+    )
+
+
+def test_jax_that_compiles_nothing_is_told(run):
+    run_step.jax.config.update("jax_disable_jit", True)
+    try:
+        with pytest.raises(
+            SystemExit, match=r"^run_step.py: JAX_DISABLE_JIT: .*leave the variable"
+        ):
+            run()
+    finally:
+        run_step.jax.config.update("jax_disable_jit", False)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
