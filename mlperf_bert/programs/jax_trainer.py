@@ -342,7 +342,7 @@ def _exported(
     folder = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - mypy knows none
     values = sorted((name, each) for features in batch for name, each in features.items())
     shapes = {name: (each.shape, each.dtype) for name, each in values}
-    return program.kept(
+    return program.kept_or_made(
         Path(folder).parent if folder and described else None,
         f"{kind.__name__} {described} {shapes}",
         partial(kind, of, *batch),

@@ -21,8 +21,8 @@ from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo
 
 from mlperf_bert.checkpoints import names, reading
-from mlperf_bert.files.whole import written_beside
 from mlperf_bert.model import pretrainer
+from mlperf_bert.programs import kept
 from mlperf_bert.programs.config import LOSSES
 from mlperf_bert.programs.jax_step import Part, operations
 from mlperf_bert.programs.steps import Evaluator, Trainer
@@ -53,32 +53,23 @@ class Value(TypedDict):
     """Of an output: the index of the input that it replaces in the next step."""
 
 
-def kept(folder: Path | None, depends_on: str, make: Callable[[], Part]) -> Part:
+def kept_or_made(folder: Path | None, depends_on: str, make: Callable[[], Part]) -> Part:
     """An exported program: read if an earlier run has left it in a folder, else made and left.
 
     Args:
       folder: where programs are kept; None: nowhere.
       depends_on: all that decides what the program is, beside code and libraries.
       make: exports it.
-
-    Raises:
-      ValueError: its file is damaged.
-      OSError: it cannot be written.
     """
     if folder is None:
         return make()
     key = hashlib.sha256(f"{_digest_of_code()} {depends_on}".encode()).hexdigest()
     file = folder / f"{key}.stablehlo"
-    if file.exists():
-        digest, _, whole = file.read_bytes().partition(b"\n")
-        if hashlib.sha256(whole).hexdigest().encode() != digest:
-            raise ValueError(f"{file}: is damaged, its digest is another; remove it")
-        entry, _, content = whole.partition(b"\n")
+    if (found := kept.read(file)) is not None:
+        entry, _, content = found.partition(b"\n")
         return Part(content, json.loads(entry))
     made = make()
-    whole = json.dumps(made.entry).encode() + b"\n" + made.content
-    with written_beside(file) as output:
-        output.write(hashlib.sha256(whole).hexdigest().encode() + b"\n" + whole)
+    kept.write(file, json.dumps(made.entry).encode() + b"\n" + made.content)
     return made
 
 

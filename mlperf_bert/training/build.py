@@ -9,6 +9,7 @@ import functools
 import re
 import warnings
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ from mlperf_bert.optimization.optimizers import (
     WarmupPolynomialDecay,
     create_optimizer,
 )
+from mlperf_bert.programs import kept
 from mlperf_bert.programs.config import Compilation
 from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer, one_cpu
 from mlperf_bert.signals import StopRequest
@@ -210,6 +212,8 @@ def reading_compilation_cache(directory: str | None) -> Iterator[None]:
             f"--compilation_cache_dir={directory}: if one of its files is damaged or gone, remove "
             f"the folder; its reader says: {reason}"
         ) from error
+    finally:
+        kept.add_digests(Path(directory))
 
 
 def load_weights(run: Run) -> None:

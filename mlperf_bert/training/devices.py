@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
+from mlperf_bert.options import with_home
+from mlperf_bert.programs import kept
 from mlperf_bert.training.config import DeviceConfig, RunConfig
 
 if TYPE_CHECKING:  # only jax's runtime loads it
@@ -61,7 +63,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
         runtime = "jax" if on_jax else "tensorflow"
     kept_in = config.compilation_cache_dir
     if runtime == "jax":
-        kept_in = kept_in or config.jax_compilation_cache_dir or None
+        kept_in = kept_in or with_home(config.jax_compilation_cache_dir) or None
     # Nobody has measured ours on a GPU yet.
     kernels = "xla" if config.kernels == "auto" else config.kernels
     if kernels == "triton" and not (runtime == "jax" and config.device.kind == "GPU"):
@@ -118,8 +120,9 @@ def jax_devices(run: RunConfig) -> Devices:
     # JAX_PLATFORM_NAME would send what has no device of its own to another kind of device.
     jax.config.update("jax_platform_name", "")
     if run.compilation_cache_dir:
-        kept = _cache_folder(run.compilation_cache_dir, f"jax {jax.__version__}")
-        jax.config.update("jax_compilation_cache_dir", str(kept))
+        folder = _cache_folder(run.compilation_cache_dir, f"jax {jax.__version__}")
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        kept.take_from_jax()
         # By default jax keeps only what took a second or more.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     try:
@@ -220,9 +223,11 @@ def compilation_cache_flags(directory: str) -> str:
     TensorFlow reads the variable once, when it looks for its devices.
 
     Raises:
-      ValueError, OSError: as `_cache_folder`.
+      ValueError, OSError: as `_cache_folder` and `kept.drop_damaged`.
     """
-    return f'--tf_xla_persistent_cache_directory="{_cache_folder(directory, tf.__version__)}"'
+    folder = _cache_folder(directory, tf.__version__)
+    kept.drop_damaged(folder)
+    return f'--tf_xla_persistent_cache_directory="{folder}"'
 
 
 def _cache_folder(directory: str, compiler: str) -> Path:

@@ -206,12 +206,14 @@ def test_where_only_tensorflow_has_gpus_it_computes(jax_with, monkeypatch):
         assert devices.with_runtime(run_config(num_gpus=2)).runtime == expected
 
 
-def test_the_folder_of_jaxs_own_variable_is_the_runs(tmp_path):
+def test_the_folder_of_jaxs_own_variable_is_the_runs(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+
     def kept_in(**flags):
-        config = dataclasses.replace(run_config(**flags), jax_compilation_cache_dir="of jax")
+        config = dataclasses.replace(run_config(**flags), jax_compilation_cache_dir="~/of jax")
         return devices.with_runtime(config).compilation_cache_dir
 
-    assert kept_in(runtime="jax") == "of jax"
+    assert kept_in(runtime="jax") == "/home/me/of jax"
     assert kept_in(runtime="jax", compilation_cache_dir="given") == "given"
     assert kept_in(runtime="tensorflow") is None
     assert devices.with_runtime(run_config(runtime="jax")).compilation_cache_dir is None

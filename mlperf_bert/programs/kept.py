@@ -1,0 +1,122 @@
+"""What is exported and compiled, kept in a folder for later starts, with a digest of each file.
+
+XLA loads machine code without a look: where one bit is wrong the process may crash, or train with
+other losses. So what is damaged is never loaded, but made again. Nothing here ends a run.
+"""
+
+import functools
+import hashlib
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mlperf_bert.messages import WARNING, Finding
+
+
+def read(file: Path) -> bytes | None:
+    """What `write` has left; None if nothing is there, or it is damaged, which is said."""
+    try:
+        digest, _, content = file.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _say(f"{file}: cannot be read ({error.strerror}); it is compiled again")
+        return None
+    if _digest(content) != digest:
+        _say(f"{file}: is damaged, its digest is another; it is compiled again")
+        return None
+    return content
+
+
+def write(file: Path, content: bytes) -> None:
+    """Leaves it whole for later starts; of two starts at the same time either's is right."""
+    beside = file.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        beside.write_bytes(_digest(content) + b"\n" + content)
+        beside.replace(file)
+    except OSError as error:
+        _say(f"{file.parent}: cannot be written to ({error.strerror}); nothing is kept there")
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+class Entries:
+    """A folder of jax's compiled programs, as jax asks for them and leaves them, by key."""
+
+    def __init__(self, folder: str):
+        """Reads nothing yet."""
+        self._path = folder  # jax logs it
+
+    def get(self, key: str) -> bytes | None:
+        """As `read`."""
+        return read(Path(self._path, f"{key}-cache"))
+
+    def put(self, key: str, value: bytes) -> None:
+        """As `write`."""
+        write(Path(self._path, f"{key}-cache"), value)
+
+
+def take_from_jax() -> None:
+    """Keeps what jax compiles as `Entries`, and not as jax does: without digests, not whole.
+
+    Raises:
+      ValueError: jax keeps its programs otherwise than its tested version.
+    """
+    import jax
+    from jax._src import compilation_cache
+
+    ours: Any = compilation_cache
+    if not hasattr(ours, "get_file_cache"):
+        raise ValueError(
+            f"--compilation_cache_dir: jax {jax.__version__} is not as expected; install that of "
+            "pyproject.toml, or leave the flag out"
+        )
+    ours.get_file_cache = lambda folder: (Entries(folder), folder)
+    # XLA's own files of a GPU would lie there too, without digests.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    if getattr(jax.config, "jax_compilation_cache_max_size") != -1:  # noqa: B009 - mypy knows none
+        _say("JAX_COMPILATION_CACHE_MAX_SIZE has no effect; remove the folder if it is too large")
+
+
+def drop_damaged(folder: Path) -> None:
+    """Removes what TensorFlow has compiled and is not as `add_digests` has seen it.
+
+    Called before TensorFlow reads any. What has no digest is of a start that was killed.
+
+    Raises:
+      ValueError: a file cannot be read or removed.
+    """
+    for file in {*folder.glob("*.pb"), *(each.with_suffix("") for each in folder.glob("*.sha256"))}:
+        noted = _digest_of(file)
+        try:
+            if noted.exists() and file.exists():
+                if noted.read_bytes() == _digest(file.read_bytes()):
+                    continue
+                _say(f"{file}: is damaged, its digest is another; it is compiled again")
+            file.unlink(missing_ok=True)
+            noted.unlink(missing_ok=True)
+        except OSError as error:
+            raise ValueError(f"{error.filename}: {error.strerror}; remove it") from error
+
+
+def add_digests(directory: Path) -> None:
+    """Notes the digests of what TensorFlow has compiled in any of its folders, where none is."""
+    for file in directory.glob("*/*.pb"):
+        with suppress(OSError):  # another start has removed it; or nothing can be written
+            if not _digest_of(file).exists():
+                _digest_of(file).write_bytes(_digest(file.read_bytes()))
+
+
+def _digest_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}.sha256")
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+@functools.cache  # once for each folder that cannot be written to
+def _say(text: str) -> None:
+    print(Finding(WARNING, text), flush=True)
