@@ -57,6 +57,14 @@ _HEADS = [
     ("cls/seq_relationship/output_bias", "next_sentence/logits/bias", "2", ""),
 ]
 
+MASKED_LM_HEAD = "masked-LM head"
+# Heads of pre-training, and how the TF1 names of their weights begin.
+HEADS = {
+    "pooler": "bert/pooler/",
+    MASKED_LM_HEAD: "cls/predictions/",
+    "next-sentence head": "cls/seq_relationship/",
+}
+
 # Where tf-models' own converter and its first pretrainer keep these weights: the pooler in the
 # encoder, the next-sentence layer in a network of its own. Our name comes first: in a model that
 # has both, the encoder's pooler is not trained.

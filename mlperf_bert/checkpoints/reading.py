@@ -1,6 +1,7 @@
 """Reads checkpoints of both layouts, TF1's by name and TF2's by object, into a model."""
 
 import contextlib
+import functools
 import glob
 import math
 import re
@@ -38,6 +39,15 @@ class StoredCheckpoint:
         self.prefix = prefix
         if not paths.is_file(f"{prefix}.index"):
             whole.require_unpacked(prefix)
+            inside = f"{prefix.rstrip('/')}/variables/variables"  # of a SavedModel, as on TF Hub
+            if paths.is_file(f"{inside}.index"):
+                raise ValueError(f"{prefix} is a SavedModel; give its checkpoint, {inside}")
+            if paths.is_file(prefix):
+                raise ValueError(
+                    f"{prefix} is one file, and a checkpoint of TensorFlow is PREFIX.index and "
+                    "PREFIX.data-*; load it where it was saved, write it again by "
+                    "tf.train.Checkpoint(model=model).write(PREFIX), and give PREFIX"
+                )
             raise ValueError(
                 f"{prefix}: no such checkpoint (no {prefix}.index); give the path up to and "
                 "including the step, such as .../model.ckpt-28252"
@@ -81,6 +91,20 @@ class StoredCheckpoint:
         """What the weight is called in this checkpoint; None if it is missing."""
         candidates = weight.tf2_names if self.is_object_based else [weight.tf1_name]
         return next((name for name in candidates if name in self._keys), None)
+
+    @functools.cached_property
+    def lacking_heads(self) -> dict[str, str]:
+        """Those of `names.HEADS` of which no weight is in this checkpoint."""
+        held = [weight.tf1_name for weight in names.weights(0) if self.name_of(weight)]
+        return {
+            head: beginning
+            for head, beginning in names.HEADS.items()
+            if not any(name.startswith(beginning) for name in held)
+        }
+
+    def is_of_a_lacking_head(self, weight: Weight) -> bool:
+        """Whether the weight belongs to a head of which nothing is in this checkpoint."""
+        return weight.tf1_name.startswith(tuple(self.lacking_heads.values()))
 
     def locate(self, weight: Weight, our_shape: tuple[int, ...]) -> str:
         """The key, in `shapes`, of the weight that belongs to our variable of this shape.
@@ -172,12 +196,26 @@ def weights_of(variables: Iterable[tf.Variable]) -> dict[Weight, tf.Variable]:
 def load_initial_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
     """As `load_weights`, from an initial checkpoint, TF1 or TF2; says so in one line.
 
-    Optimizer slots, accumulators and the step stay as they are: training begins at step 0.
+    Heads that it lacks stay as they were drawn. Optimizer slots, accumulators and the step stay as
+    they are: training begins at step 0.
     """
-    loaded = load_weights(model_variables, stored)
+    loaded = load_weights(held_variables(model_variables, stored), stored)
     layout = "TF2, by object" if stored.is_object_based else "TF1, by name"
-    print(f"Initial weights: {len(loaded)} from {stored.prefix} ({layout})", flush=True)
+    drawn = (
+        f"; drawn, for it lacks them: {', '.join(lacking)}"
+        if (lacking := stored.lacking_heads)
+        else ""
+    )
+    print(f"Initial weights: {len(loaded)} from {stored.prefix} ({layout}){drawn}", flush=True)
     return loaded
+
+
+def held_variables(
+    model_variables: Iterable[tf.Variable], stored: StoredCheckpoint
+) -> list[tf.Variable]:
+    """The variables of weights, without those of heads of which the checkpoint has nothing."""
+    table = weights_of(model_variables)
+    return [each for weight, each in table.items() if not stored.is_of_a_lacking_head(weight)]
 
 
 def load_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
@@ -214,6 +252,11 @@ def require_fitting(stored: StoredCheckpoint, shapes: Mapping[Weight, tuple[int,
     expected = num_layers(weight.our_name for weight in shapes)
     if stored.num_hidden_layers > expected:
         problems.append(f"it has {stored.num_hidden_layers} layers, expected {expected}")
+    if num_misfits and num_misfits == sum(map(stored.is_of_a_lacking_head, shapes)):
+        raise ValueError(
+            f"{stored.prefix}: has no {', no '.join(stored.lacking_heads)}; a training that is "
+            "given it as --init_checkpoint draws what it lacks, and its checkpoints have all"
+        )
     if problems:
         raise ValueError(
             f"{stored.prefix}: not a checkpoint of this architecture, {num_misfits} of "

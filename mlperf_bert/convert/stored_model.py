@@ -13,7 +13,7 @@ import numpy as np
 import safetensors
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import reading
+from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.convert import layout
 from mlperf_bert.files import paths, whole
 
@@ -24,8 +24,8 @@ _TIED = {
 }
 _COUNTERS = {"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}  # no weights
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# Parts that a BertForMaskedLM lacks, and how the TF1 names of their weights begin.
-_HEADS = {"pooler": "bert/pooler/", "next-sentence head": "cls/seq_relationship/"}
+# Parts that a BertForMaskedLM lacks.
+_HEADS = {head: names.HEADS[head] for head in ("pooler", "next-sentence head")}
 _MOST_PROBLEMS = 3
 
 

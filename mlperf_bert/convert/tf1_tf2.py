@@ -38,10 +38,10 @@ def convert(
     weights = reading.weights_of(variables)
     heads = [weight for weight in weights if weight.is_of_a_head]
     missing = [weight for weight in heads if stored.name_of(weight) is None]
-    if len(missing) == len(heads) and stored.num_hidden_layers and converted_model != "encoder":
+    if stored.lacking_heads and stored.num_hidden_layers and converted_model != "encoder":
         raise ValueError(
-            f"{prefix}: holds an encoder without the heads of pre-training; "
-            "--converted_model=encoder converts it"
+            f"{prefix}: has no {', no '.join(stored.lacking_heads)}; --converted_model=encoder "
+            "converts its encoder, and a run's --init_checkpoint takes it as it is"
         )
     wanted = variables
     if converted_model == "encoder":

@@ -288,7 +288,13 @@ def _initial_checkpoint(
     if stored is None:
         return None
     findings.attempt(reading.refuse_output_of_a_run, stored)
-    findings.attempt(reading.require_fitting, stored, shapes_of(model))
+    shapes = shapes_to_load(stored, model)
+    findings.attempt(reading.require_fitting, stored, shapes)
+    if (lacking := stored.lacking_heads) and not findings.errors:
+        findings.doubt(
+            f"{prefix}: has no {', no '.join(lacking)}; what is missing is drawn from the seed, as "
+            "for a new model",
+        )
     if stored.held_bytes < stored.listed_bytes:
         findings.refuse(
             f"{prefix}: its data files hold {stored.held_bytes:,} bytes, its index lists about "
@@ -300,6 +306,14 @@ def _initial_checkpoint(
 def shapes_of(model: BertConfig) -> dict[names.Weight, tuple[int, ...]]:
     """The weights of a model, which a checkpoint must have, with their shapes."""
     return {each: each.our_shape(model) for each in names.weights(model.num_hidden_layers)}
+
+
+def shapes_to_load(
+    stored: StoredCheckpoint, model: BertConfig
+) -> dict[names.Weight, tuple[int, ...]]:
+    """As `shapes_of`, without heads that an initial checkpoint lacks, which are drawn."""
+    shapes = shapes_of(model)
+    return {each: shapes[each] for each in shapes if not stored.is_of_a_lacking_head(each)}
 
 
 def check_saving(inspection: Inspection) -> None:

@@ -93,7 +93,8 @@ def _check_weights(setup: Setup, newest: str, findings: Findings) -> None:
     stored = findings.attempt(StoredCheckpoint, newest) if newest else opened
     if stored is None:
         return
-    shapes = checks.shapes_of(setup.bert_config)
+    model = setup.bert_config
+    shapes = checks.shapes_of(model) if newest else checks.shapes_to_load(stored, model)
     findings.attempt(reading.require_fitting, stored, shapes)
     if not findings.errors:
         for weight, shape in shapes.items():

@@ -14,7 +14,7 @@ from typing import cast
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import reading
+from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.files import paths
@@ -171,10 +171,23 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
         )
 
         def evaluate_one(prefix: str) -> Evaluation:
-            reading.load_weights(pretrainer.trained_variables(model), StoredCheckpoint(prefix))
+            _load(model, StoredCheckpoint(prefix))
             return evaluator.evaluate(dataset)
 
         yield evaluate_one
+
+
+def _load(model: tf.Module, stored: StoredCheckpoint) -> None:
+    """Loads all weights; a pooler and next-sentence head that are lacking stay as drawn, told."""
+    variables = pretrainer.trained_variables(model)
+    if stored.lacking_heads and names.MASKED_LM_HEAD not in stored.lacking_heads:
+        _say(
+            f"{stored.prefix} has no {', no '.join(stored.lacking_heads)}: drawn at random; the "
+            "masked-LM accuracy is that of the checkpoint, the loss and what concerns the next "
+            "sentence are not"
+        )
+        variables = reading.held_variables(variables, stored)
+    reading.load_weights(variables, stored)
 
 
 def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Module, Evaluator]:

@@ -151,7 +151,8 @@ def _compile(run: Run) -> None:
     run.team.say(steps_are)
     # Compiled before the weights are there: its steps then change random ones, and no copy of
     # weights has to be kept meanwhile.
-    loads_weights = run.team.goes_on or config.init_checkpoint
+    initial = run.setup.initial_checkpoint
+    loads_weights = run.team.goes_on or (initial and not initial.lacking_heads)
     with build.reading_compilation_cache(config.compilation_cache_dir):
         if run.setup.devices.mesh and sleep_seconds is None:
             from mlperf_bert.training import fit  # no other runtime loads jax

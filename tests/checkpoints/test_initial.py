@@ -106,18 +106,75 @@ def test_tf2_of_tf_models_first_pretrainer(generated, tmp_path):
     assert_same_bits(load(prefix, config), generated.weights)
 
 
-@pytest.mark.parametrize("kind, num_missing", [("encoder", 7), ("pretrainer", 2)])
-def test_tf2_of_tf_models_converter_lacks_heads_and_each_is_named(
-    generated, tmp_path, kind, num_missing
+POOLER, MASKED_LM, NEXT_SENTENCE = "pooler", "masked-LM head", "next-sentence head"
+
+
+@pytest.mark.parametrize(
+    "kind, lacking", [("encoder", [MASKED_LM, NEXT_SENTENCE]), ("pretrainer", [NEXT_SENTENCE])]
+)
+def test_heads_that_tf_models_converter_leaves_out_stay_as_drawn_and_are_named(
+    generated, tmp_path, kind, lacking, capsys
 ):
     config = configs.BertConfig.from_json_file(str(generated.config_file))
     tf2_bert_encoder_checkpoint_converter.convert_checkpoint(
         config, str(tmp_path / "bert"), generated.checkpoint, "model", kind
     )
-    line = refusal(str(tmp_path / "bert-1"), generated.config)
-    assert f"not a checkpoint of this architecture, {num_missing} of 46 weights do not fit" in line
-    assert line.count("is missing") == num_missing
-    assert "next_sentence/logits/kernel is missing; next_sentence/logits/bias is missing" in line
+    assert_loads_but(lacking, str(tmp_path / "bert-1"), generated)
+    assert f"(TF2, by object); drawn, for it lacks them: {', '.join(lacking)}\n" in (
+        capsys.readouterr().out
+    )
+
+
+def assert_loads_but(lacking: list[str], prefix: str, generated) -> None:
+    """All weights are those of the checkpoint, without the heads that it lacks."""
+    variables = blank_variables(generated.config)
+    load_initial(variables, prefix)
+    for name, value in saving.weights_by_tf1_name(variables).items():
+        is_lacking = name.startswith(tuple(names.HEADS[head] for head in lacking))
+        assert (value == 12345.0).all() if is_lacking else (value == generated.weights[name]).all()
+
+
+@pytest.mark.parametrize(
+    "lacking", [[POOLER], [NEXT_SENTENCE], [POOLER, NEXT_SENTENCE], list(names.HEADS)], ids=str
+)
+def test_heads_that_a_tf1_checkpoint_lacks(generated, tmp_path, lacking, capsys):
+    beginnings = tuple(names.HEADS[head] for head in lacking)
+    held = {n: value for n, value in generated.weights.items() if not n.startswith(beginnings)}
+    prefix = str(tmp_path / "some")
+    saving.write_name_based(prefix, held)
+    assert_loads_but(lacking, prefix, generated)
+    assert f"; drawn, for it lacks them: {', '.join(lacking)}\n" in capsys.readouterr().out
+    config = generated.config
+    message = f"^{prefix}: has no {', no '.join(lacking)}; a training that is given it as --init"
+    with pytest.raises(ValueError, match=message):  # through every other door
+        reading.load_weights(blank_variables(config), StoredCheckpoint(prefix))
+    with pytest.raises(ValueError, match="--converted_model=encoder converts its encoder, and a"):
+        convert(prefix, str(tmp_path / "new"), config=config)
+
+
+def test_a_part_of_a_head_is_damage(generated, tmp_path):
+    held = dict(generated.weights)
+    del held["cls/seq_relationship/output_bias"]
+    saving.write_name_based(str(tmp_path / "some"), held)
+    line = refusal(str(tmp_path / "some"), generated.config)
+    assert "1 of 46 weights do not fit: cls/seq_relationship/output_bias is missing; give" in line
+    del held["bert/embeddings/LayerNorm/beta"]
+    del held["cls/seq_relationship/output_weights"]
+    saving.write_name_based(str(tmp_path / "other"), held)
+    line = refusal(str(tmp_path / "other"), generated.config)
+    assert "weights do not fit: bert/embeddings/LayerNorm/beta is missing; give" in line
+
+
+def test_what_is_no_checkpoint_but_holds_one(generated, tmp_path):
+    (tmp_path / "bert.h5").write_bytes(b"\x89HDF")
+    line = refusal(str(tmp_path / "bert.h5"), generated.config)
+    assert "bert.h5 is one file, and a checkpoint of TensorFlow is PREFIX.index and" in line
+    (tmp_path / "hub" / "variables").mkdir(parents=True)
+    (tmp_path / "hub" / "variables" / "variables.index").touch()
+    line = refusal(str(tmp_path / "hub"), generated.config)
+    assert line.endswith(
+        "hub is a SavedModel; give its checkpoint, " + str(tmp_path) + "/hub/variables/variables"
+    )
 
 
 def test_output_of_our_run_is_refused(generated, tmp_path):

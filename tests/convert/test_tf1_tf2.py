@@ -82,7 +82,7 @@ def test_an_encoder_without_heads_is_converted(start, tmp_path, kept):
     status.assert_existing_objects_matched().expect_partial()
     assert_encoder_has(encoder, start.weights)
 
-    message = "an encoder without the heads of pre-training; --converted_model=encoder conv"
+    message = "no next-sentence head; --converted_model=encoder converts its encoder, and a run"
     with pytest.raises(ValueError, match=message):
         convert(tf2, str(tmp_path / "new"), config=start.config)
     assert not list(tmp_path.glob("new*"))

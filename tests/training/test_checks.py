@@ -377,6 +377,18 @@ def test_a_checkpoint_of_other_sizes_is_found_before_it_is_read(
     assert re.search(message, problem), problem
 
 
+def test_a_head_that_the_initial_checkpoint_lacks_is_drawn_and_told(config, tmp_path):
+    write_records(tmp_path, config)
+    tensors = write_checkpoint(tmp_path / "all", TINY)
+    held = {name: each for name, each in tensors.items() if "seq_relationship" not in name}
+    write_name_based(str(tmp_path / "some"), held)
+    given = dataclasses.replace(config, init_checkpoint=str(tmp_path / "some"))
+    found = inspect_closely(given, measure_initial_accuracy=False).findings
+    assert found.errors == []
+    told = f"{tmp_path}/some: has no next-sentence head; what is missing is drawn from the seed"
+    assert any(each.level == "warning" and each.text.startswith(told) for each in found)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_close_look_reads_the_weights(config, tmp_path, value):
     write_records(tmp_path, config)

@@ -9,11 +9,17 @@ import types
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from mlperf_bert.checkpoints import reading
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.input.pipeline import ExampleShape
+from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.training import offline
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluations import (
@@ -23,6 +29,7 @@ from mlperf_bert.training.evaluations import (
     record_evaluation,
 )
 from mlperf_bert.training.output import OutputDirectory
+from tests.checkpoints.stored_weights import read_weights
 from tests.helpers import starts, waiting
 from tests.training import generated_task
 from tests.training.configurations import run_config
@@ -183,6 +190,33 @@ def test_the_given_checkpoint_of_a_run_is_evaluated_alone(tmp_path, capsys):
     offline.evaluate(configuration(tmp_path, output, init_checkpoint="init/model.ckpt-0"))
     assert "its checkpoints are evaluated, not --init_checkpoint=" in capsys.readouterr().err
     assert [line["step"] for line in lines_of(output)] == [20, 0, 10, 30]
+
+
+@pytest.mark.gate
+def test_a_run_draws_the_head_that_its_checkpoint_lacks(task, tmp_path):
+    """From its seed, whatever the warm-up has made of it; an evaluation says that it is random."""
+    weights = read_weights(str(task / "init" / "model.ckpt-0"))
+    held = {n: value for n, value in weights.items() if "seq_relationship" not in n}
+    given, output = str(tmp_path / "given"), tmp_path / "out"
+    write_name_based(given, held)
+    flags = (f"--init_checkpoint={given}", "--num_train_steps=1", "--seed=7")
+    done = starts.run(training_to_evaluate(task, output, *flags))
+    assert done.returncode == 0, done.stderr
+    assert "drawn, for it lacks them: next-sentence head\n" in done.stdout
+    model = build_pretrainer(BertConfig.from_json_file(task / "bert_config.json"), seed=7)
+    drawn = weights_by_tf1_name(trained_variables(model))
+    initial = StoredCheckpoint(str(output / "model.ckpt-0"))
+    for weight, variable in reading.weights_of(trained_variables(model)).items():
+        value = weight.to_tf1(initial.read(weight, tuple(variable.shape)))
+        expected = held.get(weight.tf1_name, drawn[weight.tf1_name])
+        assert np.array_equal(value, expected), weight.tf1_name
+    done = evaluate(task, tmp_path / "alone", f"--init_checkpoint={given}")
+    assert done.returncode == 0, done.stderr
+    assert f"{given} has no next-sentence head: drawn at random; the masked-LM" in done.stderr
+    write_name_based(given, {n: each for n, each in held.items() if "predictions" not in n})
+    done = evaluate(task, tmp_path / "alone", f"--init_checkpoint={given}")
+    assert done.returncode == 1
+    assert "given: has no masked-LM head, no next-sentence head; a training that" in done.stderr
 
 
 @pytest.mark.parametrize("begins", [False, True])
