@@ -157,7 +157,9 @@ def run(
     define(*configurations)
     logging.set_verbosity(logging.ERROR)
 
-    @ends_in_one_line(Path(sys.argv[0]).name)
+    in_one_line = ends_in_one_line(Path(sys.argv[0]).name)
+
+    @in_one_line
     def guarded(_: Sequence[str]) -> None:
         raise_on_ctrl_c()
         main()
@@ -165,7 +167,7 @@ def run(
     # What has been imported is never garbage: without this, Python looks through all of TensorFlow
     # again and again while a model is built, and once more at the end.
     gc.freeze()
-    app.run(guarded, flags_parser=functools.partial(parse, prepare=prepare))
+    sys.exit(in_one_line(app.run)(guarded, flags_parser=functools.partial(parse, prepare=prepare)))
 
 
 def parse(argv: Sequence[str], prepare: Callable[[], None] = lambda: None) -> list[str]:
@@ -184,6 +186,8 @@ def parse(argv: Sequence[str], prepare: Callable[[], None] = lambda: None) -> li
                 "--input_file='part-*', so that the shell leaves it alone"
             )
         prepare()
+    except BrokenPipeError:  # of --help
+        raise
     except UnicodeDecodeError as error:
         sys.exit(f"{script}: --flagfile names a file that is not text ({error.reason})")
     except flags.Error as error:

@@ -1,5 +1,6 @@
 """What a user reads: mistakes as printable lines, and the progress of long work."""
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -7,7 +8,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec
 
 from mlperf_bert.files.paths import kind_of, reason
@@ -82,6 +83,17 @@ def _refusal(error: Exception) -> str | None:
     return printable(reason(error)) if kind_of(error) not in (None, OSError) else None
 
 
+@contextlib.contextmanager
+def _printed() -> Iterator[None]:
+    """Writes what was printed, also of --help, which exits."""
+    try:
+        yield
+    except SystemExit:
+        print(end="", flush=True)
+        raise
+    print(end="", flush=True)  # nothing, where standard output is closed
+
+
 def ends_in_one_line(
     name: str,
 ) -> Callable[[Callable[_Arguments, int | None]], Callable[_Arguments, int]]:
@@ -102,9 +114,8 @@ def ends_in_one_line(
         def ended(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> int:
             sys.stdout, sys.stderr = map(_outliving_its_terminal, (sys.stdout, sys.stderr))
             try:
-                code = main(*arguments, **options)
-                print(end="", flush=True)  # nothing, where standard output is closed
-                return code or 0
+                with _printed():
+                    return main(*arguments, **options) or 0
             except BrokenPipeError:
                 # At its end Python flushes what is left, and would complain again.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

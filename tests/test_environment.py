@@ -194,3 +194,19 @@ def test_one_accelerator_takes_the_place_of_another_and_stays(tmp_path):
     assert refused.returncode == 2
     line = "ACCELERATOR=gpu2: give one of cpu gpu gpu-cuda13 gpu-tensorflow tpu.  Stop."
     assert line in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "lacks"),
+    [
+        ("run_pretraining.py --help", "tensorflow"),
+        ("create_pretraining_data.py", "absl"),
+        ("-m demo", "filelock"),
+        ("-m mlperf_results.compare", "numpy"),
+        ("-m tracing.export", "numpy"),
+    ],
+)
+def test_a_python_without_the_packages_is_told_of_in_one_line(command, lacks):
+    done = programs.run(sys.executable, "-S", *command.split())  # -S: without site-packages
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"{sys.executable} lacks {lacks}: run make setup, " in done.stderr

@@ -2,12 +2,26 @@
 
 import argparse
 import contextlib
+import importlib.util
 import itertools
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def _in_one_line(kind, error, trace) -> None:
+    """Says what this Python lacks; any other error as before."""
+    package = (getattr(error, "name", None) or "tracing").partition(".")[0]
+    if kind is ModuleNotFoundError and importlib.util.find_spec(package) is None:
+        remedy = "run make setup, or pip install tracing/"
+        print(f"tracing: {sys.executable} lacks {package}: {remedy}", file=sys.stderr)
+    else:
+        _before(kind, error, trace)
+
+
+_before, sys.excepthook = sys.excepthook, _in_one_line
 
 
 def path_with_home(path: str) -> Path:
@@ -51,7 +65,11 @@ def parser_of(command: str, document: str) -> Parser:
 def ends_in_one_line(name: str) -> Iterator[None]:
     """Decorates the `main` of a command: bad input and Ctrl-C end it with one line, named so."""
     try:
-        yield
+        try:
+            yield
+        except SystemExit:  # as after --help
+            print(end="", flush=True)
+            raise
         print(end="", flush=True)  # a closed output is no error
     except BrokenPipeError:
         # What it prints goes to a program that has ended, such as `head -1`. At its end Python

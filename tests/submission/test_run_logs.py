@@ -113,13 +113,27 @@ def test_a_command_ends_in_one_line(capsys, error, code, line):
     assert capsys.readouterr().err == f"{line}\n"
 
 
-def test_nobody_who_reads_on_is_no_trace_back(tmp_path):
+COMPARED = "3.1/Dell/XE9680x8H100-SXM-80GB 4.1/Dell/XE9680x8H200-SXM-141GB"
+
+
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [
+        (f"-m mlperf_results.compare {COMPARED}", ""),
+        ("-m mlperf_results.compare --help", ""),
+        ("-m tracing --help", ""),
+        ("create_pretraining_data.py --help", ""),
+        ("create_pretraining_data.py --helpfull", ""),
+        ("pick_eval_samples.py --help", "1"),
+    ],
+)
+def test_nobody_who_reads_on_is_no_trace_back(monkeypatch, command, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     read_end, write_end = os.pipe()
     os.close(read_end)
-    runs = ["3.1/Dell/XE9680x8H100-SXM-80GB", "4.1/Dell/XE9680x8H200-SXM-141GB"]
     with os.fdopen(write_end, "w") as nobody:
         done = subprocess.run(
-            [sys.executable, "-m", "mlperf_results.compare", *runs],
+            [sys.executable, *command.split()],
             stdout=nobody, stderr=subprocess.PIPE, cwd=REPOSITORY, text=True, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
