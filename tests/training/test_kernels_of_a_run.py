@@ -103,7 +103,7 @@ def test_kernels_without_jax_on_gpus_are_told(flags, by):
     [
         ({"precision": "float32"}, {}, "--precision=float32, and the kernels compute in bfloat16"),
         ({"precision": "tf32"}, {}, "--precision=tf32, and"),
-        ({"max_seq_length": 500}, {}, "--max_seq_length=500 is not a multiple of 128"),
+        ({"max_seq_length": 500}, {}, "--max_seq_length=500 is not a multiple of 64"),
         ({}, {"num_attention_heads": 8}, "8 heads of 128, and the kernels are for 16 of 64"),
         ({}, {"hidden_size": 512}, "16 heads of 32, and the kernels are for 16 of 64"),
     ],

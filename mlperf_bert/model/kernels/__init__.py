@@ -4,7 +4,7 @@ attention.py and norm.py say what they compute, in Pallas's Triton dialect. trit
 as Triton's intermediate representation, *.mlir beside it, which model/kernel_encoder.py calls.
 """
 
-BLOCK, INNER = 128, 64
+BLOCK, INNER = 64, 64
 """Queries or keys that a program of attention has, and those that it takes at a time."""
 ROWS, STEPS = 4, 8
 """Tokens that a program of LayerNorm takes at a time, and how often one of its gradient does."""

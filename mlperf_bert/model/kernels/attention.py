@@ -23,9 +23,8 @@ from jax.experimental.pallas import triton
 
 from mlperf_bert.model.kernels import BLOCK, INNER
 
-# By ptxas for sm_90a these spill no register, and others that were tried do (benchmarks/NOTES.md).
-_FORWARD = triton.CompilerParams(num_warps=8, num_stages=3)
-_BACKWARD = triton.CompilerParams(num_warps=8, num_stages=2)
+# Four warps: a multiprocessor then has several programs, which do not wait for one another.
+_FORWARD = _BACKWARD = triton.CompilerParams(num_warps=4, num_stages=2)
 _QUERY, _KEY, _VALUE = range(3)
 _LOWEST = -1e30  # finite: minus infinity minus itself is not a number
 
@@ -95,12 +94,13 @@ class _Head:
         return pl.ds(self._first_score + start, size)
 
     def load(self, which: int, start, size: int):
-        """Queries, keys or values with their bias, [size, D] bfloat16."""
+        """Keys, or queries or values with their bias, [size, D] bfloat16."""
         at = jnp.int32(which)  # the interpreter takes no number of Python's
         product = triton.load(self._qkv.at[self.tokens(start, size), at, self.head, :])
+        if which == _KEY:  # its bias adds the same to all scores of a query: no softmax sees it
+            return product
         bias = triton.load(self._bias.at[at, self.head, :]).astype(product.dtype)
-        # Rounded, as in the step without kernels.
-        return product + bias[None, :]
+        return product + bias[None, :]  # rounded, as in the step without kernels
 
     def ids(self, start, size: int, *, padding: int = 0):
         """Ids of tokens, with another one for padding: then it equals none."""
@@ -210,8 +210,7 @@ def _of_keys_and_values(head: _Head, dropout: Dropout, of_queries, first, last):
         of_scores = dropout.of_scores(probabilities, of_dropped, delta[None, :], kept)
         return of_key + triton.dot(of_scores, query), of_value
 
-    zeros = jnp.zeros(key.shape, jnp.float32)
-    of_key, of_value = lax.fori_loop(first, last, add, (zeros, zeros))
+    of_key, of_value = lax.fori_loop(first, last, add, (jnp.zeros(key.shape, jnp.float32),) * 2)
     return of_key * head.scale, of_value * dropout.factor
 
 

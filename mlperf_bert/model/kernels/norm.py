@@ -75,13 +75,11 @@ def _backward(
         of_update = jnp.where(kept, of_total * factor, 0.0)
         triton.store(of_hidden_ref.at[at, :], of_total.astype(of_hidden_ref.dtype))
         triton.store(of_update_ref.at[at, :], of_update.astype(of_update_ref.dtype))
-        more_sums = (up * x, up, of_update)
-        return tuple(each + jnp.sum(more, axis=0) for each, more in zip(sums, more_sums))
+        return tuple(each + more for each, more in zip(sums, (up * x, up, of_update)))
 
-    zeros = jnp.zeros((width,), jnp.float32)
-    sums = lax.fori_loop(0, STEPS, body, (zeros, zeros, zeros))
+    sums = lax.fori_loop(0, STEPS, body, (jnp.zeros((ROWS, width), jnp.float32),) * 3)
     for ref, each in zip((of_gamma_ref, of_beta_ref, of_bias_ref), sums):
-        triton.store(ref.at[program, :], each)
+        triton.store(ref.at[program, :], jnp.sum(each, axis=0))
 
 
 def forward(hidden, update, bias, gamma, beta, settings):

@@ -53,6 +53,9 @@ def _text(kernel: Callable, *operands: jax.ShapeDtypeStruct) -> tuple[str, str]:
         module = ir.Module.parse(ir.StringAttr(config["ir"]).value_bytes)
         # Without it the numbers of tokens stand in constants that nothing uses.
         PassManager.parse("builtin.module(canonicalize,cse)").run(module.operation)
+        if kernel in (attention.forward, norm.backward):
+            # With the few more that compilers take, a multiprocessor has fewer programs at once.
+            module.operation.attributes["ttg.maxnreg"] = ir.Attribute.parse("128 : i32")
         text = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=False)
     return ir.StringAttr(config["name"]).value, f"// {', '.join(launch)}\n{text}"
 
