@@ -600,6 +600,15 @@ def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
     return None
 
 
+def num_replicas_of(logs: Sequence[paths.Location]) -> int | None:
+    """Return how many devices the oldest log of a run names; None if none can be read that does."""
+    for path in logs:
+        with contextlib.suppress(ValueError, OSError):
+            if number := _first(read_records(path, may_be_cut=True), "num_replicas", int):
+                return number
+    return None
+
+
 def seconds_spent(logs: Sequence[paths.Location]) -> float:
     """Return the used seconds of a time budget: from run_start to the last line, in all its logs.
 

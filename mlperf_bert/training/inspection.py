@@ -73,6 +73,8 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
     goes_on = latest_step is not None
     inspection = checks.inspect(config, goes_on=goes_on)
     findings = inspection.findings
+    if not obstacle and inspection.devices:
+        findings.attempt(output.require_same_devices, inspection.devices.num_replicas)
     checks.check_saving(inspection)
     if obstacle:
         findings.refuse(obstacle)

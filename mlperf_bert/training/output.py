@@ -29,6 +29,7 @@ from mlperf_bert.mlperf.logs import (
     energy_of_run,
     is_end,
     logs_of_run,
+    num_replicas_of,
     read_records,
     samples_at_success,
     seconds_spent,
@@ -173,6 +174,16 @@ class OutputDirectory:
             raise ValueError(
                 f"{self._name} holds another run ({', '.join(differing)}); choose a new directory, "
                 "or give the same flags to resume that run"
+            )
+
+    def require_same_devices(self, num_replicas: int) -> None:
+        """Raises ValueError if a resumed run had another number: its losses would be of neither."""
+        there = num_replicas_of(logs_of_run(self.path)) if self.before else None
+        if there not in (None, num_replicas):
+            raise ValueError(
+                f"{self._name} holds another run (devices: {there} there, {num_replicas} here); "
+                "choose a new directory, or resume it with as many (of a CPU: XLA_FLAGS="
+                f"--xla_force_host_platform_device_count={there})"
             )
 
     def log_path(self) -> Path:

@@ -13,6 +13,7 @@ What connects them then, and watches over them, is in tensorflow_processes.py an
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -133,10 +134,18 @@ def compared(config: RunConfig) -> dict:
     return {
         **flags,
         **versions,
+        "sources of mlperf_bert": _digest_of_sources(),
         "data of --input_file": _sizes(config.input_file, "input_file"),
         "data of --eval_input_file": _sizes(config.eval_input_file, "eval_input_file"),
         "content of --bert_config_file": _content(config.bert_config_file),
     }
+
+
+def _digest_of_sources() -> str:
+    package = Path(__file__).parents[1]
+    files = [file for file in package.rglob("*") if file.suffix in (".py", ".mlir")]
+    named = sorted((str(file.relative_to(package)), file.read_bytes()) for file in files)
+    return hashlib.sha256(repr(named).encode()).hexdigest()[:16]
 
 
 def _sizes(patterns: str | None, flag: str) -> dict[str, int] | str:
@@ -328,7 +337,7 @@ class Meeting:
             ):
                 return (
                     f"{self._cluster.name(index)} was started differently ({details}); give all "
-                    "processes the same flags and data"
+                    "processes the same flags, data and software"
                 )
         for index in indices:
             if obstacle := everyone[index]["obstacle"]:

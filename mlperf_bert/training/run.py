@@ -53,6 +53,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
         if team.is_chief:
             for finding in inspection.findings:
                 print(finding, flush=True)
+            team.output.require_same_devices(setup.devices.num_replicas)
             origin = Origin(setup, team.output, seed=team.seed, goes_on=team.goes_on)
         start_up.done("checks")
         # All that can be refused has been: from here on a run leaves something behind.

@@ -153,6 +153,23 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
         Origin(found, output, seed=1, goes_on=False)
 
 
+def test_a_run_goes_on_with_as_many_devices(begun):
+    """Of a CPU they are virtual ones, of which no flag says how many."""
+    config, output, _ = begun
+    output.require_same_devices(2)  # it has no log yet
+    events = [{"time_ms": 1, "key": "num_replicas", "value": n, "metadata": {}} for n in (4, 2)]
+    for name, event in zip(("bert.log", "bert.resumed-1.log"), events):
+        (output.path / name).write_text(f":::MLLOG {json.dumps(event)}\n")
+    output.require_same_devices(4)
+    refused = (
+        r"^--output_dir=.* holds another run \(devices: 4 there, 2 here\); .*device_count=4\)$"
+    )
+    with pytest.raises(ValueError, match=refused):
+        output.require_same_devices(2)
+    errors = inspect_closely(config, measure_initial_accuracy=False).findings.errors
+    assert any("devices: 4 there, 1 here" in text for text in errors)
+
+
 @pytest.mark.parametrize(("ahead_seconds", "is_told"), [(60, True), (-60, False)])
 def test_a_clock_before_the_last_line_of_the_run_is_told(begun, capsys, ahead_seconds, is_told):
     config, output, _ = begun

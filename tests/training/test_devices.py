@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import types
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -133,12 +134,27 @@ def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(confi
     del flags["cluster"]
     assert compared == flags | {
         "TensorFlow": tf.__version__,
+        "sources of mlperf_bert": processes._digest_of_sources(),
         "data of --input_file": {f"{tmp_path}/part-0": 9, f"{tmp_path}/part-1": 12},
         "data of --eval_input_file": {f"{tmp_path}/eval": 7},
         "content of --bert_config_file": '{"vocab_size": 7}',
     }
     absent = dataclasses.replace(config, bert_config_file=f"{tmp_path}/absent")
     assert processes.compared(absent)["content of --bert_config_file"] == "no such file"
+
+
+def test_processes_compare_the_sources_of_the_package(monkeypatch):
+    """What each file holds, and where it is; not what Python compiles of it."""
+    before, read = processes._digest_of_sources(), Path.read_bytes
+    assert before == processes._digest_of_sources()
+    for name, is_another in (
+        ("optimizers.py", True),
+        ("norm_forward.mlir", True),
+        ("x.pyc", False),
+    ):
+        changed = lambda path, of=name: read(path) + b"#" * (path.name == of)  # noqa: E731
+        monkeypatch.setattr(Path, "read_bytes", changed)
+        assert (processes._digest_of_sources() != before) is is_another
 
 
 def test_processes_are_reached_without_a_proxy():
