@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths, whole
-from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.messages import Progress, ends_in_one_line
 from mlperf_bert.options import words_with_home
 from mlperf_bert.tensorflow_import import tensorflow
 
@@ -82,7 +82,10 @@ def verify(steps: Iterable[Step]) -> list[str]:
         for file in [*step.record.inputs, *step.record.outputs]:
             name = paths.path_of(file.path, step.folder)
             recorded.setdefault(name, set()).add((file.bytes, file.digest))
-    return paths.in_parallel(lambda name: _check(name, recorded[name]), sorted(recorded))
+    with Progress(total=len(recorded), unit="files", description="verify") as progress:
+        return paths.in_parallel(
+            lambda name: _check(name, recorded[name]), sorted(recorded), progress.advance
+        )
 
 
 def _check(name: str, recorded: set[tuple[int, str]]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
+from mlperf_bert.messages import Progress
 
 MD5S = {
     path: md5
@@ -47,7 +48,10 @@ def verify(folder: paths.Location) -> list[str]:
     made = provenance.of_step(folder, provenance.PARTS)
     if made is None:
         raise ValueError(f"{folder}: no {provenance.NAME} of parts; make them with --output_dir")
-    answers = paths.in_parallel(lambda file: provenance.difference(file, folder), made.outputs)
+    with Progress(total=len(made.outputs), unit="files", description="verify") as progress:
+        answers = paths.in_parallel(
+            lambda file: provenance.difference(file, folder), made.outputs, progress.advance
+        )
     issues = [f"{answer}; remove it and run again" for answer in answers if answer]
     parts, texts = map(provenance.by_name, (made.outputs, made.inputs))
     if not parts.keys() >= PUBLISHED_PARTS or made.parameters.get("examples_per_part"):
