@@ -256,7 +256,7 @@ def loaded_with(path: Path) -> set[Path]:
 def test_a_trace_asks_for_its_packages_before_it_records():
     script = (ROOT / "tracing/trace.sh").read_text(encoding="utf-8")
     asked = re.search(r"^packages='(.*)'$", script, re.MULTILINE)[1].split()
-    programs = ("tracing/__main__.py", "tracing/outputs.py")
+    programs = ("tracing/__main__.py", "tracing/recorder.py", "tracing/outputs.py")
     files = set.union(*(loaded_with(ROOT / name) for name in programs))
     foreign = {module.split(".")[0] for file in files for module in imports_of(file)}
     # numpy and google.protobuf come with pandas and perfetto.

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
 
 def _in_one_line(kind, error, trace) -> None:
     """Says what this Python lacks; any other error as before."""
@@ -83,3 +85,13 @@ def ends_in_one_line(name: str) -> Iterator[None]:
     except KeyboardInterrupt as interruption:
         print(f"{name}: {str(interruption) or 'interrupted'}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Signals wait until they are asked for; threads that are started meanwhile inherit this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,8 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tracing import Parser, backends, ends_in_one_line, path_with_home, recorder
-from tracing.tracers import User
+from tracing import Parser, ends_in_one_line, path_with_home, signals_blocked
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -25,7 +24,9 @@ def _parser() -> argparse.ArgumentParser:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     parser.add_argument("--output", type=path_with_home, default=Path("traces") / name,
         help="new folder; default: traces/DATE-TIME-PID")  # fmt: skip
-    parser.add_argument("--backend", choices=backends.NAMES, help="default: the best that works")
+    from tracing.backends import NAMES
+
+    parser.add_argument("--backend", choices=NAMES, help="default: the best that works")
     parser.add_argument("--container", help="trace a running container until it ends")
     parser.add_argument("--engine", default="docker", help="whose container: docker or podman")
     parser.add_argument("--pid", type=int, help="trace a running process and what it starts")
@@ -45,8 +46,10 @@ def _say(line: str) -> None:
     print(f"trace: {line}", file=sys.stderr, flush=True)
 
 
-def _user() -> User | None:
+def _user():
     """The user who called sudo; None without sudo."""
+    from tracing.tracers import User
+
     if os.geteuid() != 0 or "SUDO_UID" not in os.environ:
         return None
     return User(os.environ["SUDO_USER"], int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
@@ -86,11 +89,15 @@ def _give_to_user(folder: Path) -> None:
 @ends_in_one_line("trace")
 def main() -> None:
     """Takes one trace."""
-    given = _parser().parse_args()
-    if given.convert:
+    with signals_blocked():
+        # Only now: what is imported starts threads, one of which would take the signal.
+        from tracing import recorder
+
+        given = _parser().parse_args()
+        recording = None if given.convert else recorder.record(given, _user(), _say)
+    if recording is None:
         _convert(given.convert, keep_raw=given.keep_raw)
         return
-    recording = recorder.record(given, _user(), _say)
     _convert(given.output, keep_raw=given.keep_raw)
     sys.exit(recording.exit_code or 0)
 

@@ -127,8 +127,7 @@ class Target:
 
     def _is_a_tracers_fork(self, pid: int) -> bool:
         """A child that has not become the command yet, or that tries what the kernel can do."""
-        fields = stat_fields(pid)
-        parent = int(fields[1]) if fields else 0
+        parent = parent_of(pid)
         return parent in self._tracers and arguments_of(pid) == arguments_of(parent)
 
     def _is_inside(self, cgroup: str | None) -> bool:
@@ -178,3 +177,21 @@ def tracer_of(pid: int) -> int:
     except OSError:
         return 0
     return int(status.split("TracerPid:")[1].split()[0])
+
+
+def traced_by(tracer: int) -> list[int]:
+    """The processes that a process traces with ptrace."""
+    return [pid for pid in psutil.pids() if tracer_of(pid) == tracer]
+
+
+def parent_of(pid: int) -> int:
+    """The process that waits for it; 0 if it is gone."""
+    fields = stat_fields(pid)
+    return int(fields[1]) if fields else 0
+
+
+def name_of(pid: int) -> str:
+    """The program that it runs, in short."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).name()
+    return "a process that has ended"

@@ -9,10 +9,10 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from tracing import backends, containers, processes, recording
+from tracing import STOPS, backends, containers, processes, recording
 from tracing.backends import Backends
 from tracing.clocks import ClockPair
 from tracing.containers import Container
@@ -22,14 +22,17 @@ from tracing.sampling import Sampler
 from tracing.tracers import Tracer, User
 
 _POLL_S = 0.1  # between two looks at what runs
+_LOOK_S = 1.0  # between two at what the command left behind: what ends meanwhile needs no word
+_MOST_NAMED = 5
 _RESERVE_BYTES = 128 << 10  # for recording.json, when the tracer has filled the disk
 _MOST_PAIRS = 400
 _FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def record(given: argparse.Namespace, user: User | None, say: Callable[[str], None]) -> Recording:
     """Takes the trace into a new folder; its raw files await their conversion.
+
+    Signals are blocked: they wait until they are asked for.
 
     Args:
       given: the command's words.
@@ -49,12 +52,15 @@ def record(given: argparse.Namespace, user: User | None, say: Callable[[str], No
         raise ValueError(f"{place} is there already: name another folder")
     (place / RAW).mkdir(parents=True)
     try:
-        with _signals_blocked():
-            return _Recorder(given, user, found, say).run(container)
+        return _Recorder(given, user, found, say).run(container)
     except (ValueError, OSError):
         if not (place / RAW / recording.FILE).exists():
             shutil.rmtree(place)
         raise
+    finally:
+        # One that came after the end would stop the conversion.
+        while signal.sigtimedwait(STOPS, 0):
+            pass
 
 
 def _checked(given: argparse.Namespace) -> Container | None:
@@ -78,19 +84,6 @@ def _checked(given: argparse.Namespace) -> Container | None:
     return container
 
 
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Signals wait until they are asked for; the threads inherit this."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    try:
-        yield
-    finally:
-        # One that came after the end would stop the conversion.
-        while signal.sigtimedwait(_STOPS, 0):
-            pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class _Recorder:
     """One trace under way."""
 
@@ -104,6 +97,8 @@ class _Recorder:
         self._notes: list[str] = []
         self._tracer = Tracer(found.chosen, self._raw, self._target)
         self._command: subprocess.Popen | None = None
+        self._first: int | None = None
+        """The command's own process, where strace is its parent."""
         self._containers: list[Container] = []
         self._ended_by: str | None = None
 
@@ -169,18 +164,46 @@ class _Recorder:
         """Until the command has ended and its containers too, or a signal ends the trace."""
         watcher = containers.Watcher(self._target, self._note_container)
         announced = False
+        left, next_look_s = set[int](), time.monotonic() + _LOOK_S
         while True:
-            came = signal.sigtimedwait(_STOPS, _POLL_S)
+            came = signal.sigtimedwait(STOPS, _POLL_S)
             # Stopped and continued meanwhile, Python returns a signal of no number.
-            if came and came.si_signo in _STOPS and self._stop_requested(came):
+            if came and came.si_signo in STOPS and self._stop_requested(came):
                 return
             has_ended = self._command is not None and processes.has_ended(self._command.pid)
             watcher.look()  # now: the command may have started one in its last moment
             if (has_ended or not self._command) and not self._still_runs():
+                if has_ended and (pids := list(filter(processes.is_running, self._target.pids()))):
+                    self._note(f"the trace ends with the command; {_named(pids)} goes on without")
                 return
             if has_ended and not announced:
                 announced = True
                 self._say("the command has ended; its container goes on, and so does the trace")
+            if not has_ended and not announced and time.monotonic() > next_look_s:
+                found = set(self._left_behind())
+                if still := sorted(left & found):
+                    announced = True
+                    self._tell_of(still)
+                left, next_look_s = found, time.monotonic() + _LOOK_S
+
+    def _left_behind(self) -> list[int]:
+        """What strace waits for although the command itself has ended; empty before that."""
+        if not self._command or self._tracer.chosen != backends.STRACE:
+            return []
+        strace = self._command.pid
+        if self._first and processes.parent_of(self._first) == strace:
+            return []  # the command
+        traced = processes.traced_by(strace)
+        self._first = next((pid for pid in traced if processes.parent_of(pid) == strace), None)
+        return [] if self._first else traced
+
+    def _tell_of(self, pids: list[int]) -> None:
+        for pid in pids:
+            self._target.add_tree(pid)
+        self._note(
+            f"the command has ended, but {_named(pids)}, which it started, did not: the trace "
+            f"goes on until then; to end it: kill {' '.join(map(str, pids))}, or Ctrl-C"
+        )
 
     def _still_runs(self) -> bool:
         if self._command:
@@ -193,7 +216,12 @@ class _Recorder:
         if not self._command:
             self._say("the trace ends; what it watched goes on")
             return True
-        if not processes.has_ended(self._command.pid):
+        if left := self._left_behind():
+            # Not let go: their calls fail without strace, whose filter they have.
+            self._say(f"{self._ended_by}: waiting for what the command has left to end")
+            for pid in left:
+                _send(pid, signal.SIGTERM)  # a shell's background ignores Ctrl-C's
+        elif not processes.has_ended(self._command.pid):
             self._say(f"{self._ended_by}: waiting for the command to end")
             if came.si_code != _FROM_TERMINAL:
                 self._signal_the_tree(self._command.pid, came.si_signo)
@@ -206,8 +234,7 @@ class _Recorder:
         """As a terminal does; containers get the signal from the client that runs them."""
         for pid in processes.tree(root):
             if pid not in self._target.tracers():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                _send(pid, number)
 
     def _finish(self, sampler: Sampler) -> Recording:
         code = self._command.wait() if self._command else None
@@ -230,6 +257,17 @@ class _Recorder:
         )
         recording.save(found, self._given.output)
         return found
+
+
+def _named(pids: list[int]) -> str:
+    named = [f"{processes.name_of(pid)} ({pid})" for pid in pids[:_MOST_NAMED]]
+    more = f" and {len(pids) - _MOST_NAMED} more" if len(pids) > _MOST_NAMED else ""
+    return ", ".join(named) + more
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _thinned(pairs: list[ClockPair]) -> list[ClockPair]:

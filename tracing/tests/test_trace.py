@@ -354,3 +354,42 @@ def test_a_trace_is_finished_later(tmp_path, training_folder, soonest):
     done = programs.run(*command, env=environment())
     assert done.returncode == 1
     assert "the raw files are needed" in done.stderr
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("ends", ["kill", "signal"])
+def test_what_a_command_leaves_behind_is_named_and_can_be_ended(tmp_path, ends):
+    require(backends.STRACE)
+    command = command_line(
+        tmp_path / "t", "sh", "-c", "setsid sleep 600 & exit 7", options=["--backend=strace"]
+    )
+    tracing = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    for line in tracing.stderr:
+        if found := re.search(r"the command has ended, but sleep \((\d+)\).*: kill (\d+)", line):
+            assert found[1] == found[2]
+            os.kill(int(found[1]), signal.SIGTERM) if ends == "kill" else tracing.terminate()
+    assert tracing.wait(timeout=60) == 7
+    notes = json.loads((tmp_path / "t" / "summary.json").read_text())["notes"]
+    assert any("the command has ended, but sleep" in note for note in notes)
+
+
+def test_what_goes_on_when_the_trace_ends_with_the_command_is_named(tmp_path):
+    options = ["--backend=proc", "--interval_s=0.1"]
+    words = ["sh", "-c", "sleep 60 > /dev/null 2>&1 & echo $! > $0; sleep 1", tmp_path / "pid"]
+    taken = trace(tmp_path / "t", *words, options=options)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
+    assert "the trace ends with the command; sleep (" in taken.done.stderr
+
+
+def test_no_thread_takes_a_signal_that_ends_the_trace():
+    program = """if True:
+        import pathlib, tracing
+        with tracing.signals_blocked():
+            from tracing import recorder
+        texts = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/status")]
+        masks = [int(text.split("SigBlk:")[1].split()[0], 16) for text in texts]
+        print(len(masks), sum(mask >> 1 & 1 for mask in masks))  # SIGINT's bit
+    """
+    done = programs.run(sys.executable, "-c", program, env=environment())
+    threads, blocked = map(int, done.stdout.split())
+    assert threads == blocked + 1, "only this one's mask is as before"
