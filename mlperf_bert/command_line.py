@@ -138,6 +138,8 @@ def _explained(text: str, out_of_memory: str) -> Exception:
     if "RESOURCE_EXHAUSTED" in text:
         others = "end other processes that hold memory of the device (nvidia-smi names them)"
         return ValueError(f"out of memory ({text}); {others}, or {out_of_memory}")
+    if "kernels" in flags.FLAGS and flags.FLAGS.kernels == "triton":
+        text += "; if a kernel of --kernels=triton did this, give --kernels=xla"
     return ValueError(f"jax failed: {text}")
 
 

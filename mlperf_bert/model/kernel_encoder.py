@@ -22,7 +22,7 @@ _TARGET = "__gpu$xla.gpu.triton"
 
 
 class KernelEncoder(Encoder):
-    """As `Encoder`, in bfloat16; rows have a multiple of BLOCK tokens.
+    """As `Encoder`, in bfloat16; rows have a multiple of BLOCK tokens, at most 2^31 / 3 / H in all.
 
     Attention to and from padding is 0: nobody reads what `Encoder` computes there.
     """
@@ -34,6 +34,13 @@ class KernelEncoder(Encoder):
 
     def _all_but_last(self, blocks, hidden, query_ids, key_ids, seeds: Seeds) -> _Pair:
         shape = hidden.shape
+        most = (2**31 - 1) // (3 * shape[1] * shape[2])
+        if shape[0] > most:
+            raise ValueError(
+                f"--kernels=triton: the step has {shape[0]:,} rows of {shape[1]} tokens a device, "
+                f"and the kernels have addresses for {most:,}; lower --train_batch_size and raise "
+                "--steps_per_update, or give --kernels=xla"
+            )
         ids = tf.ensure_shape(key_ids, shape[:2])
         # Once: all blocks need the same.
         masks = (ids, _ranges(ids))

@@ -188,6 +188,27 @@ def test_ranges_have_all_parts_with_an_id_of_the_block():
     assert found[2].tolist() == [[0, 8]] * 8
 
 
+def test_rows_beyond_the_kernels_addresses_are_refused_in_one_line():
+    """Of 512 tokens 1,365 rows have all of 3 * 1,024 numbers below 2^31, and 1,366 do not."""
+    config = BertConfig(**CONFIG)
+    encoder = kernel_encoder.KernelEncoder.__new__(kernel_encoder.KernelEncoder)
+    encoder._config = config
+    for rows, refused in ((1365, False), (1366, True)):
+        hidden = tf.TensorSpec([rows, 512, 1024], tf.bfloat16)
+        ids = tf.TensorSpec([rows, 512], tf.int32)
+
+        @tf.function(autograph=False)
+        def traced(hidden, ids):
+            return encoder._all_but_last([], hidden, ids, ids, None)
+
+        if not refused:
+            traced.get_concrete_function(hidden, ids)
+            continue
+        said = r"^--kernels=triton: the step has 1,366 rows of 512 tokens a device, .* for 1,365; "
+        with pytest.raises(ValueError, match=said + ".*--kernels=xla$"):
+            traced.get_concrete_function(hidden, ids)
+
+
 def test_gradients_take_and_give_arrays_in_the_order_of_the_kernels(monkeypatch):
     """With a stand-in for the kernels, whose results are all different."""
     rows, heads, size = 2, 3, 2

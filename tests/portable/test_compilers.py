@@ -90,7 +90,7 @@ def test_steps_on_the_gpus_that_the_documents_name(task, tmp_path):
 def test_kernels_compile_for_the_gpus_that_have_bfloat16(tmp_path):
     folder = tmp_path / "step"
     export_with_kernels(tmp_path, folder)
-    rows = compiled(folder, "--devices=a100-40,h100,h200,b200", package="jax_cuda12_plugin")
+    rows = compiled(folder, "--devices=a100-40,l4,h100,h200,b200", package="jax_cuda12_plugin")
     assert {row["result"] for row in rows} == {"fits"}
     rows = compiled(folder, "--devices=v100,tpu-v3", package="jax_cuda12_plugin", code=1)
     refused = ["compute capability 7.0, below 8.0", "a tpu is no GPU of NVIDIA"]
