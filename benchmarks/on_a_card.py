@@ -4,8 +4,8 @@
 
 The demo to its target; BERT-large in bfloat16, 512 tokens, with an evaluation, stopped by SIGTERM
 and resumed; the same packed; and run_step.py with the programs of both. OUTPUT/figures.jsonl gets a
-line after each stage: what its commands printed, samples per second, the ledger, memory. Where jax
-sees only a CPU, or with --tiny, the model is tiny. What --data lacks is made first, which needs
+line after each stage: what its commands printed, samples per second, the ledger, memory. With
+--tiny the model is tiny; only then a CPU is enough. What --data lacks is made first, which needs
 minutes; `pack_run.py` makes it beforehand. It takes at most eight minutes without that.
 """
 
@@ -187,15 +187,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=whole_number, default=8, help="for all stages together")
     parser.add_argument("--only", nargs="+", default=[], help="stages by name, such as demo")
     parser.add_argument("--kernels", default="xla", help="of the large model's training")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model, as without accelerator")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, also on a CPU")
     given = parser.parse_args(words_with_home())
     about = in_a_process(device)
-    size = TINY if given.tiny or about["platform"] == "cpu" else LARGE
+    if about["platform"] == "cpu" and not given.tiny:
+        raise ValueError("jax sees no accelerator here; install jax with CUDA, or give --tiny")
+    given.output.mkdir(parents=True, exist_ok=bool(given.only))  # before what takes minutes
+    size = TINY if given.tiny else LARGE
     size = dataclasses.replace(size, kernels=given.kernels)
     print(about, size, f"at most {given.minutes} minutes", sep="\n")
     print(f"before: what {given.data} lacks, which takes minutes", flush=True)
     prepare(given.data, size)
-    given.output.mkdir(parents=True, exist_ok=bool(given.only))
     # Of all processes: run_step.py finds there what the run has compiled, the very same program.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(given.output / "compiled")
     flags = ["--runtime=jax"] + ["--num_gpus=1"] * (about["platform"] == "gpu")
