@@ -541,8 +541,9 @@ STARTS = {
     "train_model.sh EVAL_FILE= DATA_DIR='/a b' WIKI_DIR=/w OUTPUT_DIR=/o":
     f"{TRAIN.format('/w', '/w/tf1_ckpt/model.ckpt-28252')} '--input_file=/a b/part-*' "
     f"--output_dir=/o --num_gpus=0 {RECIPE}",
-    "train_model.sh EVAL_FILE=/e INIT_CHECKPOINT=/i": f"{TRAIN.format('/wiki', '/i')} "
-    f"--input_file=/data/part-* --eval_input_file=/e --output_dir=/output --num_gpus=0 {RECIPE}",
+    "train_model.sh EVAL_FILE='/e f' INIT_CHECKPOINT=/i":
+    f"{TRAIN.format('/wiki', '/i')} --input_file=/data/part-* '--eval_input_file=/e f' "
+    f"--output_dir=/output --num_gpus=0 {RECIPE}",
     "eval_model.sh DATA_DIR=/d --num_train_steps=600":
     "run_pretraining.py --bert_config_file=/wiki/bert_config.json --input_file=/d/eval_10k "
     f"--output_dir=/output --num_gpus=0 {SHAPE} --eval_batch_size=8 --num_train_steps=107538 "

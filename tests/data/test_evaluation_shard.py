@@ -20,7 +20,8 @@ def stored(tmp_path):
     return tmp_path / "stored"
 
 
-@pytest.mark.parametrize("count", [1, 5, 7, 12, 13, 40])
+# 94: there the float picks another record than whole numbers would.
+@pytest.mark.parametrize("count", [1, 5, 7, 12, 13, 40, 94])
 def test_copies_are_evenly_spaced(stored, tmp_path, count):
     found = pick(PickConfig(**flags_of(stored, num_examples_to_pick=count)))
     given = [frame.framed for frame in tfrecord.read_frames(stored)]

@@ -225,3 +225,11 @@ def test_taken(tmp_path):
     assert json_text.read_object(tmp_path / "x.json") == expected
     (tmp_path / "x.json").write_text(text, encoding="utf-8-sig")
     assert json_text.read_object(tmp_path / "x.json") == expected
+
+
+def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path):
+    record = tmp_path / "run.json"
+    assert json_text.read_record(record, dict, remedy="copy it again") is None
+    record.symlink_to("/proc/self/mem")  # has no first byte: EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        json_text.read_record(record, dict, remedy="copy it again")

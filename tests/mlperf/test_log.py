@@ -337,6 +337,15 @@ def test_a_killed_run_gets_its_run_stop(tmp_path, after, mid_line, samples):
     assert not close_log(path) and path.read_bytes() == before
 
 
+def test_a_log_that_was_cut_within_its_run_stop_gets_another(tmp_path):
+    path = write_log(tmp_path / "bert.log", [0.5, 0.73])
+    whole, begun, _ = path.read_text().rpartition('"key": "run_stop"')
+    path.write_text(whole + begun)
+    assert close_log(path)
+    [stop] = metadata(read_log(path), "run_stop")
+    assert stop["status"] == "aborted"
+
+
 @pytest.mark.parametrize("ruleset", compliance.RULESETS)
 def test_the_checker_says_of_it_what_it_says_of_any_aborted_run(tmp_path, ruleset):
     complete = write_log(tmp_path / "aborted.log", [0.5, 0.6])
