@@ -1,18 +1,78 @@
-"""Where the results of offline evaluations are kept: a line for each, and the newest as text."""
+"""Where the results of offline evaluations are kept: a line for each, and the newest as text.
+
+Also what tells the examples of one evaluation from those of another: all of a run have the same.
+"""
 
 import dataclasses
+import hashlib
 import json
+from collections.abc import Iterator, Sequence
 
+from mlperf_bert.data import tfrecord
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
+from mlperf_bert.files.whole import digest, read_regular_file, write_whole, written_beside
+from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.training.config import RunConfig
 
 RESULTS_TEXT = "eval_results.txt"
 RESULTS_LINES = "eval_results.jsonl"
 
 
+def data_of(config: RunConfig, files: Sequence[str]) -> str:
+    """What tells the examples of an evaluation from others, by content; reads all of them.
+
+    The same files elsewhere, or under other names, are the same.
+    """
+    digests = paths.in_parallel(lambda path: digest(path, "sha256"), list(files))
+    limit = config.max_eval_steps and config.max_eval_steps * config.eval_batch_size
+    part = ""
+    if limit and limit < sum(map(tfrecord.count_records, files)):
+        part = f", the first {limit:,} examples"  # in the order of the files
+    else:
+        digests.sort()
+    num_bytes = sum(map(paths.size_bytes, files))
+    together = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return f"{size_in_words(len(files), num_bytes)}, sha256:{together}{part}"
+
+
+def size_in_words(num_files: int, num_bytes: int) -> str:
+    """How much data there are."""
+    return f"{num_files} files, {num_bytes:,} bytes"
+
+
+def require_same_data(directory: paths.Location, data: str) -> None:
+    """Checks the examples of an evaluation against those of the figures in a run's directory.
+
+    Args:
+      directory: of the run.
+      data: as `data_of`.
+
+    Raises:
+      ValueError: they are others, or a line is damaged.
+    """
+    inputs = read_own_record(directory / RECORD_NAME).get("inputs")
+    of_run = inputs.get("eval_input_file") if isinstance(inputs, dict) else None
+    lines = directory / RESULTS_LINES
+    found = {
+        entry.data: f"remove {lines}, and all are evaluated again" for entry in _entries(directory)
+    }
+    found[str(of_run or "")] = "copy its checkpoints, without run.json, into another --output_dir"
+    for there, remedy in found.items():
+        if there and there != data:
+            raise ValueError(
+                f"{directory}: its figures are of other evaluation data (there {there}; now "
+                f"{data}); give the same files, as a whole, or {remedy}"
+            )
+
+
 def record_evaluation(
-    directory: paths.Location, step: int, evaluation: Evaluation, *, checkpoint: str | None = None
+    directory: paths.Location,
+    step: int,
+    evaluation: Evaluation,
+    *,
+    checkpoint: str | None = None,
+    data: str = "",
 ) -> None:
     """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format.
 
@@ -21,10 +81,12 @@ def record_evaluation(
       step: of its checkpoint.
       evaluation: of that step's weights.
       checkpoint: the path of one that is not the run's own; `read_evaluations` leaves it out.
+      data: on which examples, as `data_of`.
     """
     values = dataclasses.asdict(evaluation)
     of_whom = {} if checkpoint is None else {"checkpoint": checkpoint}
-    line = json.dumps({"step": step, **of_whom, **values}).encode() + b"\n"
+    of_what = {"data": data} if data else {}
+    line = json.dumps({"step": step, **of_whom, **of_what, **values}).encode() + b"\n"
     with written_beside(directory / RESULTS_LINES) as file:
         # The file is written again as a whole: a line that a kill has cut is left out.
         file.writelines([*_whole_lines(directory), line])
@@ -40,26 +102,43 @@ def read_evaluations(directory: paths.Location) -> dict[int, Evaluation]:
     Raises:
       ValueError: a line was not written by `record_evaluation`.
     """
-    evaluations = {}
+    evaluations = {entry.step: entry.evaluation for entry in _entries(directory)}
+    return dict(sorted(evaluations.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """A line."""
+
+    step: int
+    data: str
+    """As `data_of`; empty if it is not known."""
+    is_own: bool
+    """Whether it is of a checkpoint of the run."""
+    evaluation: Evaluation
+
+
+def _entries(directory: paths.Location) -> Iterator[_Entry]:
+    """The lines of the run's own checkpoints; raises ValueError as `read_evaluations`."""
     for number, line in enumerate(_whole_lines(directory), start=1):
         try:
-            step, evaluation, is_own = _entry(line)
+            entry = _parsed(line)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
                 "line, and its checkpoint is evaluated again"
             ) from error
-        if is_own:
-            evaluations[step] = evaluation
-    return dict(sorted(evaluations.items()))
+        if entry.is_own:
+            yield entry
 
 
-def _entry(line: bytes) -> tuple[int, Evaluation, bool]:
+def _parsed(line: bytes) -> _Entry:
     values = json_text.parse_object(line)
     step, is_own = values.pop("step"), values.pop("checkpoint", None) is None
+    data = str(values.pop("data", ""))
     if type(step) is not int or not all(type(value) in (int, float) for value in values.values()):
         raise TypeError("a value is not a number")
-    return step, Evaluation(**values), is_own
+    return _Entry(step, data, is_own, Evaluation(**values))
 
 
 def _whole_lines(directory: paths.Location) -> list[bytes]:

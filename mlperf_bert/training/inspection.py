@@ -82,7 +82,9 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
         _check_weights(inspection.setup(), newest, findings)
     # For a run that resumes also beside other errors: it says which file is not the same.
     if not findings.errors or (not obstacle and output.before):
-        findings.attempt(Origin, inspection, output, seed=0, goes_on=goes_on)
+        origin = findings.attempt(Origin, inspection, output, seed=0, goes_on=goes_on)
+        if origin:
+            findings.attempt(origin.read_evaluation_data)
     return inspection
 
 

@@ -33,8 +33,10 @@ from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.evaluations import (
     RESULTS_LINES,
     RESULTS_TEXT,
+    data_of,
     read_evaluations,
     record_evaluation,
+    require_same_data,
 )
 from mlperf_bert.training.events import tell_of_evaluation
 from mlperf_bert.training.output import read_record
@@ -95,14 +97,14 @@ def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
                 f"--output_dir={directory}: no such directory; start the training first, or give "
                 "--init_checkpoint to evaluate that one"
             )
-    with _locked(directory), _evaluator(config) as evaluate_one:
+    with _locked(directory), _evaluator(config) as (evaluate_one, data):
         progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
         evaluations = {}
         reached = _has_reached(directory, config.target_accuracy)
         for step, path in _pending(config, directory, only_named=reached):
             evaluations[step] = evaluate_one(path)
             # First: what is recorded is not evaluated again, whatever ends this process.
-            record_evaluation(directory, step, evaluations[step])
+            record_evaluation(directory, step, evaluations[step], data=data)
             tell_of_evaluation(
                 evaluations[step],
                 when=f"step {step}",
@@ -134,10 +136,10 @@ def _evaluate_given(config: RunConfig, prefix: str, directory: paths.Location) -
     StoredCheckpoint(prefix)  # before a model is built
     # The number at the end of its name; 0 if there is none.
     number = re.search(r"-(\d{1,18})$", prefix)
-    with _evaluator(config) as evaluate_one, _locked(directory):
+    with _evaluator(config) as (evaluate_one, data), _locked(directory):
         evaluation = evaluate_one(prefix)
         step = int(number[1]) if number else 0
-        record_evaluation(directory, step, evaluation, checkpoint=prefix)
+        record_evaluation(directory, step, evaluation, checkpoint=prefix, data=data)
     return (
         f"{prefix}: masked-LM accuracy {evaluation.masked_lm_accuracy:.5f}, loss "
         f"{evaluation.loss:.5f}, on {evaluation.num_examples:,} examples; see "
@@ -146,8 +148,11 @@ def _evaluate_given(config: RunConfig, prefix: str, directory: paths.Location) -
 
 
 @contextlib.contextmanager
-def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
-    """Checks the input and builds the model; yields what evaluates the checkpoint of a prefix."""
+def _evaluator(config: RunConfig) -> Iterator[tuple[Callable[[str], Evaluation], str]]:
+    """Checks the input and builds the model.
+
+    Yields what evaluates the checkpoint of a prefix, and on which examples, as `data_of`.
+    """
     bert_config = BertConfig.from_json_file(config.bert_config_file)
     checks.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
@@ -155,6 +160,8 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
     flag = "eval_input_file" if config.eval_input_file else "input_file"
     files = pipeline.expand_input(getattr(config, flag), flag=flag)
     checks.vocabulary_of(config, files)
+    data = data_of(config, files)
+    require_same_data(paths.location(config.output_dir), data)
     if config.cluster:
         raise ValueError(
             "--do_eval without --do_train runs in one process; unset TF_CONFIG, or start it "
@@ -174,7 +181,7 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
             _load(model, StoredCheckpoint(prefix))
             return evaluator.evaluate(dataset)
 
-        yield evaluate_one
+        yield evaluate_one, data
 
 
 def _load(model: tf.Module, stored: StoredCheckpoint) -> None:

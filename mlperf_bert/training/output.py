@@ -37,6 +37,7 @@ from mlperf_bert.mlperf.logs import (
 from mlperf_bert.options import duration
 from mlperf_bert.training.checks import Inputs
 from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.evaluations import data_of, size_in_words
 
 _FILES_OF_A_RUN = (
     "model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME, RESUMED_LOGS, RESULT_LOG, "eval_results.*",
@@ -323,6 +324,7 @@ class Origin:
         """
         config, before = run.config, output.before
         self._vocabulary = run.vocabulary
+        self._eval_files, self._config = run.eval_files, config
         self._output, self._seed = output, seed
         self._parameters = config.parameters()
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
@@ -338,7 +340,7 @@ class Origin:
         self._files = [*data, *evaluation_data, *initial, model]
         self.inputs = {
             "input_file": _names_and_sizes(data),
-            "eval_input_file": _names_and_sizes(evaluation_data),
+            "eval_input_file": _size(evaluation_data),  # `read_evaluation_data` adds the content
             "bert_config_file": model.digest,
             "init_checkpoint": initial[0].digest if initial else "",
         }
@@ -359,21 +361,39 @@ class Origin:
         if before:
             self._require_same_inputs(before)
 
+    def read_evaluation_data(self) -> None:
+        """Reads the evaluation data: all evaluations of a run have the same content.
+
+        Raises:
+          ValueError: a resumed run was begun with another.
+        """
+        if self._eval_files:
+            self.inputs["eval_input_file"] = data_of(self._config, self._eval_files)
+            if self._output.before:
+                self._require_same_inputs(self._output.before)
+
     def _require_same_inputs(self, before: RunRecord) -> None:
         for flag, now in self.inputs.items():
-            if now != (then := str(before.inputs.get(flag, now))):
+            then = str(before.inputs.get(flag, now))
+            same = now == then
+            if flag == "eval_input_file" and not all("sha256" in each for each in (now, then)):
+                same = _shortly(now) == _shortly(then)  # one of them has not been read
+            if not same:
+                differ = _shortly(then) != _shortly(now)
+                then, now = (_shortly(each) if differ else each for each in (then, now))
                 raise ValueError(
                     f"--{flag}: not what the run in {self._output.location} began with (then "
-                    f"{_shortly(then)}; now {_shortly(now)}): give the same, or choose a new "
-                    "--output_dir"
+                    f"{then}; now {now}): give the same, or choose a new --output_dir"
                 )
 
     def begin(self) -> None:
         """Writes run.json, and closes the logs that killed processes have left open.
 
         Raises:
+          ValueError: as `read_evaluation_data`.
           OSError: it cannot be written.
         """
+        self.read_evaluation_data()
         self._write("running")
         for path in logs_of_run(self._output.path):  # the checkers want a run_stop in each
             close_log(path)
@@ -426,13 +446,16 @@ def _names_and_sizes(files: Sequence[provenance.File]) -> str:
     # Not the folders: a run may go on with copies of the files elsewhere.
     names = "".join(f"{posixpath.basename(file.path)} {file.bytes}\n" for file in files)
     digest = hashlib.sha256(names.encode()).hexdigest()
-    num_bytes = sum(file.bytes for file in files)
-    return f"{len(files)} files, {num_bytes:,} bytes, sha256:{digest}" if files else ""
+    return f"{_size(files)}, sha256:{digest}" if files else ""
+
+
+def _size(files: Sequence[provenance.File]) -> str:
+    return size_in_words(len(files), sum(file.bytes for file in files)) if files else ""
 
 
 def _shortly(files: str) -> str:
     """Without the digest, where there is more."""
-    return files.rpartition(",")[0] or files or "none"
+    return files.partition(", sha256")[0] or "none"
 
 
 def _energy_in(logs: Sequence[Path]) -> Energy:

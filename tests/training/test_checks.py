@@ -140,6 +140,28 @@ def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, goes_on
         assert origin.inputs == read_record(output.path).inputs
 
 
+def test_a_run_goes_on_with_the_evaluation_that_it_began_with(begun, tmp_path):
+    """By content, whatever the file's name: its sizes alone do not tell."""
+    config, output, _ = begun
+    path = tmp_path / "eval"
+    path.write_bytes(b"one")
+    config = dataclasses.replace(config, eval_input_file=str(path))
+
+    def again(name: str, content: bytes) -> None:
+        (tmp_path / name).write_bytes(content)
+        changed = dataclasses.replace(config, eval_input_file=str(tmp_path / name))
+        output.before = None if name == "eval" else read_record(output.path)
+        found = checks.inspect(changed, goes_on=True)
+        Origin(found, output, seed=1, goes_on=True).begin()
+
+    again("eval", b"one")
+    assert read_record(output.path).inputs["eval_input_file"].startswith("1 files, 3 bytes, sha256")
+    again("renamed", b"one")
+    for content, told in ((b"two", r"sha256:.*; now .*sha256:"), (b"three", "3 bytes; now 1 fi")):
+        with pytest.raises(ValueError, match=rf"--eval_input_file: not what .*{told}.*give the sa"):
+            again("other", content)
+
+
 def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
     config, output, copied = begun
     (copied / "model.ckpt-0.index").unlink()

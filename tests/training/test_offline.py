@@ -25,6 +25,7 @@ from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluations import (
     RESULTS_LINES,
     RESULTS_TEXT,
+    data_of,
     read_evaluations,
     record_evaluation,
 )
@@ -95,7 +96,8 @@ def configuration(task, output, **changed) -> RunConfig:
 @pytest.fixture
 def all_alike(monkeypatch):
     """Every checkpoint has the same figures; none is read."""
-    monkeypatch.setattr(offline, "_evaluator", lambda config: nullcontext(lambda prefix: ALIKE))
+    evaluator = (lambda prefix: ALIKE, "1 files")
+    monkeypatch.setattr(offline, "_evaluator", lambda config: nullcontext(evaluator))
 
 
 @pytest.mark.usefixtures("all_alike")
@@ -153,8 +155,57 @@ def test_no_more_batches_are_evaluated_than_wanted(task, monkeypatch):
     monkeypatch.setattr(offline, "model_to_evaluate", lambda *_: (model, counter))
     monkeypatch.setattr(offline.reading, "load_weights", lambda *_: None)
     for wanted, evaluated in ((None, 7), (2, 2)):  # of 45 examples
-        with offline._evaluator(configuration(task, task, max_eval_steps=wanted)) as evaluate_one:
-            assert evaluate_one(f"{task}/init/model.ckpt-0") == evaluated
+        with offline._evaluator(configuration(task, task, max_eval_steps=wanted)) as (one, data):
+            assert one(f"{task}/init/model.ckpt-0") == evaluated
+            assert data.endswith("the first 14 examples") == bool(wanted)
+
+
+def test_all_figures_of_a_run_are_of_one_evaluation(task, tmp_path, monkeypatch):
+    """The same content elsewhere is the same; other content, or a part of it, is refused."""
+    model = types.SimpleNamespace(trainable_variables=[])
+    counter = types.SimpleNamespace(evaluate=lambda batches: ALIKE)
+    monkeypatch.setattr(offline, "model_to_evaluate", lambda *_: (model, counter))
+    monkeypatch.setattr(offline, "_load", lambda *_: None)
+    monkeypatch.setattr(offline, "StoredCheckpoint", str)
+    output = finished_run(tmp_path / "out", 10)
+    shutil.copy(task / "eval.tfrecord", tmp_path / "copy")
+    shutil.copy(task / "train.tfrecord", tmp_path / "other")
+    (halves := tmp_path / "halves").mkdir()
+    for name in ("a", "b"):
+        shutil.copy(task / "eval.tfrecord", halves / name)
+
+    def evaluate_all(path: Path, **changed) -> None:
+        config = configuration(task, output, input_file=str(path), **changed)
+        offline.evaluate_checkpoints(config)
+
+    evaluate_all(task / "eval.tfrecord")
+    for step in (20, 30):
+        (output / f"model.ckpt-{step}.index").touch()
+    for path, changed in (
+        (tmp_path / "other", {}),
+        (halves / "*", {}),
+        (task / "eval.tfrecord", {"max_eval_steps": 2}),
+    ):
+        with pytest.raises(ValueError, match=r"out: its figures are of other evaluation .* remove"):
+            evaluate_all(path, **changed)
+    assert read_evaluations(output).keys() == {10}
+    evaluate_all(tmp_path / "copy", max_eval_steps=100, eval_batch_size=9)
+    assert read_evaluations(output).keys() == {10, 20, 30}
+    (output / RESULTS_LINES).unlink()
+    evaluate_all(halves / "*")
+    assert read_evaluations(output).keys() == {10, 20, 30}
+    for old, new in (("a", "z"), ("b", "c")):
+        (halves / old).rename(halves / new)
+    evaluate_all(halves / "*")
+    # A run that has evaluated itself says in run.json on what.
+    other = finished_run(tmp_path / "online", 10)
+    data = data_of(configuration(task, other), [str(task / "eval.tfrecord")])
+    inputs = {"eval_input_file": data}
+    OutputDirectory(str(other), {}).record(status="aborted", seed=1, inputs=inputs)
+    offline.evaluate_checkpoints(configuration(task, other))
+    (other / RESULTS_LINES).unlink()
+    with pytest.raises(ValueError, match=r"online: its figures .* without run.json, into another"):
+        offline.evaluate_checkpoints(configuration(task, other, input_file=str(tmp_path / "other")))
 
 
 @pytest.mark.gate
