@@ -86,12 +86,12 @@ class Start:
 
 
 def run(
-    command: Sequence[object], *, check: bool = False, **options
+    command: Sequence[object], *, check: bool = False, seconds: float = 300, **options
 ) -> subprocess.CompletedProcess:
-    """Runs a program, started with the options, to its end, which must come in five minutes."""
+    """Runs a program, started with the options, to its end, which must come in so many seconds."""
     started = Start(command, **options)
     try:
-        output, errors = started.communicate(timeout=300)
+        output, errors = started.communicate(timeout=seconds)
     finally:
         started.kill()
     done = subprocess.CompletedProcess(started.args, started.returncode, output, errors)

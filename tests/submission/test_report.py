@@ -377,6 +377,8 @@ def test_what_the_official_tools_refuse_is_told_once_with_the_logs(judged):
     assert told("x", "x", "x") == ["all logs: x"]
     assert told("x", num_runs=1) == ["result_0.txt: x"]
     failed = dataclasses.replace(judged.rcp, passed=False, reason="too fast")
+    # Of one run alone: on a busy machine one of these tiny ones is far off the others in time.
+    judged = dataclasses.replace(judged, runs=judged.runs[:1])
     assert report._remarks(dataclasses.replace(judged, rcp_unaided=judged.rcp)) == []
     counted, unaided = report._remarks(dataclasses.replace(judged, rcp_unaided=failed))
     assert counted == f"These logs are counted by train_samples here: {judged.rcp}."

@@ -124,7 +124,8 @@ def found(task, tmp_path_factory) -> dict:
     plan.write_text(json.dumps(CASES))
     command = [sys.executable, "tests/training/by_jax.py", task, plan, output]
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    starts.run(command, env=environment, check=True)
+    # Seven programs are compiled: two minutes on two idle cores, over five beside other work.
+    starts.run(command, env=environment, check=True, seconds=900)
     return json.loads(output.read_text())
 
 
