@@ -198,7 +198,8 @@ def main() -> None:
     print(about, size, f"at most {given.minutes} minutes", sep="\n")
     print(f"before: what {given.data} lacks, which takes minutes", flush=True)
     prepare(given.data, size)
-    # Of all processes: run_step.py finds there what the run has compiled, the very same program.
+    # Of all processes: a resumed run finds there what it has compiled. run_step.py finds only what
+    # run_step.py has, for a run keeps its programs in a folder of its own within, with digests.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(given.output / "compiled")
     flags = ["--runtime=jax"] + ["--num_gpus=1"] * (about["platform"] == "gpu")
     figures = given.output / "figures.jsonl"

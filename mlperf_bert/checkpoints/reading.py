@@ -102,6 +102,11 @@ class StoredCheckpoint:
             if not any(name.startswith(beginning) for name in held)
         }
 
+    @property
+    def what_it_lacks(self) -> str:
+        """The lacking heads in words: no pooler, no next-sentence head."""
+        return ", ".join(f"no {head}" for head in self.lacking_heads)
+
     def is_of_a_lacking_head(self, weight: Weight) -> bool:
         """Whether the weight belongs to a head of which nothing is in this checkpoint."""
         return weight.tf1_name.startswith(tuple(self.lacking_heads.values()))
@@ -201,11 +206,8 @@ def load_initial_weights(model_variables: list[tf.Variable], stored: StoredCheck
     """
     loaded = load_weights(held_variables(model_variables, stored), stored)
     layout = "TF2, by object" if stored.is_object_based else "TF1, by name"
-    drawn = (
-        f"; drawn, for it lacks them: {', '.join(lacking)}"
-        if (lacking := stored.lacking_heads)
-        else ""
-    )
+    lacking = ", ".join(stored.lacking_heads)
+    drawn = lacking and f"; drawn, for it lacks them: {lacking}"
     print(f"Initial weights: {len(loaded)} from {stored.prefix} ({layout}){drawn}", flush=True)
     return loaded
 
@@ -254,7 +256,7 @@ def require_fitting(stored: StoredCheckpoint, shapes: Mapping[Weight, tuple[int,
         problems.append(f"it has {stored.num_hidden_layers} layers, expected {expected}")
     if num_misfits and num_misfits == sum(map(stored.is_of_a_lacking_head, shapes)):
         raise ValueError(
-            f"{stored.prefix}: has no {', no '.join(stored.lacking_heads)}; a training that is "
+            f"{stored.prefix}: has {stored.what_it_lacks}; a training that is "
             "given it as --init_checkpoint draws what it lacks, and its checkpoints have all"
         )
     if problems:

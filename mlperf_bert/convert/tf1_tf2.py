@@ -40,7 +40,7 @@ def convert(
     missing = [weight for weight in heads if stored.name_of(weight) is None]
     if stored.lacking_heads and stored.num_hidden_layers and converted_model != "encoder":
         raise ValueError(
-            f"{prefix}: has no {', no '.join(stored.lacking_heads)}; --converted_model=encoder "
+            f"{prefix}: has {stored.what_it_lacks}; --converted_model=encoder "
             "converts its encoder, and a run's --init_checkpoint takes it as it is"
         )
     wanted = variables

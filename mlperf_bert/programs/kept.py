@@ -1,7 +1,7 @@
 """What is exported and compiled, kept in a folder for later starts, with a digest of each file.
 
 XLA loads machine code without a look: where one bit is wrong the process may crash, or train with
-other losses. So what is damaged is never loaded, but made again. Nothing here ends a run.
+other losses. So what is damaged is never loaded, but made again, and ends no run.
 """
 
 import functools

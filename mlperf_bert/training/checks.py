@@ -288,11 +288,10 @@ def _initial_checkpoint(
     if stored is None:
         return None
     findings.attempt(reading.refuse_output_of_a_run, stored)
-    shapes = shapes_to_load(stored, model)
-    findings.attempt(reading.require_fitting, stored, shapes)
-    if (lacking := stored.lacking_heads) and not findings.errors:
+    findings.attempt(reading.require_fitting, stored, shapes_to_load(stored, model))
+    if stored.lacking_heads and not findings.errors:
         findings.doubt(
-            f"{prefix}: has no {', no '.join(lacking)}; what is missing is drawn from the seed, as "
+            f"{prefix}: has {stored.what_it_lacks}; what is missing is drawn from the seed, as "
             "for a new model",
         )
     if stored.held_bytes < stored.listed_bytes:

@@ -189,7 +189,7 @@ def _load(model: tf.Module, stored: StoredCheckpoint) -> None:
     variables = pretrainer.trained_variables(model)
     if stored.lacking_heads and names.MASKED_LM_HEAD not in stored.lacking_heads:
         _say(
-            f"{stored.prefix} has no {', no '.join(stored.lacking_heads)}: drawn at random; the "
+            f"{stored.prefix} has {stored.what_it_lacks}: drawn at random; the "
             "masked-LM accuracy is that of the checkpoint, the loss and what concerns the next "
             "sentence are not"
         )
