@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracing import processes
-from tracing.calls import DESCRIPTOR_CALLS, KIND_OF, LONGEST_NAME_BYTES, CallParser, OpenFile
+from tracing.calls import (
+    DESCRIPTOR_CALLS,
+    KIND_OF,
+    LONGEST_NAME_BYTES,
+    REMOVED,
+    RENAMING,
+    CallParser,
+)
 
 PROGRAMS = Path(__file__).parent / "programs"
 OLDEST_VERSION = (0, 14)  # the first with comparisons of 64-bit arguments as the programs make them
@@ -131,6 +138,7 @@ _ERRNO_BITS = 4096
 _AT_FDCWD = -100  # of the calls that end in "at": relative to the process's folder
 _MOST_EVENTS_OUT_OF_ORDER = 40_000
 _CLOSE_RANGE_CLOEXEC = 4
+_RENAME_EXCHANGE = 2
 _AT_POSITION, _AT_END = -1, -2  # what the programs print for an offset
 _UNKNOWN = "unknown:"
 _DISKS_TOLD_OTHERWISE = ("overlay", "btrfs")  # stat(2) does not tell the disk that faults tell
@@ -156,7 +164,7 @@ class _Line(NamedTuple):
 
 _LINES = {
     "fork": _Line(4, ()), "exec": _Line(4), "exit": _Line(3, ()), "call": _Line(9, latency=4),
-    "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(8, latency=4),
+    "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(9, latency=4),
     "copy": _Line(10, latency=4), "fault": _Line(6, ()), "cached": _Line(6, ()),
     "block": _Line(8, (6, 7), latency=5), "asynchronous": _Line(3, ()),
 }  # fmt: skip
@@ -182,7 +190,7 @@ class Parser(CallParser):
         """
         super().__init__(**where)
         for (pid, fd), path in (path_of_fd or {}).items():
-            self._files[pid][fd] = OpenFile(path)
+            self._files[pid][fd] = self._opened(path)
             self._files[pid][fd].lose()  # who else has it is not known
         self._latest_ns = 0
         self._num_threads = collections.Counter((process_of_thread or {}).values())
@@ -304,11 +312,11 @@ class Parser(CallParser):
     def _exit(self, began, pid, tid) -> Iterator[_Row]:
         # The first thread may end before the others.
         self._num_threads[pid] = self._num_threads.get(pid, 1) - 1
+        yield "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
         if self._num_threads[pid] <= 0:
-            del self._num_threads[pid]
+            self._num_threads.pop(pid, None)
             self._files.pop(pid, None)
             self._folders.pop(pid, None)
-        yield "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
 
     def _begins_asynchronous(self, began, pid, tid) -> Iterator[_Row]:
         self._note_asynchronous(pid)
@@ -385,7 +393,7 @@ class Parser(CallParser):
         if not row["error"]:
             row["fd"] = result
             appends = bool(flags & os.O_APPEND)
-            self._files[pid][result] = OpenFile(path, position=0, appends=appends)
+            self._files[pid][result] = self._opened(path, position=0, appends=appends)
             self._note_inode(path)
         yield self._named(row, path)
 
@@ -393,16 +401,22 @@ class Parser(CallParser):
         row = self._row(began, pid, tid, probe, latency, result)
         path = self._path_of(pid, name, folder)
         if row["operation"] != "chdir":
+            if not row["error"] and row["kind"] in RENAMING:
+                self._renamed(row, path)
             yield self._named(row, path)
         elif not row["error"]:
             self._enter(pid, path)
 
     def _rename(
-        self, began, pid, tid, probe, latency, result, folder, new_folder, name, new_name
+        self, began, pid, tid, probe, latency, result, folder, new_folder, flags, name, new_name
     ) -> Iterator[_Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        row["new_path"] = self._path_of(pid, new_name, new_folder)
-        yield self._named(row, self._path_of(pid, name, folder))
+        row["kind"] = "exchange" if flags & _RENAME_EXCHANGE else "rename"
+        row["new_path"] = self._path_of(pid, new_name, new_folder).replace(REMOVED, "")
+        path = self._path_of(pid, name, folder)
+        if not row["error"]:
+            self._renamed(row, path)
+        yield self._named(row, path)
 
     def _note_inode(self, path: str) -> None:
         with contextlib.suppress(OSError):  # removed since: its faults stay without a path

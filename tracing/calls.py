@@ -8,8 +8,11 @@ it. Source: open(2), dup(2), fcntl(2), clone(2).
 import collections
 import itertools
 import os.path
+import re
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tracing import files
 
@@ -35,17 +38,38 @@ DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "fchdir")
 """They make no row: by them it is known which file a descriptor or a path means."""
 LONGEST_NAME_BYTES = 199
 """What bpftrace records of a name; a longer one is cut."""
+RENAMING = ("rename", "exchange", "remove")
+"""Kinds after which a file, or what is in a folder, has another name or none."""
+REMOVED = "\0"
+"""Behind the name of what was removed: another may have this name since."""
 _KEPT_BY_EXEC = 3  # standard input, output and error; most others are closed by it
+
+_SHORTENED = re.compile(r"/(\.\.?)?(/|$)")
+"""Where a path can be shortened."""
 
 Thread = tuple[int, int]
 """Process and thread."""
 
 
-@dataclass(eq=False, slots=True)
+def moves(kind: str, path: str | None, new_path: str | None) -> dict[str, str]:
+    """Old name -> new name, for what a rename or removal concerns; source: rename(2).
+
+    Nothing is known of names that the tracer could not read.
+    """
+    old, new = (str(name).rstrip("/") for name in (path, new_path))
+    if old.startswith("/") and kind == "remove":
+        return {old: old + REMOVED}
+    if not (old.startswith("/") and new.startswith("/")) or old == new:
+        return {}
+    return {old: new, new: old if kind == "exchange" else new + REMOVED}
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class OpenFile:
     """What one opening made: the kernel's open file description."""
 
     path: str
+    """As it is called now."""
     position: int | None = None
     """Bytes from the file's start; None: unknown."""
     appends: bool = False
@@ -145,25 +169,61 @@ class CallParser:
         self._asynchronous: set[int] = set()
         # Process -> descriptor -> file; its threads share them.
         self._files: dict[int, dict[int, OpenFile]] = collections.defaultdict(dict)
+        self._open_files: weakref.WeakSet[OpenFile] = weakref.WeakSet()
 
     def _folder_of(self, pid: int) -> str:
         return self._folders.get(pid, self._first_folder)
 
     def _enter(self, pid: int, folder: str) -> None:
         """A process has made this its folder."""
-        # Kept short, where this machine has the same folders: ".." behind a link leads elsewhere.
-        if "/.." in folder and self._host_path(folder) == folder:
-            folder = os.path.realpath(folder)
-        self._folders[pid] = folder
+        self._folders[pid] = self._shortened(folder)
 
     def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
-        """A path from a folder, or from the process's own."""
-        if path.startswith("/"):
+        """A path from a folder, or from the process's own; "." and ".." are not in it."""
+        if not path.startswith("/"):
+            path = f"{folder or self._folder_of(pid)}/{path}"
+        return self._shortened(path)
+
+    def _shortened(self, path: str) -> str:
+        if not _SHORTENED.search(path) or not path.startswith("/"):
             return path
-        folder = folder or self._folder_of(pid)
-        return f"{folder.rstrip('/')}/{path.removeprefix('./')}"
+        parts: list[str] = []
+        for part in path.split("/"):
+            if part == ".." and parts and parts[-1] != "..":
+                above = "/" + "/".join(parts)
+                seen_as = self._host_path(above)
+                if not Path(seen_as).is_symlink():
+                    parts.pop()
+                elif seen_as == above:  # ".." behind a link leads elsewhere
+                    parts = os.path.realpath(above).split("/")[1:-1]
+                else:
+                    parts.append(part)
+            elif part not in ("", "."):
+                parts.append(part)
+        return "/" + "/".join(parts)
+
+    def _opened(self, path: str, **more) -> OpenFile:
+        file = OpenFile(path, **more)
+        self._open_files.add(file)
+        return file
+
+    def _renamed(self, row: dict, path: str) -> None:
+        """What is open, and folders of processes, have another name from now on."""
+        renamed = moves(row["kind"], path, row.get("new_path"))
+
+        def now(name: str) -> str:
+            for old, new in renamed.items():
+                if name == old or name.startswith(f"{old}/"):
+                    return new + name[len(old) :]
+            return name
+
+        for file in self._open_files:
+            file.path = now(file.path)
+        for pid, folder in self._folders.items():
+            self._folders[pid] = now(folder)
 
     def _named(self, row: dict, path: str) -> tuple[str, dict]:
+        path = path.replace(REMOVED, "")
         file_class = files.classify(path, seen_as=self._host_path(path))
         return "file_ops", {**row, "path": path, "file_class": file_class}
 
@@ -187,7 +247,7 @@ class CallParser:
         row["opening"] = file.number if file else None
         if offset is not None:
             # Linux appends whatever the offset says; pwrite(2), "BUGS".
-            return None if writes and file and file.appends else offset
+            return None if writes and (file is None or file.appends) else offset
         thread = row["pid"], row["tid"]
         return file.moved(thread, row["size_bytes"], writes=writes) if file else None
 

@@ -79,7 +79,7 @@ def file_rows(trace: Trace) -> Iterator[dict]:
     """The rows of the table of files: each with what was done to it."""
     calls = trace.operations
     calls = calls[~calls["file_class"].isin(files.IN_KERNEL)]
-    calls = calls[calls["error"].isna() & (calls["kind"] != "rename")]
+    calls = calls[calls["error"].isna() & ~calls["kind"].isin(["rename", "exchange"])]
     kinds, sizes = calls["kind"], calls["size_bytes"]
     counted = {
         "num_opens": kinds.isin(["open", "create"]),

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from tracing import access, backends, files
+from tracing.calls import REMOVED, RENAMING, moves
 from tracing.conversion import Locator
 from tracing.tables import FORMAT_VERSION, read_table, reading, require_columns
 
@@ -265,12 +266,14 @@ class Trace:
 
 
 def _final_paths(operations: pd.DataFrame) -> pd.Series:
-    """What the file of each row of file_ops was called in the end; rows in order of time."""
-    is_rename = (operations["kind"] == "rename") & operations["error"].isna()
-    renames = operations[is_rename & operations[["path", "new_path"]].notna().all(axis=1)]
-    # The rest are names that the tracer could not read.
-    renames = renames[renames["path"].str.startswith("/") & renames["new_path"].str.startswith("/")]
-    last_names = LastNames(renames["path"], renames["new_path"])
+    """What the file of each row of file_ops was called in the end; rows in order of time.
+
+    What was removed has the name that it had, in a folder as that is called in the end.
+    """
+    is_one = operations["kind"].isin(RENAMING) & operations["error"].isna()
+    renames = operations[is_one]
+    names = zip(renames["kind"], renames["path"], renames["new_path"])
+    last_names = LastNames(moves(*each) for each in names)
     final = operations["path"].copy()
     concerned = final[final.isin([path for path in final.unique() if last_names.differ(path)])]
     # A rename concerns what came before it, and its own row.
@@ -286,21 +289,23 @@ class LastNames:
     The time grows as the number of renames and of names asked for.
     """
 
-    def __init__(self, olds: Iterable[str], news: Iterable[str]):
-        """Takes both names of each rename, in order of time."""
-        self._news = [new.rstrip("/") for new in news]
+    def __init__(self, renames: Iterable[dict[str, str]]):
+        """Takes what `moves` gives for each rename or removal, in order of time."""
+        # (number of a rename, what it renames) -> its new name
+        self._news = {
+            (number, old): new for number, each in enumerate(renames) for old, new in each.items()
+        }
         # What was renamed -> the numbers of its renames, ascending.
         self._numbers: dict[str, list[int]] = collections.defaultdict(list)
-        numbered = list(enumerate(old.rstrip("/") for old in olds))
-        for number, old in numbered:
+        for number, old in self._news:
             self._numbers[old].append(number)
         self._known: dict[tuple[str, int], str] = {}
         # From the last to the first: each takes one step to a name that is known.
-        for number, old in reversed(numbered):
+        for number, old in reversed(self._news):
             self.of(old, number)
 
     def differ(self, path: str | None) -> bool:
-        """Whether the file, or a folder above it, is ever renamed."""
+        """Whether the file, or a folder above it, is ever renamed or removed."""
         return isinstance(path, str) and any(name in self._numbers for name in _with_folders(path))
 
     def of(self, path: str, number: int) -> str:
@@ -312,7 +317,8 @@ class LastNames:
                 path = self._known[path, number]
                 break
             passed.append((path, number))
-            path, number = self._news[number] + path[len(renamed) :], number + 1
+            path, number = self._news[number, renamed] + path[len(renamed) :], number + 1
+        path = path.replace(REMOVED, "")
         self._known.update(dict.fromkeys(passed, path))
         return path
 

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tracing.calls import ASYNCHRONOUS_CALLS, DESCRIPTOR_CALLS, KIND_OF, CallParser, OpenFile
+from tracing.calls import (
+    ASYNCHRONOUS_CALLS,
+    DESCRIPTOR_CALLS,
+    KIND_OF,
+    REMOVED,
+    RENAMING,
+    CallParser,
+    OpenFile,
+)
 
 _Row = tuple[str, dict]  # its table, and column -> value
 PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir")
@@ -237,7 +245,8 @@ class Parser(CallParser):
     def _file(self, pid: int, descriptor: _Descriptor) -> OpenFile | None:
         """None: nothing is known of it: it was received, or was there before."""
         file = self._files[pid].get(descriptor.fd)
-        return file if file and file.path == descriptor.path else None
+        is_it = file and file.path.replace(REMOVED, "") == descriptor.path
+        return file if is_it else None
 
     def _rows(self, call: _Call) -> Iterator[_Row]:
         pid = self._process_of.get(call.tid, call.tid)
@@ -341,13 +350,17 @@ class Parser(CallParser):
             paths[0], flags = _unescaped(opened), _flags_in(arguments)
             row["fd"] = result
             appends = "O_APPEND" in flags
-            self._files[pid][result] = file = OpenFile(paths[0], position=0, appends=appends)
+            self._files[pid][result] = file = self._opened(paths[0], position=0, appends=appends)
             if self._is_shared:
                 file.lose()
-            if "O_CREAT" in flags:
-                row["kind"] = "create"
+        if "O_CREAT" in _flags_in(arguments):
+            row["kind"] = "create"
         if row["kind"] == "rename":
             row["new_path"] = paths[1]
+            if "RENAME_EXCHANGE" in _flags_in(arguments):
+                row["kind"] = "exchange"
+        if row["kind"] in RENAMING and result is not None:
+            self._renamed(row, paths[0])
         return self._named(row, paths[0])
 
     def _copies(self, row: dict, arguments: str, result: int | None) -> Iterator[_Row]:

@@ -109,7 +109,7 @@ def test_page_faults_by_disk_and_inode_and_pages_that_come_into_the_cache(tmp_pa
 def test_a_renaming_begins_in_the_folders_that_descriptors_mean():
     lines = ["name\t7\tdeep\n", f"open\t1\t7\t7\t{EXIT}openat\t5\t9\t-100\t0\n"]
     lines += ["new_name\t7\tnew\n", "name\t7\told\n"]
-    lines += [f"rename\t20\t7\t7\t{EXIT}renameat2\t5\t0\t-100\t9\n"]
+    lines += [f"rename\t20\t7\t7\t{EXIT}renameat2\t5\t0\t-100\t9\t0\n"]
     _, (_, renamed) = bpftrace.Parser(folder="/d").parse(lines)
     assert (renamed["path"], renamed["new_path"]) == ("/d/old", "/d/deep/new")
 
@@ -148,7 +148,7 @@ def test_names_that_are_cut_are_called_cut_and_nothing_else():
         f"name\t7\t{'n' * 100}\n", f"{'n' * 98}\n", OPEN[1],  # its second line ends at byte 199
         f"name\t7\t{no_utf8}\n", OPEN[1],  # 198 bytes
         f"new_name\t7\t{long}\n", f"name\t7\t{short}\n",
-        f"rename\t10\t7\t7\t{EXIT}rename\t5\t0\t-100\t-100\n",
+        f"rename\t10\t7\t7\t{EXIT}rename\t5\t0\t-100\t-100\t0\n",
         f"exec\t16\t7\t7\t{long}\n",
     ]  # fmt: skip
     parser = bpftrace.Parser(folder="/d")
