@@ -13,6 +13,8 @@ if __name__ == "__main__":
 import gc
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from mlperf_bert.tensorflow_import import tensorflow
 
@@ -22,6 +24,7 @@ tensorflow()  # before other modules import it
 from absl import flags
 
 from mlperf_bert import command_line
+from mlperf_bert.messages import Problems
 from mlperf_bert.training import run, workers
 from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags, with_runtime
@@ -43,10 +46,24 @@ def _config() -> RunConfig:
     )
 
 
+def _bad_files(values: Mapping[str, Any]) -> list[str]:
+    """With --check: what is wrong with the files that are named beside a flag that is wrong."""
+    if values.get("check") is not True:
+        return []
+    from mlperf_bert.training.inspection import problems_of_files  # a run does not load it
+
+    return problems_of_files(values)
+
+
 def _check() -> None:
     from mlperf_bert.training.inspection import inspect_closely  # a run does not load it
 
-    setup = inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
+    try:
+        config = _config()
+    except ValueError as error:
+        told = error.problems if isinstance(error, Problems) else (str(error),)
+        raise Problems([*told, *_bad_files(FLAGS.flag_values_dict())]) from error
+    setup = inspect_closely(config, measure_initial_accuracy=FLAGS.check_initial_accuracy)
     print(*setup.findings, sep="\n")
     print(f"errors: {len(setup.findings.errors)}; no training was started")
     if setup.findings.errors:
@@ -79,6 +96,8 @@ def _use_compilation_cache() -> None:
 def main():
     """Checks, trains or evaluates, as the flags say."""
     with command_line.tensorflow_explained(_OUT_OF_MEMORY), command_line.resumable():
+        if FLAGS.check_initial_accuracy and not FLAGS.check:
+            raise ValueError("--check_initial_accuracy has an effect only with --check; add it")
         if FLAGS.check:
             _check()
         elif FLAGS.do_train:
@@ -90,4 +109,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command_line.run(main, RunConfig, Mode, prepare=_use_compilation_cache)
+    command_line.run(main, RunConfig, Mode, prepare=_use_compilation_cache, beside=_bad_files)

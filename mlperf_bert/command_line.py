@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,11 +34,10 @@ _DEFINE: dict[type, Callable[..., Any]] = {
 flags.disclaim_key_flags()  # `define` defines them for the script that calls it
 
 
-class _Paths(flags.ArgumentParser):
-    """Values of flags that are paths: home folders stand in place of "~"."""
+class _Unreadable(str):
+    """A text that its flag cannot read."""
 
-    def parse(self, argument: str) -> str:
-        return with_home(argument)
+    why: BaseException | None
 
 
 def define(*configurations: type) -> None:
@@ -50,19 +49,27 @@ def define(*configurations: type) -> None:
             )
         else:
             _DEFINE[about.takes](name, about.default, about.help, required=about.required)
-        if about.path:
-            flags.FLAGS[name].parser = _Paths()
         _register_check(name, about)
 
 
 def _register_check(name: str, about: Option) -> None:
-    """Not absl's own bounds: these accept NaN, and only the first bad flag is reported."""
+    """Not absl's own: its bounds accept NaN, and it ends at the first value that it cannot read."""
+    flag: Any = flags.FLAGS[name]
+    read = flag.parse
+
+    def read_or_keep(text: str) -> None:
+        try:
+            read(with_home(text) if about.path else text)
+        except (flags.Error, ValueError) as error:
+            flag.value = _Unreadable(text)
+            flag.value.why = error.__context__ or error
 
     def holds(value: Any) -> bool:
-        if problem := about.problem(value):
+        if problem := getattr(value, "why", None) or about.problem(value):
             raise flags.ValidationError(problem)
         return True
 
+    flag.parse = read_or_keep
     flags.register_validator(name, holds)
 
 
@@ -147,11 +154,12 @@ def run(
     main: Callable[[], None],
     *configurations: type,
     prepare: Callable[[], None] = lambda: None,
+    beside: Callable[[Mapping[str, Any]], list[str]] = lambda _: [],
 ) -> None:
     """Defines and parses the flags of configurations, and runs a script's `main`; ends the process.
 
     `prepare` runs just after the flags are parsed: TensorFlow has asked absl to be called then, and
-    looks for its devices.
+    looks for its devices. `beside` is what else is wrong where flags are, by the values of others.
 
     Bad flags end it with a line for each and exit code 1; what `main` raises, as `ends_in_one_line`
     says.
@@ -169,10 +177,15 @@ def run(
     # What has been imported is never garbage: without this, Python looks through all of TensorFlow
     # again and again while a model is built, and once more at the end.
     gc.freeze()
-    sys.exit(in_one_line(app.run)(guarded, flags_parser=functools.partial(parse, prepare=prepare)))
+    parser = functools.partial(parse, prepare=prepare, beside=beside)
+    sys.exit(in_one_line(app.run)(guarded, flags_parser=parser))
 
 
-def parse(argv: Sequence[str], prepare: Callable[[], None] = lambda: None) -> list[str]:
+def parse(
+    argv: Sequence[str],
+    prepare: Callable[[], None] = lambda: None,
+    beside: Callable[[Mapping[str, Any]], list[str]] = lambda _: [],
+) -> list[str]:
     """Parses the flags; if any is bad, ends the process with exit code 1 and a line for each.
 
     A word that no flag reads is bad too. Returns the script's name alone.
@@ -190,12 +203,13 @@ def parse(argv: Sequence[str], prepare: Callable[[], None] = lambda: None) -> li
         prepare()
     except BrokenPipeError:  # of --help
         raise
-    except UnicodeDecodeError as error:
-        sys.exit(f"{script}: --flagfile names a file that is not text ({error.reason})")
-    except flags.Error as error:
-        sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")
-    except (ValueError, OSError) as error:
-        sys.exit(f"{script}: {as_lines(error)}")
+    except (flags.Error, ValueError, OSError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            error = ValueError(f"--flagfile names a file that is not text ({error.reason})")
+        told = _SEVERAL.split(str(error)) if isinstance(error, flags.Error) else [as_lines(error)]
+        wrong = set(re.findall(r"^flag --(\w+)=", str(error), re.MULTILINE))
+        right = {n: v for n, v in flags.FLAGS.flag_values_dict().items() if n not in wrong}
+        sys.exit(f"{script}: {Problems([*told, *beside(right)])}")
     for name in flags.FLAGS:
         if flags.FLAGS[name].present and flags.FLAGS[name].value == "":
             warn(f"--{name}= is empty: it counts as not given")

@@ -92,6 +92,8 @@ BAD_INPUTS = [
     ("steps_per_update=3", r"--num_train_steps=4 must be a multiple of --steps_per_update=3"),
     ("emulate_step_seconds=0.1",
      r"--emulate_step_seconds=0.1 trains nothing .* leave out --eval_input_file"),
+    ("check_initial_accuracy=True",
+     r"--check_initial_accuracy has an effect only with --check; add it"),
     ("time_budget=90",
      r"--time_budget=90 must be a time above 0 with its unit, such as 90s, 45m, 24h or 1h30m"),
     ("do_train=False do_eval=True time_budget=nonsense",
@@ -135,6 +137,25 @@ def test_bad_input_is_one_line_and_leaves_nothing(work, bad, message):
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("run_pretraining.py: ") and re.search(message, line), line
     assert not (work / "out").exists()
+
+
+def test_a_check_tells_files_that_are_missing_beside_a_flag_that_is_wrong(work):
+    """Whether the flag is refused as it is parsed, or beside others; a run names flags alone."""
+    (work / "bert_config.json").unlink()
+    for wrong, told in (
+        ({"train_batch_size": 0}, ["train_batch_size=0: must"]),
+        ({"seed": "x", "train_batch_size": "many"}, ["=many: invalid", "seed=x: invalid"]),
+        ({"no_such_flag": 1}, ["Unknown command line flag 'no_such_flag'"]),
+        ({"steps_per_update": 3}, ["--num_train_steps=4 must be a multiple"]),
+    ):
+        flags = {"input_file": f"{work}/none*", "init_checkpoint": f"{work}/gone", **wrong}
+        files = ["no file matches", "bert_config.json", "gone: no such checkpoint"]
+        for check, expected in (("true", [*told, *files]), ("false", told)):
+            done = run(training_flags(work, check=check, **flags))
+            *problems, last = done.stderr.splitlines()
+            assert done.returncode == 1 and len(problems) in (0, len(expected)), done.stderr
+            for problem, words in zip([*problems[1:], last], expected, strict=True):
+                assert words in problem
 
 
 def test_flags_that_do_not_fit_each_other_are_told_at_once(work):

@@ -3,13 +3,17 @@
 It begins with the checks of every run, and ends with notes on what is active.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from mlperf_bert.checkpoints import reading, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.files import paths
-from mlperf_bert.input import checked
+from mlperf_bert.input import checked, pipeline
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model import pretrainer
+from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build, checks, offline
 from mlperf_bert.training.checks import Findings, Inspection, Setup
 from mlperf_bert.training.config import RunConfig
@@ -18,6 +22,19 @@ from mlperf_bert.training.output import Origin, OutputDirectory
 _INITIAL_ACCURACY_TOLERANCE = 0.001
 _MOST_BAD_FILES = 5
 """So many files whose first record is bad are named; the cause is often one for all."""
+
+
+def problems_of_files(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the files that flags name, where no configuration can be made of all."""
+    findings = Findings()
+    for flag in ("input_file", "eval_input_file"):
+        if path := values.get(flag):
+            findings.attempt(pipeline.expand_input, path, flag=flag)
+    if path := values.get("bert_config_file"):
+        findings.attempt(BertConfig.from_json_file, path)
+    if path := values.get("init_checkpoint"):
+        findings.attempt(StoredCheckpoint, path)
+    return findings.errors
 
 
 def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
