@@ -61,6 +61,8 @@ class RcpVerdict:
     """Olympic mean of the runs; None if too many failed."""
     scaling: float
     """Multiplies the minutes of a result that converged faster than the reference."""
+    batch_size: float | None = None
+    """Whose point it is: the checker judges a smaller batch than all points by the smallest."""
 
     @property
     def word(self) -> str:
@@ -150,6 +152,7 @@ def check_rcp(
         min_mean_samples=_number(r"'Min Epochs': (?:np\.float64\()?([\d.]+)", report),
         submission_mean_samples=_number(r"Submission mean epochs: ([\d.]+)", report),
         scaling=_number(r"normalized by factor of .* = ([\d.]+)", report) or 1.0,
+        batch_size=_number(r"'BS': ([\d.]+)", report),
     )
 
 

@@ -58,7 +58,11 @@ def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | N
         axes.set_ylabel("masked-LM accuracy")
         label = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
         handles: list[Any] = [*_handles_of_outcomes(runs), Line2D([], [], label=label, **target)]
-        if rcp.mean_samples and rcp.min_mean_samples:
+        if {run.global_batch_size for run in runs} != {rcp.batch_size}:
+            if rcp.batch_size:
+                other = f"no RCP at this batch (judged by that of {rcp.batch_size:,.0f})"
+                handles.append(Line2D([], [], linestyle="", label=other))
+        elif rcp.mean_samples and rcp.min_mean_samples:
             axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
             axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
             handles.append(Patch(color=BAND, label="RCP: from least credible mean to mean"))

@@ -315,6 +315,22 @@ def test_runs_that_diverged_are_shown(org_dir, tmp_path):
     assert "consider adding" not in numbers["rcp"]["reason"]
 
 
+def test_the_band_is_that_of_the_runs_own_batch(judged, monkeypatch):
+    """The checker judges a batch that is smaller than all points by the smallest of them."""
+    point = dataclasses.replace(
+        judged.rcp, mean_samples=2414421.0, min_mean_samples=2274732.0, batch_size=448.0
+    )
+    for batch, bands, told in (
+        (448, 1, "RCP: from least credible mean to mean"),
+        (64, 0, "no RCP at this batch (judged by that of 448)"),
+    ):
+        runs = [dataclasses.replace(run, global_batch_size=batch) for run in judged.runs]
+        axes = Figure().subplots()
+        monkeypatch.setattr(report_charts, "_svg", lambda draw, axes=axes: draw(axes))
+        handles = report_charts.accuracy_over_samples(runs, point)
+        assert handles[-1].get_label() == told and len(axes.patches) == bands
+
+
 @pytest.mark.parametrize(("failed", "hollow"), [((), [2, 5]), ((4,), [2])])
 def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(judged, drawn, failed, hollow):
     """A failed run is the slowest, so only the fastest goes."""

@@ -216,7 +216,7 @@ def test_the_rcp_checkers_answer_is_read(answers):
     asked = answers(RECORD, MEAN, SCALED, "INFO - RCP found, RCP test PASSED")
     given = {"by_train_samples": True, "custom_rcps": Path("points.json")}
     assert official.check_rcp(Path("bert"), "5.0.0", **given) == RcpVerdict(
-        True, "RCP found, RCP test PASSED", 2414421.3, 2274732.0, 2300000.5, 1.0497
+        True, "RCP found, RCP test PASSED", 2414421.3, 2274732.0, 2300000.5, 1.0497, 448.0
     )
     options = ["--rcp_usage", "training", "--rcp_version", "5.0.0", "--bert_train_samples"]
     options += ["--custom_rcps", "points.json"]
