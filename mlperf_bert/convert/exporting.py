@@ -74,21 +74,27 @@ def export(
 
 
 def _known_of_run(prefix: str) -> dict[str, str]:
-    """Commit, image and digests of data and initial weights, of a run's checkpoint."""
-    known = read_own_record(paths.location(prefix).parent / RECORD_NAME).get("provenance")
-    return {str(k): str(v) for k, v in known.items() if v} if isinstance(known, dict) else {}
+    """Commit, image and digests of data and initial weights, of weights that a run has trained."""
+    record = read_own_record(paths.location(prefix).parent / RECORD_NAME)
+    known, options = record.get("provenance"), record.get("parameters")
+    asleep = isinstance(options, dict) and options.get("emulate_step_seconds") is not None
+    if asleep or prefix.endswith("-0") or not isinstance(known, dict):
+        return {}  # step 0 has what the run began with
+    return {str(k): str(v) for k, v in known.items() if v}
 
 
 def _card(config: BertConfig, made_from: dict[str, str], *, do_lower_case: bool) -> str:
-    """The model card, a README.md."""
+    """The model card, a README.md; `made_from` is empty if no run is known to have trained it."""
     case = "lower-case" if do_lower_case else "cased"
+    verb = "Trained" if made_from else "Converted"
     known = [f"| {name.replace('_', ' ')} | {value} |" for name, value in made_from.items()]
     return "\n".join(
         [
-            "---", "license: apache-2.0", "language: en", "pipeline_tag: fill-mask", "---", "",
+            "---", *(["license: apache-2.0"] if made_from else []),
+            "pipeline_tag: fill-mask", "---", "",
             "# BERT for pre-training", "",
-            f"{config.num_hidden_layers} layers, {config.hidden_size} wide, {case} English. "
-            "Trained with the MLPerf BERT pre-training benchmark; `provenance.json` names the "
+            f"{config.num_hidden_layers} layers, {config.hidden_size} wide, {case} text. "
+            f"{verb} with the MLPerf BERT pre-training benchmark; `provenance.json` names the "
             "files it was made from.", "",
             *(["| | |", "|---|---|", *known, ""] if known else []),
         ]

@@ -240,7 +240,30 @@ def test_the_words_of_tokenizer_json_become_vocab_txt(model, tmp_path):
     words = str(imported / "vocab.txt")
     export(str(imported / "model.ckpt-0"), str(again), config=config, vocab_file=words)
     assert json.loads((again / "tokenizer_config.json").read_text())["do_lower_case"] is False
-    assert "32 wide, cased English." in (again / "README.md").read_text()
+    assert "32 wide, cased text. Converted with the MLPerf" in (again / "README.md").read_text()
+
+
+def test_a_model_card_says_trained_of_weights_that_a_run_has_trained(model, tmp_path):
+    model.imported(tmp_path)
+    imported = tmp_path / "imported"
+    config = BertConfig.from_json_file(str(imported / "bert_config.json"))
+    words = str(imported / "vocab.txt")
+    for file in imported.glob("model.ckpt-0.*"):
+        shutil.copy(file, imported / file.name.replace("ckpt-0", "ckpt-40"))
+    trained = {"provenance": {"data": "0123"}, "parameters": {"emulate_step_seconds": None}}
+    for number, (step, recorded, verb) in enumerate(
+        (
+            (40, trained, "Trained"),
+            (0, trained, "Converted"),
+            (40, trained | {"parameters": {"emulate_step_seconds": 0.1}}, "Converted"),
+        )
+    ):
+        (imported / "run.json").write_text(json.dumps(recorded))
+        folder = tmp_path / f"exported{number}"
+        export(str(imported / f"model.ckpt-{step}"), str(folder), config=config, vocab_file=words)
+        card = (folder / "README.md").read_text()
+        assert f"text. {verb} with the MLPerf BERT pre-training benchmark; " in card
+        assert ("license: apache-2.0" in card) == ("| data | 0123 |" in card) == (verb == "Trained")
 
 
 def test_what_a_run_was_trained_with_is_exported(model, tmp_path):
