@@ -158,11 +158,25 @@ def test_what_a_folder_does_not_hold_is_drawn_as_ever():
     assert ids.tolist() == [16, 21, 39, 13, 3]
 
 
-def test_a_folder_without_a_checkpoint_draws_its_weights(folder, run, capsys):
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_folder_without_a_checkpoint_draws_its_weights(folder, run, capsys, is_recorded):
+    """Those of recorded losses as ever, others on the device: alike but for the numbers."""
     (folder / "weights.npz").unlink()
-    (folder / "signature.json").write_text(json.dumps(SIGNATURE | {"init_checkpoint": None}))
+    recorded = SIGNATURE["recorded"] if is_recorded else {"training": []}
+    signature = SIGNATURE | {"init_checkpoint": None, "recorded": recorded}
+    (folder / "signature.json").write_text(json.dumps(signature))
     run("--synthetic")
     assert re.search(r"^samples_per_second +\d", capsys.readouterr().out, re.MULTILINE)
+    kernel = {"name": "kernel", "initial": "normal", "shape": [9, 99], "dtype": "float32"}
+    exported = run_step.Exported(folder, "training")
+    exported.entries[1]["inputs"] += [kernel | {"role": "weight"}]
+    state, own = exported.first_state(), exported.signature
+    assert all(state[v["name"]].dtype == v["dtype"] for v in (W, COUNT, kernel))
+    assert state["w"].tolist() == [1, 1, 1] and state["n"].tolist() == 0
+    assert (state["kernel"] == run_step.drawn(kernel, own)).all() == is_recorded
+    assert 0.015 < state["kernel"].std() < 0.02 and abs(state["kernel"]).max() <= np.float32(0.04)
+    other = run_step.drawn_on_device(kernel, own | {"seed": 1})
+    assert (other != run_step.drawn_on_device(kernel, own)).sum() > 800
 
 
 @pytest.mark.parametrize(
@@ -351,3 +365,31 @@ def test_a_program_that_is_cut_is_one_line(folder, run):
     message = f"^run_step.py: {folder}: .*deserialize StableHLO; copy the folder here again$"
     with pytest.raises(SystemExit, match=message):
         run()
+
+
+@pytest.mark.parametrize(
+    ("calls", "said", "remedy"),
+    [
+        (["a"], "INTERNAL: CUDA error: an illegal memory access\nmore", "export it with --kernels"),
+        (["a"], "NOT_FOUND: No registered implementation for a", "export it with --kernels=xla"),
+        (["a"], "RESOURCE_EXHAUSTED: 9 GB", "export it with a smaller batch"),
+        (["a"], "INVALID_ARGUMENT: Failed to deserialize StableHLO", "copy the folder here again"),
+        ([], "INTERNAL: the device is gone", "copy the folder here again"),
+    ],
+)
+def test_a_step_that_fails_on_the_device_is_one_line(folder, run, monkeypatch, calls, said, remedy):
+    """A folder that is whole need not be copied again; a kernel of ours has a way around."""
+    parameters = SIGNATURE["parameters"] | {"kernels": "triton" if calls else "xla"}
+    signature = SIGNATURE | {"programs": [PROGRAM | {"calls": calls}], "parameters": parameters}
+    (folder / "signature.json").write_text(json.dumps(signature, indent=1))
+
+    def fails(self, state, batch):
+        raise run_step.jax.errors.JaxRuntimeError(said)
+
+    monkeypatch.setattr(run_step.jax_step, "obstacle_to_kernels", lambda device: None)
+    monkeypatch.setattr(run_step.Program, "__call__", fails)
+    with pytest.raises(SystemExit) as ended:
+        run()
+    line = str(ended.value)
+    assert line.startswith(f"run_step.py: {folder}: {said.splitlines()[0]}; ") and remedy in line
+    assert "\n" not in line
