@@ -69,7 +69,7 @@ RECORDING = {
     "notes": ["one"],
     "containers": [{"engine": "docker", "name": "n", "pid": 1, "mounts": [["/a", "/b"]]}],
     "raw_files": [
-        {"name": "x", "container": None, "process_of_thread": {"1": 1}, "path_of_fd": [[1, 2, "p"]]}
+        {"name": "x", "container": None, "process_of_thread": {"1": 1}, "folder_of": [[1, "p"]]}
     ],
     "num_lost_lines": 0,
     "tracer_cpu_ms": 1,

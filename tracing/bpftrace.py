@@ -22,6 +22,7 @@ from tracing.calls import (
     REMOVED,
     RENAMING,
     CallParser,
+    Descriptors,
 )
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -139,6 +140,7 @@ _AT_FDCWD = -100  # of the calls that end in "at": relative to the process's fol
 _MOST_EVENTS_OUT_OF_ORDER = 40_000
 _CLOSE_RANGE_CLOEXEC = 4
 _RENAME_EXCHANGE = 2
+_FIOCLEX = 0x5451
 _AT_POSITION, _AT_END = -1, -2  # what the programs print for an offset
 _UNKNOWN = "unknown:"
 _DISKS_TOLD_OTHERWISE = ("overlay", "btrfs")  # stat(2) does not tell the disk that faults tell
@@ -177,20 +179,20 @@ class Parser(CallParser):
     def __init__(
         self,
         *,
-        path_of_fd: Mapping[tuple[int, int], str] | None = None,
+        opened_before: Iterable[tuple[int, int, str, bool]] = (),
         process_of_thread: Mapping[int, int] | None = None,
         **where,
     ):
         """Takes what the lines do not contain.
 
         Args:
-          path_of_fd: (process, descriptor) -> path, of what was open before.
+          opened_before: (process, descriptor, path, whether exec closes it).
           process_of_thread: of the threads that were there before.
           where: what `CallParser` takes.
         """
         super().__init__(**where)
-        for (pid, fd), path in (path_of_fd or {}).items():
-            self._files[pid][fd] = self._opened(path)
+        for pid, fd, path, closes in opened_before:
+            self._files[pid].note(fd, self._opened(path), closed_by_exec=closes)
             self._files[pid][fd].lose()  # who else has it is not known
         self._latest_ns = 0
         self._num_threads = collections.Counter((process_of_thread or {}).values())
@@ -287,10 +289,20 @@ class Parser(CallParser):
         if pid != tid:
             row |= {"event": "thread", "pid": pid}
             self._files.pop(tid, None)
-        self._num_threads[pid] = self._num_threads.get(pid, 1) + 1 if pid != tid else 1
-        for file in self._files[tid].values() if pid == tid else ():
-            file.lose()  # the child moves it, and its parent
+        else:
+            self._num_threads[pid] = 1
+            for file in self._files[pid].values():
+                file.lose()  # the child moves it, and its parent
+            self._one_ends(row["parent_pid"])
         yield "process_events", row
+
+    def _one_ends(self, pid: int) -> None:
+        """A thread of a process, whose first may end before the others."""
+        self._num_threads[pid] = self._num_threads.get(pid, 1) - 1
+        if self._num_threads[pid] <= 0:
+            del self._num_threads[pid]
+            self._files.pop(pid, None)
+            self._folders.pop(pid, None)
 
     @staticmethod
     def _stamps(began: int, pid: int, tid: int) -> dict:
@@ -301,7 +313,8 @@ class Parser(CallParser):
         self._unborn[child] = {**self._stamps(began, child, child), **row}
         # As they are now: the parent may go on first.
         self._folders[child] = self._folder_of(pid)
-        self._files[child] = dict(self._files[pid])
+        self._files[child] = Descriptors(self._files[pid])
+        self._num_threads[pid] = self._num_threads.get(pid, 1) + 1  # until it shows to be none
         yield from ()
 
     def _exec(self, began, pid, tid, program) -> Iterator[_Row]:
@@ -310,13 +323,8 @@ class Parser(CallParser):
         yield "process_events", {**self._stamps(began, pid, tid), **row}
 
     def _exit(self, began, pid, tid) -> Iterator[_Row]:
-        # The first thread may end before the others.
-        self._num_threads[pid] = self._num_threads.get(pid, 1) - 1
         yield "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
-        if self._num_threads[pid] <= 0:
-            self._num_threads.pop(pid, None)
-            self._files.pop(pid, None)
-            self._folders.pop(pid, None)
+        self._one_ends(pid)
 
     def _begins_asynchronous(self, began, pid, tid) -> Iterator[_Row]:
         self._note_asynchronous(pid)
@@ -348,7 +356,7 @@ class Parser(CallParser):
 
     def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset) -> Iterator[_Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        if row["operation"] in DESCRIPTOR_CALLS:
+        if row["operation"] in (*DESCRIPTOR_CALLS, "ioctl"):
             if not row["error"]:
                 self._note(pid, row["operation"], result, fd, wanted, offset)
             return
@@ -363,14 +371,23 @@ class Parser(CallParser):
 
     def _note(self, pid: int, call: str, result: int, fd: int, value: int, flags: int) -> None:
         """What becomes of descriptors by calls that make no row."""
+        table = self._files[pid]
         if call == "fchdir":
             self._enter(pid, self._path_of_fd(pid, fd))
         elif call == "close_range":
-            if not flags & _CLOSE_RANGE_CLOEXEC:
-                self._close(pid, fd, value)
-        elif call.startswith("dup") or value in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
-            self._duplicate(pid, fd, result)
-        elif value == fcntl.F_SETFL and (file := self._files[pid].get(fd)):
+            if flags & _CLOSE_RANGE_CLOEXEC:
+                table.note_exec(fd, value, closes=True)
+            else:
+                table.close(fd, value)
+        elif call == "ioctl":
+            table.note_exec(fd, fd, closes=value == _FIOCLEX)
+        elif call.startswith("dup"):
+            self._duplicate(pid, fd, result, closed_by_exec=bool(flags & os.O_CLOEXEC))
+        elif value in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
+            self._duplicate(pid, fd, result, closed_by_exec=value == fcntl.F_DUPFD_CLOEXEC)
+        elif value == fcntl.F_SETFD:
+            table.note_exec(fd, fd, closes=bool(flags & fcntl.FD_CLOEXEC))
+        elif value == fcntl.F_SETFL and (file := table.get(fd)):
             file.appends = bool(flags & os.O_APPEND)
 
     def _copy(
@@ -393,7 +410,9 @@ class Parser(CallParser):
         if not row["error"]:
             row["fd"] = result
             appends = bool(flags & os.O_APPEND)
-            self._files[pid][result] = self._opened(path, position=0, appends=appends)
+            file = self._opened(path, position=0, appends=appends)
+            closes = bool(flags & os.O_CLOEXEC)
+            self._files[pid].note(result, file, closed_by_exec=closes)
             self._note_inode(path)
         yield self._named(row, path)
 

@@ -42,7 +42,6 @@ RENAMING = ("rename", "exchange", "remove")
 """Kinds after which a file, or what is in a folder, has another name or none."""
 REMOVED = "\0"
 """Behind the name of what was removed: another may have this name since."""
-_KEPT_BY_EXEC = 3  # standard input, output and error; most others are closed by it
 
 _SHORTENED = re.compile(r"/(\.\.?)?(/|$)")
 """Where a path can be shortened."""
@@ -103,6 +102,33 @@ class OpenFile:
         """A seek returned this."""
         self._note_mover(thread)
         self.position = position if self._is_followed else None
+
+
+class Descriptors(dict[int, OpenFile]):
+    """What a process's descriptors mean, as far as it is known."""
+
+    def __init__(self, copied: "Descriptors | None" = None):
+        """Takes what it is a copy of."""
+        super().__init__(copied or {})
+        self.closed_by_exec: set[int] = set(copied.closed_by_exec if copied else ())
+
+    def note(self, fd: int, file: OpenFile | None, *, closed_by_exec: bool) -> None:
+        """It means this from now on; None: nobody knows what."""
+        self.close(fd, fd)
+        if file:
+            self[fd] = file
+            self.note_exec(fd, fd, closes=closed_by_exec)
+
+    def note_exec(self, first: int, last: int, *, closes: bool) -> None:
+        """Whether exec closes those from the first to the last."""
+        fds = {fd for fd in self if first <= fd <= last}
+        self.closed_by_exec = self.closed_by_exec | fds if closes else self.closed_by_exec - fds
+
+    def close(self, first: int, last: int) -> None:
+        """Closes those from the first to the last."""
+        for fd in [fd for fd in self if first <= fd <= last]:
+            del self[fd]
+            self.closed_by_exec.discard(fd)
 
 
 @dataclass
@@ -168,7 +194,7 @@ class CallParser:
         self._folders = dict(folder_of or {})
         self._asynchronous: set[int] = set()
         # Process -> descriptor -> file; its threads share them.
-        self._files: dict[int, dict[int, OpenFile]] = collections.defaultdict(dict)
+        self._files: dict[int, Descriptors] = collections.defaultdict(Descriptors)
         self._open_files: weakref.WeakSet[OpenFile] = weakref.WeakSet()
 
     def _folder_of(self, pid: int) -> str:
@@ -274,18 +300,14 @@ class CallParser:
             if file:
                 file.sought((pid, row["tid"]), result)
         elif kind == "close":
-            self._close(pid, row["fd"], row["fd"])
+            self._files[pid].close(row["fd"], row["fd"])
 
     def _executed(self, pid: int) -> None:
-        self._files[pid] = {fd: f for fd, f in self._files[pid].items() if fd < _KEPT_BY_EXEC}
+        self._files[pid] = table = Descriptors(self._files[pid])  # with others it shares no more
+        for fd in sorted(table.closed_by_exec):
+            table.close(fd, fd)
 
-    def _duplicate(self, pid: int, fd: int, new_fd: int) -> None:
-        # A copy of what is not known is not known.
-        if file := self._files[pid].get(fd):
-            self._files[pid][new_fd] = file
-        else:
-            self._files[pid].pop(new_fd, None)
-
-    def _close(self, pid: int, first: int, last: int) -> None:
-        for fd in [fd for fd in self._files[pid] if first <= fd <= last]:
-            del self._files[pid][fd]
+    def _duplicate(self, pid: int, fd: int, new_fd: int, *, closed_by_exec: bool) -> None:
+        table = self._files[pid]
+        if fd != new_fd:  # dup2 of the same does nothing
+            table.note(new_fd, table.get(fd), closed_by_exec=closed_by_exec)

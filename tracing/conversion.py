@@ -82,8 +82,7 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
             births = strace.births_in(lines)
         parser = strace.Parser(births=births, **where)
     else:
-        paths = {(pid, fd): name for pid, fd, name in raw_file.path_of_fd}
-        parser = bpftrace.Parser(path_of_fd=paths, **where)
+        parser = bpftrace.Parser(opened_before=raw_file.opened_before, **where)
     begin = recording.pairs[0].boottime_ns
     with _lines(path) as lines:
         for table, row in parser.parse(lines):

@@ -163,6 +163,15 @@ def open_paths(pid: int) -> list[tuple[int, str]]:
     return found
 
 
+def is_closed_by_exec(pid: int, fd: int) -> bool:
+    """Whether exec closes a descriptor; False if it is gone or not ours to see."""
+    with contextlib.suppress(OSError):
+        lines = (PROC / str(pid) / "fdinfo" / str(fd)).read_text().splitlines()
+        flags = dict(line.split(":", 1) for line in lines if ":" in line)["flags"]
+        return bool(int(flags, 8) & os.O_CLOEXEC)
+    return False
+
+
 def folder_of(pid: int) -> str | None:
     """Where its relative paths begin; None if it is gone or not ours to see."""
     with contextlib.suppress(OSError):

@@ -20,8 +20,8 @@ class RawFile:
     container: Container | None
     process_of_thread: list[tuple[int, int]] = field(default_factory=list)
     """(thread, process) of those that were there before."""
-    path_of_fd: list[tuple[int, int, str]] = field(default_factory=list)
-    """(process, descriptor, path) of what was open before."""
+    opened_before: list[tuple[int, int, str, bool]] = field(default_factory=list)
+    """(process, descriptor, path, whether exec closes it)."""
     folder_of: list[tuple[int, str]] = field(default_factory=list)
     """(process, folder) of those that were there before."""
 

@@ -296,7 +296,7 @@ class Parser(CallParser):
 
     def _note_descriptors(self, pid: int, found: re.Match) -> None:
         """What becomes of descriptors by calls that make no row."""
-        arguments = found["arguments"]
+        arguments, table = found["arguments"], self._files[pid]
         flags = _flags_in(arguments)
         fds = [each.fd for each in _descriptors_in(arguments)]
         fd = fds[0] if fds else _number(flags.partition(", ")[0])
@@ -304,11 +304,16 @@ class Parser(CallParser):
             self._enter(pid, _descriptors_in(arguments)[0].path)
         elif found["name"] == "close_range":
             last, _ = _last_numbers(arguments, 2)
-            if "CLOEXEC" not in flags:
-                self._close(pid, fd, last)
+            if "CLOEXEC" in flags:
+                table.note_exec(fd, last, closes=True)
+            else:
+                table.close(fd, last)
         elif found["name"].startswith("dup") or "F_DUPFD" in flags:
-            self._duplicate(pid, fd, int(found["result"], 0))
-        elif "F_SETFL" in flags and (file := self._files[pid].get(fd)):
+            closes = "CLOEXEC" in flags
+            self._duplicate(pid, fd, int(found["result"], 0), closed_by_exec=closes)
+        elif "F_SETFD" in flags:
+            table.note_exec(fd, fd, closes="FD_CLOEXEC" in flags)
+        elif "F_SETFL" in flags and (file := table.get(fd)):
             file.appends = "O_APPEND" in flags
 
     def _file_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
@@ -350,7 +355,9 @@ class Parser(CallParser):
             paths[0], flags = _unescaped(opened), _flags_in(arguments)
             row["fd"] = result
             appends = "O_APPEND" in flags
-            self._files[pid][result] = file = self._opened(paths[0], position=0, appends=appends)
+            file = self._opened(paths[0], position=0, appends=appends)
+            closes = "O_CLOEXEC" in flags
+            self._files[pid].note(result, file, closed_by_exec=closes)
             if self._is_shared:
                 file.lose()
         if "O_CREAT" in _flags_in(arguments):

@@ -200,8 +200,10 @@ class Tracer:
         if "calls" in programs:
             self._await_readiness(session)
         _note_what_is_there(session.raw_file, pids)
-        opened = ((pid, *place) for pid in pids for place in processes.open_paths(pid))
-        session.raw_file.path_of_fd.extend(opened)
+        for pid in pids:
+            for fd, path in processes.open_paths(pid):
+                opened = (pid, fd, path, processes.is_closed_by_exec(pid, fd))
+                session.raw_file.opened_before.append(opened)
 
     def _await_readiness(self, session: Session) -> None:
         file = self._folder / session.raw_file.name

@@ -1,5 +1,6 @@
 """The bpftrace programs, and their lines as rows; `test_whole` has those of a program."""
 
+import fcntl
 import os
 import subprocess
 
@@ -22,6 +23,7 @@ def call(at: int, pid: int, name: str, result: int, *numbers: int, latency: int 
 
 
 READ = call(20, 7, "read", 10, 3, 10, -1)
+EXEC = "exec\t16\t7\t7\t/bin/x\n"
 FORK = "fork\t30\t7\t7\t8\n"
 
 
@@ -34,7 +36,20 @@ FORK = "fork\t30\t7\t7\t8\n"
         ([*OPEN, call(16, 7, "close", 0, 3, -1, -1, latency=1), READ], [(7, "unknown:", None)]),
         ([*OPEN, call(16, 7, "close_range", 0, 3, 9, 0, latency=1), READ], [(7, "unknown:", None)]),
         ([*OPEN, call(16, 7, "close_range", 0, 3, 9, 4, latency=1), READ], [(7, "/d/x", 0)]),
-        ([*OPEN, "exec\t16\t7\t7\t/bin/x\n", READ], [(7, "unknown:", None)]),
+        # What an exec closes, and what it keeps.
+        ([*OPEN, EXEC, READ], [(7, "/d/x", 0)]),
+        ([OPEN[0], OPEN[1].replace("\t0\n", f"\t{os.O_CLOEXEC}\n"), EXEC, READ],
+         [(7, "unknown:", None)]),
+        *(([*OPEN, call(15, 7, *closing, latency=1), EXEC, READ], [(7, "unknown:", None)])
+          for closing in (("fcntl", 0, 3, fcntl.F_SETFD, 1), ("close_range", 0, 3, 9, 4),
+                          ("ioctl", 0, 3, 0x5451, 0))),
+        ([*OPEN, call(15, 7, "ioctl", 0, 3, 0x5451, 0, latency=0),
+          call(15, 7, "ioctl", 0, 3, 0x5450, 0, latency=1), EXEC, READ], [(7, "/d/x", 0)]),
+        *(([*OPEN, call(15, 7, name, 4, 3, *how, latency=0),
+            call(15, 7, "dup2", 3, 4, -1, 0, latency=1), EXEC,
+            call(20, 7, "read", 10, fd, 10, -1)], [(7, *found)])
+          for name, how in (("dup3", (-1, os.O_CLOEXEC)), ("fcntl", (fcntl.F_DUPFD_CLOEXEC, 9)))
+          for fd, found in ((4, ("unknown:", None)), (3, ("/d/x", 0)))),
         # The line with the name was lost.
         ([OPEN[1], READ], [(7, "unknown:", 0)]),
         # From F_SETFL on it appends.
@@ -53,6 +68,10 @@ FORK = "fork\t30\t7\t7\t8\n"
           call(40, 7, "read", 10, 3, 10, -1)], [(7, "unknown:", None)]),
         ([*OPEN, FORK, call(31, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t"),
           "exit\t38\t7\t7\n", call(40, 7, "read", 10, 4, 10, -1).replace("\t7\t7\t", "\t7\t8\t")],
+         [(7, "/d/x", 0)]),
+        # Nor need its second have done anything by then.
+        ([*OPEN, FORK, "exit\t32\t7\t7\n",
+          call(40, 7, "read", 10, 3, 10, -1).replace("\t7\t7\t", "\t7\t8\t")],
          [(7, "/d/x", 0)]),
         # A thread ends that was there before.
         ([*OPEN, "exit\t18\t7\t5\n", READ], [(7, "/d/x", 0)]),
@@ -76,7 +95,9 @@ FORK = "fork\t30\t7\t7\t8\n"
 )  # fmt: skip
 def test_offsets_are_those_that_nobody_else_moves(lines, expected):
     before = {5: 7, 7: 7} if any("\t7\t5\n" in line for line in lines) else {}
-    parser = bpftrace.Parser(folder="/d", path_of_fd={(7, 9): "/d/old"}, process_of_thread=before)
+    parser = bpftrace.Parser(
+        folder="/d", opened_before=[(7, 9, "/d/old", False)], process_of_thread=before
+    )
     reads = [row for _, row in parser.parse(lines) if row.get("kind") == "read"]
     assert [(row["pid"], row["path"], row.get("offset_bytes")) for row in reads] == expected
 

@@ -149,6 +149,7 @@ def test_damaged_lines_are_counted(line):
 
 OPENED, READ = [OPEN, '7 read(3</d/x>, "", 5) = 5'], '7 read(3</d/x>, ""..., 9) = 9'
 FROM_BEGIN = [(7, "open", None), (7, "read", 0)]
+EXECUTE = '7 execve("/bin/cat", ["cat"], 0x7ffd0 /* 10 vars */) = 0'
 MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
 
 
@@ -169,7 +170,18 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           '7 pread64(3</d/x>, "", 1, 77) = 1', '7 read(3</d/x>, "", 0) = 0',
           '7 execve("/bin/cat", ["cat"], 0x7ffd0 /* 10 vars */) = 0',
           *['7 read(0</d/x>, ""..., 10) = 10'] * 2, READ],
-         [(7, "open", None), *((7, "read", offset) for offset in (77, 0, 0, 10, None))]),
+         [(7, "open", None), *((7, "read", offset) for offset in (77, 0, 0, 10, 20))]),
+        # What an exec closes, and what it keeps.
+        ([*OPENED, "7 fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = 0", "7 fcntl(3</d/x>, F_SETFD, 0) = 0",
+          EXECUTE, READ], [*FROM_BEGIN, (7, "read", 5)]),
+        *(([*OPENED, *closing, EXECUTE, READ], [*FROM_BEGIN, (7, "read", None)]) for closing in (
+            ["7 fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = 0"],
+            ["7 fcntl(3</d/x>, F_DUPFD_CLOEXEC, 9) = 9</d/x>",
+             "7 dup3(9</d/x>, 3</d/x>, O_CLOEXEC) = 3</d/x>"],
+            ["7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0"],
+        )),
+        ([OPENED[0].replace("O_RDONLY", "O_RDONLY|O_CLOEXEC"), OPENED[1], EXECUTE, READ],
+         [*FROM_BEGIN, (7, "read", None)]),
         ([*OPENED, "7 lseek(3</d/x>, -1, SEEK_SET) = -1 EINVAL (Invalid argument)", READ],
          [*FROM_BEGIN, (7, "seek", None), (7, "read", 5)]),
         ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0", READ],
@@ -209,10 +221,10 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         ([*OPENED, f"7 {MAKES} = 17", '17 execve("/bin/cat", ["cat"], 0x7f <unfinished ...>',
           "7 +++ superseded by execve in pid 17 +++", "7 <... execve resumed>) = 9", READ,
           f"7 {FORK}) = 17", '17 read(3</d/x>, "", 9) = 9'],
-         [*FROM_BEGIN, (7, "read", None), (17, "read", None)]),
+         [*FROM_BEGIN, (7, "read", 5), (17, "read", None)]),
         ([*OPENED, f"7 {MAKES} = 17", '17 execve("/bin/cat", ["cat"], 0x7f <pid changed to 7 ...>',
           "7 +++ superseded by execve in pid 17 +++", "7 <... execve resumed>) = -1", READ],
-         [*FROM_BEGIN, (7, "read", None)]),
+         [*FROM_BEGIN, (7, "read", 5)]),
         # Nobody knows whose descriptors a thread has whose making was not seen.
         ([*OPENED, '99 read(3</d/x>, "", 9) = 9', OPEN, READ],
          [*FROM_BEGIN, (99, "read", None), (7, "open", None), (7, "read", None)]),
