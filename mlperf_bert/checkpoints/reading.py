@@ -236,8 +236,12 @@ def load_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -
     return [weight.tf1_name for weight in variables]
 
 
-def require_fitting(stored: StoredCheckpoint, shapes: Mapping[Weight, tuple[int, ...]]) -> None:
+def require_fitting(
+    stored: StoredCheckpoint, shapes: Mapping[Weight, tuple[int, ...]], *, or_else: str = ""
+) -> None:
     """Checks names, shapes and types against `shapes`, those of our variables; reads no weight.
+
+    What a user may do `or_else` follows the remedy.
 
     Raises:
       ValueError: some do not fit, or there are more layers.
@@ -263,7 +267,7 @@ def require_fitting(stored: StoredCheckpoint, shapes: Mapping[Weight, tuple[int,
         raise ValueError(
             f"{stored.prefix}: not a checkpoint of this architecture, {num_misfits} of "
             f"{len(shapes)} weights do not fit: {'; '.join(problems)}; "
-            "give the --bert_config_file that belongs to it"
+            f"give the --bert_config_file that belongs to it{or_else}"
         )
 
 

@@ -288,7 +288,10 @@ def _initial_checkpoint(
     if stored is None:
         return None
     findings.attempt(reading.refuse_output_of_a_run, stored)
-    findings.attempt(reading.require_fitting, stored, shapes_to_load(stored, model))
+    or_else = ", or leave --init_checkpoint out to train this model from random weights"
+    findings.attempt(
+        reading.require_fitting, stored, shapes_to_load(stored, model), or_else=or_else
+    )
     if stored.lacking_heads and not findings.errors:
         findings.doubt(
             f"{prefix}: has {stored.what_it_lacks}; what is missing is drawn from the seed, as "

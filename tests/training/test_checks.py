@@ -414,6 +414,9 @@ def test_a_checkpoint_of_other_sizes_is_found_before_it_is_read(
     given = dataclasses.replace(config, init_checkpoint=checkpoints[layout])
     [problem] = [text for text in texts(given, "error") if "architecture" in text]
     assert re.search(message, problem), problem
+    assert problem.endswith(
+        "belongs to it, or leave --init_checkpoint out to train this model from random weights"
+    )
 
 
 def test_a_head_that_the_initial_checkpoint_lacks_is_drawn_and_told(config, tmp_path):
