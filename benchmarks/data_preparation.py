@@ -28,6 +28,7 @@ from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files.whole import digest
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import whole_number, words_with_home
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -184,6 +185,7 @@ def measure_clean_up(args: argparse.Namespace, work: Path) -> None:
             print(f"  the reference's scripts, last turn: {', '.join(listed)}")
 
 
+@ends_in_one_line("data_preparation")
 def main() -> None:
     """Measures what the arguments name."""
     absolute_path = Path.cwd().joinpath  # commands run elsewhere; a venv needs its links kept
@@ -216,4 +218,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -26,6 +26,7 @@ from benchmarks import random_task
 from benchmarks.accelerator import MODELS
 from benchmarks.processes import ROOT, environment_of, free_addresses
 from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.options import words_with_home
 
@@ -95,6 +96,7 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
     return f"| {case} | {who} | {watch} | {end} | {reasons[-1] if reasons else ''} |"
 
 
+@ends_in_one_line("lost_processes")
 def main() -> None:
     """Runs all cases, prints the table row by row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -113,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

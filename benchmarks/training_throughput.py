@@ -52,6 +52,7 @@ from benchmarks.accelerator import MODELS
 from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.options import whole_number, words_with_home
@@ -265,6 +266,7 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
     )
 
 
+@ends_in_one_line("training_throughput")
 def main() -> None:
     """Runs the contestants and writes the report."""
     absolute_path = Path.cwd().joinpath  # contestants run elsewhere; a venv needs its links kept
@@ -306,4 +308,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -233,6 +233,14 @@ def test_every_command_line_expands_the_home_folder():
         assert expands, f"{path}:{call.lineno}: give parse_args words_with_home(arguments)"
 
 
+def test_every_command_line_ends_in_one_line():
+    """Whatever goes wrong, and where what it prints goes to a program that has ended."""
+    for path in COMMANDS:
+        text = path.read_text(encoding="utf-8")
+        if "ArgumentParser(" in text and "__main__" in text:
+            assert "ends_in_one_line(" in text and "sys.exit(main())" in text, path
+
+
 def test_so_do_those_that_import_nothing_of_the_package():
     for path in [*ALONE, *(ROOT / "tracing").glob("*.py")]:
         assert "type=Path" not in path.read_text(encoding="utf-8"), path

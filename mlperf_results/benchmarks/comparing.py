@@ -19,11 +19,13 @@ prints the tables of benchmarks/NOTES.md, in some seconds:
 
 import argparse
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import words_with_home
 from mlperf_results import compare, intervals, published
 from mlperf_results.expect import submitter_of
@@ -182,6 +184,7 @@ def tables(entries: Sequence[Entry]) -> list[str]:
     return ["\n".join(rows) for rows in (false_alarms(runs), power(runs), known_pairs(entries))]
 
 
+@ends_in_one_line("comparing")
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.benchmarks.comparing")
@@ -190,4 +193,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

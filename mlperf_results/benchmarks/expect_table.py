@@ -6,6 +6,9 @@ prints, in Markdown, the table of all hardware that three submitters or more hav
 errors of the method: every result is predicted from those of the other submitters.
 """
 
+import sys
+
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_results import published
 from mlperf_results.expect import BATCH, COUNT, MINUTES, NODES, RATE, Published, Question
 
@@ -43,6 +46,12 @@ def table_of_errors(known: Published) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+@ends_in_one_line("expect_table")
+def main() -> None:
+    """Print the tables."""
     known = Published(published.load())
     print(f"{table(known)}\n\n{table_of_errors(known)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
