@@ -1,12 +1,16 @@
-"""A whole training on one accelerator, in stages.
+"""The first minutes on one accelerator, and whole trainings, in stages.
 
-    python -m benchmarks.on_a_card --output=build/on_a_card
+    python -m benchmarks.on_a_card --output=build/on_a_card --seconds=440
 
-The demo to its target; BERT-large in bfloat16, 512 tokens, with an evaluation, stopped by SIGTERM
-and resumed; the same packed; and run_step.py with the programs of both. OUTPUT/figures.jsonl gets a
-line after each stage: what its commands printed, samples per second, the ledger, memory. With
---tiny the model is tiny; only then a CPU is enough. What --data lacks is made first, which needs
-minutes; `pack_run.py` makes it beforehand. It takes at most eight minutes without that.
+In the order of worth. With jax and numpy alone: `kernels`, each alone beside its formula, and
+`step`, BERT-large in bfloat16, 512 tokens, by run_step.py, with kernels of our own and without,
+packed and not, and the first once more, from the cache. With TensorFlow: `training`, with an
+evaluation, stopped by SIGTERM and resumed; `demo`, to its target; and a packed training, which
+compiles for minutes. `--only kernels step` runs what is so named, or begins so.
+
+OUTPUT/figures.jsonl gets a line after each stage; checkpoints and caches are in --work. With --tiny
+the model is tiny; only then a CPU is enough. What --data lacks is made first, within the limit, and
+needs TensorFlow and minutes: `pack_run.py` makes it beforehand.
 """
 
 import argparse
@@ -26,7 +30,6 @@ from pathlib import Path
 
 from benchmarks import accelerator, reports
 from benchmarks.processes import finished, in_a_process
-from demo.__main__ import make_data, training_step
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.options import whole_number, words_with_home
@@ -46,21 +49,32 @@ class Size:
     eval_batch: int
     num_eval_batches: int
     demo_flags: tuple[str, ...] = ()
-    export_flags: tuple[str, ...] = ()
-    kernels: str = "xla"
+    export_flags: tuple[str, ...] = ("--noall_row_counts",)
+    kernels: tuple[str, ...] = ("triton", "xla")
 
     def task(self, data: Path) -> Path:
         """Where records and configuration are."""
         return data / self.model
 
-    def program(self, data: Path, packs: bool) -> Path:
-        """Where the exported step is."""
-        return data / accelerator.name_of_step(self.model, self.batches[packs], packs, self.kernels)
+    def programs(self, data: Path) -> Iterator[tuple[Path, bool, str]]:
+        """The folders of exported steps, whether they are packed, and their kernels."""
+        for kernels in self.kernels:
+            for packs, batch in self.batches.items():
+                name = accelerator.name_of_step(self.model, batch, packs, kernels)
+                yield data / name, packs, kernels
+
+    def lacks(self, data: Path) -> list[str]:
+        """What `prepare` would make."""
+        needed = [data / "demo", self.task(data), *(each[0] for each in self.programs(data))]
+        return [folder.name for folder in needed if not folder.exists()]
 
 
 LARGE = Size("large", {False: 56, True: 112}, 40, 50, 20)
-# A run on a CPU has no barriers for XLA.
-TINY = Size("tiny", {False: 2, True: 4}, 20, 10, 2, ("--num_train_steps=60",), ("--nobarriers",))
+# A run on a CPU has no barriers for XLA, and no kernels of ours.
+_TINY_EXPORT = (*LARGE.export_flags, "--nobarriers")
+TINY = Size(
+    "tiny", {False: 2, True: 4}, 20, 10, 2, ("--num_train_steps=60",), _TINY_EXPORT, ("xla",)
+)
 
 
 def device() -> dict:
@@ -74,26 +88,29 @@ def device() -> dict:
 
 
 def prepare(data: Path, size: Size = LARGE) -> None:
-    """Makes what is not in the folder yet: the demo's data, the task, and both programs."""
+    """Makes what is not in the folder yet: the demo's data, the task, and all programs."""
+    from demo.__main__ import make_data  # needs this project's packages
+
     if not (data / "demo").exists():
         with tempfile.TemporaryDirectory() as work:
             make_data(Path(work, "demo"), 1, time.monotonic())
+            (data / "demo.partial").mkdir(parents=True, exist_ok=True)
             for name in ("checkpoint", "train", "eval.tfrecord"):
-                (data / "demo").mkdir(parents=True, exist_ok=True)
-                shutil.move(Path(work, "demo", name), data / "demo" / name)
+                shutil.move(Path(work, "demo", name), data / "demo.partial" / name)
+        (data / "demo.partial").rename(data / "demo")
     if not size.task(data).exists():
         accelerator.write_task(size.task(data), size.model)
-    for packs in size.batches:
-        if not (folder := size.program(data, packs)).exists():
+    for folder, packs, kernels in size.programs(data):
+        if not folder.exists():
             # With all of its flags, which make it the very program of the run.
-            flags = training(data, folder, packs, size)[2:]
+            flags = training(data, folder, packs, size, kernels)[2:]
             accelerator.export_step([*flags, *size.export_flags])
 
 
-def training(data: Path, output: Path, packs: bool, size: Size) -> list[str]:
+def training(data: Path, output: Path, packs: bool, size: Size, kernels: str) -> list[str]:
     """The command of a training with one evaluation, of packed examples, or two."""
     task, batch = size.task(data), size.batches[packs]
-    step = accelerator.flags_of_step(task, batch, packs=packs, kernels=size.kernels)
+    step = accelerator.flags_of_step(task, batch, packs=packs, kernels=kernels)
     return [
         sys.executable, "run_pretraining.py", "--do_train", *step,
         f"--eval_input_file={task}/train.tfrecord", f"--output_dir={output}",
@@ -120,96 +137,130 @@ def train(command: list[str], output: Path, limit: float, **how) -> dict:
     return found
 
 
-def step_alone(program: Path, figures: Path, cache: Path, num_steps: int, limit: float) -> dict:
-    """The figures of run_step.py, and how many of its programs the cache did not have."""
-    cached = set(cache.glob("jit_*"))
-    found = accelerator.run_step(program, figures, num_steps, limit=limit)
-    return found | {"not_of_the_run": len(set(cache.glob("jit_*")) - cached)}
-
-
 Stage = tuple[str, float, Callable[[float], dict]]
 """Its name, its limit in seconds, and what runs it, within a limit, and returns figures."""
 
 
-def stages(data: Path, folder: Path, size: Size, flags: list[str]) -> Iterator[Stage]:
-    """In the order of their worth: the large model's first, each beside its step alone."""
-    cache = folder / "compiled"
+def stages(data: Path, work: Path, size: Size, flags: list[str], kernels: str) -> Iterator[Stage]:
+    """In the order of their worth."""
+    programs = list(size.programs(data))
+    figures, steps = work / "figures.json", [folder for folder, *_ in programs]
+    if "triton" in size.kernels:
+        command = [sys.executable, "-m", "benchmarks.kernels_alone", f"--output={figures}"]
+        masks = [str(folder) for folder, _, of in programs if of == "triton"]
+        yield "kernels", 90, functools.partial(accelerator.measured, [*command, *masks], figures)
+    for number, folder in enumerate([*steps, steps[0]]):
+        step = functools.partial(_step, folder, figures, size.num_steps)
+        yield f"step {folder.name}{', again' * (number == len(steps))}", 100, step
     for packs, batch in size.batches.items():
-        program = size.program(data, packs)
-        name, output = program.name, folder / program.name
-        command = [*training(data, output, packs, size), *flags]
-        whole = functools.partial(train, command, output)
+        name = accelerator.name_of_step(size.model, batch, packs, kernels)
+        command = [*training(data, work / name, packs, size, kernels), *flags]
+        whole = functools.partial(train, command, work / name)
         line = f"after {size.num_steps * batch:,} sam"
         stopped = functools.partial(whole, stop_at=line, expected=75)
-        yield name, 260 if packs else 150, whole if packs else stopped
-        figures = folder / f"{name}.json"
-        alone = functools.partial(step_alone, program, figures, cache, size.num_steps)
-        yield f"{name}, alone", 100, alone
+        # Packed, it compiles seven programs.
+        yield f"training {name}", 400 if packs else 150, whole if packs else stopped
         if not packs:
-            yield f"{name}, resumed", 100, whole
-            words = shlex.split(training_step(data / "demo", 1)[1])
-            output = folder / "demo"
-            demo = [sys.executable, *words[1:], *flags, *size.demo_flags, f"--output_dir={output}"]
-            yield "demo", 120, functools.partial(train, demo, output)
+            yield f"training {name}, resumed", 100, whole
+            yield (
+                "demo",
+                120,
+                functools.partial(_demo, data, work / "demo", [*flags, *size.demo_flags]),
+            )
+
+
+def _step(folder: Path, figures: Path, num_steps: int, limit: float) -> dict:
+    return accelerator.run_step(folder, figures, num_steps, limit=limit)
+
+
+def _demo(data: Path, output: Path, flags: list[str], limit: float) -> dict:
+    from demo.__main__ import training_step  # needs this project's packages
+
+    words = shlex.split(training_step(data / "demo", 1)[1])
+    return train([sys.executable, *words[1:], *flags, f"--output_dir={output}"], output, limit)
 
 
 def run_stages(
-    these: Iterable[Stage], figures: Path, *, seconds: float, only: list[str], about: dict
+    these: Iterable[Stage], *, figures: Path, ends: float, only: list[str], about: dict
 ) -> dict[str, dict]:
-    """Runs them one after the other, all together within `seconds`; returns figures by name.
+    """Runs them one after the other, until `ends`, monotonic; returns figures by name.
 
-    Each adds a line to the file `figures`, with what is known about all.
+    Each adds a line to the file `figures`, with what is known about all. One for which less than
+    half of its limit is left is passed over; a line names all of these.
     """
-    ends, rows = time.monotonic() + seconds, {}
+    rows: dict[str, dict] = {}
+    passed = []
     for name, most, stage in these:
-        if only and name not in only:
+        if only and name not in only and name.split()[0] not in only:
             continue
         began = time.monotonic()
-        limit = min(most, ends - began)
-        if limit < 1:
-            found = {"failed": "no time is left"}
-        else:
-            print(f"{name}: at most {limit:.0f} s ...", flush=True)
-            found = stage(limit)
+        if (left := ends - began) < most / 2:
+            passed.append(f"{name} ({most / 2:.0f} s or more)")
+            continue
+        print(f"{name}: at most {min(most, left):.0f} s ...", flush=True)
+        found = stage(min(most, left))
         rows[name] = {"stage": name, "seconds": time.monotonic() - began, **found}
         reports.store(figures, about | rows[name])
         print(json.dumps(rows[name], indent=1), flush=True)
+    if passed:
+        print(f"no time is left for: {'; '.join(passed)}", flush=True)
     return rows
+
+
+def compared(rows: dict[str, dict]) -> Iterator[str]:
+    """Lines that say how far the losses of steps are from one another."""
+    steps = {name: row["losses"] for name, row in rows.items() if row.get("losses")}
+    for name, losses in steps.items():
+        for other in (f"{name}, again", name.replace(accelerator.WITH_KERNELS["triton"], "")):
+            if other != name and other in steps:
+                worst = max(abs(a - b) for a, b in zip(losses, steps[other]))
+                yield f"losses of {name} and of {other}: at most {worst:.2g} apart"
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    folder = {"type": lambda path: Path(path).absolute()}
+    parser.add_argument("--output", **folder, default="build/on_a_card", help="for figures.jsonl")
+    parser.add_argument("--work", **folder, default="build/card/work", help="a new folder")
+    parser.add_argument("--data", **folder, default="build/card/data", help="made if missing")
+    parser.add_argument("--seconds", type=whole_number, default=480, help="for all, together")
+    parser.add_argument("--only", nargs="+", default=[], help="stages by name, such as demo")
+    parser.add_argument("--kernels", default="xla", help="of the large model's trainings")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, also on a CPU")
+    parser.add_argument("--prepare", action="store_true", help="only make what --data lacks")
+    return parser.parse_args(words_with_home())
 
 
 @ends_in_one_line("on_a_card")
 def main() -> None:
-    """Runs all stages."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    folder = {"type": lambda path: Path(path).absolute()}
-    parser.add_argument("--output", **folder, default="build/on_a_card", help="a new folder")
-    parser.add_argument("--data", **folder, default="build/card/data", help="made if missing")
-    parser.add_argument("--minutes", type=whole_number, default=8, help="for all stages together")
-    parser.add_argument("--only", nargs="+", default=[], help="stages by name, such as demo")
-    parser.add_argument("--kernels", default="xla", help="of the large model's training")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model, also on a CPU")
-    given = parser.parse_args(words_with_home())
+    """Runs the stages, or prepares them."""
+    began, given = time.monotonic(), arguments()
+    size = TINY if given.tiny else LARGE
+    if given.prepare:
+        prepare(given.data, size)
+        return
     about = in_a_process(device)
     if about["platform"] == "cpu" and not given.tiny:
         raise ValueError("jax sees no accelerator here; install jax with CUDA, or give --tiny")
-    given.output.mkdir(parents=True, exist_ok=bool(given.only))  # before what takes minutes
-    size = TINY if given.tiny else LARGE
-    size = dataclasses.replace(size, kernels=given.kernels)
-    print(about, size, f"at most {given.minutes} minutes", sep="\n")
-    print(f"before: what {given.data} lacks, which takes minutes", flush=True)
-    prepare(given.data, size)
-    # Of all processes: a resumed run finds there what it has compiled. run_step.py finds only what
-    # run_step.py has, for a run keeps its programs in a folder of its own within, with digests.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(given.output / "compiled")
+    given.work.mkdir(parents=True, exist_ok=bool(given.only))  # before what takes minutes
+    print(about, size, f"at most {given.seconds} s", sep="\n", flush=True)
+    # Of all processes: a resumed run finds there what it has compiled, and run_step.py its own.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(given.work / "compiled")
     flags = ["--runtime=jax"] + ["--num_gpus=1"] * (about["platform"] == "gpu")
-    figures = given.output / "figures.jsonl"
-    limits = {"seconds": 60 * given.minutes, "only": given.only}
-    these = stages(given.data, given.output, size, flags)
-    rows = run_stages(these, figures, **limits, about=about)
-    for name, row in rows.items():
-        both = row, rows.get(f"{name}, alone", {})
-        if all(rates := [each.get("samples_per_second", 0.0) for each in both]):
-            print("{}: {:.1f} samples/s in a training, {:.1f} alone".format(name, *rates))
+    figures, rows = given.output / "figures.jsonl", {}
+    how = {"figures": figures, "ends": began + given.seconds, "about": about}
+    if lacking := size.lacks(given.data):
+        print(f"before: what {given.data} lacks, {', '.join(lacking)}", flush=True)
+        command = [sys.executable, "-m", "benchmarks.on_a_card", "--prepare"]
+        command += [f"--data={given.data}", *["--tiny"] * given.tiny]
+        made = functools.partial(finished, command)
+        rows = run_stages([("preparation", given.seconds, made)], only=[], **how)
+    if not any("failed" in row for row in rows.values()):
+        these = stages(given.data, given.work, size, flags, given.kernels)
+        rows |= run_stages(these, only=given.only, **how)
+    for line in compared(rows):
+        print(line, flush=True)
     if failed := [name for name, row in rows.items() if "failed" in row]:
         raise ValueError(f"failed: {'; '.join(failed)}; {figures} says why")
 

@@ -1,12 +1,15 @@
-"""Packs what a training imports for a machine that has jax, but neither TensorFlow nor a network.
+"""Packs what on_a_card.py needs for a machine that has jax, but no TensorFlow and no network.
 
     python -m benchmarks.pack_run build/card
 
-OUTPUT gets pieces of at most 60 MB and `unpack.py`, which needs Python's library alone. Copy them
-beside this repository to the machine, in the same folder, and there:
+OUTPUT gets `first.tar.xz`, all of a first call: this project and what on_a_card.py prepares, with
+the exported steps; for trainings `unpack.py`, which needs Python's library alone, and the packages
+in pieces of at most 50 MB. There, in a copy of this repository or in an empty folder:
 
+    python3 -m tarfile -e build/card/first.tar.xz .
+    python3 -m benchmarks.on_a_card --only kernels step
     python3 build/card/unpack.py
-    PYTHONPATH=build/card/site python3 -m benchmarks.on_a_card --data=build/card/data
+    PYTHONPATH=build/card/site python3 -m benchmarks.on_a_card --only training
 
 The packages are those of the lock file that a small training here has imported or mapped. Left to
 the machine are jax and what it requires, because numpy and the types of ml_dtypes can be in a
@@ -41,6 +44,8 @@ USED_IF_THERE = set(
 ALSO = {"tqdm", "tensorflow-cpu"}
 NEVER_READ = ["tensorflow/include", "tensorflow/xla_aot_runtime_src", "numba/tests", "bin"]
 PIECE_BYTES = 50_000_000  # a machine that takes 64 MiB at once takes the repository too
+FIRST_BYTES = 60_000_000
+NOT_PROJECT = re.compile(r"(.*/)?(tests|docs|environment|tracing|mlperf_results|cloud)/|.*\.png$")
 
 _LOOK = """
 import atexit, json, runpy, sys
@@ -85,7 +90,7 @@ def imported() -> set[str]:
         seen = Path(work, "files.json")
         size = on_a_card.TINY
         accelerator.write_task(size.task(Path(work)), size.model)
-        command = on_a_card.training(Path(work), Path(work, "run"), True, size)
+        command = on_a_card.training(Path(work), Path(work, "run"), True, size, "xla")
         subprocess.run(
             [sys.executable, "-c", _LOOK, str(seen), *command[1:], "--runtime=jax"],
             check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -117,12 +122,30 @@ def shrink(site: Path) -> None:
         subprocess.run(["strip", "--strip-unneeded", str(file)], check=True)
 
 
+def pack_first(output: Path) -> None:
+    """Writes first.tar.xz: the project as git lists it, and the folder's `data`.
+
+    Raises:
+      ValueError: it is too large for one call.
+    """
+    listed = ["git", "ls-files", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    first = output / "first.tar.xz"
+    with tarfile.open(first, mode="w:xz", preset=6) as tar:
+        for name in names.rstrip("\0").split("\0"):
+            if not NOT_PROJECT.match(name):
+                tar.add(ROOT / name, name)
+        tar.add(output / "data", "build/card/data")
+    print(f"{first}: {(size := first.stat().st_size):,} bytes")
+    if size > FIRST_BYTES:
+        raise ValueError(f"{first}: at most {FIRST_BYTES:,} bytes can be copied at once")
+
+
 def pack(output: Path, python: str) -> None:
-    """Writes pieces of the folder's `site` and `data` beside them, and `unpack.py`."""
+    """Writes pieces of the folder's `site` beside it, and `unpack.py`."""
     with tempfile.TemporaryFile() as archive:
         with tarfile.open(fileobj=archive, mode="w:xz", preset=6) as tar:  # minutes
-            for name in ("site", "data"):
-                tar.add(output / name, name)
+            tar.add(output / "site", "site")
         archive.seek(0)
         pieces: dict[str, str] = {}
         while piece := archive.read(PIECE_BYTES):
@@ -141,10 +164,15 @@ def main() -> None:
     parser.add_argument("output", type=lambda path: Path(path).absolute(), help="a folder")
     parser.add_argument("--python_version", default="3.12", help="of the machine")
     parser.add_argument("--has", nargs="*", default=[], help="packages that the machine has, too")
+    parser.add_argument("--first_only", action="store_true", help="without packages")
+    parser.add_argument("--tiny", action="store_true", help="for on_a_card --tiny")
     given = parser.parse_args(words_with_home())
+    on_a_card.prepare(given.output / "data", on_a_card.TINY if given.tiny else on_a_card.LARGE)
+    pack_first(given.output)
+    if given.first_only:
+        return
     wanted = imported() | ALSO
     wanted -= OF_JAX | USED_IF_THERE | set(map(normal, given.has))
-    on_a_card.prepare(given.output / "data")
     install(given.output / "site", wanted, given.python_version)
     shrink(given.output / "site")
     pack(given.output, given.python_version)

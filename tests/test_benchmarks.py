@@ -9,6 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -59,54 +60,98 @@ def test_a_training_that_ended_early_still_has_what_it_printed(tmp_path):
     assert found == {"said": ["no device"], "failed": "exit code 1, not 0"}
 
 
-def test_every_stage_that_is_named_has_a_line_of_its_own_also_without_time(tmp_path):
-    figures, given = tmp_path / "figures.jsonl", []
+def test_every_stage_that_is_named_and_fits_has_a_line_of_its_own(tmp_path, capsys):
+    figures, given = tmp_path / "new" / "figures.jsonl", []
 
-    def stage(name, **found):
-        return name, 30, lambda limit: given.append((name, limit)) or found
+    def stage(name, most=30, **found):
+        def run(limit):
+            given.append((name, limit))
+            # Each line is there before the next stage begins.
+            assert len(reports.stored(figures)) == len(given) - 1
+            return found
 
-    stages = [stage("first", samples_per_second=7), stage("unnamed")]
-    stages.append(stage("second", failed="out of memory"))
-    usual = {"only": ["first", "second", "third"], "about": {"device": "H100"}}
-    first = on_a_card.run_stages(stages, figures, seconds=100, **usual)
-    late = on_a_card.run_stages([stage("third")], figures, seconds=0, **usual)
+        return name, most, run
+
+    stages = [stage("step one", samples_per_second=7), stage("unnamed"), stage("demo", 900)]
+    stages += [stage("step two", 1e9), stage("second", 120, failed="out of memory")]
+    found = on_a_card.run_stages(
+        stages, figures=figures, ends=time.monotonic() + 100, only=["step", "demo", "second"],
+        about={"device": "H100"},
+    )  # fmt: skip
     assert [
         (row["stage"], row.get("failed"), row["device"]) for row in reports.stored(figures)
     ] == [
-        ("first", None, "H100"),
+        ("step one", None, "H100"),
         ("second", "out of memory", "H100"),
-        ("third", "no time is left", "H100"),
     ]
-    assert given == [("first", 30), ("second", 30)]
-    assert [*first, *late] == ["first", "second", "third"]
+    (one, limit), (other, rest) = given
+    assert (one, limit, other) == ("step one", 30, "second") and 90 < rest <= 100
+    assert [*found] == ["step one", "second"]
+    named = "no time is left for: demo (450 s or more); step two (500000000 s or more)\n"
+    assert capsys.readouterr().out.endswith(named)
 
 
 def test_the_stages_are_in_the_order_of_their_worth(tmp_path):
-    stages = list(on_a_card.stages(tmp_path, tmp_path, on_a_card.LARGE, []))
+    stages = list(on_a_card.stages(tmp_path, tmp_path, on_a_card.LARGE, [], "triton"))
     assert [(name, most) for name, most, _ in stages] == [
-        ("large_56", 150),
-        ("large_56, alone", 100),
-        ("large_56, resumed", 100),
+        ("kernels", 90),
+        ("step large_56_kernels", 100),
+        ("step large_112_packed_kernels", 100),
+        ("step large_56", 100),
+        ("step large_112_packed", 100),
+        ("step large_56_kernels, again", 100),
+        ("training large_56_kernels", 150),
+        ("training large_56_kernels, resumed", 100),
         ("demo", 120),
-        ("large_112_packed", 260),
-        ("large_112_packed, alone", 100),
+        ("training large_112_packed_kernels", 400),
     ]
-    # The first is stopped after 40 steps of 56, to be resumed.
-    how = [stage.keywords for _, _, stage in stages]
-    assert how == [{"stop_at": "after 2,240 sam", "expected": 75}, {}, {}, {}, {}, {}]
+    # The first training is stopped after 40 steps of 56, to be resumed.
+    how = [stage.keywords for name, _, stage in stages if name.startswith("training")]
+    assert how == [{"stop_at": "after 2,240 sam", "expected": 75}, {}, {}]
+
+
+def test_what_is_lacking_is_made_within_the_limit_and_before_it_the_folder(
+    tmp_path, monkeypatch, capsys
+):
+    ran = []
+    monkeypatch.setattr(on_a_card, "in_a_process", lambda function: {"platform": "cpu"})
+    monkeypatch.setattr(
+        on_a_card,
+        "finished",
+        lambda command, limit: ran.append((command, limit)) or {"failed": "9"},
+    )
+    words = ["on_a_card", "--seconds=100", f"--data={tmp_path}/data", f"--work={tmp_path}/work"]
+    monkeypatch.setattr(sys, "argv", [*words, f"--output={tmp_path}/out", "--tiny"])
+    assert on_a_card.main() == 1
+    [(command, limit)] = ran
+    assert command[2:4] == ["benchmarks.on_a_card", "--prepare"] and 90 < limit <= 100
+    said = capsys.readouterr()
+    assert "lacks, demo, tiny, tiny_2, tiny_4_packed\n" in said.out
+    assert said.err == f"on_a_card: failed: preparation; {tmp_path}/out/figures.jsonl says why\n"
+    [row] = reports.stored(tmp_path / "out/figures.jsonl")
+    assert (row["stage"], row["failed"]) == ("preparation", "9")
+    assert on_a_card.main() == 1 and len(ran) == 1  # the folder of work is there
+
+
+def test_losses_of_steps_are_compared():
+    steps = {"step a_kernels": [1.0, 2.0], "step a": [1.0, 2.25], "step a_kernels, again": [1, 2]}
+    rows = {name: {"losses": losses} for name, losses in steps.items()} | {"demo": {}}
+    assert list(on_a_card.compared(rows)) == [
+        "losses of step a_kernels and of step a_kernels, again: at most 0 apart",
+        "losses of step a_kernels and of step a: at most 0.25 apart",
+    ]
 
 
 @pytest.fixture
 def packed(tmp_path, monkeypatch):
     """A folder with several pieces and without what is in them, and that."""
     monkeypatch.setattr(pack_run, "PIECE_BYTES", 100)
-    contents = {"site/a/b.py": b"x = 1\n", "data/c": bytes(range(256)) * 40, "data/empty": b""}
+    contents = {"site/a/b.py": b"x = 1\n", "site/c": bytes(range(256)) * 40, "site/empty": b""}
     for name, content in contents.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     pack_run.pack(tmp_path, ".".join(map(str, sys.version_info[:2])))
     shutil.rmtree(tmp_path / "site")
-    shutil.rmtree(tmp_path / "data")
     return tmp_path, contents
 
 
@@ -137,6 +182,31 @@ def test_a_piece_that_is_missing_or_other_and_another_python_are_refused(packed)
     assert not (folder / "site").exists()
 
 
+def test_a_first_call_has_all_that_it_needs_in_one_file(tmp_path, monkeypatch, capsys):
+    """The project without its tests, and the data, where on_a_card.py looks for it."""
+    program = tmp_path / "data/large_56/step.stablehlo"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"ML")
+    pack_run.pack_first(tmp_path)
+    unpacked = tmp_path / "there"
+    first = tmp_path / "first.tar.xz"
+    unpack = [sys.executable, "-W", "ignore", "-m", "tarfile", "-e", first, unpacked]
+    subprocess.run(unpack, check=True)
+    assert (unpacked / "build/card/data/large_56/step.stablehlo").read_bytes() == b"ML"
+    assert not (unpacked / "tests").exists() and (unpacked / "run_pretraining.py").exists()
+    # Isolated: neither this checkout nor packages, but for the ends of standard output.
+    code = "import sys; sys.path[:0] = ['.']; sys.argv = ['x', '--help']; import runpy; "
+    code += "runpy.run_module('benchmarks.on_a_card', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], cwd=unpacked, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "--only" in done.stdout, done.stderr
+    assert "bytes" in capsys.readouterr().out
+    monkeypatch.setattr(pack_run, "FIRST_BYTES", 100)
+    with pytest.raises(ValueError, match=r"first.tar.xz: at most 100 bytes can be copied at once"):
+        pack_run.pack_first(tmp_path)
+
+
 def test_what_is_wanted_is_installed_as_it_is_locked(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(subprocess, "run", lambda command, **_: called.append(command))
@@ -151,22 +221,20 @@ def test_what_is_wanted_is_installed_as_it_is_locked(tmp_path, monkeypatch):
 
 @pytest.mark.soak
 def test_every_stage_runs_on_a_cpu_with_a_tiny_model(tmp_path):
-    words = [f"--output={tmp_path / 'run'}", f"--data={tmp_path / 'data'}", "--minutes=30"]
-    command = [sys.executable, "-m", "benchmarks.on_a_card", "--tiny", *words]
+    words = [f"--{name}={tmp_path / name}" for name in ("output", "data", "work")]
+    command = [sys.executable, "-m", "benchmarks.on_a_card", "--tiny", "--seconds=1800", *words]
     subprocess.run(command, check=True, cwd=ROOT)
-    lines = (tmp_path / "run" / "figures.jsonl").read_text().splitlines()
-    rows = {row["stage"]: row for row in map(json.loads, lines)}
+    rows = {row["stage"]: row for row in reports.stored(tmp_path / "output" / "figures.jsonl")}
     assert list(rows) == [
-        "tiny_2", "tiny_2, alone", "tiny_2, resumed", "demo",
-        "tiny_4_packed", "tiny_4_packed, alone",
+        "preparation", "step tiny_2", "step tiny_4_packed", "step tiny_2, again",
+        "training tiny_2", "training tiny_2, resumed", "demo", "training tiny_4_packed",
     ]  # fmt: skip
+    del rows["preparation"]
     assert all(row["samples_per_second"] > 0 for row in rows.values())
-    assert any("SIGTERM after step" in line for line in rows["tiny_2"]["said"])
-    assert [row["samples"] for row in rows["tiny_2, resumed"]["evaluations"]] == [40, 80]
-    assert [rows[f"{name}, alone"]["not_of_the_run"] for name in ("tiny_2", "tiny_4_packed")] == [
-        0,
-        0,
-    ]
+    assert any("SIGTERM after step" in line for line in rows["training tiny_2"]["said"])
+    resumed = rows["training tiny_2, resumed"]
+    assert [row["samples"] for row in resumed["evaluations"]] == [40, 80]
+    assert rows["step tiny_2"]["losses"] == rows["step tiny_2, again"]["losses"]
 
 
 def has_ended(pid: int) -> bool:

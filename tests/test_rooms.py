@@ -24,6 +24,7 @@ SMALL_FILES = {
     "mlperf_bert/data/parquet.py": "only readers of Parquet load pyarrow",
     "mlperf_bert/finetuning/splits.py": "readers of all tasks share it",
     "mlperf_bert/mlperf/caches.py": "a run and --check ask it",
+    "mlperf_bert/model/kernel_call.py": "a benchmark calls kernels without TensorFlow",
     "mlperf_bert/optimization/config.py": "what describes a run needs no TensorFlow",
     "mlperf_bert/portable/flop.py": "exports and benchmarks share the formula",
     "mlperf_bert/programs/config.py": "what describes a run needs no TensorFlow",

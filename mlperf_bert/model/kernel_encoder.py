@@ -4,21 +4,15 @@ They stand in TensorFlow's graph as calls, which XLA for NVIDIA's GPUs compiles.
 Shapes: as in kernels/attention.py and kernels/norm.py.
 """
 
-import functools
-import re
-from importlib import resources
-
-import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 
-from mlperf_bert.model import kernels, tf_models
+from mlperf_bert.model import kernel_call, tf_models
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.encoder import BlockSeeds, Encoder, Seeds, twice
 from mlperf_bert.model.kernels import BLOCK, INNER, ROWS, STEPS
 
 _Pair = tuple[tf.Tensor, tf.Tensor]
-_TARGET = "__gpu$xla.gpu.triton"
 
 
 class KernelEncoder(Encoder):
@@ -87,10 +81,7 @@ def settings(seed: tf.Tensor | None, rate: float, seq: int) -> tf.Tensor:
     """
     if seed is None:
         seed, rate = tf.zeros([2], tf.int32), 0.0
-    # In float32, as fusion._keep computes both.
-    kept_from = int(np.float32(rate) * np.float32(2.0**31))
-    factor = np.float32(1.0) / (np.float32(1.0) - np.float32(rate))
-    return tf.concat([seed, [kept_from, int(factor.view(np.int32)), seq // BLOCK]], 0)
+    return tf.concat([seed, [*kernel_call.dropout(rate), seq // BLOCK]], 0)
 
 
 def _ranges(ids: tf.Tensor) -> tf.Tensor:
@@ -164,19 +155,5 @@ def _add_and_normalise(hidden, update, bias, gamma, beta, settings) -> tuple[tf.
 def _call(name: str, grid: tuple[int, ...], operands, results) -> list[tf.Tensor]:
     """Calls a kernel; `results` are pairs of shape and type."""
     specs = [tf.TensorSpec(shape, dtype) for shape, dtype in results]
-    config = _config(name, (*grid, 1, 1)[:3])
-    return xla.custom_call_v2(_TARGET, operands, specs, backend_config=config)
-
-
-@functools.cache
-def _config(name: str, grid: tuple[int, int, int]) -> str:
-    """What XLA is told of a kernel: a dictionary as MLIR writes it."""
-    text = resources.files(kernels).joinpath(f"{name}.mlir").read_text()
-    launch = dict(re.findall(r"(\w+) = (\d+)", text.partition("\n")[0]))
-    numbers = launch | dict(zip(("grid_x", "grid_y", "grid_z"), grid))
-    quoted = text.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
-    return (
-        f'{{name = "{name}", ir = "{quoted}", debug = false, '
-        + ", ".join(f"{key} = {value} : i32" for key, value in numbers.items())
-        + "}"
-    )
+    config = kernel_call.config(name, (*grid, 1, 1)[:3])
+    return xla.custom_call_v2(kernel_call.TARGET, operands, specs, backend_config=config)

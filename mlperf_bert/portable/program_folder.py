@@ -51,6 +51,9 @@ class Wanted:
     evaluation: bool = option(False, "Also export the evaluation step.")
     data_parallel: bool = option(True, "Also export the halves of a step of many devices.")
     barriers: bool = option(True, "Tell XLA what to keep: for GPUs. Give --nobarriers for TPUs.")
+    all_row_counts: bool = option(
+        True, "Packed: a program for each number of rows; else for those of the real batches."
+    )
     num_batches: int = option(8, "Real batches to write into the folder.", at_least=1)
     num_recorded_steps: int = option(
         3, "Steps that TensorFlow runs, to compare with; 0 where memory is short.", at_least=0
@@ -77,7 +80,8 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
     with folders.written_beside(output) as folder:
-        programs = list(_write_programs(setup, folder, trainer, evaluator, wanted))
+        rows = None if wanted.all_row_counts else {len(each["input_ids"]) for each in batches}
+        programs = list(_write_programs(setup, folder, trainer, evaluator, wanted, rows))
         arrays = {
             f"{kind}/{number}/{name}": values.numpy()
             for kind, several in ((TRAINING, batches), (EVALUATION, evaluation))
@@ -171,8 +175,9 @@ def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
 
 
 def _write_programs(
-    setup: Setup, folder: Path, trainer: Trainer, evaluator: Evaluator, wanted: Wanted
-) -> Iterator[dict]:
+    setup: Setup, folder: Path, trainer: Trainer, evaluator: Evaluator, wanted: Wanted,
+    only_rows: set[int] | None,
+) -> Iterator[dict]:  # fmt: skip
     """Writes one program after the other; yields the entry of each in signature.json."""
     config = setup.config
     row_counts = packing.row_counts(config.train_batch_size) if config.pack_sequences else [None]
@@ -181,6 +186,8 @@ def _write_programs(
     )
     steps: list[tuple[str, str, Callable[[], jax_step.Part]]] = []
     for rows, batch in zip(row_counts, shapes):
+        if only_rows and len(batch["input_ids"]) not in only_rows:
+            continue
         after = "" if rows is None else f"-{rows}"
         steps.append((TRAINING, f"step{after}", partial(program.of_training, trainer, batch)))
         if wanted.data_parallel:

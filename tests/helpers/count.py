@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python without tests; of cloud those of shell. Each is 3% above what its room has; it may
 # rise with a named capability (docs/architecture.md).
 CEILINGS = {
-    "benchmarks": 1_950,
+    "benchmarks": 2_180,
     "cleanup_scripts": 300,
     "cloud": 330,
     "demo": 890,
@@ -28,7 +28,7 @@ CEILINGS = {
     "mlperf_bert/model": 1_390,
     "mlperf_bert/model/kernels": 450,
     "mlperf_bert/optimization": 410,
-    "mlperf_bert/portable": 1_270,
+    "mlperf_bert/portable": 1_280,
     "mlperf_bert/programs": 1_480,
     "mlperf_bert/submission": 2_040,
     "mlperf_bert/training": 5_090,

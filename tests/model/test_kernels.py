@@ -14,8 +14,9 @@ import pytest
 import tensorflow as tf
 from jax.experimental import pallas as pl
 
+from benchmarks import kernels_alone
 from mlperf_bert.checkpoints import names
-from mlperf_bert.model import fusion, kernel_encoder, kernels, pretrainer
+from mlperf_bert.model import fusion, kernel_call, kernel_encoder, kernels, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.kernels import BLOCK, ROWS, STEPS, attention, norm, triton_ir
 from tests.model import interpreted
@@ -138,6 +139,38 @@ def test_attention_and_its_gradients_are_the_formula(name, rate, seed, factor):
         assert np.linalg.norm(of_bias_error) < 2 * limit * scale, which
     padding = ids.reshape(-1) == 0
     assert not context[padding].any() and not of_qkv[padding].any()
+
+
+@pytest.mark.gate
+@pytest.mark.usefixtures("_interpreted")
+def test_the_kernels_alone_on_a_card_are_compared_with_the_formula():
+    """By the interpreter in place of a card; a kernel that is wrong has large errors."""
+
+    def of(name, grid, results):
+        kernel = jax.jit(lambda *given: tuple(interpreted.KERNELS[name](*given)))
+
+        def run(*given):
+            found = kernel(*given)
+            assert [(each.shape, each.dtype) for each in found] == [*results]
+            return found
+
+        return run
+
+    ids = np.array([ids_of(70, 40, padding=18), ids_of(128, padding=0)])
+    found = kernels_alone.attention(of, ids, HEADS, SIZE)
+    errors = np.array([*found["errors of context, query, key, value"].values()])
+    assert errors.shape == (2, 4) and (errors < ROUNDING).all() and (errors > 1e-4).all()
+    assert found["same bits"] and found["share of tiles"] == 1
+    assert found["forward_ms"] > 0 and found["backward_ms"] > 0
+    found = kernels_alone.norm(of, 64, 32)
+    assert max(found["errors of y, hidden, update"]) < ROUNDING and found["same bits"]
+
+    def wrong(name, grid, results):
+        kernel = of(name, grid, results)
+        return lambda *given: [1.05 * kernel(*given)[0], *kernel(*given)[1:]]
+
+    found = kernels_alone.attention(wrong, ids, HEADS, SIZE)
+    assert np.min([*found["errors of context, query, key, value"].values()]) > 0.01
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -271,7 +304,7 @@ def test_the_ir_is_that_of_the_source_for_any_number_of_tokens():
 
 
 def test_a_call_has_the_ir_and_how_it_is_launched():
-    config = kernel_encoder._config("norm_backward", (56, 1, 1))
+    config = kernel_call.config("norm_backward", (56, 1, 1))
     text = resources.files(kernels).joinpath("norm_backward.mlir").read_text()
     unquoted = config.replace("\\22", '"').replace("\\0A", "\n").replace("\\5C", "\\")
     assert text in unquoted and '"' not in config.partition('ir = "')[2].partition('"')[0]

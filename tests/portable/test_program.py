@@ -327,3 +327,13 @@ def test_two_devices_train_as_one_with_the_whole_batch(tmp_path, normalization):
     close = np.allclose(shared, whole, rtol=1e-5, atol=0)
     # The reference's ways divide by each device's own count: another computation.
     assert close == (normalization == "global")
+
+
+@pytest.mark.gate
+def test_packed_steps_may_be_exported_for_the_rows_of_the_real_batches_alone(export):
+    export(*PACKED, "--noall_row_counts", "--num_batches=1", "--num_recorded_steps=0")
+    with np.load(export.folder / "batches.npz") as stored:
+        rows = {len(stored[name]) for name in stored.files if name.endswith("input_ids")}
+    programs = json.loads((export.folder / "signature.json").read_text())["programs"]
+    assert {each["num_rows"] for each in programs if each["kind"] == "training"} == rows
+    assert len(rows) == 1
