@@ -21,8 +21,8 @@ from tracing.calls import (
     LONGEST_NAME_BYTES,
     REMOVED,
     RENAMING,
+    SHARED,
     CallParser,
-    Descriptors,
 )
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -165,7 +165,7 @@ class _Line(NamedTuple):
 
 
 _LINES = {
-    "fork": _Line(4, ()), "exec": _Line(4), "exit": _Line(3, ()), "call": _Line(9, latency=4),
+    "fork": _Line(5, ()), "exec": _Line(4), "exit": _Line(3, ()), "call": _Line(9, latency=4),
     "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(9, latency=4),
     "copy": _Line(10, latency=4), "fault": _Line(6, ()), "cached": _Line(6, ()),
     "block": _Line(8, (6, 7), latency=5), "asynchronous": _Line(3, ()),
@@ -308,12 +308,11 @@ class Parser(CallParser):
     def _stamps(began: int, pid: int, tid: int) -> dict:
         return {"boottime_ns": began, "pid": pid, "tid": tid}
 
-    def _fork(self, began, pid, tid, child) -> Iterator[_Row]:
+    def _fork(self, began, pid, tid, child, flags) -> Iterator[_Row]:
         row = {"event": "process", "parent_pid": pid}
         self._unborn[child] = {**self._stamps(began, child, child), **row}
         # As they are now: the parent may go on first.
-        self._folders[child] = self._folder_of(pid)
-        self._files[child] = Descriptors(self._files[pid])
+        self._inherit(child, pid, frozenset(name for name in SHARED if flags & SHARED[name]))
         self._num_threads[pid] = self._num_threads.get(pid, 1) + 1  # until it shows to be none
         yield from ()
 
@@ -397,9 +396,10 @@ class Parser(CallParser):
         row |= {"operation": row["operation"].removesuffix("64"), "size_bytes": max(result, 0)}
         ends = (("read", source, moves_source), ("write", target, moves_target))
         for kind, fd, moves in ends:
-            copied = {**row, "kind": kind}
+            file = self._files[pid].get(fd)
+            copied = {**row, "kind": kind, "opening": file.number if file else None}
             if moves:  # else where the program has told, which was not recorded
-                copied["offset_bytes"] = self._moved(self._files[pid].get(fd), copied, None)
+                copied["offset_bytes"] = self._moved(file, copied, None)
             yield self._named(copied, self._path_of_fd(pid, fd))
 
     def _open(self, began, pid, tid, probe, latency, result, folder, flags, name) -> Iterator[_Row]:
@@ -413,6 +413,7 @@ class Parser(CallParser):
             file = self._opened(path, position=0, appends=appends)
             closes = bool(flags & os.O_CLOEXEC)
             self._files[pid].note(result, file, closed_by_exec=closes)
+            row["opening"] = file.number
             self._note_inode(path)
         yield self._named(row, path)
 

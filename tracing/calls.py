@@ -38,6 +38,8 @@ DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "fchdir")
 """They make no row: by them it is known which file a descriptor or a path means."""
 LONGEST_NAME_BYTES = 199
 """What bpftrace records of a name; a longer one is cut."""
+SHARED = {"CLONE_FS": 0x200, "CLONE_FILES": 0x400}
+"""What a process can have with its maker, and the flags of clone(2) for it."""
 RENAMING = ("rename", "exchange", "remove")
 """Kinds after which a file, or what is in a folder, has another name or none."""
 REMOVED = "\0"
@@ -131,6 +133,13 @@ class Descriptors(dict[int, OpenFile]):
             self.closed_by_exec.discard(fd)
 
 
+@dataclass(eq=False, slots=True)
+class _Folder:
+    """Where relative paths begin; processes may share it."""
+
+    path: str
+
+
 @dataclass
 class Losses:
     """What a trace lacks, counted."""
@@ -191,23 +200,29 @@ class CallParser:
         self.losses = losses or Losses()
         self._first_folder = folder
         self._host_path = host_path
-        self._folders = dict(folder_of or {})
+        self._folders = {pid: _Folder(path) for pid, path in (folder_of or {}).items()}
         self._asynchronous: set[int] = set()
         # Process -> descriptor -> file; its threads share them.
         self._files: dict[int, Descriptors] = collections.defaultdict(Descriptors)
         self._open_files: weakref.WeakSet[OpenFile] = weakref.WeakSet()
 
-    def _folder_of(self, pid: int) -> str:
-        return self._folders.get(pid, self._first_folder)
+    def _folder_of(self, pid: int) -> _Folder:
+        return self._folders.setdefault(pid, _Folder(self._first_folder))
 
     def _enter(self, pid: int, folder: str) -> None:
         """A process has made this its folder."""
-        self._folders[pid] = self._shortened(folder)
+        self._folder_of(pid).path = self._shortened(folder)
+
+    def _inherit(self, child: int, maker: int, shares: frozenset[str]) -> None:
+        """A process has what its maker has now: copies, but what it shares."""
+        folder, table = self._folder_of(maker), self._files[maker]
+        self._folders[child] = folder if "CLONE_FS" in shares else _Folder(folder.path)
+        self._files[child] = table if "CLONE_FILES" in shares else Descriptors(table)
 
     def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
         """A path from a folder, or from the process's own; "." and ".." are not in it."""
         if not path.startswith("/"):
-            path = f"{folder or self._folder_of(pid)}/{path}"
+            path = f"{folder or self._folder_of(pid).path}/{path}"
         return self._shortened(path)
 
     def _shortened(self, path: str) -> str:
@@ -245,8 +260,8 @@ class CallParser:
 
         for file in self._open_files:
             file.path = now(file.path)
-        for pid, folder in self._folders.items():
-            self._folders[pid] = now(folder)
+        for folder in {id(folder): folder for folder in self._folders.values()}.values():
+            folder.path = now(folder.path)
 
     def _named(self, row: dict, path: str) -> tuple[str, dict]:
         path = path.replace(REMOVED, "")
@@ -270,7 +285,6 @@ class CallParser:
     def _moved(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
         """Where a read or write began; without an offset of its own it moves the position."""
         writes = row["kind"] == "write"
-        row["opening"] = file.number if file else None
         if offset is not None:
             # Linux appends whatever the offset says; pwrite(2), "BUGS".
             return None if writes and (file is None or file.appends) else offset
@@ -289,6 +303,7 @@ class CallParser:
           appends: whether this call alone is told of the file's end.
         """
         kind, pid = row["kind"], row["pid"]
+        row["opening"] = file.number if file else None
         if kind in ("read", "write", "receive", "send"):
             row["size_bytes"] = result or 0
         if kind in ("read", "write") and not appends:

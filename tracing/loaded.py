@@ -280,6 +280,12 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
     stamps = operations.loc[concerned.index, "monotonic_ns"]
     numbers = np.searchsorted(renames["monotonic_ns"], stamps)
     final[concerned.index] = [last_names.of(*row) for row in zip(concerned, numbers.tolist())]
+    # An opening knows its file, also if that was removed and another has its name since.
+    is_opened = operations["kind"].isin(["open", "create"]) & operations["opening"].notna()
+    of_opening = pd.Series(final[is_opened].array, operations.loc[is_opened, "opening"])
+    found = operations["opening"].dropna()
+    found = found[found.isin(of_opening.index)]
+    final[found.index] = of_opening[found].array
     return final
 
 

@@ -13,6 +13,7 @@ from tracing.calls import (
     KIND_OF,
     REMOVED,
     RENAMING,
+    SHARED,
     CallParser,
     OpenFile,
 )
@@ -114,8 +115,8 @@ class Birth(NamedTuple):
     maker: int
     """A thread."""
     is_thread: bool
-    shares_files: bool
-    """A thread, or a process that has the descriptors of its maker, not copies."""
+    shares: frozenset[str]
+    """What a process has with its maker, not a copy of it: `calls.SHARED`."""
 
 
 class _Call(NamedTuple):
@@ -165,8 +166,8 @@ def births_in(lines: Iterable[str]) -> dict[int, list[Birth]]:
     found: dict[int, list[Birth]] = {}
     for call in _whole_calls(makings, {}):
         if call and (made := _MADE.match(call.text)):
-            is_thread, shares_files = "CLONE_THREAD" in call.text, "CLONE_FILES" in call.text
-            birth = Birth(call.tid, is_thread, shares_files)
+            shares = frozenset(flag for flag in SHARED if flag in call.text)
+            birth = Birth(call.tid, "CLONE_THREAD" in call.text, shares)
             found.setdefault(int(made[2] or made[1]), []).append(birth)
     return found
 
@@ -230,9 +231,7 @@ class Parser(CallParser):
         self._process_of[tid] = maker if birth.is_thread else tid
         if birth.is_thread:
             return
-        self._folders[tid] = self._folder_of(maker)
-        if birth.shares_files:
-            self._files[tid] = self._files[maker]
+        self._inherit(tid, maker, birth.shares)
         for file in self._files[maker].values():
             file.lose()  # the child moves it too
 
@@ -242,11 +241,22 @@ class Parser(CallParser):
             self._files.pop(tid, None)
             self._folders.pop(tid, None)
 
-    def _file(self, pid: int, descriptor: _Descriptor) -> OpenFile | None:
+    def _file(self, pid: int, descriptor: _Descriptor, *, moves: bool) -> OpenFile | None:
         """None: nothing is known of it: it was received, or was there before."""
         file = self._files[pid].get(descriptor.fd)
-        is_it = file and file.path.replace(REMOVED, "") == descriptor.path
-        return file if is_it else None
+        if file and file.path.replace(REMOVED, "") == descriptor.path:
+            return file
+        for other in self._named_as(descriptor.path) if moves else ():
+            other.lose()
+        return None
+
+    def _named_as(self, path: str) -> list[OpenFile]:
+        """What may be the opening of a descriptor that is not known: by name.
+
+        So are those received, and those that an ioctl keeps from an exec: to see the ioctls of
+        accelerators would cost too much.
+        """
+        return [file for file in self._open_files if file.path == path] if path[:1] == "/" else []
 
     def _rows(self, call: _Call) -> Iterator[_Row]:
         pid = self._process_of.get(call.tid, call.tid)
@@ -315,6 +325,9 @@ class Parser(CallParser):
             table.note_exec(fd, fd, closes="FD_CLOEXEC" in flags)
         elif "F_SETFL" in flags and (file := table.get(fd)):
             file.appends = "O_APPEND" in flags
+        elif "F_SETFL" in flags:
+            for file in self._named_as(_descriptors_in(arguments)[0].path):
+                file.appends = True  # perhaps
 
     def _file_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
         name, arguments = found["name"], found["arguments"]
@@ -337,7 +350,8 @@ class Parser(CallParser):
             if row["kind"] in ("read", "write"):
                 row["requested_bytes"], offset = _count_and_offset(name, arguments)
                 appends = "RWF_APPEND" in _flags_in(arguments)
-            file = self._file(row["pid"], descriptors[0])
+            moves = row["kind"] in ("read", "write", "seek") and offset is None
+            file = self._file(row["pid"], descriptors[0], moves=moves)
             self._complete(row, file, result, offset, appends=appends)
             yield self._named(row, descriptors[0].path)
 
@@ -345,7 +359,7 @@ class Parser(CallParser):
         pid = row["pid"]
         found = _descriptors_in(arguments)
         if found and found[0].fd == -1:
-            self._folders[pid] = found[0].path
+            self._folder_of(pid).path = found[0].path
         folders: list[str | None] = [descriptor.path for descriptor in found]
         names = _texts_in(arguments)
         folders += [None] * (len(names) - len(folders))
@@ -358,6 +372,7 @@ class Parser(CallParser):
             file = self._opened(paths[0], position=0, appends=appends)
             closes = "O_CLOEXEC" in flags
             self._files[pid].note(result, file, closed_by_exec=closes)
+            row["opening"] = file.number
             if self._is_shared:
                 file.lose()
         if "O_CREAT" in _flags_in(arguments):
@@ -378,7 +393,9 @@ class Parser(CallParser):
             offsets = [offsets[1], None]  # it writes at the position
         for kind, end, offset in zip(("read", "write"), ends, offsets):
             copied = {**row, "kind": kind, "size_bytes": result or 0}
-            copied["offset_bytes"] = self._moved(self._file(row["pid"], end), copied, offset)
+            file = self._file(row["pid"], end, moves=offset is None)
+            copied["opening"] = file.number if file else None
+            copied["offset_bytes"] = self._moved(file, copied, offset)
             yield self._named(copied, end.path)
 
 

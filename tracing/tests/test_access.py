@@ -59,7 +59,7 @@ def test_calls_in_flight_worked_out_by_hand():
 def operations(*rows: tuple) -> pd.DataFrame:
     """Of file_ops: (kind, path, new path), a nanosecond apart."""
     found = pd.DataFrame(rows, columns=["kind", "path", "new_path"], dtype=object)
-    return found.assign(error=None, monotonic_ns=range(len(found)))
+    return found.assign(error=None, opening=NAN, monotonic_ns=range(len(found)))
 
 
 def exchange(path: Path, new_path: Path) -> None:
@@ -104,6 +104,13 @@ def test_a_name_that_was_not_read_renames_nothing():
     rows = [("read", "unknown:", None), ("read", "/d/x", None), ("rename", "unknown:", "/d/y"),
             ("rename", "/d/x", "unknown:"), ("rename", "/d/", "/e/")]  # fmt: skip
     assert list(loaded._final_paths(operations(*rows)))[:2] == ["unknown:", "/e/x"]
+
+
+def test_an_opening_knows_its_file_when_another_has_its_name():
+    rows = [("create", "/d/x", None), ("remove", "/d/x", None), ("read", "/d/x", None),
+            ("create", "/d/x", None), ("rename", "/d/x", "/d/y")]  # fmt: skip
+    found = operations(*rows).assign(opening=[1, NAN, 1, 2, NAN])
+    assert list(loaded._final_paths(found)) == ["/d/x", "/d/x", "/d/x", "/d/y", "/d/y"]
 
 
 def test_time_grows_as_the_number_of_renames():

@@ -24,7 +24,7 @@ def call(at: int, pid: int, name: str, result: int, *numbers: int, latency: int 
 
 READ = call(20, 7, "read", 10, 3, 10, -1)
 EXEC = "exec\t16\t7\t7\t/bin/x\n"
-FORK = "fork\t30\t7\t7\t8\n"
+FORK = "fork\t30\t7\t7\t8\t0\n"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,12 @@ FORK = "fork\t30\t7\t7\t8\n"
         # A child has the files of the moment of its making, which it may move too.
         ([*OPEN, FORK, call(40, 7, "close", 0, 3, -1, -1), call(60, 8, "read", 10, 3, 10, -1)],
          [(8, "/d/x", None)]),
+        # It may have its maker's descriptors and folder, not copies of them.
+        ([*OPEN, FORK.replace("\t0\n", "\t1024\n"), call(35, 8, "dup", 4, 3, -1, 0),
+          call(40, 7, "read", 10, 4, 10, -1)], [(7, "/d/x", None)]),
+        *(([f"fork\t2\t7\t7\t8\t{flags}\n", "name\t8\tdeep\n",
+            f"path\t5\t8\t8\t{EXIT}chdir\t1\t0\t-100\n", *OPEN, READ],
+           [(7, path, 0)]) for flags, path in ((0, "/d/x"), (512, "/d/deep/x"))),
         # A thread changes the descriptors of its process.
         ([*OPEN, FORK, call(35, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t"),
           call(40, 7, "read", 10, 4, 10, -1)], [(7, "/d/x", 0)]),

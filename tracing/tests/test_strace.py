@@ -21,6 +21,10 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
     assert (renamed["path"], renamed["new_path"]) == ("/d/deep/old", "/d/deep/new")
     assert removed["path"] == "/d/deep/gone"
     assert str(parser.losses) == "nothing was lost"
+    [removed], _ = calls(
+        "7 clone(flags=CLONE_FS|SIGCHLD) = 8", '8 chdir("deep") = 0', '7 unlink("x") = 0'
+    )
+    assert removed["path"] == "/d/deep/x"
     parser = strace.Parser(folder="/", process_of_thread={7: 7}, folder_of={7: "/before"})
     [(_, removed)] = parser.parse(['7 1.000000001 unlink("x") = 0 <0.000000001>\n'])
     assert removed["path"] == "/before/x"
@@ -217,6 +221,14 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           '8 openat(AT_FDCWD</d>, "x", O_RDONLY) = 4</d/x>', '8 read(4</d/x>, "", 9) = 9',
           '7 read(4</d/x>, "", 9) = 9'],
          [*FROM_BEGIN, (8, "open", None), (8, "read", 0), (7, "read", None)]),
+        # Who has a copy of a descriptor can make the file append.
+        ([*OPENED, f"7 {FORK}) = 8", "8 fcntl(3</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0",
+          '7 pwrite64(3</d/x>, "", 5, 0) = 5'], [*FROM_BEGIN, (7, "write", None)]),
+        # So can, and move it, who was given one in a message.
+        ([*OPENED, '7 read(9</d/x>, "", 4) = 4', READ],
+         [*FROM_BEGIN, (7, "read", None), (7, "read", None)]),
+        ([*OPENED, "7 fcntl(9</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0",
+          '7 pwrite64(3</d/x>, "", 5, 0) = 5'], [*FROM_BEGIN, (7, "write", None)]),
         # Another thread than the first executes a program, and takes the number of the first.
         ([*OPENED, f"7 {MAKES} = 17", '17 execve("/bin/cat", ["cat"], 0x7f <unfinished ...>',
           "7 +++ superseded by execve in pid 17 +++", "7 <... execve resumed>) = 9", READ,

@@ -1,0 +1,32 @@
+"""What drawn programs did is in their trace, or the trace says that it does not know."""
+
+import pytest
+
+from tracing import backends
+from tracing.tests import drawn
+from tracing.tests.conftest import require
+
+
+@pytest.mark.parametrize(
+    ("backend", "seeds"),
+    [
+        pytest.param(backends.STRACE, range(40), marks=pytest.mark.gate),
+        pytest.param(backends.BPFTRACE, range(40), marks=pytest.mark.gate),
+    ],
+)
+def test_what_drawn_programs_did_is_in_a_trace_or_unknown_to_it(backend, seeds, tmp_path):
+    require(backend)
+    check(drawn.trace(tmp_path, backend, seeds), len(seeds))
+
+
+def test_what_a_few_did_is_in_straces_lines_or_unknown_by_them(tmp_path):
+    require(backends.STRACE)
+    check(drawn.trace_soon(tmp_path, range(40, 48)), 8)
+
+
+def check(records: list[drawn.Record], num_programs: int) -> None:
+    assert [record for record in records if record.differences] == []
+    moved = [record for record in records if record.kind in ("read", "write")]
+    assert len(moved) > 5 * num_programs
+    # One that never knows would be of no use.
+    assert sum(not record.nulls for record in moved) > len(moved) / 2
