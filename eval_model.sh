@@ -17,7 +17,6 @@ for name in DATA_DIR WIKI_DIR OUTPUT_DIR NUM_GPUS EVAL_FILE; do
     { echo "eval_model.sh: $name= is empty, perhaps a variable that is not set; give a value, or leave it out" >&2; exit 1; }
 done
 
-export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
 # A preset among "$@" may override, without a warning, what stands before --flagfile=/dev/null.

@@ -39,7 +39,6 @@ elif [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
 else
   num_gpus=$(count_gpus finetune_model.sh)
 fi
-export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
 # exec: as in train_model.sh, python gets docker stop's SIGTERM and saves a checkpoint.

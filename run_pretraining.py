@@ -41,9 +41,7 @@ FLAGS = flags.FLAGS
 
 
 def _config() -> RunConfig:
-    return with_runtime(
-        command_line.read(RunConfig, cluster=workers.read_cluster(use_tpu=FLAGS.use_tpu))
-    )
+    return with_runtime(command_line.read(RunConfig, cluster=workers.read_cluster()))
 
 
 def _bad_files(values: Mapping[str, Any]) -> list[str]:
@@ -71,8 +69,8 @@ def _check() -> None:
 
 
 def _train() -> None:
-    config, start_up = _config(), StartUp()
-    team = workers.agree(config)
+    given, start_up = _config(), StartUp()
+    config, team = workers.agree(given)
     if outcome := run.train(config, team, start_up):  # only the chief has one
         print(outcome.in_words(config.target_accuracy))
         seconds = process_age()

@@ -18,12 +18,13 @@
 #                                      each of the three may be gs://BUCKET/FOLDER, which is not mounted;
 #                                      not OUTPUT_DIR with --demo or --finetune
 #   GOOGLE_APPLICATION_CREDENTIALS=    key file for gs://; if not given, that of gcloud auth application-default login
-#   TF_CONFIG, or variables of srun    several hosts make one run: passed on, and the container uses the host's network
+#   TF_CONFIG, or what srun or mpirun sets, and JAX_COORDINATOR_ADDRESS    several hosts make one run: passed on, and the
+#                                      container uses the host's network
 #   NUM_GPUS=(all; 0 for --eval)       or as many as the job was given by CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES,
 #                                      SLURM_STEP_GPUS or SLURM_JOB_GPUS: numbers, such as 2,3, or UUIDs
 #   SEED=  EVAL_FILE=  INIT_CHECKPOINT=    see train_model.sh; the two paths are those in the container, below /data, /wiki or
 #                                      /output, or gs://: a file in another folder is put, not linked, into one of these
-#   TF_XLA_FLAGS=--tf_xla_auto_jit=2   TF_NUM_INTRAOP_THREADS=(all cores)  TF_NUM_INTEROP_THREADS=2    read by TensorFlow
+#   TF_XLA_FLAGS=   TF_NUM_INTRAOP_THREADS=(all cores)  TF_NUM_INTEROP_THREADS=2    read by TensorFlow
 #   ENGINE=(docker, else podman)
 #   ACCELERATOR=(gpu; cpu without)     or gpu-cuda13, gpu-tensorflow (to fine-tune): what the image has (docs/containers.md)
 #   IMAGE=(mlperf-bert:ACCELERATOR)    BUILD_OPTIONS=(more arguments of the build)
@@ -318,7 +319,8 @@ else
     if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); fi
   done
   # The processes of several hosts connect at the hosts' addresses.
-  for name in TF_CONFIG SLURM_JOB_ID SLURM_PROCID SLURM_STEP_{NUM_TASKS,NODELIST,TASKS_PER_NODE}; do
+  for name in TF_CONFIG SLURM_{JOB_ID,NTASKS,PROCID,LOCALID} SLURM_STEP_{NUM_TASKS,NUM_NODES,NODELIST} \
+    OMPI_MCA_orte_hnp_uri OMPI_COMM_WORLD_{SIZE,RANK,LOCAL_SIZE,LOCAL_RANK} JAX_COORDINATOR_ADDRESS; do
     if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); hosts=--network=host; fi
   done
   if [ "$hosts" ] && [ "$rootless" ]; then

@@ -40,8 +40,7 @@ else
   num_gpus=$(count_gpus train_model.sh)
 fi
 
-# Read by TensorFlow: XLA compiles on GPUs, and there are as many threads as this container has cores.
-export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
+# Read by TensorFlow: there are as many threads as this container has cores.
 export TF_NUM_INTRAOP_THREADS=${TF_NUM_INTRAOP_THREADS:-$(nproc)}
 export TF_NUM_INTEROP_THREADS=${TF_NUM_INTEROP_THREADS:-2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}

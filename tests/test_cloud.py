@@ -19,7 +19,7 @@ import pytest
 from mlperf_bert.messages import EXIT_TRY_AGAIN
 from mlperf_bert.mlperf.rules import evaluation_interval_samples
 from mlperf_bert.portable.compile_step import DEVICES
-from mlperf_bert.training.processes import cluster_of
+from mlperf_bert.training.workers import read_cluster
 from tests.fixtures import REPOSITORY
 from tests.helpers import known_flags, programs
 
@@ -446,13 +446,14 @@ def test_slurm_starts_one_process_a_node(recorded):
     assert dry.stdout == done.stdout and nothing == []
 
 
-def test_slurm_queues_a_saved_run_again(recorded, tmp_path):
-    programs.stand_in(tmp_path / "bin" / "srun", "exit 75")
-    done, told = recorded(*BATCH, **SLURM)
-    assert done.returncode == 75 and told == [["scontrol", "requeue", "7"]]
-    programs.stand_in(tmp_path / "bin" / "srun", "exit 1")
-    done, told = recorded(*BATCH, **SLURM)
-    assert done.returncode == 1 and told == []
+def test_slurm_queues_a_run_again_that_can_be_resumed(recorded, tmp_path):
+    for code, restarts, queues in (
+        (75, "9", True), (134, "", True), (134, "3", True), (1, "0", True), (1, "4", False),
+    ):  # fmt: skip
+        programs.stand_in(tmp_path / "bin" / "srun", f"exit {code}")
+        done, told = recorded(*BATCH, **SLURM, SLURM_RESTART_COUNT=restarts)
+        assert done.returncode == code
+        assert told == [["scontrol", "requeue", "7"]] * queues, (code, restarts)
 
 
 @pytest.mark.parametrize(
@@ -518,6 +519,6 @@ def test_the_jobset_starts_the_same_and_gives_each_pod_its_tf_config():
     where = f".{job['spec']['network']['subdomain']}:{port['containerPort']}"
     for number in range(spec["completions"]):
         text = config["value"].replace(f"$({index['name']})", str(number))
-        cluster = cluster_of({config["name"]: text})
+        cluster = read_cluster({config["name"]: text})
         assert cluster.index == number
         assert cluster.addresses == tuple(f"{names}{n}{where}" for n in range(4))

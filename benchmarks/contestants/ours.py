@@ -19,7 +19,7 @@ from mlperf_bert.programs.steps import Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.devices import Devices, create_strategy
+from mlperf_bert.training.devices import Devices
 
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
@@ -34,7 +34,7 @@ def build_trainer(task: dict) -> Trainer:
     setup = Setup(
         config=config,
         bert_config=BertConfig.from_json_file(task["bert_config_file"]),
-        devices=Devices(create_strategy(config.device)),
+        devices=Devices(),
         files=[],
         eval_files=[],
         records={},

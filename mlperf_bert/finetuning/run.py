@@ -20,13 +20,12 @@ from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
 from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.splits import Split
-from mlperf_bert.finetuning.training import TaskTrainer, order_of_epoch
+from mlperf_bert.finetuning.training import TaskTrainer, create_strategy, order_of_epoch
 from mlperf_bert.finetuning.weights import Source
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf.logs import is_end
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import Interrupted, StopRequest
-from mlperf_bert.training.devices import create_strategy
 from mlperf_bert.training.output import METRICS_NAME, RECORD_NAME, OutputDirectory, read_record
 from mlperf_bert.training.reporting import MetricsWriter
 

@@ -12,8 +12,9 @@ from mlperf_bert.finetuning import glue, weights
 from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Task
 from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.run import Prepared, TaskRun
+from mlperf_bert.finetuning.training import create_strategy
 from mlperf_bert.signals import Interrupted, StopRequest
-from mlperf_bert.training.devices import create_strategy, replica_batch_size
+from mlperf_bert.training.devices import replica_batch_size
 
 RESULTS_NAME, PREDICTIONS_NAME = "results.json", "predictions"
 _LOCK_NAME, _PATIENCE_SECONDS = ".results.lock", 60

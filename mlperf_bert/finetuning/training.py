@@ -18,6 +18,7 @@ from mlperf_bert.optimization.optimizers import (
     GradientAggregationOptimizer,
     WarmupPolynomialDecay,
 )
+from mlperf_bert.training.config import DeviceConfig
 
 _WEIGHT = "weights"
 _WEIGHT_DECAY_RATE, _EPSILON = 0.01, 1e-8
@@ -148,3 +149,31 @@ class TaskTrainer(tf.Module):
             return task_model.forward(self.model, features, training=False)
 
         return self._strategy.gather(self._strategy.run(forward, args=(batch,)), axis=0)
+
+
+def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
+    """Picks TensorFlow's strategy of one process: several GPUs of its host, or one device.
+
+    Raises:
+      ValueError: as `require_devices`.
+    """
+    require_devices(config)
+    if config.num_gpus > 1:
+        return tf.distribute.MirroredStrategy([f"GPU:{n}" for n in range(config.num_gpus)])
+    return tf.distribute.OneDeviceStrategy("GPU:0" if config.num_gpus else "CPU:0")
+
+
+def require_devices(config: DeviceConfig) -> None:
+    """Checks that this host has the devices of TensorFlow.
+
+    Raises:
+      ValueError: more GPUs are requested than there are, or a TPU, which TensorFlow has not.
+    """
+    if config.use_tpu:
+        raise ValueError("--use_tpu: this command runs on CPUs and GPUs only; leave it out")
+    gpus = tf.config.list_physical_devices("GPU")
+    if config.num_gpus > len(gpus):
+        raise ValueError(
+            f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
+            "check the driver, the container's GPUs, and that ACCELERATOR=gpu-tensorflow made it"
+        )

@@ -3,6 +3,8 @@
 Shapes: B=batch, S=sequence, H=hidden, P=predictions, V=vocabulary.
 """
 
+import functools
+
 import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, models, networks
@@ -94,7 +96,7 @@ def build_pretrainer(
     recompute: str = RECOMPUTE_NONE,
     kernels: bool = False,
 ) -> models.BertPretrainerV2:
-    """Builds the model with random weights; call it inside the strategy's scope.
+    """Builds the model with random weights; call it inside the scope of `one_replica`.
 
     The layers of `_with_random_weights` hold the weights, always float32. By default `forward`
     calls them; with a speed option encoder.py computes with their weights, equal to 1e-5 in
@@ -178,9 +180,18 @@ def forward(
     return outputs["mlm_logits"], outputs["next_sentence"]
 
 
-def dropout_seed(model: models.BertPretrainerV2, num_replicas: int = 1) -> tf.Tensor | None:
-    """Draws one step's seeds of dropout, int32 [2 replicas]; None if the layers draw their own."""
-    shape = [2 * num_replicas]
+@functools.cache
+def one_replica() -> tf.distribute.Strategy:
+    """TensorFlow's CPU, as a replica: within one a generator draws other numbers than outside.
+
+    Whatever draws dropout, and whatever it changes, is made in its scope.
+    """
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+def dropout_seed(model: models.BertPretrainerV2, num_devices: int = 1) -> tf.Tensor | None:
+    """Draws one step's seeds of dropout, int32 [2 devices]; None if the layers draw their own."""
+    shape = [2 * num_devices]
     return model.dropout_generator.uniform_full_int(shape, tf.int32) if model.fused else None
 
 

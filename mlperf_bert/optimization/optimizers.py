@@ -29,14 +29,13 @@ class LAMB(lamb.LAMB):
 
     Otherwise the temporary results of all variables would be in memory at the same time. The state
     (slots `m` and `v`, the count of updates) and its names in checkpoints are tf-models'. With
-    `compiled`, XLA compiles one program for all variables of a shape; not on several replicas, as
-    it would use the slots of the first replica for all of them.
+    `compiled`, XLA compiles one program for all variables of a shape.
     """
 
     def __init__(self, *, compiled: bool, **kwargs):
         super().__init__(**kwargs)
         self._change: Callable[..., tf.Tensor] = lamb_change
-        self.is_compiled = compiled and tf.distribute.get_strategy().num_replicas_in_sync == 1
+        self.is_compiled = compiled
         if self.is_compiled:
             self._change = tf.function(_scaled_change, jit_compile=True, autograph=False)
         self._factor: tf.Tensor | None = None
@@ -168,7 +167,7 @@ def create_optimizer(
 ) -> tf_keras.optimizers.legacy.Optimizer:
     """Builds the optimizer; `GradientAggregationOptimizer` does the clipping.
 
-    Call it inside the strategy's scope. With `compiled` XLA compiles LAMB.
+    Call it inside the scope of `one_replica`. With `compiled` XLA compiles LAMB.
 
     Raises:
       ValueError: the name is neither lamb nor adamw.
@@ -233,8 +232,8 @@ class GradientAggregationOptimizer(tf.Module):
     The gradient of each micro-batch is clipped to a global norm of 1.0 before it is accumulated;
     with `clip_after_allreduce` the accumulated gradient is clipped instead, once per update.
 
-    Gradients must already be reduced over the replicas: every replica holds the same accumulators,
-    and changes them without communication.
+    Gradients must already be reduced over the devices: each holds the same accumulators, and
+    changes them without communication.
 
     Source: the reference's GradientAggregationOptimizer and clip_by_global_norm.
     """
@@ -248,7 +247,7 @@ class GradientAggregationOptimizer(tf.Module):
         clip_after_allreduce: bool = False,
         whole_step: bool = False,
     ):
-        """Makes slots and accumulators, all zero; call it inside the strategy's scope.
+        """Makes slots and accumulators, all zero; call it inside the scope of the variables.
 
         Args:
           optimizer: is wrapped.
@@ -266,16 +265,8 @@ class GradientAggregationOptimizer(tf.Module):
         self.accumulators: list[tf.Variable] = []
         optimizer._create_all_weights(variables)
         if steps_per_update > 1:
-            # One on each replica, which adds to it without asking the others; as all are equal, the
-            # first one's is what a checkpoint has.
             self.accumulators = [
-                tf.Variable(
-                    tf.zeros_like(variable),
-                    trainable=False,
-                    name="grad_accum",
-                    synchronization=tf.VariableSynchronization.ON_READ,
-                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-                )
+                tf.Variable(tf.zeros_like(variable), trainable=False, name="grad_accum")
                 for variable in variables
             ]
 

@@ -38,7 +38,7 @@ from mlperf_bert.training.checks import Setup
 _LICENCE = "Apache-2.0, as the project that exported it; the weights have that of their checkpoint"
 # What results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
-_EXPORT = Compilation(passes=True, step=False, by_others=True, reason="its user compiles it")
+_EXPORT = Compilation(passes=True, exported=True, reason="its user compiles it")
 _COPIES = ("portable/run_step.py", "portable/compile_step.py", "programs/jax_step.py")
 
 Batch = dict[str, tf.Tensor]
@@ -76,7 +76,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     with contextlib.nullcontext() if holds_weights else _weights_not_set():
         compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
         _, trainer = build.build_trainer(setup, seed=seed, compiled=compiled)
-    evaluator = Evaluator(model=trainer.model, strategy=setup.devices.strategy)
+    evaluator = Evaluator(model=trainer.model)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
     with folders.written_beside(output) as folder:

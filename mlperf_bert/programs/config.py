@@ -7,26 +7,26 @@ FIGURES = (*LOSSES, "num_real_tokens", "num_rows", "input_wait_seconds")
 """What a step of pre-training reports, in this order."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Compilation:
     """What XLA compiles, and why."""
 
-    passes: bool
-    """Each element-wise pass of the model (model/fusion.py), and LAMB for each shape."""
-    step: bool
-    """Forward and backward pass as one program, clipping and LAMB as another."""
     reason: str
+    passes: bool = False
+    """Each element-wise pass of the model (model/fusion.py), and LAMB for each shape."""
+    step: bool = False
+    """Forward and backward pass as one program, clipping and LAMB as another."""
     clusters: bool = False
     """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
-    by_others: bool = False
-    """Somebody else compiles the whole step, as jax."""
+    exported: bool = False
+    """The whole step is exported, for jax to compile."""
     barriers: bool = False
     """One program tells XLA what to keep, which GPUs gain by; XLA for TPUs decides better."""
 
     @property
     def whole_step(self) -> bool:
         """Whether the step is one program, or two."""
-        return self.step or self.by_others
+        return self.step or self.exported
 
     @property
     def each_pass(self) -> bool:
@@ -42,4 +42,4 @@ class Compilation:
         return f"XLA compiles {what}: {self.reason}"
 
 
-NO_COMPILATION = Compilation(passes=False, step=False, reason="--jit_compile=false")
+NO_COMPILATION = Compilation(reason="--jit_compile=false")

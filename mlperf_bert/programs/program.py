@@ -96,13 +96,11 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
     """
 
     def step(features, seed):
-        # As `Trainer` does it, but with a seed that is given and nothing to reduce.
         num_predictions = tf.reduce_sum(features["masked_lm_weights"])
-        losses, gradients = trainer.losses_and_gradients(
+        losses, gradients = trainer.gradients_of(
             features, seed, num_predictions, trainer.batch_size
         )
-        trainer.step_of_reduced(trainer.clipped_by_replica(gradients))
-        _count(trainer)
+        trainer.apply(gradients)
         return losses
 
     seed = tf.zeros([2], tf.int32)
@@ -119,10 +117,8 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
     """
 
     def half(features, seed, num_predictions, num_examples):
-        losses, gradients = trainer.losses_and_gradients(
-            features, seed, num_predictions, num_examples
-        )
-        return losses, *trainer.clipped_by_replica(gradients)
+        losses, gradients = trainer.gradients_of(features, seed, num_predictions, num_examples)
+        return losses, *gradients
 
     seed, one = tf.zeros([2], tf.int32), tf.ones([])
     counts = [_given(name, one, COUNT) for name in ("num_predictions", "num_examples")]
@@ -135,8 +131,7 @@ def of_update(trainer: Trainer) -> Part:
     """The second half: what the reduced gradient of every weight, an input, changes."""
 
     def half(*gradients):
-        trainer.step_of_reduced(list(gradients))
-        _count(trainer)
+        trainer.apply(list(gradients))
 
     shapes = [tf.TensorSpec(each.shape, each.dtype) for each in trainer.variables_to_train]
     return _export(half, tuple(shapes), _gradients(trainer), [], state_of(trainer))
@@ -156,19 +151,6 @@ def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Part:
 
 
 _LOSSES = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT)
-
-
-def _count(trainer: Trainer) -> None:
-    """Counts a step, and makes the update that it completes."""
-    step = trainer.step.assign_add(1, read_value=True)
-    if trainer.optimizer.steps_per_update > 1:
-
-        def update():
-            trainer.update()
-            return True
-
-        is_complete = tf.equal(step % trainer.optimizer.steps_per_update, 0)
-        tf.cond(is_complete, update, lambda: False)
 
 
 def _export(

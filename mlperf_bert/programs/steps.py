@@ -1,6 +1,6 @@
 """The steps of training and evaluation, and the inner loop: what runs on the devices.
 
-Shapes, of one replica: R=rows (= its batch without packing), S=sequence, P=predictions of a row,
+Shapes, of one device: R=rows (= its batch without packing), S=sequence, P=predictions of a row,
 E=examples of a row, V=vocabulary.
 """
 
@@ -19,20 +19,17 @@ from mlperf_bert.optimization.optimizers import GradientAggregationOptimizer
 from mlperf_bert.programs.config import FIGURES, NO_COMPILATION, Compilation
 
 
-def one_cpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the strategy computes on one CPU, where batches need not be distributed."""
-    one_device = isinstance(strategy, tf.distribute.OneDeviceStrategy)
-    return one_device and "CPU" in strategy.extended.worker_devices[0]
-
-
 class Trainer(tf.Module):
     """Model, optimizer and step counter, with the compiled inner loop over them.
 
+    It computes on one CPU. For other devices, and for several, its two halves, `gradients_of` and
+    `apply`, are exported (program.py) and executed by jax (jax_trainer.py).
+
     With normalization "global", losses are normalised over the global batch (the masked-LM sum of
-    all replicas is divided by the number of predictions of all replicas) and the sum of the
-    gradients is clipped: the number of replicas does not change the result. The reference lets each
-    replica normalise its own loss and clip its own gradients, and then sums them on GPUs
-    ("replica_sum") or averages them on TPUs ("replica_mean").
+    all devices is divided by the number of predictions of all devices) and the sum of the gradients
+    is clipped: the number of devices does not change the result. The reference lets each device
+    normalise its own loss and clip its own gradients, and then sums them on GPUs ("replica_sum") or
+    averages them on TPUs ("replica_mean").
     """
 
     def __init__(
@@ -40,30 +37,24 @@ class Trainer(tf.Module):
         *,
         model: tf.Module,
         optimizer: GradientAggregationOptimizer,
-        strategy: tf.distribute.Strategy,
         batch_size: int,
         normalization: str = "global",
         compiled: Compilation = NO_COMPILATION,
     ):
-        """Wraps the parts; `batch_size` is that of one micro-batch, over all replicas."""
+        """Wraps the parts; `batch_size` is that of one micro-batch, over all devices."""
         super().__init__(name="trainer")
         self.model = model
         self.optimizer = optimizer
-        self.strategy = strategy
         self.batch_size = batch_size
         self.normalization = normalization
         self.variables_to_train = optimizer.variables_to_train
-        # Compiled, these are two programs, not one: the all-reduce between them is TensorFlow's.
-        self._compute = self.losses_and_gradients
-        self._change_weights = self._reduce_and_step
-        if compiled.step:
-            self._compute = tf.function(self._compute, jit_compile=True, autograph=False)
-            # One replica has nothing to reduce, so that XLA can take the whole update.
-            if strategy.num_replicas_in_sync == 1:  # all-reduce stays outside XLA
-                self._change_weights = tf.function(
-                    self._change_weights, jit_compile=True, autograph=False
-                )
-        with strategy.scope():
+        self._gradients_of, self._apply = self.gradients_of, self.apply
+        if compiled.step:  # two programs: the order of `_micro_step` is TensorFlow's
+            self._gradients_of, self._apply = (
+                tf.function(half, jit_compile=True, autograph=False)
+                for half in (self.gradients_of, self.apply)
+            )
+        with pretrainer.one_replica().scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
 
     @property
@@ -89,9 +80,7 @@ class Trainer(tf.Module):
         batch, and how long it waited for the batch, in the order of `FIGURES`.
 
         TensorFlow draws the next batch while a step computes. So a step waits from the end of the
-        step before it, or from the call, until its batch is there: in that time a CPU computes
-        nothing. A GPU or TPU may then still be busy with what it was given before: for these it is
-        the longest that they can have waited. Of several processes it is this one's wait.
+        step before it, or from the call, until its batch is there: meanwhile nothing is computed.
         """
         # Figures stay on the device until the loop ends: one transfer a call, not one a step.
         history = tf.TensorArray(tf.float32, size=num_steps, element_shape=[len(FIGURES)])
@@ -105,64 +94,44 @@ class Trainer(tf.Module):
             history = history.write(index, figures)
         return history.stack()
 
-    @tf.function
-    def _step(self, batch) -> tf.Tensor:
-        """One micro-batch on all replicas, and the update that it may complete.
-
-        Returns float32 [figures - 1].
+    @tf.function(autograph=False)
+    def _step(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """One micro-batch, and the update that it may complete; float32 [figures - 1].
 
         It is a function so that what waits for its result waits for the new weights too.
         """
-        per_replica = self.strategy.run(self._micro_step, args=(batch,))
-        figures = self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
-        # The count is that of micro-batches; the optimizer's own is that of updates.
-        self.step.assign_add(1)
-        # A call of its own, without communication: all replicas have added up the same gradients.
-        if self.optimizer.steps_per_update > 1:  # noqa: SIM102 - only the inner one is traced
-            if tf.equal(self.step % self.optimizer.steps_per_update, 0):
-                self.strategy.run(self.update)
-        return figures
+        return pretrainer.one_replica().run(self._micro_step, args=(batch,))
 
-    @tf.autograph.experimental.do_not_convert
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        """One micro-batch of one replica; float32 [figures - 1], to be summed over replicas."""
-        dropout_seed = pretrainer.dropout_seed(self.model)  # int32 [2] or None
-        context = tf.distribute.get_replica_context()
-        num_replicas = self.strategy.num_replicas_in_sync
-        is_global = self.normalization == "global"
-        # Before the forward pass, so that a global mean needs no second pass over the losses.
-        num_predictions = tf.reduce_sum(features["masked_lm_weights"])  # scalar
-        # Examples, not rows, of which a packed batch has fewer.
-        num_examples = self.batch_size / num_replicas
-        if is_global:
-            num_predictions = context.all_reduce("SUM", num_predictions)
-            num_examples = self.batch_size
-        loss_values, gradients = self._compute(
-            features, dropout_seed, num_predictions, num_examples
+        losses, gradients = self._gradients_of(
+            features,
+            pretrainer.dropout_seed(self.model),
+            tf.reduce_sum(features["masked_lm_weights"]),
+            self.batch_size,
         )
         # The optimizer waits for all gradients. Otherwise TensorFlow computes the terms that need
         # none, such as the decay of every weight, as soon as the step begins, and keeps them in
         # memory until its end.
         with tf.control_dependencies([tf.group(*gradients)]):
-            self._change_weights(gradients)
+            self._apply(gradients)
         mask = features["input_mask"]  # [R, S]
         num_real_tokens, num_rows = tf.reduce_sum(mask), tf.shape(mask)[0]
-        counts = tf.cast(tf.stack([num_real_tokens, num_rows]), tf.float32)
-        # Shares of a global mean add up to it; the means of replicas are averaged.
-        return tf.concat([loss_values if is_global else loss_values / num_replicas, counts], 0)
+        return tf.concat([losses, tf.cast(tf.stack([num_real_tokens, num_rows]), tf.float32)], 0)
 
     @tf.function(autograph=False)
-    def dropout_seeds(self, num_replicas: int) -> tf.Tensor:
-        """Draws the seeds of one step for so many replicas, as `train` draws that of one."""
-        # Within a strategy a generator draws other numbers than outside.
-        return self.strategy.run(lambda: pretrainer.dropout_seed(self.model, num_replicas))
+    def dropout_seeds(self, num_devices: int) -> tf.Tensor:
+        """Draws the seeds of one step for so many devices, as `train` draws that of one."""
+        return pretrainer.one_replica().run(
+            lambda: pretrainer.dropout_seed(self.model, num_devices)
+        )
 
-    def losses_and_gradients(
+    def gradients_of(
         self, features: dict[str, tf.Tensor], dropout_seed, num_predictions, num_examples
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Losses [3] of one replica, divided by the given counts, and their gradients.
+        """The first half of a step, of one device: its losses [3], and what it adds to gradients.
 
-        Packed batches have `next_sentence_weights`, 0 where a row has fewer than E examples.
+        The losses are divided by the given counts. Packed batches have `next_sentence_weights`, 0
+        where a row has fewer than E examples.
         """
         with tf.GradientTape() as tape:
             token_logits, sentence_logits = pretrainer.forward(  # [R, P, V], [R * E, 2]
@@ -186,32 +155,32 @@ class Trainer(tf.Module):
         gradients = tape.gradient(loss, self.variables_to_train)
         # The gradient of an embedding comes as slices; norms and all-reduce take whole tensors.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        return tf.stack([loss, masked_lm, next_sentence]), gradients
+        # What comes out of the all-reduce is clipped in "global" mode: by `apply`.
+        is_global = self.normalization == "global"
+        given = gradients if is_global else self.optimizer.clip(gradients)
+        return tf.stack([loss, masked_lm, next_sentence]), given
 
-    def _reduce_and_step(self, gradients: list[tf.Tensor]) -> None:
-        """Reduces the gradients over the replicas, and passes them to the optimizer."""
-        operation = "MEAN" if self.normalization == "replica_mean" else "SUM"
-        all_reduce = tf.distribute.get_replica_context().all_reduce
-        self.step_of_reduced(all_reduce(operation, self.clipped_by_replica(gradients)))
+    def apply(self, gradients: list[tf.Tensor]) -> None:
+        """The second half: takes the gradients, reduced over all devices, and counts the step.
 
-    def clipped_by_replica(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """What a replica gives to the all-reduce: "global" clips only what comes out of it."""
-        return gradients if self.normalization == "global" else self.optimizer.clip(gradients)
+        Whichever step completes an update changes the weights.
+        """
+        self.optimizer.step(gradients, clips=self.normalization == "global")
+        # The count is that of micro-batches; the optimizer's own is that of updates.
+        step = self.step.assign_add(1, read_value=True)
+        if self.optimizer.steps_per_update > 1:
 
-    def step_of_reduced(self, gradients: list[tf.Tensor]) -> None:
-        """Passes the reduced gradients to the optimizer; the step is not counted."""
-        clips = self.normalization == "global"
-        self.optimizer.step(gradients, clips=clips)
+            def update() -> bool:
+                self.optimizer.update()
+                return True
 
-    @tf.autograph.experimental.do_not_convert
-    def update(self) -> None:
-        """Changes the weights by what aggregation has added up."""
-        self.optimizer.update()
+            is_complete = tf.equal(step % self.optimizer.steps_per_update, 0)
+            tf.cond(is_complete, update, lambda: False)
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
         """Compiles the inner loop on synthetic batches, then restores all variables.
 
-        Takes replica batches, one of every shape that the run will use. Weights that are loaded
+        Takes one batch of every shape that the run will use. Weights that are loaded
         afterwards need not be kept; a copy takes as much memory as the weights.
         """
         # Generators always: dropout begins at the state that the seed made, compiled or not.
@@ -219,26 +188,19 @@ class Trainer(tf.Module):
         if keeps_weights:
             kept += self.model.variables
         values = [variable.numpy() for variable in kept]
-        num_replicas = self.strategy.num_replicas_in_sync
         steps_per_update = self.optimizer.steps_per_update
         # Trained weights would be wrong by these steps: everything that they change is restored.
-        # Every shape on every replica, in whole updates.
+        # In whole updates.
         num_steps = -(-int(batches.cardinality()) // steps_per_update) * steps_per_update
-        each = batches.flat_map(lambda b: tf.data.Dataset.from_tensors(b).repeat(num_replicas))
-        self.train(self.batches(lambda _: each.repeat()), tf.constant(num_steps))
+        self.train(iter(batches.repeat()), tf.constant(num_steps))
         for variable, value in zip(kept, values):
             variable.assign(value)
         self.optimizer.reset()
         self.step.assign(0)
 
     def batches(self, make_dataset: Callable[[tf.distribute.InputContext], tf.data.Dataset]):
-        """An iterator over global batches, distributed to the replicas and prefetched.
-
-        `make_dataset` makes the replica batches of one process.
-        """
-        if one_cpu(self.strategy):
-            return iter(make_dataset(tf.distribute.InputContext()))  # its position can be saved
-        return iter(self.strategy.distribute_datasets_from_function(make_dataset))
+        """An iterator over what `make_dataset` makes for one process with one device."""
+        return iter(make_dataset(tf.distribute.InputContext()))
 
     def profiled(self, directory: str) -> AbstractContextManager:
         """Profiles what happens within, for TensorBoard."""
@@ -251,25 +213,8 @@ class Trainer(tf.Module):
         """Nothing: the state is where the variables are."""
 
     def gathered(self, values: Sequence[float]) -> np.ndarray:
-        """What every replica says, the chief's first one first: [replicas, values].
-
-        All processes must call it at the same step, with as many values.
-        """
-        if one_cpu(self.strategy):
-            return np.array([values])
-        # As float32 a week of seconds is right to 0.03 s.
-        return self._gathered(tf.constant(values, tf.float32)).numpy()
-
-    @tf.function(autograph=False)
-    def _gathered(self, values: tf.Tensor) -> tf.Tensor:
-        # A sum in which every replica has zeros for the others: the operation that gradients take.
-        def own() -> tf.Tensor:
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            is_own = tf.equal(tf.range(self.strategy.num_replicas_in_sync), replica)
-            return tf.where(is_own[:, None], values, 0.0)
-
-        per_replica = self.strategy.run(own)
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+        """What every process says, the chief first: [processes, values]."""
+        return np.array([values])
 
 
 @tf.autograph.experimental.do_not_convert
@@ -309,43 +254,29 @@ class Asleep:
 
 
 class Evaluator(tf.Module):
-    """The compiled evaluation step of a model."""
+    """The compiled evaluation step of a model, on one CPU."""
 
-    def __init__(self, *, model: tf.Module, strategy: tf.distribute.Strategy):
+    def __init__(self, *, model: tf.Module):
         super().__init__(name="evaluator")
         self.model = model
-        self.strategy = strategy
 
     @tf.function(autograph=False)
     def evaluate_batch(self, features, example_weights) -> tf.Tensor:
-        """Totals of one global batch: float32 [6], in the order of `metrics.Totals`."""
-        per_replica = self.strategy.run(self.totals, args=(features, example_weights))
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+        """As `totals`, compiled."""
+        return self.totals(features, example_weights)
 
     def totals(self, features, example_weights) -> tf.Tensor:
-        """Totals of one batch of one replica, as `evaluate_batch`."""
+        """Totals of one batch: float32 [6], in the order of `metrics.Totals`."""
         token_logits, sentence_logits = pretrainer.forward(self.model, features, training=False)
         return metrics.batch_totals(token_logits, sentence_logits, features, example_weights)
 
     def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> metrics.Evaluation:
         """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
         time = time or Ledger()
-        shared = dataset
-        if not one_cpu(self.strategy):
-            shared = self.strategy.distribute_datasets_from_function(
-                lambda context: _share(dataset, context)
-            )
         with time.counting(ledger.EVALUATION_COMPUTE):
             # Reading a total waits for the device: that comes after all batches, once.
-            totals = [self.evaluate_batch(*batch) for batch in time.waiting(shared)]
+            totals = [self.evaluate_batch(*batch) for batch in time.waiting(dataset)]
             return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
-
-
-def _share(batches: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """The replica batches of one process, in the order of the global batches."""
-    size = context.get_per_replica_batch_size(batches.element_spec[1].shape[0])
-    replica_batches = batches.rebatch(size, drop_remainder=True)
-    return replica_batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
 
 def counted_steps(

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import tensorflow as tf
 
@@ -26,7 +26,7 @@ from mlperf_bert.optimization.optimizers import (
 )
 from mlperf_bert.programs import kept
 from mlperf_bert.programs.config import Compilation
-from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer, one_cpu
+from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.tensorflow_import import lines_left_out
 from mlperf_bert.training.checks import Setup
@@ -35,9 +35,6 @@ from mlperf_bert.training.evaluations import read_evaluations
 from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import StartUp
 from mlperf_bert.training.workers import Team
-
-if TYPE_CHECKING:
-    from mlperf_bert.training.workers import Connection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,8 +57,8 @@ class Programs:
             self.evaluator.evaluate(self.evaluation)
 
 
-def build_programs(setup: Setup, *, seed: int, connection: "Connection | None" = None) -> Programs:
-    """Builds what trains and evaluates by the runtime of the run; a connection watches it."""
+def build_programs(setup: Setup, *, seed: int) -> Programs:
+    """Builds what trains and evaluates by the runtime of the run."""
     config, evaluation = setup.config, None
     if setup.eval_files:
         size = config.eval_batch_size
@@ -71,7 +68,7 @@ def build_programs(setup: Setup, *, seed: int, connection: "Connection | None" =
         config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
     )
     rates, trainer = build_trainer(setup, seed=seed, compiled=config.compilation)
-    evaluator = Evaluator(model=trainer.model, strategy=setup.devices.strategy)
+    evaluator = Evaluator(model=trainer.model)
     if mesh := setup.devices.mesh:
         from mlperf_bert.programs import jax_trainer  # no other runtime loads jax
 
@@ -80,8 +77,6 @@ def build_programs(setup: Setup, *, seed: int, connection: "Connection | None" =
             evaluator, mesh, by_jax.on_devices, described=setup.step
         )
         trainer, evaluator = cast(Trainer, by_jax), cast(Evaluator, evaluating)
-    if connection:
-        trainer, evaluator = connection.watched(trainer), connection.watched(evaluator)
     if config.emulate_step_seconds is not None:
         trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
     return Programs(
@@ -94,8 +89,7 @@ def build_trainer(
 ) -> tuple[WarmupPolynomialDecay, Trainer]:
     """Builds the learning rate, and the trainer with its model and its optimizer."""
     config = setup.config
-    # Variables made in the scope are mirrored on all replicas.
-    with setup.devices.strategy.scope():
+    with pretrainer.one_replica().scope():
         model = pretrainer.build_pretrainer(
             setup.bert_config,
             seed=seed,
@@ -127,7 +121,6 @@ def build_trainer(
     trainer = Trainer(
         model=model,
         optimizer=optimizer,
-        strategy=setup.devices.strategy,
         batch_size=config.train_batch_size,
         normalization=config.normalization,
         compiled=compiled,
@@ -277,8 +270,7 @@ def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
 
         return run.programs.trainer.batches(own_batches)
 
-    # An iterator that is distributed has no position that could be saved.
-    has_position = not team.cluster and one_cpu(setup.devices.strategy)
+    has_position = not team.cluster
     iterator = iterator_from(0) if has_position else None
     # A new run has nothing to restore: it begins with this one.
     if iterator is None or not run.state.restore_input(iterator):

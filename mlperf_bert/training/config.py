@@ -47,21 +47,23 @@ class DeviceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes of a run, one address each; the first is the chief."""
+    """The processes of a run; the first is the chief."""
 
-    addresses: tuple[str, ...]
-    """host:port of every worker, in the same order on all of them."""
+    size: int
     index: int
-    """The position of this process in `addresses`."""
+    """The number of this process, from 0."""
+    num_hosts: int
+    size_here: int
+    """Processes on this host."""
+    local_index: int
+    """The number of this process among those on its host, from 0."""
+    addresses: tuple[str, ...] = ()
+    """host:port of every process, in the same order on all of them; (): jax finds the chief's."""
 
     @property
     def is_chief(self) -> bool:
         """Whether this process writes logs, checkpoints and results."""
         return self.index == 0
-
-    def name(self, index: int) -> str:
-        """A process, for messages."""
-        return f"worker {index} ({self.addresses[index]})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,6 +269,14 @@ class RunConfig:
         page="clusters.md",
     )
 
+    connect_timeout_seconds: int = option(
+        300,
+        "How long the processes of a run wait for each other at the start.",
+        at_least=1,
+        identifies=False,
+        page="clusters.md",
+    )
+
     # Speed and memory
     precision: str = option(
         "float32",
@@ -429,48 +439,41 @@ class RunConfig:
     def compilation(self) -> Compilation:
         """What XLA compiles; with --jit_compile=auto what is faster on the device.
 
-        With --jit_compile=false, TF_XLA_FLAGS=--tf_xla_auto_jit=2, which train_model.sh sets as the
-        reference does, still has an effect on GPUs, and with --tf_xla_cpu_global_jit on a CPU.
+        With --jit_compile=false, TF_XLA_FLAGS=--tf_xla_auto_jit=2 and --tf_xla_cpu_global_jit
+        together still have an effect.
 
         The measurements are in benchmarks/NOTES.md.
         """
-        on_gpus = self.device.kind == "GPU"
         if self.runtime == "jax":
+            on_gpus = self.device.kind == "GPU"
             reason = "jax runs nothing else"
-            return Compilation(True, False, reason, by_others=True, barriers=on_gpus)
+            return Compilation(reason=reason, passes=True, exported=True, barriers=on_gpus)
         if self.jit_compile == "false":
             # Levels of 0 and below turn it off; the last of several counts.
             levels = re.findall(r"tf_xla_auto_jit=(\S+)", self.tf_xla_flags)
             on_cpus = re.findall(r"tf_xla_cpu_global_jit(?:=(\w+))?", self.tf_xla_flags)
-            counts = on_gpus or (on_cpus and on_cpus[-1].lower() not in ("false", "0"))
+            counts = on_cpus and on_cpus[-1].lower() not in ("false", "0")
             if counts and levels and levels[-1][0] not in "0-":
-                return Compilation(False, False, f"TF_XLA_FLAGS={self.tf_xla_flags}", clusters=True)
+                return Compilation(reason=f"TF_XLA_FLAGS={self.tf_xla_flags}", clusters=True)
             return NO_COMPILATION
         if self.jit_compile == "true":
-            return Compilation(True, True, "--jit_compile=true", barriers=True)
+            return Compilation(reason="--jit_compile=true", passes=True, step=True, barriers=True)
         # In bfloat16 a step that is compiled whole takes twice as long on a CPU.
-        if not on_gpus:
-            return Compilation(True, False, "matrix products on a CPU are faster outside XLA")
-        if self.pack_sequences:
-            return Compilation(True, False, "packed batches have too many shapes")
-        return Compilation(True, True, "a GPU starts fewer kernels", barriers=True)
+        return Compilation(reason="matrix products on a CPU are faster outside XLA", passes=True)
 
     def energy_meter(self) -> energy.Meter:
         """What measures the run's energy on this host."""
-        addresses = self.cluster.addresses if self.cluster else ("",)
-        hosts = [address.rpartition(":")[0] for address in addresses]
-        here = hosts[self.cluster.index if self.cluster else 0]
-        processes = hosts.count(here)
+        processes = self.cluster.size_here if self.cluster else 1
         return energy.meter(
             power_watts=self.power_watts,
             num_gpus=self.device.num_gpus * processes,  # each has its own
             visible=self.cuda_visible_devices if processes == 1 else None,
-            num_hosts=len(set(hosts)),
+            num_hosts=self.cluster.num_hosts if self.cluster else 1,
         )
 
     def parameters(self) -> dict:
         """What run.json records of the run; the names of `may_change` among it are not compared."""
-        num_workers = len(self.cluster.addresses) if self.cluster else 1
+        num_workers = self.cluster.size if self.cluster else 1
         return {**_recorded(vars(self)), "num_workers": num_workers}
 
     @property

@@ -1,14 +1,13 @@
 """Where a process computes and by which runtime, and the folder that keeps what is compiled there.
 
-No other module chooses devices, but those of several processes (processes.py, jax_processes.py).
+No other module chooses devices.
 """
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -20,47 +19,49 @@ if TYPE_CHECKING:  # only jax's runtime loads it
     from jax.sharding import Mesh
 
 
-class Devices(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Devices:
     """What computes, over all processes of a run."""
 
-    strategy: tf.distribute.Strategy
-    """Of TensorFlow; with jax one CPU, for variables and input."""
     mesh: "Mesh | None" = None
-    """Of jax, if it computes."""
+    """Of jax, if it computes; None: TensorFlow, on one CPU."""
 
     @property
     def num_replicas(self) -> int:
         """Devices that share a batch."""
-        return self.mesh.size if self.mesh else self.strategy.num_replicas_in_sync
+        return self.mesh.size if self.mesh else 1
 
     def __str__(self) -> str:
         """Kind and number, runtime and its version: 8 x NVIDIA H100 by jax 0.10.2."""
-        if self.mesh:
-            import jax
+        if not self.mesh:
+            return f"1 x cpu by TensorFlow {tf.__version__}"
+        import jax
 
-            kinds = {device.device_kind for device in self.mesh.devices.flat}
-            return f"{self.mesh.size} x {', '.join(sorted(kinds))} by jax {jax.__version__}"
-        on_cpu = "CPU" in self.strategy.extended.worker_devices[0]
-        gpus = [] if on_cpu else tf.config.get_visible_devices("GPU")
-        details = map(tf.config.experimental.get_device_details, gpus)
-        kind = ", ".join(sorted({each.get("device_name", "GPU") for each in details})) or "cpu"
-        return f"{self.num_replicas} x {kind} by TensorFlow {tf.__version__}"
+        kinds = {device.device_kind for device in self.mesh.devices.flat}
+        return f"{self.mesh.size} x {', '.join(sorted(kinds))} by jax {jax.__version__}"
 
 
 def with_runtime(config: RunConfig) -> RunConfig:
     """The same run, with the runtime and the kernels that `auto` means here.
 
     Raises:
-      ValueError: TensorFlow is asked to use a TPU, or kernels are asked for without jax on GPUs.
+      ValueError: TensorFlow is asked for more than one CPU, or kernels are asked for without GPUs.
     """
-    if config.device.use_tpu and config.runtime == "tensorflow":
-        raise ValueError("--use_tpu needs --runtime=jax: TensorFlow 2.21 has no TPUs")
-    runtime = config.runtime
-    if runtime == "auto":
-        on_jax = config.device.use_tpu or (
-            config.device.num_gpus and not _only_tensorflow_has_gpus()
+    device, runtime = config.device, config.runtime
+    # TensorFlow computes on the CPU of one process, jax on everything else.
+    wants = (
+        device.use_tpu and "--use_tpu",
+        device.num_gpus and f"--num_gpus={device.num_gpus}",
+        config.cluster and "a run of several processes",
+    )
+    needs_jax = next(filter(None, wants), None)
+    if runtime == "tensorflow" and needs_jax:
+        raise ValueError(
+            f"--runtime=tensorflow computes on the CPU of one process, and {needs_jax} needs jax; "
+            "leave --runtime out"
         )
-        runtime = "jax" if on_jax else "tensorflow"
+    if runtime == "auto":
+        runtime = "jax" if needs_jax else "tensorflow"
     kept_in = config.compilation_cache_dir
     if runtime == "jax":
         kept_in = kept_in or with_home(config.jax_compilation_cache_dir) or None
@@ -76,23 +77,13 @@ def with_runtime(config: RunConfig) -> RunConfig:
     )
 
 
-def _only_tensorflow_has_gpus() -> bool:
-    # GPUs are plugins of jax. Their packages say it, without a look that would start jax's devices:
-    # several processes are connected before. A plugin that does not start is told later.
-    plugins = importlib.metadata.entry_points(group="jax_plugins")
-    has_plugin = any(re.search("cuda|rocm", plugin.name) for plugin in plugins)
-    return not has_plugin and bool(tf.config.list_physical_devices("GPU"))
-
-
 def create(config: RunConfig) -> Devices:
     """Those of one process.
 
     Raises:
-      ValueError: as `create_strategy` and `jax_devices`.
+      ValueError: as `jax_devices`.
     """
-    if config.runtime == "jax":
-        return jax_devices(config)
-    return Devices(create_strategy(config.device))
+    return jax_devices(config) if config.runtime == "jax" else Devices()
 
 
 def jax_devices(run: RunConfig) -> Devices:
@@ -145,7 +136,7 @@ def jax_devices(run: RunConfig) -> Devices:
     chosen = [device for own in of_process.values() for device in own[: config.num_gpus or None]]
     if run.kernels == "triton" and (why := jax_step.obstacle_to_kernels(chosen[0])):
         raise ValueError(f"--kernels=triton: {why}; give --kernels=xla")
-    return Devices(tf.distribute.OneDeviceStrategy("CPU:0"), jax_step.mesh_of(chosen))
+    return Devices(jax_step.mesh_of(chosen))
 
 
 def _why_no_devices(config: DeviceConfig, reason: str) -> str:
@@ -170,34 +161,6 @@ def _why_no_devices(config: DeviceConfig, reason: str) -> str:
         f"{asked}: jax finds none ({reason}); check the driver, that the container was given the "
         f"devices, and that jax's plugin for them is installed (the environment {kind} has it)"
     )
-
-
-def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
-    """Picks TensorFlow's strategy of one process: several GPUs of its host, or one device.
-
-    Raises:
-      ValueError: as `require_devices`.
-    """
-    require_devices(config)
-    if config.num_gpus > 1:
-        return tf.distribute.MirroredStrategy([f"GPU:{n}" for n in range(config.num_gpus)])
-    return tf.distribute.OneDeviceStrategy("GPU:0" if config.num_gpus else "CPU:0")
-
-
-def require_devices(config: DeviceConfig) -> None:
-    """Checks that this host has the devices of TensorFlow.
-
-    Raises:
-      ValueError: more GPUs are requested than there are, or a TPU, which TensorFlow has not.
-    """
-    if config.use_tpu:
-        raise ValueError("--use_tpu: this command runs on CPUs and GPUs only; leave it out")
-    gpus = tf.config.list_physical_devices("GPU")
-    if config.num_gpus > len(gpus):
-        raise ValueError(
-            f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
-            "check the driver, the container's GPUs, and that ACCELERATOR=gpu-tensorflow made it"
-        )
 
 
 def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:

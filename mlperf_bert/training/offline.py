@@ -199,11 +199,10 @@ def _load(model: tf.Module, stored: StoredCheckpoint) -> None:
 
 def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Module, Evaluator]:
     """A model, every weight of which is to be loaded, and what evaluates it in float32."""
-    with chosen.strategy.scope():
-        # By jax the fused model: tf-models' layers need weights of no use too.
-        fused = chosen.mesh is not None
-        model = pretrainer.build_pretrainer(bert_config, seed=0, compile_passes=fused)
-    evaluator = Evaluator(model=model, strategy=chosen.strategy)
+    # By jax the fused model: tf-models' layers need weights of no use too.
+    fused = chosen.mesh is not None
+    model = pretrainer.build_pretrainer(bert_config, seed=0, compile_passes=fused)
+    evaluator = Evaluator(model=model)
     if chosen.mesh:
         from mlperf_bert.programs.jax_trainer import JaxEvaluator  # no other runtime loads jax
 

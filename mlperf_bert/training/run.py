@@ -18,7 +18,8 @@ from mlperf_bert.mlperf.log import MlperfLog, TimedRun
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.programs.steps import counted_steps
 from mlperf_bert.signals import StopRequest
-from mlperf_bert.training import build, checks, events, loop, reporting
+from mlperf_bert.tensorflow_import import lines_left_out
+from mlperf_bert.training import build, checks, events, loop, reporting, workers
 from mlperf_bert.training.build import Run
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Event
@@ -45,7 +46,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
       signals.Interrupted: a signal came; the checkpoint is saved.
     """
     # From now on the others wait for this process: without a report they would not end.
-    with team.failures_reported():
+    with team.ending_together():
         inspection = checks.inspect(config, goes_on=team.goes_on, connected=team.devices)
         checks.check_saving(inspection)
         setup = inspection.setup()
@@ -60,7 +61,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
         with StopRequest() as stop_request, _log_of(team) as log:
             # Before the model, as the rules have it: `init_start` is the first line.
             reporting.log_header(log, setup, team, origin.summary if origin else {})
-            programs = build.build_programs(setup, seed=team.seed, connection=team.connection)
+            programs = build.build_programs(setup, seed=team.seed)
             run = Run(
                 setup=setup,
                 team=team,
@@ -162,7 +163,8 @@ def _compile(run: Run) -> None:
             if finding.level == ERROR:
                 raise ValueError(finding.text)
             run.team.say(finding if finding.level == WARNING else finding.text)
-        run.programs.warm_up(keeps_weights=not loads_weights)
+        with lines_left_out(workers.GLOO, of=1) if run.team.cluster else contextlib.nullcontext():
+            run.programs.warm_up(keeps_weights=not loads_weights)
 
 
 def _log_evaluation_samples(run: Run, timed: TimedRun, num_examples: int) -> None:

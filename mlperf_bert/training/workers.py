@@ -1,43 +1,127 @@
-"""The processes of a run: which there are, that they agree before it starts, and that one ends all.
+"""The processes of a run: which there are, that they agree before it starts, and that all end.
 
-The environment names them, and no other module of the package reads it. How several find each other
-is in processes.py, how they notice a loss in a module for each runtime: one process loads none.
+TF_CONFIG names them, or Slurm, Open MPI or a TPU, which jax knows. `jax.distributed` connects them
+and watches over them: a process that is lost ends the others, by an error of jax or by abort().
 """
 
+import atexit
 import contextlib
 import dataclasses
-import functools
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
+import numpy as np
+import tensorflow as tf
+
+from mlperf_bert import messages
 from mlperf_bert.checkpoints.state import newest_checkpoint
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.whole import read_regular_file
+from mlperf_bert.input import pipeline
 from mlperf_bert.signals import Interrupted
+from mlperf_bert.tensorflow_import import lines_left_out
+from mlperf_bert.training import devices
 from mlperf_bert.training.config import Cluster, RunConfig
 from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.output import OutputDirectory
 
-if TYPE_CHECKING:  # a run loads that of its runtime, if it has several processes
-    from mlperf_bert.training import jax_processes, tensorflow_processes
-
-    Connection = jax_processes.Connection | tensorflow_processes.Connection
-
-_RESUME = "run the same command on all processes, to go on from the last checkpoint if there is one"
-# All processes raise these at the same step.
+HEARTBEAT_SECONDS = 20
+"""Who has not answered for so long is lost: jax ends the others."""
+# The states by which jax tells that a collective operation has failed; a ValueError at times.
+_LOST = re.compile("(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|INTERNAL|DEADLINE_EXCEEDED): ")
+GLOO = re.compile(rb"\[Gloo\] Rank|^Expected number of connected peer ranks")
+"""What the library that connects CPUs prints of each of its connections."""
 _AGREED_ENDS = (Interrupted, FloatingPointError)
+"""All processes raise these at the same step."""
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
+# An IPv6 address is in brackets.
+_ADDRESS = re.compile(r"(?:[^\s:\[\]]+|\[[0-9a-fA-F:.]+(?:%\w+)?\]):([0-9]{1,5})")
+# Launcher: number of processes and of this one; number of hosts, or of processes on this one; the
+# number of this one on its host. Sources: the manuals of srun (in a batch script none of the
+# variables of a step is there) and of Open MPI's mpirun.
+_SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_LOCALID")
+_OPEN_MPI = tuple(
+    f"OMPI_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")
+)
 
 
-def module_of(runtime: str) -> ModuleType:
-    """What connects several processes: its `Connection`, and the `obstacle` that is in its way."""
-    if runtime == "jax":
-        from mlperf_bert.training import jax_processes
+def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
+    """The processes that the environment describes; None for a single one.
 
-        return jax_processes
-    from mlperf_bert.training import tensorflow_processes
+    Those of a TPU are known once they are connected, by `agree`.
 
-    return tensorflow_processes
+    Raises:
+      ValueError: TF_CONFIG, or a launcher's variables, are not as expected; the message says how.
+    """
+    cluster = None
+    if "TF_CONFIG" in environment:
+        cluster = _of_tf_config(environment["TF_CONFIG"])
+    elif _SLURM[0] in environment or _OPEN_MPI[0] in environment:
+        cluster = _of_launcher(environment)
+    return cluster if cluster and cluster.size > 1 else None
+
+
+def _of_tf_config(text: str) -> Cluster | None:
+    """TensorFlow's own format, which Kubernetes' TFJob sets too; the chief has the first place."""
+    try:
+        described = json_text.parse_object(text)
+        jobs, task = described.get("cluster") or {}, described.get("task") or {}
+        if foreign := sorted(jobs.keys() - {"chief", "master", "worker"}):
+            raise ValueError(f"{foreign[0]!r:.80}: every process here is a chief or a worker")
+        named = {
+            (job, number): address
+            for job in ("chief", "master", "worker")
+            for number, address in enumerate(jobs.get(job, ()))
+        }
+        own: tuple = (task.get("type"), int(task.get("index", 0)))
+        tasks, addresses = [*named], [*named.values()]
+        if jobs and own not in tasks:
+            raise ValueError(
+                f"this process is {own[0]!r:.80} {own[1]}, which is not in its cluster"
+            )
+        for address in addresses:
+            found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+            if not found or not 0 < int(found[1]) < 2**16:
+                raise ValueError(f"{address!r:.80} is not host:port")
+            if addresses.count(address) > 1:
+                raise ValueError(f"{address} stands twice: give every process its own port")
+    except (ValueError, AttributeError, TypeError, LookupError, OverflowError) as error:
+        raise ValueError(
+            f"TF_CONFIG is not as expected ({error}); it should look like {_EXAMPLE}"
+        ) from error
+    if not jobs:
+        return None
+    hosts = [address.rpartition(":")[0] for address in addresses]
+    index = tasks.index(own)
+    here = hosts.count(hosts[index])
+    local_index = hosts[:index].count(hosts[index])
+    return Cluster(len(hosts), index, len(set(hosts)), here, local_index, tuple(addresses))
+
+
+def _of_launcher(environment: Mapping[str, str]) -> Cluster:
+    names = _SLURM if _SLURM[0] in environment else _OPEN_MPI
+    try:
+        size, index, third, local_index = (int(environment[name]) for name in names)
+        # As many on each host, for only one of the two numbers is told.
+        other = -(-size // third)
+        num_hosts, here = (third, other) if names is _SLURM else (other, third)
+        if not 0 <= index < size or not 0 <= local_index < here:
+            raise ValueError(f"{names[1]}={index} of {names[0]}={size}")
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(
+            f"the variables of the launcher are not as expected ({reason}); start the processes "
+            "with srun or Open MPI's mpirun, with as many on each host, or set TF_CONFIG"
+        ) from error
+    return Cluster(size, index, num_hosts, here, local_index)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,12 +130,12 @@ class Team:
 
     cluster: Cluster | None
     """None: only this one."""
-    connection: "Connection | None"
-    """With the others, if there are any."""
+    devices: Devices | None = None
+    """Of all processes, if there are several; None: the checks choose those of one."""
     output: OutputDirectory
     """Locked by the chief until the end."""
     release: Callable[[], None]
-    """Unlocks it; removes the folders that this process has made, if nothing is in them."""
+    """Unlocks it."""
     seed: int
     resumes: bool
     """Whether the run was started before."""
@@ -61,11 +145,6 @@ class Team:
     """The seconds of its time budget that the run has used before."""
     samples_at_success: float | None = None
     """After how many samples the run has reached its target before; it has only to end then."""
-
-    @property
-    def devices(self) -> Devices | None:
-        """Of all processes, if there are several; None: the checks choose those of one."""
-        return self.connection.devices if self.connection else None
 
     @property
     def is_chief(self) -> bool:
@@ -92,66 +171,80 @@ class Team:
             print(text, flush=True)
 
     @contextlib.contextmanager
-    def failures_reported(self) -> Iterator[None]:
-        """Reports a failure of this part of the run to the other processes.
+    def ending_together(self) -> Iterator[None]:
+        """This part of the run ends on all processes: together, or for all by the failure of one.
 
         Raises:
-          OSError: another process is lost or has failed; the message names it.
+          OSError: another process is lost or has failed.
         """
         try:
             yield
         except _AGREED_ENDS:
             self.release()
-            if self.connection:
-                self.connection.leave()
+            _part(self.cluster)
             raise
         except BaseException as error:
             self.release()
-            if self.connection and (loss := self.connection.pass_on(error)):
-                raise OSError(f"{loss}; {_RESUME}") from error
+            if self.cluster:
+                raise _end_of(error) from error
             raise
-        if self.connection:
-            self.connection.leave()
+        _part(self.cluster)
 
 
-def agree(config: RunConfig) -> Team:
-    """Meets and connects the other processes, if any; the chief locks the output directory.
+def _part(cluster: Cluster | None) -> None:
+    """Waits until all processes have come to the end of their work."""
+    if cluster:
+        import jax
+
+        jax.distributed.shutdown()
+
+
+def _end_of(error: BaseException) -> BaseException:
+    """What ends this one of several processes; Python's end then does not wait for the others."""
+    import jax
+
+    # Registered last, it is called first: jax's own would wait for processes that are lost.
+    atexit.register(_end_at_once)
+    text = str(error)
+    if not isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) or not _LOST.match(text):
+        return error
+    return OSError(f"another process was lost ({text.splitlines()[0]:.200}); start all again")
+
+
+def _end_at_once() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # who reads it has gone
+            stream.flush()
+    os._exit(messages.exit_code)
+
+
+def agree(config: RunConfig) -> tuple[RunConfig, Team]:
+    """Connects the processes, if there are several; the chief locks the output directory.
+
+    Returns: the configuration, with the processes of a TPU, and the team.
 
     Raises:
-      ValueError: flags or data differ, or one process cannot start (the message names the process
-        and the reason), or the output directory cannot be used.
-      OSError: a process is missing.
+      ValueError: flags, data or versions differ, or one process cannot start (the message names the
+        process and the reason), or the output directory cannot be used.
+      OSError: a process is missing or lost.
     """
-    cluster, joined = config.cluster, None
+    cluster = _connect(config)
+    config = dataclasses.replace(config, cluster=cluster)
     output = OutputDirectory.of(config)
-    release = output.release
+    chosen = None
     try:
         if cluster:
-            from mlperf_bert.training import processes  # one process does not load it
-
-            processes.leave_out_proxies(os.environ, cluster)
-            held = processes.Meeting(cluster, output.location)
-            release = functools.partial(_release, output, held.made)
-            decision = held.hold(
-                processes.compared(config),
-                module_of(config.runtime).obstacle(config.device, cluster),
-                lambda: _claim(output, config.seed),
-            )
-            # They have met: no runtime could name one that is missing.
-            joined = module_of(config.runtime).Connection(config, cluster)
+            with lines_left_out(GLOO, of=1):
+                chosen, decision = _agreed(config, cluster, output)
         else:
             decision = _claim(output, config.seed)
-        return Team(cluster=cluster, connection=joined, output=output, release=release, **decision)
-    except BaseException:
-        release()
+    except BaseException as error:
+        output.release()
+        if cluster:
+            raise _end_of(error) from error
         raise
-
-
-def _release(output: OutputDirectory, made: list[Path]) -> None:
-    output.release()
-    for folder in made:
-        with contextlib.suppress(OSError):  # it is not empty
-            folder.rmdir()
+    team = Team(cluster=cluster, devices=chosen, output=output, release=output.release, **decision)
+    return config, team
 
 
 def _claim(output: OutputDirectory, seed: int | None) -> dict:
@@ -162,22 +255,166 @@ def _claim(output: OutputDirectory, seed: int | None) -> dict:
     return output.beginning(seed, latest_step=latest_step)
 
 
-def read_cluster(
-    environment: Mapping[str, str] = os.environ, *, use_tpu: bool = False
-) -> Cluster | None:
-    """The cluster that the environment describes, or that a TPU has; None for a single process.
+def _connect(config: RunConfig) -> Cluster | None:
+    """By jax; returns the processes as they are then, None if there is only one."""
+    cluster = config.cluster
+    if not cluster and not config.device.use_tpu:
+        return None
+    import jax
 
-    Raises:
-      ValueError: as `processes.cluster_of` and `jax_processes.cluster_of_tpu`.
-    """
-    cluster: Cluster | None = None
-    # Set by srun only: in a batch script the other variables of Slurm are there too.
-    if environment.keys() & {"TF_CONFIG", "SLURM_STEP_NUM_TASKS"}:
-        from mlperf_bert.training import processes
+    given: dict = {}
+    if cluster:
+        given = {"num_processes": cluster.size, "process_id": cluster.index}
+    if cluster and cluster.addresses:
+        leave_out_proxies(os.environ, cluster)
+        given["coordinator_address"] = cluster.addresses[0]
+    if cluster and config.device.num_gpus:
+        given["local_device_ids"] = own_gpus(config, cluster)
+    # Its handler would take SIGTERM from Python's. Proxies are left out, of which jax would warn.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_check_proxy_envs", False)
+    seconds = config.connect_timeout_seconds
+    who, at = "the other hosts of the TPU", ""
+    if cluster:
+        others = cluster.size - 1
+        who = f"{others} other process{'es' * (others > 1)}"
+        at = f" at {cluster.addresses[0]}" if cluster.addresses else ""
+    print(f"waiting up to {seconds} s for {who}{at}", flush=True)
+    try:
+        jax.distributed.initialize(
+            **given,
+            initialization_timeout=seconds,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (ValueError, RuntimeError, OSError) as error:
+        if not cluster and "coordinator_address" in str(error):  # no TPU of several hosts
+            return None
+        reason = str(error).splitlines()[0]
+        raise _end_of(OSError(f"the processes are not connected: {reason:.200}")) from error
+    if cluster:
+        return cluster
+    size = jax.process_count()
+    return Cluster(size, jax.process_index(), size, 1, 0) if size > 1 else None
 
-        cluster = processes.cluster_of(environment)
-    elif use_tpu:
-        from mlperf_bert.training import jax_processes
 
-        cluster = jax_processes.cluster_of_tpu()
-    return cluster if cluster and len(cluster.addresses) > 1 else None
+def own_gpus(config: RunConfig, cluster: Cluster) -> list[int]:
+    """The numbers of the GPUs of this process, among those that it sees."""
+    number = config.device.num_gpus
+    visible = config.cuda_visible_devices
+    # Slurm may show to each process its own alone.
+    sees_its_own = bool(visible) and len(visible.split(",")) == number
+    first = 0 if sees_its_own else cluster.local_index * number
+    return [*range(first, first + number)]
+
+
+def leave_out_proxies(environment: MutableMapping[str, str], cluster: Cluster) -> None:
+    """Sees to it that gRPC connects the processes directly: a proxy of the web is none for them."""
+    # gRPC compares the ends of names.
+    hosts = [address.rpartition(":")[0].strip("[]") for address in cluster.addresses]
+    environment.setdefault("no_grpc_proxy", ",".join([*dict.fromkeys(hosts), "127.0.0.1"]))
+
+
+def _agreed(config: RunConfig, cluster: Cluster, output: OutputDirectory) -> tuple[Devices, dict]:
+    """The devices of all processes, and the chief's decision about the output directory."""
+    chosen, obstacle = None, None
+    try:
+        chosen = devices.jax_devices(config)
+    except ValueError as error:
+        obstacle = str(error)
+    own = {"host": socket.gethostname(), "obstacle": obstacle, "compared": compared(config)}
+    problem, decision = why_not(exchanged(own)), {}
+    # Last: it locks the directory, which is not done for a run that cannot begin.
+    if cluster.is_chief and not problem:
+        try:
+            decision = _claim(output, config.seed)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    problem, decision = exchanged([problem, decision])[0]
+    if problem or not chosen:
+        raise ValueError(problem)
+    return chosen, decision
+
+
+def exchanged(own: object) -> list:
+    """What every process gives, JSON values; the chief's first."""
+    from jax.experimental import multihost_utils
+
+    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+    lengths = multihost_utils.process_allgather(np.array([len(text)])).ravel()
+    padded = np.pad(text, (0, lengths.max() - len(text)))
+    every = multihost_utils.process_allgather(padded).reshape(len(lengths), -1)
+    return [json.loads(row[:n].tobytes()) for row, n in zip(every, lengths)]
+
+
+def compared(config: RunConfig) -> dict:
+    """Everything that must be equal on all processes, by flag."""
+    import jax
+
+    flags = dataclasses.asdict(config)
+    del flags["cluster"]  # it has the index of the process
+    return {
+        **flags,
+        "TensorFlow": tf.__version__,
+        "jax": jax.__version__,
+        "sources of mlperf_bert": digest_of_sources(),
+        "number of devices": jax.local_device_count(),
+        "kind of devices": jax.local_devices()[0].device_kind,
+        # Not only the flags: the same path may lead to other files on another host.
+        "data of --input_file": _sizes(config.input_file, "input_file"),
+        "data of --eval_input_file": _sizes(config.eval_input_file, "eval_input_file"),
+        "content of --bert_config_file": _content(config.bert_config_file),
+    }
+
+
+def digest_of_sources() -> str:
+    """What tells this checkout of the package from another one."""
+    package = Path(__file__).parents[1]
+    files = [file for file in package.rglob("*") if file.suffix in (".py", ".mlir")]
+    named = sorted((str(file.relative_to(package)), file.read_bytes()) for file in files)
+    return hashlib.sha256(repr(named).encode()).hexdigest()[:16]
+
+
+def _sizes(patterns: str | None, flag: str) -> dict[str, int] | str:
+    try:
+        files = pipeline.expand_input(patterns, flag=flag) if patterns else []
+        return dict(zip(files, paths.in_parallel(paths.size_bytes, files)))
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        return str(error)
+
+
+def _content(path: str) -> str:
+    try:
+        return " ".join(read_regular_file(path).decode(errors="replace").split())
+    except FileNotFoundError:
+        return "no such file"
+    except (ValueError, OSError) as error:
+        return str(error)
+
+
+def why_not(everyone: list[dict]) -> str | None:
+    """Why a run cannot begin: a process was started differently, or cannot run."""
+    here = everyone[0]["compared"]
+    for index, one in enumerate(everyone):
+        name, there = f"process {index} ({one['host']})", one["compared"]
+        if details := "; ".join(
+            f"{key}: {_short(here[key], there[key])} on the chief, "
+            f"{_short(there[key], here[key])} there"
+            for key in here
+            if here[key] != there[key]
+        ):
+            return (
+                f"{name} was started differently ({details}); give all processes the same flags, "
+                "data and software"
+            )
+        if one["obstacle"]:
+            return f"{name}: {one['obstacle']}"
+    return None
+
+
+def _short(value, other) -> str:
+    """A value as text; of a dict only the entries that differ from the other's."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        names = [name for name in value if value[name] != other.get(name)]
+        shown = ", ".join(f"{name}={value[name]}" for name in names[:3])
+        return (shown + (", ..." if len(names) > 3 else "")) or "nothing more"
+    return str(value)

@@ -13,10 +13,9 @@ import transformers
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.training import TaskTrainer, order_of_epoch
+from mlperf_bert.finetuning.training import TaskTrainer, create_strategy, order_of_epoch
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training.config import DeviceConfig
-from mlperf_bert.training.devices import create_strategy
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH, config_of
 from tests.helpers.gradients import assert_bfloat16_is_near, require_sums_in_float32
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import jax
 import pytest
-import tensorflow as tf
 from absl import flags
 
 from mlperf_bert import command_line
@@ -104,7 +103,7 @@ def devices_named(name: str) -> Devices | None:
     compile_step.without_hardware()
     [(kind, count)] = compile_step.parse_devices(name)
     mesh = jax_step.mesh_of(compile_step.devices_of(kind, count))
-    return Devices(tf.distribute.OneDeviceStrategy("CPU:0"), mesh)
+    return Devices(mesh)
 
 
 def pairs(folder: Path, name: str) -> Iterator[tuple[jax.stages.Lowered, jax.stages.Lowered]]:

@@ -19,7 +19,7 @@ from mlperf_bert.programs import jax_step
 from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
 from mlperf_bert.programs.steps import Evaluator, Trainer
 from tests.input import unpacking
-from tests.training import distributed_losses, generated_task, small_trainer
+from tests.training import generated_task, recorded_cases, small_trainer
 from tests.training.configurations import run_config
 
 COMPILED = run_config(runtime="jax").compilation
@@ -32,14 +32,14 @@ def of_devices(trainer: Trainer, number: int = 1) -> JaxTrainer:
 
 def evaluator_of(trainer: JaxTrainer) -> Evaluator:
     """As a run makes it: it evaluates the state that is on the devices."""
-    evaluator = Evaluator(model=trainer.model, strategy=small_trainer.CPU)
+    evaluator = Evaluator(model=trainer.model)
     return JaxEvaluator(evaluator, trainer.mesh, trainer.on_devices)
 
 
 def trainer_of_case(task: dict, case: dict, *, devices: int = 1) -> JaxTrainer:
-    """As `distributed_losses.make_trainer` makes TensorFlow's."""
+    """As `recorded_cases.make_trainer` makes TensorFlow's."""
     case = {"normalization": "global", "compiled": False, **case, "runtime": "jax"}
-    trainer = distributed_losses.make_trainer(task, case, small_trainer.CPU)
+    trainer = recorded_cases.make_trainer(task, case)
     return of_devices(trainer, devices)
 
 
@@ -50,9 +50,9 @@ def trained(task: dict, case: dict, trainers: dict[str, JaxTrainer]) -> dict[str
     `trainers` takes what was compiled.
     """
     if "imitated_replicas" in case:
-        trainer = distributed_losses.make_trainer(task, case, small_trainer.CPU)
-        losses = distributed_losses.imitate_replicas(task, case, trainer)
-        found = distributed_losses.evaluation(task, trainer)
+        trainer = recorded_cases.make_trainer(task, case)
+        losses = recorded_cases.imitate_replicas(task, case, trainer)
+        found = recorded_cases.evaluation(task, trainer)
     else:
         size, packs = case["flags"]["train_batch_size"], "pack_sequences" in case["flags"]
         of_same = json.dumps([case["devices"], case["normalization"], case["flags"]])
@@ -69,20 +69,18 @@ def trained(task: dict, case: dict, trainers: dict[str, JaxTrainer]) -> dict[str
         trainer = trainers[of_same]
         trainer.step.assign(0)
         trainer.put_state()
-        batches = distributed_losses.batches_of(
-            task, trainer, batch_size=size, pack_sequences=packs
-        )
+        batches = recorded_cases.batches_of(task, trainer, batch_size=size, pack_sequences=packs)
         if "unpacked" in case:
             packed = trainers[case["unpacked"]]
             batches = map(
                 unpacked,
-                distributed_losses.batches_of(task, packed, batch_size=size, pack_sequences=True),
+                recorded_cases.batches_of(task, packed, batch_size=size, pack_sequences=True),
             )
         elif packs:
             trainers[case["name"]] = trainer
         figures = np.concatenate([trainer.train(batches, tf.constant(n)) for n in (13, 7)])
         losses = figures[:, 0].tolist()
-        found = distributed_losses.evaluation(task, trainer, evaluator_of(trainer))
+        found = recorded_cases.evaluation(task, trainer, evaluator_of(trainer))
     totals = [found.num_examples, found.masked_lm_accuracy, found.loss]
     return {"losses": losses, "evaluation": totals}
 
@@ -129,7 +127,7 @@ def dropped(folder: Path) -> dict[str, list]:
 
 def empty_rows(task: dict, trainer: JaxTrainer) -> int:
     """How many rows without examples fill up the batches of twenty steps."""
-    batches = distributed_losses.batches_of(task, trainer, batch_size=8, pack_sequences=True)
+    batches = recorded_cases.batches_of(task, trainer, batch_size=8, pack_sequences=True)
     masks = [next(batches)["input_mask"].numpy() for _ in range(20)]
     return int(sum((mask.sum(axis=1) == 0).sum() for mask in masks))
 

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from mlperf_bert import options
 from mlperf_bert.data import example_encoder, tfrecord, validity
@@ -36,7 +35,6 @@ def trainer_of(
     config: RunConfig,
     model: BertConfig,
     *,
-    strategy: tf.distribute.Strategy,
     seed: int,
     compiled: Compilation | None = None,
 ) -> Trainer:
@@ -44,7 +42,7 @@ def trainer_of(
     setup = Setup(
         config=config,
         bert_config=model,
-        devices=Devices(strategy),
+        devices=Devices(),
         files=[],
         eval_files=[],
         records={},

@@ -60,7 +60,7 @@ def write_task(
 
 
 def files_of(folder: Path) -> dict:
-    """The task's files and their shape, as distributed_losses.py takes them."""
+    """The task's files and their shape, as recorded_cases.py takes them."""
     return {
         "bert_config_file": str(folder / "bert_config.json"),
         "init_checkpoint": str(folder / "init" / "model.ckpt-0"),

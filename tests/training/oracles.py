@@ -40,7 +40,7 @@ class Oracle:
         return {weight: values["delta_l2"] for weight, values in case["final_weights"].items()}
 
     def plan(self) -> dict:
-        """The files and their shape, for distributed_losses.py."""
+        """The files and their shape, for recorded_cases.py."""
         own = {"init_checkpoint": self.checkpoint, "shape": dataclasses.asdict(self.shape)}
         files = generated_task.files_of(self.folder)
         return files | own | {"eval_batch_size": self.eval_batch_size}

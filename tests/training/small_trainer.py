@@ -12,7 +12,6 @@ from mlperf_bert.programs.steps import Trainer
 from tests.training import generated_task
 from tests.training.configurations import run_config, trainer_of
 
-CPU = tf.distribute.OneDeviceStrategy("CPU:0")
 PASSES = run_config(jit_compile="auto").compilation
 STEP = run_config(jit_compile="true").compilation
 BATCH_SIZE = 8
@@ -35,7 +34,6 @@ def make_trainer(
     return trainer_of(
         run_config(**usual | flags),
         BertConfig(**generated_task.CONFIG | changed | (config or {})),
-        strategy=CPU,
         seed=1,
         compiled=compiled,
     )
@@ -68,7 +66,7 @@ def slowed(batches: tf.data.Dataset, seconds: float, slept: list[float]) -> tf.d
 
 def losses_and_gradients(trainer: Trainer, features, seed=None):
     num_predictions = tf.reduce_sum(features["masked_lm_weights"])
-    losses, gradients = trainer._compute(features, seed, num_predictions, float(BATCH_SIZE))
+    losses, gradients = trainer._gradients_of(features, seed, num_predictions, BATCH_SIZE)
     return losses.numpy(), [gradient.numpy() for gradient in gradients]
 
 

@@ -1,7 +1,6 @@
 """What a run builds for several processes, and what its steps are told of how it was started."""
 
 import dataclasses
-import os
 import types
 
 import pytest
@@ -15,12 +14,9 @@ from mlperf_bert.training import (
     build,
     checks,
     evaluations,
-    processes,
     reporting,
     run,
-    workers,
 )
-from mlperf_bert.training.config import Cluster
 from mlperf_bert.training.reporting import StartUp
 
 
@@ -98,23 +94,8 @@ def test_what_a_run_has_logged_is_published_though_it_fails(tmp_path):
     assert published == [True]
 
 
-def test_a_proxy_is_left_out_before_processes_meet(config, monkeypatch):
-    def hold(*_):
-        assert os.environ == {"no_grpc_proxy": "a,b,127.0.0.1"}
-        raise ValueError("they are not equal")
-
-    monkeypatch.setattr(os, "environ", {})
-    monkeypatch.setattr(processes.Meeting, "hold", hold)
-    cluster = Cluster(("a:1", "b:1"), 0)
-    with pytest.raises(ValueError, match="they are not equal"):
-        workers.agree(dataclasses.replace(config, cluster=cluster))
-
-
-def test_what_computes_is_watched_and_may_sleep(setup):
-    seen: list = []
-    connection = types.SimpleNamespace(watched=lambda part: seen.append(part) or part)
-    programs = build.build_programs(setup, seed=1, connection=connection)
-    assert seen == [programs.trainer, programs.evaluator]
+def test_what_computes_may_sleep(setup):
+    assert not isinstance(build.build_programs(setup, seed=1).trainer, Asleep)
     config = dataclasses.replace(setup.config, eval_input_file=None, emulate_step_seconds=0.5)
     programs = build.build_programs(dataclasses.replace(setup, config=config), seed=1)
     assert isinstance(programs.trainer, Asleep)

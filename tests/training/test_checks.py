@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
@@ -80,7 +79,7 @@ def test_the_evaluation_interval_follows_the_effective_batch(config):
         ({"recompute": "attention"}, True),
         ({"recompute": "blocks"}, True),
         ({"num_parallel_files": 7}, True),
-        ({"cluster": Cluster(("a:1", "b:1"), 0)}, True),
+        ({"cluster": Cluster(2, 0, 2, 1, 0)}, True),
         ({"device": DeviceConfig(use_tpu=True)}, True),
         ({"device": DeviceConfig(tpu_name="made-again", tpu_zone="z", gcp_project="p")}, False),
         ({"bert_config_file": "moved", "input_file": "moved", "eval_input_file": "moved"}, False),
@@ -547,7 +546,7 @@ def test_caches_that_cannot_be_dropped_are_told(config, monkeypatch, tmp_path):
 def test_options_for_speed_that_do_not_fit_are_told(config):
     tpu = DeviceConfig(use_tpu=True)
     changed = dataclasses.replace(config, precision="tf32", device=tpu)
-    found = checks.inspect(changed, connected=Devices(tf.distribute.get_strategy())).findings
+    found = checks.inspect(changed, connected=Devices()).findings
     [warning] = [f.text for f in found if f.level == "warning" and "--precision" in f.text]
     assert "on NVIDIA GPUs only" in warning
 
@@ -733,7 +732,7 @@ def test_an_initial_accuracy_unlike_the_official_one_is_a_doubt(monkeypatch, dif
 
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):
-    config = dataclasses.replace(config, cluster=Cluster(("a:1", "b:1"), 0))
+    config = dataclasses.replace(config, cluster=Cluster(2, 0, 2, 1, 0))
     with pytest.raises(ValueError, match="--check runs in one process: unset TF_CONFIG"):
         inspect_closely(config, measure_initial_accuracy=False)
 

@@ -5,10 +5,8 @@ The loop is the real one; stand-ins train by a clock that they move.
 
 import dataclasses
 import re
-import types
 
 import pytest
-import tensorflow as tf
 
 from mlperf_bert.mlperf import logs
 from mlperf_bert.signals import Interrupted
@@ -234,7 +232,7 @@ def test_a_resumed_run_keeps_the_seed_that_was_drawn(config):
     """It must draw the same examples and the same dropout."""
     config = dataclasses.replace(config, seed=None)
     killed_run(config, minutes=1)
-    team = workers.agree(config)
+    _, team = workers.agree(config)
     team.release()
     assert team.resumes and team.seed == 7
 
@@ -242,54 +240,7 @@ def test_a_resumed_run_keeps_the_seed_that_was_drawn(config):
 @pytest.mark.parametrize("error", [Interrupted, FloatingPointError, ValueError])
 def test_whatever_ends_a_run_its_directory_is_free(config, error):
     """At once: in a bucket the lock of a process that is gone counts for forty seconds more."""
-    team = workers.agree(config)
-    with pytest.raises(error), team.failures_reported():
+    _, team = workers.agree(config)
+    with pytest.raises(error), team.ending_together():
         raise error
     assert not team.output.location.exists()
-
-
-@pytest.mark.parametrize("runs_alone", [True, False])
-def test_a_team_goes_on_from_a_checkpoint_and_leaves_after_it_has_unlocked(runs_alone):
-    """However the run ends: agreed upon by all, by a failure, or well."""
-    told = []
-    connection = types.SimpleNamespace(
-        leave=lambda: told.append("leave"), pass_on=lambda error: told.append(str(error))
-    )
-
-    def team(**more) -> workers.Team:
-        return workers.Team(
-            **{"cluster": None, "output": None, "seed": 0, "resumes": True, "latest_step": 5}
-            | {"connection": None if runs_alone else connection}
-            | {"release": lambda: told.append("release")}
-            | more
-        )
-
-    goes_on = {
-        (resumes, step): team(resumes=resumes, latest_step=step).goes_on
-        for resumes in (True, False)
-        for step in (None, 0, 5)
-    }
-    assert [key for key, goes in goes_on.items() if goes] == [(True, 0), (True, 5)]
-    for error, expected in (
-        (Interrupted("SIGTERM"), ["release", "leave"]),
-        (FloatingPointError("NaN"), ["release", "leave"]),
-        (OSError("disk is full"), ["release", "disk is full"]),
-        (KeyboardInterrupt("Ctrl-C"), ["release", "Ctrl-C"]),
-    ):
-        told.clear()
-        with pytest.raises(type(error)), team().failures_reported():
-            raise error
-        assert told == expected[: 1 if runs_alone else 2]
-    told.clear()
-    with team().failures_reported():
-        pass
-    assert told == ([] if runs_alone else ["leave"])
-    connection.pass_on = lambda error: "worker 1 (b:2) does not answer (killed)"
-    if not runs_alone:
-        with (
-            pytest.raises(
-                OSError, match=r"^worker 1 \(b:2\) does .*\); run the same command on all"
-            ),
-            team().failures_reported(),
-        ):
-            raise tf.errors.UnavailableError(None, None, "Socket closed")

@@ -91,7 +91,6 @@ def test_the_compilers_kernels_are_the_default(kernels):
     [
         ({}, "tensorflow on a CPU"),
         ({"runtime": "jax"}, "jax on a CPU"),
-        ({"runtime": "tensorflow", "num_gpus": 1}, "tensorflow on a GPU"),
         ({"use_tpu": True}, "jax on a TPU"),
     ],
 )

@@ -132,10 +132,10 @@ def test_gpus_of_all_processes_on_the_chiefs_host_are_used(config, monkeypatch):
     given = []
     monkeypatch.setattr(energy, "meter", lambda **of: given.append(of))
     own = dataclasses.replace(config, device=DeviceConfig(num_gpus=2), cuda_visible_devices="6,7")
-    for addresses in (("a:1",), ("a:1", "a:2", "b:1")):
-        dataclasses.replace(own, cluster=Cluster(addresses, 0)).energy_meter()
+    for cluster in (Cluster(2, 0, 2, 1, 0), Cluster(3, 0, 2, 2, 0)):
+        dataclasses.replace(own, cluster=cluster).energy_meter()
     own.energy_meter()
-    assert [(of["num_gpus"], of["num_hosts"]) for of in given] == [(2, 1), (4, 2), (2, 1)]
+    assert [(of["num_gpus"], of["num_hosts"]) for of in given] == [(2, 2), (4, 2), (2, 1)]
     # Which GPUs another process sees is not known here.
     assert [of["visible"] for of in given] == ["6,7", None, "6,7"]
 

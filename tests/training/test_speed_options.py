@@ -77,7 +77,7 @@ def test_every_gradient_in_bfloat16_is_near_float32s(task, compiled):
     exact = make_trainer(**options)
     trainer = make_trainer(precision="bfloat16", compiled=compiled, **options)
     if not compiled.step:  # as in a run: as a graph TensorFlow joins products and biases
-        trainer._compute = tf.function(trainer._compute, autograph=False)
+        trainer._gradients_of = tf.function(trainer._gradients_of, autograph=False)
     kept = [*trainer.model.variables, *trainer.optimizer.optimizer.variables()]
     assert {v.dtype for v in kept if v.dtype.is_floating} == {tf.float32}
     names = [variable.name for variable in exact.variables_to_train]
@@ -118,10 +118,8 @@ def test_what_is_compiled_where():
     assert STEP.step and str(STEP).startswith("XLA compiles the whole step: --jit_compile=true")
     off = run_config(jit_compile="false", pack_sequences=True).compilation
     assert str(off) == "XLA compiles nothing: --jit_compile=false"
-    on_gpu = run_config(jit_compile="auto", num_gpus=1)
-    assert on_gpu.compilation.step and "a GPU starts fewer kernels" in str(on_gpu.compilation)
-    packed = dataclasses.replace(on_gpu, pack_sequences=True).compilation
-    assert packed.each_pass and "packed batches" in str(packed)
+    alone = run_config(jit_compile="auto").compilation
+    assert alone.each_pass and "matrix products on a CPU are faster outside XLA" in str(alone)
     by_jax = run_config(runtime="jax").compilation
     assert by_jax.whole_step and not by_jax.barriers
     assert str(by_jax) == "XLA compiles the whole step: jax runs nothing else"
@@ -132,23 +130,22 @@ ON_CPUS = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
 
 
 @pytest.mark.parametrize(
-    "num_gpus, flags, expected",
+    "flags, expected",
     [
-        (1, "--tf_xla_auto_jit=2", "clusters of operations: TF_XLA_FLAGS=--tf_xla_auto_jit=2"),
-        (1, "--tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
-        (1, "", "nothing: --jit_compile=false"),
-        (1, "--tf_xla_auto_jit=2 --tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
-        (0, "--tf_xla_auto_jit=2", "nothing: --jit_compile=false"),
-        (0, "--tf_xla_cpu_global_jit", "nothing: --jit_compile=false"),
-        (0, f"{ON_CPUS}=false", "nothing: --jit_compile=false"),
+        ("", "nothing: --jit_compile=false"),
+        ("--tf_xla_auto_jit=2", "nothing: --jit_compile=false"),
+        ("--tf_xla_cpu_global_jit", "nothing: --jit_compile=false"),
+        ("--tf_xla_cpu_global_jit --tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
+        (f"{ON_CPUS} --tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
+        (f"{ON_CPUS}=false", "nothing: --jit_compile=false"),
         *(
-            (0, flags, f"clusters of operations: TF_XLA_FLAGS={flags}")
+            (flags, f"clusters of operations: TF_XLA_FLAGS={flags}")
             for flags in (ON_CPUS, f"{ON_CPUS}=true", "--tf_xla_cpu_global_jit --tf_xla_auto_jit=1")
         ),
     ],
 )
-def test_clusters_that_the_environment_asks_for_are_told(num_gpus, flags, expected):
-    config = run_config(jit_compile="false", num_gpus=num_gpus)
+def test_clusters_that_the_environment_asks_for_are_told(flags, expected):
+    config = run_config(jit_compile="false")
     found = dataclasses.replace(config, tf_xla_flags=flags).compilation
     assert str(found) == f"XLA compiles {expected}"
 
@@ -172,7 +169,7 @@ def test_losses_and_gradients_are_those_without(task, precision, jit_compile):
     for recompute in ("none", "attention", "blocks"):
         trainer = make_trainer(compiled=compiled, recompute=recompute, **options)
         if not compiled.step:  # as a graph, for eager steps keep and merge nothing
-            trainer._compute = tf.function(trainer._compute)
+            trainer._gradients_of = tf.function(trainer._gradients_of)
         found[recompute] = losses_and_gradients(trainer, features, SEED)
     tolerance = TOLERANCES.get((precision, jit_compile), 1e-6)
     for recompute in ("attention", "blocks"):

@@ -1,8 +1,6 @@
 """What a step counts, waits for, adds up and leaves behind, mostly by stand-ins. CPU, seconds."""
 
 import itertools
-import json
-import sys
 import time
 from types import SimpleNamespace
 
@@ -22,7 +20,6 @@ from mlperf_bert.optimization.optimizers import (
 )
 from mlperf_bert.programs import jax_step, program, steps
 from mlperf_bert.programs.config import FIGURES
-from tests.helpers import starts
 from tests.training import generated_task
 from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer, slowed
 
@@ -83,25 +80,21 @@ def test_a_call_counts_its_own_seconds_of_computing_and_waiting(clock):
 
 
 @pytest.mark.parametrize("keeps_weights", [True, False])
-def test_a_warm_up_tries_every_shape_on_every_replica_and_leaves_no_trace(
-    monkeypatch, keeps_weights
-):
+def test_a_warm_up_tries_every_shape_and_leaves_no_trace(monkeypatch, keeps_weights):
     generator = tf.random.Generator.from_seed(3)
     weight, step, told, drawn = tf.Variable(1.5), tf.Variable(0, dtype=tf.int64), [], []
     monkeypatch.setattr(steps.pretrainer, "random_generators", lambda _: [generator])
     state = generator.state.numpy()
 
     def train(batches, num_steps):
-        drawn.extend(len(batch) for batch in itertools.islice(batches, 2 * int(num_steps)))
+        drawn.extend(len(batch) for batch in itertools.islice(batches, int(num_steps)))
         generator.uniform([4])
         weight.assign(9.0)
         step.assign_add(int(num_steps))
 
     trainer = SimpleNamespace(
         model=SimpleNamespace(variables=[weight]),
-        strategy=SimpleNamespace(num_replicas_in_sync=2),
         optimizer=SimpleNamespace(steps_per_update=2, reset=lambda: told.append("reset")),
-        batches=lambda make: iter(make(None)),
         train=train,
         step=step,
     )
@@ -110,8 +103,8 @@ def test_a_warm_up_tries_every_shape_on_every_replica_and_leaves_no_trace(
         output_signature=tf.TensorSpec([None], tf.int32),
     ).apply(tf.data.experimental.assert_cardinality(3))
     steps.Trainer.warm_up(trainer, shapes, keeps_weights=keeps_weights)
-    # Three shapes in whole updates of two steps, each step of two replicas.
-    assert drawn == [1, 1, 2, 2, 3, 3, 1, 1]
+    # Three shapes in whole updates of two steps.
+    assert drawn == [1, 2, 3, 1]
     assert told == ["reset"] and int(step) == 0
     assert float(weight) == (1.5 if keeps_weights else 9.0)
     np.testing.assert_array_equal(generator.state, state)
@@ -260,23 +253,6 @@ def test_each_micro_batch_is_clipped_or_their_mean(clips_late, moved):
         made.step([tf.constant(gradient)], clips=True)
     made.update()
     np.testing.assert_allclose([1.0, 2.0] - weight.numpy(), moved, rtol=1e-6)
-
-
-# Replicas with the losses and gradients 0.5 and 2.0, of which the second is clipped to 1: what is
-# reported, what a weight is then under plain descent, and what each of the two says of 7.5.
-REDUCED = {
-    "global": [2.5, -1.0, 7.5, 7.5],
-    "replica_sum": [1.25, -1.5, 7.5, 7.5],
-    "replica_mean": [1.25, -0.75, 7.5, 7.5],
-}
-
-
-def test_replicas_are_added_up_or_averaged(tmp_path):
-    plan, found = tmp_path / "plan.json", tmp_path / "found.json"
-    plan.write_text(json.dumps({"reduced_by": list(REDUCED), "cases": []}))
-    program = [sys.executable, "tests/training/distributed_losses.py", plan, found]
-    starts.run([*program, "--devices=2"], check=True)
-    assert json.loads(found.read_text()) == REDUCED
 
 
 def test_an_update_takes_the_rate_of_its_last_micro_batch():

@@ -20,7 +20,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.programs.steps import Evaluator, Trainer
 from tests.checkpoints.stored_weights import read_weights
 from tests.helpers import starts
-from tests.training import by_jax, distributed_losses
+from tests.training import by_jax, recorded_cases
 from tests.training.oracles import Oracle, oracle_of
 
 CASES = ["g1_lamb", "g2_lamb_rcp8192", "g3_lamb_accum4", "g4_adamw", "g5_lamb_poly"]
@@ -37,13 +37,13 @@ def make_trainer(oracle: Oracle, name: str, *, recompute: str = "none") -> Train
     """A trainer as the flags of a case describe it, at the initial checkpoint."""
     case = {"flags": oracle.trajectories[name]["flags"], "recompute": recompute}
     case |= {"normalization": "global", "compiled": False}
-    return distributed_losses.make_trainer(oracle.plan(), case, tf.distribute.get_strategy())
+    return recorded_cases.make_trainer(oracle.plan(), case)
 
 
 def assert_evaluation_equals(
     oracle: Oracle, trainer: Trainer, expected: dict, evaluator: Evaluator | None = None
 ) -> None:
-    found = distributed_losses.evaluation(oracle.plan(), trainer, evaluator)
+    found = recorded_cases.evaluation(oracle.plan(), trainer, evaluator)
     for name, value in expected.items():
         tolerance = 1e-6 if name.endswith("accuracy") else 1e-5
         assert getattr(found, name) == pytest.approx(value, abs=tolerance), name
@@ -104,7 +104,7 @@ def assert_trains_as_recorded(
     num_steps = len(expected_losses)
     num_updates = oracle.num_updates_in_weights.get(name, num_steps)
     size = oracle.trajectories[name]["flags"]["train_batch_size"]
-    batches = distributed_losses.batches_of(oracle.plan(), trainer, batch_size=size)
+    batches = recorded_cases.batches_of(oracle.plan(), trainer, batch_size=size)
 
     losses = [np.asarray(trainer.train(batches, tf.constant(num_updates)))[:, 0]]
     trainer.fetch_state()

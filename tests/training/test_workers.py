@@ -1,383 +1,370 @@
-"""Processes that meet in a folder: equal, different, missing; what TensorFlow says of a loss."""
+"""Several processes: how they are named, how they agree, and how the end of one ends all.
 
+Real ones, on loopback, are in test_faults.py.
+"""
+
+import dataclasses
 import json
-import multiprocessing
-import os
-import signal
-import socket
-import sys
-import threading
-import time
-import types
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
-from tensorflow import errors
-from tensorflow.python.eager import context
 
-from benchmarks.processes import environment_of, free_addresses
-from mlperf_bert import signals
-from mlperf_bert.training import jax_processes, processes, tensorflow_processes
+from mlperf_bert.signals import Interrupted
+from mlperf_bert.training import devices, workers
 from mlperf_bert.training.config import Cluster, DeviceConfig
-from mlperf_bert.training.processes import Meeting
-from tests.helpers import starts, waiting
-
-ADDRESSES = ("a:1", "b:2", "c:3")
+from mlperf_bert.training.devices import Devices
+from mlperf_bert.training.workers import read_cluster
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch) -> Path:
-    """The folder that all processes share; it does not exist. They look for each other often."""
-    monkeypatch.setattr(processes, "_LOOK_SECONDS", 0.01)
-    return tmp_path / "a" / "run"
+def tf_config(cluster, kind="worker", index=0) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
 
 
-def meet_all(
-    folder: Path,
-    parameters: list[dict],
-    *,
-    decide=lambda: {"seed": 7},
-    obstacles=(None, None, None),
-    seconds=30.0,
-    absent=(),
-) -> list:
-    """What every process gets: the decision, or the error's text. One thread stands for each."""
-    found = [None] * len(parameters)
-
-    def join(index):
-        cluster = Cluster(ADDRESSES[: len(parameters)], index)
-        try:
-            held = Meeting(cluster, folder, seconds=seconds)
-            found[index] = held.hold(parameters[index], obstacles[index], decide)
-        except (ValueError, OSError) as error:
-            found[index] = str(error)
-
-    indices = [index for index in range(len(parameters)) if index not in absent]
-    threads = [threading.Thread(target=join, args=(n,), name=str(n)) for n in reversed(indices)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds + 20)
-        assert not thread.is_alive()
-    assert not list(folder.glob("*")) + list(folder.glob(".*"))
-    return found
+TWO = {"worker": ["a:1", "b:1"]}
 
 
-def test_equal_processes_get_the_decision_of_the_chief(folder):
-    asked = []
-    found = meet_all(folder, [{"a": (1, 2)}] * 3, decide=lambda: asked.append(1) or {"seed": 7})
-    assert found == [{"seed": 7}] * 3 and asked == [1]
+TFJOB = {"worker": ["w0:2222", "w1:2222"], "chief": ["c:2222"]}
+WITH_CHIEF = ("c:2222", "w0:2222", "w1:2222")
+BRACKETED = ["a:1", "[::1]:22", "[fe80::1%eth0]:3"]
 
 
-def test_a_difference_is_named_on_every_process(folder):
-    """Of a table only what differs."""
-    given = [{"a": 1, "data": {f"part-{n}": 9 for n in range(500)}} for _ in range(3)]
-    given[2] = {"a": 2, "data": given[2]["data"] | {"part-7": 8}}
-    [line] = set(meet_all(folder, given))
-    assert "worker 2 (c:3) was started differently (a: 1 on the chief, 2 there" in line
-    assert "data: part-7=9 on the chief, part-7=8 there" in line
+@pytest.mark.parametrize(
+    "environment, expected",
+    [
+        ({}, None),
+        ({"TF_CONFIG": "{}"}, None),
+        (tf_config({"worker": ["a:1"]}), None),
+        (tf_config(TWO, index=1), Cluster(2, 1, 2, 1, 0, ("a:1", "b:1"))),
+        (tf_config(TFJOB, "chief"), Cluster(3, 0, 3, 1, 0, WITH_CHIEF)),
+        (tf_config(TFJOB, "worker", 1), Cluster(3, 2, 3, 1, 0, WITH_CHIEF)),
+        (tf_config({"worker": BRACKETED}), Cluster(3, 0, 3, 1, 0, tuple(BRACKETED))),
+        (
+            tf_config({"worker": ["a:1", "b:1", "a:2"]}, index=2),
+            Cluster(3, 2, 2, 2, 1, ("a:1", "b:1", "a:2")),
+        ),
+    ],
+)
+def test_processes_of_tf_config(environment, expected):
+    assert read_cluster(environment) == expected
+    assert expected is None or expected.is_chief == (expected.index == 0)
 
 
-def test_what_stops_one_process_is_told_by_all(folder):
-    def refuse():
-        raise ValueError("--output_dir holds another run")
-
-    assert meet_all(folder, [{}] * 3, decide=refuse) == ["--output_dir holds another run"] * 3
-    obstacles = (None, "--num_gpus=8, but TensorFlow sees 4 GPUs", None)
-    found = meet_all(folder, [{}] * 3, obstacles=obstacles, decide=pytest.fail)
-    assert found == ["worker 1 (b:2): --num_gpus=8, but TensorFlow sees 4 GPUs"] * 3
-
-
-def test_a_missing_process_is_named_in_time_by_all(folder, monkeypatch):
-    """The time is over once the chief has read the sign of the process that is there."""
-    signs = []
-
-    def sleep(seconds):
-        if threading.current_thread().name == "0":
-            signs.append((folder / ".worker-1.json").exists())
-        time.sleep(seconds)
-
-    def monotonic():
-        # The chief reads between two sleeps: a sign that is there at both has been read.
-        return time.monotonic() + 100 * (signs.count(True) > 1)
-
-    monkeypatch.setattr(processes, "time", types.SimpleNamespace(sleep=sleep, monotonic=monotonic))
-    found = meet_all(folder, [{}] * 3, absent=[2], decide=pytest.fail)
-    assert found[0].startswith(
-        f"worker 2 (c:3) left no sign in --output_dir={folder} within 30 s; check that every "
-        "process was started"
-    )
-    # It may be as long over as the chief, and then names the chief.
-    assert found[1] == found[0] or "worker 0 (a:1), the chief, has " in found[1]
-
-
-def test_a_missing_chief_is_named_in_time(folder):
-    [_, line] = meet_all(folder, [{}] * 2, seconds=0.2, absent=[0])
-    assert line.startswith(f"worker 0 (a:1), the chief, has not answered in --output_dir={folder}")
-
-
-def test_a_chief_that_is_interrupted_ends_the_others_at_once(folder):
-    met = threading.Event()
-
-    def interrupt():
-        met.set()
-        raise KeyboardInterrupt
-
-    def lead():
-        with pytest.raises(KeyboardInterrupt):
-            Meeting(Cluster(ADDRESSES[:2], 0), folder).hold({}, None, interrupt)
-
-    thread = threading.Thread(target=lead)
-    thread.start()
-    with pytest.raises(OSError, match=r"^worker 0 \(a:1\), the chief, has ended; start all again$"):
-        Meeting(Cluster(ADDRESSES[:2], 1), folder).hold({}, None, pytest.fail)
-    thread.join()
-    assert met.is_set()
-
-
-def leave(folder: Path, index: int, content: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f".worker-{index}.json"
-    path.write_text(content)
-    return path
-
-
-# What a process has left that was killed, or something else.
-LEFT = {
-    "nothing of it": "",
-    "no object": "[]",
-    "another start": json.dumps({"token": "1", "chief": "2", "parameters": {}, "obstacle": None}),
-    "another chief": json.dumps({"token": "1"}),
-    "another answer": json.dumps({"token": "1", "3": 1, "problem": None, "decision": {"seed": 8}}),
-    "an answer to nobody": json.dumps({"problem": None, "decision": {"seed": 8}}),
+BAD_CONFIGS = {
+    "no JSON": ({"TF_CONFIG": "{cluster"}, r"TF_CONFIG is not as expected \(.*should look like"),
+    "a list": ({"TF_CONFIG": "[1]"}, r"TF_CONFIG is not as expected"),
+    "an index that is not a number": (tf_config(TWO, index="x"), r"is not as expected"),
+    "a host twice": (
+        tf_config({"worker": ["a:1", "a:1"]}),
+        r"a:1 stands twice: give every process its own port",
+    ),
+    "a host in two jobs": (
+        tf_config({"chief": ["a:1"], "worker": ["a:1"]}),
+        r"a:1 stands twice: give every process its own port",
+    ),
+    "no port": (tf_config({"worker": ["a", "b:1"]}), r"'a' is not host:port"),
+    "a table of hosts": (tf_config({"worker": {"0": "a:1"}}), r"'0' is not host:port"),
+    "an IPv6 address without brackets": (
+        tf_config({"worker": ["::1:1", "b:1"]}),
+        r"'::1:1' is not host:port",
+    ),
+    "a port too high": (
+        tf_config({"worker": ["a:65536", "b:1"]}),
+        r"'a:65536' is not host:port",
+    ),
+    "a number": (tf_config({"worker": [1, "b:1"]}), r"1 is not host:port"),
+    "a list as kind": (tf_config(TWO, kind=[]), r"is \[\] 0, which is not in its cluster"),
+    "an infinite index": (tf_config(TWO, index=float("inf")), r"is not as expected"),
+    "nested deeply": ({"TF_CONFIG": "[" * 100_000}, r"not JSON \(nested too deeply\)"),
+    "a parameter server": (
+        tf_config({**TWO, "ps": ["c:1"]}),
+        r"'ps': every process here is a chief",
+    ),
+    "an index too high": (tf_config(TWO, index=2), r"'worker' 2, which is not in its cluster"),
+    "no task": ({"TF_CONFIG": json.dumps({"cluster": TWO})}, r"None 0, which is not in its"),
 }
+
+
+@pytest.mark.parametrize("case", BAD_CONFIGS)
+def test_bad_tf_config_is_told_in_one_line(case):
+    environment, message = BAD_CONFIGS[case]
+    with pytest.raises(ValueError, match=message) as error:
+        read_cluster(environment)
+    assert "\n" not in str(error.value)
+
+
+SLURM = {
+    "SLURM_STEP_NUM_TASKS": "16", "SLURM_PROCID": "11",
+    "SLURM_STEP_NUM_NODES": "2", "SLURM_LOCALID": "3",
+}  # fmt: skip
+OPEN_MPI = {
+    f"OMPI_COMM_WORLD_{name}": number
+    for name, number in {"SIZE": "4", "RANK": "3", "LOCAL_SIZE": "2", "LOCAL_RANK": "1"}.items()
+}
+
+
+@pytest.mark.parametrize(
+    "environment, expected",
+    [
+        (SLURM, Cluster(16, 11, 2, 8, 3)),
+        (OPEN_MPI, Cluster(4, 3, 2, 2, 1)),
+        (OPEN_MPI | SLURM, Cluster(16, 11, 2, 8, 3)),  # srun, in a job of mpirun
+        (SLURM | tf_config(TWO), Cluster(2, 0, 2, 1, 0, ("a:1", "b:1"))),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, None),
+        ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}, None),  # in a batch script, not under srun
+    ],
+)
+def test_processes_of_a_launcher(environment, expected):
+    assert read_cluster(environment) == expected
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"SLURM_PROCID": "16"}, "SLURM_PROCID=16 of SLURM_STEP_NUM_TASKS=16"),
+        ({"SLURM_PROCID": "x"}, "invalid literal"),
+        ({"SLURM_STEP_NUM_NODES": "0"}, "division"),
+        ({"SLURM_LOCALID": None}, "'SLURM_LOCALID' is missing"),
+    ],
+)
+def test_variables_of_a_launcher_that_do_not_fit_are_told(changed, message):
+    given = {name: value for name, value in (SLURM | changed).items() if value is not None}
+    with pytest.raises(ValueError, match=rf"launcher are .*\(.*{message}.* srun .* set TF_CONFIG$"):
+        read_cluster(given)
+
+
+def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(config, tmp_path):
+    (tmp_path / "part-1").write_bytes(b"another size")
+    (tmp_path / "eval").write_bytes(b"another")
+    (tmp_path / "bert_config.json").write_text('{"vocab_size":\n  7}')
+    found = workers.compared(dataclasses.replace(config, cluster=TWO_HOSTS))
+    assert found == workers.compared(config)
+    assert found["data of --input_file"] == {f"{tmp_path}/part-0": 9, f"{tmp_path}/part-1": 12}
+    assert found["data of --eval_input_file"] == {f"{tmp_path}/eval": 7}
+    assert found["content of --bert_config_file"] == '{"vocab_size": 7}'
+    assert found["jax"] == jax.__version__ and found["kind of devices"] == "cpu"
+    assert {field.name for field in dataclasses.fields(config)} - found.keys() == {"cluster"}
+    absent = dataclasses.replace(config, bert_config_file=f"{tmp_path}/absent")
+    assert workers.compared(absent)["content of --bert_config_file"] == "no such file"
+
+
+TWO_HOSTS = Cluster(2, 1, 2, 1, 0, ("a:1", "b:1"))
+
+
+def said(host: str, **changed) -> dict:
+    """What a process says of itself."""
+    data = {f"part-{n}": 9 for n in range(500)}
+    return {"host": host, "obstacle": None} | {"compared": {"rate": 1, "data": data}} | changed
+
+
+def test_a_difference_is_named_and_of_a_table_only_what_differs():
+    other = {"rate": 2, "data": said("c")["compared"]["data"] | {"part-7": 8}}
+    assert workers.why_not([said("a"), said("b")]) is None
+    assert workers.why_not([said("a"), said("b"), said("c", compared=other)]) == (
+        "process 2 (c) was started differently (rate: 1 on the chief, 2 there; data: part-7=9 on "
+        "the chief, part-7=8 there); give all processes the same flags, data and software"
+    )
+    obstacle = "--num_gpus=8, but jax sees 4 GPUs"
+    assert (
+        workers.why_not([said("a"), said("b", obstacle=obstacle)]) == f"process 1 (b): {obstacle}"
+    )
+
+
+def test_processes_compare_the_sources_of_the_package(monkeypatch):
+    """What each file holds, and where it is; not what Python compiles of it."""
+    before, read = workers.digest_of_sources(), Path.read_bytes
+    assert before == workers.digest_of_sources()
+    for name, is_another in (
+        ("optimizers.py", True),
+        ("norm_forward.mlir", True),
+        ("x.pyc", False),
+    ):
+        changed = lambda path, of=name: read(path) + b"#" * (path.name == of)  # noqa: E731
+        monkeypatch.setattr(Path, "read_bytes", changed)
+        assert (workers.digest_of_sources() != before) is is_another
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """Makes `process_allgather` answer as for two processes; the other says what is given."""
+    others: list = []
+
+    def gather(own):
+        text = np.frombuffer(json.dumps(others[0]).encode(), np.uint8)
+        if own.dtype != np.uint8:
+            return np.stack([own, [len(text)]])
+        size = len(own)
+        return np.stack([own, np.pad(text[:size], (0, size - len(text[:size])))])
+
+    from jax.experimental import multihost_utils
+
+    monkeypatch.setattr(multihost_utils, "process_allgather", gather)
+    return others
+
+
+@pytest.mark.parametrize("other", ["short", {"long": "text" * 99}])
+def test_what_processes_say_may_have_any_length(together, other):
+    together.append(other)
+    assert workers.exchanged({"a": [1, None]}) == [{"a": [1, None]}, other]
+
+
+@pytest.fixture
+def initialized(monkeypatch, config):
+    """Connects with nobody, and returns what jax was given; `fails` is what it raises."""
+
+    def connect(cluster, environment=None, fails=None, **device):
+        given = {}
+        monkeypatch.setattr(workers.os, "environ", environment if environment is not None else {})
+        monkeypatch.setattr(jax.config, "update", lambda *_: None)
+
+        def initialize(**options):
+            given.update(options)
+            if fails:
+                raise fails
+
+        monkeypatch.setattr(jax.distributed, "initialize", initialize)
+        run = dataclasses.replace(config, cluster=cluster, device=DeviceConfig(**device))
+        return workers._connect(run), given
+
+    return connect
+
+
+TIMES = {"initialization_timeout": 300, "heartbeat_timeout_seconds": 20}
+
+
+def test_jax_is_told_what_the_environment_says_and_finds_the_rest(initialized, capsys):
+    environment = {"https_proxy": "proxy:3128"}
+    cluster = Cluster(3, 0, 2, 2, 0, ("a:1", "[fe80::1]:22", "a:2"))
+    found, given = initialized(cluster, environment)
+    assert found == cluster
+    assert given == TIMES | {"num_processes": 3, "process_id": 0, "coordinator_address": "a:1"}
+    assert environment == {"https_proxy": "proxy:3128", "no_grpc_proxy": "a,fe80::1,127.0.0.1"}
+    assert capsys.readouterr().out == "waiting up to 300 s for 2 other processes at a:1\n"
+    of_slurm = Cluster(16, 11, 2, 8, 3)
+    _, given = initialized(of_slurm, num_gpus=1)
+    expected = {"num_processes": 16, "process_id": 11, "local_device_ids": [3]}
+    assert given == TIMES | expected
+    assert capsys.readouterr().out == "waiting up to 300 s for 15 other processes\n"
+    assert initialized(None) == (None, {})
+
+
+def test_the_processes_of_a_tpu_are_those_that_jax_finds(initialized, monkeypatch, capsys):
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    monkeypatch.setattr(jax, "process_index", lambda: 2)
+    assert initialized(None, use_tpu=True) == (Cluster(4, 2, 4, 1, 0), TIMES)
+    assert "for the other hosts of the TPU" in capsys.readouterr().out
+    monkeypatch.setattr(jax, "process_count", lambda: 1)
+    assert initialized(None, use_tpu=True)[0] is None
+    no_tpu = ValueError("coordinator_address should be defined.")
+    assert initialized(None, use_tpu=True, fails=no_tpu)[0] is None
+
+
+def test_processes_that_are_not_connected_are_told_in_one_line(initialized, monkeypatch):
+    monkeypatch.setattr(workers.atexit, "register", lambda _: None)
+    refused = RuntimeError("UNKNOWN: Failed to add port to server\nmore")
+    with pytest.raises(OSError, match=r"^the processes are not connected: UNKNOWN: .* server$"):
+        initialized(TWO_HOSTS, fails=refused)
+
+
+@pytest.mark.parametrize(
+    "cluster, visible, expected",
+    [
+        (Cluster(2, 1, 2, 1, 0), None, [0, 1]),  # one on each host
+        (Cluster(16, 11, 2, 8, 3), None, [6, 7]),
+        (Cluster(16, 11, 2, 8, 3), "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15", [6, 7]),
+        (Cluster(16, 11, 2, 8, 3), "6,7", [0, 1]),  # Slurm shows each its own
+    ],
+)
+def test_processes_of_one_host_share_its_gpus(config, cluster, visible, expected):
+    device = DeviceConfig(num_gpus=2)
+    run = dataclasses.replace(config, device=device, cuda_visible_devices=visible)
+    assert workers.own_gpus(run, cluster) == expected
+
+
+LOST = jax.errors.JaxRuntimeError("UNAVAILABLE: Connection reset by peer\nmore")
+FULL = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_however_a_run_ends_its_directory_is_free_and_no_process_waits_for_one_that_is_lost(
+    monkeypatch, is_alone
+):
+    told = []
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: told.append("shutdown"))
+    monkeypatch.setattr(workers.atexit, "register", lambda what: told.append(what.__name__))
+    cluster = None if is_alone else TWO_HOSTS
+    team = workers.Team(
+        cluster=cluster, output=None, seed=0, resumes=True, latest_step=5,
+        release=lambda: told.append("release"),
+    )  # fmt: skip
+    for error, then in (
+        (None, "shutdown"),
+        (Interrupted("SIGTERM"), "shutdown"),
+        (FloatingPointError("NaN"), "shutdown"),
+        (OSError("disk is full"), "_end_at_once"),
+        (KeyboardInterrupt("Ctrl-C"), "_end_at_once"),
+        (FULL, "_end_at_once"),
+        (LOST, "_end_at_once"),
+        (ValueError("UNKNOWN: Gloo AllGather failed"), "_end_at_once"),
+    ):
+        told.clear()
+        raised = None
+        try:
+            with team.ending_together():
+                if error:
+                    raise error
+        except BaseException as caught:
+            raised = caught
+        assert told == ["release"] * bool(error) + [then] * (not is_alone), error
+        if not is_alone and ("Gloo" in str(error) or error is LOST):
+            assert isinstance(raised, OSError)
+            reason = str(error).splitlines()[0]
+            assert str(raised) == f"another process was lost ({reason}); start all again"
+        else:
+            assert raised is error
+
+
+def test_a_team_goes_on_from_a_checkpoint():
+    def goes_on(resumes, step):
+        return workers.Team(
+            cluster=None, output=None, release=print, seed=0, resumes=resumes, latest_step=step
+        ).goes_on
+
+    every = [(resumes, step) for resumes in (True, False) for step in (None, 0, 5)]
+    assert [each for each in every if goes_on(*each)] == [(True, 0), (True, 5)]
 
 
 @pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("content", LEFT.values(), ids=LEFT)
-def test_what_a_killed_process_has_left_is_no_sign_of_life(folder, content, index):
-    path = leave(folder, index, content)
-    found = meet_all_but(folder, index, path)
-    assert "the chief, has not answered" in found if index == 0 else "left no sign" in found
-    leave(folder, index, content)
-    assert meet_all(folder, [{"a": 1}] * 2) == [{"seed": 7}] * 2
+def test_the_chief_decides_and_what_stops_one_is_told_by_all(monkeypatch, config, index):
+    """The chief looks at the directory last, and only if nothing else is in the way."""
+    asked, others = [], {"claim": None}
+    cluster = dataclasses.replace(TWO_HOSTS, index=index)
+    monkeypatch.setattr(devices, "jax_devices", lambda _: Devices("mesh"))
+    monkeypatch.setattr(workers, "compared", lambda _: {"rate": 1})
 
-
-def meet_all_but(folder: Path, absent: int, left: Path) -> str:
-    """The line of the process that is there, of two; the chief removes what is left over."""
-    held = Meeting(Cluster(ADDRESSES[:2], 1 - absent), folder, seconds=0.2)
-    with pytest.raises((OSError, ValueError)) as failure:
-        held.hold({}, None, pytest.fail)
-    assert left.exists() == (absent == 0)
-    return str(failure.value)
-
-
-def test_of_a_process_that_was_started_twice_one_is_refused(folder):
-    """The later one writes over what the chief has compared: it is not meant by the answer."""
-    found, file = [], folder / ".worker-1.json"
-
-    def join():
-        try:
-            found.append(Meeting(Cluster(ADDRESSES[:2], 1), folder).hold({}, None, dict))
-        except OSError as error:
-            found.append(str(error))
-
-    threads = [threading.Thread(target=join) for _ in range(2)]
-
-    def decide():
-        compared = file.read_text()
-        threads[1].start()
-        while file.read_text() == compared:
-            time.sleep(0.01)
+    def claim(*_):
+        asked.append("claim")
+        if others["claim"]:
+            raise ValueError(others["claim"])
         return {"seed": 7}
 
-    threads[0].start()
-    assert Meeting(Cluster(ADDRESSES[:2], 0), folder).hold({}, None, decide) == {"seed": 7}
-    for thread in threads:
-        thread.join()
-    assert found == [{"seed": 7}, "worker 0 (a:1), the chief, has ended; start all again"]
+    def exchanged(own):
+        if isinstance(own, dict):
+            other = own | {"host": "other", "compared": others.get("compared", {"rate": 1})}
+            return [own, other] if index == 0 else [other, own]
+        return [own if index == 0 else [others["claim"], {"seed": 7}]]
 
-
-def test_a_process_that_ends_before_it_reads_the_answer_is_named(folder, monkeypatch):
-    monkeypatch.setattr(processes, "_ANSWER_SECONDS", 0.2)
-    ended = threading.Event()
-
-    def take_part():
-        chief = folder / ".worker-0.json"
-        while not ended.is_set():
-            if chief.exists() and not (folder / ".worker-1.json").exists():
-                token = json.loads(chief.read_text())["token"]
-                said = {"token": "1", "chief": token, "parameters": {}, "obstacle": None}
-                leave(folder, 1, json.dumps(said))
-            time.sleep(0.01)
-
-    thread = threading.Thread(target=take_part)
-    thread.start()
-    try:
-        with pytest.raises(ValueError, match=r"^worker 1 \(b:2\) has not read the answer"):
-            Meeting(Cluster(ADDRESSES[:2], 0), folder).hold({}, None, dict)
-    finally:
-        ended.set()
-        thread.join()
-
-
-def test_a_folder_that_cannot_be_written_is_named(folder):
-    folder.parent.write_text("a file")
-    with pytest.raises(OSError, match=r"--output_dir=.*/a/run: Not a directory; give .* share"):
-        Meeting(Cluster(ADDRESSES, 0), folder).hold({}, None, dict)
-
-
-def test_what_others_put_into_the_folder_stays(folder):
-    leave(folder, 7, "")
-    theirs = folder / ".worker-7.json"
-    with pytest.raises(ValueError, match="left no sign"):
-        Meeting(Cluster(ADDRESSES, 0), folder, seconds=0.1).hold({}, None, dict)
-    assert theirs.exists()
-
-
-@pytest.mark.parametrize("runtime", [jax_processes, tensorflow_processes])
-def test_a_port_in_use_is_named(runtime):
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
-        obstacle = runtime.obstacle(DeviceConfig(), Cluster((f"localhost:{port}", "b:2"), 0))
-    assert obstacle.startswith(f"cannot listen on port {port} (Address already in use); end the")
-    assert runtime.obstacle(DeviceConfig(), Cluster((f"[::1]:{port}", "b:2"), 0)) is None
-
-
-def test_devices_that_are_not_there_are_named_before_others_wait():
-    cluster = Cluster((*free_addresses(1), "b:2"), 0)
-    obstacle = tensorflow_processes.obstacle(DeviceConfig(num_gpus=99), cluster)
-    assert "--num_gpus=99, but TensorFlow sees" in obstacle
-
-
-# Of TensorFlow 2.21, as benchmarks/lost_processes.py and three processes saw them.
-RECVBUF = (
-    "Additional GRPC error information from remote target /job:worker/replica:0/task:{} while "
-    "calling /tensorflow.WorkerService/RecvBuf:\n"
-)
-UNHEALTHY = "The following tasks are unhealthy (stopped sending heartbeats):"
-ERRORS = {
-    "killed": (
-        "Graph execution error:\n\nCollective ops is aborted by: recvmsg:Connection reset by peer\n"
-        + RECVBUF.format(1),
-        "worker 1 (b:2) does not answer (recvmsg:Connection reset by peer)",
-    ),
-    "killed, and told by another": (
-        "Collective ops is aborted by: Collective ops is aborted by: Socket closed\n"
-        + RECVBUF.format(1)
-        + RECVBUF.format(2),
-        "worker 1 (b:2) does not answer (Socket closed)",
-    ),
-    "silent": (
-        f"Collective ops is aborted by: Error reported from /job:worker/task:1: {UNHEALTHY}\n"
-        "/job:worker/replica:0/task:1\nThe tasks have crashed.",
-        "worker 1 (b:2) does not answer (Error reported from /job:worker/task:1: "
-        f"{UNHEALTHY.rstrip(':')})",
-    ),
-    "a silent chief": (
-        "Graph execution error:\n\nCollective ops is aborted by: Deadline Exceeded\n"
-        "RPC: /tensorflow.CoordinationService/Heartbeat\n",
-        "worker 0 (a:1) does not answer (Deadline Exceeded)",
-    ),
-    "failed": (
-        "Graph execution error:\n\nDetected at node CollectiveReduceV2\n\n"
-        "Collective ops is aborted by: Error reported from /job:worker/task:2: worker 2 (c:3) has "
-        "ended: disk is full\n\t [[{{node CollectiveReduceV2}}]]",
-        "worker 2 (c:3) has ended: disk is full",
-    ),
-    "failed, and told by its connection": (
-        "Collective ops is aborted by: worker 0 (a:1) has ended: disk is full\n"
-        + RECVBUF.format(0),
-        "worker 0 (a:1) has ended: disk is full",
-    ),
-    "failed because of another": (
-        "Collective ops is aborted by: Error reported from /job:worker/task:2: "
-        "worker 0 (a:1) does not answer (Socket closed)\n",
-        "worker 0 (a:1) does not answer (Socket closed)",
-    ),
-    "told in the graph of another task": (
-        "Graph execution error:\n\nDetected at node 'CollectiveReduceV2' defined at "
-        "/job:worker/replica:0/task:2/device:CPU:0\n\nCollective ops is aborted by: "
-        "recvmsg:Connection reset by peer\n" + RECVBUF.format(1),
-        "worker 1 (b:2) does not answer (recvmsg:Connection reset by peer)",
-    ),
-    "of its own": ("Graph execution error:\n\nOOM when allocating tensor", None),
-}
-
-
-@pytest.mark.parametrize("case", ERRORS)
-def test_an_error_of_tensorflow_names_who_is_lost(case):
-    error, expected = ERRORS[case]
-    assert tensorflow_processes.loss(Cluster(ADDRESSES, 1), error) == expected
-
-
-def test_a_report_that_nobody_can_receive_has_no_effect():
-    with pytest.raises((ValueError, errors.OpError)):
-        context.context().report_error_to_cluster(errors.ABORTED, "disk is full")
-    tensorflow_processes.report("disk is full")
-
-
-def test_a_report_is_told_to_tensorflow(monkeypatch):
-    told = []
-    monkeypatch.setattr(
-        context.Context, "report_error_to_cluster", lambda _, *given: told.append(given)
-    )
-    tensorflow_processes.report("disk is full")
-    assert told == [(errors.ABORTED, "disk is full")]
-
-
-def test_signals_are_handled_again_once_all_are_connected():
-    handlers = {number: lambda *_: None for number in signals.SIGNALS}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        with tensorflow_processes.connecting():
-            assert {signal.getsignal(number) for number in handlers} == {signal.SIG_DFL}
-        assert {number: signal.getsignal(number) for number in handlers} == handlers
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _wait(error_file: str) -> None:
-    os.dup2(os.open(error_file, os.O_WRONLY | os.O_CREAT), 2)
-    tensorflow_processes.CONNECTING_SECONDS = 0.2
-    with tensorflow_processes.connecting():
-        time.sleep(60)
-
-
-def test_tensorflow_waits_for_the_others_so_long_only(tmp_path):
-    process = multiprocessing.get_context("forkserver").Process(
-        target=_wait, args=(str(tmp_path / "errors"),)
-    )
-    process.start()
-    process.join(200)
-    assert process.exitcode == 1
-    assert "in _wait" in (tmp_path / "errors").read_text()
-
-
-def answers(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port)).close()
-    except ConnectionRefusedError:
-        return False
-    return True
-
-
-@pytest.mark.all
-def test_ctrl_c_ends_a_process_while_tensorflow_waits_for_another(tmp_path):
-    """After both have met, the other one has ended: TensorFlow calls no handler of Python then."""
-    (tmp_path / "plan.json").write_text('{"cases": []}')
-    addresses = free_addresses(2)
-    program = [sys.executable, "tests/training/distributed_losses.py"]
-    process = starts.Start(
-        [*program, tmp_path / "plan.json", tmp_path / "found.json"],
-        env=environment_of(addresses, 0),
-    )
-    try:
-        host, _, port = addresses[0].rpartition(":")
-        waiting.until(lambda: answers(host, int(port)), process)
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=10) == -signal.SIGINT
-    finally:
-        process.kill()
+    monkeypatch.setattr(workers, "_claim", claim)
+    monkeypatch.setattr(workers, "exchanged", exchanged)
+    assert workers._agreed(config, cluster, None) == (Devices("mesh"), {"seed": 7})
+    assert asked == ["claim"] * (index == 0)
+    others["claim"] = "--output_dir holds another run"
+    with pytest.raises(ValueError, match=r"^--output_dir holds another run$"):
+        workers._agreed(config, cluster, None)
+    asked.clear()
+    others["compared"] = {"rate": 2}
+    if index == 0:
+        with pytest.raises(ValueError, match=r"^process 1 \(other\) was started differently"):
+            workers._agreed(config, cluster, None)
+        assert not asked
