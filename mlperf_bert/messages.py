@@ -208,10 +208,6 @@ class Progress:
         self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(amount)
 
-    def expect(self, total: int) -> None:
-        """Sets the units there will be in all."""
-        self._bar.total = total
-
     def line(self, text: str) -> None:
         """Prints a whole line, above the bar."""
         if not self._silent:

@@ -202,11 +202,6 @@ class TimedRun:
         """Log that the checkpoint of `step` has been written."""
         self.log.end("checkpoint_stop", {"step_num": step})
 
-    def time_budget_spent(self, step: int, *, seconds: float) -> None:
-        """Log how much of its time budget the run has used."""
-        metadata = {**_position(self.samples), "step_num": step}
-        self._running.event("time_budget_spent", round(seconds, 3), metadata)
-
     def succeed(self) -> None:
         """Stop the clock: the target is reached. Logs train_samples and run_stop at once."""
         self._stop(constants.SUCCESS)

@@ -612,7 +612,7 @@ def num_replicas_of(logs: Sequence[paths.Location]) -> int | None:
 def seconds_spent(logs: Sequence[paths.Location]) -> float:
     """Return the used seconds of a time budget: from run_start to the last line, in all its logs.
 
-    A killed run with a budget wrote its last line about a hundredth of it before its end, or later.
+    A killed run wrote its last line at its last evaluation or checkpoint, or later.
 
     Raises:
       ValueError: a log is damaged.

@@ -11,16 +11,11 @@ from mlperf_bert.options import duration
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import OVER, Event, Trained
 
-# A device call takes at most this share of what is left, so that steps that take longer than those
-# before them overrun the end by little.
-_CALL_SHARE = 0.9
+# A device call takes at most this share of what is left, and that of the whole, so that steps that
+# take longer than those before them overrun the end by little.
+_CALL_SHARE, _CALL_SHARE_OF_ALL = 0.9, 0.01
 _MAX_GROWTH = 2
 """A device call has at most so many times the steps that were measured before it."""
-_NUM_NOTES = 100
-"""How often the log says what is used."""
-# After these the rate of steps is known well enough to say where the budget will end. The first
-# steps are slow: the input begins.
-_FORECAST_STEPS, _FORECAST_SHARE = 10, 0.25
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -28,15 +23,14 @@ class TimeBudget(Event):
     """Ends the run at the first update after its time. All processes go by the chief's clock.
 
     That is the clock of MLPerf: it runs from run_start on, through evaluations and checkpoints, and
-    a resumed run has used what the processes before it used. Only what comes after the last step,
-    its evaluation and its checkpoint, is not counted. About a hundred times a run the log says how
-    much is used: so much is known of a killed run.
+    a resumed run has used what the processes before it used, up to the last lines of their logs.
+    Only what comes after the last step, its evaluation and its checkpoint, is not counted.
     """
 
     config: RunConfig
     """With a `time_budget`."""
     timed: TimedRun
-    """Its ledger is the clock; its log says what is used."""
+    """Its ledger is the clock."""
     before: float
     """Seconds that earlier processes of this run have used."""
     gathered: Callable[[Sequence[float]], np.ndarray]
@@ -50,9 +44,6 @@ class TimeBudget(Event):
     """By this process, in `_trained_seconds`; the last call had `_last_step_seconds` a step."""
     _trained_seconds: float = 0.0
     _last_step_seconds: float = 0.0
-    _has_forecast: bool = False
-    _next_note: float = 0.0
-    """After so many seconds the log says what is used."""
 
     @property
     def seconds(self) -> float:
@@ -82,8 +73,7 @@ class TimeBudget(Event):
         most = 1.0
         if self._step_seconds:
             left = _CALL_SHARE * (self.seconds - self._spent)
-            # A call is also short enough for the log to say a hundred times what is used.
-            affordable = min(left, self.seconds / _NUM_NOTES) / self._step_seconds
+            affordable = min(left, _CALL_SHARE_OF_ALL * self.seconds) / self._step_seconds
             most = min(affordable, _MAX_GROWTH * self._trained_steps)
         end_of_update = (step // self.config.steps_per_update + 1) * self.config.steps_per_update
         # One step at the least: a call of none would not come nearer to the end.
@@ -95,21 +85,16 @@ class TimeBudget(Event):
         return self._spent >= self.seconds and step % self.config.steps_per_update == 0
 
     def at(self, trained: Trained) -> str | None:
-        """Ends the run if the time is over; logs what is used if that is due."""
-        step, num_steps = trained.step, trained.step - trained.before
+        """Ends the run if the time is over."""
+        num_steps = trained.step - trained.before
         self._trained_steps += num_steps
         self._trained_seconds += trained.seconds
         self._last_step_seconds = trained.seconds / num_steps
-        is_spent = self.is_spent(step)
-        if self._spent >= self._next_note:
-            self._note(step)
-        if not self._has_forecast:
-            self._forecast(step)
-        if not is_spent:
+        if not self.is_spent(trained.step):
             return None
         self.progress.line(
             f"the time budget of {duration(self.seconds)} is over after "
-            f"{duration(self._spent)} and {step:,} steps"
+            f"{duration(self._spent)} and {trained.step:,} steps"
         )
         return OVER
 
@@ -131,36 +116,3 @@ class TimeBudget(Event):
         slowest = max(average, self._last_step_seconds)
         of_chief = self.gathered([self._own_seconds(), slowest])[0]
         self._spent, self._step_seconds = of_chief.tolist()
-
-    def _note(self, step: int) -> None:
-        """Logs what is used, and corrects how many samples the progress expects in all."""
-        part = self.seconds / _NUM_NOTES
-        self._next_note = (self._spent // part + 1) * part
-        self.timed.time_budget_spent(step, seconds=self._spent)
-        expected_steps = max(step, round(step * self.seconds / max(self._spent, 1e-3)))
-        expected_steps = min(expected_steps, self.config.num_train_steps)
-        self.progress.expect(expected_steps * self.config.train_batch_size)
-
-    def _forecast(self, step: int) -> None:
-        """Says once where the budget will end, and what will not be reached by then."""
-        share = (self._spent - self.before) / self.seconds
-        if self._trained_steps < _FORECAST_STEPS and share < _FORECAST_SHARE:
-            return
-        self._has_forecast = True
-        # The faster one: the line says "at most".
-        fastest = min(self._trained_seconds / self._trained_steps, self._last_step_seconds)
-        end = step + int(max(0.0, self.seconds - self._spent) / max(fastest, 1e-9))
-        config, flag = self.config, f"--time_budget={duration(self.seconds)}"
-        self.progress.line(
-            f"{flag}: enough for at most about {end:,} steps, "
-            f"{end * config.train_batch_size:,} samples"
-        )
-        # The warm-up starts at step 0 or before, and ends as many steps earlier.
-        for what, last_step in (
-            ("the first evaluation", config.evaluation_interval_steps or 0),
-            ("the end of the warm-up", config.num_warmup_steps + config.start_warmup_step),
-        ):
-            if end < last_step:
-                self.progress.line(
-                    f"warning: {flag} ends before {what}, at step {last_step:,}; give more time"
-                )

@@ -42,7 +42,7 @@ def run_values(folder: Path, *, root: Path) -> dict:
 
 def log_values(path: Path) -> dict:
     """An MLPerf log: its header, the events after it in order, and what a thread adds to these."""
-    records = [r for r in logs.read_records(path, may_be_cut=True) if _is_kept(r)]
+    records = logs.read_records(path, may_be_cut=True)
     names = [r.metadata["tensor"] for r in records if r.key == "weights_initialization"]
     lines = [_line(r) for r in records if r.key != "weights_initialization"]
     is_in_header = [line["key"] for line in lines].index("init_stop") + 1
@@ -60,11 +60,6 @@ def log_values(path: Path) -> dict:
 def _logs(folder: Path) -> list[Path]:
     written = [*logs.logs_of_run(folder), folder / OFFLINE_LOG]
     return [Path(log) for log in written if log.exists()]
-
-
-def _is_kept(record: logs.LogRecord) -> bool:
-    """How often the spent time is noted depends on the machine; see runs over time."""
-    return record.key != "time_budget_spent"
 
 
 def _line(record: logs.LogRecord) -> dict:

@@ -97,14 +97,14 @@ class Clock:
         self.now += seconds
 
 
-def write_log_of_minutes(path, *, minutes: float, noted=()) -> None:
-    """The log of a process that ran so long; `noted` are steps."""
+def write_log_of_minutes(path, *, minutes: float, saved=()) -> None:
+    """The log of a process that ran so long; `saved` are steps."""
     with MlperfLog(path) as log:
         initialise(log)
         log.time_ms = EPOCH_MS
         with log.run() as run:
-            for step in noted:
-                run.time_budget_spent(step, seconds=1.0)
+            for step in saved:
+                run.checkpoint_start(step)
             log.time_ms = EPOCH_MS + 60_000 * minutes
             run.abort()
 

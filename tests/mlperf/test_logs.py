@@ -431,15 +431,15 @@ def test_what_is_no_time_is_refused(text):
 
 def test_the_times_of_all_processes_count(tmp_path):
     logs = [tmp_path / name for name in ("bert.log", "bert.resumed-1.log")]
-    write_log_of_minutes(logs[0], minutes=3, noted=[1, 2, 5])
-    write_log_of_minutes(logs[1], minutes=2, noted=[5, 9])
+    write_log_of_minutes(logs[0], minutes=3, saved=[1, 2, 5])
+    write_log_of_minutes(logs[1], minutes=2, saved=[5, 9])
     assert seconds_spent(logs) == 300
     assert seconds_spent([]) == 0
 
 
 def test_of_a_killed_process_the_time_up_to_its_last_line_counts(tmp_path):
     path = tmp_path / "bert.log"
-    write_log_of_minutes(path, minutes=3, noted=[1])
+    write_log_of_minutes(path, minutes=3, saved=[1])
     path.write_bytes(path.read_bytes() + b':::MLLOG {"namespace": "", "time_ms": 99')
     assert seconds_spent([path]) == 180
     before_the_clock = path.read_text().partition("run_start")[0]

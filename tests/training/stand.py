@@ -82,9 +82,6 @@ class Stand:
     def advance(self, samples, text):
         pass
 
-    def expect(self, total):
-        pass
-
     def line(self, text):
         self.said.append(text)
 

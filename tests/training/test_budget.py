@@ -4,7 +4,6 @@ The whole runs at the end have some seconds. How many steps these allow depends 
 tests compare with what the runs have recorded.
 """
 
-import itertools
 import json
 import re
 import signal
@@ -38,7 +37,7 @@ class Machine(Event):
         self.now, self.step, self.start, self.said = 0.0, start, start, []
         self.step_seconds, self.evaluates_every = step_seconds, evaluates_every
         self.ledger = Ledger(clock=lambda: self.now)
-        self.calls, self.notes, self.totals = [], {}, []
+        self.calls = []
         given = {
             "train_batch_size": 8,
             "num_train_steps": 10**6,
@@ -56,13 +55,6 @@ class Machine(Event):
 
     def line(self, text):
         self.said.append(text)
-
-    def expect(self, total):
-        assert total % 8 == 0
-        self.totals.append(total // 8)
-
-    def time_budget_spent(self, step, *, seconds):
-        self.notes[step] = seconds
 
     def next(self, step):
         every = self.evaluates_every or self.until
@@ -110,68 +102,10 @@ def test_steps_that_become_slow_are_measured_by_the_last_of_them():
     assert 1000 <= machine.now < 1020 and set(machine.calls[-20:]) == {1}
 
 
-def test_a_hundred_times_a_run_the_log_says_what_is_used_and_the_progress_what_to_expect():
-    machine = Machine(step_seconds=lambda step: 2.0 if step < 100 else 0.5, evaluates_every=300)
-    machine.run()
-    assert 80 < len(machine.notes) <= 101
-    # One in each hundredth at the most, evaluations or not.
-    assert len({seconds // 10 for seconds in machine.notes.values()}) == len(machine.notes)
-    used = [0.0, *machine.notes.values()]
-    assert max(after - before for before, after in itertools.pairwise(used)) <= 30 + 2 * 10
-    assert machine.totals[-1] == pytest.approx(machine.step, rel=0.01)
-    # All evaluations and the slow steps at first count.
-    [*_, (step, seconds)] = machine.notes.items()
-    assert seconds == 100 * 2.0 + (step - 100) * 0.5 + 30 * ((step - 1) // 300)
-
-
-def test_the_steps_given_are_the_most_that_there_are():
-    machine = Machine(num_train_steps=300)
-    machine.run(until=300)
-    assert set(machine.totals[5:]) == {300}
-
-
 def test_a_budget_that_was_used_up_trains_nothing_more():
     machine = Machine(start=70, before=1000.0)
     assert machine.run() == 70
     assert machine.said == ["the time budget of 16m40s was used up before: nothing more is trained"]
-
-
-def test_what_the_time_does_not_reach_is_said_once_as_early_as_it_is_known():
-    machine = Machine(
-        time_budget="90s", eval_input_file="eval", eval_interval_samples=8 * 200,
-        num_warmup_steps=95, start_warmup_step=-4,
-        step_seconds=lambda step: 5.0 if step == 0 else 1.0,
-    )  # fmt: skip
-    machine.run(until=12)
-    forecast, evaluation, warm_up = machine.said
-    steps = int(re.search(r"at most about (\d+) steps, (\d+) samples", forecast)[1])
-    assert 85 <= steps <= 90 and forecast.startswith("--time_budget=1m30s: enough for")
-    assert evaluation == (
-        "warning: --time_budget=1m30s ends before the first evaluation, at step 200; give more time"
-    )
-    assert warm_up == (
-        "warning: --time_budget=1m30s ends before the end of the warm-up, at step 91; give more "
-        "time"
-    )
-    machine.run()
-    assert len(machine.said) == 4
-    assert machine.said[-1] == "the time budget of 1m30s is over after 1m30s and 86 steps"
-
-
-def test_steps_that_take_long_are_forecast_before_there_are_ten():
-    machine = Machine(
-        eval_input_file="eval", eval_interval_samples=8 * 20, step_seconds=lambda step: 100.0
-    )
-    machine.run(until=3)
-    assert "at most about 10 steps" in machine.said[0] and "warning" in machine.said[1]
-
-
-def test_a_resumed_run_is_forecast_by_its_own_steps():
-    """Not by the first of them, which is slow, however much of the time was used before."""
-    machine = Machine(before=500.0, step_seconds=lambda step: 20.0 if step == 0 else 1.0)
-    machine.run(until=20)
-    [forecast] = machine.said
-    assert 470 <= int(re.search(r"at most about (\d+) steps", forecast)[1]) <= 490
 
 
 TASK = SMALL
@@ -208,7 +142,6 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     assert (output / f"model.ckpt-{last['step']}.index").exists()
     log = (output / "bert.log").read_text()
     assert '"key": "time_budget_seconds", "value": 4.0' in log
-    assert log.count('"time_budget_spent"') > 1
     record = read_record(output)
     assert (record.status, record.time_budget_seconds) == ("aborted", 4.0)
     assert record.parameters["time_budget"] == 4.0

@@ -77,9 +77,8 @@ def test_what_ends_a_run_is_saved_and_evaluated_once_in_this_order(tmp_path, cas
 def test_a_resumed_run_has_spent_what_its_killed_process_has(tmp_path):
     stand = Stand(step=60, used=50.0, time_budget="1h")
     stand.run(tmp_path / "bert.log")
-    records = logs.read_records(tmp_path / "bert.log")
-    spent = [record.value for record in records if record.key == "time_budget_spent"]
-    assert spent[0] > 50 and spent[-1] == 50 + 40 + 2 * EVALUATION
+    spent = [line["time_budget_spent_seconds"] for line in stand.written]
+    assert spent[0] == 50 + 3 and spent[-1] == 50 + 40 + 2 * EVALUATION
 
 
 @pytest.mark.parametrize("seconds", [15, 16, 17, 23.5])
@@ -198,7 +197,7 @@ def killed_run(config, *, minutes):
     output = OutputDirectory.of(config)
     output.path.mkdir()
     output.record(status="running", seed=7)
-    write_log_of_minutes(output.path / "bert.log", minutes=minutes, noted=[1])
+    write_log_of_minutes(output.path / "bert.log", minutes=minutes, saved=[1])
     return output
 
 
