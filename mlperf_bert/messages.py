@@ -8,6 +8,8 @@ import io
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec
 
@@ -17,7 +19,7 @@ from mlperf_bert.signals import Interrupted
 EXIT_TRY_AGAIN = 75
 """Nothing is wrong: the same command goes on."""
 exit_code = 1  # once the command has ended, its own; 1 for an error that nobody expects
-SECONDS_BETWEEN_LINES = 10
+SECONDS_BETWEEN_LINES = 10.0
 _Arguments = ParamSpec("_Arguments")
 
 
@@ -156,6 +158,29 @@ def _outliving_its_terminal(stream: Any) -> Any:
         return stream
     raw = io.BufferedWriter(_Terminal(stream.fileno(), "w", closefd=False))
     return io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
+
+
+@contextlib.contextmanager
+def lasting(doing: str) -> Iterator[None]:
+    """Says on standard error that work lasts which counts nothing: after 10 s, then ever later."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        from tqdm import tqdm  # above the bar of a progress, if there is one
+
+        seconds = SECONDS_BETWEEN_LINES
+        while not ended.wait(seconds):
+            taken = time.monotonic() - began
+            tqdm.write(f"{doing}: {taken:.0f} s so far", file=sys.stderr)
+            seconds = taken
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
 
 
 class _Lines:

@@ -5,13 +5,14 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from mlperf_bert import command_line, messages, signals, tensorflow_import
 from mlperf_bert.files import paths
-from mlperf_bert.messages import Progress, ends_in_one_line
+from mlperf_bert.messages import Progress, ends_in_one_line, lasting
 from tests.helpers import programs
 
 
@@ -50,6 +51,17 @@ def test_progress_goes_on_where_it_was_and_is_lines_where_there_is_no_terminal(m
     with Progress(total=2_000_000, unit="B", description="load") as progress:
         progress.advance(1_500_000)
     assert "load: 1.50MB of 2.00MB, " in capsys.readouterr().err
+
+
+def test_work_that_lasts_and_counts_nothing_says_so_ever_later(monkeypatch, capsys):
+    with lasting("short"):
+        pass
+    monkeypatch.setattr(messages, "SECONDS_BETWEEN_LINES", 0.02)
+    with pytest.raises(KeyError), lasting("drawing"):
+        time.sleep(0.5)
+        raise KeyError
+    lines = capsys.readouterr().err.splitlines()
+    assert set(lines) <= {"drawing: 0 s so far", "drawing: 1 s so far"} and 1 <= len(lines) <= 6
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.names import Weight
 from mlperf_bert.files import paths, whole
+from mlperf_bert.messages import lasting
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # where a TF2 checkpoint keeps its graph of objects
 _LAYER = re.compile(r"/layer_(\d+)/")
@@ -220,6 +221,7 @@ def held_variables(
     return [each for weight, each in table.items() if not stored.is_of_a_lacking_head(weight)]
 
 
+@lasting("reading the weights of a checkpoint")
 def load_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
     """Sets every given variable that the table of names has; returns the TF1 names.
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint, damage_named
 from mlperf_bert.files import paths
+from mlperf_bert.messages import lasting
 from mlperf_bert.mlperf.log import TimedRun
 
 CHECKPOINT_NAME = "model.ckpt"
@@ -218,6 +219,7 @@ class Saves(contextlib.AbstractContextManager["Saves"]):
         if self._writing and self._writing.done():
             self.wait()
 
+    @lasting("saving a checkpoint")
     def _write(self, step: int, run: TimedRun | None, copied: dict | None = None) -> None:
         """What a resumed run needs beside a checkpoint is there before the checkpoint is."""
         # A checkpoint whose log or metrics are missing in the bucket could not be resumed from.

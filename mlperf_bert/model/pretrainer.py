@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, models, networks
 
+from mlperf_bert.messages import lasting
 from mlperf_bert.model import tf_models
 from mlperf_bert.model.config import PRECISIONS, RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
 
@@ -84,6 +85,7 @@ def _with_random_weights(config: BertConfig, seed: int) -> models.BertPretrainer
 # Only the inner loop in steps.py needs AutoGraph. Everywhere else it would rewrite Python without
 # effect, which took half of the time before the first step.
 @tf.autograph.experimental.do_not_convert
+@lasting("drawing the weights of a model")
 def build_pretrainer(
     config: BertConfig,
     *,

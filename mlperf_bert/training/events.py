@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlperf_bert.messages import Progress
+from mlperf_bert.messages import Progress, lasting
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.log import TimedRun
 from mlperf_bert.programs.config import FIGURES, LOSSES
@@ -219,7 +219,8 @@ class Evaluate(Event):
         self._evaluated_step = step
         samples = step * self.config.train_batch_size
         self.timed.eval_start(samples)
-        evaluation = self.evaluate_weights()
+        with lasting(f"evaluation after {samples:,} samples"):
+            evaluation = self.evaluate_weights()
         self.timed.eval_stop(samples)
         accuracy = self.accuracy = evaluation.masked_lm_accuracy
         self.timed.eval_accuracy(accuracy, samples, step, num_eval_samples=evaluation.num_examples)

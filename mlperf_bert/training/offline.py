@@ -20,7 +20,7 @@ from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoint
 from mlperf_bert.files import paths
 from mlperf_bert.files.locks import held, lock_of
 from mlperf_bert.input import checked, pipeline
-from mlperf_bert.messages import Progress
+from mlperf_bert.messages import Progress, lasting
 from mlperf_bert.mlperf import joining, rules
 from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end, logs_of_run
 from mlperf_bert.model import pretrainer
@@ -179,7 +179,8 @@ def _evaluator(config: RunConfig) -> Iterator[tuple[Callable[[str], Evaluation],
 
         def evaluate_one(prefix: str) -> Evaluation:
             _load(model, StoredCheckpoint(prefix))
-            return evaluator.evaluate(dataset)
+            with lasting(f"evaluation of {prefix}"):
+                return evaluator.evaluate(dataset)
 
         yield evaluate_one, data
 

@@ -12,7 +12,7 @@ import numpy as np
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.state import Saves
 from mlperf_bert.input import checked
-from mlperf_bert.messages import ERROR, WARNING, Progress
+from mlperf_bert.messages import ERROR, WARNING, Progress, lasting
 from mlperf_bert.mlperf import ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog, TimedRun
 from mlperf_bert.model.metrics import Evaluation
@@ -138,6 +138,7 @@ def _train(run: Run) -> Outcome:
         raise
 
 
+@lasting("compiling and trying out every step")
 def _compile(run: Run) -> None:
     """Says how steps are computed, and what jax's programs take of the devices.
 

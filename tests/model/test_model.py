@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from mlperf_bert import messages
 from mlperf_bert.model import encoder, pretrainer, tf_models
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import EPSILON, Evaluation, Totals, batch_totals
@@ -44,6 +45,12 @@ def test_keys_of_google_s_own_files_that_have_no_effect_are_read(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text(json.dumps(SIZES | OF_GOOGLE))
     assert dataclasses.asdict(BertConfig.from_json_file(str(path))) == SIZES
+
+
+def test_the_drawing_of_weights_says_that_it_lasts(monkeypatch, capsys):
+    monkeypatch.setattr(messages, "SECONDS_BETWEEN_LINES", 0.001)
+    pretrainer.build_pretrainer(BertConfig(**CONFIG), seed=1)
+    assert "drawing the weights of a model: 0 s so far\n" in capsys.readouterr().err
 
 
 SIZE, RATE = "must be a positive integer below 2^31", "must be a number from 0 to 1"
