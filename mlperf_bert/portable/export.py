@@ -27,6 +27,11 @@ FLAGS = flags.FLAGS
 def main():
     """Writes the folder."""
     config = command_line.read(RunConfig, cluster=read_cluster())
+    if config.compilation_cache_dir:
+        command_line.warn(
+            "--compilation_cache_dir has no effect: an export compiles nothing; "
+            "run_step.py takes JAX_COMPILATION_CACHE_DIR"
+        )
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         setup = checks.inspect(config).setup()
         print(program_folder.write(setup, FLAGS.output_dir, command_line.read(Wanted)))

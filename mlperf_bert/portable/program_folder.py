@@ -25,7 +25,7 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import checked, packing, pipeline
-from mlperf_bert.messages import Progress
+from mlperf_bert.messages import Progress, lasting
 from mlperf_bert.options import option
 from mlperf_bert.portable import flop, run_step
 from mlperf_bert.portable.run_step import EVALUATION, GRADIENTS, TRAINING, UPDATE
@@ -201,7 +201,8 @@ def _write_programs(
         steps.append((EVALUATION, EVALUATION, step))
     with Progress(total=len(steps), unit="programs", description="export") as progress:
         for kind, name, make in steps:
-            part = make()
+            with lasting(f"export of {name}"):
+                part = make()
             entry = _write_program(setup, folder, kind, name, part)
             # As XLA counts before it optimizes the program; here it knows no kernels.
             if kind in (TRAINING, EVALUATION) and not entry["calls"]:
@@ -228,6 +229,7 @@ def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: jax_s
     return entry | {"state_bytes": state_bytes} | made.entry
 
 
+@lasting("evaluation by TensorFlow, to compare with")
 def _evaluate(evaluator: Evaluator, batches: Sequence[Batch]) -> list[dict[str, list]]:
     """The totals of each batch, in the order of `metrics.Totals`."""
     totals = []
@@ -238,6 +240,7 @@ def _evaluate(evaluator: Evaluator, batches: Sequence[Batch]) -> list[dict[str, 
     return totals
 
 
+@lasting("steps by TensorFlow, to compare with")
 def _train(trainer: Trainer, batches: Sequence[Batch]) -> list[dict[str, list]]:
     """Trains on each batch, as run_pretraining.py does; the seed and the losses of each step."""
     generator = trainer.model.dropout_generator

@@ -206,12 +206,13 @@ def test_a_program_that_does_not_fit_has_its_own_exit_code(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize("name, package", [("tpu-v3", "'libtpu'"), ("h100", r"'jax\[cuda12\]'")])
-def test_a_compiler_that_is_missing_or_too_old_is_told(monkeypatch, name, package):
+def test_a_compiler_that_is_missing_or_too_old_is_told(monkeypatch, capsys, name, package):
     def unknown(**_):
         raise RuntimeError("NOT_FOUND: no v3:2x2\nmore")
 
     monkeypatch.setattr(compile_step.topologies, "get_topology_desc", unknown)
     row = compile_step.compiled(exported(None), ENTRY, name, 1)
+    assert f": compiling {row['step']} for {name}; " in capsys.readouterr().err
     assert row["result"] == "no compiler"
     assert re.search(rf"pip install .*{package} \(NOT_FOUND: no v3:2x2\)$", row["reason"])
 

@@ -233,10 +233,12 @@ def test_the_flop_are_those_of_every_product():
     assert flop.of_training_step(config, **shape) == 3 * 2 * 3 * (2 * block + heads)
 
 
-def test_a_folder_that_is_there_stays(export):
+def test_a_folder_that_is_there_stays_and_a_cache_has_no_effect(export):
     export.folder.mkdir()
-    done = export(check=False)
-    assert done.returncode == 1 and "exists; give a folder that is not there yet" in done.stderr
+    done = export("--compilation_cache_dir=/proc/none", check=False)
+    warning, refusal = done.stderr.splitlines()
+    assert "warning: --compilation_cache_dir has no effect: an export compiles nothing" in warning
+    assert done.returncode == 1 and "exists; give a folder that is not there yet" in refusal
     assert not list(export.folder.iterdir())
 
 
