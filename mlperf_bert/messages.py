@@ -20,6 +20,7 @@ EXIT_TRY_AGAIN = 75
 """Nothing is wrong: the same command goes on."""
 exit_code = 1  # once the command has ended, its own; 1 for an error that nobody expects
 SECONDS_BETWEEN_LINES = 10.0
+_lasting: list[threading.Event] = []
 _Arguments = ParamSpec("_Arguments")
 
 
@@ -162,17 +163,20 @@ def _outliving_its_terminal(stream: Any) -> Any:
 
 @contextlib.contextmanager
 def lasting(doing: str) -> Iterator[None]:
-    """Says on standard error that work lasts which counts nothing: after 10 s, then ever later."""
+    """Says on standard error, every ten seconds, that work lasts which counts nothing.
+
+    Of work within other work the inner says so.
+    """
     ended, began = threading.Event(), time.monotonic()
+    _lasting.append(ended)
 
     def tell() -> None:
         from tqdm import tqdm  # above the bar of a progress, if there is one
 
-        seconds = SECONDS_BETWEEN_LINES
-        while not ended.wait(seconds):
-            taken = time.monotonic() - began
-            tqdm.write(f"{doing}: {taken:.0f} s so far", file=sys.stderr)
-            seconds = taken
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            if ended is _lasting[-1]:
+                taken = time.monotonic() - began
+                tqdm.write(f"{doing}: {taken:.0f} s so far", file=sys.stderr)
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
@@ -181,6 +185,7 @@ def lasting(doing: str) -> Iterator[None]:
     finally:
         ended.set()
         teller.join()
+        _lasting.remove(ended)
 
 
 class _Lines:

@@ -14,11 +14,13 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import layout, saving
 from mlperf_bert.data import provenance, vocabulary
 from mlperf_bert.files import folders, paths
+from mlperf_bert.messages import lasting
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
 
+@lasting("exporting the checkpoint")
 def export(
     prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str, beside: str = ""
 ) -> int:

@@ -13,11 +13,13 @@ from mlperf_bert.convert import layout, saving, stored_model
 from mlperf_bert.convert.stored_model import StoredModel
 from mlperf_bert.data import provenance, tokenizer_files, vocabulary
 from mlperf_bert.files import folders, paths, whole
+from mlperf_bert.messages import lasting
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
 CHECKPOINT = "model.ckpt-0"
 
 
+@lasting("importing the model")
 def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     """Writes bert_config.json, model.ckpt-0 in TF1's layout and, if the model has one, vocab.txt.
 

@@ -9,12 +9,14 @@ from official.nlp.modeling.models import BertPretrainerV2
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
+from mlperf_bert.messages import lasting
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
 CONVERTED_MODELS = ("pretrainer", "encoder")
 
 
+@lasting("converting the checkpoint")
 def convert(
     prefix: str, converted_prefix: str, *, config: BertConfig, converted_model: str = "pretrainer"
 ) -> str:
@@ -70,6 +72,7 @@ def _items(model: BertPretrainerV2, converted_model: str) -> dict[str, tf.Module
 ACCUMULATOR = "GradientAccumulator"
 
 
+@lasting("writing accumulators")
 def add_accumulators(old: str, new: str) -> int:
     """Copies a TF1 checkpoint and adds zeros, NAME/GradientAccumulator, for every tensor NAME.
 
