@@ -1,7 +1,8 @@
 """Google's and NVIDIA's compilers take the exported steps; no accelerator is needed.
 
 They have an environment of their own: make .venv-compilers/.installed, and for NVIDIA's
-.venv-compilers/.installed-gpu.
+.venv-compilers/.installed-gpu; the newest jax has another: make newest-jax. `make test-compilers`
+makes all.
 """
 
 import json
@@ -22,13 +23,22 @@ TASK = {"dropout": 0.1, "num_hidden_layers": 2}
 UNRECORDED = ["--train_batch_size=4", "--num_recorded_steps=0"]
 
 
-def compiled(folder: Path, *flags: str, package: str = "libtpu", code: int = 0) -> list[dict]:
+NEWEST = REPOSITORY / ".venv-newest-jax/bin/python"
+
+
+def require(package: str, python: Path, command: str = "make test-compilers") -> None:
+    look = [python, "-c", f"import {package}"]
+    if not python.exists() or subprocess.run(look, capture_output=True).returncode:
+        lacking(f"{python} has no {package}: {command}")
+
+
+def compiled(
+    folder: Path, *flags: str, package: str = "libtpu", code: int = 0, python: Path = PYTHON
+) -> list[dict]:
     """The rows of compile_step.py, which must end with the given code."""
-    look = [PYTHON, "-c", f"import {package}"]
-    if not PYTHON.exists() or subprocess.run(look, capture_output=True).returncode:
-        lacking(f"{PYTHON} has no {package}: make test-compilers")
+    require(package, python)
     output = folder.parent / "table.json"
-    command = [PYTHON, "mlperf_bert/portable/compile_step.py", folder, *flags, f"--output={output}"]
+    command = [python, "mlperf_bert/portable/compile_step.py", folder, *flags, f"--output={output}"]
     done = programs.run(*command)
     assert done.returncode == code, done.stdout + done.stderr
     assert "INVALID_ARGUMENT" not in done.stderr  # libtpu's, about a host that has no TPU
@@ -96,6 +106,59 @@ def test_kernels_compile_for_the_gpus_that_have_bfloat16(tmp_path):
     refused = ["compute capability 7.0, below 8.0", "a tpu is no GPU of NVIDIA"]
     for row, why in zip(rows, refused, strict=True):
         assert row["result"] == "does not compile" and why in row["reason"]
+
+
+# Compiles each text alone for a device that is not there, and prints the names.
+EACH_ALONE = """
+import sys
+import jax, numpy as np
+from benchmarks import kernels_alone
+from mlperf_bert.portable import compile_step
+
+compile_step.without_hardware()
+jax.config.update("jax_enable_x64", False)
+done = set()
+
+def of(name, grid, results):
+    stored = kernels_alone.stored(name, grid, results)
+    mesh = compile_step.jax_step.mesh_of(compile_step.devices_of(sys.argv[1], 1))
+    device = compile_step.jax_step.replicated(mesh)
+
+    def run(*given):
+        if name not in done:
+            specs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for x in given]
+            stored.trace(*specs).lower(lowering_platforms=("cuda",)).compile()
+            done.add(name)
+        return [jax.numpy.zeros(*each) for each in results]
+
+    return run
+
+kernels_alone.attention(of, np.ones((2, 128), np.int32))
+kernels_alone.norm(of, 128)
+print(jax.__version__, *sorted(done))
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "python, package", [(PYTHON, "jax_cuda12_plugin"), (NEWEST, "jax_cuda13_plugin")],
+    ids=["pinned", "newest"],
+)  # fmt: skip
+def test_the_kernels_and_a_step_compile_by_the_pinned_jax_and_by_the_newest(
+    python, package, tmp_path
+):
+    """XLA's source marks the target of the calls for removal: this says when it is gone."""
+    require(package, python, "make newest-jax" if python == NEWEST else "make test-compilers")
+    for device in ("a100-40", "l4", "h100", "b200"):
+        done = programs.run(python, "-c", EACH_ALONE, device)
+        assert done.returncode == 0, f"{device}: {done.stderr}"
+        assert done.stdout.split()[1:] == [
+            "attention_backward", "attention_forward", "norm_backward", "norm_forward"
+        ]  # fmt: skip
+    folder = tmp_path / "step"
+    export_with_kernels(tmp_path, folder)
+    rows = compiled(folder, "--devices=a100-40,l4,h100,b200", package=package, python=python)
+    assert {row["result"] for row in rows} == {"fits"}
 
 
 @pytest.mark.soak
