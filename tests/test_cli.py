@@ -286,6 +286,8 @@ REFUSED = [
     ),
     ("demo.picture --metrics_file={folder}/none --output_file={folder}/x",
      "demo.picture: {folder}/none: No such file or directory"),
+    ("demo.picture --metrics_file={folder}/x --output_file={folder}/x",
+     "demo.picture: --output_file={folder}/x: is an input too; name another file"),
     ("demo.model --seed=1 --input_file={folder}/none --output_dir={folder}/x",
      "demo.model: no text to learn a vocabulary from: --input_file matches nothing"),
     ("demo.encyclopedia --seed=1 --num_articles=3 --output_dir={folder}/x",

@@ -16,7 +16,7 @@ OLDEST_STRACE = (5, 9)  # the first with --pidns-translation
 _RECORDS = {
     BPFTRACE: "every call, page faults and block I/O, from the kernel's tracepoints",
     STRACE: "every call on files; no block I/O, page faults only as counts",
-    PROC: "counters and open files, once a second; no single calls",
+    PROC: "counters and open files at each sample; no single calls",
 }
 
 

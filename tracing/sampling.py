@@ -1,4 +1,4 @@
-"""The /proc backend: what the machine and the target's processes have used, once a second."""
+"""The /proc backend: what the machine and the target's processes have used, at each sample."""
 
 import contextlib
 import os
