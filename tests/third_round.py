@@ -87,6 +87,37 @@ WATCHING = {
         before="mkdir -p $O/d5; cc $R/05_fchdir/leader_exits.c -pthread -o $O/l; "
         "head -c 65536 /dev/zero >$O/d5/leader.dat",
     ),
+    # The processor time of all that are waited for, as bash and the kernel say it.
+    "busy": (
+        traced(
+            "bash -c 'TIMEFORMAT=\"took %U %S\"; time sh $R/04_short/busy.sh 60'", backend="strace"
+        )
+        + " | tee $O/log; $PY -c \"import json, os; o = os.environ['O'] + '/'; found = [w for w in "
+        "open(o + 'log') if w.startswith('took')][0].split(); print('share', json.load(open(o + "
+        "'t/summary.json'))['usage']['cpu_seconds'] / sum(map(float, found[1:])))\"",
+        [r"share (0\.9|1\.0)"],
+        [],
+    ),
+    "double_fork": (
+        "mkdir -p $O/d4; head -c 67108864 /dev/zero >$O/d4/big.bin; "
+        + traced("$PY $R/04_short/double_fork.py $O/d4 10", backend="proc")
+        + "; grep -o 'at least' $O/t/summary.html $O/t/summary.json",
+        ["html:at least", "counters are at least so much|json:at least"],
+        [],
+    ),
+    # Mounted again, the disks' files are no more in the page cache: reading them takes faults.
+    "inode": (
+        traced(
+            "$PY $R/14_inode/map.py $O/mnt1/part-1.bin $O/mnt2/part-2.bin",
+            "part-|inode",
+            backend="bpftrace",
+            before="bash $R/14_inode/setup.sh; for n in 1 2; do umount $O/mnt$n; "
+            "mount -o loop $O/disk$n.img $O/mnt$n; done",
+        )
+        + "; umount $O/mnt1 $O/mnt2",
+        [r"fault +page_fault .*mnt1/part-1\.bin"],
+        [r"fault +page_fault .*part-2\.bin"],
+    ),
     "renames": (
         "mkdir -p $O/d6; " + traced("$PY $R/06_renames/many.py $O/d6 8000", backend="strace"),
         ["800,000 bytes written in 8,000 calls"],
