@@ -2,8 +2,8 @@
 
     python -m tests.third_round [ROW...]
 
-It needs that folder, root, strace, bpftrace, fio and a C compiler, and half an hour for all. A row
-is a command of the folder's tables, what it must print, and what it must not.
+It needs that folder, root, strace, bpftrace, fio, Open MPI and a C compiler, and half an hour for
+all. A row is a command of the folder's tables, what it must print, and what it must not.
 """
 
 import re
@@ -175,7 +175,22 @@ WATCHING = {
 }
 
 VOCABULARIES = "different vocabularies, by MD5: .*make data again with the vocab.txt of the model"
+# Two processes of a tiny run; of several hosts.
+WORKER = (
+    'env TF_CONFIG=\'{"cluster": {"worker": ["localhost:23461", "localhost:23462"]}, "task": '
+    '{"type": "worker", "index": %d}}\' $PY $R --connect_timeout_seconds=200 --output_dir=$O/late'
+)
 TRAINING = {
+    "late_worker": (
+        f"({WORKER % 0} 2>&1) & sleep 60; {WORKER % 1} >/dev/null 2>&1; wait",
+        ["waiting up to 200 s for 1 other process at localhost:23461", "RESULT,bert"],
+        ["Traceback"],
+    ),
+    "mpirun": (
+        "mpirun --allow-run-as-root --oversubscribe -n 2 $PY $R --output_dir=$O/mpi 2>&1",
+        [r"(?s)^(?!.*RESULT,bert.*RESULT,bert).*RESULT,bert"],
+        ["Traceback"],
+    ),
     "gpu_choice": (
         "bash $HERE/gpu_choice.sh | grep -A1 -F '[broken] A=1'",
         [r"Driver/library version mismatch.*NUM_GPUS.*rc=1"],
@@ -199,7 +214,7 @@ TRAINING = {
         [r"(?m)^\w+\.stablehlo$"],
     ),
     "xla_flags": ("xla_flags", ["XLA compiles clusters of operations: TF_XLA_FLAGS"], ["nothing"]),
-    "plugin": ("plugin", ["jax finds none .*driver.*plugin"], ["ACCELERATOR=gpu-tensorflow"]),
+    "plugin": ("plugin", ["jax finds none .*driver.*plugin"], ["gpu-tensorflow"]),
     "disable_jit": ("disable_jit", ["JAX_DISABLE_JIT: .*leave the variable out"], []),
     "cache_orphan": ("cache_orphan", [], ["UserWarning"]),
     "hangup": ("hangup", ["HUP rc=75", r"model\.ckpt-\d+\.index"], []),
