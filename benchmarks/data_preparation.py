@@ -28,7 +28,7 @@ from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files.whole import digest
-from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.messages import ends_in_one_line, lasting
 from mlperf_bert.options import whole_number, words_with_home
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,10 +46,11 @@ def seconds(command: list, *, cwd: Path | None = None, **environment: str) -> fl
         return usage.ru_utime + usage.ru_stime
 
     before = of_children()
-    done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    with lasting(f"measuring {Path(command[1]).name}"):
+        done = subprocess.run(
+            [str(word) for word in command], cwd=cwd, env={**os.environ, **environment},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))}: {done.stderr.decode()[-2000:]}")
     return of_children() - before

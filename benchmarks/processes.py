@@ -13,9 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from mlperf_bert.messages import lasting
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@lasting("a measurement in a process of its own")
 def in_a_process(function: Callable, *arguments: Any) -> Any:
     """What a function of a module returns in a new process, which then ends."""
     context = multiprocessing.get_context("spawn")
@@ -48,7 +51,8 @@ def started(
     limit = threading.Timer(limit_seconds, kill)
     limit.start()
     try:
-        yield process
+        with lasting(f"waiting for {command[1]}"):
+            yield process
     finally:
         limit.cancel()
         kill()

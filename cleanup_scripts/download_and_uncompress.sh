@@ -58,7 +58,11 @@ exec 9<.
   die "$out_dir: another call still works there; wait for its end"
 
 # is_whole FILE [SUFFIX]: whether FILE has its published MD5, or what becomes FILE and has the suffix until then.
-is_whole() { [ -f "$1${2-}" ] && sed -n "s|  $1\$|&${2-}|p" "$md5s" | md5sum -c >/dev/null 2>&1; }
+is_whole() {
+  [ -f "$1${2-}" ] || return 1
+  echo "comparing $out_dir/$1${2-} with its published MD5; the dump takes minutes" >&2
+  sed -n "s|  $1\$|&${2-}|p" "$md5s" | md5sum -c >/dev/null 2>&1
+}
 
 is_there() {
   [ -e "$1" ] || return 1

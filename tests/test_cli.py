@@ -5,6 +5,7 @@ Long because each kind of mistake has its table.
 
 import importlib
 import itertools
+import operator
 import os
 import re
 import shlex
@@ -363,6 +364,23 @@ def test_bad_input_to_the_script_itself_is_one_line_too(work):
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("run_pretraining.py: --input_file: no file matches ")
+
+
+LASTING = """
+    checkpoints.reading:load_weights checkpoints.state:Saves._write convert.exporting:export
+    convert.importing:import_model convert.tf1_tf2:convert convert.tf1_tf2:add_accumulators
+    data.evaluation_shard:pick finetuning.run:Prepared.split model.pretrainer:build_pretrainer
+    portable.program_folder:_train portable.program_folder:_evaluate submission.verdict:judge
+    submission.verdict:judge_submission training.inspection:inspect_closely training.run:_compile
+""".split()
+
+
+@pytest.mark.parametrize("place", LASTING)
+def test_what_takes_more_than_ten_seconds_for_bert_large_says_so(place):
+    """`messages.lasting` decorates it."""
+    module, _, names = place.partition(":")
+    function = operator.attrgetter(names)(importlib.import_module(f"mlperf_bert.{module}"))
+    assert function.__wrapped__.__name__ == function.__name__
 
 
 def test_batch_that_replicas_cannot_share():

@@ -5,6 +5,7 @@ import dataclasses
 from mlperf_bert.data import provenance, tfrecord, validity, vocabulary
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import require_apart, require_writable, written_beside
+from mlperf_bert.messages import lasting
 from mlperf_bert.options import option
 
 # The vocabulary is unknown here; models take ids of 32 bits.
@@ -23,6 +24,7 @@ class PickConfig:
     max_predictions_per_seq: int = option(76, "Masked tokens per example at most.", at_least=1)
 
 
+@lasting("picking examples")
 def pick(config: PickConfig) -> int:
     """Copies evenly spaced records of one file to another, byte for byte; returns how many it had.
 

@@ -22,7 +22,7 @@ from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.training import TaskTrainer, create_strategy, order_of_epoch
 from mlperf_bert.finetuning.weights import Source
-from mlperf_bert.messages import Progress
+from mlperf_bert.messages import Progress, lasting
 from mlperf_bert.mlperf.logs import is_end
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import Interrupted, StopRequest
@@ -39,6 +39,7 @@ class Prepared:
         self.task, self.source = task, source
         self._splits: dict[str, Split] = {}
 
+    @lasting("reading and encoding examples")
     def split(self, name: str) -> Split:
         """A split.
 

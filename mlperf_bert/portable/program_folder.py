@@ -97,8 +97,9 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         elif wanted.num_recorded_steps:
             # As run_step.py draws them.
             told = {"seed": seed, "initializer_range": setup.bert_config.initializer_range}
-            for variable, value in program.weights_of(trainer.variables_to_train):
-                variable.assign(run_step.drawn(value, told))
+            with lasting("drawing the weights as run_step.py does"):
+                for variable, value in program.weights_of(trainer.variables_to_train):
+                    variable.assign(run_step.drawn(value, told))
         # TensorFlow has no kernels; its losses are as far from the program's as bfloat16 rounds.
         fused = trainer.model.fused
         trainer.model.fused = getattr(fused, "without_kernels", fused)
@@ -203,10 +204,10 @@ def _write_programs(
         for kind, name, make in steps:
             with lasting(f"export of {name}"):
                 part = make()
-            entry = _write_program(setup, folder, kind, name, part)
-            # As XLA counts before it optimizes the program; here it knows no kernels.
-            if kind in (TRAINING, EVALUATION) and not entry["calls"]:
-                entry |= jax_step.xla_cost(jax_step.lowered([part], jax.devices()[:1]))
+                entry = _write_program(setup, folder, kind, name, part)
+                # As XLA counts before it optimizes the program; here it knows no kernels.
+                if kind in (TRAINING, EVALUATION) and not entry["calls"]:
+                    entry |= jax_step.xla_cost(jax_step.lowered([part], jax.devices()[:1]))
             yield entry
             progress.advance(1)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlperf_bert.files.paths import Location
+from mlperf_bert.messages import lasting
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.logs import (
     RunResult,
@@ -168,6 +169,7 @@ def with_convergence(
     return replace(system, rcp=verdict, rcp_unaided=unaided)
 
 
+@lasting("asking the official tools")
 def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None) -> SystemVerdict:
     """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there.
 
@@ -194,6 +196,7 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
     )
 
 
+@lasting("asking the official tools")
 def judge_submission(
     org_dir: Path, system: str, ruleset: str, *, custom_rcps: Location | None = None
 ) -> SystemVerdict:

@@ -11,6 +11,7 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.files import paths
 from mlperf_bert.input import checked, pipeline
+from mlperf_bert.messages import lasting
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
@@ -37,6 +38,7 @@ def problems_of_files(values: Mapping[str, Any]) -> list[str]:
     return findings.errors
 
 
+@lasting("checking")
 def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
     """For --check, where no clock starts: also reads data, and reports what is active.
 

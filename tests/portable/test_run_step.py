@@ -251,7 +251,7 @@ def test_a_cache_that_jax_cannot_use_is_a_line(folder, monkeypatch):
     assert done.returncode == 0
     weights, compiling, warning = done.stderr.splitlines()
     assert weights.startswith("run_step.py: putting the weights on the device; ")
-    assert compiling.startswith("run_step.py: compiling step.stablehlo; of a large model")
+    assert compiling.startswith("run_step.py: compiling step.stablehlo; of BERT-large")
     assert re.fullmatch(r"run_step.py: warning: Error reading persistent .*none'", warning)
 
 
