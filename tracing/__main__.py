@@ -4,10 +4,13 @@ Exit codes: the command's; 1 bad input or a trace that could not be written; 128
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tracing import Parser, ends_in_one_line, path_with_home, signals_blocked
@@ -55,6 +58,24 @@ def _user():
     return User(os.environ["SUDO_USER"], int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
 
 
+@contextlib.contextmanager
+def _progress(every_s: float = 10) -> Iterator[Callable[[str], None]]:
+    """Says again and again what is being done; the function takes what that is from now on."""
+    doing, ended = {"now": "tables"}, threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(every_s):
+            _say(f"still writing: {doing['now']}")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield lambda what: doing.update(now=what)
+    finally:
+        ended.set()
+        thread.join()
+
+
 def _convert(folder: Path, *, keep_raw: bool) -> None:
     # Only now: tables and pictures take a second to import, for which the command would wait.
     from tracing import outputs
@@ -63,8 +84,9 @@ def _convert(folder: Path, *, keep_raw: bool) -> None:
     _say("writing tables and pictures")
     recording = load(folder)  # nothing is done to a folder that is not a trace
     try:
-        for line in outputs.write_all(folder, recording):
-            _say(line)
+        with _progress() as note:
+            for line in outputs.write_all(folder, recording, note):
+                _say(line)
         if not keep_raw:
             shutil.rmtree(folder / RAW)
     except (OSError, KeyboardInterrupt) as error:
