@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from mlperf_bert.messages import lasting
 from tests.frozen import runs
 from tests.frozen.comparison import differences
 
@@ -42,7 +43,9 @@ def read() -> dict[str, dict]:
 def _made(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, dict]]:
     room = runs.Room(folder)
     for name in names:
-        yield name, _MAKE[name](room, name)
+        with lasting(f"frozen run {name}"):
+            made = _MAKE[name](room, name)
+        yield name, made
 
 
 def _text(value, depth: int = 0) -> str:
