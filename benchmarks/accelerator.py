@@ -9,9 +9,6 @@ the comparison PyTorch and transformers, but no TensorFlow, and measure:
 
     python -m benchmarks.accelerator measure --steps=build/steps --output=build/accelerator
 
-With `--kernels xla triton` export makes each step without and with the kernels of our own, and
-measure runs the latter twice.
-
 bfloat16, 512 tokens, examples of published lengths (random_task.py has the source), LAMB, dropout
 0.1; PyTorch (contestants/pytorch.py) has autocast, scaled_dot_product_attention and fused AdamW,
 with torch.compile and without. Everything is measured in one sitting; the peak is that of a plain
@@ -20,7 +17,7 @@ OUTPUT.md the table, OUTPUT.png the picture. A contestant that runs out of memor
 than ten minutes, gets a row that says so.
 
 Model FLOP count all 512 tokens of a row, padding too; samples per second count examples.
-on_a_card.py measures whole trainings.
+on_a_card.py measures steps with kernels of our own, and whole trainings.
 """
 
 import argparse
@@ -86,15 +83,14 @@ def export_step(flags: list[str]) -> None:
 
 
 def export(given: argparse.Namespace) -> None:
-    """Exports a program for each batch, packed and not, without and with our own kernels."""
+    """Exports a program for each batch, packed and not."""
     given.output.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as work:
         task = Path(work, "task")
         write_task(task, given.model)
-        variants = itertools.product((False, True), given.batch_sizes, given.kernels)
-        for packs, size, kernels in variants:
-            flags = flags_of_step(task, size, packs=packs, kernels=kernels)
-            folder = given.output / name_of_step(given.model, size, packs, kernels)
+        for packs, size in itertools.product((False, True), given.batch_sizes):
+            flags = flags_of_step(task, size, packs=packs, kernels="xla")
+            folder = given.output / name_of_step(given.model, size, packs, "xla")
             export_step([*flags, f"--output_dir={folder}"])
 
 
@@ -168,10 +164,7 @@ def measure(given: argparse.Namespace) -> None:
         for folder in folders:
             ours = folder, figures, given.num_steps, f"--peak_tflops={peak / 1e12}"
             store(f"ours {folder.name}", run_step(*ours))
-            if folder.name.endswith(WITH_KERNELS["triton"]):
-                # The same losses, to the bit, are seen in the raw figures.
-                store(f"ours {folder.name}, again", run_step(*ours))
-            elif given.torch_python and not folder.name.endswith("_packed"):
+            if given.torch_python and not folder.name.endswith("_packed"):
                 for compiles, how in ((True, ", torch.compile"), (False, "")):
                     task = task_of_pytorch(folder, figures, given.num_steps, compiles)
                     torch = [given.torch_python, "benchmarks/contestants/pytorch.py", task]
@@ -223,8 +216,6 @@ def main() -> None:
     exports.add_argument("--model", choices=MODELS, default="large")
     sizes = {"nargs": "+", "type": whole_number, "default": [8, 16, 32, 64]}
     exports.add_argument("--batch_sizes", **sizes, help="examples of a step")
-    kernels = {"nargs": "+", "choices": WITH_KERNELS, "default": ["xla"]}
-    exports.add_argument("--kernels", **kernels, help="of --kernels, each beside the other")
     exports.set_defaults(run=export)
     measures = commands.add_parser("measure", help="with jax: run them")
     measures.add_argument("--steps", type=Path, required=True, help="the output of export")

@@ -180,16 +180,16 @@ def main() -> None:
     parser.add_argument("steps", type=Path, nargs="*", help="exported, for their masks")
     parser.add_argument("--output", type=Path, required=True, help="a .json file")
     given = parser.parse_args(words_with_home())
-    masks = {"full": np.ones((56, 512), np.int32)}
+    masks: dict = {"full": np.ones((56, 512), np.int32)}
     for folder in given.steps:
         with np.load(folder / "batches.npz") as arrays:
             name = "block_ids" if "training/0/block_ids" in arrays.files else "input_mask"
             masks[folder.name] = arrays[f"training/0/{name}"]
-    found: dict = {"norm": norm(stored, 28672)}
-    for name, ids in masks.items():
-        found[f"attention, {name}"] = attention(stored, ids)
-        given.output.write_text(json.dumps(found) + "\n")  # also if a later one never ends
-    print(json.dumps(found, indent=1))
+    found = {}
+    for name, ids in ({"norm": None} | masks).items():
+        found[name] = norm(stored, 28672) if ids is None else attention(stored, ids)
+        print(json.dumps({name: found[name]}), flush=True)  # each, if a later one never ends
+    given.output.write_text(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 
-from benchmarks import accelerator, on_a_card, pack_run, reports, training_throughput
+from benchmarks import accelerator, kernels_alone, on_a_card, pack_run, reports, training_throughput
 from benchmarks.processes import ROOT, finished
 from tests.helpers import waiting
 
@@ -140,6 +141,35 @@ def test_losses_of_steps_are_compared():
         "losses of step a_kernels and of step a_kernels, again: at most 0 apart",
         "losses of step a_kernels and of step a: at most 0.25 apart",
     ]
+
+
+def test_each_mask_of_exported_steps_is_tried_and_said_at_once(tmp_path, monkeypatch, capsys):
+    for name, arrays in {"one": ["input_mask"], "packed": ["block_ids", "input_mask"]}.items():
+        (tmp_path / name).mkdir()
+        ids = {f"training/{n}/{each}": np.full([2, 4], n) for n in (0, 1) for each in arrays}
+        ids[f"training/0/{arrays[0]}"] += 7
+        np.savez(tmp_path / name / "batches.npz", **ids)
+    monkeypatch.setattr(kernels_alone, "norm", lambda of, tokens: {"tokens": tokens})
+
+    def attention(of, ids):
+        assert len(capsys.readouterr().out.splitlines()) == 1  # that of the one before
+        return {"ids": [*ids.shape, int(ids.max())]}
+
+    monkeypatch.setattr(kernels_alone, "attention", attention)
+    words = [
+        "kernels_alone",
+        f"--output={tmp_path}/a.json",
+        f"{tmp_path}/one",
+        f"{tmp_path}/packed",
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    assert kernels_alone.main() == 0
+    assert json.loads((tmp_path / "a.json").read_text()) == {
+        "norm": {"tokens": 28672},
+        "full": {"ids": [56, 512, 1]},
+        "one": {"ids": [2, 4, 7]},
+        "packed": {"ids": [2, 4, 7]},
+    }
 
 
 @pytest.fixture
