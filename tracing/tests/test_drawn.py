@@ -10,8 +10,8 @@ from tracing.tests.conftest import require
 @pytest.mark.parametrize(
     ("backend", "seeds"),
     [
-        pytest.param(backends.STRACE, range(40), marks=pytest.mark.gate),
-        pytest.param(backends.BPFTRACE, range(40), marks=pytest.mark.gate),
+        pytest.param(backends.STRACE, range(1060, 1100), marks=pytest.mark.gate),
+        pytest.param(backends.BPFTRACE, range(1060, 1100), marks=pytest.mark.gate),
     ],
 )
 def test_what_drawn_programs_did_is_in_a_trace_or_unknown_to_it(backend, seeds, tmp_path):
@@ -21,7 +21,8 @@ def test_what_drawn_programs_did_is_in_a_trace_or_unknown_to_it(backend, seeds, 
 
 def test_what_a_few_did_is_in_straces_lines_or_unknown_by_them(tmp_path):
     require(backends.STRACE)
-    check(drawn.trace_soon(tmp_path, range(40, 48)), 8)
+    # Among two hundred these show the most of faults that were planted.
+    check(drawn.trace_soon(tmp_path, range(1093, 1100)), 7)
 
 
 def check(records: list[drawn.Record], num_programs: int) -> None:
