@@ -8,7 +8,7 @@
 # WIKI_DIR=/wiki            bert_config.json, vocab.txt
 # OUTPUT_DIR=/output        results go to its folder finetuning
 # INIT_CHECKPOINT=$OUTPUT_DIR    a checkpoint, or the folder of a run
-# NUM_GPUS=(all that CUDA_VISIBLE_DEVICES leaves)    0 = the CPU
+# NUM_GPUS=(1 where there are GPUs)    0 = the CPU; more than one are of no use
 # SEED=1                    with --sweep the only one of its seeds
 set -euo pipefail
 unset CDPATH
@@ -39,6 +39,7 @@ elif [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
 else
   num_gpus=$(count_gpus finetune_model.sh)
 fi
+case $num_gpus in 0|*[!0-9]*) ;; *) num_gpus=1 ;; esac
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
 # exec: as in train_model.sh, python gets docker stop's SIGTERM and saves a checkpoint.

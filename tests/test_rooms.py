@@ -22,6 +22,7 @@ SMALL_FILES = {
     "benchmarks/reports.py": "several benchmarks keep and show their figures by it",
     "mlperf_bert/data/jit.py": "all kernels of the data are compiled by it",
     "mlperf_bert/data/parquet.py": "only readers of Parquet load pyarrow",
+    "mlperf_bert/finetuning/by_jax.py": "no other runtime loads jax",
     "mlperf_bert/finetuning/splits.py": "readers of all tasks share it",
     "mlperf_bert/mlperf/caches.py": "a run and --check ask it",
     "mlperf_bert/model/kernel_call.py": "a benchmark calls kernels without TensorFlow",

@@ -4,7 +4,7 @@ import dataclasses
 
 from mlperf_bert.finetuning import glue, squad
 from mlperf_bert.finetuning.squad_features import NUM_SPECIAL_TOKENS
-from mlperf_bert.options import MAX_SEED, Option, option, options
+from mlperf_bert.options import MAX_SEED, Option, option, options, variable
 from mlperf_bert.training.config import DeviceConfig
 
 TASKS = (*glue.NAMES, squad.NAME)
@@ -88,12 +88,8 @@ class FinetuningConfig:
     # Training
     settings: tuple[Setting, ...]
     """One for each run of a task."""
-    train_batch_size: int = option(
-        32, "Examples per step, over all replicas; 16 or 32.", at_least=1
-    )
-    eval_batch_size: int = option(
-        32, "Examples per evaluation step, over all replicas.", at_least=1
-    )
+    train_batch_size: int = option(32, "Examples per step; 16 or 32.", at_least=1)
+    eval_batch_size: int = option(32, "Examples per evaluation step.", at_least=1)
     num_train_epochs: int = option(3, "Passes over the training examples.", at_least=1)
     warmup_proportion: float = option(
         0.1,
@@ -112,9 +108,18 @@ class FinetuningConfig:
         "Precision of matrix products; weights stay float32.",
         choices=("float32", "bfloat16", "tf32"),
     )
-    device: DeviceConfig = options(
-        DeviceConfig, num_gpus=Option(0, "GPUs of this host; 0 = CPU.", at_least=0)
+    runtime: str = option(
+        "auto",
+        "What computes the steps; auto is jax on a GPU or a TPU.",
+        choices=("auto", "tensorflow", "jax"),
     )
+    device: DeviceConfig = options(
+        DeviceConfig,
+        num_gpus=Option(0, "1: a GPU of this host; 0 = CPU.", at_least=0, at_most=1),
+        use_tpu=Option(False, "Use one core of this host's TPU."),
+    )
+    jax_compilation_cache_dir: str = variable("JAX_COMPILATION_CACHE_DIR")
+    """Keeps what jax compiles."""
 
     def create(self, name: str) -> Task:
         """One of `TASKS`, over the files in `data_dir`.

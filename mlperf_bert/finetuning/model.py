@@ -21,7 +21,7 @@ from mlperf_bert.model import pretrainer, tf_models
 # As in model/pretrainer.py: AutoGraph would rewrite Python without effect.
 @tf.autograph.experimental.do_not_convert
 def build(task: Task, source: Source, *, seed: int, precision: str = "float32") -> tf_keras.Model:
-    """Builds the model with pre-trained weights and a random head; call it in a strategy's scope.
+    """Builds the model with pre-trained weights and a random head, in the scope of `one_replica`.
 
     The pooler of a classifier is that of next-sentence prediction, `bert/pooler` in checkpoints.
     Weights are float32; `precision` is that of the encoder's matrix products, as in

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,20 +15,22 @@ import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.data.examples import hint_of_unknown
+from mlperf_bert.finetuning import events, training
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
 from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.splits import Split
-from mlperf_bert.finetuning.training import TaskTrainer, create_strategy, order_of_epoch
+from mlperf_bert.finetuning.training import Predicts, TaskTrainer
 from mlperf_bert.finetuning.weights import Source
 from mlperf_bert.messages import Progress, lasting
 from mlperf_bert.mlperf.logs import is_end
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
-from mlperf_bert.signals import Interrupted, StopRequest
+from mlperf_bert.signals import StopRequest
+from mlperf_bert.training import loop
+from mlperf_bert.training.events import LastStep, RequireFinite, StopOnSignal
+from mlperf_bert.training.loop import Event
 from mlperf_bert.training.output import METRICS_NAME, RECORD_NAME, OutputDirectory, read_record
 from mlperf_bert.training.reporting import MetricsWriter
-
-_LOG_EVERY_STEPS = 10
 
 
 class Prepared:
@@ -75,9 +76,11 @@ class TaskRun:
         self._config, self._prepared = config, prepared
         self._task, self._source = prepared.task, prepared.source
         self.setting, self.folder = setting, folder
-        self._num_features = prepared.split(TRAIN).num_features
-        self._steps_per_epoch = math.ceil(self._num_features / config.train_batch_size)
-        self._num_steps = self._steps_per_epoch * config.num_train_epochs
+        self._epochs = events.Epochs(
+            number=config.num_train_epochs,
+            num_features=prepared.split(TRAIN).num_features,
+            batch_size=config.train_batch_size,
+        )
         self._output = OutputDirectory(str(folder), self._parameters())
 
     def _parameters(self) -> dict:
@@ -96,6 +99,7 @@ class TaskRun:
             "num_train_epochs": config.num_train_epochs,
             "warmup_proportion": config.warmup_proportion,
             "precision": config.precision,
+            "runtime": config.runtime,
             **{f"{name}_sha256": ready.split(name).sha256 for name in splits},
         }
 
@@ -158,6 +162,7 @@ class TaskRun:
             self._output.record(status="running", seed=self.setting.seed)
             if resumes and (path := newest_checkpoint(str(self.folder))[1]):
                 state.restore(path)
+            trainer.put_state()
             step = int(trainer.step.numpy())
             stop.defer()
             with (
@@ -165,13 +170,23 @@ class TaskRun:
                     MetricsWriter(self.folder, resumed_step=step if resumes else None)
                 ) as metrics,
                 Progress(
-                    total=self._examples(self._num_steps),
+                    total=self._epochs.examples(self._epochs.num_steps),
                     unit="examples",
                     description=f"{self._task.name}, {self.setting}",
-                    initial=self._examples(step),
+                    initial=self._epochs.examples(step),
                 ) as progress,
             ):
-                self._loop(trainer, state, metrics, progress, stop)
+                batches = training.training_batches(
+                    self._prepared.split(TRAIN).features,
+                    size=self._config.train_batch_size,
+                    seed=self.setting.seed,
+                    step=step,
+                )
+                loop.train(
+                    lambda num_steps: (trainer.train(batches, num_steps), 0.0),
+                    self._events(trainer, state, metrics, progress, stop),
+                    step=step,
+                )
             self._output.record(status="success", seed=self.setting.seed)
         finally:
             self._output.release()
@@ -191,6 +206,7 @@ class TaskRun:
         trainer, state = self._build()
         with contextlib.redirect_stdout(None):  # "Going on from": no training does
             state.restore(path)
+        trainer.put_state()
         for split in splits:
             yield split, self._outputs(trainer, split)
 
@@ -201,14 +217,10 @@ class TaskRun:
                 # A killed process leaves a folder: model.ckpt-N_temp.
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def _build(self) -> tuple[TaskTrainer, RunState]:
+    def _build(self) -> tuple[Predicts, RunState]:
         config = self._config
         tf_keras.backend.clear_session()  # of the run before
-        schedule = WarmupPolynomialDecay(
-            learning_rate=self.setting.learning_rate,
-            num_train_steps=self._num_steps,
-            num_warmup_steps=int(config.warmup_proportion * self._num_steps),
-        )
+        num_steps = self._epochs.num_steps
         trainer = TaskTrainer(
             build_model=lambda: task_model.build(
                 self._task,
@@ -216,76 +228,74 @@ class TaskRun:
                 seed=self.setting.seed,
                 precision=config.precision,
             ),
-            schedule=schedule,
-            strategy=create_strategy(config.device),
-            batch_size=config.train_batch_size,
-            eval_batch_size=config.eval_batch_size,
+            schedule=WarmupPolynomialDecay(
+                learning_rate=self.setting.learning_rate,
+                num_train_steps=num_steps,
+                num_warmup_steps=int(config.warmup_proportion * num_steps),
+            ),
         )
-        return trainer, RunState(str(self.folder), parts=trainer.state, keep_checkpoint_max=1)
+        computing: Predicts = trainer
+        if config.runtime == "jax":
+            from mlperf_bert.finetuning import by_jax  # no other runtime loads jax
 
-    def _examples(self, step: int) -> int:
-        """Trained after so many steps; the last batch of an epoch can be short."""
-        epochs, steps = divmod(step, self._steps_per_epoch)
-        return epochs * self._num_features + steps * self._config.train_batch_size
+            computing = by_jax.JaxTaskTrainer(trainer, by_jax.mesh_of(config))
+        return computing, RunState(
+            str(self.folder),
+            parts=computing.state,
+            keep_checkpoint_max=1,
+            fetch=computing.fetch_state,
+        )
 
-    def _loop(
+    def _events(
         self,
-        trainer: TaskTrainer,
+        trainer: Predicts,
         state: RunState,
         metrics: MetricsWriter,
         progress: Progress,
         stop: StopRequest,
-    ) -> None:
-        config, features = self._config, self._prepared.split(TRAIN).features
-        first_epoch, number = divmod(int(trainer.step.numpy()), self._steps_per_epoch)
-        for epoch in range(first_epoch, config.num_train_epochs):
-            order = order_of_epoch(self._num_features, seed=self.setting.seed, epoch=epoch)
-            for begin in range(
-                number * config.train_batch_size, self._num_features, config.train_batch_size
-            ):
-                rows = order[begin : begin + config.train_batch_size]
-                loss = trainer.train_step(features, rows)
-                step = int(trainer.step.numpy())
-                if not math.isfinite(loss):
-                    raise self._diverged(f"the loss of step {step} is {loss}")
-                progress.advance(len(rows), f"loss {loss:.4f}")
-                if step % _LOG_EVERY_STEPS == 0:
-                    metrics.write("train", step=step, samples=self._examples(step), loss=loss)
-                ends_epoch = step % self._steps_per_epoch == 0
-                if ends_epoch:
-                    self._evaluate(trainer, metrics, progress, step)
-                signal_name = stop.signal_name
-                # After the evaluation, which a resumed run does not repeat.
-                if ends_epoch or signal_name or step % config.save_checkpoints_steps == 0:
-                    state.save(step)
-                if signal_name:
-                    raise Interrupted(
-                        f"{signal_name} after step {step}: the checkpoint is saved; run the same "
-                        "command again to resume"
-                    )
-            number = 0
+    ) -> list[Event]:
+        """What the run does between its device calls, in this order."""
 
-    def _evaluate(
-        self, trainer: TaskTrainer, metrics: MetricsWriter, progress: Progress, step: int
-    ) -> None:
-        epoch = step // self._steps_per_epoch
-        found: dict[str, float] = {}
-        for name in self._task.eval_splits:
-            outputs = self._outputs(trainer, name)
-            scores = self._task.metrics(self._prepared.split(name), outputs)
-            found |= {f"{name}/{metric}": value for metric, value in scores.items()}
-        metrics.write("eval", step=step, samples=self._examples(step), epoch=epoch, **found)
-        metrics.flush()  # before the checkpoint: a resumed run does not evaluate it again
-        listed = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
-        progress.line(f"{self._task.name}, {self.setting}: epoch {epoch}: {listed}")
+        def scores() -> dict[str, float]:
+            return {
+                f"{name}/{metric}": value
+                for name in self._task.eval_splits
+                for metric, value in self._task.metrics(
+                    self._prepared.split(name), self._outputs(trainer, name)
+                ).items()
+            }
 
-    def _outputs(self, trainer: TaskTrainer, name: str) -> np.ndarray:
+        # A signal waits for the end of a call: on a CPU one step takes seconds.
+        longest = 1 if self._config.device.kind == "CPU" else events.LOG_EVERY_STEPS
+        return [
+            # First: no NaN is written, evaluated or saved.
+            RequireFinite(lambda n, loss: self._diverged(f"the loss of step {n} is {loss}")),
+            events.Log(self._epochs, metrics, progress),
+            events.Evaluate(
+                self._epochs,
+                scores,
+                metrics,
+                lambda what: progress.line(f"{self._task.name}, {self.setting}: {what}"),
+            ),
+            # After the evaluation, which a resumed run does not repeat.
+            events.Save(self._epochs, state, self._config.save_checkpoints_steps),
+            LastStep(self._epochs.num_steps, longest_call_steps=longest),
+            # Last: a run that ends anyway is not interrupted, and its `end` raises.
+            StopOnSignal(stop, trainer.gathered),
+        ]
+
+    def _outputs(self, trainer: Predicts, name: str) -> np.ndarray:
         """The logits of a split."""
         split = self._prepared.split(name)
         with Progress(
             total=split.num_features, unit="features", description=f"{self._task.name}, {name}"
         ) as progress:
-            outputs = trainer.predict(split.features, on_features=progress.advance)
+            outputs = training.predictions(
+                trainer,
+                split.features,
+                size=self._config.eval_batch_size,
+                on_features=progress.advance,
+            )
         if not np.isfinite(outputs).all():  # the last update, whose loss was still finite
             raise self._diverged(f"a logit of {name} is infinite or not a number")
         return outputs

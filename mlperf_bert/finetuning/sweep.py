@@ -12,9 +12,8 @@ from mlperf_bert.finetuning import glue, weights
 from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Task
 from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.run import Prepared, TaskRun
-from mlperf_bert.finetuning.training import create_strategy
 from mlperf_bert.signals import Interrupted, StopRequest
-from mlperf_bert.training.devices import replica_batch_size
+from mlperf_bert.training.devices import runtime_of
 
 RESULTS_NAME, PREDICTIONS_NAME = "results.json", "predictions"
 _LOCK_NAME, _PATIENCE_SECONDS = ".results.lock", 60
@@ -106,9 +105,11 @@ def run(config: FinetuningConfig) -> Results:
       FloatingPointError, signals.Interrupted: as `TaskRun.train`.
     """
     folder = paths.require_local(config.output_dir, flag="output_dir")
-    strategy = create_strategy(config.device)
-    for flag in ("train_batch_size", "eval_batch_size"):
-        replica_batch_size(getattr(config, flag), strategy.num_replicas_in_sync, flag=flag)
+    config = dataclasses.replace(config, runtime=runtime_of(config.runtime, config.device))
+    if config.runtime == "jax":
+        from mlperf_bert.finetuning import by_jax  # no other runtime loads jax
+
+        by_jax.mesh_of(config)  # so that a device that is not there is found at once
     source = weights.find(config)
     names = glue.NAMES if config.task == ALL_OF_GLUE else (config.task,)
     tasks = [config.create(name) for name in names]

@@ -9,7 +9,7 @@ Shapes: D=devices of all processes, B=batch of one of them, S=sequence.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -29,13 +29,12 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.programs import jax_step, program
 from mlperf_bert.programs.jax_step import Part
+from mlperf_bert.programs.on_devices import Arrays, OnDevices, shared
 from mlperf_bert.programs.program import EXAMPLE_WEIGHTS
 from mlperf_bert.programs.steps import Evaluator, Trainer
 
-_Arrays = dict[str, jax.Array]
 
-
-class JaxTrainer:
+class JaxTrainer(OnDevices):
     """Trains as `Trainer` does, whose contract it keeps; the devices are those of a mesh.
 
     Each of several devices has a share of the batch and the whole state; gradients are added up.
@@ -46,15 +45,15 @@ class JaxTrainer:
 
         `described` says all that decides its step, but for the shapes of batches.
         """
-        self._trainer, self.mesh, self._described = trainer, mesh, described
+        super().__init__(mesh, program.state_of(trainer))
+        self._trainer, self._described = trainer, described
         self._num_local = len(mesh.local_devices)
         self._compiled: dict[int, jax.stages.Compiled] = {}
-        self._variables = {value["name"]: each for each, value in program.state_of(trainer)}
-        self._initial: dict[str, tf.Variable | tf.Tensor] = {}
         self._calls: list[str] = []
+        self._names: list[str] = []
+        """Of the state that a step is given; known once one is lowered."""
         self.state_bytes = 0
         """What the state takes on each device; known once a step is lowered."""
-        self._state: _Arrays | None = None
         self._count = jax.jit(_counts, out_shardings=jax_step.replicated(mesh))
         # What the contract of a trainer has beside methods.
         self.model, self.optimizer, self.step = trainer.model, trainer.optimizer, trainer.step
@@ -63,23 +62,6 @@ class JaxTrainer:
     def profiled(self, directory: str) -> AbstractContextManager:
         """Profiles what happens within, for TensorBoard."""
         return jax.profiler.trace(directory)
-
-    def put_state(self) -> None:
-        """Takes weights, slots, accumulators and counters from TensorFlow's variables."""
-        self._state = {name: _put(each, self.mesh) for name, each in self._initial.items()}
-
-    def fetch_state(self) -> None:
-        """Brings them back to TensorFlow's variables; waits for the devices."""
-        for name, array in (self._state or {}).items():
-            if isinstance(variable := self._initial[name], tf.Variable):
-                # A copy: the next step is donated the array, whose memory this may be on a CPU.
-                variable.assign(np.array(array.addressable_data(0)))
-
-    def on_devices(self) -> _Arrays:
-        """The state as it is on the devices; taken from TensorFlow's variables if it is nowhere."""
-        if not self._state:  # also if it was put before anything was compiled
-            self.put_state()
-        return self._state or {}
 
     def train(self, iterator, num_steps: tf.Tensor) -> np.ndarray:
         """Trains `num_steps` (int32 scalar) micro-batches, in the order of the iterator.
@@ -99,9 +81,9 @@ class JaxTrainer:
             waits.append(monotonic() - called if is_idle else 0.0)
             batch = self._filled(drawn)
             compiled = self._compiled_for(batch)
-            given = _share(batch | {"seed": self._own_seeds()}, self.mesh)
+            given = shared(batch | {"seed": self._own_seeds()}, self.mesh)
             # At once: the state before is donated, so it is gone.
-            losses, self._state = compiled(self.on_devices(), given)
+            losses, self._state = compiled(self.on_devices(self._names), given)
             results.append((losses, self._count(given["input_mask"])))
             self.step.assign_add(1)
         # Together: one after the other they would each wait for a transfer.
@@ -149,7 +131,7 @@ class JaxTrainer:
         for variable, value in kept:
             variable.assign(value)
         self.step.assign(0)
-        self._state = None  # it is that of these steps
+        self._state = {}  # it is that of these steps
 
     def _compiled_for(self, batch: Mapping[str, np.ndarray]) -> jax.stages.Compiled:
         rows = len(batch["input_ids"]) // self._num_local
@@ -204,13 +186,8 @@ class JaxTrainer:
             state = jax_step.state_inputs(parts)
             self.state_bytes = jax_step.num_bytes(state)
             self._calls = [call for part in parts for call in part.entry["calls"]]
-            # Variables, and the constants of the optimizer.
-            self._initial = {
-                name: self._variables[name]
-                if value["role"] != program.CONSTANT
-                else tf.constant(value["initial"], value["dtype"], value["shape"])
-                for name, value in state.items()
-            }
+            self._names = [*state]
+            self.add_constants(state)
             devices = [*self.mesh.devices.flat]
             step = jax_step.lowered(parts, devices, self._trainer.normalization)
             yield len(batch["input_ids"]), step
@@ -245,7 +222,7 @@ class JaxEvaluator:
         self,
         evaluator: Evaluator,
         mesh: Mesh,
-        on_devices: Callable[[], _Arrays] | None = None,
+        on_devices: Callable[[Iterable[str]], Arrays] | None = None,
         *,
         described: str = "",
     ):
@@ -254,28 +231,24 @@ class JaxEvaluator:
         Args:
           evaluator: its model's variables have the weights, if nothing else has.
           mesh: of the devices.
-          on_devices: returns a state that is there, weights included.
+          on_devices: as `OnDevices.on_devices`, of a state that is there, weights included.
           described: says all that decides its step, but for the shapes of batches.
         """
         self._evaluator, self.mesh, self._described = evaluator, mesh, described
-        self._on_devices = on_devices or self._put_weights
+        of_model = program.weights_of(pretrainer.trained_variables(evaluator.model))
+        self._on_devices = on_devices or OnDevices(mesh, of_model).on_devices
         self._compiled: jax.stages.Compiled | None = None
         self._weights: dict[str, dict] = {}
         """The program's, by name; known once it is exported."""
-
-    def _put_weights(self) -> _Arrays:
-        weights = program.weights_of(pretrainer.trained_variables(self._evaluator.model))
-        return {value["name"]: _put(each, self.mesh) for each, value in weights}
 
     def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> metrics.Evaluation:
         """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
         time = time or Ledger()
         with time.counting(ledger.EVALUATION_COMPUTE):
             compiled = self._compiled_for(dataset.element_spec)
-            state = self._on_devices()
-            weights = {name: state[name] for name in self._weights}
+            weights = self._on_devices(self._weights)
             totals = [
-                compiled(weights, _share(self._own(*batch), self.mesh))[0]
+                compiled(weights, shared(self._own(*batch), self.mesh))[0]
                 for batch in time.waiting(dataset)
             ]
             # Reading a total waits for the devices: that comes after all batches, once.
@@ -347,21 +320,6 @@ def _exported(
         f"{kind.__name__} {described} {shapes}",
         partial(kind, of, *batch),
     )
-
-
-def _put(value: tf.Variable | tf.Tensor, mesh: Mesh) -> jax.Array:
-    """On every device; a copy, so that TensorFlow's memory is not donated to a step."""
-    kept = np.array(value.numpy())
-    return jax.make_array_from_callback(kept.shape, jax_step.replicated(mesh), kept.__getitem__)
-
-
-def _share(batch: Mapping[str, np.ndarray], mesh: Mesh) -> _Arrays:
-    """This process's share of a global batch, on its devices."""
-    of_device = jax_step.divided(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(of_device, value)
-        for name, value in batch.items()
-    }
 
 
 def _merged(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

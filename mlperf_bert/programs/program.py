@@ -18,6 +18,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 import tensorflow as tf
 from jax.interpreters import mlir
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from mlperf_bert.checkpoints import names, reading
@@ -30,6 +31,7 @@ from mlperf_bert.programs.steps import Evaluator, Trainer
 WEIGHT, SLOT, ACCUMULATOR = "weight", "slot", "accumulator"
 COUNTER, CONSTANT = "counter", "constant"
 SEED, BATCH, COUNT, GRADIENT, RESULT = "seed", "batch", "count", "gradient", "result"
+VARIABLE = "variable"
 EXAMPLE_WEIGHTS = "example_weights"
 
 _DIALECTS = {"builtin", "func", "stablehlo"}
@@ -44,7 +46,8 @@ class Value(TypedDict):
     shape: list[int]
     dtype: str
     role: str
-    """weight, slot, accumulator, counter, constant, seed, batch, count, gradient, or result."""
+    """weight, slot, accumulator, counter, constant, seed, batch, count, gradient, or result; in a
+    program that is not written to a folder, variable."""
     initial: NotRequired[str | float]
     """The first value of an input, or that of a synthetic batch: normal, or a number."""
     below: NotRequired[int]
@@ -150,6 +153,20 @@ def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Part:
     return _export(evaluator.totals, (batch, weights), given, [result], known)
 
 
+def of_function(
+    function: Callable, batch: dict[str, tf.Tensor], variables: Iterable[tf.Variable]
+) -> Part:
+    """Any function of a batch, with one result; `variables` are all that it reads or changes."""
+    given = [_given(name, batch[name], BATCH) for name in sorted(batch)]
+    return _export(function, (batch,), given, None, numbered(variables))
+
+
+def numbered(variables: Iterable[tf.Variable]) -> Iterator[tuple[tf.Variable, Value]]:
+    """Variables of any kind, with names of their own."""
+    for number, variable in enumerate(variables):
+        yield variable, _given(f"{number} {variable.name}", variable, VARIABLE)
+
+
 _LOSSES = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT)
 
 
@@ -157,11 +174,13 @@ def _export(
     function: Callable,
     arguments: tuple,
     given: list[Value],
-    results: list[Value],
+    results: list[Value] | None,
     state: Iterable[tuple[tf.Variable, Value]],
 ) -> Part:
     step = tf.function(function, jit_compile=True, autograph=False)
     concrete = step.get_concrete_function(*arguments)
+    if results is None:
+        results = [_given("result", each, RESULT) for each in concrete.outputs]
     known = {id(variable.handle): value for variable, value in state}
     captured = [
         known.get(id(handle)) or _constant(concrete, handle) for handle in concrete.captured_inputs
@@ -203,6 +222,8 @@ def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
         replaced = _replaced_inputs(attributes)
         for name in [name for name in attributes if name.startswith("mhlo.")]:
             del attributes[name]
+        # TensorFlow's name has a counter; so the same step is the same program, which is kept.
+        attributes["sym_name"] = ir.StringAttr.get("step")
         every = operations(module)
         names = {op.name for op in every}
         custom = [op for op in every if op.name == "stablehlo.custom_call"]

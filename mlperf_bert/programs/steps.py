@@ -4,10 +4,9 @@ Shapes, of one device: R=rows (= its batch without packing), S=sequence, P=predi
 E=examples of a row, V=vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from time import monotonic, sleep
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,9 +16,10 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.optimization.optimizers import GradientAggregationOptimizer
 from mlperf_bert.programs.config import FIGURES, NO_COMPILATION, Compilation
+from mlperf_bert.programs.contract import OneProcess, Pretrains
 
 
-class Trainer(tf.Module):
+class Trainer(OneProcess, tf.Module):
     """Model, optimizer and step counter, with the compiled inner loop over them.
 
     It computes on one CPU. For other devices, and for several, its two halves, `gradients_of` and
@@ -206,16 +206,6 @@ class Trainer(tf.Module):
         """Profiles what happens within, for TensorBoard."""
         return tf.profiler.experimental.Profile(directory)
 
-    def put_state(self) -> None:
-        """Nothing: the state is where the variables are."""
-
-    def fetch_state(self) -> None:
-        """Nothing: the state is where the variables are."""
-
-    def gathered(self, values: Sequence[float]) -> np.ndarray:
-        """What every process says, the chief first: [processes, values]."""
-        return np.array([values])
-
 
 @tf.autograph.experimental.do_not_convert
 def _time_after(values) -> tf.Tensor:
@@ -231,11 +221,13 @@ class Asleep:
     Nothing is learnt, so such a run is never evaluated, and ends as aborted in the open division.
     """
 
-    def __init__(self, trainer: Trainer, step_seconds: float):
-        self._trainer, self._step_seconds = trainer, step_seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
+    def __init__(self, trainer: Pretrains, step_seconds: float):
+        self._step_seconds = step_seconds
+        self.step, self.state = trainer.step, trainer.state
+        self.variables_to_train = trainer.variables_to_train
+        self.put_state, self.fetch_state = trainer.put_state, trainer.fetch_state
+        self.batches, self.gathered = trainer.batches, trainer.gathered
+        self.profiled = trainer.profiled
 
     def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
         """Fetches `num_steps` batches, and sleeps after each; returns zeros and the waits."""
@@ -280,7 +272,7 @@ class Evaluator(tf.Module):
 
 
 def counted_steps(
-    trainer: Trainer, batches: Iterator, time: Ledger
+    trainer: Pretrains, batches: Iterator, time: Ledger
 ) -> Callable[[int], tuple[np.ndarray, float]]:
     """What the loop calls to train so many steps; the ledger takes computing and waiting."""
 

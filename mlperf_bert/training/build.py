@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import cast
 
 import tensorflow as tf
 
@@ -26,6 +25,7 @@ from mlperf_bert.optimization.optimizers import (
 )
 from mlperf_bert.programs import kept
 from mlperf_bert.programs.config import Compilation
+from mlperf_bert.programs.contract import Evaluates, Pretrains
 from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.tensorflow_import import lines_left_out
@@ -42,9 +42,9 @@ class Programs:
     """What computes the steps of a run, and a synthetic batch of every shape that it is given."""
 
     rates: WarmupPolynomialDecay
-    trainer: Trainer
+    trainer: Pretrains
     """Its weights are random until `load_weights`."""
-    evaluator: Evaluator
+    evaluator: Evaluates
     batches: tf.data.Dataset
     """Of one replica, one of every shape that the training will use."""
     evaluation: tf.data.Dataset | None
@@ -67,18 +67,19 @@ def build_programs(setup: Setup, *, seed: int) -> Programs:
     batches = pipeline.synthetic_batches(
         config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
     )
-    rates, trainer = build_trainer(setup, seed=seed, compiled=config.compilation)
-    evaluator = Evaluator(model=trainer.model)
+    rates, by_tensorflow = build_trainer(setup, seed=seed, compiled=config.compilation)
+    evaluating = Evaluator(model=by_tensorflow.model)
+    trainer: Pretrains = by_tensorflow
+    evaluator: Evaluates = evaluating
     if mesh := setup.devices.mesh:
         from mlperf_bert.programs import jax_trainer  # no other runtime loads jax
 
-        by_jax = jax_trainer.JaxTrainer(trainer, mesh, described=setup.step)
-        evaluating = jax_trainer.JaxEvaluator(
-            evaluator, mesh, by_jax.on_devices, described=setup.step
+        trainer = by_jax = jax_trainer.JaxTrainer(by_tensorflow, mesh, described=setup.step)
+        evaluator = jax_trainer.JaxEvaluator(
+            evaluating, mesh, by_jax.on_devices, described=setup.step
         )
-        trainer, evaluator = cast(Trainer, by_jax), cast(Evaluator, evaluating)
     if config.emulate_step_seconds is not None:
-        trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
+        trainer = Asleep(trainer, config.emulate_step_seconds)
     return Programs(
         rates=rates, trainer=trainer, evaluator=evaluator, batches=batches, evaluation=evaluation
     )
@@ -157,7 +158,7 @@ class Run:
             self.team.publish()
 
 
-def state_of(setup: Setup, team: Team, trainer: Trainer) -> RunState:
+def state_of(setup: Setup, team: Team, trainer: Pretrains) -> RunState:
     """What a checkpoint of the run holds, and which of its checkpoints stay."""
     return RunState(
         setup.config.output_dir,

@@ -24,6 +24,7 @@ from mlperf_bert.options import (
 )
 from mlperf_bert.programs.config import NO_COMPILATION, Compilation
 
+TWO_KINDS = "--use_tpu and --num_gpus exclude each other; give one of them"
 _NAMES_OF_A_TPU = frozenset({"tpu_name", "tpu_zone", "gcp_project"})
 
 
@@ -403,7 +404,7 @@ class RunConfig:
                 "evaluated: leave out --eval_input_file"
             )
         if self.device.use_tpu and self.device.num_gpus:
-            problems.append("--use_tpu and --num_gpus exclude each other; give one of them")
+            problems.append(TWO_KINDS)
         if problems:
             raise Problems(problems)
 

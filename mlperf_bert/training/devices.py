@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from mlperf_bert.options import with_home
 from mlperf_bert.programs import kept
-from mlperf_bert.training.config import DeviceConfig, RunConfig
+from mlperf_bert.training.config import TWO_KINDS, DeviceConfig, RunConfig
 
 if TYPE_CHECKING:  # only jax's runtime loads it
+    import jax
     from jax.sharding import Mesh
 
 
@@ -47,21 +48,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
     Raises:
       ValueError: TensorFlow is asked for more than one CPU, or kernels are asked for without GPUs.
     """
-    device, runtime = config.device, config.runtime
-    # TensorFlow computes on the CPU of one process, jax on everything else.
-    wants = (
-        device.use_tpu and "--use_tpu",
-        device.num_gpus and f"--num_gpus={device.num_gpus}",
-        config.cluster and "a run of several processes",
-    )
-    needs_jax = next(filter(None, wants), None)
-    if runtime == "tensorflow" and needs_jax:
-        raise ValueError(
-            f"--runtime=tensorflow computes on the CPU of one process, and {needs_jax} needs jax; "
-            "leave --runtime out"
-        )
-    if runtime == "auto":
-        runtime = "jax" if needs_jax else "tensorflow"
+    runtime = runtime_of(config.runtime, config.device, in_cluster=bool(config.cluster))
     kept_in = config.compilation_cache_dir
     if runtime == "jax":
         kept_in = kept_in or with_home(config.jax_compilation_cache_dir) or None
@@ -75,6 +62,28 @@ def with_runtime(config: RunConfig) -> RunConfig:
     return dataclasses.replace(
         config, runtime=runtime, kernels=kernels, compilation_cache_dir=kept_in
     )
+
+
+def runtime_of(asked: str, device: DeviceConfig, *, in_cluster: bool = False) -> str:
+    """The runtime that --runtime means: TensorFlow on the CPU of one process, jax on all else.
+
+    Raises:
+      ValueError: TensorFlow is asked for more than one CPU; or a TPU and GPUs are.
+    """
+    if device.use_tpu and device.num_gpus:
+        raise ValueError(TWO_KINDS)
+    wants = (
+        device.use_tpu and "--use_tpu",
+        device.num_gpus and f"--num_gpus={device.num_gpus}",
+        in_cluster and "a run of several processes",
+    )
+    needs_jax = next(filter(None, wants), None)
+    if asked == "tensorflow" and needs_jax:
+        raise ValueError(
+            f"--runtime=tensorflow computes on the CPU of one process, and {needs_jax} needs jax; "
+            "leave --runtime out"
+        )
+    return asked if asked != "auto" else "jax" if needs_jax else "tensorflow"
 
 
 def create(config: RunConfig) -> Devices:
@@ -96,30 +105,9 @@ def jax_devices(run: RunConfig) -> Devices:
         `_cache_folder`.
       OSError: the folder of what is kept cannot be made.
     """
-    config = run.device
-    import jax
-
     from mlperf_bert.programs import jax_step
 
-    # Before TensorFlow's first operation: it would take the memory of every GPU that it sees.
-    tf.config.set_visible_devices([], "GPU")
-    if getattr(jax.config, "jax_disable_jit"):  # noqa: B009 - mypy knows none
-        raise ValueError("JAX_DISABLE_JIT: jax runs compiled programs only; leave the variable out")
-    if config.kind == "CPU":
-        # Else jax starts GPUs too, and takes their memory.
-        jax.config.update("jax_platforms", "cpu")
-    # JAX_PLATFORM_NAME would send what has no device of its own to another kind of device.
-    jax.config.update("jax_platform_name", "")
-    if run.compilation_cache_dir:
-        folder = _cache_folder(run.compilation_cache_dir, f"jax {jax.__version__}")
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        kept.take_from_jax()
-        # By default jax keeps only what took a second or more.
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    try:
-        every = jax.devices(config.kind.lower())
-    except RuntimeError as error:
-        raise ValueError(_why_no_devices(config, " ".join(str(error).split())[:200])) from error
+    config, every = run.device, all_of_jax(run.device, kept_in=run.compilation_cache_dir)
     of_process: dict[int, list] = {}
     for device in every:
         of_process.setdefault(device.process_index, []).append(device)
@@ -137,6 +125,37 @@ def jax_devices(run: RunConfig) -> Devices:
     if run.kernels == "triton" and (why := jax_step.obstacle_to_kernels(chosen[0])):
         raise ValueError(f"--kernels=triton: {why}; give --kernels=xla")
     return Devices(jax_step.mesh_of(chosen))
+
+
+def all_of_jax(config: DeviceConfig, *, kept_in: str | None) -> list["jax.Device"]:
+    """All devices of this kind that jax knows; TensorFlow leaves them alone.
+
+    What jax compiles is kept in a folder, if one is given.
+
+    Raises:
+      ValueError, OSError: as `jax_devices`.
+    """
+    import jax
+
+    # Before TensorFlow's first operation: it would take the memory of every GPU that it sees.
+    tf.config.set_visible_devices([], "GPU")
+    if getattr(jax.config, "jax_disable_jit"):  # noqa: B009 - mypy knows none
+        raise ValueError("JAX_DISABLE_JIT: jax runs compiled programs only; leave the variable out")
+    if config.kind == "CPU":
+        # Else jax starts GPUs too, and takes their memory.
+        jax.config.update("jax_platforms", "cpu")
+    # JAX_PLATFORM_NAME would send what has no device of its own to another kind of device.
+    jax.config.update("jax_platform_name", "")
+    if kept_in:
+        folder = _cache_folder(kept_in, f"jax {jax.__version__}")
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        kept.take_from_jax()
+        # By default jax keeps only what took a second or more.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        return jax.devices(config.kind.lower())
+    except RuntimeError as error:
+        raise ValueError(_why_no_devices(config, " ".join(str(error).split())[:200])) from error
 
 
 def _why_no_devices(config: DeviceConfig, reason: str) -> str:

@@ -36,30 +36,34 @@ if TYPE_CHECKING:  # they import TensorFlow
     from mlperf_bert.training.reporting import MetricsWriter
 
 
-class RequireFinite(Event):
-    """Ends the run when a loss is NaN or infinite; says whether weights or training are the cause.
+def divergence(step: int, loss: float) -> Exception:
+    """The error of a loss that is not finite, which says whether weights or training are the cause.
 
-    Raises:
-      ValueError: the loss of the first step is not finite: the initial weights are bad.
-      FloatingPointError: the loss of a later step is not: the training has diverged.
+    At the first step the initial weights are bad: a ValueError. Later the training has diverged.
     """
+    if step == 1:
+        return ValueError(
+            f"the loss of the first step is {loss}, before any weight has changed: the initial "
+            "weights are too large for this model; check --init_checkpoint and --bert_config_file"
+        )
+    return FloatingPointError(
+        f"the loss of step {step} is {loss}: training has diverged; lower --learning_rate or "
+        "lengthen --num_warmup_steps"
+    )
+
+
+@dataclasses.dataclass
+class RequireFinite(Event):
+    """Ends the run when a loss is NaN or infinite, with an error of the step and its loss."""
+
+    error: Callable[[int, float], Exception] = divergence
 
     def at(self, trained: Trained) -> None:
         """Looks at the loss of every step."""
-        # The total alone: if one of the two losses is not finite, it is not either.
+        # The total alone: if one of several losses is not finite, it is not either.
         for step, loss in enumerate(trained.figures[:, 0].tolist(), start=trained.before + 1):
-            if math.isfinite(loss):
-                continue
-            if step == 1:
-                raise ValueError(
-                    f"the loss of the first step is {loss}, before any weight has changed: the "
-                    "initial weights are too large for this model; check --init_checkpoint and "
-                    "--bert_config_file"
-                )
-            raise FloatingPointError(
-                f"the loss of step {step} is {loss}: training has diverged; lower --learning_rate "
-                "or lengthen --num_warmup_steps"
-            )
+            if not math.isfinite(loss):
+                raise self.error(step, loss)
 
 
 @dataclasses.dataclass(kw_only=True)

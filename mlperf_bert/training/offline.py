@@ -10,7 +10,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
 
 import tensorflow as tf
 
@@ -26,6 +25,7 @@ from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end, l
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.programs.contract import Evaluates
 from mlperf_bert.programs.steps import Evaluator
 from mlperf_bert.training import checks, devices
 from mlperf_bert.training.config import RunConfig
@@ -198,7 +198,7 @@ def _load(model: tf.Module, stored: StoredCheckpoint) -> None:
     reading.load_weights(variables, stored)
 
 
-def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Module, Evaluator]:
+def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Module, Evaluates]:
     """A model, every weight of which is to be loaded, and what evaluates it in float32."""
     # By jax the fused model: tf-models' layers need weights of no use too.
     fused = chosen.mesh is not None
@@ -207,7 +207,7 @@ def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Modu
     if chosen.mesh:
         from mlperf_bert.programs.jax_trainer import JaxEvaluator  # no other runtime loads jax
 
-        evaluator = cast(Evaluator, JaxEvaluator(evaluator, chosen.mesh))
+        return model, JaxEvaluator(evaluator, chosen.mesh)
     return model, evaluator
 
 

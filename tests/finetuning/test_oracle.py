@@ -13,9 +13,8 @@ import transformers
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.training import TaskTrainer, create_strategy, order_of_epoch
+from mlperf_bert.finetuning.training import TaskTrainer, batch_of, order_of_epoch, predictions
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
-from mlperf_bert.training.config import DeviceConfig
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH, config_of
 from tests.helpers.gradients import assert_bfloat16_is_near, require_sums_in_float32
 
@@ -56,13 +55,7 @@ def trainer_of(task, source) -> TaskTrainer:
         num_train_steps=NUM_STEPS,
         num_warmup_steps=NUM_WARMUP_STEPS,
     )
-    return TaskTrainer(
-        build_model=lambda: model.build(task, source, seed=5),
-        schedule=schedule,
-        strategy=create_strategy(DeviceConfig()),
-        batch_size=BATCH_SIZE,
-        eval_batch_size=5,
-    )
+    return TaskTrainer(build_model=lambda: model.build(task, source, seed=5), schedule=schedule)
 
 
 class NumpyAdamW:
@@ -113,14 +106,15 @@ def assert_same_training(trainer, theirs, features, their_logits, their_loss) ->
         rows = order[step * BATCH_SIZE : (step + 1) * BATCH_SIZE]
         if step == 7:
             rows = rows[:3]  # a short batch at the end of an epoch
-        found.append(trainer.train_step(features, rows))
+        [[loss]] = trainer.train(iter([batch_of(features, rows, BATCH_SIZE)]), 1)
+        found.append(loss)
         with tf.GradientTape() as tape:
             loss = their_loss(their_logits(rows), rows)
         theirs_optimizer.apply(tape.gradient(loss, theirs.trainable_variables))
         expected.append(float(loss))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert abs(found[0] - found[-1]) > 1e-3  # something was learned
-    outputs = trainer.predict(features)
+    outputs = predictions(trainer, features, size=5, on_features=lambda _: None)
     others = their_logits(np.arange(num_features)).numpy()
     if outputs.ndim == 3:
         # The bias of a begin's or an end's logit has no gradient but noise, which AdamW scales up:

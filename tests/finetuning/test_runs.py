@@ -18,7 +18,7 @@ import tensorflow as tf
 import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
-from mlperf_bert.finetuning import glue, sweep, weights
+from mlperf_bert.finetuning import glue, sweep, training, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning import run as run_module
 from mlperf_bert.finetuning.config import Setting
@@ -26,6 +26,7 @@ from mlperf_bert.finetuning.run import Prepared, TaskRun
 from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.training import TaskTrainer
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
+from mlperf_bert.programs.contract import OneProcess
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.reporting import MetricsWriter
@@ -50,7 +51,7 @@ NUM_EXAMPLES, BATCH_SIZE, STEPS_PER_EPOCH = 37, 8, 5
 NUM_OF_DEV = {"dev_matched": 11, "dev_mismatched": 9}
 
 
-class StandIn:
+class StandIn(OneProcess):
     """In place of the trainer: its state is the step, and it answers as `NUM_RIGHT` says.
 
     `at` has what happens at the end of a step, or as its checkpoint is saved: once.
@@ -60,25 +61,26 @@ class StandIn:
     calls: list[tuple]
     at: dict
 
-    def __init__(self, *, build_model, schedule, strategy, batch_size, eval_batch_size):
+    def __init__(self, *, build_model, schedule):
         model = build_model()
         self.task = model.task
         self.setting = Setting(learning_rate=schedule.learning_rate, seed=model.seed)
         num_steps = 3 * STEPS_PER_EPOCH
         assert model.precision == "bfloat16"
-        assert batch_size == BATCH_SIZE and schedule == WarmupPolynomialDecay(
+        assert schedule == WarmupPolynomialDecay(
             learning_rate=schedule.learning_rate, num_train_steps=num_steps, num_warmup_steps=1
         )
         self.step = tf.Variable(0, dtype=tf.int64)
         self.state = {"step": self.step}
 
-    def train_step(self, features, rows) -> float:
-        step = int(self.step.assign_add(1))
+    def train(self, rows_of_batches, num_steps) -> np.ndarray:
+        assert num_steps == 1  # so that a signal need not wait
+        rows, step = next(rows_of_batches), int(self.step.assign_add(1))
         StandIn.steps.append((self.setting, step, rows.tolist()))
         StandIn.at.pop((self.setting, step), lambda: None)()
-        return loss_of(rows)
+        return np.array([[loss_of(rows)]], np.float32)
 
-    def predict(self, features, *, on_features) -> np.ndarray:
+    def predictions(self, features, *, size, on_features) -> np.ndarray:
         num = len(features["input_ids"])
         on_features(num)
         classes = np.arange(num) + self.setting.seed
@@ -113,6 +115,8 @@ def stand_in(own, monkeypatch):
         flush(self)
 
     monkeypatch.setattr(run_module, "TaskTrainer", StandIn)
+    monkeypatch.setattr(training, "predictions", StandIn.predictions)
+    monkeypatch.setattr(training, "batch_of", lambda features, rows, size: rows)
     monkeypatch.setattr(
         task_model, "build", lambda task, source, **given: SimpleNamespace(task=task, **given)
     )
@@ -242,6 +246,7 @@ def test_a_sweep_that_is_stopped_again_and_again_ends_as_one_that_is_not(own, st
     second = stand_in("parts", settings=SETTINGS[1:2])
     first, other, *_, last = SETTINGS
     saved = "SIGTERM after step {}: the checkpoint is saved; run the same command again to resume"
+    at_its_end = f"SIGTERM at the end of .*{last.folder}: run the same command again to resume"
     for what, of, place, end, message, kept in [
         # The second run alone, within its first epoch: the others are trained before it goes on.
         (second, other, (other, 3), stop, saved.format(3), 3),
@@ -249,14 +254,15 @@ def test_a_sweep_that_is_stopped_again_and_again_ends_as_one_that_is_not(own, st
         # After the lines of step 10 and before its checkpoint: both steps are trained again.
         (config, first, (first.folder, 10), power_failure, "power failure", 8),
         (config, other, (other, 11), stop, saved.format(11), 11),
-        (config, last, (last, 15), stop, saved.format(15), 15),
+        (config, last, (last, 15), stop, at_its_end, 15),
     ]:
         StandIn.at[place] = end
         with pytest.raises((Interrupted, RuntimeError), match=message):
             sweep.run(what)
         folder = own / "parts" / "mnli" / of.folder
         assert newest_checkpoint(str(folder))[0] == kept and not StandIn.at
-        assert json.loads((folder / "run.json").read_text())["status"] == "running"
+        status = json.loads((folder / "run.json").read_text())["status"]
+        assert status == ("success" if message == at_its_end else "running")
     sweep.run(config)
     times = collections.Counter((setting, step) for setting, step, _ in StandIn.steps)
     assert times == dict.fromkeys(trained, 1) | {(first, 9): 2, (first, 10): 2}
@@ -384,12 +390,16 @@ def test_losses_by_hand():
 
 
 @pytest.mark.gate
-def test_a_resumed_run_of_the_model_equals_one_that_was_not_interrupted(own):
+@pytest.mark.parametrize("runtime", ["tensorflow", "jax"])
+def test_a_resumed_run_of_the_model_equals_one_that_was_not_interrupted(own, runtime):
     generated_glue.write_model(own / "model", dropout=0.1)
-    whole, parts = run_of(own, "whole"), run_of(own, "parts")
+    whole, parts = (run_of(own, name, runtime=runtime) for name in ("whole", "parts"))
     whole.train(StopAfter(10**9))
     with pytest.raises(Interrupted, match="SIGTERM after step 7: the checkpoint is saved"):
-        run_of(own, "parts").train(StopAfter(7))  # in the second of two epochs
+        run_of(own, "parts", runtime=runtime).train(StopAfter(7))  # in the second of two epochs
+    other = {"tensorflow": "jax", "jax": "tensorflow"}[runtime]
+    with pytest.raises(ValueError, match=rf"another run .runtime: {runtime} there, {other} here"):
+        run_of(own, "parts", runtime=other).train(StopAfter(7))
     parts.train(StopAfter(10**9))
     assert parts.epochs == whole.epochs and len(parts.epochs) == 2
     lines = [(own / name / "metrics.jsonl").read_text() for name in ("whole", "parts")]
@@ -421,38 +431,6 @@ def test_what_a_finished_run_has_left_is_its_result(own):
         (run.folder / "metrics.jsonl").write_text(damaged)
         with pytest.raises(ValueError, match=r"metrics.jsonl: damaged, an epoch .* remove the fol"):
             run_of(own).is_finished()
-
-
-@pytest.mark.all
-def test_replicas_change_nothing(own):
-    """Two of a MirroredStrategy, on two devices made of one CPU, against one."""
-    program = f"""
-import sys
-import numpy as np, tensorflow as tf
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from mlperf_bert.finetuning import model, run, training, weights
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
-from tests.finetuning.generated_glue import config_of
-from pathlib import Path
-config = config_of(Path({str(own)!r}))
-ready = run.Prepared(config.create("cola"), weights.find(config))
-features, found = ready.split("train").features, []
-for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"),
-                 tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
-    trainer = training.TaskTrainer(
-        build_model=lambda: model.build(ready.task, ready.source, seed=1),
-        schedule=WarmupPolynomialDecay(
-            learning_rate=1e-3, num_train_steps=9, num_warmup_steps=1),
-        strategy=strategy, batch_size=8, eval_batch_size=4)
-    losses = [trainer.train_step(features, np.arange(n, n + 8 - n)) for n in range(4)]
-    found.append((losses, trainer.predict(features)))
-np.testing.assert_allclose(found[0][0], found[1][0], rtol=0, atol=1e-6)
-np.testing.assert_allclose(found[0][1], found[1][1], rtol=0, atol=1e-5)
-"""
-    path = own / "program.py"
-    path.write_text(program)
-    starts.run([sys.executable, str(path)], check=True)
 
 
 # --- what is refused -------------------------------------------------------------------------
@@ -523,7 +501,11 @@ def test_what_does_not_belong_together_is_refused(own):
     long = model(vocab_file=str(own / "long.txt"))
     assert "words, but the configuration says vocab_size=" in long
     assert "give a local path, and copy it" in model(output_dir="gs://bucket/out")
-    assert "--num_gpus=64, but TensorFlow sees" in model(device=DeviceConfig(num_gpus=64))
+    assert "--num_gpus=1: jax finds none (" in model(device=DeviceConfig(num_gpus=1))
+    both = DeviceConfig(num_gpus=1, use_tpu=True)
+    assert "--use_tpu and --num_gpus exclude each other" in model(device=both)
+    on_gpu = {"device": DeviceConfig(num_gpus=1), "runtime": "tensorflow"}
+    assert "--num_gpus=1 needs jax; leave --runtime out" in model(**on_gpu)
 
 
 def test_a_bad_file_of_any_task_is_found_before_the_first_is_trained(own):
@@ -544,8 +526,8 @@ def test_a_logit_that_is_not_finite_ends_the_run(own, monkeypatch):
     """As after a last update that makes weights infinite: the loss of its step is still finite."""
     predict = TaskTrainer.predict
 
-    def damaged(self, features, **options):
-        outputs = predict(self, features, **options)
+    def damaged(self, batch):
+        outputs = predict(self, batch)
         outputs[-1, 0] = np.nan
         return outputs
 

@@ -229,7 +229,7 @@ def test_a_warm_up_tries_every_shape_on_every_device_and_leaves_no_trace(
     trainer.model, trainer.step, trainer.others = None, tf.Variable(0, dtype=tf.int64), [0, 0]
     trainer.compile, trainer.train = lambda _: None, train
     trainer.warm_up([{"ids": tf.zeros([rows])} for rows in (1, 2)])
-    assert drawn == [2, 4] and int(trainer.step) == 0 and trainer._state is None
+    assert drawn == [2, 4] and int(trainer.step) == 0 and not trainer._state
     np.testing.assert_array_equal(generator.state, state)
 
 

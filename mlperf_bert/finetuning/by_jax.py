@@ -1,0 +1,56 @@
+"""The training step and the predictions by jax, on one device: a GPU, a core of a TPU, a CPU."""
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from mlperf_bert.finetuning.config import FinetuningConfig
+from mlperf_bert.finetuning.splits import Features
+from mlperf_bert.finetuning.training import TaskTrainer
+from mlperf_bert.model import tf_models
+from mlperf_bert.options import with_home
+from mlperf_bert.programs import jax_step
+from mlperf_bert.programs.contract import OneProcess
+from mlperf_bert.programs.on_devices import Functions
+from mlperf_bert.training import devices
+
+
+def mesh_of(config: FinetuningConfig) -> Mesh:
+    """One device of the kind that a configuration asks for.
+
+    Raises:
+      ValueError, OSError: as `devices.all_of_jax`.
+    """
+    kept_in = with_home(config.jax_compilation_cache_dir) or None
+    return jax_step.mesh_of(devices.all_of_jax(config.device, kept_in=kept_in)[:1])
+
+
+class JaxTaskTrainer(Functions, OneProcess):
+    """Trains and predicts as `TaskTrainer` does, whose contract it keeps.
+
+    Dropout draws other numbers from the same generators than TensorFlow's own kernels do.
+    """
+
+    def __init__(self, trainer: TaskTrainer, mesh: Mesh):
+        """Wraps a trainer; compiles nothing yet."""
+        generators = tf_models.random_generators(trainer.model)
+        slots = trainer.optimizer.optimizer.variables()
+        states = (generator.state for generator in generators)
+        super().__init__(mesh, [*trainer.model.variables, *slots, *states])
+        self._trainer = trainer
+        # What the contract of a trainer has beside methods.
+        self.step, self.state = trainer.step, trainer.state
+
+    def train(self, iterator: Iterator[Features], num_steps: int) -> np.ndarray:
+        """As `TaskTrainer.train`."""
+        losses = []
+        for _ in range(num_steps):
+            losses.append(self.call(self._trainer.update, next(iterator)))
+            self.step.assign_add(1)
+        return np.array(jax.device_get(losses), np.float32)[:, None]
+
+    def predict(self, batch: Features) -> np.ndarray:
+        """As `TaskTrainer.predict`."""
+        return np.asarray(self.call(self._trainer.logits, batch))

@@ -1,0 +1,76 @@
+"""What a run asks of what trains and of what evaluates.
+
+TensorFlow's trainer keeps it, jax's, the one that sleeps, and both of fine-tuning.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.model.metrics import Evaluation
+
+
+class Trains(Protocol):
+    """Changes weights step by step; between two steps the state may be on devices."""
+
+    @property
+    def step(self) -> tf.Variable:
+        """The steps trained so far, int64 scalar."""
+
+    @property
+    def state(self) -> dict[str, object]:
+        """What a checkpoint holds, as variables of TensorFlow."""
+
+    def train(self, iterator: Iterator, num_steps: Any) -> Any:
+        """Trains so many steps on the batches of the iterator; returns float32 [steps, figures]."""
+
+    def put_state(self) -> None:
+        """Takes the state from TensorFlow's variables."""
+
+    def fetch_state(self) -> None:
+        """Brings the state back to TensorFlow's variables."""
+
+    def gathered(self, values: Sequence[float]) -> np.ndarray:
+        """What every process says, the chief first: [processes, values]."""
+
+
+class Pretrains(Trains, Protocol):
+    """Also reads the input, and compiles before the clock starts."""
+
+    @property
+    def variables_to_train(self) -> list[tf.Variable]:
+        """The weights, in the model's order."""
+
+    def batches(self, make_dataset: Callable[[tf.distribute.InputContext], tf.data.Dataset]) -> Any:
+        """An iterator over this process's share of the input."""
+
+    def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
+        """Compiles the step on one batch of every shape, and leaves no other trace."""
+
+    def profiled(self, directory: str) -> AbstractContextManager:
+        """Profiles what happens within, for TensorBoard."""
+
+
+class Evaluates(Protocol):
+    """Evaluates the weights as they are."""
+
+    def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> Evaluation:
+        """Evaluates all batches; `time` takes the seconds."""
+
+
+class OneProcess:
+    """The part of the contract that is nothing where TensorFlow's variables are the state."""
+
+    def put_state(self) -> None:
+        """Nothing: the state is where the variables are."""
+
+    def fetch_state(self) -> None:
+        """Nothing: the state is where the variables are."""
+
+    def gathered(self, values: Sequence[float]) -> np.ndarray:
+        """What this process says, which is alone."""
+        return np.array([values])

@@ -1,0 +1,101 @@
+"""Variables of TensorFlow on the devices of jax, and any functions of them.
+
+TensorFlow defines a function and exports it (program.py); jax compiles it. Between its calls the
+variables stay on the devices.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax.sharding import Mesh
+
+from mlperf_bert.programs import jax_step, program
+from mlperf_bert.programs.jax_step import Part
+
+Arrays = dict[str, jax.Array]
+
+
+class OnDevices:
+    """Variables of TensorFlow on the devices of a mesh, where jax changes them."""
+
+    def __init__(self, mesh: Mesh, variables: Iterable[tuple[tf.Variable, program.Value]]):
+        """Takes nothing from the variables yet."""
+        self.mesh = mesh
+        self._initial: dict[str, tf.Variable | tf.Tensor] = {
+            value["name"]: each for each, value in variables
+        }
+        self._state: Arrays = {}
+
+    def put_state(self) -> None:
+        """Takes all of the state from TensorFlow's variables."""
+        self._state = {name: _put(each, self.mesh) for name, each in self._initial.items()}
+
+    def fetch_state(self) -> None:
+        """Brings it back to TensorFlow's variables; waits for the devices."""
+        for name, array in self._state.items():
+            if isinstance(variable := self._initial[name], tf.Variable):
+                # A copy: the next step is donated the array, whose memory this may be on a CPU.
+                variable.assign(np.array(array.addressable_data(0)))
+
+    def on_devices(self, names: Iterable[str]) -> Arrays:
+        """These, as they are on the devices; taken from TensorFlow's variables if they are not."""
+        return {
+            name: self._state[name] if name in self._state else _put(self._initial[name], self.mesh)
+            for name in names
+        }
+
+    def add_constants(self, state: Mapping[str, dict]) -> None:
+        """Adds what programs are given of the state and no variable has: the optimizer's."""
+        for name, value in state.items():
+            if value["role"] == program.CONSTANT:
+                self._initial[name] = tf.constant(value["initial"], value["dtype"], value["shape"])
+
+
+class Functions(OnDevices):
+    """Functions of a batch and of variables, of which they may change some; each has one result."""
+
+    def __init__(self, mesh: Mesh, variables: Sequence[tf.Variable]):
+        """Compiles nothing yet; `variables` are all that the functions read or change."""
+        super().__init__(mesh, program.numbered(variables))
+        self._variables = variables
+        self._programs: dict[str, tuple[jax.stages.Compiled, list[str]]] = {}
+        """By the name of a function, each with what it is given of the state."""
+
+    def call(self, function: Callable, batch: Mapping[str, np.ndarray]) -> jax.Array:
+        """The result of a function that TensorFlow can trace; its changes stay on the devices."""
+        name = function.__name__
+        if name not in self._programs:
+            example = {name: tf.constant(values) for name, values in batch.items()}
+            part = program.of_function(function, example, self._variables)
+            state = jax_step.state_inputs([part])
+            self.add_constants(state)
+            compiled = _compiled(part.content, json.dumps(part.entry), self.mesh)
+            self._programs[name] = compiled, [*state]
+        compiled, names = self._programs[name]
+        result, changed = compiled(self.on_devices(names), shared(batch, self.mesh))
+        self._state |= changed
+        return result
+
+
+@functools.lru_cache(maxsize=4)  # trainers that differ in their seeds have the same programs
+def _compiled(content: bytes, entry: str, mesh: Mesh) -> jax.stages.Compiled:
+    return jax_step.lowered([Part(content, json.loads(entry))], [*mesh.devices.flat]).compile()
+
+
+def _put(value: tf.Variable | tf.Tensor, mesh: Mesh) -> jax.Array:
+    """On every device; a copy, so that TensorFlow's memory is not donated to a step."""
+    kept = np.array(value.numpy())
+    return jax.make_array_from_callback(kept.shape, jax_step.replicated(mesh), kept.__getitem__)
+
+
+def shared(batch: Mapping[str, np.ndarray], mesh: Mesh) -> Arrays:
+    """This process's share of a global batch, on its devices."""
+    of_device = jax_step.divided(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(of_device, value)
+        for name, value in batch.items()
+    }
