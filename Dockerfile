@@ -1,6 +1,6 @@
 # docker build -t mlperf-bert .        needs nothing else; start_training.sh runs it when the image is missing
 #
-#   --build-arg ACCELERATOR=gpu        cpu (default), gpu, gpu-cuda13, gpu-tensorflow or tpu: docs/containers.md
+#   --build-arg ACCELERATOR=gpu        cpu (default), gpu, gpu-cuda13 or tpu: docs/containers.md
 #   --build-arg BASE_IMAGE=...         any Debian with Python 3.11, 3.12 or 3.13 as python3; by digest: python@sha256:...
 #   --build-arg COMMIT=$(git rev-parse HEAD)
 ARG BASE_IMAGE=python:3.13.15-slim-trixie
@@ -11,8 +11,8 @@ ARG ACCELERATOR=cpu
 COPY environment /bert/environment
 RUN case "$ACCELERATOR" in \
       cpu) lock=requirements.lock ;; \
-      gpu|gpu-cuda13|gpu-tensorflow|tpu) lock=requirements-$ACCELERATOR.lock ;; \
-      *) echo "ACCELERATOR=$ACCELERATOR: give cpu, gpu, gpu-cuda13, gpu-tensorflow or tpu" >&2; exit 1 ;; \
+      gpu|gpu-cuda13|tpu) lock=requirements-$ACCELERATOR.lock ;; \
+      *) echo "ACCELERATOR=$ACCELERATOR: give cpu, gpu, gpu-cuda13 or tpu" >&2; exit 1 ;; \
     esac \
  && PYTHON=python3 PIP_NO_CACHE_DIR=1 /bert/environment/setup.sh /opt/venv "/bert/environment/$lock" \
  && /opt/venv/bin/python -m pip uninstall --yes --quiet pip

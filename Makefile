@@ -7,7 +7,7 @@ SEED   ?=
 TESTS  ?=
 # What .venv was made for stays until another is asked for.
 ACCELERATOR ?= $(firstword $(patsubst .venv/.installed-%,%,$(wildcard .venv/.installed-*)) cpu)
-ACCELERATORS := gpu gpu-cuda13 gpu-tensorflow tpu
+ACCELERATORS := gpu gpu-cuda13 tpu
 $(if $(filter-out cpu $(ACCELERATORS),$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give one of cpu $(ACCELERATORS)))
 
 .PHONY: help setup demo test gate test-all test-soak test-container test-compilers newest-jax lint format lock clean
@@ -25,7 +25,7 @@ help:
 	@echo "make lint              ruff, mypy and shellcheck"
 	@echo "make format            what ruff can correct by itself"
 	@echo "make setup             only the environment, in .venv; with ACCELERATOR=gpu also jax for CUDA 12; others are"
-	@echo "                       gpu-cuda13, gpu-tensorflow and tpu"
+	@echo "                       gpu-cuda13 and tpu"
 	@echo "make lock              solve the pinned requirements again"
 	@echo "make clean             remove build/"
 
@@ -113,7 +113,6 @@ lock: setup
 	$(call LOCK,environment/requirements-gpu.lock,$(ON_CPU) --extra gpu)
 	$(call LOCK,environment/requirements-gpu-cuda13.lock,$(ON_CPU) --extra gpu-cuda13)
 	$(call LOCK,environment/requirements-tpu.lock,$(ON_CPU) --extra tpu)
-	$(call LOCK,environment/requirements-gpu-tensorflow.lock,$(TESTED) --extra gpu-tensorflow)
 	$(call LOCK,environment/compilers.lock,,environment/compilers.in)
 	$(call LOCK,environment/compilers-gpu.lock,,environment/compilers-gpu.in)
 

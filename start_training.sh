@@ -26,7 +26,7 @@
 #                                      /output, or gs://: a file in another folder is put, not linked, into one of these
 #   TF_XLA_FLAGS=   TF_NUM_INTRAOP_THREADS=(all cores)  TF_NUM_INTEROP_THREADS=2    read by TensorFlow
 #   ENGINE=(docker, else podman)
-#   ACCELERATOR=(gpu; cpu without)     or gpu-cuda13, gpu-tensorflow (to fine-tune): what the image has (docs/containers.md)
+#   ACCELERATOR=(gpu; cpu without)     or gpu-cuda13: what the image has (docs/containers.md)
 #   IMAGE=(mlperf-bert:ACCELERATOR)    BUILD_OPTIONS=(more arguments of the build)
 #   MEMORY=(no limit)  such as 8g, without swap: a container that needs more is killed
 #   RELABEL=yes    where SELinux is enforcing, the mounted folders get the label of containers' files (:z). RELABEL=no leaves
@@ -183,17 +183,10 @@ elif [ ! "${NUM_GPUS:-}" ] && [ ! "$giver" ]; then
 fi
 accelerator=cpu
 if [ "$num_gpus" -gt 0 ]; then accelerator=gpu; fi
-# Fine-tuning computes by TensorFlow alone; an IMAGE of the user's own may have any.
-if [ "$num_gpus" -gt 0 ] && [ "$program" = ./finetune_model.sh ]; then
-  accelerator='gpu-tensorflow'
-  case ${IMAGE:+any}${ACCELERATOR:-} in gpu|gpu-cuda13)
-    fail "ACCELERATOR=$ACCELERATOR: --finetune computes by TensorFlow, which this image has for CPUs; leave ACCELERATOR out, or give NUM_GPUS=0 too" ;;
-  esac
-fi
 if [ "$on_cpu" ]; then num_gpus=0; fi
 : "${ACCELERATOR:=$accelerator}"
-[[ $ACCELERATOR =~ ^(cpu|gpu(-cuda13|-tensorflow)?)$ ]] \
-  || fail "ACCELERATOR=$ACCELERATOR: give gpu, gpu-cuda13, gpu-tensorflow or cpu; an image for TPUs is started by hand"
+[[ $ACCELERATOR =~ ^(cpu|gpu(-cuda13)?)$ ]] \
+  || fail "ACCELERATOR=$ACCELERATOR: give gpu, gpu-cuda13 or cpu; an image for TPUs is started by hand"
 [ "$ACCELERATOR" != cpu ] || [ "$num_gpus" -eq 0 ] \
   || fail "ACCELERATOR=cpu: this image has nothing for GPUs; give NUM_GPUS=0 too, or leave ACCELERATOR out"
 image=${IMAGE:-mlperf-bert:$ACCELERATOR}

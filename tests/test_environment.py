@@ -123,7 +123,6 @@ def test_an_environment_of_another_python_is_made_again(setup, tmp_path):
     [
         ("", "jax_cuda12_plugin libtpu tensorflow"),
         ("-gpu", "libtpu nvidia_cublas tensorflow"),
-        ("-gpu-tensorflow", "jax_cuda12_plugin libtpu nvidia_cublas tensorflow_cpu"),
     ],
 )
 def test_what_would_lie_in_the_same_folders_leaves_first(setup, tmp_path, kind, leave):
@@ -178,7 +177,7 @@ def test_one_accelerator_takes_the_place_of_another_and_stays(tmp_path):
         return programs.run("make", "-n", "setup", *words, **given)
 
     assert "setup.sh" not in setup().stdout
-    for kind in ("gpu", "gpu-cuda13", "gpu-tensorflow", "tpu"):
+    for kind in ("gpu", "gpu-cuda13", "tpu"):
         assert setup(f"ACCELERATOR={kind}").stdout.splitlines() == [
             "rm -f .venv/.installed-*",
             f"environment/setup.sh .venv environment/requirements-{kind}.lock",
@@ -192,7 +191,7 @@ def test_one_accelerator_takes_the_place_of_another_and_stays(tmp_path):
     assert "requirements-tpu.lock" in setup().stdout
     refused = setup("ACCELERATOR=gpu2")
     assert refused.returncode == 2
-    line = "ACCELERATOR=gpu2: give one of cpu gpu gpu-cuda13 gpu-tensorflow tpu.  Stop."
+    line = "ACCELERATOR=gpu2: give one of cpu gpu gpu-cuda13 tpu.  Stop."
     assert line in refused.stderr
 
 

@@ -2,8 +2,8 @@
 
 requirements-dev.lock is what runs these tests; requirements.lock is what the container's image is
 made of, in which tests/container trains. Those for GPUs have 3 GB to download and 7 GB installed:
-they are not installed here. Each must be requirements.lock and the packages of a maker, but for the
-build of TensorFlow, and the index must still offer each file.
+they are not installed here. Each must be requirements.lock and the packages of a maker, and the
+index must still offer each file.
 """
 
 import os
@@ -23,7 +23,6 @@ UV = Path(sys.executable).with_name("uv")  # installs in a sixth of pip's time
 KINDS = {
     "gpu": r"jax-cuda12-(pjrt|plugin)|nvidia-\w+(-\w+)?-cu12",
     "gpu-cuda13": r"jax-cuda13-(pjrt|plugin)|nvidia-\w+(-\w+)?(-cu13)?",
-    "gpu-tensorflow": r"tensorflow|nvidia-\w+(-\w+)?-cu12",
     "tpu": "libtpu",
 }
 LOCKS = ["requirements.lock", *(f"requirements-{kind}.lock" for kind in ("dev", *KINDS))]
@@ -93,8 +92,6 @@ def test_every_lock_has_a_wheel_of_each_package_for_every_python(version, tmp_pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lock_for_accelerators_is_the_tested_one_and_packages_of_their_makers(kind):
     cpu, other = pins("requirements.lock"), pins(f"requirements-{kind}.lock")
-    if kind == "gpu-tensorflow":
-        del cpu["tensorflow-cpu"]
     theirs = other.keys() - cpu.keys()
     assert {package: other[package] for package in other.keys() - theirs} == cpu
     assert theirs and not [name for name in theirs if not re.fullmatch(KINDS[kind], name)]
@@ -107,13 +104,12 @@ def test_jax_and_its_plugin_have_one_version_and_beside_them_tensorflow_is_the_c
         jax = {name: version for name, (version, _) in locked.items() if re.match("jax", name)}
         assert len(jax) >= 2 and len({*jax.values()}) == 1, (lock, jax)
         builds = {"tensorflow", "tensorflow-cpu"} & locked.keys()
-        by_tensorflow = lock in ("requirements-dev.lock", "requirements-gpu-tensorflow.lock")
-        assert builds == {"tensorflow" if by_tensorflow else "tensorflow-cpu"}, lock
+        assert builds == {"tensorflow" if "dev" in lock else "tensorflow-cpu"}, lock
         assert locked[builds.pop()][0] == pins("requirements-dev.lock")["tensorflow"][0]
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("kind", ["gpu", "gpu-cuda13", "gpu-tensorflow"])
+@pytest.mark.parametrize("kind", ["gpu", "gpu-cuda13"])
 def test_the_index_still_offers_every_file_of_a_lock_for_gpus(kind, tmp_path):
     """By the index's own list of files and hashes: nothing is downloaded."""
     locked = pins(f"requirements-{kind}.lock")
