@@ -190,7 +190,7 @@ def test_there_are_batches_for_all_that_are_wanted_and_all_that_are_recorded(
     files = [f"{task}/train.tfrecord"]
     setup = types.SimpleNamespace(config=config, files=files, limits=generated_task.LIMITS)
     asked = program_folder.Wanted(
-        evaluation=False, data_parallel=True, barriers=True,
+        evaluation=False, data_parallel=True, barriers=True, all_row_counts=True,
         num_batches=wanted, num_recorded_steps=recorded,
     )  # fmt: skip
     found = [batch["input_ids"] for batch in program_folder._training_batches(setup, asked)]
