@@ -191,3 +191,14 @@ def test_a_line_that_was_cut_is_left_out_and_replaced(tmp_path):
     record_evaluation(tmp_path, 9, found)
     assert read_evaluations(tmp_path) == {5: found, 9: found}
     assert path.read_bytes().startswith(ENTRY + b"\n{")
+
+
+def test_a_resumed_run_keeps_the_lines_of_the_step_it_goes_on_from(tmp_path):
+    """Its evaluation is not made again; what stands after it is trained again."""
+    with contextlib.closing(MetricsWriter(tmp_path)) as written:
+        for step, kind in ((4, "train"), (5, "train"), (5, "eval"), (6, "train")):
+            written.write(kind, step=step, samples=8 * step)
+    MetricsWriter(tmp_path, resumed_step=5).close()
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    kept = [(line["step"], line["kind"]) for line in lines]
+    assert kept == [(4, "train"), (5, "train"), (5, "eval")]
