@@ -24,7 +24,7 @@ tensorflow()  # before other modules import it
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.messages import Problems
+from mlperf_bert.messages import Problems, problems_of
 from mlperf_bert.training import run, workers
 from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags, with_runtime
@@ -59,8 +59,7 @@ def _check() -> None:
     try:
         config = _config()
     except ValueError as error:
-        told = error.problems if isinstance(error, Problems) else (str(error),)
-        raise Problems([*told, *_bad_files(FLAGS.flag_values_dict())]) from error
+        raise Problems([*problems_of(error), *_bad_files(FLAGS.flag_values_dict())]) from error
     setup = inspect_closely(config, measure_initial_accuracy=FLAGS.check_initial_accuracy)
     print(*setup.findings, sep="\n")
     print(f"errors: {len(setup.findings.errors)}; no training was started")

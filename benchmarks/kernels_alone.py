@@ -55,7 +55,7 @@ def ranges(ids: np.ndarray) -> np.ndarray:
 
 
 def kept(first_row: int, rows: int, columns: int) -> np.ndarray:
-    """What dropout multiplies with, [rows, columns]: the hash of fusion._keep, written anew."""
+    """What dropout multiplies with, [rows, columns]: the hash of fusion._keep, by numpy."""
 
     def mixed(bits, shift, factor):
         return (bits ^ (bits >> np.uint32(shift))) * np.uint32(factor)

@@ -79,6 +79,11 @@ def as_lines(error: Exception) -> str:
     return printable(str(error))
 
 
+def problems_of(error: Exception) -> tuple[str, ...]:
+    """Each problem that an error tells, as `as_lines`."""
+    return error.problems if isinstance(error, Problems) else (as_lines(error),)
+
+
 def _refusal(error: Exception) -> str | None:
     """What a store or the system has refused, in a line; None for what is a mistake of ours."""
     if str(error) == "can't start new thread":  # Python's words, in a RuntimeError

@@ -271,8 +271,7 @@ def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
 
         return run.programs.trainer.batches(own_batches)
 
-    has_position = not team.cluster
-    iterator = iterator_from(0) if has_position else None
+    iterator = None if team.cluster else iterator_from(0)
     # A new run has nothing to restore: it begins with this one.
     if iterator is None or not run.state.restore_input(iterator):
         iterator = iterator_from(int(run.programs.trainer.step.numpy()))

@@ -21,7 +21,7 @@ from mlperf_bert.data import provenance, published, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
-from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding, Problems, as_lines
+from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding, Problems, as_lines, problems_of
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import kernels
 from mlperf_bert.model.config import BertConfig
@@ -54,7 +54,7 @@ class Findings(list[Finding]):
         try:
             return make(*arguments, **keywords)
         except (ValueError, OSError) as error:
-            for problem in error.problems if isinstance(error, Problems) else [as_lines(error)]:
+            for problem in problems_of(error):
                 self.refuse(problem)
 
     @property
