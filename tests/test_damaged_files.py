@@ -72,7 +72,6 @@ RECORDING = {
         {"name": "x", "container": None, "process_of_thread": {"1": 1}, "folder_of": [[1, "p"]]}
     ],
     "num_lost_lines": 0,
-    "tracer_cpu_ms": 1,
     "pairs": [PAIR, {**PAIR, "monotonic_ns": 9, "realtime_ns": 10**18 + 8}],
     "machine": {},
 }

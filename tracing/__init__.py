@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import importlib.util
-import itertools
 import os
 import signal
 import sys
@@ -27,40 +26,25 @@ _before, sys.excepthook = sys.excepthook, _in_one_line
 
 
 def path_with_home(path: str) -> Path:
-    """A path of the command line, with the home folder in place of "~"."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - an unknown user's stays as it is
+    """A path of the command line, with the home folder in place of "~".
+
+    Raises:
+      argparse.ArgumentTypeError: it is empty.
+    """
+    return Path(os.path.expanduser(word(path)))  # noqa: PTH111 - an unknown user's stays as it is
 
 
-class Parser(argparse.ArgumentParser):
-    """Of a command's words; refuses an empty one, as a variable that is not set leaves it."""
+def word(text: str) -> str:
+    """A word of the command line.
 
-    def parse_args(self, args=None, namespace=None):
-        """As argparse's; words behind "--" are of another command.
-
-        Raises:
-          ValueError: a word is empty, or the value of an option.
-        """
-        words = sys.argv[1:] if args is None else list(args)
-        own = words[: words.index("--")] if "--" in words else words
-        for before, word in itertools.pairwise(["", *own]):
-            has_value = word.startswith("-") and "=" in word
-            name, equals, value = word.partition("=") if has_value else (before, " ''", word)
-            if not value.strip():
-                is_of_option = name.startswith("-") and "=" not in name
-                raise ValueError(
-                    f"{f'{name}{equals}' if is_of_option else 'a word'}: is empty, perhaps a "
-                    "variable that is not set; give a value, or leave it out"
-                )
-        return super().parse_args(words, namespace)
-
-
-def parser_of(command: str, document: str) -> Parser:
-    """Of a command's words; --help shows the document of its module as it is."""
-    return Parser(
-        prog=f"python -m tracing.{command}",
-        description=document,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    Raises:
+      argparse.ArgumentTypeError: it is empty.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            "is empty, perhaps a variable that is not set; give a value, or leave it out"
+        )
+    return text
 
 
 @contextlib.contextmanager

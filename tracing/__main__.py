@@ -4,20 +4,17 @@ Exit codes: the command's; 1 bad input or a trace that could not be written; 128
 """
 
 import argparse
-import contextlib
 import os
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tracing import Parser, ends_in_one_line, path_with_home, signals_blocked
+from tracing import ends_in_one_line, path_with_home, signals_blocked, word
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+def _given() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
         prog="python -m tracing",
         usage="%(prog)s [options] -- COMMAND...\n"
         "       %(prog)s [options] --container NAME | --pid PID\n"
@@ -30,8 +27,10 @@ def _parser() -> argparse.ArgumentParser:
     from tracing.backends import NAMES
 
     parser.add_argument("--backend", choices=NAMES, help="default: the best that works")
-    parser.add_argument("--container", help="trace a running container until it ends")
-    parser.add_argument("--engine", default="docker", help="whose container: docker or podman")
+    parser.add_argument("--container", type=word, help="trace a running container until it ends")
+    parser.add_argument(
+        "--engine", type=word, default="docker", help="whose container: docker or podman"
+    )
     parser.add_argument("--pid", type=int, help="trace a running process and what it starts")
     parser.add_argument(
         "--interval_s", type=float, default=1.0, help="between samples of the counters"
@@ -40,8 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--convert", type=path_with_home, metavar="FOLDER", help="finish a broken-off trace"
     )
-    parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
-    return parser
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    return argparse.Namespace(**vars(parser.parse_args(words[:end])), command=words[end + 1 :])
 
 
 def _say(line: str) -> None:
@@ -58,35 +58,15 @@ def _user():
     return User(os.environ["SUDO_USER"], int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
 
 
-@contextlib.contextmanager
-def _progress(every_s: float = 10) -> Iterator[Callable[[str], None]]:
-    """Says again and again what is being done; the function takes what that is from now on."""
-    doing, ended = {"now": "tables"}, threading.Event()
-
-    def tell() -> None:
-        while not ended.wait(every_s):
-            _say(f"still writing: {doing['now']}")
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield lambda what: doing.update(now=what)
-    finally:
-        ended.set()
-        thread.join()
-
-
 def _convert(folder: Path, *, keep_raw: bool) -> None:
     # Only now: tables and pictures take a second to import, for which the command would wait.
     from tracing import outputs
     from tracing.recording import RAW, load
 
-    _say("writing tables and pictures")
     recording = load(folder)  # nothing is done to a folder that is not a trace
     try:
-        with _progress() as note:
-            for line in outputs.write_all(folder, recording, note):
-                _say(line)
+        for line in outputs.write_all(folder, recording):
+            _say(line)
         if not keep_raw:
             shutil.rmtree(folder / RAW)
     except (OSError, KeyboardInterrupt) as error:
@@ -115,7 +95,7 @@ def main() -> None:
         # Only now: what is imported starts threads, one of which would take the signal.
         from tracing import recorder
 
-        given = _parser().parse_args()
+        given = _given()
         recording = None if given.convert else recorder.record(given, _user(), _say)
     if recording is None:
         _convert(given.convert, keep_raw=given.keep_raw)

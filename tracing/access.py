@@ -93,9 +93,3 @@ class InFlight:
             "max": int(self.depths.max()),
             "busy_seconds": round(total / 1e9, 6),
         }
-
-    def mean_over(self, edges_ns: np.ndarray) -> np.ndarray:
-        """The mean depth between each two edges."""
-        spans = np.diff(self.times, append=self.times[-1])
-        area = np.concatenate([[0.0], np.cumsum(spans * self.depths)[:-1]])
-        return np.diff(np.interp(edges_ns, self.times, area)) / np.diff(edges_ns)

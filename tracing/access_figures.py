@@ -1,30 +1,24 @@
 """The figures of access, for summary.json and the page; access.TERMS defines the words."""
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
-from tracing import access, backends, files, mllog
+from tracing import access
 from tracing.loaded import Trace, grown
 
 _MOST_STORAGE_PER_CALL_BYTE = 1.25
 """Above it, what came from storage was not for read calls alone, and no ratio is known."""
-_OF_SOCKETS = r"^(?:TCP|UDP)"
-_LOOPBACK = r"->(?:127\.|\[::1\]|\[::ffff:127\.)"
 
 
 def access_figures(trace: Trace) -> dict:
     """What summary.json holds under `access`; every figure is None where its source is missing."""
-    storage = _storage(trace)
     return {
         "file_classes": _by_class(trace.reads) if trace.has_calls else None,
         "queue_depth": {name: depth.figures() for name, depth in trace.in_flight.items()},
-        "page_cache": _page_cache(trace, *storage),
+        "page_cache": _page_cache(trace, *_storage(trace)),
         "passes": list(_passes(trace)) if trace.has_calls else None,
-        "samples": _samples(trace, storage[0]),
-        "network": _network(trace),
     }
 
 
@@ -55,13 +49,6 @@ def _storage(trace: Trace) -> tuple[int | None, str]:
     if len(trace.counters):
         last = int(trace.counters["storage_read_bytes"].iloc[-1])
         return last, "counters of the processes, /proc/PID/io"
-    blocks = trace.table("block_io")
-    if len(blocks):
-        is_read = blocks["operation"].str.contains("R", na=False)
-        return int(blocks.loc[is_read, "size_bytes"].sum()), "block I/O of the whole machine"
-    disks = trace.growth("disks", ["read_bytes"])
-    if len(disks):
-        return int(disks["read_bytes"].sum()), "counters of the whole machine's disks"
     return None, "unknown: no counters were readable"
 
 
@@ -116,49 +103,6 @@ def _passes(trace: Trace) -> Iterator[dict]:
             "call_bytes": int(call_bytes[n]),
             "storage_bytes": storage[n],
         }
-
-
-def _samples(trace: Trace, storage_bytes: int | None) -> dict | None:
-    """Samples trained by the MLPerf log, and bytes of each; None without finished blocks."""
-    events = trace.table("mllog")
-    stops = events.loc[events["key"] == "block_stop", "metadata"]
-    num = sum(mllog.trained_samples(json.loads(stop)) for stop in stops)
-    if num <= 0:
-        return None
-    read = trace.training_reads["size_bytes"].sum() if trace.has_calls else None
-    read = None if _is_asynchronous(trace) else read
-    return {
-        "num_trained": num,
-        "call_bytes_per_sample": _ratio(read, num, 1),
-        "storage_bytes_per_sample": _ratio(storage_bytes, num, 1),
-    }
-
-
-def _network(trace: Trace) -> dict:
-    """Bytes over sockets by calls, and all that the interfaces of the name spaces moved."""
-    growth = trace.growth("networks", ["received_bytes", "sent_bytes"])
-    growth = growth.drop("lo", errors="ignore")
-    interfaces = growth.sum().astype(int).to_dict() if len(growth) else None
-    return {
-        "of_processes": _socket_bytes(trace.operations)
-        if trace.summary["backend"] == backends.STRACE
-        else None,
-        "of_name_spaces": interfaces,
-        "note": "of_processes: bytes of calls on TCP and UDP sockets, without loopback; what "
-        "the kernel itself moves, as for NFS, is in of_name_spaces alone, with all other "
-        "programs' bytes",
-    }
-
-
-def _socket_bytes(calls: pd.DataFrame) -> dict:
-    found = calls[calls["file_class"] == files.PIPES]
-    paths = found["path"].astype(str)
-    found = found[paths.str.contains(_OF_SOCKETS) & ~paths.str.contains(_LOOPBACK)]
-    sizes = found["size_bytes"]
-    return {
-        "received_bytes": int(sizes[found["kind"].isin(["read", "receive"])].sum()),
-        "sent_bytes": int(sizes[found["kind"].isin(["write", "send"])].sum()),
-    }
 
 
 def _distinct_bytes(located: pd.DataFrame) -> int:

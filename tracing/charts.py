@@ -25,7 +25,6 @@ PHASE_COLORS = {"init": "#e6eaef", "block": "#dbe8f7", "eval": "#fbe6cf", "check
 _MOST_BINS = 300
 _SHORTEST_BIN_S = 0.05
 _MOST_FILES_DRAWN = 8
-_MOST_PROCESSES_DRAWN = 20
 Panel = Callable[[Axes], None]
 """Draws on axes whose phases are shaded; what has a label stands in their legend."""
 
@@ -93,38 +92,33 @@ def _by_class(place: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray, w
 
 
 def transfers_over_time(trace: Trace) -> str | None:
-    """Reads and writes in MB/s by class of file; None without calls."""
-    if trace.transfers.empty:
+    """Reads and writes in MB/s, by class of file, and what of it storage gave or took.
+
+    Without calls all of it is by the processes' counters; None without these too.
+    """
+    counters = trace.storage_counters if trace.has_calls else trace.counters
+    # No line without two intervals.
+    counters = counters if len(counters) > 2 else counters[:0]
+    if not trace.has_calls and counters.empty:
         return None
+    rates = counters.diff().div(np.diff(counters.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
     bins = _bins_of(trace.seconds)
 
-    def panel(kind: str, verb: str, place: Axes) -> None:
-        calls = trace.transfers[trace.transfers["kind"] == kind]
-        calls = calls.assign(rate=calls["size_bytes"] / 1e6 / (bins[1] - bins[0]))
-        _by_class(place, calls, "seconds", bins, "rate")
-        place.set_ylabel(f"{verb}, MB/s")
-
-    panels = [partial(panel, "read", "read"), partial(panel, "write", "written")]
-    return _over_time(trace, "Bytes read and written over time", panels)
-
-
-def counters_over_time(trace: Trace) -> str | None:
-    """Reads and writes by the processes' own counters: all that /proc records."""
-    totals = trace.counters
-    if len(totals) < 3:
-        return None  # no line without two intervals
-    rates = totals.diff().div(np.diff(totals.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
-
-    def panel(calls: str, storage: str, verb: str, place: Axes) -> None:
-        curves = {"by calls": (rates.index, rates[calls], BLUE),
-                  "from or to storage": (rates.index, rates[storage], RED)}  # fmt: skip
-        _draw_curves(f"{verb}, MB/s", curves, place)
+    def panel(kind: str, verb: str, of_calls: str, of_storage: str, place: Axes) -> None:
+        curves = {"storage": (rates.index, rates[of_storage], RED)}
+        if trace.has_calls:
+            calls = trace.transfers[trace.transfers["kind"] == kind]
+            calls = calls.assign(rate=calls["size_bytes"] / 1e6 / (bins[1] - bins[0]))
+            _by_class(place, calls, "seconds", bins, "rate")
+        else:
+            curves["calls"] = (rates.index, rates[of_calls], BLUE)
+        _draw_curves(f"{verb}, MB/s", curves if len(rates) else {}, place)
 
     panels = [
-        partial(panel, "read_call_bytes", "storage_read_bytes", "read"),
-        partial(panel, "write_call_bytes", "storage_written_bytes", "written"),
+        partial(panel, "read", "read", "read_call_bytes", "storage_read_bytes"),
+        partial(panel, "write", "written", "write_call_bytes", "storage_written_bytes"),
     ]
-    return _over_time(trace, "Bytes by the counters of the processes", panels)
+    return _over_time(trace, "Bytes read and written over time", panels)
 
 
 def histograms(trace: Trace) -> str | None:
@@ -190,27 +184,12 @@ def offsets_over_time(trace: Trace) -> str | None:
     return _over_time(trace, "Read offsets over time per file", panels, height_inches=height_inches)
 
 
-def queue_depths(trace: Trace) -> str | None:
-    """Calls, and requests to block devices, in flight over time; None without calls."""
-    bins = _bins_of(trace.seconds)
-    panels: list[Panel] = []
-    for label, reading, writing in (("calls", "read_calls", "write_calls"),
-                                    ("block I/O", "block_reads", "block_writes")):  # fmt: skip
-        curves = {
-            verb: (bins, trace.in_flight[name].mean_over(trace.begin_ns + bins * 1e9), color)
-            for verb, name, color in (("reading", reading, BLUE), ("writing", writing, ORANGE))
-            if name in trace.in_flight
-        }
-        if curves:
-            panels.append(partial(_draw_curves, f"{label}, mean", curves))
-    if not panels:
-        return None
-    return _over_time(trace, "Calls in flight over time", panels, height_inches=2.3 * len(panels))
+def machine(trace: Trace) -> str | None:
+    """Processors of the machine, memory of the target and page cache, and GPUs, if there are any.
 
-
-def processors_and_memory(trace: Trace) -> str | None:
-    """Processors of the machine, memory of the target and page cache; None without samples."""
-    percentages = trace.cpu_percentages()
+    None without samples.
+    """
+    percentages, gpus = trace.cpu_percentages(), trace.table("gpus")
     if not len(percentages):
         return None
     resident = trace.table("processes").groupby("seconds")["resident_bytes"].sum() / 1e9
@@ -223,30 +202,21 @@ def processors_and_memory(trace: Trace) -> str | None:
         place.set_ylim(0, 100)
         place.set_ylabel("all CPUs, %")
 
+    def of_gpus(column: str, unit: float) -> dict[str, tuple]:
+        by_gpu = gpus.groupby("gpu")
+        return {f"GPU {gpu}": (rows["seconds"], rows[column] / unit, None) for gpu, rows in by_gpu}
+
     curves = {
         "resident, all of the target": (resident.index, resident, BLUE),
         "page cache, machine": (memory["seconds"], memory["page_cache_bytes"] / 1e9, GREEN),
         "not yet written back": (memory["seconds"], dirty / 1e9, RED),
     }
     panels: list[Panel] = [processors, partial(_draw_curves, "GB", curves)]
-    return _over_time(trace, "Processors and memory over time", panels)
-
-
-def gpus(trace: Trace) -> str | None:
-    """Each GPU's busy share and memory; None without GPUs."""
-    found = trace.table("gpus")
-    if found.empty:
-        return None
-
-    def of_column(column: str, unit: float) -> dict[str, tuple]:
-        by_gpu = found.groupby("gpu")
-        return {f"GPU {gpu}": (rows["seconds"], rows[column] / unit, None) for gpu, rows in by_gpu}
-
-    panels = [
-        partial(_draw_curves, "busy, %", of_column("busy_percent", 1), most=100),
-        partial(_draw_curves, "memory used, GB", of_column("memory_used_bytes", 1e9)),
-    ]
-    return _over_time(trace, "GPUs over time", panels, height_inches=4.2)
+    if len(gpus):
+        panels.append(partial(_draw_curves, "busy, %", of_gpus("busy_percent", 1), most=100))
+        panels.append(partial(_draw_curves, "of GPUs, GB", of_gpus("memory_used_bytes", 1e9)))
+    title = "Processors, memory and GPUs over time"
+    return _over_time(trace, title, panels, height_inches=2.3 * len(panels))
 
 
 def block_io(trace: Trace) -> str | None:
@@ -267,38 +237,3 @@ def block_io(trace: Trace) -> str | None:
         partial(_draw_curves, "issue to completion, ms", latencies),
     ]
     return _over_time(trace, "Block I/O", panels)
-
-
-def processes_over_time(trace: Trace) -> str | None:
-    """When the processes that worked most lived; None if none was sampled."""
-    samples = trace.table("processes")
-    samples = samples[samples["num_threads"] > 0]
-    if samples.empty:
-        return None
-    found = samples.groupby("pid").agg(
-        first=("seconds", "min"), last=("seconds", "max"), user=("user_ms", "max"),
-        system=("system_ms", "max"),
-    )  # fmt: skip
-    found["cpu_s"] = (found["user"] + found["system"]) / 1000
-    found = found.nlargest(_MOST_PROCESSES_DRAWN, "cpu_s").sort_values("first", ascending=False)
-    names = trace.process_names()
-
-    def panel(place: Axes) -> None:
-        for row, process in enumerate(found.itertuples()):
-            width = max(process.last - process.first, trace.seconds / 300)
-            place.barh(row, width, left=process.first, height=0.34, color=BLUE)
-            text = f"{_short(names.get(process.Index, '?'))}   {process.cpu_s:.1f} s CPU"
-            is_late = process.first > trace.seconds / 2
-            place.text(process.first + (width if is_late else 0), row + 0.19, text, fontsize=7,
-                       va="bottom", ha="right" if is_late else "left")  # fmt: skip
-        place.set_yticks([])
-        place.set_ylim(-0.6, len(found))
-
-    return _over_time(trace, "Processes over time", [panel], height_inches=0.9 + 0.31 * len(found))
-
-
-def _short(command: str) -> str:
-    words = [PurePath(word).name if "/" in word else word for word in command.split()[:5]]
-    text = " ".join(words)
-    # matplotlib reads a pair of dollar signs as mathematics.
-    return (text[:60] + "…" if len(text) > 60 else text).replace("$", r"\$")

@@ -1,7 +1,7 @@
 """From raw files to tables: calls, processes, block I/O, MLLOG events, spans, clocks."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
@@ -43,13 +43,8 @@ class Locator:
         return Path(self.of_path[path])
 
 
-def write_tables(
-    trace: Path, recording: Recording, note: Callable[[str], None] = lambda what: None
-) -> tuple[Losses, Locator]:
+def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:
     """Writes every table that the sampler has not written already.
-
-    Args:
-      note: is told how far it is.
 
     Raises:
       OSError: there is no room.
@@ -63,7 +58,7 @@ def write_tables(
             for table in CALL_TABLES
         }
         for raw_file in recording.raw_files:
-            _convert(trace, recording, raw_file, writers, losses, locator, note)
+            _convert(trace, recording, raw_file, writers, losses, locator)
     found = max(losses.asynchronous_processes, recording.num_asynchronous)
     losses.asynchronous_processes = found
     write_table(trace, "clock_pairs", map(vars, recording.pairs), alignment)
@@ -71,9 +66,7 @@ def write_tables(
     return losses, locator
 
 
-def _convert(
-    trace, recording: Recording, raw_file: RawFile, writers, losses, locator, note
-) -> None:
+def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, locator) -> None:
     path = trace / RAW / raw_file.name
     if not path.exists():
         return  # the tracer ended before it began
@@ -92,20 +85,10 @@ def _convert(
         parser = bpftrace.Parser(opened_before=raw_file.opened_before, **where)
     begin = recording.pairs[0].boottime_ns
     with _lines(path) as lines:
-        for table, row in parser.parse(_told(lines, path.stat().st_size, note)):
+        for table, row in parser.parse(lines):
             # The machine's disks were seen before the command was let go.
             if table != "block_io" or row["boottime_ns"] >= begin:
                 writers[table]([row])
-
-
-def _told(lines: Iterable[str], num_bytes: int, note: Callable[[str], None]) -> Iterator[str]:
-    """Lines; tells how many of the bytes are read."""
-    read = 0
-    for number, line in enumerate(lines):
-        if number % 10_000 == 0:
-            note(f"tables, {100 * read // num_bytes}% of the calls")
-        read += len(line)
-        yield line
 
 
 def _lines(path: Path):

@@ -10,28 +10,19 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from tracing import ends_in_one_line, parser_of, path_with_home
+from tracing import ends_in_one_line, path_with_home
 from tracing.loaded import Trace
 
 OUTPUTS = {"perfetto": "trace.pftrace", "chakra": "trace.et"}
 """Target -> the output's name in the trace's folder where no other is given."""
 
 
-def _two_seconds(text: str) -> tuple[float, float]:
-    begin, end = (float(part) for part in text.split(":"))
-    if not 0 <= begin < end:  # NaN too
-        raise ValueError
-    return begin, end
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of("export", __doc__)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     parser.add_argument("trace", type=path_with_home, metavar="FOLDER", help="of a finished trace")
     parser.add_argument("--to", choices=OUTPUTS, required=True, help="the tool that reads it")
     parser.add_argument("--output", type=path_with_home, help="new file")
-    parser.add_argument(
-        "--seconds", type=_two_seconds, metavar="BEGIN:END", help="chakra: what begins in these"
-    )
     return parser
 
 
@@ -39,8 +30,6 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes one export."""
     given = _parser().parse_args(arguments)
-    if given.seconds and given.to != "chakra":
-        raise ValueError(f"--seconds is not for --to={given.to}; leave it out")
     output = given.output or given.trace / OUTPUTS[given.to]
     trace = Trace(given.trace)
     if output.exists():
@@ -49,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
     # Each target imports what it needs only when it is asked for.
     target = importlib.import_module(f"tracing.exports.{given.to}")
-    options = {"seconds": given.seconds} if given.seconds else {}
-    content = target.write(trace, output, **options)
+    content = target.write(trace, output)
     print(output)
     print(f"export: {content}", file=sys.stderr)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from tracing import files, mllog
+from tracing import files
 from tracing.access_figures import access_figures
 from tracing.calls import Losses
 from tracing.loaded import COUNTERS, FAULTS, TRANSFERS, Trace, grown
@@ -42,7 +42,6 @@ def about(recording: Recording, losses: Losses) -> dict:
             "error_bound_ns": alignment.error_bound_ns,
         },
         "losses": dict(vars(losses)),
-        "tracer_cpu_seconds": recording.tracer_cpu_ms / 1000,
         "machine": recording.machine,
     }
 
@@ -191,18 +190,15 @@ def checkpoints(trace: Trace) -> Iterator[dict]:
 
 
 def _phases(trace: Trace) -> Iterator[dict]:
-    blocks = mllog.blocks(trace.table("mllog"), trace.spans)  # in the order of the spans
     for span in trace.spans.itertuples():
         inside = trace.transfers
         inside = inside[inside["seconds"].between(span.seconds, span.end_seconds)]
         edges = [span.seconds, span.end_seconds]
-        saving = round(next(blocks).saving_seconds, 6) if span.name == "block" else None
         yield {
             "name": span.name,
             "begin_seconds": round(span.seconds, 3),
             "seconds": round(span.end_seconds - span.seconds, 3),
             "is_closed": bool(span.is_closed),
-            "saving_seconds": saving,
             "read_bytes": _bytes_by_class(inside, "read") if trace.has_calls else None,
             "written_bytes": _bytes_by_class(inside, "write") if trace.has_calls else None,
             "storage_read_bytes": grown(trace.storage_counters, "storage_read_bytes", edges)[0],
@@ -228,18 +224,20 @@ def _usage(trace: Trace) -> dict:
         **{n: int(trace.counters[n].max()) if len(trace.counters) else 0 for n in COUNTERS},
         "machine_cpu_busy_percent": _machine_busy_percent(trace),
         "page_cache_growth_bytes": int(cached.iloc[-1] - cached.iloc[0]) if len(cached) else None,
-        **{
-            table: trace.growth(table, columns).astype(int).to_dict("index")
-            for table, columns in (
-                ("disks", ["read_bytes", "written_bytes"]),
-                ("networks", ["received_bytes", "sent_bytes"]),
-            )
-        },
+        "disks": _growth(trace, "disks", ["read_bytes", "written_bytes"]),
+        "networks": _growth(trace, "networks", ["received_bytes", "sent_bytes"]),
     }
+
+
+def _growth(trace: Trace, name: str, columns: list[str]) -> dict:
+    """How much counters since boot grew, by device."""
+    counters = trace.table(name).groupby("device")[columns]
+    return (counters.last() - counters.first()).to_dict("index")
 
 
 def _machine_busy_percent(trace: Trace) -> float | None:
     columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
-    spent = trace.growth("cpus", columns, by="cpu").sum()
+    counters = trace.table("cpus").groupby("cpu")[columns]
+    spent = (counters.last() - counters.first()).sum()
     busy = spent["user_ms"] + spent["system_ms"]
     return round(100 * float(busy / spent.sum()), 1) if spent.sum() else None

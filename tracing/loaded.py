@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from tracing import access, backends, files
 from tracing.calls import REMOVED, RENAMING, moves
@@ -23,7 +22,6 @@ COUNTERS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storag
 FAULTS = ("minor_faults", "major_faults")
 _LEAST_SHARE_COUNTED = 0.95
 _ROWS_AT_ONCE = 20_000
-_SILENT_SECONDS = 3  # before the progress of an export is shown
 _NEEDED = ("backend", "command", "begin_monotonic_ns")
 
 
@@ -98,9 +96,7 @@ class Trace:
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
-        """The rows of a table in the file's order, with progress on standard error if it is long.
-
-        A table that was not written has none.
+        """The rows of a table in the file's order; a table that was not written has none.
 
         Raises:
           ValueError: the table cannot be read.
@@ -110,14 +106,9 @@ class Trace:
             return
         with reading(path), pq.ParquetFile(path) as file:
             require_columns(path, columns)
-            num_rows = file.metadata.num_rows
-            with tqdm(
-                total=num_rows, desc=table, unit=" rows", delay=_SILENT_SECONDS, disable=None
-            ) as progress:
-                # Of a million calls all at once would be gigabytes of Python's objects.
-                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
-                    yield from zip(*(batch.column(name).to_pylist() for name in columns))
-                    progress.update(len(batch))
+            # Of a million calls all at once would be gigabytes of Python's objects.
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
+                yield from zip(*(batch.column(name).to_pylist() for name in columns))
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -188,15 +179,6 @@ class Trace:
         for span in self.spans[self.spans["name"] == name].itertuples():
             inside |= rows["monotonic_ns"].between(span.monotonic_ns, span.end_monotonic_ns)
         return inside
-
-    def growth(self, name: str, columns: list[str], *, by: str = "device") -> pd.DataFrame:
-        """How much counters since boot grew; a row for each device, or what else tells them apart.
-
-        Containers have interfaces of the same name in name spaces of their own.
-        """
-        table = self.table(name)
-        counters = table.groupby([by, *({"name_space"} & {*table})])[columns]
-        return (counters.last() - counters.first()).groupby(level=0).sum()
 
     @functools.cached_property
     def counters(self) -> pd.DataFrame:

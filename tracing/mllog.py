@@ -10,8 +10,6 @@ import pandas as pd
 
 MARK = ":::MLLOG"
 _LONGEST_PREAMBLE_BYTES = 1 << 20
-LEDGER = "tracked_stats"
-"""Where the seconds of a block or of the run went, as this benchmark logs it."""
 SPANS = ("init", "run", "block", "eval", "checkpoint")
 
 
@@ -97,20 +95,6 @@ def trained_samples(stop) -> int:
         return 0
 
 
-def _ledgers(events: pd.DataFrame) -> Iterator[tuple[Any, dict[str, float], dict]]:
-    """(event, seconds by kind, metadata) of every block.
-
-    Vendors log figures of other names under the same key: these are passed over.
-    """
-    for event in events[events["key"] == LEDGER].itertuples():
-        value, metadata = json.loads(event.value), json.loads(event.metadata)
-        if isinstance(value, dict) and isinstance(metadata, dict) and metadata.get("of") == "block":
-            numbers = {n: v for n, v in value.items() if isinstance(v, int | float)}
-            seconds = {n: v for n, v in numbers.items() if n.endswith("_seconds")}
-            if sum(seconds.values()) > 0:
-                yield event, seconds, metadata
-
-
 @dataclass(frozen=True)
 class Block:
     """A block of training, by the log."""
@@ -120,50 +104,13 @@ class Block:
     end_ns: int
     num_samples: int
     """0 if it has not ended, and in the log of another benchmark."""
-    ledger: dict[str, float]
-    """Seconds by kind; empty without one."""
-    saving_seconds: float
-    """How long the training stood still for checkpoints."""
 
 
 def blocks(events: pd.DataFrame, spans: pd.DataFrame) -> Iterator[Block]:
-    """The blocks of the tables mllog and spans, in the order of their spans.
-
-    Checkpoints may be written while the training goes on, so that the ledger says how long it stood
-    still. Without one, spans of checkpoints do, as far as they lie in the block.
-    """
+    """The blocks of the tables mllog and spans, in the order of their spans."""
+    stops = events[events["key"] == "block_stop"]
     for span in spans[spans["name"] == "block"].itertuples():
-        of_file = events[events["file"] == span.file]
-        is_stop = of_file["key"] == "block_stop"
-        stops = of_file[is_stop & (of_file["realtime_ns"] == span.end_realtime_ns)]
-        counts: dict = {}
-        ledger: dict[str, float] = {}
-        if span.is_closed and len(stops):
-            counts = json.loads(stops["metadata"].iloc[0]) or {}
-            ledger = _ledger_after(stops["monotonic_ns"].iloc[0], counts, of_file)
-        begin_ns, end_ns = span.monotonic_ns, span.end_monotonic_ns
-        saves = spans[(spans["name"] == "checkpoint") & (spans["file"] == span.file)]
-        saving_ns = saves["end_monotonic_ns"].clip(upper=end_ns)
-        saving_ns -= saves["monotonic_ns"].clip(lower=begin_ns)
-        saving = ledger.get("saving_seconds", saving_ns.clip(lower=0).sum() / 1e9)
-        yield Block(begin_ns, end_ns, trained_samples(counts), ledger, float(saving))
-
-
-def _ledger_after(at_ns: int, counts: dict, events: pd.DataFrame) -> dict[str, float]:
-    """The ledger of a block that ended then; `events` are those of its log."""
-    for event, seconds, metadata in _ledgers(events):
-        same = all(metadata.get(n) == counts.get(n) for n in ("first_epoch_num", "samples_count"))
-        if same and event.monotonic_ns >= at_ns and "saving_seconds" in seconds:
-            return seconds
-    return {}
-
-
-def ledger_shares(events: pd.DataFrame) -> Iterator[tuple[int, int, dict[str, float]]]:
-    """(begin, end, percent of each kind) of every block; monotonic nanoseconds."""
-    for event, seconds, _ in _ledgers(events):
-        total = sum(seconds.values())
-        shares = {
-            name.removesuffix("_seconds").replace("_", " "): 100 * number / total
-            for name, number in seconds.items()
-        }
-        yield event.monotonic_ns - round(total * 1e9), event.monotonic_ns, shares
+        is_its = (stops["file"] == span.file) & (stops["realtime_ns"] == span.end_realtime_ns)
+        ends = stops.loc[is_its & bool(span.is_closed), "metadata"]
+        num_samples = trained_samples(json.loads(ends.iloc[0])) if len(ends) else 0
+        yield Block(span.monotonic_ns, span.end_monotonic_ns, num_samples)

@@ -1,7 +1,7 @@
 """Everything that a trace leaves: tables, summary.json, summary.html, trace.pftrace."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tracing import conversion, figures, files, page
@@ -14,19 +14,15 @@ from tracing.tables import write_table, written_beside
 TRACE = "trace.pftrace"
 
 
-def write_all(
-    folder: Path, recording: Recording, note: Callable[[str], None] = lambda what: None
-) -> Iterator[str]:
-    """Writes all of it; yields lines about the result, for the user.
-
-    Args:
-      note: is told what is being written.
+def write_all(folder: Path, recording: Recording) -> Iterator[str]:
+    """Writes all of it; yields lines for the user about what it writes, and about the result.
 
     Raises:
       OSError: there is no room; files are whole or absent.
     """
-    losses, locator = conversion.write_tables(folder, recording, note)
-    note("figures and the page")
+    yield "writing tables"
+    losses, locator = conversion.write_tables(folder, recording)
+    yield "writing figures and pictures"
     trace = Trace(folder, figures.about(recording, losses), locator)
     write_table(folder, "files", figures.file_rows(trace), recording.alignment())
     trace.summary |= figures.figures(trace)
@@ -35,8 +31,8 @@ def write_all(
         file.write(json.dumps(trace.summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:
         file.write(page.page(trace))
-    # Last, as it takes longest: 20 s for a million calls, with progress.
-    note(TRACE)
+    # Last, as it takes longest: 20 s for a million calls.
+    yield f"writing {TRACE}"
     perfetto.write(trace, folder / TRACE)
     yield from _lines(folder, trace.summary, losses)
 

@@ -123,23 +123,14 @@ def page(trace: Trace) -> str:
         f"{_how_it_ended(summary)}",
         figures=_cards(summary, losses),
         charts=[
-            ("Reads and writes over time, by class of file", charts.transfers_over_time(trace),
-             "This backend records no single calls; the counters below stand in."),
-            ("Reads and writes by the processes' counters", charts.counters_over_time(trace), ""),
-            ("Request sizes and latencies", charts.histograms(trace), ""),
-            ("Read offsets over time, of the files most read", charts.offsets_over_time(trace), ""),
-            ("Calls in flight", charts.queue_depths(trace), ""),
-            ("Processors and memory", charts.processors_and_memory(trace), ""),
-            ("GPUs", charts.gpus(trace), ""),
-            ("Block I/O of the machine", charts.block_io(trace), ""),
-            ("Processes", charts.processes_over_time(trace), ""),
+            ("Reads and writes over time", charts.transfers_over_time(trace)),
+            ("Request sizes and latencies", charts.histograms(trace)),
+            ("Read offsets over time, of the files most read", charts.offsets_over_time(trace)),
+            ("Processors, memory and GPUs", charts.machine(trace)),
+            ("Block I/O of the machine", charts.block_io(trace)),
         ],
         tables=[(title, look.table(columns, rows)) for (title, columns), rows in tables],
-        notes=[
-            *summary["notes"],
-            str(losses),
-            f"the tracers used {summary['tracer_cpu_seconds']:.1f} s of processor time",
-        ],
+        notes=[*summary["notes"], str(losses)],
         terms=[f"{word}: {meaning}" for word, meaning in TERMS.items()],
     )  # fmt: skip
 
@@ -172,15 +163,6 @@ def _cards(summary: dict, losses: Losses) -> Iterator[Card]:
         share = f"{cached['hit_ratio']:.0%}"
         note = f"{bytes_text(cached['storage_bytes'])} came from storage"
     yield Card("Read from the page cache", share, note)
-    samples, sockets = access["samples"], access["network"]["of_processes"]
-    if samples and samples["call_bytes_per_sample"] is not None:
-        storage = samples["storage_bytes_per_sample"]
-        from_storage = "unknown" if storage is None else bytes_text(storage)
-        note = f"{from_storage} from storage; {samples['num_trained']:,} samples"
-        yield Card("Read per sample", bytes_text(samples["call_bytes_per_sample"]), note)
-    if sockets and sum(sockets.values()):
-        note = f"received; {bytes_text(sockets['sent_bytes'])} sent"
-        yield Card("Network, by sockets", bytes_text(sockets["received_bytes"]), note)
     least = "at least " if usage["is_at_least"] else ""
     cpu_seconds, seconds = usage["cpu_seconds"], summary["seconds"] or 1
     busy = f"{cpu_seconds / seconds:.2f} processors busy"

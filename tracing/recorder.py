@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import math
 import os
 import platform
 import shutil
@@ -14,7 +13,6 @@ from pathlib import Path
 
 from tracing import STOPS, backends, containers, processes, recording
 from tracing.backends import Backends
-from tracing.clocks import ClockPair
 from tracing.containers import Container
 from tracing.processes import Target
 from tracing.recording import RAW, Recording
@@ -25,7 +23,6 @@ _POLL_S = 0.1  # between two looks at what runs
 _LOOK_S = 1.0  # between two at what the command left behind: what ends meanwhile needs no word
 _MOST_NAMED = 5
 _RESERVE_BYTES = 128 << 10  # for recording.json, when the tracer has filled the disk
-_MOST_PAIRS = 400
 _FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
 
 
@@ -250,9 +247,8 @@ class _Recorder:
             containers=self._containers,
             raw_files=[session.raw_file for session in self._tracer.sessions],
             num_lost_lines=sum(s.num_lost_lines for s in self._tracer.sessions),
-            tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + round(1000 * time.process_time()),
             num_asynchronous=len(sampler.asynchronous),
-            pairs=_thinned([self._tracer.began, *sampler.pairs]),
+            pairs=[self._tracer.began, *sampler.pairs],
             machine=_machine(),
         )
         recording.save(found, self._given.output)
@@ -268,11 +264,6 @@ def _named(pids: list[int]) -> str:
 def _send(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _thinned(pairs: list[ClockPair]) -> list[ClockPair]:
-    step = math.ceil(len(pairs) / _MOST_PAIRS)
-    return [*pairs[:-1:step], pairs[-1]]
 
 
 def _machine() -> dict:

@@ -44,7 +44,6 @@ class Recording:
     raw_files: list[RawFile]
     num_lost_lines: int
     """Lines for which the disk had no room."""
-    tracer_cpu_ms: int
     num_asynchronous: int = 0
     """Processes that were seen to hold a ring of libaio or io_uring."""
     pairs: list[ClockPair]

@@ -73,31 +73,16 @@ def disk_rows() -> Iterator[dict]:
         }
 
 
-def network_rows(pid: int | str = "self") -> Iterator[dict]:
-    """One row for each interface of a process's network name space; psutil knows only its own."""
-    folder = PROC / str(pid)
-    name_space = str((folder / "ns" / "net").readlink())
-    for line in (folder / "net" / "dev").read_text().splitlines()[2:]:  # below two of headings
-        name, _, counters = line.partition(":")
-        fields = [int(field) for field in counters.split()]
+def network_rows() -> Iterator[dict]:
+    """One row for each interface of this process's network name space."""
+    for name, counters in psutil.net_io_counters(pernic=True).items():
         yield {
-            "device": name.strip(),
-            "name_space": name_space,
-            "received_bytes": fields[0],
-            "received_packets": fields[1],
-            "sent_bytes": fields[8],
-            "sent_packets": fields[9],
+            "device": name,
+            "received_bytes": counters.bytes_recv,
+            "received_packets": counters.packets_recv,
+            "sent_bytes": counters.bytes_sent,
+            "sent_packets": counters.packets_sent,
         }
-
-
-def pid_of_name_space(pids: Iterable[int]) -> dict[str, int]:
-    """Network name spaces other than our own -> a process in it: those of containers."""
-    found: dict[str, int] = {}
-    for pid in pids:
-        with contextlib.suppress(OSError):  # it is gone, or not ours to see
-            found.setdefault(str((PROC / str(pid) / "ns" / "net").readlink()), pid)
-    found.pop(str((PROC / "self" / "ns" / "net").readlink()), None)
-    return found
 
 
 def process_row(pid: int) -> dict | None:
@@ -197,8 +182,6 @@ class Sampler(threading.Thread):
         """Takes the target, the folder of the tables, and the seconds between samples."""
         super().__init__(name="sampler", daemon=True)
         self.pairs: list[clocks.ClockPair] = []
-        self.tracer_cpu_ms: dict[int, int] = {}
-        """tracer -> what it has used: it is gone when the trace ends."""
         self.errors: list[str] = []
         self.asynchronous: set[int] = set()
         """Processes that were seen to hold a ring of libaio or io_uring."""
@@ -236,19 +219,13 @@ class Sampler(threading.Thread):
         stamps = {"monotonic_ns": pair.monotonic_ns, "realtime_ns": pair.realtime_ns}
         for table, rows in self._readings():
             self._tried(table, self._write[table], ({**stamps, **row} for row in rows))
-        for pid in self._target.tracers():
-            if row := process_row(pid):
-                self.tracer_cpu_ms[pid] = row["user_ms"] + row["system_ms"]
 
     def _readings(self) -> Iterator[tuple[str, Iterable[dict]]]:
         """(table, rows); what is read is read while the rows are taken."""
         for table, read in SYSTEM_TABLES.items():
             yield table, read()
         yield "gpus", self._gpus.rows()
-        pids = self._target.pids()
-        for pid in pid_of_name_space(pids).values():
-            yield "networks", network_rows(pid)
-        for pid in pids:
+        for pid in self._target.pids():
             if row := process_row(pid):
                 yield "processes", [row]
                 yield "threads", thread_rows(pid)

@@ -11,7 +11,7 @@ unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-$here/.venv/bin/python}
 [ -x "$python" ] || python=python3
-packages='jinja2 matplotlib pandas perfetto psutil pyarrow pynvml tqdm'
+packages='jinja2 matplotlib pandas perfetto psutil pyarrow pynvml'
 # shellcheck disable=SC2086
 if ! "$python" - $packages <<'EOF'
 import importlib.util, sys

@@ -9,6 +9,7 @@ The ratio of each is computed within its round; the median, the least and the gr
 The checkout's run_pretraining.py trains, in the environment of `make setup`.
 """
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -21,7 +22,7 @@ from pathlib import Path
 from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
-from tracing import backends, ends_in_one_line, mllog, parser_of
+from tracing import backends, ends_in_one_line, mllog
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 UNTRACED = "untraced"
@@ -95,7 +96,8 @@ def seconds_of_reading(folder: Path, variant: str, number: int, records: list[Pa
 @ends_in_one_line("overhead")
 def main() -> None:
     """Measures and prints."""
-    parser = parser_of("benchmarks.overhead", __doc__)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--num_steps", type=int, default=600, help="of the training")
     parser.add_argument("--workload", choices=["training", "reading"], help="default: both")

@@ -7,7 +7,6 @@ GlobalMetadata and then nodes, each message after its length as a varint. Forks 
 
 import collections
 import heapq
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -104,18 +103,14 @@ class Event(NamedTuple):
     values: Any
 
 
-def write(trace: Trace, output: Path, *, seconds: tuple[float, float] = (0, math.inf)) -> str:
+def write(trace: Trace, output: Path) -> str:
     """Writes the file beside and renames it; returns what it holds, and what is missing.
-
-    Args:
-      seconds: only what begins between these two, since the trace's begin.
 
     Raises:
       ValueError: the trace has no single calls.
       OSError: there is no room; nothing is left.
     """
     batches, blocks = list(_batches(trace)), trace.table("block_io")
-    first, last = (trace.begin_ns + each * 1e9 for each in seconds)
     counts = collections.Counter[str]()
     with written_beside(output, "wb") as file:
         writer = Writer(
@@ -125,15 +120,13 @@ def write(trace: Trace, output: Path, *, seconds: tuple[float, float] = (0, math
         )  # fmt: skip
         nodes = _Nodes(writer)
         for event in heapq.merge(_marks(trace, batches), _calls(trace), _requests(blocks)):
-            if first <= event.begin_ns < last:
-                begin, end = (
-                    max(ns - trace.begin_ns, 0) // 1000 for ns in (event.begin_ns, event.end_ns)
-                )
-                times = {"start_time_micros": begin, "duration_micros": max(end - begin, 0)}
-                nodes.write_by_sort[event.order](event, times)
-                counts[_SORTS[event.order]] += 1
+            begin, end = (
+                max(ns - trace.begin_ns, 0) // 1000 for ns in (event.begin_ns, event.end_ns)
+            )
+            times = {"start_time_micros": begin, "duration_micros": max(end - begin, 0)}
+            nodes.write_by_sort[event.order](event, times)
+            counts[_SORTS[event.order]] += 1
     held = ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items()))
-    held = held or "nothing begins in this time"
     held += "; no block I/O, which only bpftrace records" * blocks.empty
     return held + "; no batches: the trace has no MLPerf log of a training" * (not batches)
 
@@ -145,14 +138,10 @@ def _batches(trace: Trace) -> Iterator[tuple[int, int, dict]]:
     examples = (mllog.value_of(events, "global_batch_size") or 0) // accumulated
     for block in mllog.blocks(events, trace.table("spans")):
         num_steps = round(block.num_samples / examples) if examples else 0
-        begin_ns, end_ns = block.begin_ns + block.saving_seconds * 1e9, block.end_ns
-        attr = {"phase": "training", "examples": examples} | {
-            name.replace("_seconds", "_percent"): 100 * seconds / sum(block.ledger.values())
-            for name, seconds in block.ledger.items()
-        }
+        lasting_ns = block.end_ns - block.begin_ns
         for n in range(num_steps):
-            begin, end = (begin_ns + (end_ns - begin_ns) * k / num_steps for k in (n, n + 1))
-            yield int(begin), int(end), attr
+            begin, end = (block.begin_ns + lasting_ns * k // num_steps for k in (n, n + 1))
+            yield begin, end, {"phase": "training", "examples": examples}
 
 
 def _marks(trace: Trace, batches: list[tuple[int, int, dict]]) -> Iterator[Event]:

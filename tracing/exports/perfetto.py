@@ -26,7 +26,7 @@ _CALL_COLUMNS = (
 )  # fmt: skip
 # Sampled table -> columns that say whose numbers a row holds.
 _OWNERS: Mapping[str, list[str]] = {
-    "cpus": ["cpu"], "memory": [], "disks": ["device"], "networks": ["device", "name_space"],
+    "cpus": ["cpu"], "memory": [], "disks": ["device"], "networks": ["device"],
     "gpus": ["gpu", "name"], "processes": ["pid"], "threads": ["pid", "tid"],
     "open_files": ["pid", "fd", "path"],
 }  # fmt: skip
@@ -170,7 +170,7 @@ class _Writer:
 
 
 def _write_log(trace: Trace, writer: _Writer) -> None:
-    """Points and phases of the MLPerf log, and the shares of every block's time, by kind."""
+    """Points and phases of the MLPerf log."""
     log, events = writer.named("MLPerf log"), trace.table("mllog")
     for event in events[events["event_type"] == "POINT_IN_TIME"].itertuples():
         values = {"value": event.value, "metadata": event.metadata}
@@ -182,11 +182,6 @@ def _write_log(trace: Trace, writer: _Writer) -> None:
         values = {"is_closed": int(span.is_closed), "metadata": span.metadata, "file": span.file}
         track = writer.named(span.name, log)
         writer.slice(track, span.name, "mllog", span.monotonic_ns, lasting_ns, **values)
-    for begin_ns, end_ns, shares in mllog.ledger_shares(events):
-        for name, share in shares.items():
-            track = writer.counter(f"ledger {name}", log, "%")
-            writer.count(track, begin_ns, share)
-            writer.count(track, end_ns, 0)
 
 
 def _write_counters(trace: Trace, writer: _Writer) -> None:

@@ -53,7 +53,7 @@ def recording(**given) -> Recording:
     known: dict = {
         "command": ["python", "train.py"], "folder": "/", "exit_code": 0, "ended_by": None,
         "backend": "strace", "notes": [], "containers": [],
-        "raw_files": [RawFile("strace-0.txt", None)], "num_lost_lines": 0, "tracer_cpu_ms": 0,
+        "raw_files": [RawFile("strace-0.txt", None)], "num_lost_lines": 0,
         "machine": {"num_cpus": 1},
     }  # fmt: skip
     return Recording(**known | given)

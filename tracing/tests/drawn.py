@@ -59,7 +59,7 @@ def trace_soon(folder: Path, seeds: range) -> list[Record]:
     made = recording.Recording(
         command=[], folder=str(Path.cwd()), exit_code=0, ended_by=None, backend=backends.STRACE,
         notes=[], containers=[], raw_files=[recording.RawFile("strace-0.txt", None)],
-        num_lost_lines=0, tracer_cpu_ms=0, pairs=[began, clocks.read_pair()], machine={},
+        num_lost_lines=0, pairs=[began, clocks.read_pair()], machine={},
     )  # fmt: skip
     losses, _ = conversion.write_tables(folder / "trace", made)
     assert str(losses) == "nothing was lost"

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import os
 import random
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracing import access, access_figures, loaded, sampling
+from tracing import access, access_figures, loaded
 from tracing.tests import by_hand
 
 NAN = float("nan")
@@ -48,8 +47,6 @@ def test_calls_in_flight_worked_out_by_hand():
     assert found.figures() == {
         "mean": round(40 / 30, 4), "p50": 1, "p95": 2, "max": 2, "busy_seconds": 30.0
     }  # fmt: skip
-    edges = np.array([0, 10, 20, 40, 60]) * 10**9
-    np.testing.assert_allclose(found.mean_over(edges), [1.5, 1.5, 0.0, 0.5])
     assert access.InFlight.of(begins, latencies * 0).figures() is None
 
 
@@ -180,18 +177,3 @@ def test_a_hit_ratio_is_null_where_it_is_not_known(storage, counted, asynchronou
     found = access_figures._page_cache(trace, *access_figures._storage(trace))
     assert found["hit_ratio"] == expected
     assert (found["storage_bytes"] is None) == (counted < 1000)
-
-
-def test_the_counters_of_another_name_space_are_sampled():
-    command = ["unshare", "--net", "sh", "-c", "echo ready; read -r _"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **pipes) as other:
-        if other.stdout.readline() != b"ready\n":
-            pytest.skip("this user cannot make a network name space")
-        found = sampling.pid_of_name_space([os.getpid(), other.pid])
-        assert list(found.values()) == [other.pid]
-        rows = list(sampling.network_rows(other.pid))
-        other.stdin.close()
-    assert [(row["device"], row["name_space"]) for row in rows] == [("lo", *found)]
-    own = str(Path("/proc/self/ns/net").readlink())
-    assert {row["name_space"] for row in sampling.network_rows()} == {own}

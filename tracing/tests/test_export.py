@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from tests.helpers.programs import refusal
 from tracing import export
 from tracing.exports import chakra
-from tracing.tests import chakra_reader
 
 
 @pytest.mark.parametrize("target", export.OUTPUTS)
@@ -72,8 +70,6 @@ def test_other_wrong_inputs_are_one_line(whole_trace, tmp_path):
     output = tmp_path / "none" / "there"
     line = refusal(export.main, whole_trace, "--to=perfetto", f"--output={output}")
     assert line.endswith(f"there is no folder {output.parent}; make it first")
-    line = refusal(export.main, whole_trace, "--to=perfetto", "--seconds=1:2")
-    assert line == "export: --seconds is not for --to=perfetto; leave it out"
 
 
 def test_a_reader_that_ends_is_no_error(whole_trace, tmp_path):
@@ -100,27 +96,9 @@ def test_a_full_disk_leaves_nothing(whole_trace, small_disk, target):
     assert list(disk.iterdir()) == [disk / "full"]
 
 
-def exported(trace: Path, output: Path, *flags: str) -> list:
-    export.main([str(trace), "--to=chakra", f"--output={output}", *flags])
-    metadata, nodes = chakra_reader.read(output)
-    assert metadata.version == chakra.VERSION
-    assert chakra_reader.attributes_of(metadata)["schema_commit"] == chakra.SCHEMA_COMMIT
-    assert not list(chakra_reader.violations(nodes))
-    return nodes
-
-
-def test_a_part_of_the_time_and_what_a_trace_lacks_is_said(copied, tmp_path, capsys):
-    part = exported(copied, tmp_path / "part.et", "--seconds=0.6:2.3")
-    begins = [node.start_time_micros for node in part]
-    # The first begins with the part, a call at its end is not in it.
-    assert (min(begins), max(begins)) == (600_000, 2_200_000)
-    assert re.search(r"2 batches, 12 calls; no block I/O", capsys.readouterr().err)
-    for seconds in ("5", "2:1", "1:1", "nan:2"):
-        with pytest.raises(SystemExit, match="2"):
-            export.main([str(copied), "--to=chakra", f"--seconds={seconds}"])
-        assert "argument --seconds: invalid" in capsys.readouterr().err
+def test_what_a_trace_lacks_is_said(copied, tmp_path, capsys):
     (copied / "mllog.parquet").unlink()
-    exported(copied, tmp_path / "bare.et")
+    export.main([str(copied), "--to=chakra", f"--output={tmp_path / 'bare.et'}"])
     assert capsys.readouterr().err.endswith(
         "; no block I/O, which only bpftrace records; no batches: the trace has no MLPerf log of a "
         "training\n"

@@ -170,35 +170,15 @@ def tables(*lines: tuple) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(events).assign(monotonic_ns=lambda found: found["realtime_ns"]), spans
 
 
-SAVED_WHILE_TRAINING = (
-    ("block_stop", 5, None, {"first_epoch_num": 0, "samples_count": 50}),  # began before the trace
-    ("tracked_stats", 5, {"saving_seconds": 3.0}, {"of": "block", "samples_count": 50}),
-    ("block_start", 10, None, {"first_epoch_num": 50}),
-    ("checkpoint_start", 18, None, {"step_num": 90}),
-    ("block_stop", 20, None, {"first_epoch_num": 50, "samples_count": 100}),
-    ("tracked_stats", 20, {"throughput": 4}, {"step": 90}),
-    (
-        "tracked_stats",
-        20,
-        {"saving_seconds": 0.25, "compute_seconds": 7.5},
-        {"of": "block", "first_epoch_num": 50, "samples_count": 100},
-    ),
-    ("checkpoint_stop", 38, None, {"step_num": 90}),
-)
-
-
-def test_the_ledger_of_a_block_says_how_long_it_stood_still():
-    ledger = {"saving_seconds": 0.25, "compute_seconds": 7.5}
-    block = mllog.Block(10 * 10**9, 20 * 10**9, 50, ledger, 0.25)
-    assert list(mllog.blocks(*tables(*SAVED_WHILE_TRAINING))) == [block]
-
-
-def test_without_a_ledger_a_block_stands_still_for_the_checkpoints_within_it():
-    lines = [line for line in SAVED_WHILE_TRAINING if line[0] != "tracked_stats"]
-    # The first one is over before the block begins.
-    saved = [("checkpoint_start", 2), ("checkpoint_stop", 5)]
-    saved += [("checkpoint_start", 6), ("checkpoint_stop", 11)]
-    events, spans = tables(*((key, seconds, None, {}) for key, seconds in saved), *lines)
-    assert list(mllog.blocks(events, spans)) == [mllog.Block(10 * 10**9, 20 * 10**9, 50, {}, 1 + 2)]
-    not_ended = tables(("block_start", 10, None, {"first_epoch_num": 50}))
-    assert list(mllog.blocks(*not_ended)) == [mllog.Block(10 * 10**9, 100 * 10**9, 0, {}, 0)]
+def test_a_block_has_the_samples_of_its_stop():
+    found = tables(
+        ("block_stop", 5, None, {"first_epoch_num": 0, "samples_count": 50}),  # began before
+        ("block_start", 10, None, {"first_epoch_num": 50}),
+        ("block_stop", 20, None, {"first_epoch_num": 50, "samples_count": 100}),
+        ("block_start", 20, None, {"first_epoch_num": 100}),
+        ("block_stop", 21, None, None),  # of another benchmark
+        ("block_start", 22, None, {"first_epoch_num": 100}),  # is cut
+    )
+    expected = [(10, 20, 50), (20, 21, 0), (22, 100, 0)]
+    expected = [mllog.Block(begin * 10**9, end * 10**9, num) for begin, end, num in expected]
+    assert list(mllog.blocks(*found)) == expected

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import programs, waiting
-from tracing import __main__, backends, conversion, processes, tables
+from tracing import backends, processes, tables
 from tracing.tests import example_training as example
 from tracing.tests.conftest import (
     TRACE,
@@ -338,16 +338,6 @@ def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_f
     last = found.done.stderr.strip().splitlines()[-1]
     assert re.search(r"No space left.*lies in .*raw: make room, then .*--convert", last), last
     assert not list((disk / "trace").glob("*.unfinished"))
-
-
-def test_what_takes_long_says_how_far_it_is(capsys):
-    lines, told = ["0123456789\n"] * 20_001, []
-    assert list(conversion._told(lines, 11 * len(lines), told.append)) == lines
-    assert told == [f"tables, {share}% of the calls" for share in (0, 49, 99)]
-    with __main__._progress(every_s=0.01) as note:
-        note(told[1])
-        time.sleep(0.5)
-    assert f"trace: still writing: {told[1]}\n" in capsys.readouterr().err
 
 
 @pytest.mark.all

@@ -181,8 +181,7 @@ _OWNERS: dict[str, list[dict]] = {
     "cpus": [{"cpu": 0}, {"cpu": 1}],
     "memory": [{}],
     "disks": [{"device": "vda"}, {"device": "vdb"}],
-    "networks": [{"device": device, "name_space": f"net:[{k}]"}
-                 for k, device in enumerate(("lo", "eth0", "eth0"), 1)],
+    "networks": [{"device": "lo"}, {"device": "eth0"}],
     "gpus": [{"gpu": 0, "name": "A100"}, {"gpu": 1, "name": "A100"}],
     "threads": [{"pid": 7, "tid": tid, "name": f"t{tid}"} for tid in (7, 17)],
     "open_files": [{"pid": 7, "fd": 4, "path": "/data/x", "file_class": "other"}],
@@ -266,8 +265,8 @@ def write(folder: Path, backend: str) -> Path:
     recording = by_hand.recording(
         command=["python", "train.py", "a b"], folder=str(folder), exit_code=75,
         ended_by="SIGTERM", backend=backend, notes=["a note"], containers=containers,
-        raw_files=raw_files, num_lost_lines=2,
-        tracer_cpu_ms=1500, pairs=pairs, machine={"num_cpus": 2, "hostname": "here"},
+        raw_files=raw_files, num_lost_lines=2, pairs=pairs,
+        machine={"num_cpus": 2, "hostname": "here"},
     )  # fmt: skip
     if backend != "bpftrace":
         alignment = Alignment(pairs)
