@@ -12,7 +12,7 @@ from mlperf_bert.files.whole import read_regular_file, written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.options import words_with_home
-from mlperf_bert.submission.run_logs import require_free
+from mlperf_bert.submission.plan import require_free
 from pages.charts import BLUE, ORANGE, RED, png
 
 _DRAWN = {"train": ("samples", "loss"), "eval": ("samples", "loss", "masked_lm_accuracy")}

@@ -2,13 +2,14 @@
 
     python -m mlperf_results.compare A B
 
-A and B are what run_logs.py finds: logs, output directories of runs, campaigns, folders of runs,
+A and B are what runs.py finds: logs, output directories of runs, campaigns, folders of runs,
 vendors' folders; or names of published results, ROUND/ORG/SYSTEM.
 
-Each figure is a ratio B/A of geometric means of the runs, with a 95% interval (intervals.py).
-Percentages are of A's figure: "4.1% faster" is 4.1% fewer minutes, or 4.1% more samples/s. Each
-interval is for itself: of three figures of equal systems, up to one comparison in seven has one
-that looks different. The exit code rests on one figure alone, --figure.
+Each figure is a ratio B/A of geometric means of the runs, with a 95% interval by scipy's t on
+logarithms, because run times scatter by a factor. Percentages are of A's figure: "4.1% faster" is
+4.1% fewer minutes, or 4.1% more samples/s. Each interval is for itself: of three figures of equal
+systems, up to one comparison in seven has one that looks different. The exit code rests on one
+figure alone, --figure.
 
 Exit codes: 0 compared; with --fail_if_slower: not slower by so much, the interval excludes it.
 1 bad input. 3 slower by so much or more, and the interval excludes that nothing changed.
@@ -20,29 +21,31 @@ import math
 import re
 import statistics
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.logs import far_off, in_words
 from mlperf_bert.options import words_with_home
-from mlperf_results import intervals
 from mlperf_results.sides import (
     MACHINE,
     SAMPLES_PER_SECOND,
     SAMPLES_TO_CONVERGE,
     TIME_TO_TRAIN,
     Side,
-    differing,
     read_side,
 )
 
 EXIT_SLOWER = 3
 EXIT_CANNOT_TELL = 4
-DIFFERENCE = 0.03
-"""That a number of further runs would tell, unless --fail_if_slower names another."""
+LEVEL = 0.95
+_LEAST_SCATTER = 1e-5
+"""Below it figures are equal: they differ by rounding, also of stamps to milliseconds."""
 _MOST_DIFFERENCES_SHOWN = 8
 _MANY_TIMES = 2
 """Percentages are of no help from there on."""
@@ -60,15 +63,17 @@ class Figure:
     if_more: str
 
 
-FIGURES = {
-    words[0]: Figure(*words)
-    for words in (
-        (TIME_TO_TRAIN, "time to train", "minutes", "is {} faster", "is {} slower"),
-        (SAMPLES_TO_CONVERGE, "samples to converge", "samples",
-         "needs {} fewer samples", "needs {} more samples"),
-        (SAMPLES_PER_SECOND, "samples/s", "samples/s", "is {} slower", "is {} faster"),
-    )
-}  # fmt: skip
+FIGURES = (
+    Figure(TIME_TO_TRAIN, "time to train", "minutes", "is {} faster", "is {} slower"),
+    Figure(
+        SAMPLES_TO_CONVERGE,
+        "samples to converge",
+        "samples",
+        "needs {} fewer samples",
+        "needs {} more samples",
+    ),
+    Figure(SAMPLES_PER_SECOND, "samples/s", "samples/s", "is {} slower", "is {} faster"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +86,6 @@ class Change:
     b: float
     interval: tuple[float, float] | None
     """95%, of the ratio; None if the runs allow none."""
-    method: str
-    """What the interval was computed by."""
     verdict: str
     """In words, subject first."""
 
@@ -98,7 +101,7 @@ class Change:
 
     def __str__(self) -> str:
         label, unit = self.figure.label, self.figure.unit
-        text = f"{label}: {number_in_words(self.a)} -> {number_in_words(self.b)}"
+        text = f"{label}: {_in_digits(self.a)} -> {_in_digits(self.b)}"
         if unit not in (label, "samples"):
             text += f" {unit}"
         text += f", B/A {_ratio(self.ratio)}"
@@ -118,61 +121,71 @@ class Comparison:
     not_compared: tuple[str, ...]
     """A line about each figure that both have and that cannot be compared, with the reason."""
 
-    def change_of(self, figure: str) -> Change:
+    def change_of(self, key: str) -> Change:
         """Return the change of a figure.
 
         Raises:
           ValueError: it is not compared; says why.
         """
         for change in self.changes:
-            if change.figure.key == figure:
+            if change.figure.key == key:
                 return change
-        label = FIGURES[figure].label
+        [label] = [figure.label for figure in FIGURES if figure.key == key]
         why = [line for line in self.not_compared if line.startswith(label)]
         raise ValueError(why[0] if why else f"{label}: A or B does not have it; choose --figure")
 
     def lines(self) -> list[str]:
         """Return the comparison for a terminal."""
         a, b = self.a, self.b
-        recorded = a.made_on.keys() & b.made_on.keys()
         lines = [_about("A", a), _about("B", b), *_far_off("A", a), *_far_off("B", b)]
+        recorded = sorted(a.made_on.keys() & b.made_on.keys())
+        unlike = {
+            name: f"{name}: {' or '.join(a.made_on[name])[:60]} -> "
+            f"{' or '.join(b.made_on[name])[:60]}"
+            for name in recorded
+            if set(a.made_on[name]) != set(b.made_on[name])
+        }
         # First: a comparison on two hosts also compares the hosts.
-        if others := differing(a, b, [name for name in MACHINE if name in recorded]):
+        if others := [unlike.pop(name) for name in MACHINE if name in unlike]:
             lines.append("ON OTHER HOSTS, to which differences below may be due:")
             lines += [f"  {line}" for line in others]
-        elif not recorded & set(MACHINE):
+        elif not set(recorded) & set(MACHINE):
             lines.append("on which hosts they ran is not recorded of both")
         if tasks := [f"{name}: {a.task[name]} -> {b.task[name]}" for name in _other_task(a, b)]:
             lines.append(f"ANOTHER TASK: {'; '.join(tasks)}")
-        unlike = differing(a, b, sorted(recorded - set(MACHINE)))
-        lines += [f"unlike in {line}" for line in unlike[:_MOST_DIFFERENCES_SHOWN]]
+        lines += [f"unlike in {line}" for line in list(unlike.values())[:_MOST_DIFFERENCES_SHOWN]]
         if (more := len(unlike) - _MOST_DIFFERENCES_SHOWN) > 0:
             lines.append(f"unlike in {more} more")
         lines += [f"  {line}" for line in (*self.changes, *self.not_compared)]
-        if methods := dict.fromkeys(each.method for each in self.changes if each.interval):
-            lines.append(f"  95% intervals of B/A by {'; '.join(methods)}")
+        if any(change.interval for change in self.changes):
+            lines.append("  95% intervals of B/A by Welch's t on logarithms")
+            if min(len(a.runs), len(b.runs)) == 1:
+                lines[-1] += ", as if the single run scattered as the others do"
         return lines
 
 
-def compare(a: Side, b: Side, *, difference: float = DIFFERENCE) -> Comparison:
-    """Compare two sides.
-
-    Args:
-      a, b: with one run or more each.
-      difference: relative, which a number of further runs would tell.
+def compare(a: Side, b: Side) -> Comparison:
+    """Compare two sides, with one run or more each.
 
     Raises:
       ValueError: they are the same runs, or of tasks that cannot be compared.
     """
     _require_comparable(a, b)
+    divisions = {side.task.get("division") for side in (a, b)} - {None}
     changes, not_compared = [], []
-    for figure in FIGURES.values():
-        if change := _change(figure, a, b, difference):
-            why = _why_not(figure.key, a, b)
-            if why:
-                not_compared.append(f"{figure.label}: not compared, {why}")
-            else:
-                changes.append(change)
+    for figure in FIGURES:
+        of_a, of_b = (
+            np.array([run[figure.key] for run in side.runs.values() if figure.key in run])
+            for side in (a, b)
+        )
+        if not of_a.size or not of_b.size:
+            continue
+        # An open run may have another target or model; its rate is still its rate.
+        if figure.key != SAMPLES_PER_SECOND and len(divisions) > 1:
+            words = f"{a.task['division']} and {b.task['division']}"
+            not_compared.append(f"{figure.label}: not compared, the divisions differ ({words})")
+        else:
+            changes.append(_change(figure, of_a, of_b))
     if not changes:
         raise ValueError(f"{a.name} and {b.name} have no figure in common: nothing to compare")
     return Comparison(a=a, b=b, changes=tuple(changes), not_compared=tuple(not_compared))
@@ -201,41 +214,45 @@ def _require_comparable(a: Side, b: Side) -> None:
             )
 
 
-def _why_not(figure: str, a: Side, b: Side) -> str:
-    # An open run may have another target or model; its rate is still its rate.
-    if figure != SAMPLES_PER_SECOND and "division" in _other_task(a, b):
-        return f"the divisions differ ({a.task['division']} and {b.task['division']})"
-    return ""
+def intervals_of_logarithms(a: np.ndarray, b: np.ndarray) -> Any:
+    """Return the 95% intervals of log(B) - log(A), with their ends `low` and `high`.
+
+    Args:
+      a, b: positive figures, [..., runs]; thousands of groups can be asked about at once.
+
+    The ends are NaN or equal where the runs do not scatter.
+    """
+    # In the pooled variance a single run has no part: it is taken to scatter as the group. Else
+    # Welch's: two systems may scatter differently.
+    is_single = min(a.shape[-1], b.shape[-1]) == 1
+    test = stats.ttest_ind(np.log(b), np.log(a), axis=-1, equal_var=is_single)
+    return test.confidence_interval(LEVEL)
 
 
-def _change(figure: Figure, a: Side, b: Side, difference: float) -> Change | None:
-    """Return how a figure differs; None if no run of one side has it."""
-    of_a, of_b = (
-        np.array([run[figure.key] for run in side.runs.values() if figure.key in run])
-        for side in (a, b)
-    )
-    if not of_a.size or not of_b.size:
+def _interval(a: np.ndarray, b: np.ndarray) -> tuple[float, float] | None:
+    # Equal figures, such as counts of samples, say nothing of how they would scatter.
+    if len(a) == len(b) == 1 or max(np.ptp(np.log(x)) for x in (a, b)) < _LEAST_SCATTER:
         return None
-    interval, method = intervals.of_ratio(of_a, of_b)
+    # Of those that nearly are equal scipy warns.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        ends = intervals_of_logarithms(a, b)
+    low, high = np.exp(np.clip(ends, -700, 700))  # no float is greater
+    return float(low), float(high)
+
+
+def _change(figure: Figure, of_a: np.ndarray, of_b: np.ndarray) -> Change:
+    interval = _interval(of_a, of_b)
     # Geometric: run times scatter by a factor, and then B/A is the middle of its interval.
-    mean_a, mean_b = (math.exp(np.log(values).mean()) for values in (of_a, of_b))
+    a, b = (math.exp(np.log(values).mean()) for values in (of_a, of_b))
     if interval is None:
         verdict = "no interval, so no verdict: the figures of each are equal"
         if len(of_a) == len(of_b) == 1:
             verdict = "one run of each: no interval, so no verdict; two of each are the least"
     elif interval[0] <= 1 <= interval[1]:
-        count = intervals.more_runs(of_a, of_b, difference=difference)
-        verdict = f"not distinguishable: {_runs_in_words(count, difference)}"
+        verdict = "not distinguishable"
     else:
-        verdict = _difference_in_words(figure, mean_b / mean_a, *interval)
-    return Change(
-        figure=figure,
-        a=mean_a,
-        b=mean_b,
-        interval=interval,
-        method=method,
-        verdict=verdict,
-    )
+        verdict = _difference_in_words(figure, b / a, *interval)
+    return Change(figure=figure, a=a, b=b, interval=interval, verdict=verdict)
 
 
 def _difference_in_words(figure: Figure, ratio: float, low: float, high: float) -> str:
@@ -246,16 +263,6 @@ def _difference_in_words(figure: Figure, ratio: float, low: float, high: float) 
     ends = sorted((abs(low - 1), abs(high - 1)))
     words = (figure.if_less if ratio < 1 else figure.if_more).format(f"{abs(ratio - 1):.1%}")
     return f"B {words} ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
-
-
-def _runs_in_words(count: int | None, difference: float) -> str:
-    told = f"{100 * difference:.3g}%"
-    if count is None:
-        return f"not even 1,000 more runs of each would tell {told}"
-    if count == 0:
-        return f"a difference of {told} would most likely have shown"
-    runs = "1 more run" if count == 1 else f"{count} more runs"
-    return f"{runs} of each would tell a difference of {told}"
 
 
 def _about(label: str, side: Side) -> str:
@@ -270,13 +277,13 @@ def _about(label: str, side: Side) -> str:
 def _far_off(label: str, side: Side) -> Iterator[str]:
     """A line about each run with a figure far from those of the others of its side."""
     named: dict[str, str] = {}
-    for figure in FIGURES.values():
+    for figure in FIGURES:
         values = {name: run[figure.key] for name, run in side.runs.items() if figure.key in run}
         unit = " minutes" if figure.unit == "minutes" else ""
         for name in far_off(values):
-            value, median = values[name], statistics.median(values.values())
-            named.setdefault(name, f"{figure.label} {number_in_words(value)}{unit}, the median is "
-                             f"{number_in_words(median)}")  # fmt: skip
+            median = _in_digits(statistics.median(values.values()))
+            words = f"{figure.label} {_in_digits(values[name])}{unit}, the median is {median}"
+            named.setdefault(name, words)
     for name, words in named.items():
         yield f"FAR OFF in {label}: {name}: {words}"
 
@@ -285,8 +292,7 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if 0.01 < value < 100 else f"{value:.2g}"
 
 
-def number_in_words(value: float) -> str:
-    """Return a figure with four digits, or whole with commas."""
+def _in_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
@@ -297,7 +303,7 @@ def judge(change: Change, threshold: float) -> tuple[int, str]:
         return EXIT_CANNOT_TELL, f"{asked}: cannot tell, there is no interval"
     # Of A's figure: minutes rise, samples/s fall.
     sign = -1 if change.figure.key == SAMPLES_PER_SECOND else 1
-    slowdown = sign * (change.b / change.a - 1)
+    slowdown = sign * (change.ratio - 1)
     ends = sorted(sign * (end - 1) for end in change.interval)
     # Surely slower, and most likely by so much; the interval need not exclude less.
     if slowdown >= threshold and ends[0] > 0:
@@ -329,13 +335,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="the one on which --fail_if_slower rests",
     )  # fmt: skip
     given = parser.parse_args(words_with_home(arguments))
-    a, b = read_side(given.a), read_side(given.b)
-    compared = compare(a, b, difference=given.fail_if_slower or DIFFERENCE)
-    if not given.fail_if_slower:
-        print("\n".join(compared.lines()))
-        return 0
-    code, words = judge(compared.change_of(given.figure), given.fail_if_slower)
-    print("\n".join([*compared.lines(), words]))
+    compared = compare(read_side(given.a), read_side(given.b))
+    code, words = 0, ""
+    if given.fail_if_slower:
+        code, words = judge(compared.change_of(given.figure), given.fail_if_slower)
+    print("\n".join(filter(None, [*compared.lines(), words])))
     return code
 
 

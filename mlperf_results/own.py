@@ -1,6 +1,5 @@
-"""The row on a system of one's own, with the columns of the table of published results."""
+"""The row on a system of one's own, with columns of the table of published results."""
 
-import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +13,7 @@ from mlperf_bert.mlperf.logs import (
     why_samples_are_unknown,
 )
 from mlperf_bert.submission.verdict import System, olympic_mean
-from mlperf_results.published import COPIES, FAR_OFF, LEFT_OUT, Entry
-
-_STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
+from mlperf_results.published import Entry
 
 
 def entry_of(system: System, *, org: str = "") -> Entry:
@@ -33,7 +30,6 @@ def entry_of(system: System, *, org: str = "") -> Entry:
         org=org,
         system=system.name,
         division=_division(description, runs),
-        status=_status(description),
         nodes=_whole(description.get("number_of_nodes")),
         accelerators=accelerators,
         accelerator_model_name=_text(description, "accelerator_model_name"),
@@ -44,26 +40,24 @@ def entry_of(system: System, *, org: str = "") -> Entry:
         num_weights=_common([run.num_weights for run in runs]),
         runs=num_runs,
         runs_converged=len(converged),
-        minutes_olympic_mean=_rounded(mean, 4),
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
         rcp=str(rcp) if rcp else None,
         rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,
-        notes="; ".join(_notes(system)) or None,
+        notes="\n".join(_notes(system)) or None,
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
     )
 
 
 def _notes(system: System) -> Iterator[str]:
-    """What a reader of the row has to know of the logs."""
+    """Yield what a reader of the row has to know of the logs."""
     if system.copies:
-        yield f"{COPIES}{in_words(system.copies)}"
+        yield f"copies left out: {in_words(system.copies)}"
     if system.left_out:
-        # A note ends at a semicolon.
-        yield f"{LEFT_OUT}{in_words(system.left_out).replace('; ', ', and ')}"
+        yield f"runs left out: {in_words(system.left_out)}"
     if names := far_off({run.path.name: run.minutes for run in system.runs if run.succeeded}):
-        yield f"{FAR_OFF}{', '.join(names)}"
+        yield f"far off in minutes: {', '.join(names)}"
     if why := why_samples_are_unknown(system.runs):
         yield why
 
@@ -76,42 +70,20 @@ def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[st
     samples = [run.samples_to_converge for run in counted if run.samples_to_converge]
     rates = [run.samples_per_second for run in counted if run.samples_per_second]
     rate = statistics.median(rates) if rates else None
-    sources = {"train_samples" if run.counts_by_train_samples else "epoch_num" for run in counted}
-    evaluations = [_logged_evaluations(run) if run in counted else [] for run in runs]
     return {
         "samples_mean": _rounded(statistics.fmean(samples), 0) if samples else None,
-        "samples_source": " and ".join(sorted(sources)) or None,
         "samples_per_second_median": _rounded(rate, 2),
         "samples_per_second_per_accelerator": _rounded(
             rate / accelerators if rate and accelerators else None, 2
         ),
         "run_samples": tuple(run.samples_to_converge if run in counted else None for run in runs),
-        "evaluation_samples": tuple(tuple(n for n, _ in each) for each in evaluations),
-        "evaluation_accuracy": tuple(tuple(a for _, a in each) for each in evaluations),
     }
-
-
-def _logged_evaluations(run: RunResult) -> list[tuple[float, float]]:
-    """Return (samples, accuracy) of those with both."""
-    return [
-        (e.samples, round(e.accuracy, 4))
-        for e in run.evaluations
-        if e.samples is not None and math.isfinite(e.accuracy)
-    ]
 
 
 def _division(description: Mapping[str, object], runs: Sequence[RunResult]) -> str | None:
     """Return closed or open; PCL and others spelt it otherwise."""
     named = _text(description, "division") or next((run.division for run in runs), None) or ""
     return {"c": "closed", "o": "open"}.get(named[:1].lower(), named or None)
-
-
-def _status(description: Mapping[str, object]) -> str | None:
-    # Each submitter spells it differently: "Available on-premise", "onprem", "RDI".
-    filed = (_text(description, "status") or "").lower()
-    return next(
-        (name for word, name in _STATUSES.items() if word in filed), "available" if filed else None
-    )
 
 
 def _accelerators(description: Mapping[str, object], runs: Sequence[RunResult]) -> int | None:

@@ -9,7 +9,7 @@ is the table, whose `attrs` say where the numbers come from, and under which lic
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +52,13 @@ CPU, UNKNOWN = "CPU", "unknown"
 _FRAMEWORKS = tuple(
     "PyTorch TensorFlow MXNet JAX PopART MindSpore PaddlePaddle Lingvo tinygrad CUDA".split()
 )
-# In front of names in the notes.
-COPIES, LEFT_OUT, FAR_OFF = "copies left out: ", "runs left out: ", "far off in minutes: "
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One system and its runs; None for what logs and description do not say.
 
-    The fields are the columns of the table of published results.
+    The fields are columns of the table of published results, which has more.
     """
 
     round: str
@@ -69,8 +67,6 @@ class Entry:
     system: str
     division: str | None
     """closed or open."""
-    status: str | None
-    """available, preview or research."""
     nodes: int | None = None
     accelerators: int | None = None
     """In the whole system; 0 if processors train."""
@@ -87,21 +83,16 @@ class Entry:
     runs_missing: int = 0
     """Logs that the source lists and does not hold."""
     runs_converged: int
-    minutes_olympic_mean: float | None
     rcp_scaling_factor: float | None = None
     minutes_scored: float | None
     """The olympic mean times the factor."""
     samples_mean: float | None
     """To converge, over all converged runs."""
-    samples_source: str | None
-    """epoch_num or train_samples."""
     samples_per_second_median: float | None
     """Samples to converge over the whole timed run, evaluation and all."""
     samples_per_second_per_accelerator: float | None
-    watts: float | None = None
-    """Measured, the whole system's mean during the runs."""
     rcp: str | None = None
-    """The official RCP checker's verdict, counted by `samples_source`."""
+    """The official RCP checker's verdict."""
     rcp_unaided: str | None = None
     """Its verdict without being told to count by train_samples."""
     same_logs_as: str | None = None
@@ -129,11 +120,6 @@ class Entry:
         is_whole = not self.runs_missing and self.runs == self.runs_converged
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
 
-    def noted(self, beginning: str) -> str | None:
-        """What the notes say behind one of these or SAMPLES_UNKNOWN; None if nothing."""
-        reason = (self.notes or "").partition(beginning)[2]
-        return reason.partition("; ")[0] or None
-
     @property
     def family(self) -> str:
         """The accelerator without memory size, power and spelling."""
@@ -157,11 +143,6 @@ class Entry:
             reasons.append("logs missing" if self.runs_missing else "did not converge")
         return tuple(reasons)
 
-    @property
-    def caveat(self) -> str:
-        """The same in words."""
-        return f"not comparable: {', '.join(self.departures)}" if self.departures else ""
-
 
 def comparable(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries that are ranked: closed, with a time, and each run once."""
@@ -177,17 +158,6 @@ def family_of(accelerator: str, number: int | None) -> str:
     return CPU if number == 0 else accelerator or UNKNOWN
 
 
-def with_twins(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries, those with the timed runs of an earlier one marked."""
-    # By minutes to four digits: submitters hand the same logs in under another name, or round.
-    first: dict[tuple, str] = {}
-    marked = []
-    for entry in entries:
-        earlier = first.setdefault(tuple(sorted(entry.run_minutes)) or (entry.name,), entry.name)
-        marked.append(replace(entry, same_logs_as=earlier if earlier != entry.name else None))
-    return marked
-
-
 def load(path: Path = TABLE) -> list[Entry]:
     """Return the rows of the table.
 
@@ -195,7 +165,8 @@ def load(path: Path = TABLE) -> list[Entry]:
       ValueError: the file is not such a table; one line says how to get it again.
     """
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+        columns = [field.name for field in fields(Entry)]
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path, columns=columns).to_pylist()
         return [Entry(**{name: _tuples(value) for name, value in row.items()}) for row in rows]
     except (OSError, TypeError, pyarrow.ArrowException) as error:
         reason = next(iter(str(error).splitlines()), "")

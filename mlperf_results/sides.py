@@ -1,30 +1,27 @@
 """One side of a comparison, A or B: which runs it has, what was measured in each, on what.
 
-A side is what run_logs.py finds in a place, or a published result by its name, ROUND/ORG/SYSTEM.
+A side is what runs.py finds in a place, or a published result by its name, ROUND/ORG/SYSTEM.
 Runs that failed, were resumed, have not ended or cannot be read are left out, with the reason.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.logs import (
     RECORD_NAME,
     RunResult,
-    copies_among,
-    has_ended,
     in_words,
     read_own_record,
-    read_run,
-    reason_of,
+    read_runs,
     why_samples_are_unknown,
-    without_plans,
 )
-from mlperf_bert.submission.run_logs import RunFiles, common_task, runs_in, task_of
 from mlperf_bert.submission.system import read_description
 from mlperf_results import published
 from mlperf_results.published import Entry
+from mlperf_results.runs import WAS_RESUMED, RunFiles, runs_in
 
 TIME_TO_TRAIN, SAMPLES_TO_CONVERGE = "time_to_train", "samples_to_converge"
 SAMPLES_PER_SECOND = "samples_per_second"
@@ -66,47 +63,36 @@ def read_side(name: str) -> Side:
     """Return what a user's path, or the name of a published result, holds.
 
     Raises:
-      ValueError: nothing there counts; one line says why.
+      ValueError: nothing there counts, or runs of several tasks are there; one line says why.
       OSError: it cannot be read.
     """
-    place = paths.location(name)
-    with paths.failures_named(place):
-        if not place.exists():
-            return side_of_entry(published_entry(name))
-        side = _side(name)
-    if not side.runs:
-        raise ValueError(f"{name}: no run in it counts; {in_words(side.left_out)}")
-    return side
-
-
-def _side(name: str) -> Side:
-    """Read the runs of a place, and join them.
-
-    Raises:
-      ValueError: there are none, or not of one task.
-    """
-    counted: list[tuple[RunFiles, RunResult]] = []
-    left_out = []
+    if not paths.require_local(name).exists():
+        return side_of_entry(_published_entry(name))
+    files = {each.name: each for each in runs_in(name)}
     # One run that does not count must not hide the others.
-    for each in runs_in(name):
-        try:
-            counted.append((each, _of_run(each)))
-        except ValueError as error:
-            left_out.append(f"{each.name}: {reason_of(error, *each.logs)}")
-    copies = copies_among([(each.name, result) for each, result in counted])
-    counted = [run for number, run in enumerate(counted) if number not in copies]
-    # Only all runs together show that a number of samples is a plan.
-    results = without_plans([result for _, result in counted])
+    why = {run: _why_left_out(each) for run, each in files.items()}
+    logs = {run: each.logs[0] for run, each in files.items() if not why[run]}
+    results, unread, copies = read_runs(logs)
+    ended = {run: result for run, result in results.items() if result.succeeded}
+    left_out = [f"{run}: {reason}" for run, reason in why.items() if reason]
+    left_out += [
+        f"{run}: {result.status}, without the target"
+        for run, result in results.items()
+        if not result.succeeded
+    ]
+    left_out += [*unread, *copies]
+    if not ended:
+        raise ValueError(f"{name}: no run in it counts; {in_words(left_out)}")
     return Side(
         name=name,
         runs={
-            each.name: _known(run.minutes, run.samples_to_converge, run.samples_per_second)
-            for (each, _), run in zip(counted, results)
+            run: _known(each.minutes, each.samples_to_converge, each.samples_per_second)
+            for run, each in ended.items()
         },
-        left_out=(*left_out, *copies.values()),
-        unknown=why_samples_are_unknown(results),
-        task=common_task(name, [task_of(result) for result in results]),
-        made_on=_made_on(counted),
+        left_out=tuple(left_out),
+        unknown=why_samples_are_unknown(list(ended.values())),
+        task=_common_task(name, ended.values()),
+        made_on=_made_on([(files[run], result) for run, result in ended.items()]),
     )
 
 
@@ -115,31 +101,40 @@ def _known(*figures: float | None) -> dict[str, float]:
     return {key: value for key, value in zip(FIGURES, figures) if value}
 
 
-def _of_run(files: RunFiles) -> RunResult:
-    """Read the log of a run.
-
-    Raises:
-      ValueError: it does not count; says why.
-    """
-    folder = files.output_dir
-    # Its log may have a run_stop already, while its last checkpoint is being written.
-    if folder and (folder / RECORD_NAME).exists() and not has_ended(folder):
-        raise ValueError("has not ended")
+def _why_left_out(files: RunFiles) -> str:
+    """Return why a run does not count, whatever its log says; "" if it may."""
+    if files.goes_on:
+        return "has not ended"
     if len(files.logs) != 1:
-        resumed = "was resumed, none of its logs has all of its time"
-        raise ValueError(resumed if files.logs else "has no log")
-    result = read_run(files.logs[0])
-    if not result.succeeded:
-        raise ValueError(f"{result.status}, without the target")
-    return result
+        return WAS_RESUMED if files.logs else "has no log"
+    return ""
 
 
-def _made_on(counted: Sequence[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, ...]]:
+def _common_task(name: str, results: Iterable[RunResult]) -> dict[str, object]:
+    """Return what runs must have in common to be compared, as far as their logs say it."""
+    tasks: dict[str, set[object]] = {}
+    for run in results:
+        for key, value in (
+            ("benchmark", run.benchmark),
+            ("tokens", run.max_sequence_length),
+            ("weights", run.num_weights),
+            ("batch", run.global_batch_size),
+            ("division", run.division),
+        ):
+            tasks.setdefault(key, set()).update([value] * (value is not None))
+    for key, values in tasks.items():
+        if len(values) > 1:
+            listed = " and ".join(sorted(map(str, values)))
+            raise ValueError(f"{name}: runs of different {key}: {listed}; give a folder of each")
+    return {key: next(iter(values)) for key, values in tasks.items() if values}
+
+
+def _made_on(counted: list[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, ...]]:
     """Return every value of host, hardware, versions and flags, in the order of the runs."""
     machine: dict[str, object] = {}
     # A vendor's runs say nothing of the machine; their description does.
-    if counted and (results_dir := counted[0][0].results_dir):
-        machine = _described(read_description(paths.resolve(results_dir).parent))
+    if results_dir := counted[0][0].results_dir:
+        machine = _described(read_description(results_dir.resolve().parent))
     made_on: dict[str, dict[str, None]] = {}
     for files, result in counted:
         recorded = _machine_of_run(files.output_dir) if files.output_dir else {}
@@ -153,7 +148,7 @@ def _described(system: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in said.items() if value not in (None, "")}
 
 
-def _machine_of_run(folder: paths.Location) -> dict[str, object]:
+def _machine_of_run(folder: Path) -> dict[str, object]:
     """Return what the records of a run's directory say of host, versions and flags."""
     made_on: dict[str, object] = {}
     for record in provenance.read(folder)[-1:]:
@@ -166,12 +161,7 @@ def _machine_of_run(folder: paths.Location) -> dict[str, object]:
     return {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
 
 
-def published_entry(name: str) -> Entry:
-    """Return the published result of a name, ROUND/ORG/SYSTEM.
-
-    Raises:
-      ValueError: there is none.
-    """
+def _published_entry(name: str) -> Entry:
     for entry in published.load():
         if entry.name == name:
             return entry
@@ -204,12 +194,3 @@ def side_of_entry(entry: Entry) -> Side:
         task={name: value for name, value in task.items() if value is not None},
         made_on={key: (str(value),) for key, value in _described(vars(entry) | whole).items()},
     )
-
-
-def differing(a: Side, b: Side, names: Iterable[str]) -> list[str]:
-    """Return "NAME: OF A -> OF B" for those of `names`, recorded of both, that differ."""
-    return [
-        f"{name}: {' or '.join(a.made_on[name])[:60]} -> {' or '.join(b.made_on[name])[:60]}"
-        for name in names
-        if set(a.made_on[name]) != set(b.made_on[name])
-    ]

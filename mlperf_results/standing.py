@@ -1,65 +1,66 @@
 """Where runs stand among all published BERT results.
 
-    python -m mlperf_results.standing RUN_OR_ORG_DIR... --csv rows.csv
+    python -m mlperf_results.standing RUN_OR_ORG_DIR...
 
 takes directories of runs, of campaigns and of submissions (any vendor's), and logs; it prints the
-place of each and the published results of rounds 1.0 to 5.0 that are most like it, and writes all
-of them as CSV. `--where accelerators=8 --where accelerator=H100` leaves only such results.
+place of each and the published results of rounds 1.0 to 5.0 that are most like it. Division,
+hardware, model and data may differ: what is open, a miniature or of another sequence length is
+shown, and never ranked.
 """
 
 import argparse
-import csv
-import dataclasses
-import io
-import json
+import math
+import statistics
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.logs import RECORD_NAME, has_ended, read_run
-from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.logs import CAMPAIGN_RECORD, read_run
+from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
+from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.plan import result_files
-from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, require_free, runs_in
 from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
 from mlperf_results import published
-from mlperf_results.nearest import chosen, recognised, standing_of
 from mlperf_results.own import entry_of
-from mlperf_results.published import Entry
+from mlperf_results.published import UNKNOWN, Entry, comparable
+from mlperf_results.runs import WAS_RESUMED, runs_in
+
+NUM_NEIGHBOURS = 8
 
 
-def read_own(path: str) -> list[Entry]:
+def read_own(name: str) -> list[Entry]:
     """Return the rows on a run, a log, a campaign or a submitter's folder.
 
     Raises:
       ValueError: it is none of these, or a log cannot be read.
     """
-    place = paths.location(path)
-    with paths.failures_named(place):
-        is_campaign = (place / CAMPAIGN_RECORD).exists()
-        org_dirs = [place]
-        if is_campaign:
-            org_dirs = sorted(results.parent for results in place.glob("submission/*/results"))
-            org_dirs = [path for path in org_dirs if path.name[0] != "."]  # its writer died
-        rows = [
-            entry_of(_judged(folder.parent), org=paths.resolve(org_dir).name)
-            for org_dir in org_dirs
-            for folder in sorted((org_dir / "results").glob("*/bert"))
-            if result_files(folder)
-        ]
-        if rows:
-            return rows
-        if is_campaign:
-            raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
-        if (place / "results").is_dir():
-            raise ValueError(f"{place}: no results/SYSTEM/bert/result_*.txt; put the logs there")
-        return [_of_run(place)]
+    place = paths.require_local(name)
+    is_campaign = (place / CAMPAIGN_RECORD).exists()
+    org_dirs = [place]
+    if is_campaign:
+        org_dirs = sorted(results.parent for results in place.glob("submission/*/results"))
+        org_dirs = [path for path in org_dirs if path.name[0] != "."]  # its writer died
+    rows = [
+        entry_of(_judged(folder.parent), org=org_dir.resolve().name)
+        for org_dir in org_dirs
+        for folder in sorted((org_dir / "results").glob("*/bert"))
+        if result_files(folder)
+    ]
+    if rows:
+        return rows
+    if is_campaign:
+        raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
+    if (place / "results").is_dir():
+        raise ValueError(f"{place}: no results/SYSTEM/bert/result_*.txt; put the logs there")
+    return [_of_run(place)]
 
 
-def _judged(folder: paths.Location) -> System:
+def _judged(folder: Path) -> System:
     system = read_system(folder)
     # The RCP checker asks for the ten runs of a result.
     if len(system.runs) != NUM_RUNS_PER_RESULT:
@@ -67,18 +68,17 @@ def _judged(folder: paths.Location) -> System:
     return with_convergence(system, RULESETS[-1])
 
 
-def _of_run(place: paths.Location) -> Entry:
+def _of_run(place: Path) -> Entry:
     """Return the row on a log or a run; of one of this project run.json knows the devices."""
-    files, *others = runs_in(place)
+    files, *others = runs_in(str(place))
     folder = files.output_dir
     if others:
         raise ValueError(f"{place}: {len(others) + 1} runs; give one, or the folder above results/")
     # A log that is named may be whole, though its run was killed before run.json said so.
-    is_going_on = folder and (folder / RECORD_NAME).exists() and not has_ended(folder)
-    if is_going_on and not paths.is_file(place):
+    if files.goes_on and not place.is_file():
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
     if len(files.logs) != 1:
-        raise ValueError(f"{place}: was resumed, none of its logs has all of its time")
+        raise ValueError(f"{place}: {WAS_RESUMED}")
     # Processors alone: a log does not say it, and no accelerators are not an unknown number.
     _, num_gpus = recorded_devices(folder) if folder else (None, None)
     described = {"number_of_nodes": 1, "accelerators_per_node": 0} if num_gpus == 0 else {}
@@ -86,49 +86,137 @@ def _of_run(place: paths.Location) -> Entry:
     return entry_of(System(name=str(place), runs=(run,), description=described))
 
 
-def as_csv(entries: Sequence[Entry]) -> str:
-    """Return the rows as CSV: the fields of an entry, lists as JSON."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(column.name for column in dataclasses.fields(Entry))
-    for entry in entries:
-        cells = dataclasses.astuple(entry)
-        table.writerow(json.dumps(cell) if isinstance(cell, tuple) else cell for cell in cells)
-    return text.getvalue()
+def standing_of(own: Entry, entries: Sequence[Entry]) -> list[str]:
+    """Return the lines on a system of one's own among published results."""
+    # Submitters hand the same logs in under another name, or round.
+    twin = next((e.name for e in entries if sorted(e.run_minutes) == sorted(own.run_minutes)), None)
+    twin = twin if own.run_minutes else None
+    # Its own logs, as they were published, would be its nearest neighbour.
+    others = [entry for entry in comparable(entries) if entry.name != twin]
+    caveat = f"not comparable: {', '.join(own.departures)}" if own.departures else ""
+    lines = [f"{own.name}: {caveat or 'comparable with closed results'}"]
+    lines += [f"  {label}: {value} ({note})" for label, value, note in _figures(own, others)]
+    lines += [f"  {note}" for note in (own.notes or "").splitlines()]
+    if twin:
+        lines.append(f"  published as {twin}")
+    if own.rcp_unaided is not None:
+        lines.append(f"  RCP, counted by train_samples: {own.rcp}")
+        lines.append(f"  {UNAIDED}: {own.rcp_unaided}")
+    elif own.rcp is not None:
+        lines.append(f"  official RCP checker: {own.rcp}")
+    lines.append("  most like it, and what is unlike as far as logs and descriptions say:")
+    # Software gets faster from round to round: of equally near ones the latest says most.
+    latest_first = others[::-1]
+    for other in sorted(latest_first, key=lambda e: _distance(own, e))[:NUM_NEIGHBOURS]:
+        unlike = "; ".join([f"{_number(other.minutes, '.4g')} min", *_unlike(own, other)])
+        lines.append(f"    {other.name}: {unlike}")
+    return lines
+
+
+def _figures(own: Entry, others: Sequence[Entry]) -> list[tuple[str, str, str]]:
+    """Return each figure: label, value, and its place or why it has none."""
+    runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
+    if own.rcp_scaling_factor:
+        runs += f", scaled by {own.rcp_scaling_factor:.4f}"
+    place = "not ranked"
+    if not own.departures and own.accelerators is not None and own.minutes is not None:
+        times = [e.minutes for e in others if e.accelerators == own.accelerators and e.minutes]
+        before = sum(time < own.minutes for time in times)
+        place = f"place {before + 1} of {len(times) + 1} on {own.accelerators} accelerators"
+    batch = own.global_batch_size
+    convergence_words = "batch size not logged"
+    if batch:
+        bound = convergence.bound_of(batch)
+        words = "no reference for such a run" if own.departures else str(bound)
+        convergence_words = f"batch {batch:,}; {words}"
+    each = own.samples_per_second_per_accelerator
+    return [
+        ("Time to train", _number(own.minutes, ".4g", " min"), f"{runs}; {place}"),
+        ("Samples to converge", _number(own.samples_mean, ",.0f"), convergence_words),
+        ("Samples/s per accelerator", _number(each, ",.4g"), _rate_words(own, others)),
+    ]
+
+
+def _rate_words(own: Entry, others: Sequence[Entry]) -> str:
+    rate = own.samples_per_second_per_accelerator
+    if own.samples_per_second_median is None:
+        return "no run reached the target, or the logs do not say its samples"
+    if rate is None:
+        total = _number(own.samples_per_second_median, ",.4g", " /s in all")
+        return f"{total}; no accelerator, or their number is unknown"
+    if own.departures:
+        return "not ranked"
+    rates = [(e.family, e.samples_per_second_per_accelerator or 0) for e in others]
+    known = [(family, each) for family, each in rates if each]
+    before = sum(each > rate for _, each in known)
+    text = f"place {before + 1} of {len(known) + 1} published results"
+    of_family = [each for family, each in known if family == own.family]
+    if of_family:
+        text += f"; median of {own.family}: {statistics.median(of_family):,.4g}"
+    return text
+
+
+def _number(value: float | None, spec: str, unit: str = "") -> str:
+    return "unknown" if value is None else f"{value:{spec}}{unit}"
+
+
+def _distance(own: Entry, other: Entry) -> float:
+    """Return how unlike two systems are: twice the accelerators, or others, count 1."""
+    # Hardware counts most, then the batch, which decides the samples, then the framework.
+    distance = _doublings(own.accelerators, other.accelerators)
+    distance += _doublings(own.global_batch_size, other.global_batch_size) / 2
+    distance += own.family != other.family
+    return distance + _framework_differs(own, other) / 4
+
+
+def _doublings(first: float | None, second: float | None) -> float:
+    if first is None or second is None or first == second:
+        return 0
+    return abs(math.log2(first / second)) if first and second else 10  # processors alone
+
+
+def _framework_differs(own: Entry, other: Entry) -> bool:
+    return bool(own.frameworks and other.frameworks) and not (
+        set(own.frameworks) & set(other.frameworks)
+    )
+
+
+def _unlike(own: Entry, other: Entry) -> list[str]:
+    """Return how a published system differs from one's own, in what is known of both."""
+    differs = own.family not in (UNKNOWN, other.family)
+    differences = [f"{other.family}, not {own.family}"] if differs else []
+    # Few closed logs say their length, which the rules fix.
+    tokens = other.max_sequence_length or (MAX_SEQ_LENGTH if other.division == "closed" else None)
+    for name, mine, theirs in (
+        ("accelerators", own.accelerators, other.accelerators),
+        ("batch", own.global_batch_size, other.global_batch_size),
+        ("tokens", own.max_sequence_length, tokens),
+    ):
+        if mine is not None and theirs is not None and mine != theirs:
+            differences.append(f"{name} {theirs:,}, not {mine:,}")
+    if _framework_differs(own, other):
+        differences.append(f"{'/'.join(other.frameworks)}, not {'/'.join(own.frameworks)}")
+    if own.division != other.division:
+        differences.append(f"division {other.division}, not {own.division}")
+    if own.num_weights and "miniature" in own.departures:
+        differences.append("BERT-large, not a miniature")
+    if other.rcp_scaling_factor:
+        differences.append(f"its time is scaled by {other.rcp_scaling_factor:.4f}")
+    if own.runs != other.runs:
+        differences.append(f"{other.runs} runs, not {own.runs}")
+    return differences
 
 
 @ends_in_one_line("standing")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the standing, write the rows; return 1 with one line if something cannot be read."""
+    """Print the standing; return 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.standing")
-    parser.add_argument("runs", nargs="*", metavar="RUN_OR_ORG_DIR")
-    parser.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="only such published results: accelerators=8..64, accelerator=H100, round=5.0",
-    )
-    parser.add_argument("--csv", help="file for the rows, one's own first")
+    parser.add_argument("runs", nargs="+", metavar="RUN_OR_ORG_DIR")
     given = parser.parse_args(words_with_home(arguments))
     entries = published.load()
-    shown = chosen(entries, given.where)
-    if not (given.runs or given.csv):
-        raise ValueError("nothing to do: name a run, or give --csv")
-    with paths.reads() as inputs:
-        standings = [
-            standing_of(recognised(own, entries), shown)
-            for path in given.runs
-            for own in read_own(path)
-        ]
-    # After reading: what was read must not be replaced.
-    require_free({"--csv": given.csv}, inputs)
-    for standing in standings:
-        print("\n".join(standing.lines()))
-    if given.csv:
-        write_whole(
-            paths.with_folder_made(given.csv), as_csv([*(each.own for each in standings), *shown])
-        )
+    rows = [own for name in given.runs for own in read_own(name)]
+    for own in rows:
+        print("\n".join(standing_of(own, entries)))
     return 0
 
 

@@ -4,15 +4,18 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tensorflow import errors
 
 from mlperf_bert import command_line, messages, signals, tensorflow_import
 from mlperf_bert.files import paths
 from mlperf_bert.messages import Progress, ends_in_one_line, lasting
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs
 
 
@@ -193,3 +196,53 @@ def test_files_that_are_compared_are_counted_one_by_one():
     counted = []
     assert paths.in_parallel(str, [1, 2, 3], counted.append) == ["1", "2", "3"]
     assert counted == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("a: bad"), 1, "name: a: bad"),
+        (FileNotFoundError(2, "No such file", "b"), 1, "name: b: No such file"),
+        (
+            errors.NotFoundError(None, None, "HTTP response code 404"),
+            1,
+            "name: HTTP response code 404",
+        ),
+        (KeyboardInterrupt(), 128 + signal.SIGINT, "name: interrupted"),
+        (KeyboardInterrupt("stopped; go on"), 128 + signal.SIGINT, "name: stopped; go on"),
+        (signals.Interrupted("a: stopped"), 75, "name: a: stopped"),
+    ],
+)
+def test_a_command_ends_in_one_line(capsys, error, code, line):
+    @ends_in_one_line("name")
+    def fails() -> int:
+        raise error
+
+    assert fails() == code
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+COMPARED = "3.1/Dell/XE9680x8H100-SXM-80GB 4.1/Dell/XE9680x8H200-SXM-141GB"
+
+
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [
+        (f"-m mlperf_results.compare {COMPARED}", ""),
+        ("-m mlperf_results.compare --help", ""),
+        ("-m tracing --help", ""),
+        ("create_pretraining_data.py --help", ""),
+        ("create_pretraining_data.py --helpfull", ""),
+        ("pick_eval_samples.py --help", "1"),
+    ],
+)
+def test_nobody_who_reads_on_is_no_trace_back(monkeypatch, command, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as nobody:
+        done = subprocess.run(
+            [sys.executable, *command.split()],
+            stdout=nobody, stderr=subprocess.PIPE, cwd=REPOSITORY, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

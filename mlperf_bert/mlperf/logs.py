@@ -227,19 +227,25 @@ def require_count(value: object, key: str) -> float:
 def read_run(path: Path, *, may_be_cut: bool = False) -> RunResult:
     """Return what a log says of its run; `may_be_cut` as in `read_records`.
 
+    If the log may be cut, one without a run_stop is of a run with the status "running", up to its
+    last line.
+
     Raises:
       ValueError: the file is not a log, or of another benchmark, has not one run_start and one
         run_stop in this order, or its times, accuracies or success cannot be what they say.
     """
     records = read_records(path, may_be_cut=may_be_cut)
     try:
-        return _result(path, records)
+        return _result(path, records, may_be_cut=may_be_cut)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _result(path: Path, records: list[LogRecord]) -> RunResult:
-    start, stop = _only(records, "run_start"), _only(records, "run_stop")
+def _result(path: Path, records: list[LogRecord], *, may_be_cut: bool) -> RunResult:
+    start = _only(records, "run_start")
+    if may_be_cut and not _of_key(records, "run_stop"):
+        records = [*records, replace(records[-1], key="run_stop", metadata={"status": "running"})]
+    stop = _only(records, "run_stop")
     _require_units(records)
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError("run_stop lies before run_start: the clocks ran backwards")
@@ -462,38 +468,30 @@ def _init_minutes(records: list[LogRecord]) -> float | None:
     return (stops[-1].time_ms - min(record.time_ms for record in starts)) / 60_000
 
 
-def copies_among(named: Sequence[tuple[str, RunResult]]) -> dict[int, str]:
-    """Return number -> "NAME: the same run as OTHER" of every run that is an earlier one again."""
+def read_runs(logs: Mapping[str, Path]) -> tuple[dict[str, RunResult], list[str], list[str]]:
+    """Return the runs of one system by name, each once, and lines on those left out and on copies.
+
+    Args:
+      logs: name of each run -> its log.
+    """
+    runs: dict[str, RunResult] = {}
+    left_out, copies = [], []
     first: dict[str, str] = {}
-    copies = {}
-    for number, (name, run) in enumerate(named):
+    # One log that does not count must not hide the others.
+    for name, path in logs.items():
+        try:
+            run = read_run(path)
+        except ValueError as error:
+            reason = str(error).removeprefix(f"{path}: ").removeprefix(f"{path} ")
+            left_out.append(f"{name}: {reason.replace(': ', ', ')}")
+            continue
         # As text: accuracies may be NaN, which is not equal to itself.
         text = repr(replace(run, path=Path()))
-        if first.setdefault(text, name) != name:
-            copies[number] = f"{name}: the same run as {first[text]}"
-    return copies
-
-
-def read_runs(paths_of_logs: Sequence[Path]) -> tuple[list[RunResult], list[str], list[str]]:
-    """Return the runs of one system, each once, and lines about those left out and about copies."""
-    runs, left_out = [], []
-    # One log that does not count must not hide the others.
-    for path in paths_of_logs:
-        try:
-            runs.append(read_run(path))
-        except ValueError as error:
-            left_out.append(f"{path.name}: {reason_of(error, path)}")
-    copies = copies_among([(run.path.name, run) for run in runs])
-    each_once = [run for number, run in enumerate(runs) if number not in copies]
-    return without_plans(each_once), left_out, list(copies.values())
-
-
-def reason_of(error: ValueError, *paths_of_logs: paths.Location) -> str:
-    """Return why a log does not count, without its name, for `in_words`."""
-    reason = str(error)
-    for path in paths_of_logs:
-        reason = reason.removeprefix(f"{path}: ").removeprefix(f"{path} ")
-    return reason.replace(": ", ", ")
+        if (other := first.setdefault(text, name)) == name:
+            runs[name] = run
+        else:
+            copies.append(f"{name}: the same run as {other}")
+    return dict(zip(runs, without_plans(list(runs.values())))), left_out, copies
 
 
 def in_words(left_out: Sequence[str]) -> str:

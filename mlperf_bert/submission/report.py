@@ -25,7 +25,7 @@ from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import report_charts
 from mlperf_bert.submission.official import UNAIDED
-from mlperf_bert.submission.run_logs import require_free
+from mlperf_bert.submission.plan import require_free
 from mlperf_bert.submission.verdict import SystemVerdict, judge, mean_energy
 from pages import Card
 

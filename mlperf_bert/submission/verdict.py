@@ -134,12 +134,12 @@ def read_system(folder: Location) -> System:
     logs = result_files(folder / "bert")
     if not logs:
         raise ValueError(f"{folder}: no bert/result_*.txt; put the logs of its runs there")
-    runs, left_out, copies = read_runs(logs)
+    runs, left_out, copies = read_runs({log.name: log for log in logs})
     if not runs:
         raise ValueError(f"{folder}: no run in it counts; {in_words(left_out)}")
     return System(
         name=folder.name,
-        runs=tuple(runs),
+        runs=tuple(runs.values()),
         copies=tuple(copies),
         left_out=tuple(left_out),
         description=read_description(folder),

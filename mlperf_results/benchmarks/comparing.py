@@ -2,7 +2,7 @@
 
     python -m mlperf_results.benchmarks.comparing
 
-prints the tables of benchmarks/NOTES.md, in some seconds:
+prints two tables of benchmarks/NOTES.md, in some seconds:
 
 - False alarms: two groups are drawn without overlap from the ten runs of one published system, so
   nothing differs between them. 20,000 pairs of groups, from all comparable results of ten
@@ -11,14 +11,9 @@ prints the tables of benchmarks/NOTES.md, in some seconds:
   that it claims (Fisher's permutation test). Draws from normal numbers of the same spreads stand
   beside them: what is too few there too is Welch's t itself.
 - Power: the same groups, B's figures times 1.03, 1.05 or 1.10.
-- Published pairs whose difference is known: by hardware, because B has as many accelerators of a
-  faster kind than A's, in the same round and of the same submitter; and by the rules, because one
-  submitter's system at one batch size has the same optimizer, data and model in two rounds, so that
-  the samples which it needs do not change, unless its hyper-parameters did.
 """
 
 import argparse
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,10 +22,9 @@ import numpy as np
 
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import words_with_home
-from mlperf_results import compare, intervals, published
-from mlperf_results.expect import submitter_of
+from mlperf_results import published
+from mlperf_results.compare import intervals_of_logarithms
 from mlperf_results.published import Entry, comparable
-from mlperf_results.sides import side_of_entry
 
 NUM_PAIRS = 20_000
 SEED = 1
@@ -76,7 +70,7 @@ class Runs:
 
 def share_told(a: np.ndarray, b: np.ndarray) -> float:
     """Return the share of pairs of groups that are called different."""
-    ends, _ = intervals.of_logarithms(a, b)
+    ends = intervals_of_logarithms(a, b)
     return float(((ends.low > 0) | (ends.high < 0)).mean())
 
 
@@ -113,75 +107,10 @@ def power(runs: Runs) -> Iterator[str]:
         yield f"| {sizes[0]} and {sizes[1]} | {' | '.join(cells)} |"
 
 
-_FASTER = {
-    ("A100 PCIe", "A100 SXM"),  # the same chip with more power
-    ("H100 PCIe", "H100 SXM"),
-    ("A100 SXM", "H100 SXM"),
-    ("H100 SXM", "H200"),
-    ("H200", "B200"),
-}
-"""Families of which makers sell the second as the faster one, as far as rounds have both."""
-
-
-def faster_by_hardware(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
-    """Return the pairs of a round whose second has as many accelerators of a faster kind."""
-    return [
-        (a, b)
-        for a, b in _pairs(entries)
-        if (a.family, b.family) in _FASTER
-        and (a.accelerators, a.round) == (b.accelerators, b.round)
-    ]
-
-
-def same_by_the_rules(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
-    """Return the pairs of one system and batch size in two rounds."""
-    return [
-        (a, b)
-        for a, b in _pairs(entries)
-        if (a.system, a.accelerators, a.global_batch_size)
-        == (b.system, b.accelerators, b.global_batch_size)
-        and a.round < b.round
-    ]
-
-
-def _pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
-    """Return pairs of one submitter's comparable results of ten runs, each in both orders."""
-    whole = [e for e in comparable(entries) if len(e.run_minutes) == _NUM_RUNS]
-    both = itertools.permutations(whole, 2)
-    return [(a, b) for a, b in both if submitter_of(a) == submitter_of(b)]
-
-
-def known_pairs(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the rows of the table of published pairs."""
-    yield (
-        "| known of B | pairs | figure | less | not distinguishable | more |\n"
-        "|---|---|---|---|---|---|"
-    )
-    for known, pairs, figures in (
-        (
-            "as many accelerators of a faster kind, in the same round: faster",
-            faster_by_hardware(entries),
-            (compare.TIME_TO_TRAIN, compare.SAMPLES_PER_SECOND),
-        ),
-        (
-            "the same system and batch in a later round: needs as many samples",
-            same_by_the_rules(entries),
-            ("samples_to_converge",),
-        ),
-    ):
-        for figure in figures:
-            counts = [0, 0, 0]
-            for a, b in pairs:
-                change = compare.compare(side_of_entry(a), side_of_entry(b)).change_of(figure)
-                counts[1 if not change.is_told else 0 if change.ratio < 1 else 2] += 1
-            label = compare.FIGURES[figure].label
-            yield f"| {known} | {len(pairs)} | {label} | {' | '.join(map(str, counts))} |"
-
-
 def tables(entries: Sequence[Entry]) -> list[str]:
-    """Return the tables of false alarms, of power and of known pairs, in Markdown."""
+    """Return the tables of false alarms and of power, in Markdown."""
     runs = Runs.of(entries)
-    return ["\n".join(rows) for rows in (false_alarms(runs), power(runs), known_pairs(entries))]
+    return ["\n".join(rows) for rows in (false_alarms(runs), power(runs))]
 
 
 @ends_in_one_line("comparing")

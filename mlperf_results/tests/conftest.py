@@ -1,19 +1,13 @@
-"""The table of published results, and what it lets expect."""
+"""The table of published results, and a caller of commands."""
 
 import pytest
 
 from mlperf_results import compare, published
-from mlperf_results.expect import Published
 
 
 @pytest.fixture(scope="session")
 def shipped():
     return published.load()
-
-
-@pytest.fixture(scope="session")
-def known(shipped):
-    return Published(shipped)
 
 
 @pytest.fixture

@@ -121,6 +121,17 @@ def write_lines(path, *lines):
     return path
 
 
+def write_curve(path, points, *, ended=True, **changes):
+    """Write the log of a run with (samples, accuracy) of each evaluation."""
+    values = {"global_batch_size": 448, "max_sequence_length": 512} | changes
+    lines = [(0, key, value, {}) for key, value in values.items()]
+    lines.append((0, "run_start", None, {}))
+    lines += [(n, "eval_accuracy", a, {"epoch_num": n}) for n, a in points]
+    if ended:
+        lines.append((points[-1][0] + 1, "run_stop", None, {"status": "aborted"}))
+    return write_lines(path, *lines)
+
+
 def read_log(path):
     """Return the records of a log; every line of it must be one."""
     lines = path.read_text(encoding="utf-8").splitlines()

@@ -363,8 +363,8 @@ def test_logs_that_do_not_count_are_left_out_with_the_reason(tmp_path):
     for number, accuracy in enumerate((0.72, 0.73, 0.7, 72.0)):
         write_lines(names[number], RUN_START, evaluated(accuracy), SUCCESS)
     names[4].write_bytes(names[0].read_bytes())
-    runs, left_out, copies = logs.read_runs(names)
-    assert [run.path for run in runs] == names[:2]
+    runs, left_out, copies = logs.read_runs({path.name: path for path in names})
+    assert {name: run.path for name, run in runs.items()} == {p.name: p for p in names[:2]}
     assert [line.partition(", ")[0] for line in left_out] == [
         "result_2.txt: says success",
         "result_3.txt: eval_accuracy is not from 0 to 1",

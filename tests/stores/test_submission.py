@@ -49,8 +49,7 @@ class Host:
         self._environment = {**os.environ, **store.environment, "TMPDIR": str(folder)}
 
     def start(self, command: str, *words: object) -> starts.Start:
-        package = "mlperf_results" if command == "compare" else "mlperf_bert/submission"
-        program = [sys.executable, f"{package}/{command}.py", *words]
+        program = [sys.executable, f"mlperf_bert/submission/{command}.py", *words]
         return starts.Start(program, env=self._environment)
 
     def run(self, command: str, *words: object) -> tuple[int, str, str]:
@@ -252,16 +251,3 @@ def test_no_permission_is_one_line(host, store, flags_into):
         assert code == 1
         [line] = errors.splitlines()
         assert "the store refuses these credentials" in line
-
-
-@pytest.mark.all
-def test_runs_in_a_bucket_are_compared(host, store, logs):
-    for number, name in enumerate(("0", "1", "1.repeat-1", "2")):
-        accuracies = [0.5, 0.6, *[0.7] * number, 0.73]
-        log = write_log(host.folder / f"{name}.log", accuracies).read_bytes()
-        store.put("bucket", f"campaign/runs/{name}/bert.log", log)
-        store.put("bucket", f"mine/{name}/bert.log", log)
-    store.put("bucket", "campaign/campaign.json", b"{}")
-    code, _, errors = host.run("compare", IN_BUCKET, "gs://bucket/mine")
-    assert (code, errors) == (1, f"compare: {IN_BUCKET} and gs://bucket/mine are the same runs, "
-                                 "time for time; give those of two systems\n")  # fmt: skip

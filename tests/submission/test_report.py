@@ -11,13 +11,14 @@ import shutil
 import subprocess
 import sys
 
+import pandas
 import pytest
 from matplotlib.figure import Figure
 
 from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.logs import LoggedEvaluation, Phase
-from mlperf_bert.submission import official, report, report_charts, verdict
+from mlperf_bert.submission import official, plan, report, report_charts, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_results import published
 from tests.mlperf.example_log import write_log, write_submission
@@ -55,9 +56,9 @@ def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
     assert ours == pytest.approx(expected, abs=1e-9)
     # The table has four digits.
     names = {system.name for system in judged}
-    table = published.load()
-    rows = [e for e in table if (e.round, e.org) == ("1.0", org) and e.system in names]
-    found = sorted(row.minutes_olympic_mean for row in rows)
+    table = pandas.read_parquet(published.TABLE)
+    rows = table[(table["round"] == "1.0") & (table.org == org) & table.system.isin(names)]
+    found = sorted(rows.minutes_olympic_mean)
     assert found == pytest.approx(expected, abs=5.1e-5)
 
 
@@ -427,3 +428,18 @@ def test_mistakes_are_named_in_one_line(tmp_path, refusal):
     )
     with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT"):
         official.check_rcp(tmp_path, "5.1.0")
+
+
+@pytest.mark.parametrize("link", ["report.html", "report.json"])
+def test_what_was_read_and_files_of_runs_are_not_replaced(org_dir, monkeypatch, refusal, link):
+    monkeypatch.setattr(report, "judge_systems", lambda *_, **__: [])
+    log = org_dir / "results" / "box" / "bert" / "result_1.txt"
+    before = log.read_bytes()
+    (org_dir / link).symlink_to(log)
+    line = refusal(report, org_dir, f"--output={org_dir / 'report.html'}")
+    assert line.endswith(": is a file of a run; name another file")
+    assert log.read_bytes() == before
+    with pytest.raises(ValueError, match=": is the same file as "):
+        plan.require_free({"--output": "new", "its table": "./new"})
+    with pytest.raises(ValueError, match=": is an input too"):
+        plan.require_free({"--output": org_dir / "x"}, [org_dir / "x"])

@@ -1,4 +1,4 @@
-"""Where runs lie in what a user names, and what they have in common: for all that compares runs.
+"""Where runs lie in what a user names: a log, a folder of one run or of several, a submission.
 
 A user names a log, the output directory of a run, a campaign, a folder of runs, a vendor's folder
 of result_*.txt, the SYSTEM folder above it, or the ORG folder above that, if it has one system. Of
@@ -6,28 +6,24 @@ a run that was repeated the newest repetition counts. A run that was resumed has
 """
 
 import fnmatch
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import paths
 from mlperf_bert.mlperf.logs import (
     CAMPAIGN_RECORD,
     LOG_NAME,
+    RECORD_NAME,
     RESULT_LOG,
     RESUMED_LOGS,
-    RunResult,
+    has_ended,
     logs_of_run,
 )
 from mlperf_bert.submission.plan import result_files
 
+WAS_RESUMED = "was resumed, none of its logs has all of its time"
 _OF_A_RUN = (RESULT_LOG, LOG_NAME)
-_KEPT = re.compile(
-    r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl"
-    r"|(run|campaign|provenance)\.json"
-)
-"""Names of what runs and campaigns have written."""
 _NUMBER = re.compile(r"(\d+)(?:\.repeat-(\d+))?")
 _WHAT_TO_GIVE = (
     f"give a log, a folder with {LOG_NAME}, {CAMPAIGN_RECORD} or result_*.txt, or one of such runs"
@@ -40,33 +36,39 @@ class RunFiles:
 
     name: str
     """Within what the user has named."""
-    logs: tuple[paths.Location, ...]
+    logs: tuple[Path, ...]
     """The oldest first, more than one of a run that was resumed; none if none was written."""
-    output_dir: paths.Location | None = None
+    output_dir: Path | None = None
     """Of a run of this project."""
-    results_dir: paths.Location | None = None
+    results_dir: Path | None = None
     """Of a vendor's run: the folder of result_*.txt."""
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is a run of this project whose record does not say that it has ended."""
+        # Its log may have a run_stop already, while its last checkpoint is being written.
+        folder = self.output_dir
+        return bool(folder and (folder / RECORD_NAME).exists() and not has_ended(folder))
 
-def runs_in(name: str | os.PathLike) -> list[RunFiles]:
+
+def runs_in(name: str) -> list[RunFiles]:
     """Return the runs of what a user has named.
 
     Raises:
-      ValueError: there are none.
+      ValueError: there are none, or the name leads to a bucket.
       OSError: it cannot be read.
     """
-    place = paths.location(name)
-    with paths.failures_named(place):
-        if runs := _runs_in(place):
-            return runs
-        why = "no run in it" if place.exists() else "there is no such file or folder"
+    place = paths.require_local(name)
+    if runs := _runs_in(place):
+        return runs
+    why = "no run in it" if place.exists() else "there is no such file or folder"
     raise ValueError(f"{name}: {why}; {_WHAT_TO_GIVE}")
 
 
-def _runs_in(place: paths.Location) -> list[RunFiles]:
+def _runs_in(place: Path) -> list[RunFiles]:
     if fnmatch.fnmatch(place.name, RESUMED_LOGS) and place in logs_of_run(place.parent):
         return [_of_output_dir(place.parent, str(place))]  # a piece has not all of the time
-    if paths.is_file(place):
+    if place.is_file():
         output_dir = place.parent if place.name in _OF_A_RUN else None
         return [RunFiles(name=str(place), logs=(place,), output_dir=output_dir)]
     if any((place / file).exists() for file in _OF_A_RUN):
@@ -87,9 +89,9 @@ def _runs_in(place: paths.Location) -> list[RunFiles]:
     ]
 
 
-def _of_folders(above: paths.Location, *, is_campaign: bool = False) -> list[RunFiles]:
+def _of_folders(above: Path, *, is_campaign: bool = False) -> list[RunFiles]:
     """Return the runs of a folder that has one folder for each."""
-    newest: dict[str, tuple[int, paths.Location]] = {}
+    newest: dict[str, tuple[int, Path]] = {}
     for folder in above.glob("*"):
         number = _NUMBER.fullmatch(folder.name)
         if number if is_campaign else any((folder / file).exists() for file in _OF_A_RUN):
@@ -101,57 +103,9 @@ def _of_folders(above: paths.Location, *, is_campaign: bool = False) -> list[Run
     return [_of_output_dir(newest[name][1], name) for name in names]
 
 
-def _of_output_dir(folder: paths.Location, name: str) -> RunFiles:
+def _of_output_dir(folder: Path, name: str) -> RunFiles:
     """Return the run of an output directory."""
     # What evaluates checkpoints after the training writes all of the logs again, as one.
     joined = folder / RESULT_LOG
     logs = [joined] if joined.exists() else logs_of_run(folder)
-    return RunFiles(name=name, logs=tuple(logs), output_dir=folder)
-
-
-def require_free(
-    outputs: Mapping[str, str | os.PathLike | None], inputs: Iterable[str | os.PathLike | None] = ()
-) -> None:
-    """Refuses outputs that would replace what was read, each other, or a file of any run.
-
-    Args:
-      outputs: option -> path, or None.
-      inputs: files that were read; None is none.
-
-    Raises:
-      ValueError: one would.
-    """
-    given = [(f"{option}={path}", path) for option, path in outputs.items() if path]
-    whole.require_apart(given, filter(None, inputs))
-    for name, path in given:
-        # Also of a run that was left out, or is behind a link.
-        place = paths.resolve(paths.location(path))
-        if _KEPT.fullmatch(place.name) and paths.is_file(place):
-            raise ValueError(f"{name}: is a file of a run; name another file")
-
-
-def task_of(run: RunResult) -> dict[str, object]:
-    """Return what runs must have in common to be compared; None: not logged."""
-    return {
-        "benchmark": run.benchmark,
-        "tokens": run.max_sequence_length,
-        "weights": run.num_weights,
-        "batch": run.global_batch_size,
-        "division": run.division,
-    }
-
-
-def common_task(name: str, tasks: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return what the runs of a place have in common, as far as their logs say it.
-
-    Raises:
-      ValueError: they are of different tasks.
-    """
-    common: dict[str, object] = {}
-    for key in dict.fromkeys(key for task in tasks for key in task):
-        values = {task[key] for task in tasks} - {None}
-        if len(values) > 1:
-            listed = " and ".join(sorted(map(str, values)))
-            raise ValueError(f"{name}: runs of different {key}: {listed}; give a folder of each")
-        common[key] = next(iter(values), None)
-    return {key: value for key, value in common.items() if value is not None}
+    return RunFiles(name=name, logs=tuple(map(Path, logs)), output_dir=folder)

@@ -1,4 +1,4 @@
-"""docs/comparing.md and the notes say what the commands say, and what the published runs say."""
+"""The pages and the notes say what the commands say, and what the published runs say."""
 
 import shlex
 from dataclasses import replace
@@ -6,22 +6,35 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mlperf_results import compare, published, sides
+from mlperf_results import compare, curve, expect, published, sides
 from mlperf_results.benchmarks import comparing
 from tests.fixtures import REPOSITORY
+from tests.mlperf.example_log import write_curve
 
 NOTES = (REPOSITORY / "benchmarks" / "NOTES.md").read_text(encoding="utf-8")
 PAGE = (REPOSITORY / "mlperf_results" / "docs" / "comparing.md").read_text(encoding="utf-8")
 
 
-def test_the_example_is_what_the_command_prints(capsys):
-    blocks = [block for block in PAGE.split("\n\n") if block.startswith("    ")]
-    place = next(number for number, block in enumerate(blocks) if "SXM-141GB --fail" in block)
-    words = shlex.split(blocks[place])
-    assert words[:3] == ["python", "-m", "mlperf_results.compare"]
-    assert compare.main(words[3:]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert blocks[place + 1].splitlines() == [f"    {line}" for line in printed]
+def blocks_of(page):
+    text = (REPOSITORY / "mlperf_results" / "docs" / page).read_text(encoding="utf-8")
+    return [block.splitlines() for block in text.split("\n\n") if block.startswith("    ")]
+
+
+@pytest.mark.parametrize(("page", "command"), [("comparing.md", compare), ("expecting.md", expect)])
+def test_the_example_is_what_the_command_prints(page, command, capsys):
+    (typed,), shown, *_ = blocks_of(page)
+    words = shlex.split(typed)
+    assert words[:3] == ["python", "-m", command.__name__]
+    assert command.main(words[3:]) == 0
+    assert shown == [f"    {line}" for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_example_of_a_curve_is_what_the_command_prints(tmp_path, capsys):
+    _, shown = blocks_of("curve.md")
+    points = [line.split()[:2] for line in shown[2:-1]]
+    logged = [(int(n.replace(",", "")), float(accuracy)) for n, accuracy in points]
+    assert curve.main([str(write_curve(tmp_path / "bert.log", logged))]) == 3
+    assert shown == [f"    {line}" for line in capsys.readouterr().out.splitlines()]
 
 
 def test_a_published_result_is_a_side_by_its_name(call):
@@ -53,7 +66,6 @@ def test_single_runs_mislead_as_much_as_the_page_says(shipped):
 
 @pytest.mark.gate
 def test_the_tables_are_what_the_benchmark_prints(shipped):
-    false_alarms, power, known = comparing.tables(shipped)
-    for table in (false_alarms, power, known):
+    for table in comparing.tables(shipped):
         assert f"\n\n{table}\n\n" in NOTES
     assert f"{len(comparing.Runs.of(shipped).minutes)} published results" in NOTES

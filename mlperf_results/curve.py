@@ -1,0 +1,175 @@
+"""Is a run learning as published runs did? Each evaluation beside theirs, while it trains or later.
+
+    python -m mlperf_results.curve output --png=curve.png
+
+takes the log or the output directory of one run and prints, of every evaluation, the accuracy and
+the least and greatest accuracy of the published runs of the nearest batch sizes after as many
+samples. A run that is far below them has wrong data or weights.
+
+Exit codes: 0 within what was published, or near it; 1 bad input, in one line; 3 far below.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.mlperf.logs import read_run
+from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.options import words_with_home
+from mlperf_results import published
+from mlperf_results.published import NUM_WEIGHTS_OF_BERT_LARGE, Entry, comparable
+from mlperf_results.runs import runs_in
+
+EXIT_FAR_BELOW = 3
+FAR_BELOW = 0.02
+"""So much less than the least published accuracy is far below it. Of published runs beside those of
+other submitters fewer than 1% of the evaluations are, nearly all of them the first ones."""
+_HALF_A_DOUBLING = 0.5
+_LEAST_RUNS = 10
+"""Of fewer runs the least and greatest accuracy say little."""
+_CAUSES = (
+    "look for wrong data (all parts alike, no shuffling, a vocabulary of another model), weights "
+    "that were not loaded, or a learning rate of another batch"
+)
+
+
+@dataclass(frozen=True)
+class Band:
+    """The curves of published runs of like batch sizes."""
+
+    batches: tuple[int, ...]
+    curves: tuple[tuple[np.ndarray, np.ndarray], ...]
+    """Samples before each evaluation of a run, and the accuracies."""
+
+    def ends(self, samples: Sequence[float]) -> list[tuple[float, float] | None]:
+        """Return the least and greatest accuracy after numbers of samples; None if few have any.
+
+        Between two evaluations accuracy is a straight line; behind its last a run has its last.
+        """
+        values = np.array([np.interp(samples, *curve, left=np.nan) for curve in self.curves])
+        known = [column[~np.isnan(column)] for column in values.T]
+        return [(k.min(), k.max()) if len(k) >= _LEAST_RUNS else None for k in known]
+
+
+def band_of(batch: float, entries: Sequence[Entry]) -> Band:
+    """Return the curves of comparable results whose batch is within half a doubling, or nearest."""
+    known = [e for e in comparable(entries) if e.global_batch_size and any(e.evaluation_samples)]
+    far = {e.name: abs(math.log2((e.global_batch_size or 1) / batch)) for e in known}
+    limit = max(_HALF_A_DOUBLING, min(far.values()))
+    like = [e for e in known if far[e.name] <= limit]
+    return Band(
+        tuple(sorted({e.global_batch_size or 0 for e in like})),
+        tuple(
+            (np.array(samples), np.array(accuracy))
+            for e in like
+            for samples, accuracy in zip(e.evaluation_samples, e.evaluation_accuracy)
+            if samples
+        ),
+    )
+
+
+def read_curve(name: str) -> tuple[float, list[tuple[float, float]]]:
+    """Return the batch size and (samples, accuracy) of the evaluations of a run, or of its begin.
+
+    Raises:
+      ValueError: it is no log of one run of BERT-large that says batch and samples.
+    """
+    files, *others = runs_in(name)
+    if others or not files.logs:
+        raise ValueError(f"{name}: {len(others) + 1} runs or no log; give the log of one run")
+    runs = [read_run(log, may_be_cut=True) for log in files.logs]
+    evaluations = [
+        (each.samples, each.accuracy)
+        for run in runs
+        for each in run.evaluations
+        if each.samples is not None
+    ]
+    first, log = runs[0], files.logs[0]
+    if (first.num_weights or NUM_WEIGHTS_OF_BERT_LARGE) < NUM_WEIGHTS_OF_BERT_LARGE:
+        raise ValueError(f"{log}: a miniature; published runs are of BERT-large")
+    if first.max_sequence_length not in (None, MAX_SEQ_LENGTH):
+        tokens = f"sequences of {first.max_sequence_length} tokens"
+        raise ValueError(f"{log}: {tokens}; published runs have {MAX_SEQ_LENGTH}")
+    if not first.global_batch_size:
+        raise ValueError(f"{log}: does not say global_batch_size")
+    if not evaluations:
+        raise ValueError(
+            f"{files.logs[-1]}: no evaluation in it says after how many samples it was; wait for "
+            "the first one, or give a log whose eval_accuracy has samples as epoch_num"
+        )
+    return first.global_batch_size, evaluations
+
+
+def verdict_of(
+    accuracies: Sequence[float], ends: Sequence[tuple[float, float] | None]
+) -> tuple[int, str]:
+    """Return the exit code and a sentence on the last evaluations beside the ends of a band.
+
+    Far below is a run whose last two evaluations are, or its only one: the first of a run scatter.
+    """
+    below = [
+        least_and_greatest[0] - accuracy if math.isfinite(accuracy) else math.inf
+        for accuracy, least_and_greatest in zip(accuracies, ends)
+        if least_and_greatest
+    ]
+    if not below:
+        return 0, "too few published runs were evaluated after so few samples: wait for more"
+    if all(each > FAR_BELOW for each in below[-2:]):
+        return EXIT_FAR_BELOW, (
+            f"FAR BELOW: {below[-1]:.4f} less than the least published accuracy; {_CAUSES}"
+        )
+    if below[-1] > 0:
+        return 0, f"below all published runs, by {below[-1]:.4f}"
+    return 0, "within what was published, or above it"
+
+
+def draw(samples: Sequence[float], accuracies: Sequence[float], band: Band, path: Path) -> None:
+    """Write a picture of the accuracies within the band."""
+    axes = (figure := Figure(figsize=(6.4, 4), dpi=150, layout="constrained")).subplots()
+    places = np.linspace(0, 1.1 * max(samples), 300)
+    least, most = np.array([each or (np.nan, np.nan) for each in band.ends(places.tolist())]).T
+    axes.fill_between(places, least, most, color="#dff0e6", label="published runs")
+    axes.plot(samples, accuracies, "o-", markersize=4, label="this run")
+    axes.axhline(TARGET_MASKED_LM_ACCURACY, color="#c44", linestyle="--", linewidth=1)
+    axes.set_xlabel("samples")
+    axes.set_ylabel("masked-LM accuracy")
+    axes.legend(loc="lower right")
+    figure.savefig(path, format="png")
+
+
+@ends_in_one_line("curve")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table and a sentence; return as the module says."""
+    parser = argparse.ArgumentParser(prog="python -m mlperf_results.curve")
+    parser.add_argument("run", metavar="LOG_OR_FOLDER")
+    parser.add_argument("--png", help="file for a picture")
+    given = parser.parse_args(words_with_home(arguments))
+    if given.png and Path(given.png).suffix != ".png":
+        raise ValueError(f"--png={given.png}: give the name of a picture, such as curve.png")
+    batch, evaluations = read_curve(given.run)
+    samples, accuracies = zip(*evaluations)
+    band = band_of(batch, published.load())
+    ends = band.ends(samples)
+    code, words = verdict_of(accuracies, ends)
+    batches = ", ".join(f"{each:,}" for each in band.batches)
+    print(f"beside {len(band.curves)} published runs of batch {batches}:")
+    print(f"  {'samples':>10}  accuracy  published: least and greatest")
+    for number, accuracy, published_ends in zip(samples, accuracies, ends):
+        range_ = "{:.4f} to {:.4f}".format(*published_ends) if published_ends else "-"
+        print(f"  {number:10,.0f}    {accuracy:.4f}  {range_}")
+    print(words)
+    if given.png:
+        draw(samples, accuracies, band, paths.require_local(given.png, flag="png"))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""A run's evaluations beside the published ones after as many samples."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mlperf_results import curve, published
+from tests.mlperf.example_log import write_curve
+
+BATCH = 448
+
+
+@pytest.fixture(scope="module")
+def band(shipped):
+    return curve.band_of(BATCH, shipped)
+
+
+def test_the_band_is_that_of_the_runs_of_the_nearest_batches(shipped, band):
+    assert band.batches[0] < BATCH < band.batches[-1]
+    assert all(abs(np.log2(batch / BATCH)) <= 0.5 for batch in band.batches)
+    like = [e for e in published.comparable(shipped) if e.global_batch_size in band.batches]
+    assert len(band.curves) == sum(bool(samples) for e in like for samples in e.evaluation_samples)
+    assert band.ends([1]) == [None]
+    # At a place where one run has been evaluated, its accuracy is in the band.
+    for samples, accuracy in band.curves[:20]:
+        [ends] = band.ends(samples[-1:])
+        assert ends[0] <= accuracy[-1] <= ends[1]
+    # Between batches that nobody published the nearest one alone is taken.
+    assert curve.band_of(10**6, shipped).batches == (16_384,)
+
+
+@pytest.mark.parametrize(
+    ("points", "code", "words"),
+    [
+        ([(500_000, 0.5), (1_000_000, 0.70), (2_000_000, 0.7175)], 0, "within what was published"),
+        ([(1_000_000, 0.60), (2_000_000, 0.619), (2_500_000, 0.6201)], 3, "FAR BELOW: 0.09"),
+        ([(2_000_000, 0.62)], 3, "FAR BELOW"),
+        ([(1_000_000, 0.5), (2_000_000, 0.712)], 0, "below all published runs, by 0.00"),
+        ([(2_000_000, 0.5), (2_500_000, 0.7175)], 0, "within"),
+        ([(1_000, 0.1)], 0, "too few published runs were evaluated after so few samples"),
+        ([(1_500_000, "NaN"), (2_000_000, "NaN")], 3, "FAR BELOW: inf"),
+    ],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_is_judged_by_its_last_evaluations(tmp_path, capsys, points, code, words, ended):
+    """Of a log that is whole, and of one that is still written."""
+    log = write_curve(tmp_path / "bert.log", points, ended=ended)
+    assert curve.main([str(log.parent)]) == code
+    *_, last, said = capsys.readouterr().out.splitlines()
+    assert words in said
+    assert f"{points[-1][0]:,}" in last
+
+
+def test_published_runs_are_not_far_below_those_of_other_submitters(shipped):
+    """How often it would be said, at every evaluation of each run: 0.5% of them."""
+    known = [e for e in published.comparable(shipped) if e.global_batch_size]
+    said = []
+    for entry in known[::7]:
+        band = curve.band_of(entry.global_batch_size, [e for e in known if e.org != entry.org])
+        for samples, accuracy in list(zip(entry.evaluation_samples, entry.evaluation_accuracy))[:2]:
+            ends = band.ends(samples)
+            codes = [curve.verdict_of(accuracy[:n], ends[:n])[0] for n in range(1, len(ends) + 1)]
+            said += [code == curve.EXIT_FAR_BELOW for code in codes]
+    assert len(said) > 500 and np.mean(said) < 0.01
+
+
+def test_the_real_logs_give_the_curves_of_the_table(shared, shipped):
+    by_name = {entry.name: entry for entry in shipped}
+    for folder in (shared / "real_logs").glob("*/results/*/bert"):
+        entry = by_name[f"1.0/{folder.parents[2].name}/{folder.parent.name}"]
+        log, *_ = sorted(folder.glob("result_*.txt"))
+        if not any(entry.evaluation_samples):
+            with pytest.raises(ValueError, match="no evaluation in it says after how many"):
+                curve.read_curve(str(log))
+            continue
+        batch, evaluations = curve.read_curve(str(log))
+        samples, accuracies = zip(*evaluations)
+        rounded = tuple(round(accuracy, 4) for accuracy in accuracies)
+        assert batch == entry.global_batch_size
+        assert (samples, rounded) in zip(entry.evaluation_samples, entry.evaluation_accuracy)
+
+
+def test_a_resumed_run_is_one_curve_and_a_picture_is_drawn(tmp_path, capsys):
+    write_curve(tmp_path / "bert.log", [(1_000_000, 0.70)])
+    write_curve(tmp_path / "bert.resumed-1.log", [(2_000_000, 0.7175)])
+    (tmp_path / "run.json").write_text(json.dumps({"status": "running"}))
+    picture = tmp_path / "curve.png"
+    assert curve.main([str(tmp_path), f"--png={picture}"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    assert "1,000,000    0.7000" in printed and "2,000,000    0.7175" in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_sequence_length": 128}, "sequences of 128 tokens; published runs have 512"),
+        ({"global_batch_size": None}, "does not say global_batch_size"),
+        ({"weights_initialization": None}, "a miniature; published runs are of BERT-large"),
+    ],
+)
+def test_what_no_published_run_is_like_is_refused(tmp_path, refusal, changes, words):
+    log = write_curve(tmp_path / "result_0.txt", [(1_000_000, 0.7)], **changes)
+    text = log.read_text().replace('"weights_initialization", "value": null, "metadata": {}',
+                                   '"weights_initialization", "value": null, "metadata": '
+                                   '{"tensor": "one"}')  # fmt: skip
+    log.write_text(text)
+    assert words in refusal(curve, log)
+    assert "give the name of a picture" in refusal(curve, log, "--png=result_0.txt")
