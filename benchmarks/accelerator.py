@@ -115,7 +115,7 @@ def peak_flop_per_second() -> tuple[str, float]:
 
 def run_step(program: Path, figures: Path, num_steps: int, *flags: str, limit: float = 600) -> dict:
     """The figures of run_step.py on an exported step."""
-    command = [sys.executable, "mlperf_bert/portable/run_step.py", str(program), *flags]
+    command = [sys.executable, f"{program}/run_step.py", str(program), *flags]
     return measured([*command, f"--num_steps={num_steps}", f"--output={figures}"], figures, limit)
 
 

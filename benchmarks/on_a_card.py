@@ -49,7 +49,7 @@ class Size:
     eval_batch: int
     num_eval_batches: int
     demo_flags: tuple[str, ...] = ()
-    export_flags: tuple[str, ...] = ("--noall_row_counts",)
+    export_flags: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ("triton", "xla")
 
     def task(self, data: Path) -> Path:
@@ -71,7 +71,7 @@ class Size:
 
 LARGE = Size("large", {False: 56, True: 112}, 40, 50, 20)
 # A run on a CPU has no barriers for XLA, and no kernels of ours.
-_TINY_EXPORT = (*LARGE.export_flags, "--nobarriers")
+_TINY_EXPORT = ("--nobarriers",)
 TINY = Size(
     "tiny", {False: 2, True: 4}, 20, 10, 2, ("--num_train_steps=60",), _TINY_EXPORT, ("xla",)
 )

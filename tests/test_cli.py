@@ -254,22 +254,8 @@ def test_a_run_without_evaluation_says_so(inputs):
     )
 
 
-COMPILE, MEASURE = "mlperf_bert.portable.compile_step", "benchmarks.training_throughput"
-A_FILE = "argument --output: {}: name a .json"
+MEASURE = "benchmarks.training_throughput"
 REFUSED = [
-    *(
-        (f"{COMPILE} {{folder}} {words}", message)
-        for words, message in (
-            ("--devices=h101", "--devices: h101: not known; choose of tpu-v2, tpu-v3"),
-            ("--devices=tpu-v3:7", "--devices: tpu-v3:7: give a number that tpu-v3 has: 1,"),
-            ("--devices=h100:0", "--devices: h100:0: give a number that h100 has: 1"),
-            ("--devices=h100 --output=signature.json", A_FILE.format("signature.json")),
-            ("--devices=h100 --output=figures.txt", A_FILE.format("figures.txt")),
-            ("--devices=h100 --output=no/figures.json", A_FILE.format("no/figures.json")),
-            ("--devices=h100 '--output= '", "argument --output: is empty; give a value, or"),
-            ("--devices=h100:8 --kind=evaluation", "an evaluation is compiled for one device"),
-        )
-    ),
     *(
         (f"{MEASURE} --output={{folder}}/none {words}", message)
         for words, message in (

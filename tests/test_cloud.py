@@ -18,7 +18,6 @@ import pytest
 
 from mlperf_bert.messages import EXIT_TRY_AGAIN
 from mlperf_bert.mlperf.rules import evaluation_interval_samples
-from mlperf_bert.portable.compile_step import DEVICES
 from mlperf_bert.training.workers import read_cluster
 from tests.fixtures import REPOSITORY
 from tests.helpers import known_flags, programs
@@ -207,10 +206,6 @@ def test_the_type_says_how_many_devices_and_which_software(tpu_type, _, devices,
     assert f" --accelerator-type={tpu_type} --runtime-version={software} " in made
     [made] = [line for line in dry_run("train", **given, TPU_VERSION="mine") if "create" in line]
     assert " --runtime-version=mine " in made
-
-
-def test_every_type_was_compiled_for():
-    assert {kind for _, kind, _, _ in TYPES} == {name for name in DEVICES if "tpu" in name}
 
 
 def test_the_service_restarts_what_can_go_on_and_nothing_else(tmp_path):

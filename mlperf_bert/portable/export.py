@@ -1,8 +1,8 @@
 """Writes the training step as a portable program: StableHLO, its signature, batches and weights.
 
 Takes the flags of run_pretraining.py, so also --flagfile=configs/batch_24.flags; those of its mode
-have no effect. run_step.py runs the program on CPU, GPU or TPU with jax and numpy, without
-TensorFlow.
+and of its files have no effect. run_step.py runs the program on CPU, GPU or TPU with jax and numpy,
+without TensorFlow.
 """
 
 from mlperf_bert import signals
@@ -27,11 +27,6 @@ FLAGS = flags.FLAGS
 def main():
     """Writes the folder."""
     config = command_line.read(RunConfig, cluster=read_cluster())
-    if config.compilation_cache_dir:
-        command_line.warn(
-            "--compilation_cache_dir has no effect: an export compiles nothing; "
-            "run_step.py takes JAX_COMPILATION_CACHE_DIR"
-        )
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         setup = checks.inspect(config).setup()
         print(program_folder.write(setup, FLAGS.output_dir, command_line.read(Wanted)))

@@ -1,22 +1,20 @@
 """Writes a folder that holds a training step as a program, and what runs it without the project.
 
 signature.json         inputs, outputs and cost of every program, flags, provenance
-step.stablehlo         one program for each number of rows: step-12.stablehlo, ... if packed
+step.stablehlo         packed, one for each number of rows of the batches: step-12.stablehlo, ...
 gradients.stablehlo    the same, and update.stablehlo: the halves of a step of several devices
 evaluation.stablehlo   with --evaluation
 batches.npz            real batches: "training/0/input_ids", "evaluation/0/input_ids", ...
 weights.npz            the initial checkpoint; without one the weights are drawn from the seed
-run_step.py            and compile_step.py, with jax_step.py, which both need: copies
+run_step.py            runs and compiles the programs, with jax_step.py: copies
 """
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import jax
 import numpy as np
 import tensorflow as tf
 
@@ -24,8 +22,8 @@ from mlperf_bert.checkpoints import reading
 from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
-from mlperf_bert.input import checked, packing, pipeline
-from mlperf_bert.messages import Progress, lasting
+from mlperf_bert.input import checked, pipeline
+from mlperf_bert.messages import lasting
 from mlperf_bert.options import option
 from mlperf_bert.portable import flop, run_step
 from mlperf_bert.portable.run_step import EVALUATION, GRADIENTS, TRAINING, UPDATE
@@ -39,7 +37,7 @@ _LICENCE = "Apache-2.0, as the project that exported it; the weights have that o
 # What results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
 _EXPORT = Compilation(passes=True, exported=True, reason="its user compiles it")
-_COPIES = ("portable/run_step.py", "portable/compile_step.py", "programs/jax_step.py")
+_COPIES = ("portable/run_step.py", "programs/jax_step.py")
 
 Batch = dict[str, tf.Tensor]
 
@@ -51,9 +49,6 @@ class Wanted:
     evaluation: bool = option(False, "Also export the evaluation step.")
     data_parallel: bool = option(True, "Also export the halves of a step of many devices.")
     barriers: bool = option(True, "Tell XLA what to keep: for GPUs. Give --nobarriers for TPUs.")
-    all_row_counts: bool = option(
-        True, "Packed: a program for each number of rows; else for those of the real batches."
-    )
     num_batches: int = option(8, "Real batches to write into the folder.", at_least=1)
     num_recorded_steps: int = option(
         3, "Steps that TensorFlow runs, to compare with; 0 where memory is short.", at_least=0
@@ -72,16 +67,14 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     output = paths.location(output_dir)
     if output.exists():
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
-    holds_weights = bool(setup.config.init_checkpoint or wanted.num_recorded_steps)
-    with contextlib.nullcontext() if holds_weights else _weights_not_set():
-        compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
-        _, trainer = build.build_trainer(setup, seed=seed, compiled=compiled)
+    compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
+    _, trainer = build.build_trainer(setup, seed=seed, compiled=compiled)
     evaluator = Evaluator(model=trainer.model)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
     with folders.written_beside(output) as folder:
-        rows = None if wanted.all_row_counts else {len(each["input_ids"]) for each in batches}
-        programs = list(_write_programs(setup, folder, trainer, evaluator, wanted, rows))
+        parts = _parts(trainer, evaluator, batches, evaluation, wanted)
+        programs = [_write_program(setup, folder, *part) for part in parts]
         arrays = {
             f"{kind}/{number}/{name}": values.numpy()
             for kind, several in ((TRAINING, batches), (EVALUATION, evaluation))
@@ -133,23 +126,6 @@ def _require_exportable(setup: Setup) -> None:
             raise ValueError(f"--{flag}: {why}; leave it out")
 
 
-@contextlib.contextmanager
-def _weights_not_set() -> Iterator[None]:
-    """Variables made here have a shape, but no memory of their own until somebody writes them."""
-
-    def create(next_creator, *, initial_value, **rest):
-        if callable(initial_value):
-            with tf.Graph().as_default():
-                value = initial_value()
-            shape, dtype = value.shape.as_list(), value.dtype
-            if value.shape.rank:  # counters and constants keep their values
-                initial_value = lambda: tf.raw_ops.Empty(shape=shape, dtype=dtype)  # noqa: E731
-        return next_creator(initial_value=initial_value, **rest)
-
-    with tf.variable_creator_scope(create):
-        yield
-
-
 def _evaluation_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
     if not wanted.evaluation:
         return []
@@ -175,50 +151,39 @@ def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
         return list(itertools.islice(batches, needed))
 
 
-def _write_programs(
-    setup: Setup, folder: Path, trainer: Trainer, evaluator: Evaluator, wanted: Wanted,
-    only_rows: set[int] | None,
-) -> Iterator[dict]:  # fmt: skip
-    """Writes one program after the other; yields the entry of each in signature.json."""
-    config = setup.config
-    row_counts = packing.row_counts(config.train_batch_size) if config.pack_sequences else [None]
-    shapes = pipeline.synthetic_batches(
-        config.shape, batch_size=config.train_batch_size, pack_sequences=config.pack_sequences
-    )
-    steps: list[tuple[str, str, Callable[[], jax_step.Part]]] = []
-    for rows, batch in zip(row_counts, shapes):
-        if only_rows and len(batch["input_ids"]) not in only_rows:
-            continue
-        after = "" if rows is None else f"-{rows}"
-        steps.append((TRAINING, f"step{after}", partial(program.of_training, trainer, batch)))
+def _parts(
+    trainer: Trainer, evaluator: Evaluator, batches: list[Batch], evaluation: list[Batch],
+    wanted: Wanted,
+) -> Iterator[tuple[str, str, Callable[[], jax_step.Part]]]:  # fmt: skip
+    """Kind and name of each program, and what exports it; packed ones for the rows of the batches.
+
+    Of a batch its shapes alone matter.
+    """
+    for rows, batch in sorted({len(each["input_ids"]): each for each in batches}.items()):
+        after = f"-{rows}" if "block_ids" in batch else ""
+        yield TRAINING, f"step{after}", partial(program.of_training, trainer, batch)
         if wanted.data_parallel:
             half = partial(program.of_gradients, trainer, batch)
-            steps.append((GRADIENTS, f"{GRADIENTS}{after}", half))
+            yield GRADIENTS, f"{GRADIENTS}{after}", half
     if wanted.data_parallel:
-        steps.append((UPDATE, UPDATE, partial(program.of_update, trainer)))
-    if wanted.evaluation:
-        batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
-        step = partial(program.of_evaluation, evaluator, batch)
-        steps.append((EVALUATION, EVALUATION, step))
-    with Progress(total=len(steps), unit="programs", description="export") as progress:
-        for kind, name, make in steps:
-            with lasting(f"export of {name}"):
-                part = make()
-                entry = _write_program(setup, folder, kind, name, part)
-                # As XLA counts before it optimizes the program; here it knows no kernels.
-                if kind in (TRAINING, EVALUATION) and not entry["calls"]:
-                    entry |= jax_step.xla_cost(jax_step.lowered([part], jax.devices()[:1]))
-            yield entry
-            progress.advance(1)
+        yield UPDATE, UPDATE, partial(program.of_update, trainer)
+    for batch in evaluation[:1]:
+        features = {name: v for name, v in batch.items() if name != program.EXAMPLE_WEIGHTS}
+        yield EVALUATION, EVALUATION, partial(program.of_evaluation, evaluator, features)
 
 
-def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: jax_step.Part) -> dict:
+def _write_program(
+    setup: Setup, folder: Path, kind: str, name: str, make: Callable[[], jax_step.Part]
+) -> dict:
+    """Writes a program; returns what signature.json says of it."""
+    with lasting(f"export of {name}"):
+        part = make()
     file = f"{name}.stablehlo"
-    (folder / file).write_bytes(made.content)
+    (folder / file).write_bytes(part.content)
     entry: dict = {"file": file, "kind": kind}
     if kind != UPDATE:  # it takes a batch: its size, and the FLOP of its products by formula
         config = setup.config
-        shapes = {value["name"]: value["shape"] for value in made.entry["inputs"]}
+        shapes = {value["name"]: value["shape"] for value in part.entry["inputs"]}
         evaluates = kind == EVALUATION
         num_rows, num_tokens = shapes["input_ids"]
         num_predictions = shapes["masked_lm_positions"][1]
@@ -226,8 +191,7 @@ def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: jax_s
         of_products = flop.of_forward_pass if evaluates else flop.of_training_step
         entry["num_examples"] = config.eval_batch_size if evaluates else config.train_batch_size
         entry |= sizes | {"flop": of_products(setup.bert_config, **sizes)}
-    state_bytes = jax_step.num_bytes(jax_step.state_inputs([made]))
-    return entry | {"state_bytes": state_bytes} | made.entry
+    return entry | part.entry
 
 
 @lasting("evaluation by TensorFlow, to compare with")

