@@ -42,7 +42,7 @@ fi
 case $num_gpus in 0|*[!0-9]*) ;; *) num_gpus=1 ;; esac
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
-# exec: as in train_model.sh, python gets docker stop's SIGTERM and saves a checkpoint.
+# exec: as in train_model.sh, python gets docker stop's SIGTERM.
 exec "${PYTHON:-python}" run_finetuning.py \
   --data_dir="${DATA_DIR:-/data}" \
   --checkpoint="$checkpoint" \

@@ -1,7 +1,7 @@
 """Fine-tunes a pre-trained BERT on GLUE or SQuAD, and evaluates it on the dev sets.
 
-Exit codes: 0 done, 1 bad input or a failure, 75 run the same command again to resume: interrupted
-by a signal, with the checkpoint saved if training had begun.
+Exit codes: 0 done, 1 bad input or a failure, 75 interrupted by a signal: the same command goes on
+from the end of the last epoch.
 """
 
 from mlperf_bert import signals
@@ -22,7 +22,7 @@ from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.finetuning import squad, sweep
-from mlperf_bert.finetuning.config import FinetuningConfig, Setting, usual_max_seq_length
+from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.options import flags_of, option
 
 gc.enable()
@@ -75,8 +75,6 @@ def _config() -> FinetuningConfig:
     config = command_line.read(FinetuningConfig, settings=_settings())
     if config.task != squad.NAME:
         _require_absent("doc_stride", "max_query_length", reason="has an effect only on SQuAD")
-    if config.max_seq_length is None:
-        config = dataclasses.replace(config, max_seq_length=usual_max_seq_length(config.task))
     return config
 
 
@@ -85,12 +83,12 @@ def main():
     tf.get_logger().setLevel("ERROR")  # every run of a sweep traces its own step
     advice = "lower --train_batch_size, --eval_batch_size or --max_seq_length"
     with command_line.tensorflow_explained(advice), command_line.resumable():
-        results = sweep.run(_config())
-        print(results.table())
+        records, prediction_files = sweep.run(_config())
+        print(sweep.table(records))
         print(f"{FLAGS.output_dir}/{sweep.RESULTS_NAME}")
-        for path in results.prediction_files:
+        for path in prediction_files:
             print(path)
-        print(results.line(), flush=True)
+        print(sweep.line(records), flush=True)
 
 
 if __name__ == "__main__":

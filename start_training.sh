@@ -214,7 +214,7 @@ if [ "$demo" ]; then
   is_local "$output" || fail "OUTPUT_DIR=$output: the demo writes to a local folder; name one"
 else
   if [ "$program" = ./finetune_model.sh ] && ! is_local "$output"; then
-    fail "OUTPUT_DIR=$output: fine-tuning writes to a local folder; name one, and INIT_CHECKPOINT=$output for the run there"
+    fail "OUTPUT_DIR=$output: fine-tuning reads and writes local folders; copy the run into one (gcloud storage rsync -r)"
   fi
   if is_local "$data"; then
     [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with $content, $offer"

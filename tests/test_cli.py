@@ -355,7 +355,7 @@ def test_bad_input_to_the_script_itself_is_one_line_too(work):
 LASTING = """
     checkpoints.reading:load_weights checkpoints.state:Saves._write convert.exporting:export
     convert.importing:import_model convert.tf1_tf2:convert convert.tf1_tf2:add_accumulators
-    data.evaluation_shard:pick finetuning.run:Prepared.split model.pretrainer:build_pretrainer
+    data.evaluation_shard:pick finetuning.run:read_split model.pretrainer:build_pretrainer
     portable.program_folder:_train portable.program_folder:_evaluate submission.verdict:judge
     submission.verdict:judge_submission training.inspection:inspect_closely training.run:_compile
 """.split()

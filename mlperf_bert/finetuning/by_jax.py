@@ -45,10 +45,8 @@ class JaxTaskTrainer(Functions, OneProcess):
 
     def train(self, iterator: Iterator[Features], num_steps: int) -> np.ndarray:
         """As `TaskTrainer.train`."""
-        losses = []
-        for _ in range(num_steps):
-            losses.append(self.call(self._trainer.update, next(iterator)))
-            self.step.assign_add(1)
+        losses = [self.call(self._trainer.update, next(iterator)) for _ in range(num_steps)]
+        self.step.assign_add(num_steps)
         return np.array(jax.device_get(losses), np.float32)[:, None]
 
     def predict(self, batch: Features) -> np.ndarray:

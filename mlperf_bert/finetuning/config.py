@@ -3,7 +3,6 @@
 import dataclasses
 
 from mlperf_bert.finetuning import glue, squad
-from mlperf_bert.finetuning.squad_features import NUM_SPECIAL_TOKENS
 from mlperf_bert.options import MAX_SEED, Option, option, options, variable
 from mlperf_bert.training.config import DeviceConfig
 
@@ -28,6 +27,9 @@ class Setting:
     def folder(self) -> str:
         """The name of the run's folder."""
         return f"learning_rate_{self.learning_rate:g}_seed_{self.seed}"
+
+
+LOCAL_PATHS = ("data_dir", "checkpoint", "output_dir", "bert_config_file", "vocab_file")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,9 +100,6 @@ class FinetuningConfig:
         at_least=0,
         below=1,
     )
-    save_checkpoints_steps: int = option(
-        1000, "Steps between checkpoints; there is one after each epoch too.", at_least=1
-    )
 
     # Speed and devices
     precision: str = option(
@@ -127,24 +126,21 @@ class FinetuningConfig:
         Raises:
           ValueError: the windows of SQuAD would not overlap.
         """
+        # Not given: the field's, which depends on the task.
+        given = {"max_seq_length": self.max_seq_length} if self.max_seq_length else {}
         if name in glue.NAMES:
-            return glue.create(name, self.data_dir, max_seq_length=self.max_seq_length)
-        room = self.max_seq_length - self.max_query_length - NUM_SPECIAL_TOKENS
-        if self.doc_stride >= room:
-            raise ValueError(
-                f"--doc_stride={self.doc_stride}: windows would not overlap, because "
-                f"--max_seq_length={self.max_seq_length} less --max_query_length="
-                f"{self.max_query_length} and {NUM_SPECIAL_TOKENS} special tokens is {room}; lower "
-                "--doc_stride or --max_query_length, or raise --max_seq_length"
-            )
-        return squad.SquadTask(
+            return glue.create(name, self.data_dir, **given)
+        task = squad.SquadTask(
             data_dir=self.data_dir,
-            max_seq_length=self.max_seq_length,
             doc_stride=self.doc_stride,
             max_query_length=self.max_query_length,
+            **given,
         )
-
-
-def usual_max_seq_length(task: str) -> int:
-    """The field's: contexts of SQuAD are longer than GLUE's sentences."""
-    return 384 if task == squad.NAME else 128
+        if self.doc_stride >= task.room:
+            raise ValueError(
+                f"--doc_stride={self.doc_stride}: windows would not overlap, because beside "
+                f"--max_query_length={self.max_query_length} and the special tokens "
+                f"--max_seq_length={task.max_seq_length} has room for {task.room} tokens; lower "
+                "--doc_stride or --max_query_length, or raise --max_seq_length"
+            )
+        return task

@@ -2,40 +2,36 @@
 
 WNLI and the diagnostics set are left out, as in the BERT paper: on WNLI no system was better
 than always answering with the most frequent class. The metrics are scikit-learn's and scipy's.
-Shapes: F=features (of GLUE one for each example, of SQuAD one for each window), S=sequence.
+Shapes: F=features, one for each example, S=sequence.
 """
 
 import contextlib
 import dataclasses
-import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 from sklearn import metrics
 
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import whole
 from mlperf_bert.finetuning.splits import Features, Split
 
-TRAIN = "train"
-_TEST = "test"
 _LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0  # of STS-B
 _COLA_COLUMNS = ("source", "label", "original_label", "sentence")
 _INFERENCE = ("entailment", "not_entailment")
 _F1_FIRST = ("f1", "accuracy")
+# Test split -> what the name of its answers' file has after that of the folder.
+_ANSWERS = {"test": "", "test_matched": "-m", "test_mismatched": "-mm"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Example:
+class Example(NamedTuple):
     """A sentence or a pair of them; the label is a class, a score, or absent in test sets."""
 
-    index: str
-    """As the server wants it back."""
     text_a: str
     text_b: str | None
     label: float | None
@@ -59,11 +55,6 @@ class GlueTask:
     metric_names: tuple[str, ...] = ("accuracy",)
     """Runs are compared by the first, on the first of the dev sets."""
     eval_splits: tuple[str, ...] = ("dev",)
-    test_splits: tuple[str, ...] = (_TEST,)
-    """Those without labels."""
-    answer_files: tuple[str, ...] = ()
-    """One for each test split, as the server names them; empty: FOLDER.tsv."""
-    index_column: str = "index"
     names_without_header: tuple[str, ...] | None = None
     """Columns of train and dev, where these have no line with them."""
     skips_incomplete: bool = False
@@ -75,8 +66,8 @@ class GlueTask:
 
     @property
     def predicted_splits(self) -> tuple[str, ...]:
-        """Those to which --do_predict writes answers."""
-        return self.test_splits
+        """Test sets, which have no labels; --do_predict writes answers to them."""
+        return tuple(split.replace("dev", "test") for split in self.eval_splits)
 
     @property
     def num_labels(self) -> int:
@@ -90,48 +81,43 @@ class GlueTask:
         whose answers need a row for each.
 
         Raises:
-          ValueError: as `table_rows`, a column is missing or too much, or a label is unknown.
+          ValueError: no such file, it is not UTF-8, a column is missing or too much, or a label is
+            unknown.
         """
-        is_test = split in self.test_splits
-        needed = {*self.sentences, self.index_column if is_test else self.label_column}
-        path = paths.location(self.data_dir) / self.folder / f"{split}.tsv"
-        rows = table_rows(path, None if is_test else self.names_without_header)
-        examples: list[Example] = []
-        num_skipped = 0
-        for where, names, values in rows:
-            row = dict(zip(names, values))
-            lacks = not needed <= row.keys()
-            if lacks and (missing := needed.difference(names)):
-                raise ValueError(
-                    f"{path} line 1: no column {min(missing)!r} in {' | '.join(names)!r:.100}; "
-                    "give the file as GLUE publishes it"
-                )
-            if lacks and self.skips_incomplete and not is_test:
+        path = Path(self.data_dir, self.folder, f"{split}.tsv")
+        is_test = split in self.predicted_splits
+        needed = {*self.sentences, *([] if is_test else [self.label_column])}
+        rows = [row for row in enumerate(_lines(path), start=1) if "".join(row[1]).strip()]
+        names: Sequence[str] = () if is_test else self.names_without_header or ()
+        if rows and not names:
+            _, names = rows.pop(0)
+        if rows and (missing := needed.difference(names)):
+            raise ValueError(
+                f"{path} line 1: no column {min(missing)!r} in {' | '.join(names)!r:.100}; give "
+                "the file as GLUE publishes it"
+            )
+        examples, num_skipped = [], 0
+        for number, values in rows:
+            where, row = f"{path} line {number}", dict(zip(names, values))
+            if needed <= row.keys() and not any(values[len(names) :]):  # tabs are no values
+                a, *b = (row[column] for column in self.sentences)
+                label = None if is_test else self._label(row, where)
+                examples.append(Example(a, b[0] if b else None, label))
+            elif self.skips_incomplete and not is_test and len(values) < len(names):
                 num_skipped += 1
-            elif lacks or any(values[len(names) :]):  # tabs at the end are no values
+            else:
                 raise ValueError(
                     f"{where}: {len(values)} columns, expected {len(names)}, with "
                     f"{', '.join(sorted(needed))}; correct or remove the line"
                 )
-            else:
-                examples.append(self._example(row, len(examples), None if is_test else where))
         if not examples:
             raise ValueError(f"{path}: no examples; copy the file here again")
         if num_skipped:
             print(f"{path}: skipped {num_skipped} lines without all columns", file=sys.stderr)
         return examples
 
-    def _example(self, row: dict[str, str], number: int, where: str | None) -> Example:
-        """Of a row in a file and line `where`; None for a test set, which has no labels."""
-        a, *b = (row[column] for column in self.sentences)
-        return Example(
-            index=str(number) if where else row[self.index_column],
-            text_a=a,
-            text_b=b[0] if b else None,
-            label=self._label(where, row[self.label_column].strip()) if where else None,
-        )
-
-    def _label(self, where: str, value: str) -> float:
+    def _label(self, row: dict[str, str], where: str) -> float:
+        value = row[self.label_column].strip()
         if value in self.labels:
             return self.labels.index(value)
         expected = f"one of {', '.join(self.labels)}"
@@ -148,9 +134,26 @@ class GlueTask:
     def encode(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, is_training: bool
     ) -> Features:
-        """One feature for each example; `labels` where all have one."""
-        sentences = ((example.text_a, example.text_b) for example in examples)
-        features = encode(sentences, tokenizer, max_seq_length=self.max_seq_length)
+        """One feature for each example; `labels` where all have one.
+
+        The longer of two sentences is cut first, by a token at a time, from its end. The second
+        sentence and its [SEP] are segment 1; no second sentence (None) has no second [SEP].
+        """
+        begin, end = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
+        shape = len(examples), self.max_seq_length
+        names = ("input_ids", "input_mask", "segment_ids")
+        features = {name: np.zeros(shape, np.int32) for name in names}
+        for number, (a, b, _) in enumerate(examples):
+            num_special = 2 if b is None else 3
+            first, second = cut(
+                tokenizer.tokenize(a),
+                tokenizer.tokenize(b or ""),
+                at_most=self.max_seq_length - num_special,
+            )
+            ids = [begin, *first, end] + ([] if b is None else [*second, end])
+            features["input_ids"][number, : len(ids)] = ids
+            features["input_mask"][number, : len(ids)] = 1
+            features["segment_ids"][number, len(first) + 2 : len(ids)] = 1
         labels = [example.label for example in examples]
         if None not in labels:
             features["labels"] = np.array(labels, np.int32 if self.labels else np.float32)
@@ -158,42 +161,33 @@ class GlueTask:
 
     def metrics(self, split: Split, outputs: np.ndarray) -> dict[str, float]:
         """The metrics that GLUE reports, in percent, of float32 logits [F, num_labels]."""
-        return compute(self.metric_names, split.features["labels"], self._predictions(outputs))
+        labels, predictions = split.features["labels"], self._predictions(outputs)
+        return {
+            name: 100.0 * float(METRICS[name](labels, predictions)) for name in self.metric_names
+        }
 
     def _predictions(self, outputs: np.ndarray) -> np.ndarray:
         return outputs.argmax(axis=-1) if self.labels else outputs[:, 0]
 
     def write_predictions(
         self, split: Split, outputs: np.ndarray, *, name: str, folder: Path
-    ) -> list[paths.Location]:
+    ) -> Path:
         """Writes the answers to the test split of this name as GLUE's server takes them."""
-        names = self.answer_files or (f"{self.folder}.tsv",)
-        path: paths.Location = folder / names[self.test_splits.index(name)]
-        answers = [self._answer(found) for found in self._predictions(outputs)]
-        lines = [f"{one.index}\t{answer}" for one, answer in zip(split.examples, answers)]
-        whole.write_whole(path, "".join(f"{line}\n" for line in ["index\tprediction", *lines]))
-        return [path]
-
-    def _answer(self, prediction: float) -> str:
-        if self.labels:
-            return self.labels[int(prediction)]
-        return f"{min(max(float(prediction), _LOWEST_SCORE), _HIGHEST_SCORE):.3f}"
+        path = folder / f"{self.folder}{_ANSWERS[name]}.tsv"
+        lines = ["index\tprediction"]
+        for number, prediction in enumerate(self._predictions(outputs)):
+            score = min(max(float(prediction), _LOWEST_SCORE), _HIGHEST_SCORE)
+            answer = self.labels[int(prediction)] if self.labels else f"{score:.3f}"
+            lines.append(f"{number}\t{answer}")
+        whole.write_whole(path, "".join(f"{line}\n" for line in lines))
+        return path
 
 
-def table_rows(
-    path: paths.Location, names: Sequence[str] | None
-) -> Iterator[tuple[str, Sequence[str], list[str]]]:
-    r"""File and line, names of the columns and values of every line that is not blank.
+def _lines(path: Path) -> list[list[str]]:
+    r"""The values of every line.
 
-    Read by hand, not by the csv module: quotation marks are text here, and csv takes a "\r" within
-    a sentence for the end of the line.
-
-    Args:
-      path: a file, local or in a bucket.
-      names: of all columns, where the file has no line with them.
-
-    Raises:
-      ValueError: no such file, or it is not UTF-8.
+    Not by the csv module, which takes a "\r" within a sentence for the end of the line; and
+    quotation marks are text here.
     """
     try:
         content = whole.read_regular_file(path)
@@ -204,12 +198,7 @@ def table_rows(
         ) from error
     # MRPC's files begin with a byte order mark.
     text = whole.decode(content, str(path)).removeprefix(whole.BYTE_ORDER_MARK)
-    for number, line in enumerate(text.split("\n"), start=1):
-        values = line.removesuffix("\r").split("\t")
-        if names is None:
-            names = values
-        elif line.strip("\r\t "):
-            yield f"{path} line {number}", names, values
+    return [line.removesuffix("\r").split("\t") for line in text.split("\n")]
 
 
 _TASKS = (
@@ -241,7 +230,6 @@ _TASKS = (
         folder="QQP",
         sentences=("question1", "question2"),
         label_column="is_duplicate",
-        index_column="id",
         skips_incomplete=True,
         metric_names=_F1_FIRST,
     ),
@@ -252,8 +240,6 @@ _TASKS = (
         label_column="gold_label",
         labels=("contradiction", "entailment", "neutral"),
         eval_splits=("dev_matched", "dev_mismatched"),
-        test_splits=("test_matched", "test_mismatched"),
-        answer_files=("MNLI-m.tsv", "MNLI-mm.tsv"),
     ),
     GlueTask(name="qnli", folder="QNLI", sentences=("question", "sentence"), labels=_INFERENCE),
     GlueTask(name="rte", folder="RTE", sentences=("sentence1", "sentence2"), labels=_INFERENCE),
@@ -268,15 +254,11 @@ def create(name: str, data_dir: str, **options: Any) -> GlueTask:
 
 
 def _correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]:
-    """A correlation that is 0 where it is not defined: one side is constant, or a single pair."""
+    """A correlation that is 0 where it is not defined, because one side is constant."""
 
     def correlate(labels: np.ndarray, predictions: np.ndarray) -> float:
-        if len(labels) < 2:
-            return 0.0
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of constant input
-            found = float(function(labels, predictions)[0])
-        return 0.0 if math.isnan(found) else found
+        with warnings.catch_warnings(action="ignore"):
+            return np.nan_to_num(function(labels, predictions)[0])
 
     return correlate
 
@@ -289,39 +271,6 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "spearman": _correlation(stats.spearmanr),
 }
 """Name -> function of labels [F] and predictions [F], at most 1; f1 is that of class 1."""
-
-
-def compute(
-    names: tuple[str, ...], labels: np.ndarray, predictions: np.ndarray
-) -> dict[str, float]:
-    """The metrics of these names, in percent, as papers report them."""
-    return {name: 100.0 * float(METRICS[name](labels, predictions)) for name in names}
-
-
-def encode(
-    pairs: Iterable[tuple[str, str | None]], tokenizer: Tokenizer, *, max_seq_length: int
-) -> Features:
-    """Input_ids, input_mask and segment_ids, int32 [F, S].
-
-    The longer of two sentences is cut first, by a token at a time, from its end. The second
-    sentence and its [SEP] are segment 1; no second sentence (None) has no second [SEP].
-    """
-    begin, end = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
-    rows = []
-    for a, b in pairs:
-        num_special = 2 if b is None else 3
-        first, second = cut(
-            tokenizer.tokenize(a), tokenizer.tokenize(b or ""), at_most=max_seq_length - num_special
-        )
-        rows.append(([begin, *first, end], [] if b is None else [*second, end]))
-    names = ("input_ids", "input_mask", "segment_ids")
-    features = {name: np.zeros((len(rows), max_seq_length), np.int32) for name in names}
-    for number, (first, second) in enumerate(rows):
-        length = len(first) + len(second)
-        features["input_ids"][number, :length] = first + second
-        features["input_mask"][number, :length] = 1
-        features["segment_ids"][number, len(first) : length] = 1
-    return features
 
 
 def cut(first: list[int], second: list[int], *, at_most: int) -> tuple[list[int], list[int]]:

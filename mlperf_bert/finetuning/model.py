@@ -10,8 +10,8 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, models
 
-from mlperf_bert.checkpoints import names
-from mlperf_bert.finetuning import weights
+from mlperf_bert.checkpoints import names, reading
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.finetuning.config import Task
 from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.weights import Source
@@ -28,7 +28,7 @@ def build(task: Task, source: Source, *, seed: int, precision: str = "float32") 
     `build_pretrainer`, by Keras's own policy. Pooler and head are float32 even in bfloat16.
 
     Raises:
-      ValueError: as `weights.load`.
+      ValueError: as `reading.load_weights`.
     """
     config = source.config
     initializer = tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
@@ -36,7 +36,9 @@ def build(task: Task, source: Source, *, seed: int, precision: str = "float32") 
         pretrained = pretrainer.build_pretrainer(
             config, seed=seed, precision="tf32" if precision == "tf32" else "float32"
         )
-    weights.load(pretrained, source, needs_pooler=not isinstance(task, SquadTask))
+    stored = StoredCheckpoint(source.name)
+    variables = reading.held_variables(pretrainer.trained_variables(pretrained), stored)
+    reading.load_weights(variables, stored)
     encoder = pretrained.encoder_network
     # In bfloat16 a Dense layer of Keras would add up the gradient of its bias in bfloat16.
     tf_models.compute_in_float32(encoder.pooler_layer)

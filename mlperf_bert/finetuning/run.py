@@ -6,7 +6,7 @@ import functools
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.data.examples import hint_of_unknown
-from mlperf_bert.finetuning import events, training
 from mlperf_bert.finetuning import model as task_model
+from mlperf_bert.finetuning import training
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
-from mlperf_bert.finetuning.glue import TRAIN
-from mlperf_bert.finetuning.splits import Split
+from mlperf_bert.finetuning.splits import TRAIN, Split
 from mlperf_bert.finetuning.training import Predicts, TaskTrainer
 from mlperf_bert.finetuning.weights import Source
 from mlperf_bert.messages import Progress, lasting
@@ -27,81 +26,99 @@ from mlperf_bert.mlperf.logs import is_end
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import loop
-from mlperf_bert.training.events import LastStep, RequireFinite, StopOnSignal
-from mlperf_bert.training.loop import Event
+from mlperf_bert.training.events import LastStep, RequireFinite
+from mlperf_bert.training.loop import Event, Trained, next_multiple
 from mlperf_bert.training.output import METRICS_NAME, RECORD_NAME, OutputDirectory, read_record
 from mlperf_bert.training.reporting import MetricsWriter
 
+_LOG_EVERY_STEPS = 10
 
-class Prepared:
-    """A task and the model to begin with; splits are read and encoded at their first use."""
 
-    def __init__(self, task: Task, source: Source):
-        self.task, self.source = task, source
-        self._splits: dict[str, Split] = {}
+@lasting("reading and encoding examples")
+def read_split(task: Task, source: Source, name: str) -> Split:
+    """Reads and encodes a split; raises ValueError as `Task.read`, or if it is empty."""
+    examples: Sequence[Any] = task.read(name)
+    features = task.encode(examples, source.tokenizer, is_training=name == TRAIN)
+    ids = features["input_ids"]
+    if not len(ids):
+        raise ValueError(
+            f"{task.name}: no examples of {name}: its file holds no text; copy it here again"
+        )
+    num_unknown = np.count_nonzero(ids == source.tokenizer.vocabulary["[UNK]"])
+    num_tokens = np.count_nonzero(features["input_mask"])
+    if hint := hint_of_unknown(f"{task.name}, {name}", int(num_unknown), int(num_tokens)):
+        print(hint, file=sys.stderr)
+    print(f"{task.name}: {len(examples):,} examples of {name}", file=sys.stderr)
+    return Split(examples=examples, features=features)
 
-    @lasting("reading and encoding examples")
-    def split(self, name: str) -> Split:
-        """A split.
 
-        Raises:
-          ValueError: as `Task.read`, or it is empty.
-        """
-        if name not in self._splits:
-            examples: Sequence[Any] = self.task.read(name)
-            features = self.task.encode(examples, self.source.tokenizer, is_training=name == TRAIN)
-            if not len(features["input_ids"]):
-                raise ValueError(
-                    f"{self.task.name}: no examples of {name}: its file holds no text; copy it "
-                    "here again"
-                )
-            unknown = np.count_nonzero(
-                features["input_ids"] == self.source.tokenizer.vocabulary["[UNK]"]
-            )
-            num_tokens = np.count_nonzero(features["input_mask"])
-            if hint := hint_of_unknown(f"{self.task.name}, {name}", int(unknown), int(num_tokens)):
-                print(hint, file=sys.stderr)
-            self._splits[name] = Split(examples=examples, features=features)
-            print(f"{self.task.name}: {len(examples):,} examples of {name}", file=sys.stderr)
-        return self._splits[name]
+@dataclasses.dataclass
+class Every(Event):
+    """Acts after every so many steps."""
+
+    num_steps: int
+    act: Callable[[Trained], None]
+
+    def next(self, step: int) -> int:
+        """The next step at which it acts."""
+        return next_multiple(step, self.num_steps)
+
+    def at(self, trained: Trained) -> None:
+        """Acts if it is due."""
+        if trained.step % self.num_steps == 0:
+            self.act(trained)
 
 
 class TaskRun:
     """A run in a folder of its own."""
 
     def __init__(
-        self, config: FinetuningConfig, prepared: Prepared, setting: Setting, *, folder: Path
+        self,
+        config: FinetuningConfig,
+        task: Task,
+        source: Source,
+        splits: Mapping[str, Split],
+        setting: Setting,
     ):
-        """Reads the examples to train on and to evaluate, if nothing has yet; writes nothing."""
-        self._config, self._prepared = config, prepared
-        self._task, self._source = prepared.task, prepared.source
-        self.setting, self.folder = setting, folder
-        self._epochs = events.Epochs(
-            number=config.num_train_epochs,
-            num_features=prepared.split(TRAIN).num_features,
-            batch_size=config.train_batch_size,
-        )
-        self._output = OutputDirectory(str(folder), self._parameters())
+        """Writes nothing; `splits` are those to train on, to evaluate and to predict, by name."""
+        self._config, self._task, self._source = config, task, source
+        self._splits, self.setting = splits, setting
+        self.folder = Path(config.output_dir, task.name, setting.folder)
+        self._name = f"{task.name}, {setting}"
+        self._num_features = len(splits[TRAIN].features["input_ids"])
+        # The last batch of an epoch can be short.
+        self._steps_per_epoch = -(-self._num_features // config.train_batch_size)
+        self._num_steps = config.num_train_epochs * self._steps_per_epoch
+        self._output = OutputDirectory(str(self.folder), self._parameters())
+        self.main_metric = f"{self._task.eval_splits[0]}/{self._task.main_metric}"
+        """A key of what `epochs` has, by which runs are compared."""
 
     def _parameters(self) -> dict:
         """What the result depends on."""
-        config, ready = self._config, self._prepared
+        config = self._config
         model = dataclasses.asdict(self._source.config)
-        splits = (TRAIN, *self._task.eval_splits)
         return {
             "task": self._task.name,
             "checkpoint": self._source.name,
             "weights_sha256": self._source.sha256,
             **{f"bert_config.{name}": value for name, value in model.items()},
-            "max_seq_length": config.max_seq_length,
+            "max_seq_length": self._task.max_seq_length,
             "train_batch_size": config.train_batch_size,
             "learning_rate": self.setting.learning_rate,
             "num_train_epochs": config.num_train_epochs,
             "warmup_proportion": config.warmup_proportion,
             "precision": config.precision,
             "runtime": config.runtime,
-            **{f"{name}_sha256": ready.split(name).sha256 for name in splits},
+            **{
+                f"{name}_sha256": self._splits[name].sha256
+                for name in (TRAIN, *self._task.eval_splits)
+            },
         }
+
+    def _num_samples(self, step: int) -> int:
+        """Examples, of SQuAD windows, trained after so many steps."""
+        epochs, steps = divmod(step, self._steps_per_epoch)
+        return epochs * self._num_features + steps * self._config.train_batch_size
 
     def is_finished(self) -> bool:
         """Whether the run has ended in an earlier process.
@@ -115,24 +132,21 @@ class TaskRun:
         return bool(self.epochs)
 
     @functools.cached_property
-    def epochs(self) -> list[dict[str, dict[str, float]]]:
-        """Of a finished run split -> metric -> value after each epoch, of earlier processes too.
+    def epochs(self) -> list[dict[str, float]]:
+        """Of a finished run split/metric -> value after each epoch, of earlier processes too.
 
         Raises:
           ValueError: metrics.jsonl is damaged.
         """
-        path, epochs = self.folder / METRICS_NAME, []
+        path = self.folder / METRICS_NAME
         try:
-            for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-                if line["kind"] == "eval":
-                    epoch: dict[str, dict[str, float]] = {}
-                    for name, value in line.items():
-                        split, _, metric = name.partition("/")
-                        if metric:
-                            epoch.setdefault(split, {})[metric] = float(value)
-                    epoch[self._task.eval_splits[0]][self._task.main_metric]  # it must be there
-                    epochs.append(epoch)
-            epochs[self._config.num_train_epochs - 1]
+            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            epochs = [
+                {name: float(value) for name, value in line.items() if "/" in name}
+                for line in lines
+                if line["kind"] == "eval"
+            ]
+            epochs[self._config.num_train_epochs - 1][self.main_metric]  # it must be there
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path}: damaged, an epoch is missing ({error}); remove the folder {self.folder} "
@@ -142,18 +156,18 @@ class TaskRun:
 
     @property
     def score(self) -> float:
-        """What runs are compared by: the main metric after the last epoch, on the first dev set."""
-        return self.epochs[-1][self._task.eval_splits[0]][self._task.main_metric]
+        """What runs are compared by: the main metric after the last epoch."""
+        return self.epochs[-1][self.main_metric]
 
     def train(self, stop: StopRequest) -> None:
-        """Trains all epochs, or those that an earlier process has left.
+        """Trains all epochs, or those that an earlier process has not finished.
 
         A signal interrupts at once until the first step, then between two steps.
 
         Raises:
           ValueError: bad input, or the folder holds another run.
           FloatingPointError: the loss or a logit is not finite.
-          Interrupted: a signal came; the checkpoint is saved.
+          KeyboardInterrupt: a signal came; the run goes on from the end of the last epoch.
         """
         self._output.claim()
         try:
@@ -164,32 +178,36 @@ class TaskRun:
                 state.restore(path)
             trainer.put_state()
             step = int(trainer.step.numpy())
-            stop.defer()
+            batches = training.training_batches(
+                self._splits[TRAIN].features,
+                size=self._config.train_batch_size,
+                seed=self.setting.seed,
+                first_epoch=step // self._steps_per_epoch,
+            )
             with (
                 contextlib.closing(
                     MetricsWriter(self.folder, resumed_step=step if resumes else None)
                 ) as metrics,
                 Progress(
-                    total=self._epochs.examples(self._epochs.num_steps),
+                    total=self._num_samples(self._num_steps),
                     unit="examples",
-                    description=f"{self._task.name}, {self.setting}",
-                    initial=self._epochs.examples(step),
+                    description=self._name,
+                    initial=self._num_samples(step),
                 ) as progress,
             ):
-                batches = training.training_batches(
-                    self._prepared.split(TRAIN).features,
-                    size=self._config.train_batch_size,
-                    seed=self.setting.seed,
-                    step=step,
-                )
-                loop.train(
-                    lambda num_steps: (trainer.train(batches, num_steps), 0.0),
-                    self._events(trainer, state, metrics, progress, stop),
-                    step=step,
-                )
+
+                def train_steps(num_steps: int) -> tuple[np.ndarray, float]:
+                    stop.defer()  # raises, if a signal came meanwhile
+                    losses, done = trainer.train(batches, num_steps), int(trainer.step.numpy())
+                    num_trained = self._num_samples(done) - progress.done
+                    progress.advance(num_trained, f"loss {losses[-1, 0]:.4f}")
+                    return losses, 0.0
+
+                loop.train(train_steps, self._events(trainer, state, metrics, progress), step=step)
             self._output.record(status="success", seed=self.setting.seed)
         finally:
             self._output.release()
+        stop.defer()
 
     def predictions(self, splits: tuple[str, ...]) -> Iterator[tuple[str, np.ndarray]]:
         """Split and logits, by the weights after the last epoch.
@@ -220,18 +238,14 @@ class TaskRun:
     def _build(self) -> tuple[Predicts, RunState]:
         config = self._config
         tf_keras.backend.clear_session()  # of the run before
-        num_steps = self._epochs.num_steps
         trainer = TaskTrainer(
             build_model=lambda: task_model.build(
-                self._task,
-                self._source,
-                seed=self.setting.seed,
-                precision=config.precision,
+                self._task, self._source, seed=self.setting.seed, precision=config.precision
             ),
             schedule=WarmupPolynomialDecay(
                 learning_rate=self.setting.learning_rate,
-                num_train_steps=num_steps,
-                num_warmup_steps=int(config.warmup_proportion * num_steps),
+                num_train_steps=self._num_steps,
+                num_warmup_steps=int(config.warmup_proportion * self._num_steps),
             ),
         )
         computing: Predicts = trainer
@@ -247,62 +261,51 @@ class TaskRun:
         )
 
     def _events(
-        self,
-        trainer: Predicts,
-        state: RunState,
-        metrics: MetricsWriter,
-        progress: Progress,
-        stop: StopRequest,
+        self, trainer: Predicts, state: RunState, metrics: MetricsWriter, progress: Progress
     ) -> list[Event]:
         """What the run does between its device calls, in this order."""
 
-        def scores() -> dict[str, float]:
-            return {
+        def log(trained: Trained) -> None:
+            samples = self._num_samples(trained.step)
+            metrics.write("train", step=trained.step, samples=samples, loss=trained.figures[-1, 0])
+
+        def end_epoch(trained: Trained) -> None:
+            scores = {
                 f"{name}/{metric}": value
                 for name in self._task.eval_splits
                 for metric, value in self._task.metrics(
-                    self._prepared.split(name), self._outputs(trainer, name)
+                    self._splits[name], self._outputs(trainer, name)
                 ).items()
             }
+            step, epoch = trained.step, trained.step // self._steps_per_epoch
+            samples = self._num_samples(step)
+            metrics.write("eval", step=step, samples=samples, epoch=epoch, **scores)
+            metrics.flush()  # before the checkpoint: a resumed run does not evaluate it again
+            listed = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+            progress.line(f"{self._name}: epoch {epoch}: {listed}")
+            state.save(step)
 
         # A signal waits for the end of a call: on a CPU one step takes seconds.
-        longest = 1 if self._config.device.kind == "CPU" else events.LOG_EVERY_STEPS
+        longest = 1 if self._config.device.kind == "CPU" else _LOG_EVERY_STEPS
         return [
             # First: no NaN is written, evaluated or saved.
             RequireFinite(lambda n, loss: self._diverged(f"the loss of step {n} is {loss}")),
-            events.Log(self._epochs, metrics, progress),
-            events.Evaluate(
-                self._epochs,
-                scores,
-                metrics,
-                lambda what: progress.line(f"{self._task.name}, {self.setting}: {what}"),
-            ),
-            # After the evaluation, which a resumed run does not repeat.
-            events.Save(self._epochs, state, self._config.save_checkpoints_steps),
-            LastStep(self._epochs.num_steps, longest_call_steps=longest),
-            # Last: a run that ends anyway is not interrupted, and its `end` raises.
-            StopOnSignal(stop, trainer.gathered),
+            Every(_LOG_EVERY_STEPS, log),
+            Every(self._steps_per_epoch, end_epoch),
+            LastStep(self._num_steps, longest_call_steps=longest),
         ]
 
+    @lasting("computing predictions")
     def _outputs(self, trainer: Predicts, name: str) -> np.ndarray:
         """The logits of a split."""
-        split = self._prepared.split(name)
-        with Progress(
-            total=split.num_features, unit="features", description=f"{self._task.name}, {name}"
-        ) as progress:
-            outputs = training.predictions(
-                trainer,
-                split.features,
-                size=self._config.eval_batch_size,
-                on_features=progress.advance,
-            )
+        size = self._config.eval_batch_size
+        outputs = training.predictions(trainer, self._splits[name].features, size=size)
         if not np.isfinite(outputs).all():  # the last update, whose loss was still finite
             raise self._diverged(f"a logit of {name} is infinite or not a number")
         return outputs
 
-    def _diverged(self, found: str) -> FloatingPointError:
+    def _diverged(self, what: str) -> FloatingPointError:
         return FloatingPointError(
-            f"{self._task.name}, {self.setting}: {found}: training has diverged; lower "
-            "--learning_rate (with --sweep: leave this one out of --learning_rates), or check the "
-            "checkpoint"
+            f"{self._name}: {what}: training has diverged; lower --learning_rate (with --sweep: "
+            "leave this one out of --learning_rates), or check the checkpoint"
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+TRAIN = "train"
 Features = dict[str, np.ndarray]
 """int32 input_ids, input_mask, segment_ids [F, S] and, where labelled, labels [F] (int32 classes or
 float32 scores), or start_positions and end_positions [F]."""
@@ -23,17 +24,10 @@ class Split:
     examples: Sequence[Any]
     features: Features
 
-    @property
-    def num_features(self) -> int:
-        """The number of features; in GLUE that of the examples."""
-        return len(self.features["input_ids"])
-
     @functools.cached_property
     def sha256(self) -> str:
         """The digest of the features, and of the examples with their answers."""
-        digest = hashlib.sha256()
-        for feature, values in sorted(self.features.items()):
-            digest.update(feature.encode() + values.tobytes())
-        for example in self.examples:
-            digest.update(repr(example).encode())
+        digest = hashlib.sha256(repr(self.examples).encode())
+        for name, values in sorted(self.features.items()):
+            digest.update(name.encode() + values.tobytes())
         return digest.hexdigest()

@@ -4,13 +4,14 @@ Source: Rajpurkar et al., arXiv 1606.05250.
 """
 
 import collections
-import dataclasses
 import functools
+import operator
 import re
 from bisect import bisect_right
-from typing import cast
+from pathlib import Path
+from typing import NamedTuple
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import json_text
 
 TEST_NAME = "test-v1.1.json"
 _REMEDY = (
@@ -24,8 +25,7 @@ _WORD = re.compile(f"[^{_SPACES}]+")
 _GAP = re.compile(f"[{_SPACES}]+")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An annotated answer."""
 
     text: str
@@ -33,8 +33,7 @@ class Answer:
     """Its first character in the context, counted in code points."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SquadExample:
+class SquadExample(NamedTuple):
     """A question on a context."""
 
     question_id: str
@@ -44,7 +43,7 @@ class SquadExample:
     """In the file's order."""
 
 
-def read_examples(path: paths.Location, *, needs_answers: bool = True) -> list[SquadExample]:
+def read_examples(path: Path, *, needs_answers: bool = True) -> list[SquadExample]:
     """The questions of a file, in its order.
 
     Args:
@@ -55,23 +54,10 @@ def read_examples(path: paths.Location, *, needs_answers: bool = True) -> list[S
       ValueError: no such file, not JSON, not as published, an id of two questions, or questions
         without the answer that they need, as in SQuAD 2.0; the message names the file.
     """
-
-    def parsed(content: dict) -> tuple[object, list[SquadExample]]:
-        examples = [
-            _example(question, paragraph["context"])
-            for article in content["data"]
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
-        ]
-        if not examples:
-            raise ValueError("no question")
-        return content.get("version"), examples
-
-    if (read := json_text.read_record(path, parsed, remedy=_REMEDY)) is None:
+    if (examples := json_text.read_record(path, _parsed, remedy=_REMEDY)) is None:
         raise ValueError(
             f"{path}: no such file; --data_dir takes the folder with SQuAD's {path.name}"
         )
-    version, examples = read
     counts = collections.Counter(one.question_id for one in examples)
     if repeated := [question_id for question_id, number in counts.items() if number > 1]:
         raise ValueError(
@@ -81,44 +67,37 @@ def read_examples(path: paths.Location, *, needs_answers: bool = True) -> list[S
     without = [one.question_id for one in examples if not one.answers]
     if without and needs_answers:
         raise ValueError(
-            f"{path}, version {version!r:.20}: {len(without):,} of {len(examples):,} questions "
-            f"have no answer, such as {without[0]!r:.80}, as in SQuAD 2.0; give the file of SQuAD "
-            f"1.1, or leave them out; what is only to be predicted belongs in {TEST_NAME}"
+            f"{path}: {len(without):,} of {len(examples):,} questions have no answer, such as "
+            f"{without[0]!r:.80}, as in SQuAD 2.0; give the file of SQuAD 1.1, or leave them out; "
+            f"what is only to be predicted belongs in {TEST_NAME}"
         )
     return examples
 
 
-def _example(question: object, context: object) -> SquadExample:
-    """A question of a file; raises ValueError if it is not as published."""
-    if not isinstance(question, dict):
-        raise ValueError(f"a question is {question!r:.40}")
-    asked = f"of question {question.get('id')!r:.80}"
-    for name, value in (question | {"context": context}).items():
-        if name in ("id", "question", "context") and not isinstance(value, str):
-            raise ValueError(f"{name} {asked} is {value!r:.40}, not a text")
-    if (impossible := question.get("is_impossible")) not in (None, False, True):
-        raise ValueError(f"is_impossible {asked} is {impossible!r:.40}, not true or false")
-    listed = [] if impossible else question.get("answers") or []
-    if not isinstance(listed, list):
-        raise ValueError(f"answers {asked} are {listed!r:.60}, not a list of objects")
-    return SquadExample(
-        question_id=question["id"],
-        question=question["question"],
-        context=cast(str, context),
-        answers=tuple(_answer(one, asked) for one in listed),
-    )
+def _parsed(content: dict) -> list[SquadExample]:
+    examples = [
+        SquadExample(
+            question_id=_text(question, "id"),
+            question=_text(question, "question"),
+            context=_text(paragraph, "context"),
+            answers=tuple(
+                Answer(_text(answer, "text"), operator.index(answer["answer_start"]))
+                for answer in (not question.get("is_impossible") and question.get("answers")) or ()
+            ),
+        )
+        for article in content["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    if not examples:
+        raise ValueError("no question")
+    return examples
 
 
-def _answer(answer: object, asked: str) -> Answer:
-    """One of a question's answers; raises ValueError if it is not as published."""
-    text, start = (
-        answer.get(name) if isinstance(answer, dict) else None for name in ("text", "answer_start")
-    )
-    if not isinstance(text, str):
-        raise ValueError(f"an answer {asked} is {answer!r:.60}, without a text")
-    if type(start) is not int or start < 0:
-        raise ValueError(f"answer_start {asked} is {start!r:.40}, not a number of 0 or more")
-    return Answer(text=text, start=start)
+def _text(values: dict, name: str) -> str:
+    if not isinstance(value := values[name], str):
+        raise ValueError(f"{name} is {value!r:.40}, not a text")
+    return value
 
 
 @functools.lru_cache(maxsize=1)  # the questions of a context follow each other
@@ -138,18 +117,18 @@ def place_of_answer(example: SquadExample) -> tuple[int, int] | None:
     As in the field, an offset that is wrong by some characters is right if the answer is within
     the words that it leads to; of several, the nearest counts.
     """
-    answer, context = example.answers[0], example.context
-    if answer.start >= len(context) or not (parts := answer.text.split()):
+    (text, start), context = example.answers[0], example.context
+    if not 0 <= start < len(context) or not (parts := text.split()):
         return None
-    if context.startswith(answer.text, answer.start):
-        return answer.start, answer.start + len(answer.text)
+    if context.startswith(text, start):
+        return start, start + len(text)
     words = words_of(context)
-    last_character = min(answer.start + len(answer.text), len(context)) - 1
-    first = bisect_right(words, answer.start, key=re.Match.start) - 1
+    last_character = min(start + len(text), len(context)) - 1
+    first = bisect_right(words, start, key=re.Match.start) - 1
     last = bisect_right(words, last_character, key=re.Match.start) - 1
     if first < 0:
         return None
     pattern = re.compile(_GAP.pattern.join(map(re.escape, parts)))
     found = pattern.finditer(context, words[first].start(), words[last].end())
-    nearest = min(found, key=lambda match: abs(match.start() - answer.start), default=None)
+    nearest = min(found, key=lambda match: abs(match.start() - start), default=None)
     return nearest and nearest.span()

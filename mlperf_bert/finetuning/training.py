@@ -23,24 +23,6 @@ from mlperf_bert.optimization.optimizers import (
 from mlperf_bert.programs.contract import OneProcess, Trains
 
 _WEIGHT = "weights"
-_WEIGHT_DECAY_RATE, _EPSILON = 0.01, 1e-8
-
-
-def adamw(schedule: WarmupPolynomialDecay) -> AdamWeightDecay:
-    """tf-models' AdamW, with bias correction; biases and LayerNorm do not decay.
-
-    Without the correction, as BERT was first fine-tuned, small tasks fail with some seeds. Source:
-    Mosbach et al., arXiv 2006.04884.
-    """
-    return AdamWeightDecay(
-        learning_rate=schedule,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=_EPSILON,
-        weight_decay_rate=_WEIGHT_DECAY_RATE,
-        exclude_from_weight_decay=list(NOT_DECAYED),
-        gradient_clip_norm=0.0,  # GradientAggregationOptimizer does it
-    )
 
 
 def order_of_epoch(num_features: int, *, seed: int, epoch: int) -> np.ndarray:
@@ -49,18 +31,14 @@ def order_of_epoch(num_features: int, *, seed: int, epoch: int) -> np.ndarray:
     return np.random.RandomState([seed, epoch]).permutation(num_features)
 
 
-def training_batches(features: Features, *, size: int, seed: int, step: int) -> Iterator[Features]:
-    """The batches of all epochs, from the one that follows `step` on; each epoch's last is short.
-
-    It is filled up, as by `batch_of`.
-    """
-    num_features = len(features["input_ids"])
-    first_epoch, number = divmod(step, -(-num_features // size))
+def training_batches(
+    features: Features, *, size: int, seed: int, first_epoch: int = 0
+) -> Iterator[Features]:
+    """The batches of all epochs from `first_epoch` on; `batch_of` fills up the last of each."""
     for epoch in itertools.count(first_epoch):
-        order = order_of_epoch(num_features, seed=seed, epoch=epoch)
-        for begin in range(number * size, num_features, size):
+        order = order_of_epoch(len(features["input_ids"]), seed=seed, epoch=epoch)
+        for begin in range(0, len(order), size):
             yield batch_of(features, order[begin : begin + size], size)
-        number = 0
 
 
 def batch_of(features: Features, rows: np.ndarray, size: int) -> Features:
@@ -77,16 +55,16 @@ class Predicts(Trains, Protocol):
         """Float32 logits of a batch, [B, labels], or [B, S, 2], without dropout."""
 
 
-def predictions(
-    trainer: Predicts, features: Features, *, size: int, on_features: Callable[[int], None]
-) -> np.ndarray:
-    """The logits of all features, by batches of one size; each is told, by its length."""
+def predictions(trainer: Predicts, features: Features, *, size: int) -> np.ndarray:
+    """The logits of all features, by batches of one size."""
     inputs = {name: features[name] for name in ("input_ids", "input_mask", "segment_ids")}
-    found, every = [], np.arange(len(inputs["input_ids"]))
-    for rows in np.split(every, every[size::size]):
-        found.append(trainer.predict(batch_of(inputs, rows, size))[: len(rows)])
-        on_features(len(rows))
-    return np.concatenate(found)
+    every = np.arange(len(inputs["input_ids"]))
+    return np.concatenate(
+        [
+            trainer.predict(batch_of(inputs, rows, size))[: len(rows)]
+            for rows in np.split(every, every[size::size])
+        ]
+    )
 
 
 class TaskTrainer(OneProcess, tf.Module):
@@ -95,18 +73,27 @@ class TaskTrainer(OneProcess, tf.Module):
     def __init__(
         self, *, build_model: Callable[[], tf_keras.Model], schedule: WarmupPolynomialDecay
     ):
-        """Builds the model in the scope of `one_replica`.
-
-        Raises:
-          ValueError: as `build_model`.
-        """
+        """Builds the model in the scope of `one_replica`; raises as `build_model`."""
         super().__init__(name="fine_tuning")
         with pretrainer.one_replica().scope():
             self.model = build_model()
+            # With bias correction: without it, as BERT was first fine-tuned, small tasks fail with
+            # some seeds. Source: Mosbach et al., arXiv 2006.04884.
+            adamw = AdamWeightDecay(
+                learning_rate=schedule,
+                beta_1=0.9,
+                beta_2=0.999,
+                epsilon=1e-8,
+                weight_decay_rate=0.01,
+                exclude_from_weight_decay=list(NOT_DECAYED),
+                gradient_clip_norm=0.0,  # GradientAggregationOptimizer does it
+            )
             self.optimizer = GradientAggregationOptimizer(
-                adamw(schedule), task_model.trained_variables(self.model)
+                adamw, task_model.trained_variables(self.model)
             )
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        self._compiled_update = tf.function(self.update, autograph=False)
+        self._compiled_logits = tf.function(self.logits, autograph=False)
 
     @property
     def state(self) -> dict[str, object]:
@@ -120,23 +107,13 @@ class TaskTrainer(OneProcess, tf.Module):
 
     def train(self, iterator: Iterator[Features], num_steps: int) -> np.ndarray:
         """One update on each of the next batches; returns their losses before it, [steps, 1]."""
-        losses = []
-        for _ in range(num_steps):
-            losses.append([float(self._compiled_update(next(iterator)))])
-            self.step.assign_add(1)
+        losses = [[float(self._compiled_update(next(iterator)))] for _ in range(num_steps)]
+        self.step.assign_add(num_steps)
         return np.array(losses, np.float32)
 
     def predict(self, batch: Features) -> np.ndarray:
         """As `Predicts`."""
         return self._compiled_logits(batch).numpy()
-
-    @tf.function(autograph=False)
-    def _compiled_update(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        return self.update(batch)
-
-    @tf.function(autograph=False)
-    def _compiled_logits(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        return self.logits(batch)
 
     def update(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Changes the weights, with the gradients clipped to a norm of 1.0; returns the loss."""
@@ -150,8 +127,7 @@ class TaskTrainer(OneProcess, tf.Module):
             loss = tf.reduce_sum(task_model.losses(logits, features) * example_weights)
             loss /= tf.reduce_sum(example_weights)
         gradients = tape.gradient(loss, self.optimizer.variables_to_train)
-        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        self.optimizer.step(self.optimizer.clip(gradients))
+        self.optimizer.step(self.optimizer.clip(list(map(tf.convert_to_tensor, gradients))))
         return loss
 
     def logits(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -40,7 +40,7 @@ READERS = {
     "text to records": lambda path: sentences.read_documents([path], None),
     "documents": lambda path: list(read_documents(path)),
     "JSON": json_text.read_object,
-    "table": lambda path: list(glue.table_rows(Path(path), None)),
+    "table": lambda path: glue._lines(Path(path)),
     "records": tfrecord.count_records,
     "every record": lambda path: list(tfrecord.read_frames(path)),
     "checkpoint": StoredCheckpoint,

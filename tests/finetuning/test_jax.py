@@ -14,11 +14,20 @@ from tests.finetuning.generated_glue import MAX_SEQ_LENGTH, config_of
 NUM_STEPS = 15  # three epochs of 37 examples, whose last batch is short
 
 
+def trainer_of(task, source, precision="float32") -> TaskTrainer:
+    return TaskTrainer(
+        build_model=lambda: model.build(task, source, seed=5, precision=precision),
+        schedule=WarmupPolynomialDecay(
+            learning_rate=1e-3, num_train_steps=NUM_STEPS, num_warmup_steps=1
+        ),
+    )
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize("name", ["mnli", "stsb", "spans"])
 def test_losses_and_predictions_of_both_runtimes_are_equal(made, name):
     config = config_of(made)
-    source = weights.find(config)
+    source = weights.find(config, [config.create("cola")])
     of_file = glue.create(
         "rte" if name == "spans" else name, str(made / "glue"), max_seq_length=MAX_SEQ_LENGTH
     )
@@ -29,20 +38,13 @@ def test_losses_and_predictions_of_both_runtimes_are_equal(made, name):
         features |= {"start_positions": ends // 2, "end_positions": ends}
     task = SquadTask(data_dir="") if name == "spans" else of_file
 
-    def trainer() -> TaskTrainer:
-        return TaskTrainer(
-            build_model=lambda: model.build(task, source, seed=5),
-            schedule=WarmupPolynomialDecay(
-                learning_rate=1e-3, num_train_steps=NUM_STEPS, num_warmup_steps=1
-            ),
-        )
-
     found = []
-    for one in (trainer(), JaxTaskTrainer(trainer(), mesh_of(config))):
+    of_tensorflow, of_jax = trainer_of(task, source), trainer_of(task, source)
+    for one in (of_tensorflow, JaxTaskTrainer(of_jax, mesh_of(config))):
         one.put_state()
-        batches = training_batches(features, size=8, seed=1, step=0)
+        batches = training_batches(features, size=8, seed=1)
         losses = one.train(batches, NUM_STEPS)
-        outputs = predictions(one, features, size=5, on_features=lambda _: None)
+        outputs = predictions(one, features, size=5)
         if name == "spans":  # the bias of a begin's or an end's logit has no gradient but noise
             outputs = tf.nn.log_softmax(outputs, axis=1).numpy()
         one.fetch_state()
@@ -51,3 +53,18 @@ def test_losses_and_predictions_of_both_runtimes_are_equal(made, name):
     for by_tensorflow, by_jax in zip(*found, strict=True):
         np.testing.assert_allclose(by_tensorflow, by_jax, rtol=0, atol=1e-5)
     assert np.ptp(losses) > 1e-2  # something was learned
+
+
+@pytest.mark.gate
+def test_bfloat16_by_jax_is_near_float32_by_tensorflow(made):
+    config = config_of(made, task="rte")
+    task = config.create("rte")
+    source = weights.find(config, [task])
+    features = task.encode(task.read("train"), source.tokenizer, is_training=True)
+    by_jax = JaxTaskTrainer(trainer_of(task, source, "bfloat16"), mesh_of(config))
+    by_jax.put_state()
+    losses = [
+        one.train(training_batches(features, size=8, seed=1), NUM_STEPS)
+        for one in (trainer_of(task, source), by_jax)
+    ]
+    assert 1e-5 < np.abs(losses[0] - losses[1]).max() < 1e-2

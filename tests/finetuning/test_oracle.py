@@ -23,7 +23,8 @@ NUM_STEPS, NUM_WARMUP_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 4, 8, 2e-3
 
 @pytest.fixture(scope="module")
 def source(made):
-    return weights.find(config_of(made))
+    config = config_of(made)
+    return weights.find(config, [config.create("cola")])
 
 
 @pytest.mark.parametrize("name", glue.NAMES)
@@ -114,7 +115,7 @@ def assert_same_training(trainer, theirs, features, their_logits, their_loss) ->
         expected.append(float(loss))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert abs(found[0] - found[-1]) > 1e-3  # something was learned
-    outputs = predictions(trainer, features, size=5, on_features=lambda _: None)
+    outputs = predictions(trainer, features, size=5)
     others = their_logits(np.arange(num_features)).numpy()
     if outputs.ndim == 3:
         # The bias of a begin's or an end's logit has no gradient but noise, which AdamW scales up:

@@ -6,6 +6,7 @@ and its metrics. The end of this file lists what differs on purpose.
 Long because windows, answers and scores share one generated data set.
 """
 
+import itertools
 import json
 
 import numpy as np
@@ -17,7 +18,7 @@ from transformers.data.processors import squad as theirs
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.squad_features import OffsetTokenizer
+from mlperf_bert.finetuning.squad_features import cut_with_characters
 from mlperf_bert.finetuning.squad_reading import piece_of
 from tests.data import generated_words
 from tests.finetuning import generated_squad
@@ -221,7 +222,8 @@ def test_predictions_and_metrics_equal_theirs(
     expected |= dict.fromkeys(nothing, "")
 
     split = Split(examples=examples, features=features)
-    [path] = task.write_predictions(split, logits, name="dev", folder=tmp_path / "ours")
+    (tmp_path / "ours").mkdir()
+    path = task.write_predictions(split, logits, name="dev", folder=tmp_path / "ours")
     assert len(nothing) < len(expected) / 4
     assert path.name == "predictions.json" and json.loads(path.read_text()) == expected
     scores_of_theirs = their_metrics.squad_evaluate(asked, expected)
@@ -239,25 +241,24 @@ def test_every_token_knows_its_characters(tokenizer, tmp_path):
         (Tokenizer(str(words)), generated_words.lines(2, 1500)),
         (Tokenizer(str(words), do_lower_case=False), generated_words.lines(3, 500)),
     ]:
-        with_offsets = OffsetTokenizer(one)
+        cut = cut_with_characters(one)
         for line in lines:
-            tokens = with_offsets.tokenize(line)
-            assert tokens.ids.tolist() == one.tokenize(line)
-            assert (tokens.starts < tokens.ends).all() and (np.diff(tokens.starts) >= 0).all()
-            assert one.tokenize(line[: tokens.starts[0]]) == []
-            assert one.tokenize(line[tokens.ends[-1] :]) == []
-            assert_cut_again(one, tokens, line)
+            ids, starts, ends = cut(line).T
+            assert ids.tolist() == one.tokenize(line)
+            assert (starts < ends).all() and (np.diff(starts) >= 0).all()
+            assert one.tokenize(line[: starts[0]]) == []
+            assert one.tokenize(line[ends[-1] :]) == []
+            assert_cut_again(one, cut(line).tolist(), line)
 
 
 def assert_cut_again(tokenizer, tokens, line):
     """At tokens that begin and end a piece of a word."""
     continues = {i for token, i in tokenizer.vocabulary.items() if token.startswith("##")}
-    is_first = [token not in continues for token in tokens.ids.tolist()] + [True]
-    whole = [n for n in range(len(tokens.ids)) if is_first[n] and is_first[n + 1]]
-    for number in whole:
-        text = line[tokens.starts[number] : tokens.ends[number]]
-        if "\u03a3" not in text:  # a capital sigma looks at its neighbours
-            assert tokenizer.tokenize(text) == [tokens.ids[number]], repr(text)
+    for (token, start, end), (after, *_) in itertools.pairwise([*tokens, (-1, 0, 0)]):
+        text = line[start:end]
+        is_whole = token not in continues and after not in continues
+        if is_whole and "\u03a3" not in text:  # a capital sigma looks at its neighbours
+            assert tokenizer.tokenize(text) == [token], repr(text)
 
 
 @pytest.mark.parametrize(
@@ -272,13 +273,12 @@ def assert_cut_again(tokenizer, tokens, line):
 )
 def test_an_answer_is_a_piece_of_the_context(context, token, text, tokenizer):
     """Accents that are characters of their own, punctuation, unknown words and what is dropped."""
-    tokens = OffsetTokenizer(tokenizer).tokenize(context)
-    ids = tokens.ids.tolist()
+    tokens = cut_with_characters(tokenizer)(context)
+    ids = tokens[:, 0].tolist()
     number = tokenizer.vocabulary[token]
     assert (number in ids) == (text is not None)
     if text:
-        place = ids.index(number)
-        assert piece_of(context, tokens.starts[place], tokens.ends[place]) == text
+        assert piece_of(context, *tokens[ids.index(number), 1:]) == text
 
 
 # What differs on purpose.
@@ -351,8 +351,7 @@ def test_a_context_without_tokens_has_no_window_and_no_answer(context, tokenizer
     assert features["example_index"].tolist() == [1]
     logits = np.ones((*features["input_ids"].shape, 2), np.float32)
     split = Split(examples=examples, features=features)
-    folder = tmp_path / "new" / "folder"
-    [path] = task.write_predictions(split, logits, name="dev", folder=folder)
+    path = task.write_predictions(split, logits, name="dev", folder=tmp_path)
     assert json.loads(path.read_text()) == {"empty": "", "q0": "bu"}
     assert task.metrics(split, logits)["exact"] == 50
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mlperf_bert.finetuning import sweep
-from mlperf_bert.finetuning.config import FinetuningConfig, usual_max_seq_length
+from mlperf_bert.finetuning.config import FinetuningConfig
 from mlperf_bert.finetuning.squad import SquadTask
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
@@ -41,7 +41,7 @@ def test_whole_files_are_read(split, tmp_path):
 def test_a_file_of_squad_2_is_refused(value, split, tmp_path):
     content = file_of(QUESTION, {"id": "2", "question": "Who lost?", **value})
     message = (
-        r"1.json, version '1.1': 1 of 2 questions have no answer, such as '2', as in SQuAD 2.0; "
+        r"1.json: 1 of 2 questions have no answer, such as '2', as in SQuAD 2.0; "
         r"give .* 1.1, or leave them out; what is only to be predicted belongs in test-v1.1.json$"
     )
     with pytest.raises(ValueError, match=message):
@@ -61,23 +61,14 @@ def answered(**changes) -> dict:
         ({}, "lacks 'data'"),
         (file_of(), "no question"),
         (file_of({"id": "2", "answers": []}), "lacks 'question'"),
-        (file_of(QUESTION, context=["a"]), "context of question '1' is ['a'], not a text"),
-        (file_of(QUESTION | {"id": 7}), "id of question 7 is 7, not a text"),
-        (answered(answer_start=-1), "answer_start of question '1' is -1, not a number of 0 or"),
-        (answered(answer_start="4"), "answer_start of question '1' is '4', not a number of 0"),
-        (answered(answer_start=True), "answer_start of question '1' is True, not a number of"),
-        (answered(answer_start=4.0), "answer_start of question '1' is 4.0, not a number of 0"),
-        (answered(text=None), "an answer of question '1' is {'text': None, 'answer_start': 4}, wi"),
-        (file_of(QUESTION | {"answers": ["Denver"]}), "an answer of question '1' is 'Denver', wi"),
-        (
+        (file_of(QUESTION, context=["a"]), "context is ['a'], not a text"),
+        (file_of(QUESTION | {"id": 7}), "id is 7, not a text"),
+        (answered(answer_start="4"), "'str' object cannot be interpreted as an integer"),
+        (answered(text=None), "text is None, not a text"),
+        (  # as datasets have it
             file_of(QUESTION | {"answers": {"text": ["Denver"], "answer_start": [4]}}),
-            "answers of question '1' are {'text': ['Denver'], 'answer_start': [4]}, not a list of ",
+            "string indices must be integers",
         ),
-        (
-            file_of(QUESTION | {"is_impossible": "False"}),
-            "is_impossible of question '1' is 'False', not true or false",
-        ),
-        (file_of("Who won?"), "a question is 'Who won?'"),
         ({"data": 1}, "'int' object is not iterable"),
     ],
 )
@@ -138,11 +129,10 @@ def test_a_model_without_pooler_answers_questions(tmp_path):
     write_questions(tmp_path, "dev", 6)
     asked = {"id": "own", "question": "ship ?"}
     written(tmp_path, file_of(asked, context="red ship sails south"), "test")
-    results = sweep.run(options(tmp_path, do_predict=True))
-    assert results.line().startswith("RESULT,squad1,f1,")
-    assert results.tasks["squad1"]["task_score"] is None
-    assert {"exact", "f1"} <= results.tasks["squad1"]["runs"][0]["epochs"][-1]["dev"].keys()
-    path, of_test = results.prediction_files
+    records, (path, of_test) = sweep.run(options(tmp_path, do_predict=True))
+    assert sweep.line(records).startswith("RESULT,squad1,f1,")
+    assert records["squad1"]["task_score"] is None
+    assert {"dev/exact", "dev/f1"} <= records["squad1"]["runs"][0]["epochs"][-1].keys()
     assert path == tmp_path / "out" / "predictions" / "squad1" / "predictions.json"
     assert of_test == path.with_name("predictions_test.json")
     assert json.loads(of_test.read_text()).keys() == {"own"}
@@ -150,15 +140,16 @@ def test_a_model_without_pooler_answers_questions(tmp_path):
 
 
 def test_lengths_are_the_fields_and_windows_overlap(tmp_path):
-    lengths = {"rte": 128, "glue": 128, "squad1": 384}
-    assert {name: usual_max_seq_length(name) for name in lengths} == lengths
+    config = config_of(tmp_path, max_seq_length=None)
+    for name, length in {"rte": 128, "squad1": 384}.items():
+        assert config.create(name).max_seq_length == length
 
     def doc_stride(**changes) -> int:
         config = config_of(tmp_path, max_seq_length=384, data_dir="squad", **changes)
         return config.create("squad1").doc_stride
 
     assert doc_stride() == 128 and doc_stride(doc_stride=316) == 316
-    with pytest.raises(ValueError, match=r"--doc_stride=317: windows would not .* is 317; lower"):
+    with pytest.raises(ValueError, match=r"--doc_stride=317: windows would not .* for 317 tokens"):
         doc_stride(doc_stride=317)
 
 

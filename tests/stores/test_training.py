@@ -7,14 +7,12 @@ import json
 import os
 import random
 import re
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.processes import environment_of, free_addresses
-from tests.finetuning import generated_glue
 from tests.helpers import starts, waiting
 from tests.stores.rig import Store
 from tests.training import generated_task, small_runs
@@ -286,25 +284,3 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     text = host.run(check(), code=1)
     assert f"{BUCKET}/task/bert_config.json: the store refuses these credentials" in text
     assert not [name for name in filled.objects("bucket") if name.startswith("run")]
-
-
-@pytest.mark.all
-def test_a_task_and_a_model_in_a_bucket_give_the_same_result(store, bucket, tmp_path):
-    generated_glue.write_glue(tmp_path / "glue")
-    generated_glue.write_model(tmp_path / "model")
-    store.upload(tmp_path, bucket)
-
-    def run(place: str, name: str) -> str:
-        command = [
-            *[sys.executable, "run_finetuning.py", "--task=cola", f"--data_dir={place}/glue"],
-            *[f"--checkpoint={place}/model/model.ckpt-0", "--max_seq_length=24"],
-            *[f"--vocab_file={place}/model/vocab.txt", "--num_train_epochs=1"],
-            f"--bert_config_file={place}/model/bert_config.json",
-            f"--output_dir={tmp_path}/{name}",
-        ]
-        done = starts.run(command, env=os.environ | store.environment, check=True)
-        return done.stdout.splitlines()[-1]
-
-    assert run(f"gs://{bucket}", "a") == run(str(tmp_path), "b")
-    metrics = [next((tmp_path / name).rglob("metrics.jsonl")).read_text() for name in ("a", "b")]
-    assert metrics[0] == metrics[1]
