@@ -10,14 +10,16 @@ if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
 
 import functools
+import posixpath
 import shlex
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.data import provenance, published, tokenizer_files, vocabulary
+from mlperf_bert.data import parts, published, tokenizer_files, vocabulary
 from mlperf_bert.data.dataset import DatasetConfig, Request, summary, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.files import paths
@@ -31,6 +33,8 @@ FLAGS = flags.FLAGS
 def main():
     """Makes or verifies the data, as the flags say."""
     request = command_line.read(Request)
+    for name in ("output_dir", "vocab_file"):
+        paths.require_local(FLAGS[name].value or "", flag=name)
     if bool(request.output_file) == bool(request.output_dir):
         raise ValueError("give either --output_file or --output_dir")
     if request.verify:
@@ -60,14 +64,16 @@ def _make_file(request: Request) -> None:
     config = _config()
     num_examples = write_examples(texts, outputs, config.tokenizer(), config.instances)
     seconds = time.monotonic() - started
-    provenance.note(
-        outputs[0].parent,
-        step="one file of examples",
-        inputs=[*texts, config.vocab_file],
-        outputs=outputs,
-        parameters=config.parameters(),
-    )
-    num_bytes = sum(map(paths.size_bytes, outputs))
+    made_from = {posixpath.basename(text): parts.describe(Path(text)) for text in texts}
+    for number, output in enumerate(outputs):
+        own_examples = len(range(number, num_examples, len(outputs)))
+        made = parts.DataSet(
+            parameters=config.parameters(),
+            inputs=made_from,
+            files={output.name: parts.describe(output, examples=own_examples)},
+        )
+        parts.write(output.parent, output.name, made)
+    num_bytes = sum(output.stat().st_size for output in outputs)
     print(f"{num_examples:,} examples, {num_bytes:,} bytes in {request.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")
 
@@ -79,16 +85,15 @@ def _texts(input_file: str) -> list[str]:
     return texts
 
 
-def _outputs(output_file: str, inputs: Sequence[str]) -> list[paths.Location]:
+def _outputs(output_file: str, inputs: Sequence[str]) -> list[Path]:
     """The files of --output_file, which are none of the `inputs`.
 
     Raises:
       ValueError: a name is empty, a folder, in no folder, an input, or given twice.
-      OSError: a bucket does not let this process write.
     """
-    outputs: list[paths.Location] = []
+    outputs: list[Path] = []
     for name in map(str.strip, output_file.split(",")):
-        output = paths.location(name)
+        output = paths.require_local(name, flag="output_file")
         if not name or output.is_dir():
             raise ValueError(f"--output_file={output_file}: {name!r} is no file; name one")
         try:
@@ -120,7 +125,7 @@ def _make_dataset(request: Request) -> None:
 def _verify(request: Request) -> None:
     if not request.output_dir:
         raise ValueError("--verify needs --output_dir, the folder of the parts")
-    if issues := published.verify(paths.location(request.output_dir)):
+    if issues := published.verify(Path(request.output_dir)):
         raise Problems(issues)
     print(f"{request.output_dir}: all parts are as recorded")
 

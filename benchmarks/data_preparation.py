@@ -26,7 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mlperf_bert.data import provenance
+from mlperf_bert.data import parts
 from mlperf_bert.files.whole import digest
 from mlperf_bert.messages import ends_in_one_line, lasting
 from mlperf_bert.options import whole_number, words_with_home
@@ -139,7 +139,7 @@ def clean_up(
         made = {
             path.relative_to(folder).as_posix(): digest(path, "sha256")
             for path in folder.rglob("*")
-            if path.is_file() and path.name != provenance.NAME
+            if path.is_file() and path.name != parts.NAME
         }
     return taken, made
 

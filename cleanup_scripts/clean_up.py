@@ -21,7 +21,6 @@ if __name__ == "__main__":
 
 from mlperf_bert.data import (
     articles,
-    chain,
     documents,
     gathering,
     punkt,
@@ -208,7 +207,6 @@ STAGES = {
     "do_sentence_segmentation.py": do_sentence_segmentation,
     "seperate_test_set.py": seperate_test_set,
     "do_gather.py": do_gather,
-    "provenance": lambda _: chain.main(),
 }
 
 

@@ -30,8 +30,6 @@ workers=${NWORKER:-$(nproc)}
 scripts_and_flags=()
 add() { scripts_and_flags+=(-- "$@"); }
 stage() { add "$1" --data="$glob" "${@:2}"; }
-# Records what was made from what, in provenance.json.
-record() { add provenance "$@"; }
 gather() { stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results" "$@"; }
 glob=$1
 
@@ -39,8 +37,6 @@ case $glob in
   *.parquet | *.json | *.jsonl | *.json.gz | *.jsonl.gz | *.json.zst | *.jsonl.zst)
     stage extract_documents.py --out_dir="${TEXT_DIR:-./text}" --nworker="$workers" \
       --text_column="${TEXT_COLUMN:-text}"
-    record "${TEXT_DIR:-./text}" --add="documents to text" --inputs "$1" \
-      --outputs "${TEXT_DIR:-./text}/*/wiki_??????" --parameters "text_column=${TEXT_COLUMN:-text}"
     glob="${TEXT_DIR:-./text}/*/wiki_??????"
     ;;
 esac
@@ -52,8 +48,6 @@ stage do_sentence_segmentation.py --input_suffix=.2 --output_suffix=.3 --nworker
 stage seperate_test_set.py --input_suffix=.3 --output_suffix=.4 --nworker="$workers" \
   --num_test_articles="${NUM_TEST_ARTICLES:-10000}" --test_output="$results/eval"
 gather
-record "$results" --add=clean-up --inputs "$glob" --outputs "$results/part-*" "$results/eval.*" \
-  --parameters "num_test_articles=${NUM_TEST_ARTICLES:-10000}" "block_size=${BLOCK_SIZE:-26.92}" "punkt=${PUNKT:-nltk}"
 # Otherwise glibc gives the memory of every text back, and the kernel clears it for the next one: a tenth of the time. Each process
 # may keep 100 MB for that; set the variables lower where memory is short.
 export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-100000000} MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-100000000}

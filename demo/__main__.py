@@ -141,8 +141,8 @@ def verdict_steps(folder: Path) -> list[Step]:
             f"python -m mlperf_bert.submission.compliance {to}/results/result_0.txt",
         ),
         (
-            "follow the result back to the text, and compare every file with its record",
-            f"python -m mlperf_bert.data.chain {to}/run",
+            "compare the training data with their record",
+            f"python create_pretraining_data.py --output_dir={to}/train --verify",
         ),
         (
             "draw the run",

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.logs import (
     RECORD_NAME,
@@ -150,10 +149,9 @@ def _described(system: Mapping[str, object]) -> dict[str, object]:
 
 def _machine_of_run(folder: Path) -> dict[str, object]:
     """Return what the records of a run's directory say of host, versions and flags."""
-    made_on: dict[str, object] = {}
-    for record in provenance.read(folder)[-1:]:
-        made_on |= {key: value for key, value in record.made_with.items() if value}
-    parameters = read_own_record(folder / RECORD_NAME).get("parameters")
+    record = read_own_record(folder / RECORD_NAME)
+    made_with, parameters = record.get("made_with"), record.get("parameters")
+    made_on: dict[str, object] = dict(made_with) if isinstance(made_with, dict) else {}
     for key, value in parameters.items() if isinstance(parameters, dict) else ():
         # device.num_gpus and so on: a whole group that differs would not say in what.
         nested = value.items() if isinstance(value, dict) else ()

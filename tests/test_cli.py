@@ -328,7 +328,7 @@ def test_a_flag_file_may_be_overridden(tmp_path):
     (tmp_path / "flags").write_text(lines)
     flags = [f"--flagfile={tmp_path / 'flags'}", "--output_dir=/other"]
     done = starts.run([sys.executable, DATA, *flags])
-    assert "/other: no provenance.json" in done.stderr
+    assert "/other: no parts.json" in done.stderr
     (tmp_path / "flags").write_text(f"{lines}nworker=2\n")
     done = starts.run([sys.executable, DATA, *flags])
     assert done.stderr.startswith(f"{DATA}: nworker=2: not read by any flag")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlperf_bert.data import provenance
+from mlperf_bert.data import parts
 from mlperf_bert.data import published as of_the_data
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import sweep
@@ -39,12 +39,11 @@ MARK = b":::MLLOG "
 PUBLISHED = published.load()[::30]
 LOG = object()  # the log of a run
 
-PART = {"path": "part-0", "bytes": 5, "digest": f"sha256:{64 * '0'}", "examples": 2}
-ORIGIN = {
-    "step": provenance.PARTS,
-    "inputs": [{"path": "../part-0", "bytes": 9, "digest": f"md5:{32 * '0'}"}],
-    "outputs": [PART, PART | {"path": "part-1"}],
+FILE = {"bytes": 5, "md5": 32 * "0", "examples": 2}
+DATA_SET = {
     "parameters": {"examples_per_part": 0, "max_seq_length": 128},
+    "inputs": {"part-0": FILE},
+    "files": {"part-0": FILE, "part-1": FILE},
     "made_with": {"numpy": "2"},
 }
 RESULTS = [{"step": n, **dict.fromkeys(Evaluation.__annotations__, 1)} for n in (10, 20, 30)]
@@ -90,12 +89,12 @@ def log_lines(folder: Path) -> list[dict]:
     return [line | {"time_ms": 10**12 + 1000 * number} for number, line in enumerate(found)]
 
 
-def read_origin(path: Path) -> None:
+def read_parts(path: Path) -> None:
     (path.parent / "part-0").write_bytes(b"12345")
     of_the_data.verify(path.parent)
-    provenance.known_digests([str(path.parent / "part-0")])
-    [record] = provenance.read(path.parent)
-    provenance.add(path.parent, record, continues=True)
+    parts.of_files([str(path.parent / "part-0")])
+    made = parts.read(path.parent)
+    parts.write(path.parent, parts.PARTS, made[parts.PARTS])
 
 
 def read_log(path: Path) -> None:
@@ -159,7 +158,7 @@ def drop_metrics(path: Path) -> None:
 
 # target -> name of the file, what it holds when whole, who reads it
 TARGETS = {
-    "provenance": (provenance.NAME, {"records": [ORIGIN]}, read_origin),
+    "parts": (parts.NAME, {parts.PARTS: DATA_SET}, read_parts),
     "bert_config": (
         "bert_config.json",
         dataclasses.asdict(TINY),
@@ -220,17 +219,6 @@ def test_whole_files_are_read(target, tmp_path):
     TARGETS[target][2](path)
 
 
-@pytest.mark.parametrize("name", ["part\0", "\ud800"])
-def test_a_record_of_a_name_that_no_file_has_is_refused_by_its_own(tmp_path, name):
-    outputs = [PART | {"path": name}]
-    (tmp_path / provenance.NAME).write_text(
-        json.dumps({"records": [ORIGIN | {"outputs": outputs}]})
-    )
-    require_good_end(read_origin, tmp_path / provenance.NAME)
-    with pytest.raises(ValueError, match=r"provenance.json: damaged .* of no known kind"):
-        provenance.read(tmp_path)
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("num_cases", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_damaged_files_are_refused_in_one_line(target, tmp_path, num_cases):
@@ -262,7 +250,7 @@ def claim(folder: Path) -> None:
 
 # Who reads a record from its folder -> its name, texts whose fields are wrong, and what to do.
 READERS = {
-    provenance.read: (provenance.NAME, ['{"records": [{"inputs": [{}]}]}'], AGAIN),
+    parts.read: (parts.NAME, ['{"parts": {"inputs": {"x": {}}}}'], AGAIN),
     output.read_record: (logs.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
     finished_run: (logs.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
     claim: (logs.CAMPAIGN_RECORD, [], f"{AGAIN}, or choose another --output_dir"),

@@ -243,7 +243,7 @@ def test_demo_uses_the_public_commands(tmp_path, repository):
             "--iterations_per_loop=100 --save_checkpoints_steps=1500 --seed=7 "
             "--submission_org=demo --submission_platform=this-machine",
             "python -m mlperf_bert.submission.compliance TO/results/result_0.txt",
-            "python -m mlperf_bert.data.chain TO/run",
+            "python create_pretraining_data.py --output_dir=TO/train --verify",
             "python -m demo.picture --metrics_file=TO/run/metrics.jsonl "
             "--output_file=TO/report.png",
         )

@@ -22,7 +22,7 @@ _BY_NAME = [
     (PSEUDO, r"^/(proc|sys|dev(?!/shm/))(/|$)"),  # data may be staged in /dev/shm
     # Whole files are written under a hidden name, with .partial, and renamed.
     (LOGS, r"/events\.out\.tfevents[^/]*$|\.log(\.partial)?$|/result_\d+\.txt$"),
-    (LOGS, r"/\.?(metrics\.jsonl|eval_results\.\w+|(run|provenance)\.json)(\.partial)?$"),
+    (LOGS, r"/\.?(metrics\.jsonl|eval_results\.\w+|(run|parts)\.json)(\.partial)?$"),
     (CHECKPOINTS, r"ckpt-\d|\.data-\d{5}-of-\d{5}|\.index(\.tempstate\d+)?$"),
     (CHECKPOINTS, r"/checkpoint(\.tmp\w*)?$"),
     (LIBRARIES, r"\.(so(\.[\d.]+)?|pyc?|pth)$|site-packages|/lib/python3"),

@@ -7,7 +7,7 @@ run.json in the folder of a run.
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from mlperf_bert.data import provenance, tokenizer_files, vocabulary
+from mlperf_bert.data import parts, tokenizer_files, vocabulary
 from mlperf_bert.files import paths
 from mlperf_bert.messages import Problems
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
@@ -59,8 +59,9 @@ def known_of(*, files: Sequence[str] = (), folders: Iterable[paths.Location] = (
       ValueError: a record or a vocabulary is damaged.
     """
     found = [
-        Known.recorded(f"the data in {paths.location(name).parent}", record.parameters)
-        for name, (record, _) in provenance.recorded(files).items()
+        Known.recorded(f"the data in {folder}", made.parameters)
+        for folder, data_sets in parts.of_files(files).items()
+        for made in data_sets
     ]
     for folder in dict.fromkeys(folders):
         if paths.is_file(folder / vocabulary.NAME):

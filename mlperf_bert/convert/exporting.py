@@ -12,7 +12,7 @@ from mlperf_bert.checkpoints import one_vocabulary, reading
 from mlperf_bert.checkpoints.one_vocabulary import Known
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import layout, saving
-from mlperf_bert.data import provenance, vocabulary
+from mlperf_bert.data import vocabulary
 from mlperf_bert.files import folders, paths
 from mlperf_bert.messages import lasting
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
@@ -24,7 +24,7 @@ from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 def export(
     prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str, beside: str = ""
 ) -> int:
-    """Writes a checkpoint as transformers reads it, with a model card and a record.
+    """Writes a checkpoint as transformers reads it, with a model card.
 
     Args:
       prefix: checkpoint of either layout, initial or output of a run.
@@ -65,23 +65,19 @@ def export(
         (folder / "README.md").write_text(
             _card(config, made_from, do_lower_case=do_lower_case), encoding="utf-8"
         )
-        provenance.note(
-            folder,
-            step="export to Hugging Face",
-            inputs=[provenance.describe(f"{prefix}.index", target)],
-            outputs=sorted(folder.iterdir()),
-            parameters=made_from,
-        )
     return len(tensors)
 
 
 def _known_of_run(prefix: str) -> dict[str, str]:
-    """Commit, image and digests of data and initial weights, of weights that a run has trained."""
+    """Commit, image and inputs, of weights that a run has trained."""
     record = read_own_record(paths.location(prefix).parent / RECORD_NAME)
-    known, options = record.get("provenance"), record.get("parameters")
+    made_with, inputs, options = (record.get(n) for n in ("made_with", "inputs", "parameters"))
     asleep = isinstance(options, dict) and options.get("emulate_step_seconds") is not None
-    if asleep or prefix.endswith("-0") or not isinstance(known, dict):
-        return {}  # step 0 has what the run began with
+    if not isinstance(made_with, dict) or not isinstance(inputs, dict):
+        return {}
+    if asleep or prefix.endswith("-0"):  # step 0 has what the run began with
+        return {}
+    known = {name: made_with.get(name) for name in ("commit", "image")} | inputs
     return {str(k): str(v) for k, v in known.items() if v}
 
 
@@ -96,8 +92,7 @@ def _card(config: BertConfig, made_from: dict[str, str], *, do_lower_case: bool)
             "pipeline_tag: fill-mask", "---", "",
             "# BERT for pre-training", "",
             f"{config.num_hidden_layers} layers, {config.hidden_size} wide, {case} text. "
-            f"{verb} with the MLPerf BERT pre-training benchmark; `provenance.json` names the "
-            "files it was made from.", "",
+            f"{verb} with the MLPerf BERT pre-training benchmark.", "",
             *(["| | |", "|---|---|", *known, ""] if known else []),
         ]
     )  # fmt: skip

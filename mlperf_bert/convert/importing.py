@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mlperf_bert.convert import layout, saving, stored_model
 from mlperf_bert.convert.stored_model import StoredModel
-from mlperf_bert.data import provenance, tokenizer_files, vocabulary
+from mlperf_bert.data import tokenizer_files, vocabulary
 from mlperf_bert.files import folders, paths, whole
 from mlperf_bert.messages import lasting
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -43,7 +43,6 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
         values = layout.read_json(folder, layout.CONFIG, model)
         config = layout.bert_config(values, f"{model}/{layout.CONFIG}")
         tokenizer, told = _read_tokenizer(folder, model, config.vocab_size)
-        read = _described(folder, model, target)
         stored = StoredModel(folder, model)
         variables = trained_variables(build_pretrainer(config, seed=seed))
         drawn = stored_model.load(variables, stored)
@@ -59,33 +58,11 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
             raise OSError(
                 f"{output_dir}: the checkpoint cannot be written ({reason}); make room"
             ) from error
-        provenance.note(
-            beside,
-            step="import from Hugging Face",
-            inputs=read,
-            outputs=sorted(beside.iterdir()),
-            parameters={"model": model, "seed": seed, "drawn": drawn},
-        )
     lines = [f"{stored.num_read} weights imported from {model}: {output_dir}/{CHECKPOINT}"]
     if drawn:
         lines.append(f"Not in the model, so drawn from seed {seed}: {', '.join(drawn)}")
     lines += [f"Converted to float32: {n} weights of {kind}" for kind, n in stored.converted()]
     return lines + told
-
-
-def _described(folder: Path, model: str, target: paths.Location) -> list[provenance.File]:
-    """The model's files, by the names that the user can find them under."""
-    files = [
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_file() and any(path.match(pattern) for pattern in layout.WANTED)
-    ]
-    if Path(model).is_dir():
-        return provenance.describe_all(files, target)
-    return [
-        dataclasses.replace(file, path=f"{model}/{path.name}")
-        for path, file in zip(files, provenance.describe_all(files, folder))
-    ]
 
 
 def _read_tokenizer(

@@ -1,22 +1,21 @@
 """Whole data sets on a cluster: the work of `dataset`, as an Apache Beam pipeline.
 
 One element is one part, which a worker reads, makes and puts into place by the same functions as
-everywhere. So input and output may be gs:// as well, or a folder that all workers share. Not by
-Beam's file systems, which would be a second way to authenticate. Runner, project, workers and so
-on are Beam's own options. Needs the extra `beam`.
+everywhere, in folders that all workers share. Runner, project, workers and so on are Beam's own
+options. Needs the extra `beam`.
 """
 
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from mlperf_bert.data.dataset import DatasetConfig, Results, made_or_why
-from mlperf_bert.data.provenance import File
+from mlperf_bert.data.parts import File
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 
 _OUTCOME = ".outcome.json"
@@ -24,7 +23,7 @@ _OUTCOME = ".outcome.json"
 
 def make_parts(
     inputs: dict[str, str],
-    folder: paths.Location,
+    folder: Path,
     tokenizer: Tokenizer,
     config: DatasetConfig,
     *,
@@ -50,15 +49,14 @@ def make_parts(
             | "gather" >> beam.combiners.ToList()
             | "outcome" >> beam.Map(_write_json, folder / _OUTCOME)
         )
-    outcome = json.loads(paths.read_bytes(folder / _OUTCOME))
-    with paths.failures_named(folder / _OUTCOME):
-        (folder / _OUTCOME).unlink()
+    outcome = json.loads((folder / _OUTCOME).read_text())
+    (folder / _OUTCOME).unlink()
     for name, result in outcome:
         yield name, result if isinstance(result, str) else (File(**result[0]), File(**result[1]))
 
 
 def _made(
-    element: tuple[str, str], folder: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
+    element: tuple[str, str], folder: Path, tokenizer: Tokenizer, config: DatasetConfig
 ) -> tuple[str, list[dict] | str]:
     """(name, input path) -> (name, text and part as dicts, or why it failed)."""
     name, path = element
@@ -67,5 +65,5 @@ def _made(
     return name, result if isinstance(result, str) else list(map(dataclasses.asdict, result))
 
 
-def _write_json(content: object, path: paths.Location) -> None:
+def _write_json(content: object, path: Path) -> None:
     write_whole(path, json.dumps(content) + "\n")

@@ -1,6 +1,6 @@
 """Many parts at once: one TFRecord per text file, in processes, resumable, with a record of them.
 
-A part is written whole, then entered in provenance.json, so that after any interruption, also of a
+A part is written whole, then entered in parts.json, so that after any interruption, also of a
 process that is killed, a rerun makes exactly what is missing.
 """
 
@@ -13,15 +13,15 @@ import os
 import posixpath
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
+from pathlib import Path
 from typing import TypeAlias
 
-from mlperf_bert.data import example_encoder, provenance, stages, vocabulary
+from mlperf_bert.data import example_encoder, parts, stages, vocabulary
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.sentences import text_of_bytes
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.files import locks, paths, whole
-from mlperf_bert.files.whole import digest
+from mlperf_bert.files import locks, whole
 from mlperf_bert.messages import Progress, as_lines
 from mlperf_bert.options import flags_of, option, options
 
@@ -68,23 +68,23 @@ class DatasetConfig:
         )
 
     def parameters(self) -> dict[str, object]:
-        """Everything that determines the bytes, as provenance.json records it."""
+        """Everything that determines the bytes, as parts.json records it."""
         own = dataclasses.asdict(self)
         words = vocabulary.read_vocabulary(own.pop("vocab_file"))
         return own.pop("instances") | own | {"vocab_md5": vocabulary.md5_of(words)}
 
 
-Made: TypeAlias = tuple[provenance.File, provenance.File]
+Made: TypeAlias = tuple[parts.File, parts.File]
 """The text of a part, and the part."""
 Results: TypeAlias = Generator[tuple[str, Made | str], None, None]
 """The name of each part as it ends, with the part or why it failed."""
-Make: TypeAlias = Callable[[dict[str, str], paths.Location, Tokenizer, DatasetConfig], Results]
+Make: TypeAlias = Callable[[dict[str, str], Path, Tokenizer, DatasetConfig], Results]
 """Makes the parts of a folder from their texts (name -> path)."""
 
 
 def write_dataset(
     request: Request, config: DatasetConfig, make: Make | None = None
-) -> tuple[provenance.Record, list[str]]:
+) -> tuple[parts.DataSet, list[str]]:
     """Makes the parts that are missing; returns the record of all and the names made now.
 
     Args:
@@ -106,92 +106,69 @@ def write_dataset(
     tokenizer = config.tokenizer()
     workers = request.nworker or len(os.sched_getaffinity(0))
     make = make or functools.partial(_make_in_processes, workers=workers)
-    folder = paths.location(request.output_dir)
+    folder = Path(request.output_dir)
     named = [(f"--output_dir: {folder / name}", folder / name) for name in inputs]
     whole.require_apart(named, [*files, config.vocab_file], remedy="give another --output_dir")
     failures: dict[str, str] = {}
-    with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
-        record = _record_to_go_on(folder, config, inputs)
-        missing = _missing(folder, record, inputs)
+    with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS):
+        made = _record_to_go_on(folder, config, inputs)
+        missing = _missing(folder, made, inputs)
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
             for name, result in results:
                 if isinstance(result, str):
                     failures[name] = result
                     continue
-                lock.require_held()
-                record = _with_part(record, *result)
-                provenance.add(folder, record, continues=True)
+                made.inputs[name], made.files[name] = result
+                parts.write(folder, parts.PARTS, made)
     if failures:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(failures.items()))
         raise ValueError(f"{len(failures)} of {len(inputs)} parts failed, run again: {listed}")
-    return record, sorted(missing)
+    return made, sorted(missing)
 
 
-def _record_to_go_on(
-    folder: paths.Location, config: DatasetConfig, parts: Iterable[str]
-) -> provenance.Record:
+def _record_to_go_on(folder: Path, config: DatasetConfig, names: Iterable[str]) -> parts.DataSet:
     """The record of the folder's parts; a new one is written.
 
     Raises:
       ValueError: the folder holds data made with other parameters, or parts of unknown origin.
     """
     remedy = "choose another --output_dir or remove the old data"
-    parameters = config.parameters()
-    before = provenance.of_step(folder, provenance.PARTS)
+    before = parts.read(folder).get(parts.PARTS)
+    made = parts.DataSet(
+        parameters=config.parameters(),
+        inputs=before.inputs if before else {},
+        files=before.files if before else {},
+    )
     if before is None:
-        with paths.failures_named(folder):
-            present = {path.name for path in folder.glob("*")}
-        if foreign := min(present.intersection(parts), default=None):
+        if foreign := next((name for name in sorted(names) if (folder / name).exists()), None):
             raise ValueError(f"{folder}: holds {foreign}, and no record of its origin; {remedy}")
-        words = provenance.describe(config.vocab_file, folder)
-        before = provenance.Record(
-            step=provenance.PARTS,
-            inputs=[words],
-            outputs=[],
-            parameters=parameters,
-            made_with={},
-        )
-        provenance.add(folder, before)
-    for name, value in parameters.items():
+        parts.write(folder, parts.PARTS, made)
+        return made
+    for name, value in made.parameters.items():
         if (there := before.parameters.get(name)) != value:
             raise ValueError(f"{folder}: made with {name}={there}, now it is {value}; {remedy}")
-    return dataclasses.replace(before, made_with=provenance.made_with())
+    return made
 
 
-def _missing(
-    folder: paths.Location, record: provenance.Record, inputs: Mapping[str, str]
-) -> dict[str, str]:
+def _missing(folder: Path, made: parts.DataSet, inputs: Mapping[str, str]) -> dict[str, str]:
     """Name -> text of every part that is not what the record says, or of another text.
 
     Sizes are always compared; the content only of files changed since the record was written, so
-    that a rerun over hundreds of GB is quick. `verify` reads everything.
+    that a rerun over hundreds of GB is quick. `--verify` reads everything.
     """
-    written = paths.status(folder / provenance.NAME)
-    texts, parts = map(provenance.by_name, (record.inputs, record.outputs))
+    since = folder / parts.NAME
 
     def is_done(name: str) -> bool:
-        if name not in texts or name not in parts:
+        if name not in made.inputs or name not in made.files:
             return False
-        text = dataclasses.replace(texts[name], path=paths.name_from(inputs[name], folder))
-        files = (text, parts[name])
-        return not any(provenance.difference(file, folder, since=written) for file in files)
+        files = ((Path(inputs[name]), made.inputs[name]), (folder / name, made.files[name]))
+        return not any(parts.difference(path, file, since=since) for path, file in files)
 
-    done = paths.in_parallel(is_done, list(inputs))
-    return {name: path for (name, path), is_made in zip(inputs.items(), done) if not is_made}
-
-
-def _with_part(
-    record: provenance.Record, text: provenance.File, part: provenance.File
-) -> provenance.Record:
-    """The record with a part more, or in place of the one of its name."""
-    texts, parts = map(provenance.by_name, (record.inputs, record.outputs))
-    texts[posixpath.basename(text.path)], parts[part.path] = text, part
-    inputs, outputs = ([files[name] for name in sorted(files)] for files in (texts, parts))
-    return dataclasses.replace(record, inputs=inputs, outputs=outputs)
+    return {name: path for name, path in inputs.items() if not is_done(name)}
 
 
 def summary(
-    record: provenance.Record,
+    made: parts.DataSet,
     *,
     num_made: int,
     seconds: float,
@@ -200,20 +177,19 @@ def summary(
     """The numbers of parts, examples and bytes, the time, and how many passes runs need.
 
     Args:
-      record: of all parts.
+      made: all parts.
       num_made: parts made by this run, in so many `seconds`.
       samples_needed: global batch size -> samples a run needs on average.
     """
-    parts = record.outputs
-    examples = sum(part.examples or 0 for part in parts)
-    num_bytes = sum(part.bytes for part in parts)
-    first = record.parameters["examples_per_part"]
+    files = made.files.values()
+    examples, num_bytes = (sum(getattr(f, n) for f in files) for n in ("examples", "bytes"))
+    first = made.parameters["examples_per_part"]
     kind = f"the first {first} examples of each part: a uniform sample, not fit for a submission"
     return "\n".join(
         [
-            f"{len(parts)} parts, {examples:,} examples, {num_bytes:,} bytes "
+            f"{len(files)} parts, {examples:,} examples, {num_bytes:,} bytes "
             f"({kind if first else 'whole parts'})",
-            f"{num_made} parts made in {seconds:.1f} s, {len(parts) - num_made} were there already",
+            f"{num_made} parts made in {seconds:.1f} s, {len(files) - num_made} were there already",
             "a run needs on average, by global batch size, so many samples, or passes over these:",
             *(
                 f"{batch:>10}: {needed:>11,.0f}  {needed / max(examples, 1):10.2f}"
@@ -236,7 +212,7 @@ def warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
 
 def _make_in_processes(
     inputs: dict[str, str],
-    folder: paths.Location,
+    folder: Path,
     tokenizer: Tokenizer,
     config: DatasetConfig,
     *,
@@ -248,7 +224,7 @@ def _make_in_processes(
     print("compiling (takes long the first time only)", file=sys.stderr)
     warm_up(tokenizer, config.instances)
     names = sorted(inputs)
-    sizes = paths.in_parallel(paths.size_bytes, [inputs[name] for name in names])
+    sizes = [Path(inputs[name]).stat().st_size for name in names]
     pool = stages.processes(min(workers, len(names)), [folder, *inputs.values()])
     jobs = [(inputs[name], folder / name, tokenizer, config) for name in names]
     with (
@@ -266,7 +242,7 @@ def _make_in_processes(
 
 
 def made_or_why(
-    input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
+    input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig
 ) -> Made | str:
     """A part, or why it failed: an error of one part does not end the others."""
     try:
@@ -275,16 +251,14 @@ def made_or_why(
         return as_lines(error)
 
 
-def make_part(
-    input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
-) -> Made:
+def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig) -> Made:
     """Makes one TFRecord of one text file.
 
     Raises:
       ValueError: bad input.
       OSError: it cannot be written, as on a full disk; nothing is left of it then.
     """
-    sha256 = hashlib.sha256()
+    md5 = hashlib.md5()
     # The run's own lock ends with a killed run, though its workers may write a moment longer.
     with locks.held_by_one_writer(output, patience_seconds=LOCK_PATIENCE_SECONDS):
         num_examples = write_examples(
@@ -294,9 +268,8 @@ def make_part(
             config.instances,
             at_most=config.examples_per_part,
             silent=True,
-            on_written=sha256.update,
+            on_written=md5.update,
         )
-    folder = output.parent
-    text = provenance.describe(input_path, folder, digest=f"md5:{digest(input_path, 'md5')}")
-    part = provenance.describe(output, folder, digest=f"sha256:{sha256.hexdigest()}")
-    return text, dataclasses.replace(part, examples=num_examples)
+    num_bytes = output.stat().st_size
+    part = parts.File(bytes=num_bytes, md5=md5.hexdigest(), examples=num_examples)
+    return parts.describe(Path(input_path)), part

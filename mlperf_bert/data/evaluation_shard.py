@@ -1,8 +1,9 @@
 """The evaluation shard: evenly spaced examples of one file, copied to another."""
 
 import dataclasses
+from pathlib import Path
 
-from mlperf_bert.data import provenance, tfrecord, validity, vocabulary
+from mlperf_bert.data import parts, tfrecord, validity
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import require_apart, require_writable, written_beside
 from mlperf_bert.messages import lasting
@@ -35,6 +36,8 @@ def pick(config: PickConfig) -> int:
         of these lengths, or more bytes than the disk has room for.
     """
     input_path, output_path = config.input_tfrecord, config.output_tfrecord
+    paths.require_local(input_path, flag="input_tfrecord")
+    paths.require_local(output_path, flag="output_tfrecord")
     require_apart([(f"--output_tfrecord={output_path}", output_path)], [input_path])
     num_examples_to_pick = config.num_examples_to_pick
     allowed = validity.ExampleLimits(
@@ -59,14 +62,12 @@ def pick(config: PickConfig) -> int:
             while position < num_examples_to_pick and int(position * ratio) == frame.index:
                 file.write(frame.framed)
                 position += 1
-    made_by = next((record for record, _ in provenance.recorded([input_path]).values()), None)
-    known = made_by.parameters if made_by else {}
-    provenance.note(
-        paths.location(output_path).parent,
-        step="evaluation examples",
-        inputs=[input_path],
-        outputs=[output_path],
-        parameters={"num_examples_to_pick": num_examples_to_pick}
-        | {name: known[name] for name in vocabulary.RECORDED if name in known},
+    source, picked = Path(input_path), Path(output_path)
+    by = parts.holding(source.parent, [source.name])
+    made = parts.DataSet(
+        parameters={**(by[0].parameters if by else {}), "picked": num_examples_to_pick},
+        inputs={source.name: parts.describe(source, examples=num_examples)},
+        files={picked.name: parts.describe(picked, examples=num_examples_to_pick)},
     )
+    parts.write(picked.parent, picked.name, made)
     return num_examples

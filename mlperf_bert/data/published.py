@@ -6,8 +6,7 @@ since 2025-11-05.
 
 from pathlib import Path
 
-from mlperf_bert.data import provenance
-from mlperf_bert.files import paths
+from mlperf_bert.data import parts
 from mlperf_bert.messages import Progress
 
 MD5S = {
@@ -34,8 +33,8 @@ PUBLISHED_TEXT = {
 """Text file -> MD5."""
 
 
-def verify(folder: paths.Location) -> list[str]:
-    """Compares all parts with their record, and all 500 with the published figures.
+def verify(folder: Path) -> list[str]:
+    """Compares a folder with its record, and all 500 parts with the published figures.
 
     Sizes of records are published for 512 tokens, and of some texts the MD5.
 
@@ -43,35 +42,40 @@ def verify(folder: paths.Location) -> list[str]:
       Every disagreement as one line; none if all is well.
 
     Raises:
-      ValueError: no record of parts.
+      ValueError: there is no record, or it is damaged.
     """
-    made = provenance.of_step(folder, provenance.PARTS)
-    if made is None:
-        raise ValueError(f"{folder}: no {provenance.NAME} of parts; make them with --output_dir")
-    with Progress(total=len(made.outputs), unit="files", description="verify") as progress:
-        answers = paths.in_parallel(
-            lambda file: provenance.difference(file, folder), made.outputs, progress.advance
-        )
-    issues = [f"{answer}; remove it and run again" for answer in answers if answer]
-    parts, texts = map(provenance.by_name, (made.outputs, made.inputs))
-    if not parts.keys() >= PUBLISHED_PARTS or made.parameters.get("examples_per_part"):
+    sets = parts.read(folder)
+    if not sets:
+        raise ValueError(f"{folder}: no {parts.NAME}; make the data with --output_dir")
+    files = {name: file for made in sets.values() for name, file in made.files.items()}
+    texts = {name: text for made in sets.values() for name, text in made.inputs.items()}
+    issues = []
+    with Progress(
+        total=sum(file.bytes for file in files.values()), unit="B", description="verify"
+    ) as progress:
+        for name, file in files.items():
+            if problem := parts.difference(folder / name, file):
+                issues.append(f"{problem}; remove it and run again")
+            progress.advance(file.bytes)
+    parameters = sets[parts.PARTS].parameters if parts.PARTS in sets else {}
+    if not files.keys() >= PUBLISHED_PARTS or parameters.get("examples_per_part"):
         return issues
-    if made.parameters.items() >= PUBLISHED_LENGTHS.items():
-        sizes = {name: part.bytes for name, part in parts.items()}
+    if parameters.items() >= PUBLISHED_LENGTHS.items():
+        sizes = {name: file.bytes for name, file in files.items()}
         total = "all parts"
         expected = PUBLISHED_RECORD_BYTES | {total: PUBLISHED_TOTAL_BYTES}
         sizes[total] = sum(sizes[name] for name in PUBLISHED_PARTS)
-        # The evaluation files are no parts, and lie beside them.
-        for name in expected.keys() - sizes.keys():
-            if status := paths.status(folder / name):
-                sizes[name] = status.size_bytes
+        # The evaluation files may have come from elsewhere.
+        for path in (folder / name for name in expected.keys() - sizes.keys()):
+            if path.is_file():
+                sizes[path.name] = path.stat().st_size
         issues += [
             f"{name}: {sizes[name]} bytes, published are {size}"
             for name, size in expected.items()
             if sizes.get(name, size) != size
         ]
     return issues + [
-        f"{name}: made from a text with {texts[name].digest}, published is md5:{md5}"
+        f"{name}: made from a text with MD5 {texts[name].md5}, published is {md5}"
         for name, md5 in PUBLISHED_TEXT.items()
-        if name in texts and texts[name].digest != f"md5:{md5}"
+        if name in texts and texts[name].md5 != md5
     ]

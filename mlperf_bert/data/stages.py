@@ -15,7 +15,7 @@ from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress
 
-_RECORDS = re.compile(r"provenance\.json|eval\.(txt|md5)")
+_RECORDS = re.compile(r"parts\.json|eval\.(txt|md5)")
 _JSON = re.compile(rf'{whole.BYTE_ORDER_MARK}?[\s\[]*{{\s*"[^"\n]*"\s*:')
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
@@ -29,6 +29,7 @@ def input_files(
       ValueError: nothing matches, or files that the project has written beside texts do too: its
         records, the evaluation text, and what stages have made of the others.
     """
+    paths.require_local(pattern, flag=flag)
     if not (files := matching_files(pattern)):
         raise ValueError(
             f"--{flag}={pattern}: no file matches; quote the glob, and check the folder"

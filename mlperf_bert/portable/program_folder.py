@@ -1,6 +1,6 @@
 """Writes a folder that holds a training step as a program, and what runs it without the project.
 
-signature.json         inputs, outputs and cost of every program, flags, provenance
+signature.json         inputs, outputs and cost of every program, flags, commit and versions
 step.stablehlo         packed, one for each number of rows of the batches: step-12.stablehlo, ...
 gradients.stablehlo    the same, and update.stablehlo: the halves of a step of several devices
 evaluation.stablehlo   with --evaluation
@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading
-from mlperf_bert.data import provenance
+from mlperf_bert.data import software
 from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import checked, pipeline
@@ -224,7 +224,7 @@ def _signature(setup: Setup, wanted: Wanted, programs: list[dict], recorded: dic
     return {
         "format": run_step.FORMAT,
         "licence": _LICENCE,
-        "made_with": provenance.made_with(),
+        "made_with": software.made_with(),
         "input_files": setup.files,
         "init_checkpoint": config.init_checkpoint,
         "seed": config.seed or 0,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from mlperf_bert.data import provenance
+from mlperf_bert.data import software
 from mlperf_bert.files import json_text
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
@@ -115,7 +115,7 @@ def read_description(folder: Location) -> dict[str, object]:
 def _processors() -> dict[str, str]:
     """By lscpu: psutil knows neither model nor caches, nor the sockets."""
     # In English: other languages name the lines otherwise.
-    lines = provenance.printed_by("env", "LC_ALL=C", "lscpu").splitlines()
+    lines = software.printed_by("env", "LC_ALL=C", "lscpu").splitlines()
     said = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     says = {name: value for name, value in said.items() if value not in ("", "-")}  # unknown
     caches = [f"{level} {says[level]}" for level in ("L2 cache", "L3 cache") if level in says]
@@ -136,7 +136,7 @@ def accelerators(num_gpus: int | None) -> dict[str, str]:
     if num_gpus == 0:  # of a run on processors, on a host that may have GPUs
         return {"accelerators_per_node": "0"}
     query = "name,memory.total,clocks.max.sm"
-    rows = provenance.printed_by(
+    rows = software.printed_by(
         "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"
     ).splitlines()
     if not rows:  # no driver of NVIDIA's
@@ -152,8 +152,8 @@ def accelerators(num_gpus: int | None) -> dict[str, str]:
 
 def _software(run_dir: Location) -> dict[str, str]:
     """Of the run as it has recorded it, for this process may have another; of the host the rest."""
-    records = provenance.read(run_dir)
-    made_with = records[-1].made_with if records else provenance.made_with()
+    recorded = read_own_record(run_dir / RECORD_NAME).get("made_with")
+    made_with = recorded if isinstance(recorded, dict) and recorded else software.made_with()
     others = ("numpy", "numba", "jax", "image")
     stack = [f"{name} {made_with[name]}" for name in others if made_with.get(name)]
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}

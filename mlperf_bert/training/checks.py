@@ -17,11 +17,11 @@ import psutil
 
 from mlperf_bert.checkpoints import names, one_vocabulary, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import provenance, published, vocabulary
+from mlperf_bert.data import parts, published, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
-from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding, Problems, as_lines, problems_of
+from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding, Problems, problems_of
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import kernels
 from mlperf_bert.model.config import BertConfig
@@ -77,8 +77,8 @@ class Inputs:
     """To train on."""
     eval_files: list[str]
     """Empty: no evaluation during training."""
-    records: dict[paths.Location, provenance.Record | None]
-    """The record of the parts in each folder of training data; None where there is none."""
+    data_sets: dict[paths.Location, list[parts.DataSet]]
+    """Those in each folder of training data that hold some of the files; none: not recorded."""
     vocabulary: dict[str, str] = dataclasses.field(default_factory=dict)
     """What is known of that of data and model; as `Known.parameters`."""
     initial_checkpoint: StoredCheckpoint | None = None
@@ -169,7 +169,7 @@ def inspect(
         devices=connected or findings.attempt(devices.create, config),
         files=files,
         eval_files=eval_files,
-        records=_records(files, findings),
+        data_sets=findings.attempt(parts.of_files, files) or {},
         vocabulary=known.parameters() if known else {},
         initial_checkpoint=stored,
     )
@@ -402,53 +402,37 @@ _OFFICIAL_DATA = {
 """Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
 
 
-def _records(
-    files: list[str], findings: Findings
-) -> dict[paths.Location, provenance.Record | None]:
-    """The record of the parts of each folder; a folder with a damaged one is left out."""
-    loaded: dict[paths.Location, provenance.Record | None] = {}
-    for folder in sorted({paths.location(path).parent for path in files}, key=str):
-        try:
-            loaded[folder] = provenance.of_step(folder, provenance.PARTS)
-        except (ValueError, OSError) as error:
-            findings.refuse(as_lines(error))
-    return loaded
-
-
 def check_data(inspection: Inspection) -> None:
     """Compares files with the records of their folders, by name and size; reads no content."""
-    for folder, made in inspection.records.items():
-        if made is None:
+    for folder, data_sets in inspection.data_sets.items():
+        if not data_sets:
             inspection.findings.doubt(
-                f"{folder}: no {provenance.NAME} of parts, so it is unknown whether the data are "
+                f"{folder}: no {parts.NAME} of these files, so it is unknown whether the data are "
                 "complete; create_pretraining_data.py --output_dir=... writes one",
             )
-        else:
-            _check_parts(inspection, folder, made)
+        for made in data_sets:
+            _check_files(inspection, folder, made)
             _check_parameters(inspection, folder, made)
 
 
-def _check_parts(inspection: Inspection, folder: paths.Location, made: provenance.Record) -> None:
+def _check_files(inspection: Inspection, folder: paths.Location, made: parts.DataSet) -> None:
     named = _names_in(folder, inspection.files)
-    recorded = {file.path: file.bytes for file in made.outputs}
-    if left_out := sorted(recorded.keys() - named):
+    if left_out := sorted(made.files.keys() - named):
         inspection.findings.doubt(
-            f"--input_file leaves out {len(left_out)} of {len(recorded)} parts of "
-            f"{folder / provenance.NAME}, such as {left_out[0]}",
+            f"--input_file leaves out {len(left_out)} of {len(made.files)} parts of "
+            f"{folder / parts.NAME}, such as {left_out[0]}",
         )
-    names = sorted(named & recorded.keys())
+    names = sorted(named & made.files.keys())
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
     for name, size in zip(names, sizes):
-        if size != recorded[name]:
+        if size != (recorded := made.files[name].bytes):
             inspection.findings.refuse(
-                f"{folder / name}: {size} bytes, {provenance.NAME} says {recorded[name]}; "
+                f"{folder / name}: {size} bytes, {parts.NAME} says {recorded}; "
                 "make this part again",
             )
 
 
-def _check_parameters(
-    inspection: Inspection, folder: paths.Location, made: provenance.Record
-) -> None:
+def _check_parameters(inspection: Inspection, folder: paths.Location, made: parts.DataSet) -> None:
     shape = dataclasses.asdict(inspection.config.shape)
     for name, value in made.parameters.items():
         if name in shape and value != shape[name]:
@@ -465,26 +449,25 @@ def departures(inputs: Inputs, model: BertConfig) -> list[rules.Issue]:
     issues = inputs.config.departures(model)
     if is_bert_large(model) and inputs.initial_checkpoint:
         issues += _departure_of_weights(inputs.initial_checkpoint.prefix)
-    for folder, made in inputs.records.items():
-        # Nothing is known of it, so that no departure is either; `check_data` warns.
-        if made is None:
-            continue
+    # Of data without a record nothing is known, so that no departure is either; `check_data` warns.
+    recorded = [(folder, made) for folder, each in inputs.data_sets.items() for made in each]
+    of_data: list[rules.Issue] = []
+    for folder, made in recorded:
         if first_examples := made.parameters.get("examples_per_part"):
             first = f"the first {first_examples} of each"
-            issues.append(rules.Issue("input_file", "all examples of every part", first))
+            of_data.append(rules.Issue("input_file", "all examples of every part", first))
         named = _names_in(folder, inputs.files)
-        recorded = {file.path for file in made.outputs}
-        if missing := len(published.PUBLISHED_PARTS - (named & recorded)):
+        if missing := len(published.PUBLISHED_PARTS - (named & made.files.keys())):
             num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
-            issues.append(
+            of_data.append(
                 rules.Issue("input_file", f"the {num_published} published parts", present)
             )
         # What a record does not say counts as the rules have it.
         for name, expected in _OFFICIAL_DATA.items():
             if (value := made.parameters.get(name, expected)) != expected:
-                issues.append(rules.Issue(f"{name} of the data", expected, value))
-    return issues
+                of_data.append(rules.Issue(f"{name} of the data", expected, value))
+    return issues + list(dict.fromkeys(of_data))
 
 
 def _departure_of_weights(prefix: str) -> list[rules.Issue]:

@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert.checkpoints.state import newest_checkpoint
-from mlperf_bert.data import provenance
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.data import software
+from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.working import WorkingFolder
 from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.mlperf.energy import Energy
@@ -261,10 +260,10 @@ class RunRecord:
     """running, success or aborted."""
     seed: int
     parameters: dict
-    provenance: dict = dataclasses.field(default_factory=dict)
-    """What it was made from; as `Origin.summary` says it."""
     inputs: dict = dataclasses.field(default_factory=dict)
     """Flag -> what tells its files from others; as `Origin.inputs`."""
+    made_with: dict = dataclasses.field(default_factory=dict)
+    """Commit, image and versions of its last start."""
     vocabulary: dict = dataclasses.field(default_factory=dict)
     """What is known of it; as `Known.parameters`."""
     energy: dict = dataclasses.field(default_factory=dict)
@@ -291,8 +290,8 @@ def _parsed(content: dict) -> RunRecord:
     kinds = {
         "seed": int,
         "parameters": dict,
-        "provenance": dict,
         "inputs": dict,
+        "made_with": dict,
         "vocabulary": dict,
     }
     for name, kind in kinds.items():
@@ -302,15 +301,16 @@ def _parsed(content: dict) -> RunRecord:
 
 
 class Origin:
-    """The inputs of a run, and its records. Digests of data are those of their records.
+    """The inputs of a run, and its record.
 
     Attributes:
       inputs: flag -> what tells its files from others, wherever they are.
-      summary: what the run is known by: commit, image, and one digest for each kind of input.
+      summary: commit, image and `inputs`, as the log names them; of evaluation data names and sizes
+        count.
     """
 
     def __init__(self, run: Inputs, output: OutputDirectory, *, seed: int, goes_on: bool):
-        """Asks for the sizes and records of all inputs.
+        """Asks for the sizes of all inputs.
 
         Args:
           run: names the inputs.
@@ -320,46 +320,32 @@ class Origin:
             not be named.
 
         Raises:
-          ValueError: a record is damaged, or a resumed run was begun with other files.
+          ValueError: a resumed run was begun with other files.
         """
         config, before = run.config, output.before
         self._vocabulary = run.vocabulary
         self._eval_files, self._config = run.eval_files, config
         self._output, self._seed = output, seed
-        self._parameters = config.parameters()
+        self._made_with = software.made_with()
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
-        weights = [f"{config.init_checkpoint}.index"] if config.init_checkpoint else []
-        if goes_on:
-            weights = [path for path in weights if paths.status(path)]
-        # One look at each folder's records, not one for each of hundreds of files.
-        known = provenance.known_digests([*run.files, *run.eval_files])
-        data, evaluation_data, initial, [model] = (
-            provenance.describe_all(files, output.location, known)
-            for files in (run.files, run.eval_files, weights, [config.bert_config_file])
-        )
-        self._files = [*data, *evaluation_data, *initial, model]
+        weights = f"{config.init_checkpoint}.index" if config.init_checkpoint else ""
+        if goes_on and weights and not paths.is_file(weights):
+            weights = ""
+        evaluation_data = _names_and_sizes(run.eval_files)
         self.inputs = {
-            "input_file": _names_and_sizes(data),
-            "eval_input_file": _size(evaluation_data),  # `read_evaluation_data` adds the content
-            "bert_config_file": model.digest,
-            "init_checkpoint": initial[0].digest if initial else "",
+            "input_file": _names_and_sizes(run.files),
+            # `read_evaluation_data` adds the content.
+            "eval_input_file": evaluation_data.partition(", sha256")[0],
+            "bert_config_file": _content(config.bert_config_file),
+            "init_checkpoint": _content(weights) if weights else "",
         }
-        made_with, digest_of = provenance.made_with(), provenance.digest_of_files
-        self.summary = {
-            "commit": made_with["commit"],
-            "image": made_with["image"],
-            "data": digest_of(data),
-            "evaluation_data": digest_of(evaluation_data),
-            "initial_weights": digest_of(initial) if initial else "",
-        }
-        self._made_with = made_with | provenance.machine()
-        if before and not initial:
-            self.summary["initial_weights"] = str(before.provenance.get("initial_weights", ""))
-            if goes_on:
+        if before:
+            if goes_on and not weights:
                 # It need not name its initial weights again: run.json says what it began with.
                 self.inputs["init_checkpoint"] = str(before.inputs.get("init_checkpoint", ""))
-        if before:
             self._require_same_inputs(before)
+        code = {name: self._made_with[name] for name in ("commit", "image")}
+        self.summary = code | self.inputs | {"eval_input_file": evaluation_data}
 
     def read_evaluation_data(self) -> None:
         """Reads the evaluation data: all evaluations of a run have the same content.
@@ -402,55 +388,41 @@ class Origin:
                 print(Finding(WARNING, _CLOCK_IS_BEHIND.format(behind, path.name)), flush=True)
 
     def end(self, status: str) -> None:
-        """Writes run.json and provenance.json: what the run took, and the files that it has left.
+        """Writes run.json: how the run ended, and what it took.
 
         Prints the energy since this start.
 
         Raises:
-          OSError: they cannot be written.
+          OSError: it cannot be written.
         """
-        logs = logs_of_run(self._output.path)
-        taken = _energy_in(logs[-1:])
+        taken = _energy_in(logs_of_run(self._output.path)[-1:])
         # A killed start has not said what it took: nobody knows that of a whole resumed run.
         resumes = bool(self._output.before)
         print(f"energy{' since the run was resumed' if resumes else ''}: {taken}", flush=True)
         self._write(status, None if resumes else taken)
-        local, location = self._output.path, self._output.location
-        written = [path for path in [*logs, local / METRICS_NAME] if path.exists()]
-        outputs = provenance.describe_all(written, local)
-        _, newest = newest_checkpoint(str(location))
-        if newest:
-            outputs.append(provenance.describe(f"{newest}.index", location))
-        made = provenance.Record(
-            step="training",
-            inputs=self._files,
-            outputs=outputs,
-            parameters=self._parameters,
-            made_with=self._made_with,
-        )
-        provenance.add(local, made, continues=True)
 
     def _write(self, status: str, energy: Energy | None = None) -> None:
         self._output.record(
             status=status,
             seed=self._seed,
             energy=energy,
-            provenance=self.summary,
             inputs=self.inputs,
+            made_with=self._made_with,
             vocabulary=self._vocabulary,
         )
 
 
-def _names_and_sizes(files: Sequence[provenance.File]) -> str:
+def _names_and_sizes(files: Sequence[str]) -> str:
     """Number, size and a digest of names and sizes, in the order in which they are read."""
     # Not the folders: a run may go on with copies of the files elsewhere.
-    names = "".join(f"{posixpath.basename(file.path)} {file.bytes}\n" for file in files)
+    sizes = paths.in_parallel(paths.size_bytes, files)
+    names = "".join(f"{posixpath.basename(file)} {size}\n" for file, size in zip(files, sizes))
     digest = hashlib.sha256(names.encode()).hexdigest()
-    return f"{_size(files)}, sha256:{digest}" if files else ""
+    return f"{size_in_words(len(files), sum(sizes))}, sha256:{digest}" if files else ""
 
 
-def _size(files: Sequence[provenance.File]) -> str:
-    return size_in_words(len(files), sum(file.bytes for file in files)) if files else ""
+def _content(file: str) -> str:
+    return f"sha256:{whole.digest(file, 'sha256')}"
 
 
 def _shortly(files: str) -> str:

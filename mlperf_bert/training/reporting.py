@@ -238,7 +238,7 @@ def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | No
 
 def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
     departures = list(setup.departures)
-    if team.goes_on and provenance.get("initial_weights"):  # it need not name them again
+    if team.goes_on and provenance.get("init_checkpoint"):  # it need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.resumes:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))

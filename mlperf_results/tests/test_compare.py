@@ -26,13 +26,9 @@ def write_campaign(folder, all_minutes, *, hosts=(), python="3.11", flags=None, 
         write_log(run / "bert.log", minutes, **log)
         parameters = {"output_dir": str(run), "seed": minutes, "device": flags or {}}
         record = {"status": "success", "parameters": parameters}
-        (run / "run.json").write_text(json.dumps(record))
         if hosts:
-            host = {"host": hosts[number % len(hosts)], "python": python, "image": ""}
-            step = {"step": "a step", "inputs": [], "outputs": [], "parameters": {}}
-            made_with = ({"host": "of the data", "python": "2.7"}, host)
-            records = {"records": [step | {"made_with": each} for each in made_with]}
-            (run / "provenance.json").write_text(json.dumps(records))
+            record["made_with"] = {"host": hosts[number % len(hosts)], "python": python}
+        (run / "run.json").write_text(json.dumps(record))
     (folder / "campaign.json").write_text("{}")
     return folder
 

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 from mlperf_bert import options
-from mlperf_bert.data import provenance
+from mlperf_bert.data import parts
 from mlperf_bert.data.dataset import DatasetConfig, Request
 from mlperf_bert.data.punkt import PunktTables
 from tests.data.reference_figures import md5
@@ -88,11 +88,10 @@ def packed(*entries: tuple[str, bytes]) -> bytes:
     return content.getvalue()
 
 
-def parts_of(work) -> dict[str, tuple[provenance.File, provenance.File]]:
-    """Each part that the record of out/ has: its text and the part."""
-    made = provenance.of_step(work / "out", provenance.PARTS)
-    texts = provenance.by_name(made.inputs) if made else {}
-    return {part.path: (texts[part.path], part) for part in (made.outputs if made else [])}
+def parts_of(work) -> dict[str, parts.File]:
+    """Each part that the record of out/ has."""
+    made = parts.read(work / "out").get(parts.PARTS)
+    return made.files if made else {}
 
 
 def visible(folder) -> set[str]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlperf_bert.data import provenance, tfrecord
+from mlperf_bert.data import parts, tfrecord
 from mlperf_bert.input import checked, pipeline
 from tests.data.hostile_records import (
     LIMITS,
@@ -196,7 +196,7 @@ def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case):
         where = rf"{readers.path}: record {NUM_RECORDS - 2} at byte {place} "
         assert re.match(where, line) and re.search(said, line), (reader, line)
         assert readers.picked.read_bytes() == b"as it was"
-        left = {path.name for path in readers.path.parent.iterdir()} - {provenance.NAME}
+        left = {path.name for path in readers.path.parent.iterdir()} - {parts.NAME}
         assert left == {"part", "picked"}
 
 
@@ -321,7 +321,7 @@ def test_mutated_files_are_taken_or_refused(tmp_path):
             said = readers.refusal(reader)
             faulthandler.cancel_dump_traceback_later()
             ends[reader, "taken" if said is None else "refused"] += 1
-            left = {path.name for path in tmp_path.iterdir()} - {provenance.NAME}
+            left = {path.name for path in tmp_path.iterdir()} - {parts.NAME}
             assert left == {"part", "picked"}
             if said is not None:
                 assert readers.picked.read_bytes() == b"as it was"

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlperf_bert.data import gathering, provenance, segmentation, stages, wiki
+from mlperf_bert.data import gathering, segmentation, stages, wiki
 from tests.data.conftest import SMALL_TABLES
 from tests.data.generated_wiki import wiki_text
 from tests.data.making import clean_up, clean_up_sample
@@ -83,13 +83,6 @@ def test_real_sample_through_the_script_in_a_folder_with_a_space(shared, tmp_pat
     assert {name: md5(work / name) for name in stages_md5} == stages_md5
     leftovers = [p.name for p in work.rglob("*") if "partial" in p.name]
     assert not leftovers
-    [record] = provenance.read(work / "results")
-    assert record.step == "clean-up" and record.parameters.keys() == {
-        "num_test_articles", "block_size", "punkt",
-    }  # fmt: skip
-    inputs, outputs = map(provenance.by_name, (record.inputs, record.outputs))
-    assert inputs.keys() == {path.name for path in work.glob("wiki_??")}
-    assert outputs.keys() | {provenance.NAME} == {p.name for p in (work / "results").iterdir()}
 
 
 def test_stage_2_keeps_what_is_no_utf_8(tmp_path):
@@ -245,11 +238,11 @@ def test_the_checkouts_python_is_found(repository, tmp_path):
 
 
 def test_a_glob_that_matches_what_the_stages_wrote_is_refused(tmp_path):
-    for name in ("wiki_00", "wiki_00.1", "wiki_01", "provenance.json"):
+    for name in ("wiki_00", "wiki_00.1", "wiki_01", "parts.json"):
         (tmp_path / name).write_text("text")
     data = f"--data={tmp_path}/*"
     line = script("cleanup_file.py", data)
-    assert f"{data}: matches provenance.json, wiki_00.1 too, written beside the texts; give" in line
+    assert f"{data}: matches parts.json, wiki_00.1 too, written beside the texts; give" in line
     assert stages.input_files(f"{tmp_path}/wiki_??") == [f"{tmp_path}/wiki_0{n}" for n in (0, 1)]
 
 

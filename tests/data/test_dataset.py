@@ -6,8 +6,6 @@ the reference.
 Long because one command has many ways to be disturbed.
 """
 
-import dataclasses
-import hashlib
 import os
 import random
 import subprocess
@@ -18,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlperf_bert.data import dataset, provenance, published, tfrecord
+from mlperf_bert.data import dataset, parts, published, tfrecord
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import (
@@ -35,14 +33,14 @@ from tests.data.making import (
 from tests.helpers import starts, waiting
 
 NUM_PARTS = 20
-ALL_FILES = {"part-0", "part-1", "part-2", "provenance.json"}
+ALL_FILES = {"part-0", "part-1", "part-2", "parts.json"}
 
 
 @pytest.mark.gate
 def test_each_part_is_what_it_is_alone(work):
     done = run(work, check=True)
     assert visible(work / "out") == ALL_FILES
-    for name, (_, part) in parts_of(work).items():
+    for name, part in parts_of(work).items():
         one = {"input_file": work / name, "output_file": work / "one"}
         run(work, **one, output_dir=None, nworker=None, check=True)
         assert (work / "one").read_bytes() == (work / "out" / name).read_bytes()
@@ -63,17 +61,11 @@ def in_turn(missing, folder, tokenizer, config):
         yield name, dataset.make_part(path, folder / name, tokenizer, config)
 
 
-def write(work, make=in_turn, *, out="out", **flags) -> tuple[provenance.Record, list[str]]:
+def write(work, make=in_turn, *, out="out", **flags) -> tuple[parts.DataSet, list[str]]:
     """Makes the parts of a folder; by `make` None in processes."""
     config = config_of(vocab_file=str(work / "vocab.txt"), **FLAGS | flags)
     request = request_of(input_file=f"{work}/part-*", output_dir=str(work / out), nworker=2)
     return dataset.write_dataset(request, config, make)
-
-
-def file_of(path, name, algorithm, **known) -> provenance.File:
-    content = path.read_bytes()
-    digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
-    return provenance.File(path=name, bytes=len(content), digest=digest, **known)
 
 
 def contents(folder) -> dict[str, bytes]:
@@ -91,16 +83,13 @@ def test_a_rerun_makes_what_the_record_does_not_have(work, monkeypatch):
         (work / f"part-{number}").write_bytes(sentences(number + 1, 4).encode())
     out, names = work / "out", [f"part-{number}" for number in range(7)]
     monkeypatch.setenv("MLPERF_BERT_COMMIT", "first")
-    record, made = write(work)
-    assert made == names and [record] == provenance.read(out)
-    vocabulary = file_of(work / "vocab.txt", "../vocab.txt", "sha256")
-    assert record.inputs == [
-        *(file_of(work / name, f"../{name}", "md5") for name in names), vocabulary,
-    ]  # fmt: skip
-    assert record.outputs == [
-        file_of(out / name, name, "sha256", examples=tfrecord.count_records(out / name))
+    first, made = write(work)
+    assert made == names and {parts.PARTS: first} == parts.read(out)
+    assert first.inputs == {name: parts.describe(work / name) for name in names}
+    assert first.files == {
+        name: parts.describe(out / name, examples=tfrecord.count_records(out / name))
         for name in names
-    ]
+    }
     before = {name: (out / name).read_bytes() for name in names}
     flipped = {name: content[:50] + b"x" + content[51:] for name, content in before.items()}
 
@@ -108,7 +97,7 @@ def test_a_rerun_makes_what_the_record_does_not_have(work, monkeypatch):
     rewrite(out / "part-2", before["part-2"] + b"x", seconds=-9)  # a size is always looked at
     rewrite(out / "part-3", flipped["part-3"], seconds=9)
     rewrite(out / "part-6", flipped["part-6"], seconds=-9)  # older than the record: not read again
-    changed = "its content has changed since it was recorded (sha256)"
+    changed = "its content has changed since it was recorded (MD5)"
     size = len(before["part-2"])
     assert published.verify(out) == [
         f"{out}/{told}; remove it and run again"
@@ -123,28 +112,21 @@ def test_a_rerun_makes_what_the_record_does_not_have(work, monkeypatch):
     rewrite(work / "part-5", (work / "part-5").read_bytes(), seconds=9)
     monkeypatch.setenv("MLPERF_BERT_COMMIT", "second")
     assert write(work)[1] == names[1:5]
-    [again] = provenance.read(out)
+    again = parts.read(out)[parts.PARTS]
     assert [path.read_bytes() for path in sorted(out.glob("part*[0-35]"))] == [
         before[name] for name in names if name not in ("part-4", "part-6")
     ]
-    assert again.inputs[4] == file_of(work / "part-4", "../part-4", "md5")
-    assert again.inputs[:4] + again.inputs[5:] == record.inputs[:4] + record.inputs[5:]
-    assert again.made_with == record.made_with | {"commit": "first, second"}
+    assert again.inputs == first.inputs | {"part-4": parts.describe(work / "part-4")}
+    assert again.made_with == first.made_with | {"commit": "second"}
     assert write(work)[1] == []
 
 
 def test_the_summary_counts_parts_bytes_and_passes():
-    parts = [
-        provenance.File(path=name, bytes=number * 1000, digest="", examples=number)
+    files = {
+        name: parts.File(bytes=number * 1000, md5="", examples=number)
         for name, number in (("a", 2), ("b", 3), ("c", 45))
-    ]
-    made = provenance.Record(
-        step=provenance.PARTS,
-        inputs=[],
-        outputs=parts,
-        parameters={"examples_per_part": 0},
-        made_with={},
-    )
+    }
+    made = parts.DataSet(parameters={"examples_per_part": 0}, inputs={}, files=files)
     told = dataset.summary(made, num_made=1, seconds=7.25, samples_needed={448: 125, 8: 20})
     assert told.splitlines() == [
         "3 parts, 50 examples, 50,000 bytes (whole parts)",
@@ -160,18 +142,18 @@ def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
         if output.name == "part-1":
             time.sleep(5)  # this worker is ended
         output.write_bytes(b"")
-        return (provenance.describe(path, output.parent, digest=""),) * 2
+        return (parts.describe(Path(path)),) * 2
 
-    def lost(_):
-        raise OSError("another process has taken over")
+    def full(folder, name, made):
+        if made.files:
+            raise OSError("the disk is full")
 
     monkeypatch.setattr(dataset, "make_part", make_part)
     monkeypatch.setattr(dataset, "warm_up", lambda *_: None)
-    monkeypatch.setattr(DirectoryLock, "require_held", lost)
-    with pytest.raises(OSError, match="another process has taken over"):
+    monkeypatch.setattr(parts, "write", full)
+    with pytest.raises(OSError, match="the disk is full"):
         write(work, None)
     assert not (work / "out" / "part-1").exists()
-    assert provenance.read(work / "out")[0].outputs == []
 
 
 def test_other_parameters_and_foreign_files_are_refused(work, monkeypatch):
@@ -181,11 +163,11 @@ def test_other_parameters_and_foreign_files_are_refused(work, monkeypatch):
     (work / "vocab.txt").write_bytes(vocabulary(1).encode() + b"more\n")
     with pytest.raises(ValueError, match="made with vocab_md5="):
         write(work)
-    (work / "out" / provenance.NAME).unlink()
+    (work / "out" / parts.NAME).unlink()
     with pytest.raises(ValueError, match="holds part-0, and no record of its origin"):
         write(work)
-    (work / "out" / provenance.NAME).write_text("{}")
-    with pytest.raises(ValueError, match=r"provenance.json: damaged \(lacks"):
+    (work / "out" / parts.NAME).write_text('{"parts": {}}')
+    with pytest.raises(ValueError, match=r"parts.json: damaged \(lacks"):
         write(work)
     monkeypatch.setattr(dataset, "LOCK_PATIENCE_SECONDS", 0)
     lock = DirectoryLock(work / "out")
@@ -202,7 +184,7 @@ def test_one_failed_part_is_named_and_the_others_are_kept(work):
     assert "2 of 3 parts failed" in message
     assert "part-1" in message and "byte 5 is not UTF-8" in message
     assert "part-2" in message and "no document" in message
-    assert visible(work / "out") == {"part-0", "provenance.json"}
+    assert visible(work / "out") == {"part-0", "parts.json"}
     assert set(parts_of(work)) == {"part-0"}
 
 
@@ -213,11 +195,11 @@ def test_a_full_disk_leaves_nothing_half_written(work, small_disk):
     full = "No space left on device; make room and repeat the command"
     message = fails(run(work, output_dir=out, nworker=1))
     assert "1 of 3 parts failed" in message and f"part-2: {full}" in message
-    assert visible(out) == {"part-0", "part-1", "provenance.json"}
-    assert [part.path for part in provenance.read(out)[0].outputs] == ["part-0", "part-1"]
+    assert visible(out) == {"part-0", "part-1", "parts.json"}
+    assert list(parts.read(out)[parts.PARTS].files) == ["part-0", "part-1"]
     one = run(work, output_dir=None, output_file=out / "one", nworker=None)
     assert "No space left on device" in fails(one)
-    assert visible(out) == {"part-0", "part-1", "provenance.json"}
+    assert visible(out) == {"part-0", "part-1", "parts.json"}
 
 
 @pytest.mark.all
@@ -225,7 +207,7 @@ def test_usage_errors(work):
     assert "give either --output_file or" in fails(run(work, output_dir=None))
     assert "--vocab_file must be given" in fails(run(work, vocab_file=None))
     assert "examples_per_part=-1" in fails(run(work, examples_per_part=-1))
-    assert "no provenance.json of parts" in fails(run(work, verify=True))
+    assert "no parts.json; make the data with" in fails(run(work, verify=True))
     (work / "more").mkdir()
     (work / "more" / "part-0").write_bytes(b"a\n")
     two = f"{work}/part-*,{work}/more/part-0"
@@ -300,7 +282,7 @@ def test_a_folder_may_have_the_name_of_a_scheme(work, monkeypatch):
     assert visible(work / "gs:out") == ALL_FILES
 
 
-def official(**sizes) -> provenance.Record:
+def official(**sizes) -> parts.DataSet:
     """The published figures; parts of unknown size share what is left of the total."""
     known = {n: s for n, s in published.PUBLISHED_RECORD_BYTES.items() if n.startswith("part")}
     unknown = sorted(published.PUBLISHED_PARTS - set(known))
@@ -308,22 +290,18 @@ def official(**sizes) -> provenance.Record:
     expected = dict.fromkeys(unknown, left // len(unknown)) | known
     expected[unknown[0]] += left % len(unknown)
     texts = {name: published.PUBLISHED_TEXT.get(name, "") for name in expected}
-    return provenance.Record(
-        step=provenance.PARTS,
-        inputs=[provenance.File(path=n, bytes=1, digest=f"md5:{md5}") for n, md5 in texts.items()],
-        outputs=[
-            provenance.File(path=name, bytes=size, digest="")
-            for name, size in (expected | {"another-part": 7} | sizes).items()
-        ],
+    sizes = expected | {"another-part": 7} | sizes
+    return parts.DataSet(
         parameters={"examples_per_part": 0, **published.PUBLISHED_LENGTHS},
-        made_with={},
+        inputs={name: parts.File(bytes=1, md5=md5) for name, md5 in texts.items()},
+        files={name: parts.File(bytes=size, md5="") for name, size in sizes.items()},
     )
 
 
 @pytest.fixture
 def nothing_is_read(monkeypatch):
     """The 391 GB are not at hand."""
-    monkeypatch.setattr(provenance, "difference", lambda *_: None)
+    monkeypatch.setattr(parts, "difference", lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +320,7 @@ def nothing_is_read(monkeypatch):
     ],
 )
 def test_published_sizes(tmp_path, nothing_is_read, sizes, eval_bytes, messages):
-    provenance.add(tmp_path, official(**sizes))
+    parts.write(tmp_path, parts.PARTS, official(**sizes))
     with (tmp_path / "eval_10k").open("wb") as file:
         file.truncate(eval_bytes)
     assert published.verify(tmp_path) == messages
@@ -351,14 +329,13 @@ def test_published_sizes(tmp_path, nothing_is_read, sizes, eval_bytes, messages)
 def test_sizes_are_published_for_one_length_of_records(tmp_path, nothing_is_read):
     made = official(**{"part-00000-of-00500": 5})
     made.parameters.update(max_seq_length=128, max_predictions_per_seq=20)
-    provenance.add(tmp_path, made)
+    parts.write(tmp_path, parts.PARTS, made)
     assert published.verify(tmp_path) == []
-    [place] = [n for n, text in enumerate(made.inputs) if text.path == "part-00001-of-00500"]
-    made.inputs[place] = dataclasses.replace(made.inputs[place], digest="md5:of another text")
-    provenance.add(tmp_path, made)
+    made.inputs["part-00001-of-00500"] = parts.File(bytes=1, md5="of another text")
+    parts.write(tmp_path, parts.PARTS, made)
     assert published.verify(tmp_path) == [
-        "part-00001-of-00500: made from a text with md5:of another text, published is "
-        "md5:549a9ed4f805257245bec936563abfd0"
+        "part-00001-of-00500: made from a text with MD5 of another text, published is "
+        "549a9ed4f805257245bec936563abfd0"
     ]
 
 
@@ -416,4 +393,4 @@ def test_a_failed_part_of_beam_is_one_line_and_the_others_are_kept(work):
     message = fails(run(work, beam_options=DIRECT))
     assert "1 of 3 parts failed" in message and f"{work}/part-1: byte 5 is not UTF-8" in message
     assert set(parts_of(work)) == {"part-0", "part-2"}
-    assert visible(work / "out") == {"part-0", "part-2", "provenance.json"}
+    assert visible(work / "out") == {"part-0", "part-2", "parts.json"}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mlperf_bert.data import provenance, tfrecord
+from mlperf_bert.data import parts, tfrecord
 from mlperf_bert.data.evaluation_shard import PickConfig, pick
 from tests.data.hostile_records import features_of, framed_examples, serialize, valid_examples
 from tests.helpers import starts
@@ -28,9 +28,11 @@ def test_copies_are_evenly_spaced(stored, tmp_path, count):
     assert found == len(given) == 12
     expected = b"".join(given[int(i * (12 / count))] for i in range(count))
     assert (tmp_path / "picked").read_bytes() == expected
-    [record] = provenance.read(tmp_path)
-    assert [file.path for file in (*record.inputs, *record.outputs)] == ["stored", "picked"]
-    assert record.parameters == {"num_examples_to_pick": count}
+    picked, source = (parts.describe(path, examples=n) for path, n in
+                      ((tmp_path / "picked", count), (stored, 12)))  # fmt: skip
+    made = parts.read(tmp_path)["picked"]
+    assert (made.inputs, made.files) == ({"stored": source}, {"picked": picked})
+    assert made.parameters == {"picked": count}
 
 
 def test_features_in_another_order_are_copied_as_they_stand(tmp_path):

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from mlperf_bert.data import provenance, tfrecord
+from mlperf_bert.data import parts, tfrecord
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
 from mlperf_bert.data.tokenization import Tokenizer
@@ -58,9 +58,10 @@ def test_generated_text(generated, flags):
     assert [figures(path) for path in outputs] == expected
     num_bytes = sum(size_bytes for _, size_bytes, _ in expected)
     assert f" examples, {num_bytes:,} bytes in {outputs[0]}" in done.stdout
-    [record] = provenance.read(generated)
-    assert [file.path for file in record.inputs] == ["text", "vocab.txt"]
-    assert [file.path for file in record.outputs] == [path.name for path in outputs]
+    for output, (num_examples, *_) in zip(outputs, expected):
+        made = parts.read(generated)[output.name]
+        assert made.inputs == {"text": parts.describe(generated / "text")}
+        assert made.files == {output.name: parts.describe(output, examples=num_examples)}
     if len(expected) == 1 and expected[0][0] == 1022:
         run(
             "pick_eval_samples.py",
@@ -124,7 +125,7 @@ def test_real_sample(shared, tmp_path):
         assert found == {key: expected[key] for key in found}, name
 
 
-@pytest.mark.parametrize("name", ["eval.txt", "eval.md5", "provenance.json", "part-0.4"])
+@pytest.mark.parametrize("name", ["eval.txt", "eval.md5", "parts.json", "part-0.4"])
 def test_what_lies_beside_the_parts_is_refused(tmp_path, name):
     (tmp_path / "results").mkdir()
     for file in ("part-0", name):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mlperf_bert.data import provenance, tokenizer_files, vocabulary
+from mlperf_bert.data import parts, tokenizer_files, vocabulary
 from tests.helpers import starts
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "a"]
@@ -209,5 +209,5 @@ def test_the_flag_decides_on_the_casing_of_data(write, tmp_path):
     refused = starts.run(command)
     assert refused.returncode == 1 and "--do_lower_case=True, but " in refused.stderr
     starts.run([*command, "--do_lower_case=False"], check=True)
-    [made] = provenance.read(tmp_path / "data")
+    made = parts.read(tmp_path / "data")[parts.PARTS]
     assert made.parameters["do_lower_case"] is False

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import provenance, punkt, segmentation, sentences, vocabulary
+from mlperf_bert.data import parts, punkt, segmentation, sentences, vocabulary
 from mlperf_bert.data.documents import read_documents
 from mlperf_bert.files import folders, json_text, paths
 from mlperf_bert.files.paths import require_regular_file
@@ -100,7 +100,7 @@ def test_a_file_may_be_behind_a_link(tmp_path):
         lambda path: sentences.read_documents([path], None),
         lambda path: list(read_documents(path)),
         BertConfig.from_json_file,
-        lambda path: provenance.read(Path(path).parent),
+        lambda path: parts.read(Path(path).parent),
         lambda path: punkt.warn_if_not_published(Path(path).parent),
         lambda path: segmentation.load_splitter(Path(path).parent),
         lambda path: logs.read_records(Path(path)),
@@ -110,7 +110,7 @@ def test_a_file_may_be_behind_a_link(tmp_path):
 )
 def test_every_reader_asks(tmp_path, read):
     """A device that ends at once: a reader that does not ask fails here and does not hang."""
-    for name in ("input", provenance.NAME, *punkt.PUBLISHED_SHA256):
+    for name in ("input", parts.NAME, *punkt.PUBLISHED_SHA256):
         (tmp_path / name).symlink_to("/dev/null")
     with pytest.raises(ValueError, match="is not a regular file; give one"):
         read(str(tmp_path / "input"))

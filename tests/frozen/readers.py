@@ -100,7 +100,7 @@ def record_values(folder: Path) -> dict:
     if not (folder / output.RECORD_NAME).exists():
         return {}
     values = dataclasses.asdict(output.read_record(folder))
-    values["provenance"] = _without_code(values["provenance"])
+    values["made_with"] = sorted(values["made_with"])
     values["energy"] = bool(values["energy"])
     return values
 

@@ -45,8 +45,8 @@ PLANNED: dict[str, object] = {"samples_to_converge": None, "planned_samples": 3_
         ),
         ({9: {"num_eval_samples": 9_999, "division": "open"}}, []),
         (
-            {1: {"provenance": {"initial_weights": "b"}}},
-            ["the runs differ in initial weights, which their logs name"],
+            {1: {"provenance": {"init_checkpoint": "b"}}},
+            ["the runs differ in init checkpoint, which their logs name"],
         ),
         (
             {0: PLANNED},

@@ -124,7 +124,7 @@ def test_a_run_that_goes_on_need_not_name_its_weights_again(setup, weights, name
     team = types.SimpleNamespace(goes_on=True, resumes=True, say=said.append)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(reporting.rules, "open_division", lambda found: found)
-        submission = reporting._submission(setup, team, {"initial_weights": weights})
+        submission = reporting._submission(setup, team, {"init_checkpoint": weights})
     assert isinstance(submission, SubmissionInfo) and submission.division == "open"
     assert [each.parameter for each in said[0]] == [*named, "run"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlperf_bert.checkpoints import one_vocabulary
 from mlperf_bert.checkpoints.one_vocabulary import Known
-from mlperf_bert.data import provenance, vocabulary
+from mlperf_bert.data import parts, vocabulary
 from mlperf_bert.data.evaluation_shard import PickConfig, pick
 from mlperf_bert.messages import Problems
 from mlperf_bert.training import checks, offline
@@ -30,9 +30,10 @@ def write_vocabulary(folder: Path, words: list[str], *, lower: bool | None = Non
 
 def record_data(*files: Path, words: list[str] = WORDS, lower: bool = True) -> None:
     parameters = {"vocab_md5": vocabulary.md5_of(words), "do_lower_case": lower}
-    provenance.note(
-        files[0].parent, step=f"of {lower}", inputs=[], outputs=files, parameters=parameters
+    made = parts.DataSet(
+        parameters=parameters, inputs={}, files={each.name: parts.describe(each) for each in files}
     )
+    parts.write(files[0].parent, f"of {lower}", made)
 
 
 def known(*folders: Path, files: tuple[Path, ...] = ()) -> list[Known]:
@@ -99,7 +100,7 @@ def test_a_run_of_one_vocabulary_records_it(run, tmp_path):
     Origin(checks.inspect(run), output, seed=1, goes_on=False).begin()
     assert read_record(output.path).vocabulary == {"vocab_md5": md5, "do_lower_case": "True"}
     # And what is added to it later must fit, also where no other record is left.
-    (tmp_path / "input_file" / provenance.NAME).unlink()
+    (tmp_path / "input_file" / parts.NAME).unlink()
     (tmp_path / "vocab.txt").unlink()
     record_data(Path(run.eval_input_file), words=OTHER)
     [problem] = checks.inspect(run, goes_on=True).findings.errors

@@ -77,8 +77,8 @@ UNUSABLE = {
         )
         for name, value in (
             ("parameters", None),
-            ("provenance", [1]),
             ("inputs", [1]),
+            ("made_with", [1]),
         )
     },
 }

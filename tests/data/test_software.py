@@ -1,0 +1,33 @@
+"""Commit and versions of a process, as records name them."""
+
+from importlib import metadata
+
+import pytest
+
+from mlperf_bert.data import software
+
+
+def test_what_a_process_is_made_with_is_asked_once(monkeypatch):
+    """Git takes up to a second."""
+    monkeypatch.delenv("MLPERF_BERT_COMMIT", raising=False)
+    known = software.made_with()
+    monkeypatch.setattr(software, "printed_by", pytest.fail)
+    monkeypatch.setattr(software.metadata, "version", pytest.fail)
+    assert software.made_with() == known
+    monkeypatch.setenv("MLPERF_BERT_COMMIT", "an image's")
+    assert software.made_with() == known | {"commit": "an image's"}
+
+
+def test_tensorflow_for_cpus_is_known_and_what_is_missing_is_unknown(monkeypatch):
+    installed = {"numpy": "1.26.4", "tensorflow-cpu": "2.21.0"}
+
+    def version(package):
+        if package not in installed:
+            raise metadata.PackageNotFoundError(package)
+        return installed[package]
+
+    monkeypatch.setattr(software.metadata, "version", version)
+    monkeypatch.setattr(software, "_version", software._version.__wrapped__)
+    found = software.made_with()
+    names = ("numpy", "tensorflow", "numba")
+    assert [found[name] for name in names] == ["1.26.4", "2.21.0", "unknown"]
