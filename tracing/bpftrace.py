@@ -19,10 +19,10 @@ from tracing.calls import (
     DESCRIPTOR_CALLS,
     KIND_OF,
     LONGEST_NAME_BYTES,
-    REMOVED,
-    RENAMING,
-    SHARED,
+    UNKNOWN,
     CallParser,
+    Descriptor,
+    Row,
 )
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -138,13 +138,9 @@ _LOST = re.compile(r"Lost (\d+) events")
 _ERRNO_BITS = 4096
 _AT_FDCWD = -100  # of the calls that end in "at": relative to the process's folder
 _MOST_EVENTS_OUT_OF_ORDER = 40_000
-_CLOSE_RANGE_CLOEXEC = 4
-_RENAME_EXCHANGE = 2
 _FIOCLEX = 0x5451
 _AT_POSITION, _AT_END = -1, -2  # what the programs print for an offset
-_UNKNOWN = "unknown:"
 _DISKS_TOLD_OTHERWISE = ("overlay", "btrfs")  # stat(2) does not tell the disk that faults tell
-_Row = tuple[str, dict]  # its table, and column -> value
 
 
 @functools.cache
@@ -168,7 +164,7 @@ _LINES = {
     "fork": _Line(5, ()), "exec": _Line(4), "exit": _Line(3, ()), "call": _Line(9, latency=4),
     "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(9, latency=4),
     "copy": _Line(10, latency=4), "fault": _Line(6, ()), "cached": _Line(6, ()),
-    "block": _Line(8, (6, 7), latency=5), "asynchronous": _Line(3, ()),
+    "block": _Line(8, (6, 7), latency=5), "asynchronous": _Line(3, ()), "sent": _Line(3, ()),
 }  # fmt: skip
 _NAMED = ("open", "path", "rename")
 
@@ -201,15 +197,15 @@ class Parser(CallParser):
         self._path_of_inode: dict[tuple[int | None, int], str] = {}
         self._unborn: dict[int, dict] = {}
         self._names: dict[str, dict[int, str]] = {"name": {}, "new_name": {}}
-        self._handlers: dict[str, Callable[..., Iterator[_Row]]] = {
+        self._handlers: dict[str, Callable[..., Iterator[Row]]] = {
             "fork": self._fork, "exec": self._exec, "exit": self._exit, "call": self._call,
-            "open": self._open, "path": self._path, "rename": self._rename, "copy": self._copy,
+            "open": self._open_call, "path": self._path, "rename": self._rename, "copy": self._copy,
             "fault": functools.partial(self._fault, "page_fault"),
             "cached": functools.partial(self._fault, ADD_TO_PAGE_CACHE), "block": self._block,
-            "asynchronous": self._begins_asynchronous,
+            "asynchronous": self._begins_asynchronous, "sent": self._sent,
         }  # fmt: skip
 
-    def parse(self, lines: Iterable[str]) -> Iterator[_Row]:
+    def parse(self, lines: Iterable[str]) -> Iterator[Row]:
         """Yields (table, row) in order of time; the stamps are CLOCK_BOOTTIME's."""
         for word, fields in self._in_order(self._events(lines)):
             if word == "lost":
@@ -282,7 +278,7 @@ class Parser(CallParser):
         while waiting:
             yield heapq.heappop(waiting)[2:]
 
-    def _born(self, pid: int, tid: int) -> Iterator[_Row]:
+    def _born(self, pid: int, tid: int) -> Iterator[Row]:
         """A fork may make a thread or a process; only the child's first event shows which."""
         if (row := self._unborn.pop(tid, None)) is None:
             return
@@ -291,8 +287,7 @@ class Parser(CallParser):
             self._files.pop(tid, None)
         else:
             self._num_threads[pid] = 1
-            for file in self._files[pid].values():
-                file.lose()  # the child moves it, and its parent
+            self._lose_those_of(pid)  # the child moves them, and its parent
             self._one_ends(row["parent_pid"])
         yield "process_events", row
 
@@ -301,32 +296,35 @@ class Parser(CallParser):
         self._num_threads[pid] = self._num_threads.get(pid, 1) - 1
         if self._num_threads[pid] <= 0:
             del self._num_threads[pid]
-            self._files.pop(pid, None)
-            self._folders.pop(pid, None)
+            self._ends(pid)
 
     @staticmethod
     def _stamps(began: int, pid: int, tid: int) -> dict:
         return {"boottime_ns": began, "pid": pid, "tid": tid}
 
-    def _fork(self, began, pid, tid, child, flags) -> Iterator[_Row]:
+    def _fork(self, began, pid, tid, child, flags) -> Iterator[Row]:
         row = {"event": "process", "parent_pid": pid}
         self._unborn[child] = {**self._stamps(began, child, child), **row}
         # As they are now: the parent may go on first.
-        self._inherit(child, pid, frozenset(name for name in SHARED if flags & SHARED[name]))
+        self._inherit(child, pid, flags)
         self._num_threads[pid] = self._num_threads.get(pid, 1) + 1  # until it shows to be none
         yield from ()
 
-    def _exec(self, began, pid, tid, program) -> Iterator[_Row]:
+    def _exec(self, began, pid, tid, program) -> Iterator[Row]:
         self._executed(pid)
         row = {"event": "exec", "detail": program}
         yield "process_events", {**self._stamps(began, pid, tid), **row}
 
-    def _exit(self, began, pid, tid) -> Iterator[_Row]:
+    def _exit(self, began, pid, tid) -> Iterator[Row]:
         yield "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
         self._one_ends(pid)
 
-    def _begins_asynchronous(self, began, pid, tid) -> Iterator[_Row]:
+    def _begins_asynchronous(self, began, pid, tid) -> Iterator[Row]:
         self._note_asynchronous(pid)
+        yield from ()
+
+    def _sent(self, began, pid, tid) -> Iterator[Row]:
+        self._lose_those_of(pid)  # a message may have given them to others
         yield from ()
 
     def _row(self, began, pid, tid, probe, latency, result) -> dict:
@@ -341,102 +339,64 @@ class Parser(CallParser):
             "error": errno.errorcode.get(-result, str(-result)) if failed else None,
         }
 
-    def _path_of(self, pid: int, name: str | None, folder_fd: int = _AT_FDCWD) -> str:
+    def _result(self, row: dict, result: int) -> int | None:
+        return None if row["error"] else result
+
+    def _path_from(self, pid: int, name: str | None, folder_fd: int) -> str:
         if name is None:
-            return _UNKNOWN  # the line with the name was lost
+            return UNKNOWN  # the line with the name was lost
         folder = None
         if folder_fd & 0xFFFFFFFF != _AT_FDCWD & 0xFFFFFFFF:  # kernels extend the sign or not
-            folder = self._path_of_fd(pid, folder_fd)
+            folder = self._path_of(pid, Descriptor(folder_fd))
         return self._absolute(pid, name, folder)
 
-    def _path_of_fd(self, pid: int, fd: int) -> str:
-        file = self._files[pid].get(fd)
-        return file.path if file else _UNKNOWN
-
-    def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset) -> Iterator[_Row]:
+    def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        if row["operation"] in (*DESCRIPTOR_CALLS, "ioctl"):
+        if (call := row["operation"]) == "ioctl":
+            call, wanted, offset = "fcntl", fcntl.F_SETFD, wanted == _FIOCLEX
+        if call in DESCRIPTOR_CALLS:
             if not row["error"]:
-                self._note(pid, row["operation"], result, fd, wanted, offset)
+                self._note_descriptors(pid, call, Descriptor(fd), result, wanted, offset)
             return
-        row["fd"] = fd
-        file, path = self._files[pid].get(fd), self._path_of_fd(pid, fd)
         if row["kind"] in ("read", "write"):
             row["requested_bytes"] = None if wanted == -1 else wanted
         at = None if offset in (_AT_POSITION, _AT_END) else offset
-        returned = None if row["error"] else result
-        self._complete(row, file, returned, at, appends=offset == _AT_END)
-        yield self._named(row, path)
-
-    def _note(self, pid: int, call: str, result: int, fd: int, value: int, flags: int) -> None:
-        """What becomes of descriptors by calls that make no row."""
-        table = self._files[pid]
-        if call == "fchdir":
-            self._enter(pid, self._path_of_fd(pid, fd))
-        elif call == "close_range":
-            if flags & _CLOSE_RANGE_CLOEXEC:
-                table.note_exec(fd, value, closes=True)
-            else:
-                table.close(fd, value)
-        elif call == "ioctl":
-            table.note_exec(fd, fd, closes=value == _FIOCLEX)
-        elif call.startswith("dup"):
-            self._duplicate(pid, fd, result, closed_by_exec=bool(flags & os.O_CLOEXEC))
-        elif value in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
-            self._duplicate(pid, fd, result, closed_by_exec=value == fcntl.F_DUPFD_CLOEXEC)
-        elif value == fcntl.F_SETFD:
-            table.note_exec(fd, fd, closes=bool(flags & fcntl.FD_CLOEXEC))
-        elif value == fcntl.F_SETFL and (file := table.get(fd)):
-            file.appends = bool(flags & os.O_APPEND)
+        returned, appends = self._result(row, result), offset == _AT_END
+        yield self._on_descriptor(row, Descriptor(fd), returned, at, appends=appends)
 
     def _copy(
         self, began, pid, tid, probe, latency, result, source, target, moves_source, moves_target
-    ) -> Iterator[_Row]:
+    ) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        row |= {"operation": row["operation"].removesuffix("64"), "size_bytes": max(result, 0)}
-        ends = (("read", source, moves_source), ("write", target, moves_target))
-        for kind, fd, moves in ends:
-            file = self._files[pid].get(fd)
-            copied = {**row, "kind": kind, "opening": file.number if file else None}
-            if moves:  # else where the program has told, which was not recorded
-                copied["offset_bytes"] = self._moved(file, copied, None)
-            yield self._named(copied, self._path_of_fd(pid, fd))
+        row["operation"] = row["operation"].removesuffix("64")
+        # Else it begins where the program has told, which was not recorded.
+        ends = ((source, moves_source), (target, moves_target))
+        given = [(Descriptor(fd), None, bool(moves)) for fd, moves in ends]
+        yield from self._copied(row, given, self._result(row, result))
 
-    def _open(self, began, pid, tid, probe, latency, result, folder, flags, name) -> Iterator[_Row]:
+    def _open_call(
+        self, began, pid, tid, probe, latency, result, folder, flags, name
+    ) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._path_of(pid, name, folder)
-        if flags & os.O_CREAT:
-            row["kind"] = "create"
+        path = self._path_from(pid, name, folder)
         if not row["error"]:
-            row["fd"] = result
-            appends = bool(flags & os.O_APPEND)
-            file = self._opened(path, position=0, appends=appends)
-            closes = bool(flags & os.O_CLOEXEC)
-            self._files[pid].note(result, file, closed_by_exec=closes)
-            row["opening"] = file.number
             self._note_inode(path)
-        yield self._named(row, path)
+        yield self._open(row, path, self._result(row, result), flags)
 
-    def _path(self, began, pid, tid, probe, latency, result, folder, name) -> Iterator[_Row]:
+    def _path(self, began, pid, tid, probe, latency, result, folder, name) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._path_of(pid, name, folder)
-        if row["operation"] != "chdir":
-            if not row["error"] and row["kind"] in RENAMING:
-                self._renamed(row, path)
-            yield self._named(row, path)
+        if row["kind"]:
+            path = self._path_from(pid, name, folder)
+            yield self._on_path(row, path, self._result(row, result))
         elif not row["error"]:
-            self._enter(pid, path)
+            self._enters(pid, row["operation"], UNKNOWN if name is None else name)
 
     def _rename(
         self, began, pid, tid, probe, latency, result, folder, new_folder, flags, name, new_name
-    ) -> Iterator[_Row]:
+    ) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
-        row["kind"] = "exchange" if flags & _RENAME_EXCHANGE else "rename"
-        row["new_path"] = self._path_of(pid, new_name, new_folder).replace(REMOVED, "")
-        path = self._path_of(pid, name, folder)
-        if not row["error"]:
-            self._renamed(row, path)
-        yield self._named(row, path)
+        path, new = self._path_from(pid, name, folder), self._path_from(pid, new_name, new_folder)
+        yield self._on_path(row, path, self._result(row, result), new, flags)
 
     def _note_inode(self, path: str) -> None:
         with contextlib.suppress(OSError):  # removed since: its faults stay without a path
@@ -446,14 +406,14 @@ class Parser(CallParser):
             device = os.major(found.st_dev) << 20 | os.minor(found.st_dev) if has_own else None
             self._path_of_inode[device, found.st_ino] = path
 
-    def _fault(self, operation, began, pid, tid, device, inode, page) -> Iterator[_Row]:
+    def _fault(self, operation, began, pid, tid, device, inode, page) -> Iterator[Row]:
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}
         row |= {"offset_bytes": page * PAGE_BYTES, "size_bytes": PAGE_BYTES}
         found = self._path_of_inode.get((device, inode)) or self._path_of_inode.get((None, inode))
-        yield self._named(row, found or f"{_UNKNOWN}inode {inode}")
+        yield self._named(row, found or f"{UNKNOWN}inode {inode}")
 
     @staticmethod
-    def _block(began, pid, device, sector, size, latency, operation, command) -> Iterator[_Row]:
+    def _block(began, pid, device, sector, size, latency, operation, command) -> Iterator[Row]:
         yield (
             "block_io",
             {

@@ -6,13 +6,16 @@ it. Source: open(2), dup(2), fcntl(2), clone(2).
 """
 
 import collections
+import dataclasses
+import fcntl
 import itertools
-import os.path
+import os
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tracing import files
 
@@ -34,12 +37,14 @@ KINDS = {
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
 ASYNCHRONOUS_CALLS = ("io_setup", "io_uring_setup")
 """With them libaio and io_uring begin, whose reads and writes are no calls of their own."""
-DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "fchdir")
+DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "fchdir", "unshare")
 """They make no row: by them it is known which file a descriptor or a path means."""
 LONGEST_NAME_BYTES = 199
 """What bpftrace records of a name; a longer one is cut."""
-SHARED = {"CLONE_FS": 0x200, "CLONE_FILES": 0x400}
-"""What a process can have with its maker, and the flags of clone(2) for it."""
+UNKNOWN = "unknown:"
+"""A path of which nothing is known."""
+CLONE_FS, CLONE_FILES, CLONE_NEWNS = 0x200, 0x400, 0x20000
+CLOSE_RANGE_CLOEXEC, RENAME_EXCHANGE = 4, 2
 RENAMING = ("rename", "exchange", "remove")
 """Kinds after which a file, or what is in a folder, has another name or none."""
 REMOVED = "\0"
@@ -48,6 +53,8 @@ REMOVED = "\0"
 _SHORTENED = re.compile(r"/(\.\.?)?(/|$)")
 """Where a path can be shortened."""
 
+Row = tuple[str, dict]
+"""Its table, and column -> value."""
 Thread = tuple[int, int]
 """Process and thread."""
 
@@ -135,9 +142,19 @@ class Descriptors(dict[int, OpenFile]):
 
 @dataclass(eq=False, slots=True)
 class _Folder:
-    """Where relative paths begin; processes may share it."""
+    """Where relative and absolute paths begin; processes may share it."""
 
     path: str
+    root: str = ""
+    """Of a process that has called chroot."""
+
+
+class Descriptor(NamedTuple):
+    """What a call is given for a file."""
+
+    fd: int
+    path: str | None = None
+    """What it means by the tracer; None: what it means by the calls before."""
 
 
 @dataclass
@@ -158,12 +175,6 @@ class Losses:
     """Names longer than bpftrace records: their calls are there, under the name's beginning."""
     strangers: int = 0
     """Threads and processes whose making was not seen: each counts as a process of its own."""
-
-    def in_short(self) -> str:
-        """What had no room, and what could not be understood."""
-        damaged = f", {self.damaged_lines:,} not understood" if self.damaged_lines else ""
-        made = f", {self.strangers:,} threads whose making was not seen" if self.strangers else ""
-        return f"{self.lost_events + self.lost_lines:,} events lost{damaged}{made}"
 
     def __str__(self) -> str:
         parts = [
@@ -209,21 +220,11 @@ class CallParser:
     def _folder_of(self, pid: int) -> _Folder:
         return self._folders.setdefault(pid, _Folder(self._first_folder))
 
-    def _enter(self, pid: int, folder: str) -> None:
-        """A process has made this its folder."""
-        self._folder_of(pid).path = self._shortened(folder)
-
-    def _inherit(self, child: int, maker: int, shares: frozenset[str]) -> None:
-        """A process has what its maker has now: copies, but what it shares."""
-        folder, table = self._folder_of(maker), self._files[maker]
-        self._folders[child] = folder if "CLONE_FS" in shares else _Folder(folder.path)
-        self._files[child] = table if "CLONE_FILES" in shares else Descriptors(table)
-
     def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
         """A path from a folder, or from the process's own; "." and ".." are not in it."""
-        if not path.startswith("/"):
-            path = f"{folder or self._folder_of(pid).path}/{path}"
-        return self._shortened(path)
+        if path.startswith("/"):
+            return self._folder_of(pid).root + self._shortened(path)
+        return self._shortened(f"{folder or self._folder_of(pid).path}/{path}")
 
     def _shortened(self, path: str) -> str:
         if not _SHORTENED.search(path) or not path.startswith("/"):
@@ -239,7 +240,7 @@ class CallParser:
                     parts = os.path.realpath(above).split("/")[1:-1]
                 else:
                     parts.append(part)
-            elif part not in ("", "."):
+            elif part not in ("", ".") and (parts or part != ".."):
                 parts.append(part)
         return "/" + "/".join(parts)
 
@@ -247,6 +248,147 @@ class CallParser:
         file = OpenFile(path, **more)
         self._open_files.add(file)
         return file
+
+    def _path_of(self, pid: int, given: Descriptor) -> str:
+        if given.path is not None:
+            return given.path
+        file = self._files[pid].get(given.fd)
+        return file.path if file else UNKNOWN
+
+    def _file(self, pid: int, given: Descriptor, *, moves: bool) -> OpenFile | None:
+        """None: nothing is known of it: it was received, or was there before."""
+        file = self._files[pid].get(given.fd)
+        if given.path is None or (file and file.path.replace(REMOVED, "") == given.path):
+            return file
+        for other in self._named_as(given.path) if moves else ():
+            other.lose()
+        return None
+
+    def _named_as(self, path: str | None) -> list[OpenFile]:
+        """What may be the opening of a descriptor that is not known: by name.
+
+        So are those received, and those that an ioctl keeps from an exec: to see the ioctls of
+        accelerators would cost strace too much.
+        """
+        is_absolute = path is not None and path.startswith("/")
+        return [file for file in self._open_files if file.path == path] if is_absolute else []
+
+    def _named(self, row: dict, path: str) -> Row:
+        path = path.replace(REMOVED, "")
+        file_class = files.classify(path, seen_as=self._host_path(path))
+        return "file_ops", {**row, "path": path, "file_class": file_class}
+
+    # --- what nobody saw ---
+
+    def _lose_all(self) -> None:
+        for pid in self._files:
+            self._lose_those_of(pid)
+
+    def _lose_those_of(self, pid: int) -> None:
+        """Somebody else may move what a process has open."""
+        for file in self._files[pid].values():
+            file.lose()
+
+    def _damaged(self) -> None:
+        """A line is not understood: what it moved is unknown."""
+        self.losses.damaged_lines += 1
+        self._lose_all()
+
+    def _note_asynchronous(self, pid: int) -> None:
+        self.losses.asynchronous_processes += pid not in self._asynchronous
+        self._asynchronous.add(pid)
+
+    # --- processes, and calls that make no row ---
+
+    def _inherit(self, child: int, maker: int, shares: int) -> None:
+        """A process has what its maker has now: copies, but what it shares by flags of clone(2)."""
+        folder, table = self._folder_of(maker), self._files[maker]
+        self._folders[child] = folder if shares & CLONE_FS else dataclasses.replace(folder)
+        self._files[child] = table if shares & CLONE_FILES else Descriptors(table)
+
+    def _executed(self, pid: int) -> None:
+        self._files[pid] = table = Descriptors(self._files[pid])  # with others it shares no more
+        for fd in sorted(table.closed_by_exec):
+            table.close(fd, fd)
+
+    def _ends(self, pid: int) -> None:
+        self._files.pop(pid, None)
+        self._folders.pop(pid, None)
+
+    def _enters(self, pid: int, call: str, path: str) -> None:
+        """A chdir or chroot, which succeeded."""
+        folder = self._folder_of(pid)
+        if call == "chroot":
+            folder.root = self._absolute(pid, path).rstrip("/")
+        else:
+            folder.path = self._absolute(pid, path)
+
+    def _note_descriptors(
+        self, pid: int, call: str, given: Descriptor, result: int, value: int, flags: int
+    ) -> None:
+        """One of DESCRIPTOR_CALLS, which succeeded.
+
+        Args:
+          value: the command of fcntl, the last descriptor of close_range.
+          flags: what is behind it, or of dup3 and unshare.
+        """
+        table, fd = self._files[pid], given.fd
+        if call == "fchdir":
+            self._folder_of(pid).path = self._path_of(pid, given)
+        elif call == "close_range" and flags & CLOSE_RANGE_CLOEXEC:
+            table.note_exec(fd, value, closes=True)
+        elif call == "close_range":
+            table.close(fd, value)
+        elif call.startswith("dup"):
+            self._duplicate(pid, fd, result, closed_by_exec=bool(flags & os.O_CLOEXEC))
+        elif call == "fcntl":
+            self._note_fcntl(pid, given, result, value, flags)
+        else:  # unshare: a mount name space of its own comes with a folder of its own
+            if flags & (CLONE_FS | CLONE_NEWNS):
+                self._folders[pid] = dataclasses.replace(self._folder_of(pid))
+            if flags & CLONE_FILES:
+                self._files[pid] = Descriptors(table)
+
+    def _note_fcntl(self, pid: int, given: Descriptor, result: int, value: int, flags: int) -> None:
+        table, fd = self._files[pid], given.fd
+        if value in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
+            self._duplicate(pid, fd, result, closed_by_exec=value == fcntl.F_DUPFD_CLOEXEC)
+        elif value == fcntl.F_SETFD:
+            table.note_exec(fd, fd, closes=bool(flags & fcntl.FD_CLOEXEC))
+        elif value == fcntl.F_SETFL and (file := table.get(fd)):
+            file.appends = bool(flags & os.O_APPEND)
+        elif value == fcntl.F_SETFL:
+            for file in self._named_as(given.path):
+                file.appends = True  # perhaps
+
+    def _duplicate(self, pid: int, fd: int, new_fd: int, *, closed_by_exec: bool) -> None:
+        table = self._files[pid]
+        if fd != new_fd:  # dup2 of the same does nothing
+            table.note(new_fd, table.get(fd), closed_by_exec=closed_by_exec)
+
+    # --- calls that make rows ---
+
+    def _open(self, row: dict, path: str, result: int | None, flags: int) -> Row:
+        """Of an opening; the result of this and the others is None if the call failed."""
+        if flags & os.O_CREAT:
+            row["kind"] = "create"
+        if result is not None:
+            file = self._opened(path, position=0, appends=bool(flags & os.O_APPEND))
+            closes = bool(flags & os.O_CLOEXEC)
+            self._files[row["pid"]].note(result, file, closed_by_exec=closes)
+            row |= {"fd": result, "opening": file.number}
+        return self._named(row, path)
+
+    def _on_path(
+        self, row: dict, path: str, result: int | None, new_path: str | None = None, flags: int = 0
+    ) -> Row:
+        """Of a call on one name or two."""
+        if row["kind"] == "rename":
+            row["new_path"] = new_path and new_path.replace(REMOVED, "")
+            row["kind"] = "exchange" if flags & RENAME_EXCHANGE else "rename"
+        if result is not None and row["kind"] in RENAMING:
+            self._renamed(row, path)
+        return self._named(row, path)
 
     def _renamed(self, row: dict, path: str) -> None:
         """What is open, and folders of processes, have another name from now on."""
@@ -261,49 +403,22 @@ class CallParser:
         for file in self._open_files:
             file.path = now(file.path)
         for folder in {id(folder): folder for folder in self._folders.values()}.values():
-            folder.path = now(folder.path)
+            folder.path, folder.root = now(folder.path), now(folder.root)
 
-    def _named(self, row: dict, path: str) -> tuple[str, dict]:
-        path = path.replace(REMOVED, "")
-        file_class = files.classify(path, seen_as=self._host_path(path))
-        return "file_ops", {**row, "path": path, "file_class": file_class}
-
-    def _lose_all(self) -> None:
-        for table in self._files.values():
-            for file in table.values():
-                file.lose()
-
-    def _damaged(self) -> None:
-        """A line is not understood: what it moved is unknown."""
-        self.losses.damaged_lines += 1
-        self._lose_all()
-
-    def _note_asynchronous(self, pid: int) -> None:
-        self.losses.asynchronous_processes += pid not in self._asynchronous
-        self._asynchronous.add(pid)
-
-    def _moved(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
-        """Where a read or write began; without an offset of its own it moves the position."""
-        writes = row["kind"] == "write"
-        if offset is not None:
-            # Linux appends whatever the offset says; pwrite(2), "BUGS".
-            return None if writes and (file is None or file.appends) else offset
-        thread = row["pid"], row["tid"]
-        return file.moved(thread, row["size_bytes"], writes=writes) if file else None
-
-    def _complete(
-        self, row: dict, file: OpenFile | None, result: int | None, offset: int | None = None,
+    def _on_descriptor(
+        self, row: dict, given: Descriptor, result: int | None, offset: int | None = None,
         *, appends: bool = False,
-    ) -> None:  # fmt: skip
-        """The columns of a call on a descriptor; what it makes of its file's position.
+    ) -> Row:  # fmt: skip
+        """Of a call on a descriptor; notes what it makes of its file's position.
 
         Args:
-          result: None if it failed.
           offset: None if it reads or writes at the position.
           appends: whether this call alone is told of the file's end.
         """
-        kind, pid = row["kind"], row["pid"]
-        row["opening"] = file.number if file else None
+        kind, pid, path = row["kind"], row["pid"], self._path_of(row["pid"], given)
+        moves = kind in ("read", "write", "seek") and offset is None
+        file = self._file(pid, given, moves=moves)
+        row |= {"fd": given.fd, "opening": file.number if file else None}
         if kind in ("read", "write", "receive", "send"):
             row["size_bytes"] = result or 0
         if kind in ("read", "write") and not appends:
@@ -315,14 +430,30 @@ class CallParser:
             if file:
                 file.sought((pid, row["tid"]), result)
         elif kind == "close":
-            self._files[pid].close(row["fd"], row["fd"])
+            self._files[pid].close(given.fd, given.fd)
+        return self._named(row, path)
 
-    def _executed(self, pid: int) -> None:
-        self._files[pid] = table = Descriptors(self._files[pid])  # with others it shares no more
-        for fd in sorted(table.closed_by_exec):
-            table.close(fd, fd)
+    def _moved(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
+        """Where a read or write began; without an offset of its own it moves the position."""
+        writes = row["kind"] == "write"
+        if offset is not None:
+            # Linux appends whatever the offset says; pwrite(2), "BUGS".
+            return None if writes and (file is None or file.appends) else offset
+        thread = row["pid"], row["tid"]
+        return file.moved(thread, row["size_bytes"], writes=writes) if file else None
 
-    def _duplicate(self, pid: int, fd: int, new_fd: int, *, closed_by_exec: bool) -> None:
-        table = self._files[pid]
-        if fd != new_fd:  # dup2 of the same does nothing
-            table.note(new_fd, table.get(fd), closed_by_exec=closed_by_exec)
+    def _copied(
+        self, row: dict, ends: Iterable[tuple[Descriptor, int | None, bool]], result: int | None
+    ) -> Iterator[Row]:
+        """Of a copy: one of its source and one of its target.
+
+        Args:
+          ends: (descriptor, offset if it is known, whether its position is moved) of both.
+        """
+        for kind, (given, offset, moves) in zip(("read", "write"), ends):
+            file = self._file(row["pid"], given, moves=moves)
+            copied = {**row, "kind": kind, "size_bytes": result or 0}
+            copied["opening"] = file.number if file else None
+            if moves or offset is not None:
+                copied["offset_bytes"] = self._moved(file, copied, offset)
+            yield self._named(copied, self._path_of(row["pid"], given))

@@ -22,7 +22,6 @@ COUNTERS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storag
 FAULTS = ("minor_faults", "major_faults")
 _LEAST_SHARE_COUNTED = 0.95
 _ROWS_AT_ONCE = 20_000
-_NEEDED = ("backend", "command", "begin_monotonic_ns")
 
 
 def summary_of(folder: Path) -> dict:
@@ -36,10 +35,9 @@ def summary_of(folder: Path) -> dict:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format_version"] != FORMAT_VERSION:
             raise ValueError(f"its format_version is not {FORMAT_VERSION}")
-        if missing := [name for name in _NEEDED if name not in found]:
-            raise ValueError(f"it lacks {', '.join(missing)}")
         if not isinstance(found["begin_monotonic_ns"], int):
             raise ValueError("when it began is not recorded")
+        _ = found["backend"], found["command"]
     return found
 
 
@@ -72,27 +70,10 @@ class Trace:
         return self.summary["backend"] != backends.PROC
 
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
-    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def table(self, name: str) -> pd.DataFrame:
         """A whole table, for all who ask: not to be changed; empty if it was not written."""
-        found = read_table(self.folder, name, columns)
+        found = read_table(self.folder, name)
         found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
-        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
-
-    def calls_of(self, kinds: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-        """The calls of some kinds on files that did not fail, for one who asks: they are many.
-
-        Raises:
-          ValueError: single calls were not recorded.
-        """
-        if not self.has_calls:
-            raise ValueError(
-                f"{self.folder} holds no single calls: trace with strace or bpftrace, "
-                f"this one was made with {backends.PROC}"
-            )
-        if not (path := self.folder / "file_ops.parquet").exists():
-            raise ValueError(f"{path} is missing: copy it here again")
-        found = read_table(self.folder, "file_ops", columns, kinds)
-        found = found[found["error"].isna() & ~found["file_class"].isin(files.IN_KERNEL)]
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:

@@ -152,8 +152,7 @@ def _cards(summary: dict, losses: Losses) -> Iterator[Card]:
         least = "at least " if losses.asynchronous_processes else ""
         yield Card("TFRecords read", least + bytes_text(records["read_bytes"]), num_reads)
         yield Card("Checkpoints written", least + bytes_text(saved["written_bytes"]), num_saved)
-        aside = ", libaio and io_uring not counted" if least else ""
-        yield Card("Read and write calls", f"{calls:,}", losses.in_short() + aside)
+        yield Card("Read and write calls", f"{calls:,}", str(losses))
     else:
         yield Card("Reads and writes", "-", "single calls were not recorded")
     cached = access["page_cache"]

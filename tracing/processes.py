@@ -22,12 +22,25 @@ def sees_whole_machine() -> bool:
     return (PROC / "self" / "ns" / "pid").stat().st_ino == 0xEFFFFFFC
 
 
-def stat_fields(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name, field 3 first; None if it is gone."""
+def text_of(pid: int, name: str) -> str:
+    """What a file below /proc/PID holds; empty if the process is gone or not ours to see."""
     try:
-        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(") ")[2].split()
+        return (PROC / str(pid) / name).read_bytes().decode(errors="backslashreplace")
     except OSError:
-        return None
+        return ""
+
+
+def link_of(pid: int, name: str) -> str:
+    """Where a link below /proc/PID leads; empty if the process is gone or not ours to see."""
+    try:
+        return str((PROC / str(pid) / name).readlink())
+    except OSError:
+        return ""
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, field 3 first; empty if it is gone."""
+    return text_of(pid, "stat").rpartition(") ")[2].split()
 
 
 def is_running(pid: int) -> bool:
@@ -48,24 +61,18 @@ def tree(root: int) -> set[int]:
 
 def cgroup_of(pid: int) -> str | None:
     """The process's cgroup, as a path below the mount of cgroup2; None if it is gone."""
-    try:
-        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
-    except OSError:
-        return None
     # "0::/path" is cgroup2's; on older hosts the first hierarchy serves as well.
-    unified = [line.split(":", 2)[2] for line in lines if line.startswith("0::")]
-    found = unified or [line.split(":", 2)[2] for line in lines]
-    return found[0] if found else None
+    lines = sorted(text_of(pid, "cgroup").splitlines(), key=lambda line: line[:3] != "0::")
+    return lines[0].split(":", 2)[2] if lines else None
 
 
 def uses_asynchronous_io(pid: int) -> bool:
     """Whether it holds a ring of io_uring, or of libaio; False if it is gone or not ours to see."""
     if any(path.startswith("anon_inode:[io_uring]") for _, path in open_paths(pid)):
         return True
+    # Of the whole machine: where it is 0, no long list of mappings need be read.
     with contextlib.suppress(OSError):
-        # Of the whole machine: where it is 0, no long list of mappings need be read.
-        if int((PROC / "sys" / "fs" / "aio-nr").read_text()):
-            return "/[aio]" in (PROC / str(pid) / "maps").read_text(errors="replace")
+        return (PROC / "sys/fs/aio-nr").read_text() != "0\n" and "/[aio]" in text_of(pid, "maps")
     return False
 
 
@@ -138,11 +145,7 @@ class Target:
 
 def arguments_of(pid: int) -> list[str]:
     """The command line; empty if the process is gone or a kernel thread."""
-    try:
-        content = (PROC / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return []
-    return [part.decode(errors="backslashreplace") for part in content.split(b"\0") if part]
+    return [part for part in text_of(pid, "cmdline").split("\0") if part]
 
 
 def threads_of(pid: int) -> list:
@@ -155,37 +158,24 @@ def threads_of(pid: int) -> list:
 
 def open_paths(pid: int) -> list[tuple[int, str]]:
     """(descriptor, path) of all that it holds open; empty if it is gone or not ours to see."""
-    found = []
-    with contextlib.suppress(OSError):
-        for descriptor in (PROC / str(pid) / "fd").iterdir():
-            with contextlib.suppress(OSError):
-                found.append((int(descriptor.name), str(descriptor.readlink())))
-    return found
+    try:
+        fds = [path.name for path in (PROC / str(pid) / "fd").iterdir()]
+    except OSError:
+        return []
+    found = ((int(fd), link_of(pid, f"fd/{fd}")) for fd in fds)
+    return [(fd, path) for fd, path in found if path]
 
 
 def is_closed_by_exec(pid: int, fd: int) -> bool:
     """Whether exec closes a descriptor; False if it is gone or not ours to see."""
-    with contextlib.suppress(OSError):
-        lines = (PROC / str(pid) / "fdinfo" / str(fd)).read_text().splitlines()
-        flags = dict(line.split(":", 1) for line in lines if ":" in line)["flags"]
-        return bool(int(flags, 8) & os.O_CLOEXEC)
-    return False
-
-
-def folder_of(pid: int) -> str | None:
-    """Where its relative paths begin; None if it is gone or not ours to see."""
-    with contextlib.suppress(OSError):
-        return str((PROC / str(pid) / "cwd").readlink())
-    return None
+    flags = text_of(pid, f"fdinfo/{fd}").partition("flags:")[2].split()
+    return bool(flags) and bool(int(flags[0], 8) & os.O_CLOEXEC)
 
 
 def tracer_of(pid: int) -> int:
     """The process that traces it with ptrace; 0 if there is none."""
-    try:
-        status = (PROC / str(pid) / "status").read_text()
-    except OSError:
-        return 0
-    return int(status.split("TracerPid:")[1].split()[0])
+    number = text_of(pid, "status").partition("TracerPid:")[2].split()
+    return int(number[0]) if number else 0
 
 
 def traced_by(tracer: int) -> list[int]:
@@ -201,6 +191,4 @@ def parent_of(pid: int) -> int:
 
 def name_of(pid: int) -> str:
     """The program that it runs, in short."""
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).name()
-    return "a process that has ended"
+    return text_of(pid, "comm").strip() or "a process that has ended"

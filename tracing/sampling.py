@@ -20,7 +20,6 @@ MEMINFO_KEYS = {
     "buffers_bytes": "Buffers", "page_cache_bytes": "Cached", "dirty_bytes": "Dirty",
     "writeback_bytes": "Writeback", "mapped_bytes": "Mapped", "swap_free_bytes": "SwapFree",
 }  # fmt: skip
-SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device
 _MS_PER_TICK = 1000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
@@ -50,45 +49,35 @@ def memory_rows() -> Iterator[dict]:
 
 
 def disk_rows() -> Iterator[dict]:
-    """One row for each block device that was ever used; loop and RAM devices are left out.
-
-    psutil does not count the requests in flight.
-    """
-    for line in (PROC / "diskstats").read_text().splitlines():
-        _, _, name, *fields = line.split()
-        reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, *_ = [
-            int(field) for field in fields
-        ]
-        if not reads + writes or name.startswith(("loop", "ram")):
-            continue
-        yield {
-            "device": name,
-            "num_reads": reads,
-            "read_bytes": read_sectors * SECTOR_BYTES,
-            "read_ms": read_ms,
-            "num_writes": writes,
-            "written_bytes": write_sectors * SECTOR_BYTES,
-            "write_ms": write_ms,
-            "num_in_flight": in_flight,
-        }
+    """One row for each block device that was ever used; loop and RAM devices are left out."""
+    for name, used in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
+        if used.read_count + used.write_count and not name.startswith(("loop", "ram")):
+            yield {
+                "device": name,
+                "num_reads": used.read_count,
+                "read_bytes": used.read_bytes,
+                "read_ms": used.read_time,
+                "num_writes": used.write_count,
+                "written_bytes": used.write_bytes,
+                "write_ms": used.write_time,
+            }
 
 
 def network_rows() -> Iterator[dict]:
     """One row for each interface of this process's network name space."""
-    for name, counters in psutil.net_io_counters(pernic=True).items():
+    for name, used in psutil.net_io_counters(pernic=True, nowrap=False).items():
         yield {
             "device": name,
-            "received_bytes": counters.bytes_recv,
-            "received_packets": counters.packets_recv,
-            "sent_bytes": counters.bytes_sent,
-            "sent_packets": counters.packets_sent,
+            "received_bytes": used.bytes_recv,
+            "received_packets": used.packets_recv,
+            "sent_bytes": used.bytes_sent,
+            "sent_packets": used.packets_sent,
         }
 
 
 def process_row(pid: int) -> dict | None:
     """One process; None if it is gone. Bytes are null without the right to read /proc/PID/io."""
-    fields = processes.stat_fields(pid)
-    if fields is None:
+    if not (fields := processes.stat_fields(pid)):
         return None
     row = {
         "pid": pid,
@@ -130,17 +119,9 @@ def starter_row(pid: int) -> dict | None:
 def thread_rows(pid: int) -> Iterator[dict]:
     """One row for each thread of a process; psutil does not know their names."""
     for tid, user_s, system_s in processes.threads_of(pid):
-        try:
-            name = (PROC / str(pid) / "task" / str(tid) / "comm").read_text().strip()
-        except OSError:
-            continue
-        yield {
-            "pid": pid,
-            "tid": tid,
-            "name": name,
-            "user_ms": _ms(user_s),
-            "system_ms": _ms(system_s),
-        }
+        row = {"pid": pid, "tid": tid, "user_ms": _ms(user_s), "system_ms": _ms(system_s)}
+        if name := processes.text_of(pid, f"task/{tid}/comm").strip():
+            yield {**row, "name": name}
 
 
 def open_file_rows(pid: int) -> Iterator[dict]:
@@ -148,22 +129,15 @@ def open_file_rows(pid: int) -> Iterator[dict]:
 
     psutil leaves out files that were removed, and those that only a container sees.
     """
-    folder = PROC / str(pid)
     for descriptor, path in processes.open_paths(pid):
         if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
             continue
-        try:
-            info = (folder / "fdinfo" / str(descriptor)).read_text()
-        except OSError:
-            continue
-        seen_as = folder / "fd" / str(descriptor)
-        yield {
-            "pid": pid,
-            "fd": descriptor,
-            "path": path,
-            "file_class": files.classify(path, seen_as=str(seen_as) if seen_as.exists() else None),
-            "offset_bytes": int(info.split("pos:")[1].split()[0]),
-        }
+        position = processes.text_of(pid, f"fdinfo/{descriptor}").partition("pos:")[2].split()
+        seen_as = PROC / str(pid) / "fd" / str(descriptor)
+        if position:
+            file_class = files.classify(path, seen_as=str(seen_as) if seen_as.exists() else None)
+            row = {"pid": pid, "fd": descriptor, "path": path, "file_class": file_class}
+            yield {**row, "offset_bytes": int(position[0])}
 
 
 SYSTEM_TABLES: dict[str, Callable[[], Iterator[dict]]] = {
@@ -240,7 +214,7 @@ class Sampler(threading.Thread):
         """A machine without some file, or without room, is traced without that table."""
         try:
             action(*arguments)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, NotImplementedError) as error:
             message = f"table {table}: {error}"
             if message not in self.errors:
                 self.errors.append(message)

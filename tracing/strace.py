@@ -2,24 +2,25 @@
 
 import codecs
 import collections
+import fcntl
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tracing import calls
 from tracing.calls import (
     ASYNCHRONOUS_CALLS,
     DESCRIPTOR_CALLS,
     KIND_OF,
-    REMOVED,
-    RENAMING,
-    SHARED,
+    UNKNOWN,
     CallParser,
-    OpenFile,
+    Descriptor,
+    Row,
 )
 
-_Row = tuple[str, dict]  # its table, and column -> value
-PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir")
+PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir", "chroot")
 # Every thread begins with them. strace 6.1 stops a thread at all of its calls, traced or not, until
 # the filter has caught one: a training, whose threads only wait for each other, took twice as long.
 FIRST_CALLS_OF_A_THREAD = ("?set_robust_list", "?rseq")
@@ -33,17 +34,18 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
     """
     # "?": unknown to an older strace.
     followed = [f"?{call}" for call in (*DESCRIPTOR_CALLS, *ASYNCHRONOUS_CALLS)]
-    calls = ",".join([*KIND_OF, *PROCESS_CALLS, *followed, *FIRST_CALLS_OF_A_THREAD])
+    traced = ",".join([*KIND_OF, *PROCESS_CALLS, *followed, *FIRST_CALLS_OF_A_THREAD])
     return [
         "strace",
         *["-f", *(["--seccomp-bpf"] if can_filter else []), "--decode-fds=path,socket", "-s", "0"],
         # Containers have numbers of their own for processes.
         *["--quiet=attach,personality", "--pidns-translation"],
         *["--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns"],
-        *["-e", "signal=none", "-e", f"trace={calls}", "-o", str(output)],
+        *["-e", "signal=none", "-e", f"trace={traced}", "-o", str(output)],
     ]
 
 
+_OPENING = ("open", "openat", "openat2", "creat")
 _LINE = re.compile(r"(\d+) +(\d+)\.(\d{9}) (.*)", re.DOTALL)
 # strace escapes quotes within quotes, and < and > in what a descriptor means; not the other way
 # round. What a socket is connected to has an arrow: TCP:[ADDRESS->ADDRESS].
@@ -67,19 +69,23 @@ _EXIT = re.compile(r"\+\+\+ (exited with \d+|killed by \w+.*) \+\+\+")
 _NAMES = re.compile(rf"(?P<text>{_QUOTED})|(?P<fd>-?\w+)(?P<path>{_MEANING})", re.DOTALL)
 
 
-class _Descriptor(NamedTuple):
-    """An argument."""
+_RWF_APPEND = 0x10
+_NUMBER_OF = {
+    **{word: number for module in (os, fcntl) for word, number in vars(module).items()
+       if word.startswith(("O_", "F_", "FD_"))},
+    **{word: getattr(calls, word) for word in ("CLONE_FS", "CLONE_FILES", "CLONE_NEWNS",
+                                               "CLOSE_RANGE_CLOEXEC", "RENAME_EXCHANGE")},
+    "RWF_APPEND": _RWF_APPEND,
+}  # fmt: skip
+"""Words of arguments -> what they mean."""
+_FOLDER = -1
+"""In place of a descriptor: AT_FDCWD."""
 
-    fd: int
-    """-1: AT_FDCWD."""
-    path: str
-    behind: int
-    """Where in the arguments the next one begins."""
 
-
-def _descriptors_in(arguments: str) -> list[_Descriptor]:
+def _descriptors_in(arguments: str) -> list[tuple[Descriptor, int]]:
+    """The descriptors, and where in the arguments the next one begins."""
     return [
-        _Descriptor(_number(found["fd"], -1), _unescaped(found["path"][1:-1]), found.end())
+        (Descriptor(_number(found["fd"], _FOLDER), _unescaped(found["path"][1:-1])), found.end())
         for found in _NAMES.finditer(arguments)
         if found["fd"]
     ]
@@ -90,9 +96,12 @@ def _texts_in(arguments: str) -> list[str]:
     return [_unescaped(text[1:-1]) for text in found if text]
 
 
-def _flags_in(arguments: str) -> str:
-    """The arguments without names, in which anything may stand."""
-    return _NAMES.sub("", arguments)
+def _flags_in(arguments: str) -> int:
+    """The words known by _NUMBER_OF; names are left out, in which anything may stand."""
+    flags = 0
+    for word in re.findall(r"\w+", _NAMES.sub("", arguments)):
+        flags |= _NUMBER_OF.get(word, 0)
+    return flags
 
 
 def _last_numbers(arguments: str, count: int) -> list[int]:
@@ -115,8 +124,8 @@ class Birth(NamedTuple):
     maker: int
     """A thread."""
     is_thread: bool
-    shares: frozenset[str]
-    """What a process has with its maker, not a copy of it: `calls.SHARED`."""
+    flags: int
+    """What a process has with its maker, not a copy of it: CLONE_FS, CLONE_FILES."""
 
 
 class _Call(NamedTuple):
@@ -166,8 +175,7 @@ def births_in(lines: Iterable[str]) -> dict[int, list[Birth]]:
     found: dict[int, list[Birth]] = {}
     for call in _whole_calls(makings, {}):
         if call and (made := _MADE.match(call.text)):
-            shares = frozenset(flag for flag in SHARED if flag in call.text)
-            birth = Birth(call.tid, "CLONE_THREAD" in call.text, shares)
+            birth = Birth(call.tid, "CLONE_THREAD" in call.text, _flags_in(call.text))
             found.setdefault(int(made[2] or made[1]), []).append(birth)
     return found
 
@@ -197,7 +205,7 @@ class Parser(CallParser):
         self._process_of = dict(process_of_thread or {})
         self._is_shared = False
 
-    def parse(self, lines: Iterable[str]) -> Iterator[_Row]:
+    def parse(self, lines: Iterable[str]) -> Iterator[Row]:
         """Yields (table, row) in the order in which calls end."""
         begun: dict[int, _Call] = {}
         for call in _whole_calls(lines, begun):
@@ -231,34 +239,15 @@ class Parser(CallParser):
         self._process_of[tid] = maker if birth.is_thread else tid
         if birth.is_thread:
             return
-        self._inherit(tid, maker, birth.shares)
-        for file in self._files[maker].values():
-            file.lose()  # the child moves it too
+        self._inherit(tid, maker, birth.flags)
+        self._lose_those_of(maker)  # the child moves them too
 
     def _end(self, tid: int) -> None:
         """Its number may be used again."""
         if self._process_of.pop(tid, None) == tid:
-            self._files.pop(tid, None)
-            self._folders.pop(tid, None)
+            self._ends(tid)
 
-    def _file(self, pid: int, descriptor: _Descriptor, *, moves: bool) -> OpenFile | None:
-        """None: nothing is known of it: it was received, or was there before."""
-        file = self._files[pid].get(descriptor.fd)
-        if file and file.path.replace(REMOVED, "") == descriptor.path:
-            return file
-        for other in self._named_as(descriptor.path) if moves else ():
-            other.lose()
-        return None
-
-    def _named_as(self, path: str) -> list[OpenFile]:
-        """What may be the opening of a descriptor that is not known: by name.
-
-        So are those received, and those that an ioctl keeps from an exec: to see the ioctls of
-        accelerators would cost too much.
-        """
-        return [file for file in self._open_files if file.path == path] if path[:1] == "/" else []
-
-    def _rows(self, call: _Call) -> Iterator[_Row]:
+    def _rows(self, call: _Call) -> Iterator[Row]:
         pid = self._process_of.get(call.tid, call.tid)
         row = {"realtime_ns": call.stamp_ns, "pid": pid, "tid": call.tid}
         if exited := _EXIT.match(call.text):
@@ -280,13 +269,13 @@ class Parser(CallParser):
                 self._end(call.superseded)
             yield from self._process_rows(row, found)
         elif found["name"] in DESCRIPTOR_CALLS and not failed:
-            self._note_descriptors(pid, found)
+            self._note_call(pid, found)
         elif found["name"] in ASYNCHRONOUS_CALLS and not failed:
             self._note_asynchronous(pid)
 
-    def _process_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
+    def _process_rows(self, row: dict, found: re.Match) -> Iterator[Row]:
         pid, name, arguments = row["pid"], found["name"], found["arguments"]
-        if name not in ("chdir", "execve"):
+        if name not in ("chdir", "chroot", "execve"):
             child, is_thread = int(found["here"] or found["result"]), "CLONE_THREAD" in arguments
             self._num_made[child] += 1
             if self._num_made[child] > self._num_begun[child]:
@@ -299,37 +288,25 @@ class Parser(CallParser):
             self._executed(pid)
         if not (names := _texts_in(arguments) if arguments.startswith('"') else []):
             self.losses.damaged_lines += 1
-        elif name == "chdir":
-            self._enter(pid, self._absolute(pid, names[0]))
+        elif name != "execve":
+            self._enters(pid, name, names[0])
         else:
             yield "process_events", {**row, "event": "exec", "detail": names[0]}
 
-    def _note_descriptors(self, pid: int, found: re.Match) -> None:
-        """What becomes of descriptors by calls that make no row."""
-        arguments, table = found["arguments"], self._files[pid]
-        flags = _flags_in(arguments)
-        fds = [each.fd for each in _descriptors_in(arguments)]
-        fd = fds[0] if fds else _number(flags.partition(", ")[0])
-        if found["name"] == "fchdir":
-            self._enter(pid, _descriptors_in(arguments)[0].path)
-        elif found["name"] == "close_range":
-            last, _ = _last_numbers(arguments, 2)
-            if "CLOEXEC" in flags:
-                table.note_exec(fd, last, closes=True)
-            else:
-                table.close(fd, last)
-        elif found["name"].startswith("dup") or "F_DUPFD" in flags:
-            closes = "CLOEXEC" in flags
-            self._duplicate(pid, fd, int(found["result"], 0), closed_by_exec=closes)
-        elif "F_SETFD" in flags:
-            table.note_exec(fd, fd, closes="FD_CLOEXEC" in flags)
-        elif "F_SETFL" in flags and (file := table.get(fd)):
-            file.appends = "O_APPEND" in flags
-        elif "F_SETFL" in flags:
-            for file in self._named_as(_descriptors_in(arguments)[0].path):
-                file.appends = True  # perhaps
+    def _note_call(self, pid: int, found: re.Match) -> None:
+        """One of DESCRIPTOR_CALLS."""
+        name, arguments = found["name"], found["arguments"]
+        given = [descriptor for descriptor, _ in _descriptors_in(arguments)]
+        given.append(Descriptor(_number(arguments.partition(", ")[0])))
+        value, flags = 0, _flags_in(arguments)
+        if name == "close_range":
+            value, _ = _last_numbers(arguments, 2)
+        elif name == "fcntl":
+            _, command, *rest = _NAMES.sub("", arguments).split(", ")
+            value, flags = _NUMBER_OF.get(command, -1), _flags_in(" ".join(rest))
+        self._note_descriptors(pid, name, given[0], int(found["result"], 0), value, flags)
 
-    def _file_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
+    def _file_rows(self, row: dict, found: re.Match) -> Iterator[Row]:
         name, arguments = found["name"], found["arguments"]
         failed = found["result"].startswith("-") or found["result"] == "?"
         row |= {"kind": KIND_OF[name], "operation": name, "error": found["error"]}
@@ -339,64 +316,35 @@ class Parser(CallParser):
         if row["kind"] in ("open", "create", "remove", "rename"):
             yield self._of_path(row, arguments, result, found["path"])
         elif row["kind"] == "copy":
-            yield from self._copies(row, arguments, result)
+            yield from self._copied(row, _ends_of_copy(name, arguments), result)
         elif descriptors and row["kind"] == "map":
             row["requested_bytes"] = _number(arguments.split(", ", 2)[1])
             row["size_bytes"] = 0 if failed else row["requested_bytes"]
             [row["offset_bytes"]] = _last_numbers(arguments, 1)
-            yield self._named(row, descriptors[0].path)
+            yield self._named(row, self._path_of(row["pid"], descriptors[0][0]))
         elif descriptors:
-            row["fd"], offset, appends = descriptors[0].fd, None, False
+            offset, appends = None, False
             if row["kind"] in ("read", "write"):
                 row["requested_bytes"], offset = _count_and_offset(name, arguments)
-                appends = "RWF_APPEND" in _flags_in(arguments)
-            moves = row["kind"] in ("read", "write", "seek") and offset is None
-            file = self._file(row["pid"], descriptors[0], moves=moves)
-            self._complete(row, file, result, offset, appends=appends)
-            yield self._named(row, descriptors[0].path)
+                appends = bool(_flags_in(arguments) & _RWF_APPEND)
+            yield self._on_descriptor(row, descriptors[0][0], result, offset, appends=appends)
 
-    def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> _Row:
-        pid = row["pid"]
-        found = _descriptors_in(arguments)
-        if found and found[0].fd == -1:
-            self._folder_of(pid).path = found[0].path
-        folders: list[str | None] = [descriptor.path for descriptor in found]
+    def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> Row:
+        pid, flags = row["pid"], _flags_in(arguments)
+        given = [descriptor for descriptor, _ in _descriptors_in(arguments)]
+        if given and given[0].fd == _FOLDER:
+            self._folder_of(pid).path = self._path_of(pid, given[0])
+        folders: list[str | None] = [descriptor.path for descriptor in given]
         names = _texts_in(arguments)
         folders += [None] * (len(names) - len(folders))
         paths = [self._absolute(pid, name, folder) for name, folder in zip(names, folders)]
-        paths += ["unknown:"] * 2  # for names that strace could not read
-        if opened is not None and result is not None:
-            paths[0], flags = _unescaped(opened), _flags_in(arguments)
-            row["fd"] = result
-            appends = "O_APPEND" in flags
-            file = self._opened(paths[0], position=0, appends=appends)
-            closes = "O_CLOEXEC" in flags
-            self._files[pid].note(result, file, closed_by_exec=closes)
-            row["opening"] = file.number
-            if self._is_shared:
-                file.lose()
-        if "O_CREAT" in _flags_in(arguments):
-            row["kind"] = "create"
-        if row["kind"] == "rename":
-            row["new_path"] = paths[1]
-            if "RENAME_EXCHANGE" in _flags_in(arguments):
-                row["kind"] = "exchange"
-        if row["kind"] in RENAMING and result is not None:
-            self._renamed(row, paths[0])
-        return self._named(row, paths[0])
-
-    def _copies(self, row: dict, arguments: str, result: int | None) -> Iterator[_Row]:
-        ends = _descriptors_in(arguments)[:2]
-        offsets = [_offset_behind(arguments, end.behind) for end in ends]
-        if row["operation"] == "sendfile":
-            ends.reverse()
-            offsets = [offsets[1], None]  # it writes at the position
-        for kind, end, offset in zip(("read", "write"), ends, offsets):
-            copied = {**row, "kind": kind, "size_bytes": result or 0}
-            file = self._file(row["pid"], end, moves=offset is None)
-            copied["opening"] = file.number if file else None
-            copied["offset_bytes"] = self._moved(file, copied, offset)
-            yield self._named(copied, end.path)
+        paths += [UNKNOWN] * 2  # for names that strace could not read
+        if row["operation"] in _OPENING:
+            found = self._open(row, _unescaped(opened) if opened else paths[0], result, flags)
+            if self._is_shared and result is not None:
+                self._files[pid][result].lose()
+            return found
+        return self._on_path(row, paths[0], result, paths[1], flags)
 
 
 def _count_and_offset(name: str, arguments: str) -> tuple[int | None, int | None]:
@@ -411,10 +359,16 @@ def _count_and_offset(name: str, arguments: str) -> tuple[int | None, int | None
     return (last, None) if name in ("read", "write") else (None, last if name[0] == "p" else None)
 
 
-def _offset_behind(arguments: str, at: int) -> int | None:
-    """What follows a descriptor in a copy: [OFFSET], or NULL."""
-    found = re.compile(r"(?:\(deleted\))?, \[(\d+)\]").match(arguments, at)
-    return int(found[1]) if found else None
+def _ends_of_copy(name: str, arguments: str) -> list[tuple[Descriptor, int | None, bool]]:
+    """(descriptor, offset, whether its position is moved) of source and target."""
+    ends: list[tuple[Descriptor, int | None, bool]] = []
+    for given, behind in _descriptors_in(arguments)[:2]:
+        # What follows it: [OFFSET], or NULL.
+        found = re.compile(r"(?:\(deleted\))?, \[(\d+)\]").match(arguments, behind)
+        ends.append((given, int(found[1]) if found else None, not found))
+    if name == "sendfile" and len(ends) == 2:  # its source comes second
+        return [ends[1], (ends[0][0], None, True)]
+    return ends
 
 
 def _number(text: str, of_words: int = 0) -> int:

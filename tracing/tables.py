@@ -148,13 +148,8 @@ def require_columns(path: Path, names: Iterable[str]) -> None:
         raise KeyError(f"no column {min(missing)}")
 
 
-def read_table(
-    folder: Path,
-    table: str,
-    columns: Sequence[str] | None = None,
-    kinds: Sequence[str] | None = None,
-) -> "pd.DataFrame":
-    """Reads a table, or of calls some kinds; words come as plain strings.
+def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+    """Reads a table; words come as plain strings.
 
     A table that was not written is empty; without `columns` all are read.
 
@@ -167,6 +162,5 @@ def read_table(
         return schema(table).empty_table().select(names).to_pandas()
     with reading(path):
         require_columns(path, names)
-        wanted = [("kind", "in", list(kinds))] if kinds else None
-        found = pq.read_table(path, columns=names, filters=wanted).to_pandas()
+        found = pq.read_table(path, columns=names).to_pandas()
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})

@@ -242,7 +242,7 @@ class Tracer:
 def _note_what_is_there(raw_file: RawFile, pids: Sequence[int]) -> None:
     threads = [(thread.id, pid) for pid in pids for thread in processes.threads_of(pid)]
     raw_file.process_of_thread.extend(threads)
-    folders = ((pid, processes.folder_of(pid)) for pid in pids)
+    folders = ((pid, processes.link_of(pid, "cwd")) for pid in pids)
     raw_file.folder_of.extend((pid, folder) for pid, folder in folders if folder)
 
 

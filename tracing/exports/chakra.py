@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import pandas as pd
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto, text_format
 
-from tracing import files, mllog
+from tracing import backends, files, mllog
 from tracing.bpftrace import ADD_TO_PAGE_CACHE, PAGE_BYTES
 from tracing.loaded import Trace
 from tracing.tables import written_beside
@@ -36,11 +36,6 @@ BLOCK_OPS = {"R": "BLOCK_OP_READ", "W": "BLOCK_OP_WRITE", "F": "BLOCK_OP_FLUSH"}
 """The kernel's letter -> operation; discards and the like move nothing."""
 _OP_OF = {call: op for op, calls in FS_OPS.items() for call in calls.split()}
 _COPIES = ("sendfile", "copy_file_range")
-_COLUMNS = (
-    "monotonic_ns", "latency_ns", "pid", "tid", "kind", "operation", "fd", "path", "file_class",
-    "offset_bytes", "size_bytes", "error",
-)  # fmt: skip
-_KINDS = ("open", "create", "close", "read", "write", "sync", "fault")
 _SECTOR_BYTES = 512
 # In this order those that begin at once: a dependency stands above what depends on it.
 _SORTS = ("checkpoints", "calls", "pages", "block requests", "batches")
@@ -157,7 +152,13 @@ def _marks(trace: Trace, batches: list[tuple[int, int, dict]]) -> Iterator[Event
 
 
 def _calls(trace: Trace) -> Iterator[Event]:
-    calls = trace.calls_of(_KINDS, _COLUMNS)
+    if not trace.has_calls:
+        raise ValueError(
+            f"{trace.folder} holds no single calls: trace with strace or bpftrace, this one was "
+            f"made with {backends.PROC}"
+        )
+    calls = trace.operations
+    calls = calls[calls["error"].isna() & ~calls["file_class"].isin(files.IN_KERNEL)]
     calls = calls[calls["operation"].isin([*_OP_OF, *_COPIES, ADD_TO_PAGE_CACHE])]
     for n, call in enumerate(calls.itertuples(index=False)):
         end = call.monotonic_ns + (int(call.latency_ns) if pd.notna(call.latency_ns) else 0)

@@ -61,7 +61,7 @@ class _Writer:
 
     def __init__(self, trace: Trace, file: IO[bytes]):
         self._name_of_process = trace.process_names()
-        threads = trace.table("threads", ("monotonic_ns", "pid", "tid", "name"))
+        threads = trace.table("threads")
         keys = zip(threads["pid"].tolist(), threads["tid"].tolist())
         self._name_of_thread = dict(zip(keys, threads["name"]))  # the last one counts
         self._builder = StreamingTraceProtoBuilder(file)

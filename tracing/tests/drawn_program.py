@@ -31,7 +31,8 @@ OLD_CALLS = {"open": 2, "creat": 85, "openat2": 437, "clone": 56, "exit": 60}
 HAS_OLD_CALLS = platform.machine() == "x86_64"
 JOURNAL = 900
 """The descriptor of the socket to the keeper."""
-NAMES = ["a", "b", "c", "d"]
+NAMES = ["a", 'b "c" 3<d> -> e', "f) = 3 <unfinished ...>", "O_APPEND|O_CREAT\n\\x41\t"]
+"""Strace's own signs stand in them."""
 FOLDERS = [".", "one", "two", "one/in"]
 
 
@@ -63,10 +64,11 @@ class Actor:
     # --- what is written down ---
 
     def note(self, fd: int | None = None, **line) -> None:
-        """Sends a line to the keeper, and what it opened."""
-        line |= {"pid": os.getpid(), "tid": threading.get_native_id()}
+        """Sends a line to the keeper, and waits until it has what this opened."""
+        line |= {"pid": os.getpid(), "tid": threading.get_native_id(), "opened": fd}
         with socket.socket(fileno=os.dup(JOURNAL)) as journal:
-            socket.send_fds(journal, [json.dumps(line).encode()], [] if fd is None else [fd])
+            journal.send(json.dumps(line).encode())
+            journal.recv(1)
 
     def timed(self, call, rows):
         """Makes a call, and notes the rows that it makes by its result; None if it failed."""
@@ -336,10 +338,30 @@ class Actor:
         seed, parent = self.draw.randrange(1 << 30), os.getpid()
         if not (child := of_c("clone", flags, 0, 0, 0, 0)):
             self.begin(parent, seed)
+            of_c("unshare", self.draw.choice([0, CLONE_FS, CLONE_FILES]))
+            self.some(self.draw.randrange(3))
             os._exit(0)
         os.waitpid(child, 0)
         if flags & CLONE_FILES:
             self.fds = [fd for fd in range(60) if path_of(fd).startswith(self.root)]
+
+    def give(self) -> None:
+        """A process is given in a message what was opened after its making, and moves it."""
+        ours, theirs = socket.socketpair()
+        seed, parent = self.draw.randrange(1 << 30), os.getpid()
+        if not (child := os.fork()):
+            self.begin(parent, seed)
+            self.fds = socket.recv_fds(theirs, 1, 1)[1]
+            for _ in self.fds:
+                self.transfer()
+            os._exit(0)
+        self.open()
+        self.transfer()
+        socket.send_fds(ours, [b"x"], self.held()[-1:])
+        os.waitpid(child, 0)
+        self.transfer()
+        ours.close()
+        theirs.close()
 
     def words(self, fds: list[int]) -> list[str]:
         state = json.dumps([self.root, self.draw.randrange(1 << 30), fds, self.depth + 1])
@@ -374,7 +396,7 @@ class Actor:
 
     CALLS = {open: 9, open_folder: 2, transfer: 18, copy: 1.5, seek: 3, sync: 1, duplicate: 4,
              mark: 1, close: 3, rename: 4, unlink: 2, make_folder: 1, enter: 4, thread: 2,
-             fork: 1.5, clone: 0.7, spawn: 0.4, execute: 0.5}  # fmt: skip
+             fork: 1.5, clone: 0.7, give: 0.7, spawn: 0.4, execute: 0.5}  # fmt: skip
 
     def some(self, count: int) -> None:
         try:
@@ -408,11 +430,11 @@ def run(root: str, seed: int) -> None:
         Actor(root, seed, []).all()
     journal.close()
     lines, kept = [], []
-    while message := socket.recv_fds(keeper, 100_000, 1):
-        if not message[0]:
-            break  # all its processes have ended
-        lines.append(json.loads(message[0]))
-        kept += message[1]
+    while message := keeper.recv(100_000):  # until all its processes have ended
+        lines.append(line := json.loads(message))
+        if line["opened"] is not None:
+            kept.append(os.open(f"/proc/{line['tid']}/fd/{line['opened']}", os.O_PATH))
+        keeper.send(b"x")
     os.waitpid(child, 0)
     last = {os.fstat(fd).st_ino: path_of(fd) for fd in kept}
     for fd in (*kept, keeper.detach()):

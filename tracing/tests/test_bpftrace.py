@@ -59,6 +59,8 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
         # A folder that a process could not change to is not its own.
         (["name\t7\tnone\n", f"path\t5\t7\t7\t{EXIT}chdir\t1\t-2\t-100\n", *OPEN, READ],
          [(7, "/d/x", 0)]),
+        (["name\t7\t/r\n", f"path\t5\t7\t7\t{EXIT}chroot\t1\t0\t-100\n", "name\t7\t/x\n",
+          OPEN[1], READ], [(7, "/r/x", 0)]),
         # Relative names begin in the folder that a descriptor means.
         (["name\t7\tdeep\n", f"open\t1\t7\t7\t{EXIT}openat\t5\t9\t-100\t0\n",
           call(8, 7, "fchdir", 0, 9, -1, -1, latency=1), *OPEN, READ], [(7, "/d/deep/x", 0)]),
@@ -181,7 +183,6 @@ def test_names_that_are_cut_are_called_cut_and_nothing_else():
     parser = bpftrace.Parser(folder="/d")
     assert len(list(parser.parse(lines))) == 6
     assert vars(parser.losses) == vars(calls.Losses(cut_names=4))
-    assert parser.losses.in_short() == "0 events lost"
     assert str(parser.losses) == "nothing was lost; 4 names are cut at 199 bytes"
 
 

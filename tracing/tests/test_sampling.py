@@ -19,10 +19,6 @@ from tracing import (
     tables,
 )
 
-DISKS = """ 7 0 loop0 1 2 3 4 5 6 7 8 9 10 11
- 254 0 vda 101 102 103 104 105 106 107 108 109 110 111 112 113
- 254 1 vdb 0 0 0 0 0 0 0 0 0 0 0
-"""
 STAT = "7 (a ) b) S 5 7 7 0 -1 4 1001 1002 1003 1004 1005 1006 1007 1008 20 0 3 0 900 8000 77 18"
 
 
@@ -37,7 +33,6 @@ def proc(tmp_path, monkeypatch):
     (folder / "fd" / "5").symlink_to("/data/model.ckpt-3.index")
     (folder / "fd" / "6").symlink_to("/dev/null")
     (folder / "fdinfo" / "5").write_text("pos:\t77\nflags:\t0100\n")
-    (tmp_path / "diskstats").write_text(DISKS)
     monkeypatch.setattr(sampling, "PROC", tmp_path)
     monkeypatch.setattr(processes, "PROC", tmp_path)
     return folder
@@ -45,14 +40,13 @@ def proc(tmp_path, monkeypatch):
 
 def test_rows_of_the_machine(proc, monkeypatch):
     moved = types.SimpleNamespace(bytes_sent=1, bytes_recv=2, packets_sent=3, packets_recv=4)
-    monkeypatch.setattr(psutil, "net_io_counters", lambda pernic: {"eth0": moved})
+    monkeypatch.setattr(psutil, "net_io_counters", lambda **_: {"eth0": moved})
     assert [list(row.values()) for row in sampling.network_rows()] == [["eth0", 2, 4, 1, 3]]
-    assert list(sampling.disk_rows()) == [
-        {
-            "device": "vda", "num_reads": 101, "read_bytes": 103 * 512, "read_ms": 104,
-            "num_writes": 105, "written_bytes": 107 * 512, "write_ms": 108, "num_in_flight": 109,
-        }
-    ]  # fmt: skip
+    names = ("read_count", "read_bytes", "read_time", "write_count", "write_bytes", "write_time")
+    devices = {"vda": range(1, 7), "vdb": [0] * 6, "loop0": [9] * 6}
+    used = {name: types.SimpleNamespace(**dict(zip(names, n))) for name, n in devices.items()}
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda **_: used)
+    assert [list(row.values()) for row in sampling.disk_rows()] == [["vda", 1, 2, 3, 4, 5, 6]]
     keys = sampling.MEMINFO_KEYS
     lines = [f"{key}: {number} kB\n" for number, key in enumerate(keys.values(), 1)]
     (proc.parent / "meminfo").write_text("Active: 99 kB\n" + "".join(lines))

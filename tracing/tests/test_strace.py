@@ -25,6 +25,10 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
         "7 clone(flags=CLONE_FS|SIGCHLD) = 8", '8 chdir("deep") = 0', '7 unlink("x") = 0'
     )
     assert removed["path"] == "/d/deep/x"
+    [made, removed], _ = calls(
+        '7 chroot("r") = 0', '7 mkdir("/../x", 0777) = 0', '7 chdir("/y") = 0', '7 unlink("z") = 0'
+    )
+    assert (made["path"], removed["path"]) == ("/d/r/x", "/d/r/y/z")
     parser = strace.Parser(folder="/", process_of_thread={7: 7}, folder_of={7: "/before"})
     [(_, removed)] = parser.parse(['7 1.000000001 unlink("x") = 0 <0.000000001>\n'])
     assert removed["path"] == "/before/x"

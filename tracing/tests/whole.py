@@ -21,7 +21,7 @@ from google.protobuf import text_format
 from matplotlib.figure import Figure
 
 from mlperf_bert.data import tfrecord
-from tracing import look, outputs, strace, tables
+from tracing import look, outputs, tables
 from tracing.clocks import Alignment, ClockPair
 from tracing.containers import Container
 from tracing.export import OUTPUTS
@@ -368,23 +368,6 @@ def not_of_strace(backend: str, name: str, text: str) -> str:
     return "\n".join([*own, f"{num_shared} lines as in strace's", ""])
 
 
-def recorded() -> tuple[str, str]:
-    """The rows of strace's lines of a small program, and what was lost of them."""
-    path = Path(__file__).with_name("recorded_strace.txt")
-    lines = path.read_text().splitlines(keepends=True)
-    parser = strace.Parser(births=strace.births_in(lines), folder="/data/example")
-    rows = [(table, row) for table, row in parser.parse(lines)]
-    first = min((row["opening"] for _, row in rows if row.get("opening") is not None), default=0)
-    for _, row in rows:
-        if row.get("opening") is not None:
-            row["opening"] -= first  # numbers go on from trace to trace
-    known = [
-        (table, {name: row[name] for name in sorted(row) if row[name] is not None})
-        for table, row in rows
-    ]
-    return "".join(f"{table} {row}\n" for table, row in known), str(parser.losses)
-
-
 def stable(text: str, folder: Path) -> str:
     """With one name for the temporary folder, also where the page has cut it."""
     for begin in range(len(str(folder))):
@@ -400,7 +383,6 @@ def main() -> None:
             folder = Path(name) / "whole"
             _expect(backend, parts(write(folder, backend)), folder)
             shutil.rmtree(folder)
-    _expect("recorded", [("strace.txt", recorded()[0])], EXPECTED)
 
 
 def _expect(name: str, found: Iterable[tuple[str, str]], folder: Path) -> None:
