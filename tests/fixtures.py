@@ -3,7 +3,6 @@
 import collections
 import gc
 import os
-import shutil
 import stat
 import subprocess
 import tempfile
@@ -153,17 +152,6 @@ def refusal(capsys):
         return line
 
     return refusal
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """The path of a Chromium."""
-    found = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
-    if found is None:
-        lacking("no Chromium here: apt-get install chromium")
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ With --run_command=./start_training.sh each run is a container. Then the flags n
 and come after those of train_model.sh; DATA_DIR, WIKI_DIR and the launcher's other settings come
 from the environment.
 
-Every path may be gs://BUCKET/FOLDER.
-
 Exit codes: 0 everything passed, 1 something did not (said in one line), 75 interrupted,
 130 Ctrl-C between runs.
 """
@@ -28,10 +26,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from pathlib import Path
 
-from mlperf_bert.files import folders, locks, paths
-from mlperf_bert.files.json_text import write_record
+from mlperf_bert.files import json_text, locks, paths
 from mlperf_bert.files.whole import matching_files
 from mlperf_bert.messages import EXIT_TRY_AGAIN, ends_in_one_line
 from mlperf_bert.mlperf import convergence, logs
@@ -49,7 +46,7 @@ MAX_FAILED_RUNS = 1
 
 
 @contextlib.contextmanager
-def claimed(campaign: Campaign) -> Iterator[locks.Lock]:
+def claimed(campaign: Campaign) -> Iterator[None]:
     """Hold the campaign's folder, which is new or of the same campaign.
 
     Raises:
@@ -59,7 +56,7 @@ def claimed(campaign: Campaign) -> Iterator[locks.Lock]:
     names = ("org", "system", "status", "offline_eval_input_file")
     content: dict[str, object] = {name: getattr(campaign, name) for name in names}
     content["flags"] = list(campaign.flags)
-    with locks.held(campaign.folder, by_another="another campaign works in it") as lock:
+    with locks.held(campaign.folder, by_another="another campaign works in it"):
         record = _record_of(campaign.folder, content)
         paths.make_folder(campaign.runs_dir)
         differing = [name for name in content if record.get(name) != content[name]]
@@ -70,11 +67,11 @@ def claimed(campaign: Campaign) -> Iterator[locks.Lock]:
                 "give the same flags, or another --output_dir"
             )
         if differing:
-            write_record(campaign.folder / logs.CAMPAIGN_RECORD, content)
-        yield lock
+            json_text.write_record(campaign.folder / logs.CAMPAIGN_RECORD, content)
+        yield
 
 
-def _record_of(folder: paths.Location, content: dict[str, object]) -> dict:
+def _record_of(folder: Path, content: dict[str, object]) -> dict:
     """Return what a campaign's record says; an empty folder's is `content` from now on."""
     record = folder / logs.CAMPAIGN_RECORD
     if record.exists():
@@ -82,7 +79,7 @@ def _record_of(folder: paths.Location, content: dict[str, object]) -> dict:
     if folder.exists() and any(path.name != locks.LOCK_NAME for path in folder.iterdir()):
         raise ValueError(f"{folder} is not empty; choose another --output_dir")
     paths.make_folder(folder)
-    write_record(record, content)
+    json_text.write_record(record, content)
     return content
 
 
@@ -152,12 +149,12 @@ def _is_of_a_kill(returncode: int) -> bool:
     return returncode < 0 or returncode - 128 in signal.valid_signals()
 
 
-def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
+def _vacant_dir(campaign: Campaign, number: int) -> Path:
     """Return where a run can start: where none was cut off."""
     *_, output_dir = dirs = campaign.output_dirs(number)
     if not output_dir.exists():
         return output_dir
-    if locks.lock_of(output_dir).is_held_elsewhere():
+    if locks.DirectoryLock(output_dir).is_held_elsewhere():
         raise ValueError(f"{output_dir}: run {number} is still training; stop it, or wait for it")
     if not any(output_dir.iterdir()):
         return output_dir  # made for a container that has refused to run
@@ -197,7 +194,7 @@ def run_campaign(
     campaign: Campaign,
     *,
     ruleset: str,
-    custom_rcps: paths.Location | None,
+    custom_rcps: Path | None,
     overrides: dict[str, object],
 ) -> SystemVerdict:
     """Train, write the submission, ask the official tools.
@@ -209,28 +206,10 @@ def run_campaign(
     convergence.reference_points(ruleset, custom_rcps)
     system.require_fields(overrides)
     require_startable(campaign)
-    with claimed(campaign) as lock:
+    with claimed(campaign):
         runs = train_runs(campaign)
-
-        def make_way() -> None:
-            lock.require_held()
-            folders.remove(campaign.org_dir)
-
-        with folders.on_disk(campaign.folder, before_upload=make_way) as folder:
-            local = replace(campaign, folder=folder)
-            write_submission(local, runs, ruleset=ruleset, overrides=overrides)
-            verdict = judge_submission(
-                local.org_dir, local.system, ruleset, custom_rcps=custom_rcps
-            )
-    # The tools have seen a copy: what they said names the folder itself.
-    seeds, *others = (
-        replace(
-            tool,
-            reasons=tuple(each.replace(str(folder), str(campaign.folder)) for each in tool.reasons),
-        )
-        for tool in verdict.tools
-    )
-    return replace(verdict, seeds=seeds, folder_tools=tuple(others))
+        write_submission(campaign, runs, ruleset=ruleset, overrides=overrides)
+        return judge_submission(campaign.org_dir, campaign.system, ruleset, custom_rcps=custom_rcps)
 
 
 def require_startable(campaign: Campaign) -> None:
@@ -293,18 +272,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         org=given.org,
         system=given.system,
         status=given.status,
-        folder=paths.resolve(paths.location(given.output_dir)),
+        folder=paths.require_local(given.output_dir, flag="output_dir").resolve(),
         num_runs=given.runs,
         flags=tuple(given.flags),
         offline_eval_input_file=given.offline_eval_input_file,
         command=tuple(given.run_command or RUN_COMMAND),
     )
-    with paths.failures_named(paths.location(given.output_dir)):
+    overrides = given.system_description and json_text.read_object(given.system_description)
+    points = given.custom_rcps and paths.require_local(given.custom_rcps, flag="custom_rcps")
+    with paths.failures_named(campaign.folder):
         verdict = run_campaign(
             campaign,
             ruleset=given.ruleset,
-            custom_rcps=given.custom_rcps and paths.location(given.custom_rcps),
-            overrides=system.read_overrides(given.system_description),
+            custom_rcps=points,
+            overrides=overrides or {},
         )
     print("\n".join(_report_lines(campaign, verdict)))
     return 0 if verdict.passed else 1

@@ -6,11 +6,11 @@ prints one line per ruleset and ends with 1 if any of them refuses the log.
 """
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
@@ -23,7 +23,7 @@ from mlperf_bert.submission import official
 class Verdict:
     """What the official checker says of one log under one ruleset."""
 
-    path: paths.Location
+    path: Path
     ruleset: str
     """For instance "5.0.0"."""
     passed: bool
@@ -36,15 +36,13 @@ class Verdict:
         return f"{self.ruleset} {verdict} {self.path}{findings}"
 
 
-def check_log(path: str | os.PathLike, ruleset: str) -> Verdict:
+def check_log(path: Path, ruleset: str) -> Verdict:
     """Run the official compliance checker on a log under one ruleset.
 
     Raises:
       ValueError: there is no such file, or the ruleset does not accept BERT.
-      OSError: a bucket refuses to show it.
     """
-    path = paths.location(path)
-    if not paths.is_file(path):
+    if not path.is_file():
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
     arguments = ["--usage", "training", "--ruleset", ruleset, str(path)]
     has_ended, report = official.ask("compliance_checker", *arguments, ruleset=ruleset)
@@ -82,7 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(words_with_home(arguments))
     verdicts = [
-        check_log(log, ruleset) for log in given.logs for ruleset in given.rulesets or RULESETS
+        check_log(log, ruleset)
+        for log in map(paths.require_local, given.logs)
+        for ruleset in given.rulesets or RULESETS
     ]
     for verdict in verdicts:
         print(verdict)

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlperf_bert.files import folders, paths
+from mlperf_bert.files import folders
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.submission import system
 from mlperf_bert.submission.plan import LAUNCHER, REPOSITORY, Campaign, description_path
@@ -55,7 +55,7 @@ def write_submission(
         results = partial / "results" / name / "bert"
         results.mkdir(parents=True)
         for number, run in enumerate(runs):
-            (results / f"result_{number}.txt").write_bytes(paths.read_bytes(run.path))
+            shutil.copyfile(run.path, results / f"result_{number}.txt")
         _write_json(description_path(partial, name), description)
         benchmark = partial / "benchmarks" / "bert"
         _copy_sources(benchmark / "implementations" / IMPLEMENTATION)

@@ -2,26 +2,22 @@
 
 Most of them end with 0 whatever they find, and all append to their log file: an old SUCCESS in it
 would pass for a new one. So each call gets a fresh file, and the verdict is read from the text.
-
-They read local disks only, so the logs of a bucket are copied for each call.
 """
 
-import contextlib
 import json
 import re
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlperf_logging.package_checker.seed_checker import SeedChecker
 
-from mlperf_bert.files import folders, paths
+from mlperf_bert.files import json_text
 from mlperf_bert.mlperf.rules import require_ruleset
-from mlperf_bert.submission.system import read_overrides
 
 _PACKAGE_PASSED = "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"
 _REPOSITORY_PASSED = "ALL CHECKS PASSED."
@@ -86,33 +82,16 @@ def ask(tool: str, *arguments: str, ruleset: str) -> tuple[bool, str]:
 
     Raises:
       ValueError: the ruleset has no BERT.
-      OSError: a bucket refuses to show an argument that is in it.
     """
-    with tempfile.TemporaryDirectory() as folder, _copied(arguments) as (local, original):
+    with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "answer.log"
         options = ["-m", f"mlperf_logging.{tool}", "--log_output", str(output)]
-        finished = _python(*options, *local, ruleset=ruleset)
+        finished = _python(*options, *arguments, ruleset=ruleset)
         report = output.read_text(encoding="utf-8") if output.exists() else ""
     # A crash leaves a log that looks like one of a failed check, without the reason.
     crashed = "Traceback (most recent call last)" in finished.stderr and finished.returncode
     report = finished.stderr if crashed or not report else report
-    return finished.returncode == 0, original(report)
-
-
-@contextlib.contextmanager
-def _copied(arguments: Sequence[str]) -> Iterator[tuple[list[str], Callable[[str], str]]]:
-    """Copy the arguments that are files, or folders of files, of a bucket.
-
-    Yields: the arguments with the copies' names; what puts the bucket's names into a text again.
-    """
-    with folders.copied_to_disk(arguments) as copies:
-
-        def original(text: str) -> str:
-            for name, copied in copies.items():
-                text = text.replace(str(copied), name)
-            return text
-
-        yield [str(copies.get(name, name)) for name in arguments], original
+    return finished.returncode == 0, report
 
 
 def _python(*arguments: str, ruleset: str) -> subprocess.CompletedProcess:
@@ -123,11 +102,11 @@ def _python(*arguments: str, ruleset: str) -> subprocess.CompletedProcess:
 
 
 def check_rcp(
-    results_dir: paths.Location,
+    results_dir: Path,
     ruleset: str,
     *,
     by_train_samples: bool = False,
-    custom_rcps: paths.Location | None = None,
+    custom_rcps: Path | None = None,
 ) -> RcpVerdict:
     """Run the official RCP checker on the ten logs in `results_dir`.
 
@@ -172,7 +151,7 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     has_ended, report = ask("package_checker", *words, ruleset=ruleset)
     reasons = _errors(report)
     systems = (org_dir / "systems").glob("*.json")
-    divisions = {str(read_overrides(path).get("division")) for path in systems}
+    divisions = {str(json_text.read_object(path).get("division")) for path in systems}
     # It checks nothing in a division whose name it does not know.
     if other := sorted(divisions - {"closed", "open"}):
         reasons.append(
@@ -189,18 +168,17 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     return ToolVerdict("package checker", passed and not reasons, tuple(reasons))
 
 
-def check_seeds(result_files: Sequence[paths.Location], ruleset: str) -> ToolVerdict:
+def check_seeds(result_files: Sequence[Path], ruleset: str) -> ToolVerdict:
     """Ask the seed checker, which the package checker skips unless the division is closed."""
     names = [str(path) for path in result_files]
     # It warns of logs with several seeds, which the rules allow.
-    with _copied(names) as (local, original), warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore"):
         try:
             # Private; mlperf-logging is pinned.
-            findings = SeedChecker(ruleset)._assert_unique_seed_per_run(local)
+            findings = SeedChecker(ruleset)._assert_unique_seed_per_run(names)
         except TypeError as error:  # the place of a seed, file and line, may be lists in a log
             findings = [f"TypeError: {error}"]
-    reasons = tuple(map(original, findings))
-    return ToolVerdict("seed checker", not reasons, reasons)
+    return ToolVerdict("seed checker", not findings, tuple(findings))
 
 
 def check_system_description(path: Path, ruleset: str) -> ToolVerdict:

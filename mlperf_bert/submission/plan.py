@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import whole
 from mlperf_bert.mlperf.logs import LOG_NAME, RESULT_LOG
 from mlperf_bert.options import with_home
 
@@ -19,7 +19,7 @@ LAUNCHER = "start_training.sh"
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
 _KEPT = re.compile(
-    r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl|(run|campaign|provenance)\.json"
+    r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl|(run|campaign|parts)\.json"
 )
 """Names of what runs and campaigns have written."""
 # Given to every run by the campaign.
@@ -35,7 +35,7 @@ class Campaign:
     system: str
     status: str
     """One of log.STATUSES."""
-    folder: paths.Location
+    folder: Path
     num_runs: int
     """10 make a result."""
     flags: tuple[str, ...]
@@ -62,12 +62,12 @@ class Campaign:
             )
 
     @property
-    def runs_dir(self) -> paths.Location:
+    def runs_dir(self) -> Path:
         """Holds the directories of the runs."""
         return self.folder / "runs"
 
     @property
-    def org_dir(self) -> paths.Location:
+    def org_dir(self) -> Path:
         """The submission."""
         return self.folder / "submission" / self.org
 
@@ -76,7 +76,7 @@ class Campaign:
         """The name of the file in a run's directory that is the result."""
         return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
 
-    def output_dirs(self, number: int) -> list[paths.Location]:
+    def output_dirs(self, number: int) -> list[Path]:
         """Return the directories of one run, the newest last; all others were cut off."""
         folders = [self.runs_dir / str(number)]
         while (later := self.runs_dir / f"{number}.repeat-{len(folders)}").exists():
@@ -102,7 +102,7 @@ class Campaign:
         """Whether the command starts each run in a container."""
         return any(Path(word).name == LAUNCHER for word in self.command)
 
-    def run_commands(self, output_dir: paths.Location) -> list[list[str]]:
+    def run_commands(self, output_dir: Path) -> list[list[str]]:
         """Return the command lines of one run: the training, and its evaluation if offline."""
         start = list(self.command)
         if self.in_containers:
@@ -115,12 +115,12 @@ class Campaign:
         return [[*start, *flags, own] for flags in self.flags_of_commands()]
 
 
-def description_path(org_dir: paths.Location, system: str) -> paths.Location:
+def description_path(org_dir: Path, system: str) -> Path:
     """Return where a submitter's folder describes a system."""
     return org_dir / "systems" / f"{system}.json"
 
 
-def result_files(folder: paths.Location) -> list[paths.Location]:
+def result_files(folder: Path) -> list[Path]:
     """Return result_0.txt, result_1.txt, ... of a folder, by number."""
     numbers = {path: path.stem.removeprefix("result_") for path in folder.glob("result_*.txt")}
     return sorted(numbers, key=lambda path: int(numbers[path]) if numbers[path].isdecimal() else -1)

@@ -3,17 +3,16 @@
     python -m mlperf_bert.submission.report ORG_DIR --ruleset 5.0.0 --output report.html
 
 reads ORG_DIR/results/SYSTEM/bert/result_*.txt and ORG_DIR/systems/SYSTEM.json, and writes
-report.html, with its pictures inside, and report.json beside it, with every number. Each path may
-be gs://BUCKET/FOLDER.
+report.html, with its pictures inside, and report.json beside it, with every number.
 """
 
 import argparse
-import collections
 import dataclasses
 import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pages
 from mlperf_bert.files import paths
@@ -26,7 +25,7 @@ from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import report_charts
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.plan import require_free
-from mlperf_bert.submission.verdict import SystemVerdict, judge, mean_energy
+from mlperf_bert.submission.verdict import SystemVerdict, judge
 from pages import Card
 
 _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
@@ -38,7 +37,7 @@ _COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", "ini
 
 
 def judge_systems(
-    org_dir: paths.Location, ruleset: str, *, custom_rcps: paths.Location | None = None
+    org_dir: Path, ruleset: str, *, custom_rcps: Path | None = None
 ) -> list[SystemVerdict]:
     """Return the verdicts on all systems of a submitter.
 
@@ -74,11 +73,6 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
         for name in _NOT_IN_JSON:
             del entry[name]
         entry["scaled_minutes"] = system.scaled_minutes
-        sums: dict[str, float] = collections.defaultdict(float)
-        for phase in (phase for run in system.runs for phase in run.phases):
-            sums[phase.kind] += phase.stop_minutes - phase.start_minutes
-        means = {kind: total / len(system.runs) for kind, total in sums.items() if total}
-        entry["mean_phase_minutes"] = means
         for run, fields in zip(system.runs, entry["runs"], strict=True):
             fields["samples_per_second"] = run.samples_per_second
         entries.append(entry)
@@ -142,18 +136,7 @@ def _cards(system: SystemVerdict) -> list[Card]:
              f"{len(seeds)} different ones", good=system.seeds.passed),
         Card("Throughput", rate, "of samples, evaluation included; batch "
              f"{runs[0].global_batch_size or 'unknown'}"),
-        *_energy_card(runs),
     ]  # fmt: skip
-
-
-def _energy_card(runs: Sequence[RunResult]) -> list[Card]:
-    """Nothing of logs that do not say that it is known or unknown."""
-    energy = mean_energy(runs)
-    if energy is None:
-        return []
-    if energy.joules is None:
-        return [Card("Energy", "unknown", energy.about)]
-    return [Card("Energy", f"{energy.joules / 3.6e6:.4g} kWh", f"mean of a run, {energy.about}")]
 
 
 def _problems(system: SystemVerdict) -> list[str]:
@@ -224,16 +207,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--custom_rcps", help="JSON file of other reference points")
     parser.add_argument("--output", help="HTML file; the JSON goes beside it")
     given = parser.parse_args(words_with_home(arguments))
-    org_dir = paths.location(given.org_dir)
-    custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
-    output = given.output and paths.location(given.output)
+    org_dir = paths.require_local(given.org_dir)
+    custom_rcps = given.custom_rcps and paths.require_local(given.custom_rcps, flag="custom_rcps")
+    output = given.output and paths.require_local(given.output, flag="output")
     if output and output.suffix == ".json":
         raise ValueError(
             f"--output={given.output}: the numbers go there; give the name of a page, such as "
             f"{output.stem}.html"
         )
     convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
-    with paths.failures_named(org_dir), paths.reads() as inputs:
+    with paths.reads() as inputs:
         verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
     outputs = {"--output": given.output}
     if output:
@@ -241,11 +224,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_free(outputs, [*inputs, given.custom_rcps])
     for system in verdicts:
         print(as_text(system))
-    name = paths.resolve(org_dir).name
     if output:
         points = custom_rcps.name if custom_rcps else "the official ones"
         subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
-        title = f"MLPerf Training BERT: {name}"
+        title = f"MLPerf Training BERT: {org_dir.resolve().name}"
         text = page(verdicts, title=title, subtitle=subtitle)
         numbers = as_json(verdicts)  # before anything is written
         write_whole(paths.with_folder_made(given.output), text)

@@ -13,7 +13,6 @@ import psutil
 
 from mlperf_bert.data import software
 from mlperf_bert.files import json_text
-from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.submission.plan import Campaign, description_path
 
@@ -44,7 +43,7 @@ _GIB = 2**30
 
 def describe(
     campaign: Campaign,
-    run_dir: Location,
+    run_dir: Path,
     *,
     division: str,
     ruleset: str,
@@ -92,24 +91,10 @@ def require_fields(overrides: Mapping[str, object]) -> None:
         )
 
 
-def read_overrides(path: str | os.PathLike | None) -> dict[str, object]:
-    """Return the fields in a JSON file; nothing without a file.
-
-    Raises:
-      ValueError: the file is missing or no JSON object.
-    """
-    if path is None:
-        return {}
-    try:
-        return json_text.read_object(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{error}: no system description; give a JSON object of fields") from error
-
-
-def read_description(folder: Location) -> dict[str, object]:
+def read_description(folder: Path) -> dict[str, object]:
     """Return how ORG_DIR/systems describes the system of ORG_DIR/results/SYSTEM, if it does."""
     path = description_path(folder.parent.parent, folder.name)
-    return read_overrides(path) if path.exists() else {}
+    return json_text.read_object(path) if path.exists() else {}
 
 
 def _processors() -> dict[str, str]:
@@ -150,7 +135,7 @@ def accelerators(num_gpus: int | None) -> dict[str, str]:
     }
 
 
-def _software(run_dir: Location) -> dict[str, str]:
+def _software(run_dir: Path) -> dict[str, str]:
     """Of the run as it has recorded it, for this process may have another; of the host the rest."""
     recorded = read_own_record(run_dir / RECORD_NAME).get("made_with")
     made_with = recorded if isinstance(recorded, dict) and recorded else software.made_with()

@@ -1,27 +1,17 @@
 """Do one system's runs make a result, and of how many minutes? The official tools are asked."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mlperf_bert.files.paths import Location
 from mlperf_bert.messages import lasting
-from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.logs import (
-    RunResult,
-    in_words,
-    read_runs,
-    why_samples_are_unknown,
-)
+from mlperf_bert.mlperf.logs import RunResult, in_words, read_runs, why_samples_are_unknown
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
 from mlperf_bert.submission.official import UNAIDED, RcpVerdict, ToolVerdict, check_rcp
 from mlperf_bert.submission.plan import description_path, result_files
 from mlperf_bert.submission.system import read_description
-
-_MEASURED_UNLIKE = "it was not measured alike in all runs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +115,7 @@ class SystemVerdict(System):
         return [*lines, f"{'PASSED' if self.passed else 'NOT PASSED'} under ruleset {self.ruleset}"]
 
 
-def read_system(folder: Location) -> System:
+def read_system(folder: Path) -> System:
     """Return what lies in ORG_DIR/results/SYSTEM; no official tool is asked.
 
     Raises:
@@ -146,9 +136,7 @@ def read_system(folder: Location) -> System:
     )
 
 
-def with_convergence(
-    system: System, ruleset: str, *, custom_rcps: Location | None = None
-) -> System:
+def with_convergence(system: System, ruleset: str, *, custom_rcps: Path | None = None) -> System:
     """Ask the RCP checker about the runs, unless it would count what nobody has trained.
 
     Raises:
@@ -170,7 +158,7 @@ def with_convergence(
 
 
 @lasting("asking the official tools")
-def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None) -> SystemVerdict:
+def judge(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> SystemVerdict:
     """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there.
 
     Raises:
@@ -198,7 +186,7 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
 
 @lasting("asking the official tools")
 def judge_submission(
-    org_dir: Path, system: str, ruleset: str, *, custom_rcps: Location | None = None
+    org_dir: Path, system: str, ruleset: str, *, custom_rcps: Path | None = None
 ) -> SystemVerdict:
     """Ask all official tools about a system, also those that look at the submitter's whole folder.
 
@@ -269,19 +257,3 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     if len(failed) > 1:
         problems.append(f"{len(failed)} runs did not converge, the rules forgive 1")
     return problems
-
-
-def mean_energy(runs: Sequence[RunResult]) -> Energy | None:
-    """Return what a run took, the mean; None if the log of one of them does not say it at all.
-
-    Unknown if that of one run is, or they were not measured alike.
-    """
-    known = [run.energy for run in runs if run.energy]
-    if not known or len(known) < len(runs):
-        return None
-    joules = [each.joules for each in known if each.joules is not None]
-    if len(joules) < len(known):
-        return next(each for each in known if each.joules is None)
-    if len({each.about for each in known}) > 1:
-        return Energy(joules=None, about=_MEASURED_UNLIKE)
-    return Energy(joules=statistics.fmean(joules), about=known[0].about)

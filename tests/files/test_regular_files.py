@@ -18,7 +18,6 @@ from mlperf_bert.files.whole import partial, require_apart, write_whole, written
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import convergence, logs
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.submission import system
 from mlperf_bert.training.checks import Findings
 
 
@@ -104,7 +103,6 @@ def test_a_file_may_be_behind_a_link(tmp_path):
         lambda path: punkt.warn_if_not_published(Path(path).parent),
         lambda path: segmentation.load_splitter(Path(path).parent),
         lambda path: logs.read_records(Path(path)),
-        lambda path: system.read_overrides(Path(path)),
         lambda path: convergence.reference_points(custom_rcps=Path(path)),
     ],
 )

@@ -24,7 +24,7 @@ from mlperf_bert import signals
 from mlperf_bert.data import software
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.mlperf.logs import read_run
-from mlperf_bert.submission import campaign, official, system
+from mlperf_bert.submission import campaign, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
@@ -117,31 +117,17 @@ def test_ten_runs_become_a_submission_that_all_tools_accept(make):
 
 
 def test_processors_are_described_by_lscpu_and_what_it_does_not_know_is_not(monkeypatch):
-    def described(*lines: str) -> dict[str, str]:
-        monkeypatch.setattr(software, "printed_by", lambda *words: "\n".join(lines))
-        return {
-            name.removeprefix("host_processor"): value
-            for name, value in system._processors().items()
-        }
-
+    said = ["Socket(s):  2", "Core(s) per socket: 12", "CPU max MHz:  3900.6", "Model name: -"]
+    said += ["L2 cache:  24 MiB (24 instances)", "L3 cache: -"]
+    monkeypatch.setattr(software, "printed_by", lambda *words: "\n".join(said))
     monkeypatch.setattr(os, "cpu_count", lambda: 48)
-    caches = ("L2 cache:  24 MiB (24 instances)", "L3 cache: 60 MiB")
-    cores = ("Socket(s):  2", "Core(s) per socket: 12", "CPU max MHz:  3900.6")
-    assert described("Model name: Xeon", *cores, *caches) == {
-        "s_per_node": "2",
-        "_model_name": "Xeon",
-        "_core_count": "12",
-        "_vcpu_count": "48",
-        "_frequency": "3901 MHz",
-        "_caches": "L2 cache 24 MiB (24 instances), L3 cache 60 MiB",
-    }
-    assert described("Socket(s): -", "Model name: -", "L2 cache: 1 MiB", "L3 cache: -") == {
-        "s_per_node": "1",
-        "_model_name": platform.machine(),
-        "_core_count": "48",
-        "_vcpu_count": "48",
-        "_frequency": "",
-        "_caches": "L2 cache 1 MiB",
+    assert system._processors() == {
+        "host_processors_per_node": "2",
+        "host_processor_model_name": platform.machine(),
+        "host_processor_core_count": "12",
+        "host_processor_vcpu_count": "48",
+        "host_processor_frequency": "3901 MHz",
+        "host_processor_caches": "L2 cache 24 MiB (24 instances)",
     }
 
 
@@ -209,6 +195,16 @@ def test_a_run_that_outlives_its_campaign_keeps_its_folder(make):
     assert len(train(made)) == 2
 
 
+def test_a_folder_that_was_made_for_a_run_that_was_refused_is_taken(make, tmp_path):
+    """As the launcher of containers makes it; nothing was cut off there."""
+    made = make({"0": "refuses"}, num_runs=1)
+    with pytest.raises(ValueError, match="run 0 ended with exit code 1 and left no finished"):
+        train(made)
+    (made.runs_dir / "0").mkdir()
+    assert len(train(make(num_runs=1))) == 1
+    assert [path.name for path in made.runs_dir.iterdir()] == ["0"]
+
+
 def test_flags_in_a_file_are_the_runs_too(make, tmp_path):
     preset = tmp_path / "own.flags"
     preset.write_text(f"# of all runs\n--flagfile={preset}\n--do_train\n--seed=1\n")
@@ -235,22 +231,6 @@ def test_an_evaluation_that_failed_is_repeated_without_the_training(make, tmp_pa
     (tmp_path / "plan.json").write_text("{}")
     assert len(train(made)) == 2
     assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", *["1.repeat-1"] * 3]
-
-
-@pytest.mark.all
-def test_division_misspelt_is_no_success(make):
-    made = make()
-    campaign.write_submission(made, train(made), ruleset="5.0.0", overrides={})
-    path = made.org_dir / "systems" / "1xExample.json"
-    path.write_text(path.read_text().replace('"closed"', '"close"'))
-    verdict = official.check_package(made.org_dir, "5.0.0")
-    assert not verdict.passed
-    assert "division 'close' is neither closed nor open" in verdict.reasons[0]
-    path.write_text("{}")
-    assert "Missing field" in official.check_system_description(path, "3.0.0").reasons[0]
-    (made.org_dir / "a name").touch()
-    assert not official.check_repository(made.org_dir, "5.0.0").passed
-    assert official.check_repository(made.org_dir, "1.0.0").passed is None
 
 
 @pytest.mark.parametrize(
@@ -407,20 +387,6 @@ def test_each_run_is_a_container(containers, tmp_path):
     assert differing == [first[first.index("--name") + 1], output]
 
 
-def test_a_campaign_of_containers_goes_on(containers, tmp_path):
-    made = containers({"0": "refuses"}, num_runs=3)
-    with pytest.raises(ValueError, match="run 0 ended with exit code 1 and left no finished"):
-        train(made)
-    (tmp_path / "calls").unlink()
-    made = containers({"1": "exit 75"}, num_runs=3)
-    with pytest.raises(campaign.Interrupted, match="run 1 was stopped; the same command goes on"):
-        train(made)
-    assert len(train(made)) == 3
-    assert (tmp_path / "calls").read_text().split() == ["0", "1", "1.repeat-1", "2"]
-    # The launcher had made the folder of the run that was refused; nothing was cut off there.
-    assert [path.name for path in made.runs_dir.glob("*.*")] == ["1.repeat-1"]
-
-
 def test_the_folder_of_a_campaign_in_containers_starts_containers(
     containers, tmp_path, monkeypatch
 ):
@@ -469,8 +435,7 @@ def test_the_software_of_the_runs_is_described(make, monkeypatch):
 @pytest.mark.parametrize(
     ("device", "num_workers", "nodes", "gpus"),
     [
-        ({"num_gpus": 4, "use_tpu": False}, 1, "1", "4"),
-        ({"num_gpus": 8, "use_tpu": False}, 3, "3", "8"),
+        ({"num_gpus": 4, "use_tpu": False}, 3, "3", "4"),
         ({"num_gpus": 0, "use_tpu": False}, 1, "1", "0"),
         ({"num_gpus": 0, "use_tpu": True}, 1, "1", "8"),  # as the host shows; TPUs are overrides
         (None, None, "1", "8"),
@@ -494,7 +459,9 @@ def test_the_description_counts_the_devices_of_the_runs(
     ("words", "code", "message"),
     [
         ([], 1, "campaign: give the flags of run_pretraining.py after --\n"),
-        (["--system_description=no.json", "--", "--do_train"], 1, "no system description"),
+        (["--system_description=no.json", "--", "--x"], 1, "campaign: no.json: No such file or"),
+        (["--custom_rcps=gs://b/x", "--", "--x"], 1, "--custom_rcps=gs://b/x: give a local path"),
+        (["--output_dir=gs://b/x", "--", "--x"], 1, "--output_dir=gs://b/x: give a local path, a"),
         (["--run_command=sh -c 'kill -KILL $$' sh", "--", "--do_train"], 75, "run 0 was stopped; "),
     ],
 )
@@ -567,6 +534,3 @@ def test_system_description_has_every_field_and_no_other(make, tmp_path, monkeyp
         assert tuple(found) == system.FIELDS
         assert found["status"] == status
         assert (found["host_memory_capacity"], found["host_storage_capacity"]) == ("7 GiB", "9 GiB")
-    (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(ValueError, match="give a JSON object of fields"):
-        system.read_overrides(tmp_path / "list.json")

@@ -33,10 +33,10 @@ def test_log_of_bert_large_passes(bert_large_log, ruleset):
     assert str(verdict) == f"{ruleset} SUCCESS {bert_large_log}"
 
 
-@pytest.mark.parametrize("ruleset", compliance.RULESETS)
+@pytest.mark.parametrize("ruleset", ["2.1.0", "5.0.0"])
 def test_smaller_model_fails_only_where_the_weights_of_bert_large_are_listed(tmp_path, ruleset):
     verdict = compliance.check_log(write_log(tmp_path / "log.txt", [0.73], num_layers=2), ruleset)
-    assert verdict.passed == (ruleset not in ("1.1.0", "2.0.0", "2.1.0"))
+    assert verdict.passed == (ruleset != "2.1.0")
     if not verdict.passed:
         [message] = verdict.messages
         assert "sorted(s['initialized_tensors'])" in message

@@ -1,15 +1,12 @@
-"""The report agrees with the official summarizer, on real logs of five vendors.
+"""Verdicts and reports agree with the official tools, on real logs of five vendors.
 
 Long because what the official tools say of one submission, which takes seconds, serves its tests.
 """
 
 import dataclasses
-import itertools
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import pandas
 import pytest
@@ -17,7 +14,6 @@ from matplotlib.figure import Figure
 
 from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.logs import LoggedEvaluation, Phase
 from mlperf_bert.submission import official, plan, report, report_charts, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_results import published
@@ -38,28 +34,6 @@ def judged(tmp_path_factory):
     folder = write_submission(tmp_path_factory.mktemp("judged") / "example", TEN)
     [found] = report.judge_systems(folder, "5.0.0")
     return found
-
-
-@pytest.mark.parametrize("org", ["Google", "NVIDIA", pytest.param("Habana", marks=pytest.mark.all)])
-@pytest.mark.gate
-def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
-    copy = tmp_path / org  # the summarizer writes into the submission
-    shutil.copytree(shared / "real_logs" / org, copy)
-    command = [sys.executable, "-m", "mlperf_logging.result_summarizer", str(copy), "training"]
-    command += ["1.0.0", "--csv", str(tmp_path / "official.csv")]
-    subprocess.run(command, check=True, capture_output=True)
-    official = json.loads((tmp_path / "official.json").read_text())
-    judged = report.judge_systems(copy, "1.0.0")
-    # it calls systems as their descriptions do, which need not be the folder's name
-    expected = sorted(entry["bert"] for entry in official)
-    ours = sorted(system.olympic_minutes for system in judged)
-    assert ours == pytest.approx(expected, abs=1e-9)
-    # The table has four digits.
-    names = {system.name for system in judged}
-    table = pandas.read_parquet(published.TABLE)
-    rows = table[(table["round"] == "1.0") & (table.org == org) & table.system.isin(names)]
-    found = sorted(rows.minutes_olympic_mean)
-    assert found == pytest.approx(expected, abs=5.1e-5)
 
 
 @pytest.mark.all
@@ -111,9 +85,11 @@ def test_verdicts_of_all_official_tools(shared, tmp_path, org, system, passed, l
     found = verdict.judge_submission(copy, system, "1.0.0")
     assert line in "\n".join(found.lines())
     assert found.passed == passed
-    assert found.official_minutes == pytest.approx(
-        found.olympic_minutes * found.rcp.scaling, abs=1e-9
-    )
+    assert found.official_minutes == pytest.approx(found.scaled_minutes, abs=1e-9)
+    # The table of published results has four digits.
+    table = pandas.read_parquet(published.TABLE)
+    [row] = table[(table["round"] == "1.0") & (table.org == org) & (table.system == system)].iloc
+    assert row.minutes_olympic_mean == pytest.approx(found.olympic_minutes, abs=5.1e-5)
 
 
 @pytest.mark.gate
@@ -151,7 +127,8 @@ def test_samples_that_are_a_plan_have_no_verdict(org_dir, monkeypatch, capsys):
     assert first.split()[3] == "-"
 
 
-def test_copies_of_a_log_have_no_verdict(org_dir, capsys):
+def test_copies_of_a_log_have_no_verdict(org_dir, monkeypatch, capsys):
+    monkeypatch.setattr(verdict, "check_log", lambda log, ruleset: Verdict(log, ruleset, True, ()))
     folder = org_dir / "results" / "box" / "bert"
     for number in range(1, 10):
         (folder / f"result_{number}.txt").write_bytes((folder / "result_0.txt").read_bytes())
@@ -181,21 +158,6 @@ def test_a_run_that_does_not_count_is_named(org_dir, monkeypatch, capsys):
     assert f"problem: left out, {why}\n" in printed
     assert f"no verdict (it would count runs that do not count, {why})" in printed
     assert "Far off the others: result_5.txt, 16." in printed
-
-
-@pytest.mark.gate
-def test_one_problem_of_ten_logs_is_one_line(org_dir, capsys):
-    """Though the official checker prints sets, and at which line of a log it found it."""
-    for number, log in enumerate(sorted((org_dir / "results" / "box" / "bert").iterdir())):
-        lines = [line for line in log.read_text().splitlines(True) if "block_st" not in line]
-        text = "".join([lines[0] * number, *lines])
-        key = '"gradient_accumulation_steps", "value": '
-        log.write_text(text.replace(f"{key}1", f"{key}0"))
-    assert report.main([str(org_dir)]) == 0
-    problems = re.findall(r"  problem: (.*)", capsys.readouterr().out)
-    for word in ("block_start", "block_stop", "gradient_accumulation_steps"):
-        [line] = [each for each in problems if word in each]
-        assert line.startswith("all logs: ")
 
 
 def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
@@ -264,39 +226,18 @@ def test_the_seconds_of_a_run_are_drawn_one_after_the_other(judged, drawn):
     assert places == [(0, 0, 80), (0, 80, 20), (1, 0, 75), (1, 75, 25)]
 
 
-def test_where_every_second_went_is_drawn_if_a_log_says_so(judged):
-    picture = report_charts.ledgers(judged.runs)
-    assert "compute" in picture and "input wait" not in picture  # 0 s
-    page = report.page([judged], title="t", subtitle="s")
-    assert "Where every second of every run went" in page
+def test_a_picture_or_a_column_of_what_no_log_says_is_not_there(judged):
+    assert "Where every second of every run went" in report.page([judged], title="t", subtitle="s")
     unknown = [dataclasses.replace(run, seconds=None) for run in judged.runs]
     assert report_charts.ledgers(unknown) is None
-    assert report_charts.ledgers([*unknown[:5], *judged.runs[5:]]) is not None
-
-
-@pytest.mark.all
-def test_energy_is_shown_if_the_logs_say_it(judged):
-    page = report.page([judged], title="t", subtitle="s")
-    assert ">Energy<" not in page and "Energy" not in report.as_text(judged)
-
-    def with_energy(*each: Energy) -> verdict.SystemVerdict:
-        pairs = zip(judged.runs, itertools.cycle(each))
-        runs = [dataclasses.replace(run, energy=energy) for run, energy in pairs]
-        return dataclasses.replace(judged, runs=tuple(runs))
-
-    known = Energy(joules=3.96e6, about="of the GPUs; of the chief's host alone, out of 2")
-    system = with_energy(known)
-    page = report.page([system], title="t", subtitle="s")
-    assert "1.1 kWh" in page and '<td data-label="kWh">1.1</td>' in page
-    assert "mean of a run, of the GPUs; of the chief" in page
-    assert "  Energy: 1.1 kWh (mean of a run, of the GPUs; " in report.as_text(system)
-    [numbers] = json.loads(report.as_json([system]))
-    assert numbers["runs"][0]["energy"] == {"joules": 3.96e6, "about": known.about}
-
-    unknown = with_energy(known, Energy(joules=None, about="GPU 0: GPU is lost"))
-    page = report.page([unknown], title="t", subtitle="s")
-    assert "GPU 0: GPU is lost" in page and '<td data-label="kWh">-</td>' in page
-    assert "  Energy: unknown (GPU 0: GPU is lost)" in report.as_text(unknown)
+    assert "kWh" not in report.as_text(judged)
+    energy = Energy(joules=3.96e6, about="of the GPUs")
+    measured = (dataclasses.replace(judged.runs[0], energy=energy), *judged.runs[1:])
+    _, columns, first, second, *_ = report.as_text(
+        dataclasses.replace(judged, runs=measured)
+    ).splitlines()
+    ends = [line.split()[-1] for line in (columns, first, second)]
+    assert ends == ["kWh", "1.1", "-"]
 
 
 @pytest.mark.all
@@ -390,7 +331,9 @@ def test_what_the_official_tools_refuse_is_told_once_with_the_logs(judged):
         changes = {"runs": judged.runs[:num_runs], "compliance": tuple(compliance)}
         return report._problems(dataclasses.replace(judged, **changes))
 
-    assert told("x", "y", "x") == ["result_0.txt, result_2.txt: x", "result_1.txt: y"]
+    # The same line of a log has another number in another log.
+    found = told("x in line 7", "y", "x in line 9")
+    assert found == ["result_0.txt, result_2.txt: x", "result_1.txt: y"]
     assert told("x", "x", "x") == ["all logs: x"]
     assert told("x", num_runs=1) == ["result_0.txt: x"]
     failed = dataclasses.replace(judged.rcp, passed=False, reason="too fast")
@@ -400,19 +343,6 @@ def test_what_the_official_tools_refuse_is_told_once_with_the_logs(judged):
     counted, unaided = report._remarks(dataclasses.replace(judged, rcp_unaided=failed))
     assert counted == f"These logs are counted by train_samples here: {judged.rcp}."
     assert unaided.startswith("Official RCP checker, which counts by epoch_num: FAILED, too fast")
-
-
-def test_the_means_of_phases_are_numbers(judged):
-    phases = [
-        (Phase("init", -2.0, -0.5), Phase("train", 0.0, 2.0), Phase("evaluation", 2.0, 3.0)),
-        (Phase("train", 0.0, 4.0), Phase("train", 5.0, 6.0)),
-    ]
-    runs = [dataclasses.replace(run, phases=each) for run, each in zip(judged.runs, phases)]
-    diverged = LoggedEvaluation(minutes=1.0, samples=448, accuracy=float("nan"))
-    runs[0] = dataclasses.replace(runs[0], evaluations=(diverged,))
-    [numbers] = json.loads(report.as_json([dataclasses.replace(judged, runs=tuple(runs))]))
-    assert numbers["runs"][0]["evaluations"][0]["accuracy"] is None
-    assert numbers["mean_phase_minutes"] == {"init": 0.75, "train": 3.5, "evaluation": 0.5}
 
 
 def test_mistakes_are_named_in_one_line(tmp_path, refusal):

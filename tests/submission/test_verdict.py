@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.mlperf import logs
-from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.submission import official, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
@@ -131,19 +130,6 @@ def test_logs_that_count_by_train_samples_are_judged_twice(
     found = verdict.with_convergence(verdict.System(name="box", runs=tuple(runs)), "5.0.0")
     assert calls == asked and found.rcp.reason == "1"
     assert (found.rcp_unaided.reason if found.rcp_unaided else None) == ("2" if unaided else None)
-
-
-def test_a_mean_energy_needs_runs_that_were_measured_alike(tmp_path):
-    run = logs.read_run(write_log(tmp_path / "bert.log", [0.73]))
-    one, other, third, lost = (
-        dataclasses.replace(run, energy=Energy(joules=joules, about=about))
-        for joules, about in ((4, "GPUs"), (6, "GPUs"), (5, "system"), (None, "GPU 0 is lost"))
-    )
-    assert verdict.mean_energy([one, other]) == Energy(joules=5, about="GPUs")
-    found = verdict.mean_energy([one, third])
-    assert found.joules is None and "not measured alike" in found.about
-    assert verdict.mean_energy([one, lost]) == lost.energy
-    assert verdict.mean_energy([one, dataclasses.replace(run, energy=None)]) is None
 
 
 NO_ERRORS = "INFO - PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"
