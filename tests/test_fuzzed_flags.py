@@ -49,7 +49,7 @@ def end_of(argv: list[str]) -> str:
     flags.FLAGS.unparse_flags()
     try:
         command_line.parse(["run_pretraining.py", *argv])
-        checks.inspect(command_line.read(RunConfig, cluster=None)).setup()
+        checks.inspect(command_line.read(RunConfig, cluster=None)).findings.require_none()
         return "begins"
     except SystemExit as refusal:
         lines = str(refusal)

@@ -17,9 +17,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.programs.steps import Trainer
 from mlperf_bert.training import build
-from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.devices import Devices
 
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
@@ -31,15 +29,8 @@ def build_trainer(task: dict) -> Trainer:
     flags |= {"num_train_steps": 2**20, "num_warmup_steps": 0}
     defaults = {name: about.default for name, about in options.flags_of(RunConfig).items()}
     config = RunConfig(**options.values_of(RunConfig, defaults | flags, {}), cluster=None)
-    setup = Setup(
-        config=config,
-        bert_config=BertConfig.from_json_file(task["bert_config_file"]),
-        devices=Devices(),
-        files=[],
-        eval_files=[],
-        records={},
-    )
-    _, trainer = build.build_trainer(setup, seed=1, compiled=config.compilation)
+    model = BertConfig.from_json_file(task["bert_config_file"])
+    _, trainer = build.build_trainer(config, model, seed=1, compiled=config.compilation)
     size, packs = task["batch_size"], task["pack_sequences"]
     trainer.warm_up(pipeline.synthetic_batches(SHAPE, batch_size=size, pack_sequences=packs))
     return trainer

@@ -28,7 +28,8 @@ def main():
     """Writes the folder."""
     config = command_line.read(RunConfig, cluster=read_cluster())
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
-        setup = checks.inspect(config).setup()
+        setup = checks.inspect(config)
+        setup.findings.require_none()
         print(program_folder.write(setup, FLAGS.output_dir, command_line.read(Wanted)))
 
 

@@ -31,7 +31,7 @@ from mlperf_bert.programs import jax_step, program
 from mlperf_bert.programs.config import LOSSES, Compilation
 from mlperf_bert.programs.steps import Evaluator, Trainer
 from mlperf_bert.training import build
-from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.setup import Setup
 
 _LICENCE = "Apache-2.0, as the project that exported it; the weights have that of their checkpoint"
 # What results may differ by, relative where they are above 1.
@@ -63,12 +63,13 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         is there already.
     """
     _require_exportable(setup)
-    seed = setup.config.seed or 0
+    config = setup.config
+    seed = config.seed or 0
     output = paths.location(output_dir)
     if output.exists():
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
     compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
-    _, trainer = build.build_trainer(setup, seed=seed, compiled=compiled)
+    _, trainer = build.build_trainer(config, setup.bert_config, seed=seed, compiled=compiled)
     evaluator = Evaluator(model=trainer.model)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)

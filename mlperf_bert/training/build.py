@@ -18,6 +18,7 @@ from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model import pretrainer
+from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.optimizers import (
     GradientAggregationOptimizer,
     WarmupPolynomialDecay,
@@ -29,11 +30,11 @@ from mlperf_bert.programs.contract import Evaluates, Pretrains
 from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.tensorflow_import import lines_left_out
-from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluations import read_evaluations
 from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import StartUp
+from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.workers import Team
 
 
@@ -67,7 +68,9 @@ def build_programs(setup: Setup, *, seed: int) -> Programs:
     batches = pipeline.synthetic_batches(
         config.shape, batch_size=setup.replica_batch_size, pack_sequences=config.pack_sequences
     )
-    rates, by_tensorflow = build_trainer(setup, seed=seed, compiled=config.compilation)
+    rates, by_tensorflow = build_trainer(
+        config, setup.bert_config, seed=seed, compiled=config.compilation
+    )
     evaluating = Evaluator(model=by_tensorflow.model)
     trainer: Pretrains = by_tensorflow
     evaluator: Evaluates = evaluating
@@ -86,13 +89,12 @@ def build_programs(setup: Setup, *, seed: int) -> Programs:
 
 
 def build_trainer(
-    setup: Setup, *, seed: int, compiled: Compilation
+    config: RunConfig, bert_config: BertConfig, *, seed: int, compiled: Compilation
 ) -> tuple[WarmupPolynomialDecay, Trainer]:
     """Builds the learning rate, and the trainer with its model and its optimizer."""
-    config = setup.config
     with pretrainer.one_replica().scope():
         model = pretrainer.build_pretrainer(
-            setup.bert_config,
+            bert_config,
             seed=seed,
             precision=config.precision,
             compile_passes=compiled.passes,
@@ -145,11 +147,6 @@ class Run:
     start_up: StartUp
     stop_request: StopRequest
 
-    @property
-    def config(self) -> RunConfig:
-        """Of the run."""
-        return self.setup.config
-
     def finish(self, status: str) -> None:
         """Writes how the run ended; its only end, but for an interruption."""
         # After the last line of the logs and metrics, of which the records have digests.
@@ -160,10 +157,11 @@ class Run:
 
 def state_of(setup: Setup, team: Team, trainer: Pretrains) -> RunState:
     """What a checkpoint of the run holds, and which of its checkpoints stay."""
+    config = setup.config
     return RunState(
-        setup.config.output_dir,
+        config.output_dir,
         parts=trainer.state,
-        keep_checkpoint_max=setup.config.keep_checkpoint_max,
+        keep_checkpoint_max=config.keep_checkpoint_max,
         disposable=functools.partial(_disposable, setup, team),
         fetch=trainer.fetch_state,
     )
@@ -232,11 +230,12 @@ def load_weights(run: Run) -> None:
 
 def evaluation_batches(setup: Setup) -> tf.data.Dataset:
     """The batches of an evaluation."""
+    config = setup.config
     return pipeline.evaluation_batches(
         setup.eval_files,
         setup.limits,
-        batch_size=setup.config.eval_batch_size,
-        max_batches=setup.config.max_eval_steps,
+        batch_size=config.eval_batch_size,
+        max_batches=config.max_eval_steps,
     )
 
 
@@ -246,7 +245,8 @@ def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
     Checkpoints hold the position of the first. It is restored on one CPU, where the files are where
     they were. Else the input is read again up to it.
     """
-    setup, config, team = run.setup, run.config, run.team
+    setup, team = run.setup, run.team
+    config = setup.config
     # Once: whoever iterates over it begins with the first example.
     evaluation = evaluation_batches(setup) if setup.eval_files else None
 

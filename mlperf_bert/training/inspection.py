@@ -16,9 +16,9 @@ from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build, checks, offline
-from mlperf_bert.training.checks import Findings, Inspection, Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.output import Origin, OutputDirectory
+from mlperf_bert.training.setup import Findings, Setup
 
 _INITIAL_ACCURACY_TOLERANCE = 0.001
 _MOST_BAD_FILES = 5
@@ -29,54 +29,59 @@ def problems_of_files(values: Mapping[str, Any]) -> list[str]:
     """What is wrong with the files that flags name, where no configuration can be made of all."""
     findings = Findings()
     for flag in ("input_file", "eval_input_file"):
-        if path := values.get(flag):
-            findings.attempt(pipeline.expand_input, path, flag=flag)
-    if path := values.get("bert_config_file"):
-        findings.attempt(BertConfig.from_json_file, path)
-    if path := values.get("init_checkpoint"):
-        findings.attempt(StoredCheckpoint, path)
+        with findings.collected():
+            if path := values.get(flag):
+                pipeline.expand_input(path, flag=flag)
+    readers = {"bert_config_file": BertConfig.from_json_file, "init_checkpoint": StoredCheckpoint}
+    for flag, read in readers.items():
+        with findings.collected():
+            if path := values.get(flag):
+                read(path)
     return findings.errors
 
 
 @lasting("checking")
-def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
+def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Setup:
     """For --check, where no clock starts: also reads data, and reports what is active.
 
     Args:
       measure_initial_accuracy: evaluate the initial checkpoint, which takes as long as an
         evaluation does.
 
+    Returns: what the run would be made of, with what was found.
+
     Raises:
       ValueError: this is one of several processes, which would wait for the others.
     """
     if config.cluster:
         raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")
-    inspection = _inspect_with_output(config)
-    findings, model = inspection.findings, inspection.bert_config
-    if inspection.eval_files:
-        _count_evaluation_examples(inspection)
-    if model:
-        _check_first_records(inspection, config.shape.for_model(model))
-        for issue in inspection.departures:
+    setup = _inspect_with_output(config)
+    findings = setup.findings
+    with findings.collected():
+        _count_evaluation_examples(setup)
+    with findings.collected():
+        _check_first_records(setup)
+    with findings.collected():
+        for issue in checks.departures(setup):
             findings.doubt(f"not a submission to the closed division: {issue}")
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
         findings.remark(f"the log will not say that the file caches were emptied; {way}")
-    findings.remark(_active_devices(inspection))
+    findings.remark(_active_devices(setup))
     findings.remark(f"energy: {config.energy_meter().plan}")
     if not findings.errors:
-        setup = inspection.setup()
         if setup.devices.mesh and config.emulate_step_seconds is None:
             from mlperf_bert.training import fit  # no other runtime loads jax
 
             with build.reading_compilation_cache(config.compilation_cache_dir):
                 findings.append(fit.finding_of(build.build_programs(setup, seed=0)))
         if measure_initial_accuracy and not findings.errors:
-            findings.attempt(_measure_initial_accuracy, setup, findings)
-    return inspection
+            with findings.collected():
+                _measure_initial_accuracy(setup)
+    return setup
 
 
-def _inspect_with_output(config: RunConfig) -> Inspection:
+def _inspect_with_output(config: RunConfig) -> Setup:
     """Also checks the directory, and reads the weights with which the run would begin there."""
     output = OutputDirectory.of(config)
     obstacle, latest_step, newest = None, None, ""
@@ -87,47 +92,46 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
             latest_step, newest = state.newest_checkpoint(config.output_dir)
         output.beginning(config.seed, latest_step=latest_step)
     except (ValueError, OSError) as error:
-        obstacle = str(error)
+        obstacle = error
     # Whatever is in the way of the directory, the rest is checked: all problems are told at once.
-    goes_on = latest_step is not None
-    inspection = checks.inspect(config, goes_on=goes_on)
-    findings = inspection.findings
-    if not obstacle and inspection.devices:
-        findings.attempt(output.require_same_devices, inspection.devices.num_replicas)
-    checks.check_saving(inspection)
-    if obstacle:
-        findings.refuse(obstacle)
+    setup = checks.inspect(config, goes_on=latest_step is not None)
+    findings = setup.findings
+    if not obstacle:
+        with findings.collected():
+            output.require_same_devices(setup.devices.num_replicas)
+    with findings.collected():
+        checks.check_saving(setup)
+    with findings.collected():
+        if obstacle:
+            raise obstacle
     if not findings.errors:
-        _check_weights(inspection.setup(), newest, findings)
+        with findings.collected():
+            _check_weights(setup, newest)
     # For a run that resumes also beside other errors: it says which file is not the same.
     if not findings.errors or (not obstacle and output.before):
-        origin = findings.attempt(Origin, inspection, output, seed=0, goes_on=goes_on)
-        if origin:
-            findings.attempt(origin.read_evaluation_data)
-    return inspection
+        with findings.collected():
+            Origin(setup, output, seed=0).read_evaluation_data()
+    return setup
 
 
-def _check_weights(setup: Setup, newest: str, findings: Findings) -> None:
+def _check_weights(setup: Setup, newest: str) -> None:
     """Reads the weights that the run would load: damage and NaN do not show in the index.
 
     Those are of its `newest` checkpoint, or, if that is empty, of the initial one.
     """
-    opened = setup.initial_checkpoint
-    stored = findings.attempt(StoredCheckpoint, newest) if newest else opened
+    stored = StoredCheckpoint(newest) if newest else setup.initial_checkpoint
     if stored is None:
         return
     model = setup.bert_config
     shapes = checks.shapes_of(model) if newest else checks.shapes_to_load(stored, model)
-    findings.attempt(reading.require_fitting, stored, shapes)
-    if not findings.errors:
-        for weight, shape in shapes.items():
-            if findings.attempt(stored.read, weight, shape) is None:
-                break
+    reading.require_fitting(stored, shapes)
+    for weight, shape in shapes.items():
+        stored.read(weight, shape)
 
 
-def _check_first_records(inspection: Inspection, limits: validity.ExampleLimits) -> None:
+def _check_first_records(setup: Setup) -> None:
     """Reads the first record of every file; a run reads one of the first files before it trains."""
-    findings = inspection.findings
+    findings, limits = setup.findings, setup.limits
 
     def problem_of(path: str) -> str | None:
         try:
@@ -136,41 +140,43 @@ def _check_first_records(inspection: Inspection, limits: validity.ExampleLimits)
             return str(error)
         return None
 
-    problems = paths.in_parallel(problem_of, [*inspection.files, *inspection.eval_files])
+    problems = paths.in_parallel(problem_of, [*setup.files, *setup.eval_files])
     # A record that was refused before, as the first of its kind, is not told twice.
     bad = [problem for problem in problems if problem and problem not in findings.errors]
     for problem in bad[:_MOST_BAD_FILES]:
         findings.refuse(problem)
     if (left := len(bad) - _MOST_BAD_FILES) > 0:
         findings.refuse(f"{left} more files are bad in their first record")
-    for path in () if bad else (*inspection.files[:1], *inspection.eval_files[:1]):
-        if hint := findings.attempt(checked.hint_of_weights, path):
-            findings.doubt(hint)
+    for path in () if bad else (*setup.files[:1], *setup.eval_files[:1]):
+        with findings.collected():
+            if hint := checked.hint_of_weights(path):
+                findings.doubt(hint)
 
 
-def _count_evaluation_examples(inspection: Inspection) -> None:
+def _count_evaluation_examples(setup: Setup) -> None:
     """Compares the number of evaluation examples with the rules; reads all their files."""
-    counts = [
-        inspection.findings.attempt(tfrecord.count_records, path) for path in inspection.eval_files
-    ]
-    if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
-        inspection.findings.doubt(
+    counts = []
+    for path in setup.eval_files:
+        with setup.findings.collected():
+            counts.append(tfrecord.count_records(path))
+    whole = counts and len(counts) == len(setup.eval_files)
+    if whole and (issue := rules.departure_of_evaluation(sum(counts))):
+        setup.findings.doubt(
             f"not a submission to the closed division: {issue}; make --eval_input_file with "
             "pick_eval_samples.py",
         )
 
 
-def _active_devices(inspection: Inspection) -> str:
+def _active_devices(setup: Setup) -> str:
     """What the run will use: devices, runtime, precision, XLA."""
-    config, chosen = inspection.config, inspection.devices
-    compiled = config.compilation if chosen else f"--jit_compile={config.jit_compile}"
-    return (
-        f"active: {chosen or 'no devices'}; computing in {config.precision}, weights in float32; "
-        f"{compiled}"
-    )
+    config = setup.config
+    chosen, compiled = "no devices", f"--jit_compile={config.jit_compile}"
+    with setup.findings.collected():
+        chosen, compiled = str(setup.devices), str(config.compilation)
+    return f"active: {chosen}; computing in {config.precision}, weights in float32; {compiled}"
 
 
-def _measure_initial_accuracy(setup: Setup, findings: Findings) -> None:
+def _measure_initial_accuracy(setup: Setup) -> None:
     config = setup.config
     if not (config.init_checkpoint and setup.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
@@ -183,7 +189,7 @@ def _measure_initial_accuracy(setup: Setup, findings: Findings) -> None:
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     is_expected = abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE
-    say = findings.remark if is_expected else findings.doubt
+    say = setup.findings.remark if is_expected else setup.findings.doubt
     say(
         f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
         f"official evaluation examples has {expected}",

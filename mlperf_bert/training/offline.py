@@ -40,6 +40,7 @@ from mlperf_bert.training.evaluations import (
 )
 from mlperf_bert.training.events import tell_of_evaluation
 from mlperf_bert.training.output import read_record
+from mlperf_bert.training.setup import vocabulary_of
 
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -159,7 +160,7 @@ def _evaluator(config: RunConfig) -> Iterator[tuple[Callable[[str], Evaluation],
     )
     flag = "eval_input_file" if config.eval_input_file else "input_file"
     files = pipeline.expand_input(getattr(config, flag), flag=flag)
-    checks.vocabulary_of(config, files)
+    vocabulary_of(config, files)
     data = data_of(config, files)
     require_same_data(paths.location(config.output_dir), data)
     if config.cluster:

@@ -34,9 +34,9 @@ from mlperf_bert.mlperf.logs import (
     seconds_spent,
 )
 from mlperf_bert.options import duration
-from mlperf_bert.training.checks import Inputs
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluations import data_of, size_in_words
+from mlperf_bert.training.setup import Setup
 
 _FILES_OF_A_RUN = (
     "model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME, RESUMED_LOGS, RESULT_LOG, "eval_results.*",
@@ -309,38 +309,37 @@ class Origin:
         count.
     """
 
-    def __init__(self, run: Inputs, output: OutputDirectory, *, seed: int, goes_on: bool):
+    def __init__(self, setup: Setup, output: OutputDirectory, *, seed: int):
         """Asks for the sizes of all inputs.
 
         Args:
-          run: names the inputs.
+          setup: names the inputs. Where the run has a checkpoint, the initial one may be gone, or
+            not be named.
           output: of the run.
           seed: of the run.
-          goes_on: whether there is a checkpoint of the run; then the initial one may be gone, or
-            not be named.
 
         Raises:
           ValueError: a resumed run was begun with other files.
         """
-        config, before = run.config, output.before
-        self._vocabulary = run.vocabulary
-        self._eval_files, self._config = run.eval_files, config
+        config, before = setup.config, output.before
+        self._vocabulary = setup.vocabulary
+        self._eval_files, self._config = setup.eval_files, config
         self._output, self._seed = output, seed
         self._made_with = software.made_with()
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
         weights = f"{config.init_checkpoint}.index" if config.init_checkpoint else ""
-        if goes_on and weights and not paths.is_file(weights):
+        if setup.goes_on and weights and not paths.is_file(weights):
             weights = ""
-        evaluation_data = _names_and_sizes(run.eval_files)
+        evaluation_data = _names_and_sizes(setup.eval_files)
         self.inputs = {
-            "input_file": _names_and_sizes(run.files),
+            "input_file": _names_and_sizes(setup.files),
             # `read_evaluation_data` adds the content.
             "eval_input_file": evaluation_data.partition(", sha256")[0],
             "bert_config_file": _content(config.bert_config_file),
             "init_checkpoint": _content(weights) if weights else "",
         }
         if before:
-            if goes_on and not weights:
+            if setup.goes_on and not weights:
                 # It need not name its initial weights again: run.json says what it began with.
                 self.inputs["init_checkpoint"] = str(before.inputs.get("init_checkpoint", ""))
             self._require_same_inputs(before)

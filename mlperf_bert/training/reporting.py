@@ -19,9 +19,10 @@ from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import NO_PARALLELISM, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.logs import RECORD_NAME
-from mlperf_bert.training.checks import Setup
+from mlperf_bert.training import checks
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.output import METRICS_NAME
+from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.workers import Team
 
 if TYPE_CHECKING:  # only jax's runtime loads it
@@ -181,9 +182,6 @@ def clock_shift_in_words(seconds: float) -> Finding:
     )
 
 
-_FIRST_WITH_TF32 = (8, 0)  # compute capability: Ampere
-
-
 def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str, str]) -> None:
     """Empties the file caches if asked to, then logs everything that the checkers require.
 
@@ -216,9 +214,9 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
 def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | None" = None) -> str:
     """The precision that matrix products really have, as MLPerf spells it.
 
-    TensorFlow's TensorFloat-32 is bfloat16 on a TPU, and float32 on processors and on GPUs older
-    than Ampere or of another maker. Source:
-    tf.config.experimental.enable_tensor_float_32_execution; XLA's programs say it too.
+    TensorFloat-32 is bfloat16 on a TPU, and float32 on processors and on GPUs older than Ampere or
+    of another maker. Source: tf.config.experimental.enable_tensor_float_32_execution; XLA's
+    programs say it too.
     """
     if precision != "tf32":
         return {"float32": "fp32", "bfloat16": "bfloat16"}[precision]
@@ -227,22 +225,16 @@ def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | No
     if mesh:  # of jax: 9.0 of an H100, gfx942 of an MI300X
         named = [getattr(each, "compute_capability", "") for each in mesh.devices.flat]
         return "tf32" if any(re.match(r"([89]|\d\d)\.\d", name) for name in named) else "fp32"
-    gpus = tf.config.list_physical_devices("GPU")[: device.num_gpus]
-    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    # A GPU that does not say its capability counts as a new one: the lower precision.
-    has_tf32 = any(
-        d.get("compute_capability", _FIRST_WITH_TF32) >= _FIRST_WITH_TF32 for d in details
-    )
-    return "tf32" if has_tf32 else "fp32"
+    return "fp32"  # TensorFlow computes on CPUs alone
 
 
 def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
-    departures = list(setup.departures)
+    departures, submission = checks.departures(setup), setup.config.submission
     if team.goes_on and provenance.get("init_checkpoint"):  # it need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.resumes:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
     if not departures:
-        return setup.config.submission
+        return submission
     team.say(rules.open_division(departures))
-    return dataclasses.replace(setup.config.submission, division="open")
+    return dataclasses.replace(submission, division="open")

@@ -47,15 +47,15 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
     """
     # From now on the others wait for this process: without a report they would not end.
     with team.ending_together():
-        inspection = checks.inspect(config, goes_on=team.goes_on, connected=team.devices)
-        checks.check_saving(inspection)
-        setup = inspection.setup()
+        setup = checks.inspect(config, goes_on=team.goes_on, connected=team.devices)
+        checks.check_saving(setup)
+        setup.findings.require_none()
         origin = None
         if team.is_chief:
-            for finding in inspection.findings:
+            for finding in setup.findings:
                 print(finding, flush=True)
             team.output.require_same_devices(setup.devices.num_replicas)
-            origin = Origin(setup, team.output, seed=team.seed, goes_on=team.goes_on)
+            origin = Origin(setup, team.output, seed=team.seed)
         start_up.done("checks")
         # All that can be refused has been: from here on a run leaves something behind.
         with StopRequest() as stop_request, _log_of(team) as log:
@@ -98,6 +98,7 @@ def _log_of(team: Team) -> Iterator[MlperfLog]:
 def _train(run: Run) -> Outcome:
     """From the model to the end of the clock, in the order that the rules ask for."""
     setup, team, log = run.setup, run.team, run.log
+    config = setup.config
     # Compiled before the clock starts, on synthetic batches: the rules let no real record be read
     # before run_start.
     _compile(run)
@@ -113,14 +114,14 @@ def _train(run: Run) -> Outcome:
     run.stop_request.defer()
     try:
         with (
-            log.run(meter=run.config.energy_meter() if team.is_chief else None) as timed,
+            log.run(meter=config.energy_meter() if team.is_chief else None) as timed,
             # The data are touched for the first time, before the log is on disk: what is refused
             # here leaves none, and the division can still be changed.
             checked.input_of(
                 setup.files,
                 setup.limits,
                 eval_files=setup.eval_files,
-                packs=run.config.pack_sequences,
+                packs=config.pack_sequences,
                 time=timed.ledger,
             ) as num_examples,
         ):
@@ -147,7 +148,8 @@ def _compile(run: Run) -> None:
     Raises:
       ValueError: jax's programs do not fit.
     """
-    config, sleep_seconds = run.config, run.config.emulate_step_seconds
+    config = run.setup.config
+    sleep_seconds = config.emulate_step_seconds
     steps_are = f"computing in {config.precision}; {config.compilation}"
     if sleep_seconds is not None:
         steps_are = f"no result: each step is a sleep of {sleep_seconds} s"
@@ -170,8 +172,9 @@ def _compile(run: Run) -> None:
 
 def _log_evaluation_samples(run: Run, timed: TimedRun, num_examples: int) -> None:
     """Logs how many examples an evaluation has; too few or too many open the division."""
+    config = run.setup.config
     # Without --max_eval_steps it limits nothing: as many batches as examples.
-    limit = (run.config.max_eval_steps or num_examples) * run.config.eval_batch_size
+    limit = (config.max_eval_steps or num_examples) * config.eval_batch_size
     timed.eval_samples(min(num_examples, limit))
     if issue := rules.departure_of_evaluation(num_examples):
         run.team.say(f"The evaluation is not that of the closed division: {issue}")
@@ -191,7 +194,7 @@ class Outputs:
 @contextlib.contextmanager
 def _outputs_of(run: Run, *, step: int) -> Iterator[Outputs]:
     """Opens the outputs, only on the chief those that are files."""
-    config, team = run.config, run.team
+    config, team = run.setup.config, run.team
     output_dir = team.output.path if team.is_chief else None
     # They close from the last to the first: the last checkpoint still flushes the metrics.
     with (
@@ -226,7 +229,8 @@ def list_of_events(
     The first event that ends the run is the last that acts. Then every one ends, also in this
     order: a step at which the time was over is saved before it is evaluated.
     """
-    config, team, metrics, progress = run.config, run.team, outputs.metrics, outputs.progress
+    config, team = run.setup.config, run.team
+    metrics, progress = outputs.metrics, outputs.progress
     limit = _time_limit(run, timed, progress)
     blocks = events.Blocks(config, timed)
     evaluation = None
@@ -276,10 +280,11 @@ def list_of_events(
 
 
 def _time_limit(run: Run, timed: TimedRun, progress: Progress) -> TimeBudget | None:
-    if run.config.time_budget is None:
+    config = run.setup.config
+    if config.time_budget is None:
         return None
     return TimeBudget(
-        config=run.config,
+        config=config,
         timed=timed,
         before=run.team.time_spent,
         gathered=run.programs.trainer.gathered,
@@ -321,7 +326,7 @@ def _train_against_the_clock(run: Run, timed: TimedRun) -> Outcome:
             run, timed, outputs, lambda: evaluator.evaluate(evaluation, timed.ledger)
         )
         train_steps = counted_steps(trainer, batches, timed.ledger)
-        outcome = train_by_events(run.config, timed, in_order, train_steps, step=step)
+        outcome = train_by_events(run.setup.config, timed, in_order, train_steps, step=step)
     run.team.say(f"where the time went: {ledger.in_words(timed.ledger.read())}")
     if shift := run.log.clock_shift_seconds():
         run.team.say(reporting.clock_shift_in_words(shift))

@@ -18,7 +18,7 @@ from mlperf_bert.files.whole import partial, require_apart, write_whole, written
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import convergence, logs
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training.checks import Findings
+from mlperf_bert.training.setup import Findings
 
 
 def bind(path: Path) -> None:
@@ -42,7 +42,8 @@ def test_a_disk_that_fails_while_it_is_read_names_the_file(tmp_path, read):
         "command, or take another copy"
     )
     findings = Findings()
-    findings.attempt(BertConfig.from_json_file, str(tmp_path / "input"))
+    with findings.collected():
+        BertConfig.from_json_file(str(tmp_path / "input"))
     assert findings[0].text.startswith(f"{tmp_path}/input: Input/output error; its disk")
 
 

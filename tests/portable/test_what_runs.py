@@ -100,7 +100,7 @@ def devices_named(name: str) -> Devices | None:
 def pairs(folder: Path, name: str) -> Iterator[tuple[jax.stages.Lowered, jax.stages.Lowered]]:
     """The run's program and the folder's, for each number of rows."""
     config = with_runtime(command_line.read(RunConfig, cluster=None))
-    setup = checks.inspect(config, connected=devices_named(name)).setup()
+    setup = checks.inspect(config, connected=devices_named(name))
     assert setup.devices.mesh
     devices = [*setup.devices.mesh.devices.flat]
     exported = run_step.Exported(folder, "training", len(devices))

@@ -14,9 +14,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs.config import Compilation
 from mlperf_bert.programs.steps import Trainer
 from mlperf_bert.training import build
-from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.devices import Devices
 from tests.helpers import tiny_examples
 
 
@@ -39,15 +37,8 @@ def trainer_of(
     compiled: Compilation | None = None,
 ) -> Trainer:
     """The trainer that a run builds; what XLA compiles may be another than the flags say."""
-    setup = Setup(
-        config=config,
-        bert_config=model,
-        devices=Devices(),
-        files=[],
-        eval_files=[],
-        records={},
-    )
-    _, trainer = build.build_trainer(setup, seed=seed, compiled=compiled or config.compilation)
+    compiled = compiled or config.compilation
+    _, trainer = build.build_trainer(config, model, seed=seed, compiled=compiled)
     return trainer
 
 

@@ -103,7 +103,7 @@ class Stand:
     def run(self, path):
         """The outcome; `events` and the log's blocks are there even if it fails."""
         of_run = types.SimpleNamespace(
-            config=self.config,
+            setup=types.SimpleNamespace(config=self.config),
             team=self,
             programs=types.SimpleNamespace(trainer=self, rates=self),
             stop_request=self,

@@ -23,7 +23,9 @@ from mlperf_bert.training.reporting import StartUp
 @pytest.fixture
 def setup(config):
     config = dataclasses.replace(config, eval_batch_size=5, max_eval_steps=3, num_parallel_files=5)
-    return checks.inspect(config).setup()
+    setup = checks.inspect(config)
+    setup.findings.require_none()
+    return setup
 
 
 def run_of(setup, *, step: int = 0, **of_team):
@@ -36,9 +38,7 @@ def run_of(setup, *, step: int = 0, **of_team):
     state = types.SimpleNamespace(directory=setup.config.output_dir, attach_input=lambda _: None)
     team = types.SimpleNamespace(cluster="two", seed=9, **of_team)
     programs = types.SimpleNamespace(trainer=trainer)
-    return types.SimpleNamespace(
-        setup=setup, config=setup.config, team=team, programs=programs, state=state
-    )
+    return types.SimpleNamespace(setup=setup, team=team, programs=programs, state=state)
 
 
 def test_each_of_two_processes_goes_on_behind_its_own_half_of_the_examples(setup, monkeypatch):
@@ -70,7 +70,8 @@ def test_a_process_that_finds_another_checkpoint_than_the_chief_is_refused(
 def test_only_what_is_evaluated_may_go_where_a_run_evaluates_nothing(setup, tmp_path):
     said: list[str] = []
     team = types.SimpleNamespace(output=types.SimpleNamespace(location=tmp_path), say=said.append)
-    offline = dataclasses.replace(setup, eval_files=[])
+    without = dataclasses.replace(setup.config, eval_input_file=None)
+    offline = dataclasses.replace(setup, config=without)
     figures = dict.fromkeys(Evaluation.__annotations__, 0.5)
     evaluations.record_evaluation(tmp_path, 10, Evaluation(**figures))
     assert build._disposable(setup, team, [0, 10]) == [0, 10]
@@ -120,9 +121,9 @@ def test_the_log_has_the_examples_that_an_evaluation_takes(setup, num_examples, 
 def test_a_run_that_goes_on_need_not_name_its_weights_again(setup, weights, named):
     said = []
     issues = [types.SimpleNamespace(parameter=name) for name in ("random_seed", "init_checkpoint")]
-    setup = dataclasses.replace(setup, departures=issues)
     team = types.SimpleNamespace(goes_on=True, resumes=True, say=said.append)
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reporting.checks, "departures", lambda setup: [*issues])
         patched.setattr(reporting.rules, "open_division", lambda found: found)
         submission = reporting._submission(setup, team, {"init_checkpoint": weights})
     assert isinstance(submission, SubmissionInfo) and submission.division == "open"

@@ -28,18 +28,19 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training import checks, inspection
-from mlperf_bert.training.checks import Inputs
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.devices import Devices, with_runtime
 from mlperf_bert.training.inspection import inspect_closely
 from mlperf_bert.training.output import Origin, OutputDirectory, read_record
+from mlperf_bert.training.setup import Findings, Setup
 from tests.training.configurations import TINY, large_model, record, write_records
 
 
 def texts(config, level):
-    inspection = checks.inspect(config)
-    checks.check_saving(inspection)
-    return [finding.text for finding in inspection.findings if finding.level == level]
+    setup = checks.inspect(config)
+    with setup.findings.collected():
+        checks.check_saving(setup)
+    return [finding.text for finding in setup.findings if finding.level == level]
 
 
 def record_parts(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
@@ -113,7 +114,7 @@ def a_run_that_was_begun(config, tmp_path):
     output = OutputDirectory.of(config)
     output.path.mkdir()
     found = checks.inspect(config, goes_on=True)
-    inputs = Origin(found, output, seed=1, goes_on=False).inputs
+    inputs = Origin(found, output, seed=1).inputs
     output.record(status="running", seed=1, inputs=inputs)
     output.claim()
     output.release()
@@ -127,7 +128,7 @@ def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, goes_on
     monkeypatch.chdir(copied.parent)
     for folder in (copied, Path("copied")):
         found = checks.inspect(in_folder(config, folder), goes_on=True)
-        origin = Origin(found, output, seed=1, goes_on=goes_on)
+        origin = Origin(dataclasses.replace(found, goes_on=goes_on), output, seed=1)
         assert origin.inputs == read_record(output.path).inputs
 
 
@@ -143,7 +144,7 @@ def test_a_run_goes_on_with_the_evaluation_that_it_began_with(begun, tmp_path):
         changed = dataclasses.replace(config, eval_input_file=str(tmp_path / name))
         output.before = None if name == "eval" else read_record(output.path)
         found = checks.inspect(changed, goes_on=True)
-        Origin(found, output, seed=1, goes_on=True).begin()
+        Origin(found, output, seed=1).begin()
 
     again("eval", b"one")
     assert read_record(output.path).inputs["eval_input_file"].startswith("1 files, 3 bytes, sha256")
@@ -158,12 +159,12 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
     (copied / "model.ckpt-0.index").unlink()
     for changed in (in_folder(config, copied), dataclasses.replace(config, init_checkpoint=None)):
         found = checks.inspect(changed, goes_on=True)
-        origin = Origin(found, output, seed=1, goes_on=True)
+        origin = Origin(found, output, seed=1)
         assert origin.inputs == read_record(output.path).inputs
     with pytest.raises(
         ValueError, match=r"--init_checkpoint: .* \(then sha256:.*; now none\): give"
     ):
-        Origin(found, output, seed=1, goes_on=False)
+        Origin(dataclasses.replace(found, goes_on=False), output, seed=1)
 
 
 def test_a_run_goes_on_with_as_many_devices(begun):
@@ -188,7 +189,7 @@ def test_a_clock_before_the_last_line_of_the_run_is_told(begun, capsys, ahead_se
     config, output, _ = begun
     line = {"time_ms": round((time.time() + ahead_seconds) * 1000), "key": "run_stop"}
     (output.path / "bert.log").write_text(f":::MLLOG {json.dumps(line)}\n")
-    Origin(checks.inspect(config, goes_on=True), output, seed=1, goes_on=True).begin()
+    Origin(checks.inspect(config, goes_on=True), output, seed=1).begin()
     told = re.findall(
         r"warning: the host's clock is ([\d.]+) s before .* bert.log", capsys.readouterr().out
     )
@@ -201,7 +202,7 @@ def test_a_run_says_what_it_took_and_a_resumed_one_what_its_last_start_did(begun
         about = {"of": "run", "about": "of the system"}
         event = {"time_ms": 1, "key": "energy", "value": {"joules": joules}, "metadata": about}
         (output.path / name).write_text(f":::MLLOG {json.dumps(event)}\n")
-    origin = Origin(checks.inspect(config, goes_on=True), output, seed=1, goes_on=True)
+    origin = Origin(checks.inspect(config, goes_on=True), output, seed=1)
     origin.end("aborted")
     taken = "7.0 J = 1.944e-06 kWh of the system\n"
     assert capsys.readouterr().out == f"energy since the run was resumed: {taken}"
@@ -220,7 +221,7 @@ def test_a_log_without_energy_costs_no_run(begun, capsys, content):
     config, output, _ = begun
     if content is not None:
         (output.path / "bert.log").write_text(content)
-    Origin(checks.inspect(config, goes_on=True), output, seed=1, goes_on=True).end("aborted")
+    Origin(checks.inspect(config, goes_on=True), output, seed=1).end("aborted")
     assert capsys.readouterr().out.startswith("energy since the run was resumed: unknown (")
     assert read_record(output.path).status == "aborted"
 
@@ -267,7 +268,7 @@ def test_all_problems_come_at_once(config, tmp_path):
     )
     found = checks.inspect(with_runtime(broken))
     with pytest.raises(ValueError, match=r"^4 problems:") as error:
-        found.setup()
+        found.findings.require_none()
     for part in (
         "--input_file: no file matches",
         "--eval_input_file: no file matches",
@@ -294,7 +295,7 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
     changed = dataclasses.replace(config, input_file=files)
     sizes = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
     record_parts(tmp_path, sizes=sizes, random_seed=1, dupe_factor=10, examples_per_part=6000)
-    departures = checks.departures(checks.inspect(changed), TINY)
+    departures = checks.departures(checks.inspect(changed))
     found = [str(issue) for issue in departures]
     random = "init_checkpoint: the rules require the official one, this run has random weights"
     assert random in found
@@ -592,15 +593,13 @@ def test_weights_that_are_not_published_depart_from_the_rules(
         Path(f"{prefix}.data-00000-of-00001").write_bytes(data)
     of_run = dataclasses.replace(config, init_checkpoint=prefix)
     for model, is_told in ((rules.BERT_LARGE, departs), (dataclasses.asdict(TINY), False)):
-        inputs = Inputs(
-            config=of_run,
-            files=[],
-            eval_files=[],
-            data_sets={},
-            initial_checkpoint=types.SimpleNamespace(prefix=prefix),
-        )
-        departures = checks.departures(inputs, BertConfig(**model))
-        named = [str(each) for each in departures if each.parameter == "init_checkpoint"]
+        setup = Setup(config=of_run)
+        opened = types.SimpleNamespace(prefix=prefix)
+        made = {"data_sets": {}, "bert_config": BertConfig(**model), "initial_checkpoint": opened}
+        vars(setup).update(made)
+        named = [
+            str(each) for each in checks.departures(setup) if each.parameter == "init_checkpoint"
+        ]
         assert len(named) == is_told
         assert all(f"this run has {prefix}, another by size or MD5" in text for text in named)
 
@@ -706,10 +705,10 @@ def test_an_initial_accuracy_unlike_the_official_one_is_a_doubt(monkeypatch, dif
     setup = types.SimpleNamespace(
         config=types.SimpleNamespace(init_checkpoint="given"), eval_files=["eval"],
         bert_config=None, devices=None, initial_checkpoint=object(), limits=None,
+        findings=Findings(),
     )  # fmt: skip
-    findings = checks.Findings()
-    inspection._measure_initial_accuracy(setup, findings)
-    assert [str(finding) for finding in findings] == [
+    inspection._measure_initial_accuracy(setup)
+    assert [str(finding) for finding in setup.findings] == [
         f"{level}: the initial checkpoint has masked-LM accuracy {0.34085 + difference:.5f}; the "
         "official one on the official evaluation examples has 0.34085"
     ]

@@ -31,10 +31,10 @@ def test_a_copy_of_the_state_that_does_not_fit_is_told(
 ):
     monkeypatch.setattr(checks, "memory_bytes", lambda: int(gigabytes * 10**9))
     given = large_model(config, init_checkpoint=None, **changed)
-    inspection = checks.inspect(given)
-    assert not any("memory" in finding.text for finding in inspection.findings)
-    checks.check_saving(inspection)
-    told = [str(finding) for finding in inspection.findings if "memory" in finding.text]
+    setup = checks.inspect(given)
+    assert not any("memory" in finding.text for finding in setup.findings)
+    checks.check_saving(setup)
+    told = [str(finding) for finding in setup.findings if "memory" in finding.text]
     assert told == [
         f"warning: --async_checkpoint: a copy of the state takes {takes} GB of memory, and "
         f"{gigabytes}.0 GB are available here; give --noasync_checkpoint"

@@ -97,7 +97,7 @@ def test_a_run_of_one_vocabulary_records_it(run, tmp_path):
     assert errors(run) == []
     output = OutputDirectory.of(run)
     output.path.mkdir()
-    Origin(checks.inspect(run), output, seed=1, goes_on=False).begin()
+    Origin(checks.inspect(run), output, seed=1).begin()
     assert read_record(output.path).vocabulary == {"vocab_md5": md5, "do_lower_case": "True"}
     # And what is added to it later must fit, also where no other record is left.
     (tmp_path / "input_file" / parts.NAME).unlink()

@@ -1,0 +1,148 @@
+"""What a run is made of: each part is made when it is first asked for, or raises."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+from mlperf_bert.checkpoints import one_vocabulary
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.data import parts
+from mlperf_bert.data.validity import ExampleLimits
+from mlperf_bert.files import paths
+from mlperf_bert.input import pipeline
+from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding, Problems, problems_of
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.training import devices
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.devices import Devices
+
+
+class Findings(list[Finding]):
+    """What the checks have found, in their order; nothing is told twice."""
+
+    def refuse(self, text: str) -> None:
+        """Adds an error: no such run begins."""
+        self._add(ERROR, text)
+
+    def doubt(self, text: str) -> None:
+        """Adds a warning: the run begins."""
+        self._add(WARNING, text)
+
+    def remark(self, text: str) -> None:
+        """Adds a note."""
+        self._add(NOTE, text)
+
+    def _add(self, level: str, text: str) -> None:
+        # Several checks may need one part, which cannot be made.
+        if (finding := Finding(level, text)) not in self:
+            self.append(finding)
+
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[None]:
+        """What is wrong within becomes errors among the findings; what follows goes on."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            for problem in problems_of(error):
+                self.refuse(problem)
+
+    @property
+    def errors(self) -> list[str]:
+        """The texts of the findings that stop the run."""
+        return [finding.text for finding in self if finding.level == ERROR]
+
+    def require_none(self) -> None:
+        """Raises ValueError with all errors, if there are any."""
+        if self.errors:
+            raise Problems(self.errors)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a run is made of.
+
+    Whoever asks for a part that cannot be made gets a ValueError or OSError. After
+    `findings.require_none` all of `checks.inspect` are made, and none of them raises.
+    """
+
+    config: RunConfig
+    goes_on: bool = False
+    """Whether the run has a checkpoint of its own, so that it loads no initial one."""
+    connected: Devices | None = None
+    """Those of several processes; None: of this one."""
+    findings: Findings = dataclasses.field(default_factory=Findings)
+
+    @functools.cached_property
+    def files(self) -> list[str]:
+        """Those to train on."""
+        return self._expanded(self.config.input_file, "input_file")
+
+    @functools.cached_property
+    def eval_files(self) -> list[str]:
+        """Those to evaluate on; empty: no evaluation during training."""
+        given = self.config.eval_input_file
+        return self._expanded(given, "eval_input_file") if given else []
+
+    def _expanded(self, patterns: str, flag: str) -> list[str]:
+        return pipeline.expand_input(patterns, flag=flag, on_doubt=self.findings.doubt)
+
+    @functools.cached_property
+    def data_sets(self) -> dict[paths.Location, list[parts.DataSet]]:
+        """Those in each folder of training data that hold some of the files; none: not recorded."""
+        return parts.of_files(self.files)
+
+    @functools.cached_property
+    def bert_config(self) -> BertConfig:
+        """The sizes of the model."""
+        return BertConfig.from_json_file(self.config.bert_config_file)
+
+    @functools.cached_property
+    def initial_checkpoint(self) -> StoredCheckpoint | None:
+        """Opened, to load its weights; None: random ones, or those of the run's own checkpoint."""
+        prefix = self.config.init_checkpoint
+        return StoredCheckpoint(prefix) if prefix and not self.goes_on else None
+
+    @functools.cached_property
+    def vocabulary(self) -> dict[str, str]:
+        """What is known of the one of data, model and run; as `Known.parameters`."""
+        files: list[str] = []
+        # Of what is there: a file that is missing hides no difference between the others.
+        for flag in ("files", "eval_files"):
+            with self.findings.collected():
+                files += getattr(self, flag)
+        return vocabulary_of(self.config, files).parameters()
+
+    @functools.cached_property
+    def devices(self) -> Devices:
+        """Those that the run computes on, of all its processes."""
+        return self.connected or devices.create(self.config)
+
+    @property
+    def replica_batch_size(self) -> int:
+        """Examples of a step on one replica."""
+        return self.config.train_batch_size // self.devices.num_replicas
+
+    @property
+    def step(self) -> str:
+        """All that decides what a step computes of a batch, in words that do not change."""
+        config = self.config
+        others = config.may_change | {"seed", "device", "num_workers"}
+        decides = {name: each for name, each in config.parameters().items() if name not in others}
+        return f"{decides} {config.compilation} {config.compilation.barriers} {self.bert_config}"
+
+    @property
+    def limits(self) -> ExampleLimits:
+        """What an example must keep to."""
+        return self.config.shape.for_model(self.bert_config)
+
+
+def vocabulary_of(config: RunConfig, files: list[str]) -> one_vocabulary.Known:
+    """The one vocabulary of a run's data, its model and what the run has recorded of itself.
+
+    Raises:
+      ValueError: there are several, or a record or vocabulary is damaged.
+    """
+    named = filter(None, (config.bert_config_file, config.init_checkpoint))
+    folders = [*(paths.location(each).parent for each in named), paths.location(config.output_dir)]
+    return one_vocabulary.require_one(one_vocabulary.known_of(files=files, folders=folders))
