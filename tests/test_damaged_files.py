@@ -31,7 +31,7 @@ from mlperf_results.own import entry_of
 from tests.helpers.fuzzing import damaged, damaged_lines, seeded
 from tests.mlperf.example_log import write_log
 from tests.training.configurations import TINY
-from tracing import loaded, mllog, recording, tables
+from tracing import mllog, tables
 from tracing.clocks import Alignment, ClockPair
 
 LONGEST_LINE = 5000
@@ -59,24 +59,6 @@ POINTS = {
 }
 TF_CONFIG = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
 PAIR = {"monotonic_ns": 1, "realtime_ns": 10**18, "boottime_ns": 1, "uncertainty_ns": 1}
-RECORDING = {
-    "command": ["true"],
-    "folder": "/",
-    "exit_code": 0,
-    "ended_by": None,
-    "backend": "proc",
-    "notes": ["one"],
-    "containers": [{"engine": "docker", "name": "n", "pid": 1, "mounts": [["/a", "/b"]]}],
-    "raw_files": [
-        {"name": "x", "container": None, "process_of_thread": {"1": 1}, "folder_of": [[1, "p"]]}
-    ],
-    "num_lost_lines": 0,
-    "pairs": [PAIR, {**PAIR, "monotonic_ns": 9, "realtime_ns": 10**18 + 8}],
-    "machine": {},
-}
-SUMMARY = {"backend": "strace", "checkpoints": [], "records": {"mean_bytes": 9}}
-SUMMARY |= {"begin_monotonic_ns": 5, "begin_realtime_ns": 7, "format_version": 1, "seconds": 2.5}
-SUMMARY |= {"command": ["true"], "clocks": {}, "machine": {}, "file_classes": None, "access": {}}
 
 
 def log_lines(folder: Path) -> list[dict]:
@@ -140,11 +122,6 @@ def trace_log(path: Path) -> None:
     )
 
 
-def read_recording(path: Path) -> None:
-    found = recording.load(path.parent.parent)
-    assert found.alignment().error_bound_ns >= 0 and type(found.end_ns) is int
-
-
 def add_evaluation(folder: Path) -> None:
     found = read_evaluations(folder)
     record_evaluation(folder, 40, Evaluation(**dict.fromkeys(Evaluation.__annotations__, 1)))
@@ -175,8 +152,6 @@ TARGETS = {
         {"cooling": "air", "hw_notes": ""},
         lambda path: system.require_fields(read_object(path)),  # "system description"
     ),
-    "recording": ("raw/recording.json", RECORDING, read_recording),
-    "summary": ("summary.json", SUMMARY, lambda path: loaded.summary_of(path.parent)),
     "TF_CONFIG": (
         "TF_CONFIG",
         TF_CONFIG,

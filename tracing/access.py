@@ -3,8 +3,6 @@
 Everything works on arrays: a trace of a million calls takes seconds. TERMS defines the words.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
@@ -60,36 +58,18 @@ def distinct_bytes(files: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) ->
     return int(np.maximum(ends - np.maximum(begins, reached), 0).sum())
 
 
-@dataclass(frozen=True)
-class InFlight:
-    """How many calls had begun and not returned, over time."""
+def queue_depth(begins_ns: np.ndarray, latencies_ns: np.ndarray) -> dict | None:
+    """Mean and maximum of the calls that had begun and not returned, and the seconds with any.
 
-    times: np.ndarray
-    """Nanoseconds, int64; the depth changes at these."""
-    depths: np.ndarray
-    """From each time to the next; the last one is 0."""
-
-    @classmethod
-    def of(cls, begins_ns: np.ndarray, latencies_ns: np.ndarray) -> "InFlight":
-        """The depth over time, from the beginning and latency of each of one or more calls."""
-        times = np.concatenate([begins_ns, begins_ns + latencies_ns]).astype(np.int64)
-        moves = np.repeat([1, -1], len(begins_ns))
-        order = np.lexsort((moves, times))  # one that returns makes room for one that begins
-        return cls(times[order], np.cumsum(moves[order]))
-
-    def figures(self) -> dict | None:
-        """Mean, median and p95 while busy, maximum, busy seconds; None if no call took time."""
-        spans = np.diff(self.times, append=self.times[-1])
-        busy = self.depths > 0
-        total = int(spans[busy].sum())
-        if not total:
-            return None
-        seconds_at = np.bincount(self.depths[busy], weights=spans[busy] / 1e9)
-        reached = np.cumsum(seconds_at) / seconds_at.sum()
-        return {
-            "mean": round(float((spans * self.depths).sum() / total), 4),
-            "p50": int(np.searchsorted(reached, 0.5)),
-            "p95": int(np.searchsorted(reached, 0.95)),
-            "max": int(self.depths.max()),
-            "busy_seconds": round(total / 1e9, 6),
-        }
+    None if no call took time.
+    """
+    times = np.concatenate([begins_ns, begins_ns + latencies_ns]).astype(np.int64)
+    moves = np.repeat([1, -1], len(begins_ns))
+    order = np.lexsort((moves, times))  # one that returns makes room for one that begins
+    times, depths = times[order], np.cumsum(moves[order])
+    spans = np.diff(times, append=times[-1:])
+    busy_ns = int(spans[depths > 0].sum())
+    if not busy_ns:
+        return None
+    mean = round(float((spans * depths).sum() / busy_ns), 4)
+    return {"mean": mean, "max": int(depths.max()), "busy_seconds": round(busy_ns / 1e9, 6)}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracing import access
-from tracing.loaded import Trace, grown
+from tracing.loaded import TRANSFERS, Trace, grown
 
 _MOST_STORAGE_PER_CALL_BYTE = 1.25
 """Above it, what came from storage was not for read calls alone, and no ratio is known."""
@@ -16,7 +16,7 @@ def access_figures(trace: Trace) -> dict:
     """What summary.json holds under `access`; every figure is None where its source is missing."""
     return {
         "file_classes": _by_class(trace.reads) if trace.has_calls else None,
-        "queue_depth": {name: depth.figures() for name, depth in trace.in_flight.items()},
+        "queue_depth": dict(_queue_depths(trace)),
         "page_cache": _page_cache(trace, *_storage(trace)),
         "passes": list(_passes(trace)) if trace.has_calls else None,
     }
@@ -37,6 +37,18 @@ def _by_class(all_reads: pd.DataFrame) -> dict:
             "read_amplification": _ratio(located["size_bytes"].sum(), distinct),
         }
     return found
+
+
+def _queue_depths(trace: Trace) -> Iterator[tuple[str, dict | None]]:
+    """What -> how many at once; nothing for what was not traced."""
+    calls, blocks = trace.transfers, trace.table("block_io")
+    for verb in TRANSFERS:
+        of_verb = blocks["operation"].str.contains(verb[0].upper(), na=False)
+        parts = {f"{verb}_calls": calls[calls["kind"] == verb], f"block_{verb}s": blocks[of_verb]}
+        for name, part in parts.items():
+            latencies = part["latency_ns"].fillna(0).to_numpy(np.int64)
+            if len(part):
+                yield name, access.queue_depth(part["monotonic_ns"].to_numpy(), latencies)
 
 
 def _storage(trace: Trace) -> tuple[int | None, str]:
@@ -63,17 +75,16 @@ def _page_cache(trace: Trace, storage_bytes: int | None, source: str) -> dict:
     else:
         call_bytes, calls_from = None, "unknown: no counters were readable"
     missed = _ratio(storage_bytes, call_bytes)
+    hit_ratio = None if missed is None else round(max(0.0, 1 - missed), 4)
     if missed is not None and missed > _MOST_STORAGE_PER_CALL_BYTE:
         calls_from += "; storage gave more: to mapped files, libaio, io_uring, or reading ahead"
+        hit_ratio = None
     return {
         "call_bytes": call_bytes,
         "calls_from": calls_from,
         "storage_bytes": storage_bytes,
         "storage_from": source,
-        "hit_ratio": None
-        if missed is None or missed > _MOST_STORAGE_PER_CALL_BYTE
-        else round(max(0.0, 1 - missed), 4),
-        "storage_bytes_per_call_byte": missed,
+        "hit_ratio": hit_ratio,
     }
 
 

@@ -46,15 +46,19 @@ def about(recording: Recording, losses: Losses) -> dict:
     }
 
 
-def figures(trace: Trace) -> dict:
-    """What summary.json says of the tables; docs/record.md explains it."""
+def figures(trace: Trace, of_files: list[dict]) -> dict:
+    """What summary.json says of the tables; docs/record.md explains it.
+
+    Args:
+      of_files: the rows of the table of files.
+    """
     return {
         "usage": _usage(trace),
         "file_classes": {n: _of_class(trace, n) for n in files.CLASSES}
         if trace.has_calls
         else None,
-        "records": _records(trace),
-        "files": list(_files_in_short(trace)),
+        "records": _records(trace, of_files),
+        "files": _files_in_short(of_files),
         "checkpoints": list(checkpoints(trace)),
         "phases": list(_phases(trace)),
         "access": access_figures(trace),
@@ -93,7 +97,7 @@ def file_rows(trace: Trace) -> Iterator[dict]:
     found = first[["monotonic_ns", "file_class"]].join(counts.astype("int64"))
     for path, row in found.to_dict("index").items():
         size = _size_on_disk(trace, path)
-        passes = row["read_bytes"] / size if size else None
+        passes = round(row["read_bytes"] / size, 4) if size else None
         yield {**row, "path": path, "size_bytes": size, "passes": passes}
 
 
@@ -105,26 +109,18 @@ def _size_on_disk(trace: Trace, path: str) -> int | None:
         return None
 
 
-def _files_in_short(trace: Trace) -> Iterator[dict]:
-    found = trace.table("files")
-    found = found[~found["file_class"].isin([files.LIBRARIES])]
-    moved = found["read_bytes"] + found["written_bytes"]
-    kept = found.loc[moved.sort_values(ascending=False).index[:_MOST_FILES]]
-    names = [name for name in kept.columns if not name.endswith("_ns") and name != "seconds"]
-    kept = kept[names].astype(object).where(kept[names].notna(), None)
-    for row in kept.to_dict("records"):
-        size, passes = row["size_bytes"], row["passes"]
-        row["size_bytes"] = None if size is None else int(size)  # a float beside nulls
-        yield row | {"passes": None if passes is None else round(passes, 4)}
+def _files_in_short(rows: list[dict]) -> list[dict]:
+    rows = [row for row in rows if row["file_class"] != files.LIBRARIES]
+    rows.sort(key=lambda row: -(row["read_bytes"] + row["written_bytes"]))
+    return [{n: row[n] for n in row if n != "monotonic_ns"} for row in rows[:_MOST_FILES]]
 
 
-def _records(trace: Trace) -> dict | None:
+def _records(trace: Trace, of_files: list[dict]) -> dict | None:
     """How long records are, by the first ones of a few files; None without files to look at."""
-    found = trace.table("files")
-    found = found[(found["file_class"] == files.TFRECORDS) & (found["size_bytes"] > 0)]
+    found = [row["path"] for row in of_files if row["file_class"] == files.TFRECORDS]
     step = max(len(found) // _MOST_FILES_OPENED, 1)
     lengths: list[int] = []
-    for path in sorted(found["path"])[::step]:
+    for path in sorted(found)[::step]:
         with contextlib.suppress(OSError):
             lengths += files.record_lengths(trace.locator.find(path), _MOST_RECORDS_PER_FILE)
     if not lengths:
@@ -143,8 +139,6 @@ def _of_class(trace: Trace, name: str) -> dict:
     counts = operations[succeeded]["kind"].value_counts()
     found: dict = {
         "num_opens": int(counts.get("open", 0) + counts.get("create", 0)),
-        "num_failed_calls": int((~succeeded).sum()),
-        "num_removed": int(counts.get("remove", 0)),
         "mapped_bytes": int(operations.loc[operations["kind"] == "map", "size_bytes"].sum()),
     }
     for kind in TRANSFERS:
@@ -213,31 +207,11 @@ def _bytes_by_class(transfers: pd.DataFrame, kind: str) -> dict[str, int]:
 def _usage(trace: Trace) -> dict:
     processes = trace.table("processes")
     together = processes.groupby("monotonic_ns").sum(numeric_only=True)
-    cached = trace.table("memory")["page_cache_bytes"]
     return {
         "num_processes_sampled": processes.loc[processes["num_threads"] > 0, "pid"].nunique(),
-        "most_threads": int(together["num_threads"].max()) if len(together) else 0,
         "cpu_seconds": float(trace.usage["cpu_ms"].max() / 1000) if len(trace.usage) else 0.0,
         "is_at_least": trace.unsampled != 0,
         "peak_resident_bytes": int(together["resident_bytes"].max()) if len(together) else 0,
         **{n: int(trace.usage[n].max()) if len(trace.usage) else 0 for n in FAULTS},
         **{n: int(trace.counters[n].max()) if len(trace.counters) else 0 for n in COUNTERS},
-        "machine_cpu_busy_percent": _machine_busy_percent(trace),
-        "page_cache_growth_bytes": int(cached.iloc[-1] - cached.iloc[0]) if len(cached) else None,
-        "disks": _growth(trace, "disks", ["read_bytes", "written_bytes"]),
-        "networks": _growth(trace, "networks", ["received_bytes", "sent_bytes"]),
     }
-
-
-def _growth(trace: Trace, name: str, columns: list[str]) -> dict:
-    """How much counters since boot grew, by device."""
-    counters = trace.table(name).groupby("device")[columns]
-    return (counters.last() - counters.first()).to_dict("index")
-
-
-def _machine_busy_percent(trace: Trace) -> float | None:
-    columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
-    counters = trace.table("cpus").groupby("cpu")[columns]
-    spent = (counters.last() - counters.first()).sum()
-    busy = spent["user_ms"] + spent["system_ms"]
-    return round(100 * float(busy / spent.sum()), 1) if spent.sum() else None

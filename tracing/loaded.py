@@ -35,9 +35,6 @@ def summary_of(folder: Path) -> dict:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format_version"] != FORMAT_VERSION:
             raise ValueError(f"its format_version is not {FORMAT_VERSION}")
-        if not isinstance(found["begin_monotonic_ns"], int):
-            raise ValueError("when it began is not recorded")
-        _ = found["backend"], found["command"]
     return found
 
 
@@ -127,24 +124,6 @@ class Trace:
         """Reads of TFRecords outside evaluations."""
         reads = self.reads[self.reads["file_class"] == files.TFRECORDS]
         return reads[~self.is_within(reads, "eval")]
-
-    @functools.cached_property
-    def in_flight(self) -> dict[str, access.InFlight]:
-        """What -> how many at once; nothing for what was not traced."""
-        transfers, blocks = self.transfers, self.table("block_io")
-        parts = {
-            "read_calls": transfers[transfers["kind"] == "read"],
-            "write_calls": transfers[transfers["kind"] == "write"],
-            "block_reads": blocks[blocks["operation"].str.contains("R", na=False)],
-            "block_writes": blocks[blocks["operation"].str.contains("W", na=False)],
-        }
-        return {
-            name: access.InFlight.of(
-                part["monotonic_ns"].to_numpy(), part["latency_ns"].fillna(0).to_numpy(np.int64)
-            )
-            for name, part in parts.items()
-            if len(part)
-        }
 
     # --- phases, counters, processes ------------------------------------------------------------
 

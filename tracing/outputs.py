@@ -24,8 +24,9 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
     losses, locator = conversion.write_tables(folder, recording)
     yield "writing figures and pictures"
     trace = Trace(folder, figures.about(recording, losses), locator)
-    write_table(folder, "files", figures.file_rows(trace), recording.alignment())
-    trace.summary |= figures.figures(trace)
+    of_files = list(figures.file_rows(trace))
+    write_table(folder, "files", of_files, recording.alignment())
+    trace.summary |= figures.figures(trace, of_files)
     trace.summary["notes"] = [*recording.notes, *figures.limits(trace)]
     with written_beside(folder / "summary.json") as file:
         file.write(json.dumps(trace.summary, indent=1) + "\n")

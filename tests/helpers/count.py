@@ -34,7 +34,7 @@ CEILINGS = {
     "mlperf_bert/training": 4_560,
     "mlperf_results": 1_550,
     "root": 580,
-    "tracing": 5_500,
+    "tracing": 5_420,
 }
 
 

@@ -43,11 +43,9 @@ def test_patterns_of_reads_worked_out_by_hand():
 def test_calls_in_flight_worked_out_by_hand():
     # 0 to 10, 5 to 15, 10 to 20, 40 to 50: one for 5 s, two for 10 s and one for 5 s and 10 s
     begins, latencies = np.array([0, 5, 10, 40]) * 10**9, np.array([10, 10, 10, 10]) * 10**9
-    found = access.InFlight.of(begins, latencies)
-    assert found.figures() == {
-        "mean": round(40 / 30, 4), "p50": 1, "p95": 2, "max": 2, "busy_seconds": 30.0
-    }  # fmt: skip
-    assert access.InFlight.of(begins, latencies * 0).figures() is None
+    figures = {"mean": round(40 / 30, 4), "max": 2, "busy_seconds": 30.0}
+    assert access.queue_depth(begins, latencies) == figures
+    assert access.queue_depth(begins, latencies * 0) is None
 
 
 # --- names after renames ------------------------------------------------------------------------

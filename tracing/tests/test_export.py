@@ -1,7 +1,6 @@
 """The exports of a trace: the command, its messages, what the formats hold."""
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -35,15 +34,8 @@ def test_what_is_no_finished_trace_is_named_with_the_way_out(copied):
     assert line.startswith(f"export: {trace / 'summary.json'} is not of a finished trace (")
     assert line.endswith(f"or finish it by python -m tracing --convert {trace}")
     path = copied / "summary.json"
-    found = json.loads(path.read_text())
-    lacks = {name: found[name] for name in found if name != "backend"}
-    for damaged in (
-        found | {"format_version": 0},
-        found | {"begin_monotonic_ns": None},
-        [1],
-        lacks,
-    ):
-        path.write_text(json.dumps(damaged))
+    for damaged in ('{"format_version": 0}', "[1]", "{"):
+        path.write_text(damaged)
         line = refusal(export.main, copied, "--to=chakra")
         assert f"{path} is not of a finished trace (" in line
 
