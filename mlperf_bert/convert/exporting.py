@@ -15,7 +15,6 @@ from mlperf_bert.convert import layout, saving
 from mlperf_bert.data import vocabulary
 from mlperf_bert.files import folders, paths
 from mlperf_bert.messages import lasting
-from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
@@ -28,7 +27,7 @@ def export(
 
     Args:
       prefix: checkpoint of either layout, initial or output of a run.
-      output_dir: the directory to make, whole or not at all; in a bucket file by file.
+      output_dir: the directory to make, whole or not at all.
       config: the architecture of the checkpoint.
       vocab_file: the vocabulary it was trained with, of lower-case text unless the
         tokenizer_config.json beside it or run.json beside the checkpoint says otherwise.
@@ -61,41 +60,18 @@ def export(
         saving.write_json(folder / "tokenizer_config.json", tokenizer)
         (folder / "vocab.txt").write_bytes(vocabulary.as_text(words))
         write_safetensors(folder / "model.safetensors", tensors)
-        made_from = _known_of_run(prefix)
-        (folder / "README.md").write_text(
-            _card(config, made_from, do_lower_case=do_lower_case), encoding="utf-8"
-        )
+        (folder / "README.md").write_text(_card(config, do_lower_case=do_lower_case))
     return len(tensors)
 
 
-def _known_of_run(prefix: str) -> dict[str, str]:
-    """Commit, image and inputs, of weights that a run has trained."""
-    record = read_own_record(paths.location(prefix).parent / RECORD_NAME)
-    made_with, inputs, options = (record.get(n) for n in ("made_with", "inputs", "parameters"))
-    asleep = isinstance(options, dict) and options.get("emulate_step_seconds") is not None
-    if not isinstance(made_with, dict) or not isinstance(inputs, dict):
-        return {}
-    if asleep or prefix.endswith("-0"):  # step 0 has what the run began with
-        return {}
-    known = {name: made_with.get(name) for name in ("commit", "image")} | inputs
-    return {str(k): str(v) for k, v in known.items() if v}
-
-
-def _card(config: BertConfig, made_from: dict[str, str], *, do_lower_case: bool) -> str:
-    """The model card, a README.md; `made_from` is empty if no run is known to have trained it."""
+def _card(config: BertConfig, *, do_lower_case: bool) -> str:
+    """The model card, a README.md."""
     case = "lower-case" if do_lower_case else "cased"
-    verb = "Trained" if made_from else "Converted"
-    known = [f"| {name.replace('_', ' ')} | {value} |" for name, value in made_from.items()]
-    return "\n".join(
-        [
-            "---", *(["license: apache-2.0"] if made_from else []),
-            "pipeline_tag: fill-mask", "---", "",
-            "# BERT for pre-training", "",
-            f"{config.num_hidden_layers} layers, {config.hidden_size} wide, {case} text. "
-            f"{verb} with the MLPerf BERT pre-training benchmark.", "",
-            *(["| | |", "|---|---|", *known, ""] if known else []),
-        ]
-    )  # fmt: skip
+    return (
+        "---\npipeline_tag: fill-mask\n---\n\n# BERT for pre-training\n\n"
+        f"{config.num_hidden_layers} layers, {config.hidden_size} wide, {case} text. "
+        "Converted with the MLPerf BERT pre-training benchmark.\n"
+    )
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:

@@ -1,25 +1,12 @@
-"""A model in Hugging Face's layout: where it lies (folder, bucket), configuration, names."""
+"""A model in Hugging Face's layout: files, configuration, names of weights."""
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
-from mlperf_bert.data import tokenizer_files, vocabulary
-from mlperf_bert.files import folders, json_text, whole
 from mlperf_bert.model.config import BertConfig
 
 CONFIG = "config.json"
-VOCABULARY = vocabulary.NAME
-VOCABULARIES = (vocabulary.NAME, tokenizer_files.TOKENIZER)
-"""The first that there is holds the words."""
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-WANTED = (
-    *(CONFIG, vocabulary.NAME, *tokenizer_files.FILES),
-    *(WEIGHTS, INDEX, "model-*.safetensors"),
-)
 
 # Their activation -> ours. Our "gelu", as the reference's, is the tanh approximation. Of two names
 # for one of ours the first is written.
@@ -47,34 +34,6 @@ _WEIGHT_NAMES = [
     (r"/(beta|output_bias)$", "/bias"),
     (r"/", "."),
 ]
-
-
-@contextlib.contextmanager
-def model_folder(model: str) -> Iterator[Path]:
-    """Yields a local folder with the files of a model.
-
-    Args:
-      model: a folder, local or gs://....
-
-    Raises:
-      ValueError: no such folder.
-      OSError: a bucket refuses it.
-    """
-    with folders.copied_to_disk([model], only=WANTED) as copies:
-        folder = copies.get(model, Path(model))
-        if not folder.is_dir():
-            raise ValueError(f"{model}: no such folder; give one with {CONFIG} and {WEIGHTS}")
-        yield folder
-
-
-def read_json(folder: Path, name: str, model: str) -> dict:
-    """The JSON object in a file of the model; raises ValueError if there is none."""
-    if not (folder / name).exists():
-        raise ValueError(f"{model}: no {name}; give a model in Hugging Face's layout")
-    try:
-        return json_text.parse_object(whole.read_regular_file(folder / name))
-    except ValueError as error:
-        raise ValueError(f"{model}/{name}: {error}") from error
 
 
 def bert_config(values: dict, path: str) -> BertConfig:

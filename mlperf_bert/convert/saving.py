@@ -1,11 +1,8 @@
-"""Checkpoints appear whole or not at all.
-
-Not by mlperf_bert/files/whole.py: a checkpoint is several files, and may lie in a bucket, so that
-TensorFlow writes and renames them.
-"""
+"""Checkpoints and folders that appear whole or not at all, on a disk."""
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +13,11 @@ from mlperf_bert.checkpoints import reading
 from mlperf_bert.files import paths
 
 
-def new_folder(output_dir: str) -> paths.Location:
-    """The folder of --output_dir; raises ValueError if it is there already."""
-    target = paths.location(output_dir)
-    with paths.failures_named(target):
-        if target.exists():
-            raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
+def new_folder(output_dir: str) -> Path:
+    """The folder of --output_dir; raises ValueError if it is there already, or in a bucket."""
+    target = paths.require_local(output_dir, flag="output_dir")
+    if target.exists():
+        raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
     return target
 
 
@@ -31,12 +27,15 @@ def write_json(path: Path, values: dict) -> None:
 
 
 def require_absent(prefix: str) -> None:
-    """Raises ValueError if a checkpoint, or part of one, or a folder already has this prefix."""
-    with paths.failures_named(prefix):
-        if prefix.endswith("/") or tf.io.gfile.isdir(prefix):
-            path = f"{prefix.rstrip('/')}/model.ckpt-0"
-            raise ValueError(f"{prefix} is a folder; name a checkpoint in it, such as {path}")
-        present = tf.io.gfile.glob(f"{prefix}.index") + tf.io.gfile.glob(f"{prefix}.data-*")
+    """Raises ValueError if a checkpoint, part of one, or a folder has this prefix, or a bucket."""
+    target = paths.require_local(prefix)
+    if prefix.endswith("/") or target.is_dir():
+        raise ValueError(
+            f"{prefix} is a folder; name a checkpoint in it, such as {target}/model.ckpt-0"
+        )
+    present = [
+        file for kind in ("index", "data-*") for file in target.parent.glob(f"{target.name}.{kind}")
+    ]
     if present:
         raise ValueError(f"{present[0]} exists; choose another path, or remove that checkpoint")
 
@@ -45,36 +44,27 @@ def require_absent(prefix: str) -> None:
 def written_whole(prefix: str) -> Iterator[str]:
     """Yields a prefix in a hidden directory; what is saved there becomes `prefix`.
 
-    The index is renamed last: where it is, the data are. When anything fails, nothing remains;
-    what a killed process leaves is removed by the next one.
+    When anything fails, nothing remains; what a killed process leaves is removed by the next one.
 
     Raises:
       ValueError: the directory cannot be written to.
     """
-    folder, _, name = prefix.rpartition("/")
-    beside = f"{folder}/.{name}.partial" if folder else f".{name}.partial"
-    renamed: list[str] = []
+    target = Path(prefix)
+    beside = target.with_name(f".{target.name}.partial")
     try:
-        if tf.io.gfile.exists(beside):
-            tf.io.gfile.rmtree(beside)
-        paths.make_folder(paths.location(beside))
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
         yield f"{beside}/checkpoint"
-        (index,) = tf.io.gfile.glob(f"{beside}/*.index")
-        saved = index.removesuffix(".index")
-        for path in [*sorted(tf.io.gfile.glob(f"{saved}.data-*")), index]:
-            renamed.append(prefix + path.removeprefix(saved))
-            tf.io.gfile.rename(path, renamed[-1])
-        renamed.clear()
+        (index,) = beside.glob("*.index")
+        # The index last: where it is, the data are.
+        for file in (*beside.glob(f"{index.stem}.data-*"), index):
+            file.rename(target.with_name(target.name + file.name.removeprefix(index.stem)))
     except (tf.errors.OpError, OSError) as error:
         raise ValueError(
             f"{prefix}: cannot be written ({paths.reason(error)}); choose another path or make room"
         ) from error
     finally:
-        for path in renamed:  # something failed in between
-            with contextlib.suppress(tf.errors.OpError):
-                tf.io.gfile.remove(path)
-        if tf.io.gfile.exists(beside):
-            tf.io.gfile.rmtree(beside)
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def write_name_based(prefix: str, tensors: dict[str, tf.Tensor]) -> None:

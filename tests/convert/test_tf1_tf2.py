@@ -107,21 +107,20 @@ def test_tf_models_pretrainer_loads_it_and_computes_what_ours_does(start, tf2):
     assert np.abs(found).max() > 0.01
 
 
-def test_refuses_to_write_over_a_checkpoint(generated, tmp_path):
-    (tmp_path / "model.ckpt-1.data-00000-of-00001").touch()
-    with pytest.raises(
-        ValueError, match=r"model.ckpt-1.data-00000-of-00001 exists; choose another"
-    ):
-        convert(generated.checkpoint, str(tmp_path / "model.ckpt-1"), config=generated.config)
-
-
-@pytest.mark.parametrize("name", ["there", "there/", "new/"])
-def test_refuses_the_name_of_a_folder(generated, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("there", "is a folder; name a checkpoint in it, such as .*/there/model.ckpt-0$"),
+        ("new/", "is a folder; name a checkpoint in it, such as .*/new/model.ckpt-0$"),
+        ("model", "model.data-00000-of-00001 exists; choose another path, or remove that"),
+    ],
+)
+def test_refuses_to_write_over_what_is_there(generated, tmp_path, name, message):
     (tmp_path / "there").mkdir()
-    such = f"{tmp_path}/{name.rstrip('/')}/model.ckpt-0$"
-    with pytest.raises(ValueError, match=f"is a folder; name a checkpoint in it, such as {such}"):
+    (tmp_path / "model.data-00000-of-00001").touch()
+    with pytest.raises(ValueError, match=message):
         convert(generated.checkpoint, f"{tmp_path}/{name}", config=generated.config)
-    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+    assert len([*tmp_path.rglob("*")]) == 2
 
 
 def test_failures_while_writing_leave_nothing(generated, tmp_path, monkeypatch):
@@ -129,24 +128,10 @@ def test_failures_while_writing_leave_nothing(generated, tmp_path, monkeypatch):
         Path(f"{prefix}.data-00000-of-00001").write_bytes(b"half")
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
-    rename = tf.io.gfile.rename
-
-    def rename_no_index(source, target, **options):
-        if target.endswith(".index"):
-            # Whoever sees an index takes the checkpoint for whole.
-            assert [*tmp_path.glob("model.ckpt-1.data-*")]
-            raise tf.errors.PermissionDeniedError(None, None, "read-only")
-        rename(source, target, **options)
-
-    for owner, name, failing, reason in (
-        (tf.train.Checkpoint, "save", fill_disk, r"\(No space left.*make room$"),
-        (tf.io.gfile, "rename", rename_no_index, ""),
-    ):
-        with monkeypatch.context() as patched:
-            patched.setattr(owner, name, failing)
-            with pytest.raises(ValueError, match=f"cannot be written {reason}"):
-                convert(generated.checkpoint, f"{tmp_path}/model.ckpt-1", config=generated.config)
-        assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(tf.train.Checkpoint, "save", fill_disk)
+    with pytest.raises(ValueError, match=r"cannot be written \(No space left.*make room$"):
+        convert(generated.checkpoint, f"{tmp_path}/model.ckpt-1", config=generated.config)
+    assert list(tmp_path.iterdir()) == []
 
 
 # SHA-256 of what the reference's script writes from the generated checkpoint under TensorFlow
@@ -170,9 +155,6 @@ def test_refusals(generated, tmp_path):
     tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
     with pytest.raises(ValueError, match=r"already has accumulators, such as .*; use it as it is"):
         tf1_tf2.add_accumulators(accumulating, str(tmp_path / "model.ckpt-2"))
-    with pytest.raises(ValueError, match=r"-1\.index exists; choose another path, or remove that"):
-        tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
-
     tf2 = str(tmp_path / "model.ckpt-3")
     convert(generated.checkpoint, tf2, config=generated.config)
     with pytest.raises(ValueError, match=r"is a TF2 checkpoint, .*; give a TF1 checkpoint$"):

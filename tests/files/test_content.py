@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.convert import saving
-from mlperf_bert.convert.stored_model import StoredModel
+from mlperf_bert.convert import saving, stored_model
 from mlperf_bert.data import sentences, stages, tfrecord, vocabulary, wiki
 from mlperf_bert.data.documents import read_documents
 from mlperf_bert.files import json_text
@@ -24,15 +23,6 @@ PACKED = {
 }
 
 
-def read_model(path: str) -> None:
-    folder = Path(path).parent
-    Path(path).rename(folder / "model.safetensors")
-    try:
-        StoredModel(folder, "a model")
-    finally:
-        (folder / "model.safetensors").rename(path)
-
-
 READERS = {
     "text": stages.read_text,
     "stage 1": lambda path: wiki.write_stage_1(path, f"{path}.1"),
@@ -44,7 +34,7 @@ READERS = {
     "records": tfrecord.count_records,
     "every record": lambda path: list(tfrecord.read_frames(path)),
     "checkpoint": StoredCheckpoint,
-    "model": read_model,
+    "model": lambda path: stored_model.read(Path(path)),
 }
 
 

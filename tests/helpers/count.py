@@ -19,7 +19,7 @@ CEILINGS = {
     "demo": 890,
     "mlperf_bert": 1_040,
     "mlperf_bert/checkpoints": 880,
-    "mlperf_bert/convert": 850,
+    "mlperf_bert/convert": 650,
     "mlperf_bert/data": 4_170,
     "mlperf_bert/files": 1_150,
     "mlperf_bert/finetuning": 1_840,
