@@ -318,19 +318,6 @@ class _Input(io.RawIOBase):
         return self._file.tell()
 
 
-_READ: list[set[str]] = []
-
-
-@contextlib.contextmanager
-def reads() -> Iterator[set[str]]:
-    """Collects the paths of all files that this process opens by `opened` meanwhile."""
-    _READ.append(set())
-    try:
-        yield _READ[-1]
-    finally:
-        _READ.pop()
-
-
 @contextlib.contextmanager
 def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO]:
     """Opens a file to read, an object 8 MiB at a time.
@@ -344,8 +331,6 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
     name = os.fspath(path)
     target = location(path)
     size_bytes = require_regular_file(target).size_bytes
-    for names in _READ:
-        names.add(name)
     is_local = isinstance(target, Path)
     unbuffered: dict[str, Any] = {"buffering": 0} if is_local else {}
     with failures_named(target), target.open("rb", **unbuffered) as file:

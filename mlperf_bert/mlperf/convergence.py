@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-
 from mlperf_bert.files import json_text
 from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
 
@@ -67,15 +65,6 @@ def reference_points(
     """
     records = _by_batch_size(_checker(ruleset, custom_rcps).rcp_data)
     return MappingProxyType({record["BS"]: _point(record) for record in records})
-
-
-def log_reference_samples(log2_batch: np.ndarray | float) -> np.ndarray | float:
-    """Return the logarithm of the samples that the reference needs, between its points straight."""
-    points = [
-        _point(record) for record in _by_batch_size(_checker(RULESETS[-1], None).pruned_rcp_data)
-    ]
-    batches = np.log2([point.global_batch_size for point in points])
-    return np.interp(log2_batch, batches, np.log([point.mean_samples for point in points]))
 
 
 def bound_of(

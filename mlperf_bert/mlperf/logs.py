@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,13 +30,6 @@ RECORD_NAME = "run.json"
 CAMPAIGN_RECORD = "campaign.json"
 """In the folder of several runs of the same kind."""
 RECORD_REMEDY = "copy it here again, or choose another --output_dir"
-PHASES = {
-    "init_start": ("init", "init_stop"),
-    "block_start": ("train", "block_stop"),
-    "eval_start": ("evaluation", "eval_stop"),
-    "checkpoint_start": ("checkpoint", "checkpoint_stop"),
-}
-"""Key that begins a phase -> its kind, and the key that ends it."""
 MOST_SAMPLES_TO_CONVERGE = 50_000_000
 """Ten times what any BERT-large needs; the data set of the benchmark has three times as many."""
 SAMPLES_UNKNOWN = "samples unknown: "
@@ -87,15 +80,6 @@ class LoggedEvaluation:
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A stretch of a run, init, train, evaluation or checkpoint, in minutes since run_start."""
-
-    kind: str
-    start_minutes: float
-    stop_minutes: float
-
-
-@dataclass(frozen=True)
 class RunResult:
     """What one log says; None for what it does not say."""
 
@@ -117,8 +101,6 @@ class RunResult:
     """Every seed logged."""
     evaluations: tuple[LoggedEvaluation, ...] = ()
     """Before run_stop, in the order of the log."""
-    phases: tuple[Phase, ...] = ()
-    """In the order of their starts; init lies before 0."""
     benchmark: str | None = None
     """bert, in small letters."""
     division: str | None = None
@@ -289,7 +271,6 @@ def _result(path: Path, records: list[LogRecord], *, may_be_cut: bool) -> RunRes
         num_eval_samples=next(iter(counts_of(records, "eval_samples")), None),
         seeds=_seeds(records),
         evaluations=evaluations,
-        phases=_phases(records, start.time_ms),
         benchmark=benchmark,
         division=division,
         cache_cleared=any(value is True for value in values_of(records, "cache_clear")),
@@ -383,23 +364,6 @@ def _only(records: list[LogRecord], key: str) -> LogRecord:
     if len(lines) != 1:
         raise ValueError(f"{len(lines)} lines {key}, a log of one run has 1")
     return lines[0]
-
-
-def _phases(records: list[LogRecord], run_start_ms: float) -> tuple[Phase, ...]:
-    """Return every phase that was both started and stopped, by its first start."""
-    phases: list[Phase] = []
-    open_since: dict[str, float] = {}
-    stops = {stop: (start, kind) for start, (kind, stop) in PHASES.items()}
-    for record in records:
-        # Of several ranks the first that starts, and the first that stops.
-        if record.key in PHASES:
-            open_since.setdefault(record.key, record.time_ms)
-        elif record.key in stops:
-            key, kind = stops[record.key]
-            if (began_ms := open_since.pop(key, None)) is not None:
-                minutes = [(ms - run_start_ms) / 60_000 for ms in (began_ms, record.time_ms)]
-                phases.append(Phase(kind, *minutes))
-    return tuple(sorted(phases, key=lambda phase: phase.start_minutes))
 
 
 def _seeds(records: list[LogRecord]) -> tuple[int, ...]:
@@ -585,26 +549,11 @@ def logs_of_run(output_dir: paths.Location) -> list[paths.Location]:
     return [log for log in (output_dir / LOG_NAME, *resumed) if log.exists()]
 
 
-def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
-    """Return after how many samples the logs of one run say that it has reached its target.
-
-    None if none says so; what cannot be read says nothing.
-    """
+def readable_runs(logs: Sequence[paths.Location]) -> Iterator[RunResult]:
+    """Yield what the logs of one run say, also while it trains; what cannot be read is skipped."""
     for path in logs:
         with contextlib.suppress(ValueError, OSError):
-            run = read_run(path, may_be_cut=True)
-            if run.succeeded:
-                return run.samples_to_converge
-    return None
-
-
-def num_replicas_of(logs: Sequence[paths.Location]) -> int | None:
-    """Return how many devices the oldest log of a run names; None if none can be read that does."""
-    for path in logs:
-        with contextlib.suppress(ValueError, OSError):
-            if number := _first(read_records(path, may_be_cut=True), "num_replicas", int):
-                return number
-    return None
+            yield read_run(path, may_be_cut=True)
 
 
 def seconds_spent(logs: Sequence[paths.Location]) -> float:

@@ -216,12 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{output.stem}.html"
         )
     convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
-    with paths.reads() as inputs:
-        verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
     outputs = {"--output": given.output}
     if output:
         outputs["the numbers of --output"] = output.with_suffix(".json")
-    require_free(outputs, [*inputs, given.custom_rcps])
+    require_free(outputs, [*org_dir.glob("systems/*.json"), custom_rcps])
+    verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
     for system in verdicts:
         print(as_text(system))
     if output:

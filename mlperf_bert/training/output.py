@@ -28,9 +28,8 @@ from mlperf_bert.mlperf.logs import (
     energy_of_run,
     is_end,
     logs_of_run,
-    num_replicas_of,
     read_records,
-    samples_at_success,
+    readable_runs,
     seconds_spent,
 )
 from mlperf_bert.options import duration
@@ -178,7 +177,8 @@ class OutputDirectory:
 
     def require_same_devices(self, num_replicas: int) -> None:
         """Raises ValueError if a resumed run had another number: its losses would be of neither."""
-        there = num_replicas_of(logs_of_run(self.path)) if self.before else None
+        runs = readable_runs(logs_of_run(self.path)) if self.before else ()
+        there = next((run.num_replicas for run in runs if run.num_replicas), None)
         if there not in (None, num_replicas):
             raise ValueError(
                 f"{self._name} holds another run (devices: {there} there, {num_replicas} here); "
@@ -240,7 +240,9 @@ class OutputDirectory:
             "resumes": bool(self.before),
             "latest_step": latest_step,
             "time_spent": spent,
-            "samples_at_success": samples_at_success(logs) if self.before else None,
+            "samples_at_success": next(
+                (run.samples_to_converge for run in readable_runs(logs) if run.succeeded), None
+            ),
         }
 
     def publish(self) -> None:

@@ -166,18 +166,6 @@ def test_outputs_are_apart_from_inputs_and_from_each_other(tmp_path, monkeypatch
             require_apart([("--x=", one), ("--y=", two)], remedy="move it")
 
 
-def test_what_is_read_is_collected(tmp_path):
-    for name in "abc":
-        (tmp_path / name).write_text("text")
-    with paths.reads() as outer:
-        with paths.reads() as inner:
-            paths.in_parallel(paths.read_bytes, [tmp_path / "a", tmp_path / "b"])
-        paths.read_bytes(tmp_path / "c")
-    paths.read_bytes(tmp_path / "a")
-    assert inner == {str(tmp_path / name) for name in "ab"}
-    assert outer == {str(tmp_path / name) for name in "abc"}
-
-
 def test_a_folder_appears_with_all_that_is_in_it_or_not_at_all(tmp_path):
     new = tmp_path / "new"
 

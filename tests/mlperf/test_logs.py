@@ -91,12 +91,6 @@ def test_all_that_a_log_says_is_read(tmp_path):
             logs.LoggedEvaluation(minutes=2.0, samples=448, accuracy=0.5),
             logs.LoggedEvaluation(minutes=4.0, samples=1344, accuracy=0.73),
         ),
-        phases=(
-            logs.Phase("init", -4.8 / 60, -3 / 60),
-            logs.Phase("train", 0.0, 1.0),
-            logs.Phase("checkpoint", 0.4, 0.5),
-            logs.Phase("evaluation", 1.0, 2.5),
-        ),
         benchmark="bert",
         division="closed",
         cache_cleared=True,
@@ -388,14 +382,17 @@ def test_a_run_that_is_far_off_is_named(figures, expected):
     assert logs.far_off(dict(enumerate(figures))) == expected
 
 
-def test_the_samples_at_which_a_run_has_succeeded(tmp_path):
-    aborted = write_log(tmp_path / "aborted.log", [0.5])
+def test_runs_that_can_be_read_are_also_of_logs_that_end_anywhere(tmp_path):
+    write_log(tmp_path / "aborted.log", [0.5])
     success = write_log(tmp_path / "success.log", [0.5, 0.73])
     (tmp_path / "damaged.log").write_text(":::MLLOG {\n")
-    damaged, missing = tmp_path / "damaged.log", tmp_path / "missing.log"
-    assert logs.samples_at_success([]) is None
-    assert logs.samples_at_success([aborted, damaged, missing]) is None
-    assert logs.samples_at_success([damaged, aborted, success]) == 2 * INTERVAL_SAMPLES
+    lines = success.read_text().splitlines(keepends=True)
+    (tmp_path / "cut.log").write_text("".join(lines[:-1]) + lines[-1][:40])
+    names = ["aborted", "damaged", "missing", "cut", "success"]
+    found = list(logs.readable_runs([tmp_path / f"{name}.log" for name in names]))
+    assert [run.status for run in found] == ["aborted", "running", "success"]
+    assert [len(run.evaluations) for run in found] == [1, 2, 2]
+    assert [run.samples_to_converge for run in found] == [None, None, 2 * INTERVAL_SAMPLES]
 
 
 SECONDS = {"90s": 90, "45m": 2700, "24h": 86400, "1h30m": 5400, "1.5h": 5400, "0.5s": 0.5} | {

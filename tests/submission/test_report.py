@@ -62,7 +62,6 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
         assert problem in found.problems[0]
     assert found.seeds.passed == (org != "Habana")
     assert found.description["framework"]
-    assert any(phase.kind == "init" for phase in found.runs[0].phases)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +361,7 @@ def test_mistakes_are_named_in_one_line(tmp_path, refusal):
 
 @pytest.mark.parametrize("link", ["report.html", "report.json"])
 def test_what_was_read_and_files_of_runs_are_not_replaced(org_dir, monkeypatch, refusal, link):
-    monkeypatch.setattr(report, "judge_systems", lambda *_, **__: [])
+    monkeypatch.setattr(report, "judge_systems", None)  # it is refused before that
     log = org_dir / "results" / "box" / "bert" / "result_1.txt"
     before = log.read_bytes()
     (org_dir / link).symlink_to(log)
