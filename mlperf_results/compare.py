@@ -94,11 +94,6 @@ class Change:
         """B/A."""
         return self.b / self.a
 
-    @property
-    def is_told(self) -> bool:
-        """Whether the interval excludes that nothing changed."""
-        return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
-
     def __str__(self) -> str:
         label, unit = self.figure.label, self.figure.unit
         text = f"{label}: {_in_digits(self.a)} -> {_in_digits(self.b)}"

@@ -15,7 +15,7 @@ from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.official import RcpVerdict
 from pages import charts
-from pages.charts import BLUE, GREEN, GREY, INK, ORANGE, RED
+from pages.charts import BLUE, GREEN, GREY, INK, RED
 
 BAND = "#dff0e6"
 _SIZE_INCHES = (4.3, 3.5)
@@ -27,7 +27,7 @@ _KIND_COLORS = {
     ledger.SAVING: GREEN,
     ledger.HOST: GREY,
 }
-_OUTCOME_COLORS = {"success": BLUE, "not ended": ORANGE, "no success": RED}
+_OUTCOME_COLORS = {"success": BLUE, "no success": RED}
 
 
 def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | None:
@@ -72,8 +72,7 @@ def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | N
 
 
 def _outcome(run: RunResult) -> str:
-    unended = "not ended" if run.status == "running" else "no success"
-    return "success" if run.succeeded else unended
+    return "success" if run.succeeded else "no success"
 
 
 def _handles_of_outcomes(runs: Sequence[RunResult]) -> list[Line2D]:
