@@ -260,7 +260,8 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
     """
     md5 = hashlib.md5()
     # The run's own lock ends with a killed run, though its workers may write a moment longer.
-    with locks.held_by_one_writer(output, patience_seconds=LOCK_PATIENCE_SECONDS):
+    lock, patience = f".{output.name}.lock", LOCK_PATIENCE_SECONDS
+    with locks.held(output.parent, file_name=lock, patience_seconds=patience, of=output):
         num_examples = write_examples(
             [input_path],
             [output],

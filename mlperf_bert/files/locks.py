@@ -257,13 +257,3 @@ def held(
         yield lock
     finally:
         lock.release()
-
-
-def held_by_one_writer(
-    path: paths.Location, *, patience_seconds: float
-) -> contextlib.AbstractContextManager:
-    """As `held`, of a file; two who write an object at once do not write into one file."""
-    if not isinstance(path, Path):
-        return contextlib.nullcontext()
-    name = f".{path.name}.lock"
-    return held(path.parent, file_name=name, patience_seconds=patience_seconds, of=path)

@@ -157,24 +157,6 @@ def require_local(path: str, *, flag: str = "") -> Path:
     return Path(path)
 
 
-def resolve(path: Location) -> Location:
-    """The whole path of a local one, links followed; that of a bucket is whole."""
-    return path.resolve() if isinstance(path, Path) else path
-
-
-def name_from(path: str, folder: Location) -> str:
-    """How a record in a folder names a path: from there, or whole; `path_of` undoes it."""
-    if is_remote(path) or is_remote(folder):
-        return path.removeprefix(f"{folder}/")
-    return os.path.relpath(path, folder)
-
-
-def path_of(name: str, folder: Location) -> str:
-    """The path that a record in a folder names, as `name_from`."""
-    whole = name if is_remote(name) else os.path.join(folder, name)  # noqa: PTH118 - keeps gs://
-    return whole if is_remote(whole) else os.path.normpath(whole)
-
-
 def make_folder(path: Location) -> list[Path]:
     """Makes a local folder and those above it; a bucket has no folders, only names with slashes.
 
@@ -217,13 +199,6 @@ class Status:
     """Whether it is a regular file or an object."""
     is_folder: bool
     size_bytes: int
-    modified_ns: int
-    """When it was written last, by its clock."""
-    clock: str
-
-    def is_older_than(self, other: "Status") -> bool:
-        """Whether it is known to be written before another; two clocks do not tell."""
-        return self.clock == other.clock and self.modified_ns <= other.modified_ns
 
 
 def look_up(path: str | os.PathLike) -> Status:
@@ -232,11 +207,11 @@ def look_up(path: str | os.PathLike) -> Status:
     if isinstance(target, Path):
         local = target.stat()
         is_file, is_folder = stat.S_ISREG(local.st_mode), stat.S_ISDIR(local.st_mode)
-        return Status(is_file, is_folder, local.st_size, local.st_mtime_ns, "local")
-    with failures_named(target):  # epath's own has whole seconds
+        return Status(is_file, is_folder, local.st_size)
+    with failures_named(target):  # epath's own asks for more
         remote = tensorflow().io.gfile.stat(str(target))
     is_folder = remote.is_directory
-    return Status(not is_folder, is_folder, remote.length, remote.mtime_nsec, "store")
+    return Status(not is_folder, is_folder, remote.length)
 
 
 def status(path: str | os.PathLike) -> Status | None:
@@ -287,14 +262,12 @@ def named_twice(names: Iterable[str]) -> str | None:
     return None
 
 
-class _Input(io.RawIOBase):
-    """A file, or an object of a bucket, to read: what fails names it, as a disk in the middle."""
+class _Object(io.RawIOBase):
+    """An object of a bucket, to be read through a buffer: a request for each 8 MiB."""
 
-    def __init__(self, file: BinaryIO, name: str, size: int):
+    def __init__(self, file: BinaryIO):
         super().__init__()
         self._file = file
-        self._name = name
-        self._size = size
 
     def readable(self) -> bool:
         return True
@@ -303,18 +276,12 @@ class _Input(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with failures_named(self._name):
-            content = self._file.read(len(buffer))
+        content = self._file.read(len(buffer))
         buffer[: len(content)] = content
         return len(content)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        # Not by the file of a bucket: it would ask the store for the size.
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: self._size}[whence]
-        self._file.seek(base + offset)
-        return base + offset
-
-    def tell(self) -> int:
+        self._file.seek(offset, whence)
         return self._file.tell()
 
 
@@ -328,16 +295,15 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
     Raises:
       OSError, ValueError: as `require_regular_file`.
     """
-    name = os.fspath(path)
     target = location(path)
-    size_bytes = require_regular_file(target).size_bytes
-    is_local = isinstance(target, Path)
-    unbuffered: dict[str, Any] = {"buffering": 0} if is_local else {}
-    with failures_named(target), target.open("rb", **unbuffered) as file:
-        raw = _Input(file, name, size_bytes)
-        # A bucket's: one request each; a small buffer would make one for every few records.
-        buffer_bytes = io.DEFAULT_BUFFER_SIZE if is_local else _BUFFER_BYTES
-        yield cast(BinaryIO, raw if skips and is_local else io.BufferedReader(raw, buffer_bytes))
+    require_regular_file(target)
+    with failures_named(target):
+        if isinstance(target, Path):
+            with target.open("rb", buffering=0 if skips else -1) as file:
+                yield cast(BinaryIO, file)
+        else:
+            with target.open("rb") as file:
+                yield cast(BinaryIO, io.BufferedReader(_Object(file), _BUFFER_BYTES))
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:

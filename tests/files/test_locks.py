@@ -48,7 +48,7 @@ def test_a_folder_is_held_as_long_as_the_work_in_it(tmp_path):
 
 def test_a_lock_is_waited_for_as_long_as_is_asked_for(tmp_path):
     def one_writer(patience_seconds: float):
-        return locks.held_by_one_writer(tmp_path / "part", patience_seconds=patience_seconds)
+        return locks.held(tmp_path, of=tmp_path / "part", patience_seconds=patience_seconds)
 
     def write_first() -> None:
         with one_writer(0):

@@ -99,35 +99,11 @@ def test_a_file_is_known_by_all_its_names(tmp_path):
     assert told == "gs://b/a is named twice"
 
 
-def test_of_two_files_the_older_one_is_known_by_one_clock_alone():
-    def written(at: int, clock: str = "local") -> paths.Status:
-        return paths.Status(True, False, size_bytes=9, modified_ns=at, clock=clock)
-
-    assert written(5).is_older_than(written(6)) and written(6).is_older_than(written(6))
-    assert not written(7).is_older_than(written(6))
-    assert not written(5).is_older_than(written(6, "store"))
-
-
 def test_the_room_is_that_of_the_folder_above_which_is_there(tmp_path, monkeypatch):
     asked = []
     usage = type(shutil.disk_usage(tmp_path))(total=100, used=60, free=40)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or usage)
     assert paths.free_bytes(tmp_path / "new" / "run") == 40 and asked == [tmp_path]
-
-
-@pytest.mark.parametrize(
-    ("path", "folder", "name"),
-    [
-        ("a/b/x", "a/c", "../b/x"),
-        ("a/x", "a", "x"),
-        ("gs://b/a/x", "gs://b/a", "x"),
-        ("gs://b/c/x", "gs://b/a", "gs://b/c/x"),
-        ("gs://b/c/x", "a", "gs://b/c/x"),
-    ],
-)
-def test_a_record_names_files_from_its_folder(path, folder, name):
-    place = paths.location(folder)
-    assert paths.name_from(path, place) == name and paths.path_of(name, place) == path
 
 
 def test_the_folders_that_are_made_are_told_the_innermost_first(tmp_path):

@@ -1,6 +1,5 @@
 """What a run publishes into a bucket, and what its next start finds."""
 
-import contextlib
 import gc
 import os
 import re
@@ -8,7 +7,7 @@ import tempfile
 
 import pytest
 
-from mlperf_bert.files import folders, locks, paths, whole
+from mlperf_bert.files import locks, paths, whole
 from mlperf_bert.files import working as of_runs
 from mlperf_bert.files.working import WorkingFolder
 
@@ -143,43 +142,17 @@ def _upload_twice() -> None:
         whole.write_whole(f"gs://bucket/{name}", text)
 
 
-def test_files_of_a_bucket_are_copied_to_disk_of_a_folder_the_wanted_ones(store, bucket):
-    for name in ("model/a.json", "model/b.bin", "log.txt"):
-        store.put(bucket, name, name.encode())
-    assert store.call(_copied) == {
-        "gs://bucket/model": [("a.json", b"model/a.json")],
-        "gs://bucket/log.txt": [("log.txt", b"log.txt")],
-    }
-
-
-def _copied() -> dict[str, list[tuple[str, bytes]]]:
-    names = ["gs://bucket/model", "of a disk", "gs://bucket/log.txt"]
-    with folders.copied_to_disk(names, only=["*.json"]) as copies:
-        found = {
-            name: [(each.name, each.read_bytes()) for each in [copy, *copy.glob("*")]
-                   if each.is_file()]
-            for name, copy in copies.items()
-        }  # fmt: skip
-    assert not any(copy.exists() for copy in copies.values())
-    return found
-
-
-@pytest.mark.parametrize("name", ["model", "new"])
-def test_a_disk_without_room_for_a_copy_is_named(store, bucket, small_disk, name):
+def test_a_disk_without_room_for_a_copy_is_named(store, bucket, small_disk):
     disk = small_disk(64)
-    store.put(bucket, "model", bytes(2**20))
     with pytest.raises(OSError, match="No space left on device") as failed:
-        store.call(_copied_by, str(disk), name)
-    assert re.fullmatch(rf"{disk}/mlperf-bert-.*/{name}", failed.value.filename)
+        store.call(_write_by, str(disk))
+    assert re.fullmatch(rf"{disk}/mlperf-bert-.*/new", failed.value.filename)
 
 
-def _copied_by(disk: str, name: str) -> None:
+def _write_by(disk: str) -> None:
     tempfile.tempdir = disk
-    with contextlib.ExitStack() as opened:
-        if name == "model":
-            opened.enter_context(folders.copied_to_disk([f"gs://bucket/{name}"]))
-        else:
-            opened.enter_context(whole.written_beside(f"gs://bucket/{name}")).write(bytes(2**20))
+    with whole.written_beside("gs://bucket/new") as file:
+        file.write(bytes(2**20))
 
 
 def test_the_local_folder_ends_with_the_run(tmp_path, monkeypatch):
