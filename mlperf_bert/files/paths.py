@@ -300,7 +300,7 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
     with failures_named(target):
         if isinstance(target, Path):
             with target.open("rb", buffering=0 if skips else -1) as file:
-                yield cast(BinaryIO, file)
+                yield file
         else:
             with target.open("rb") as file:
                 yield cast(BinaryIO, io.BufferedReader(_Object(file), _BUFFER_BYTES))
