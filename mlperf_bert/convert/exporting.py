@@ -13,7 +13,7 @@ from mlperf_bert.checkpoints.one_vocabulary import Known
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import layout, saving
 from mlperf_bert.data import vocabulary
-from mlperf_bert.files import folders, paths
+from mlperf_bert.files import paths, whole
 from mlperf_bert.messages import lasting
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -55,7 +55,7 @@ def export(
     }
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}
     tokenizer["model_max_length"] = config.max_position_embeddings
-    with folders.written_beside(target) as folder:
+    with whole.folder_written_beside(target) as folder:
         saving.write_json(folder / layout.CONFIG, layout.their_config(config))
         saving.write_json(folder / "tokenizer_config.json", tokenizer)
         (folder / "vocab.txt").write_bytes(vocabulary.as_text(words))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mlperf_bert.convert import layout, saving, stored_model
 from mlperf_bert.data import tokenizer_files, vocabulary
-from mlperf_bert.files import folders, json_text, paths, whole
+from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.messages import lasting
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
@@ -50,7 +50,7 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     tensors = stored_model.read(folder / layout.WEIGHTS)
     drawn = stored_model.load(variables, tensors, folder)
     weights = saving.weights_by_tf1_name(variables)
-    with folders.written_beside(target) as beside:
+    with whole.folder_written_beside(target) as beside:
         saving.write_json(beside / "bert_config.json", dataclasses.asdict(config))
         for name, content in tokenizer.items():
             (beside / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Whole files: read, if they are regular ones; written so that they appear whole or not at all.
+"""Whole files and folders: read, if they are regular; written so that they appear whole or not.
 
 On local disks they are written beside and renamed. For a bucket they are written to a temporary
 file and uploaded: an object is there once all of it is.
@@ -9,6 +9,7 @@ import glob
 import hashlib
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -75,6 +76,23 @@ def _replaceable(path: str | os.PathLike) -> Path:
 def partial(path: Path) -> Path:
     """The hidden name, next to `path`, of what is not complete yet."""
     return path.with_name(f".{path.name}.partial")
+
+
+@contextlib.contextmanager
+def folder_written_beside(path: Path) -> Iterator[Path]:
+    """Yields a hidden folder next to `path`, which becomes `path` once all is written.
+
+    When anything fails, the hidden folder is removed, and so is what a killed process left.
+    """
+    beside = partial(path)
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        with paths.failures_named(path):
+            yield beside
+        beside.rename(path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def write_whole(path: str | os.PathLike, text: str) -> None:

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.data import software
-from mlperf_bert.files import folders, paths
+from mlperf_bert.files import paths, whole
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import checked, pipeline
 from mlperf_bert.messages import lasting
@@ -73,7 +73,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     evaluator = Evaluator(model=trainer.model)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
-    with folders.written_beside(output) as folder:
+    with whole.folder_written_beside(output) as folder:
         parts = _parts(trainer, evaluator, batches, evaluation, wanted)
         programs = [_write_program(setup, folder, *part) for part in parts]
         arrays = {

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlperf_bert.files import folders
+from mlperf_bert.files import whole
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.submission import system
 from mlperf_bert.submission.plan import LAUNCHER, REPOSITORY, Campaign, description_path
@@ -51,7 +51,7 @@ def write_submission(
     description = system.describe(
         campaign, run_dir, division=division_of(runs), ruleset=ruleset, overrides=overrides
     )
-    with folders.written_beside(campaign.org_dir) as partial:
+    with whole.folder_written_beside(campaign.org_dir) as partial:
         results = partial / "results" / name / "bert"
         results.mkdir(parents=True)
         for number, run in enumerate(runs):

@@ -12,7 +12,7 @@ import pytest
 
 from mlperf_bert.data import parts, punkt, segmentation, sentences, vocabulary
 from mlperf_bert.data.documents import read_documents
-from mlperf_bert.files import folders, json_text, paths
+from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.paths import require_regular_file
 from mlperf_bert.files.whole import partial, require_apart, write_whole, written_beside
 from mlperf_bert.messages import as_lines
@@ -171,7 +171,7 @@ def test_a_folder_appears_with_all_that_is_in_it_or_not_at_all(tmp_path):
 
     def written_over_what_a_killed_process_left():
         (partial(new) / "half").mkdir(parents=True)
-        return folders.written_beside(new)
+        return whole.folder_written_beside(new)
 
     with pytest.raises(KeyError), written_over_what_a_killed_process_left():
         raise KeyError
