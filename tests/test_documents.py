@@ -32,7 +32,7 @@ SOURCES = [
 FOREIGN = {"apptainer", "docker", "export", "kubectl", "pip", "run_glue.py", "run_qa.py"}
 FOREIGN_OPTIONS = set(
     "no-cache-dir bind build-arg cap-drop cpus gpus-per-node kill-on-bad-exit nodes "
-    "ntasks-per-node nv pwd "
+    "ntasks-per-node nv pwd valid-until-duration "
     "read-only runner tag time user xla_cpu_enable_concurrency_optimized_scheduler".split()
 )
 OWN_FOLDERS = (

@@ -87,7 +87,7 @@ SCRIPTS = (
 VARIABLES_THAT_MAY_BE_EMPTY = {
     "train_model.sh": "EVAL_FILE",  # no evaluation, which eval_model.sh does meanwhile
     "start_training.sh": "EVAL_FILE BUILD_OPTIONS DOCKER_HOST HOME",  # more words; not its own
-    "cloud/gcp_tpu.sh": "BUCKET SHARE SPOT RESERVED FLAGS TPU_VERSION",
+    "cloud/gcp_tpu.sh": "BUCKET FLAGS CREATE",
 }
 """Script -> what is empty for none."""
 OF_OTHERS = re.compile("TF_|CUDA_|SLURM_|MALLOC_|TMPDIR|PYTHON")  # make exports an empty PYTHON

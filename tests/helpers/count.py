@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "benchmarks": 2_170,
     "cleanup_scripts": 300,
-    "cloud": 330,
+    "cloud": 275,
     "demo": 890,
     "mlperf_bert": 1_040,
     "mlperf_bert/checkpoints": 880,
