@@ -233,36 +233,10 @@ def test_a_resumed_run_is_left_out_and_folders_of_runs_are_sides(tmp_path, call)
     )
 
 
-def test_copies_of_a_log_are_one_run_and_said(tmp_path, call):
+def test_samples_that_a_log_does_not_say_are_not_compared(tmp_path, call):
     write_results(tmp_path / "a", SLOW)
-    write_results(tmp_path / "b", FAST[:2])
-    log = tmp_path / "b" / "result_0.txt"
-    for number in range(2, 50):
-        (tmp_path / "b" / f"result_{number}.txt").symlink_to(log)
-    (tmp_path / "b" / "result_50.txt").write_text(log.read_text().replace(":::", "0: :::"))
-    found = call("a", "b")[1]
-    assert "B: b: 2 runs, 49 left out (result_2.txt and 48 more: the same run as result_0.txt)" in (
-        found
-    )
-
-
-def test_samples_that_are_a_plan_are_not_compared(tmp_path, call):
-    """After the training the same in runs that were not evaluated as often."""
-    write_results(tmp_path / "a", SLOW)
-    write_results(tmp_path / "b", FAST, samples=1)
-    for log in (tmp_path / "b").glob("*.txt"):
-        lines = log.read_text().splitlines(keepends=True)
-        start, evaluated = (
-            next(number for number, line in enumerate(lines) if key in line)
-            for key in ("run_start", "eval_accuracy")
-        )
-        plan = lines[start].replace("run_start", "train_samples").replace("null", "3000256")
-        again = [lines[evaluated].replace("0.72", "0.7")] * (log.stem == "result_3")
-        lines[evaluated:evaluated] = again
-        lines.append(plan)
-        log.write_text("".join(lines))
+    write_results(tmp_path / "b", FAST, samples=1)  # epochs
     code, printed, _ = call("a", "b")
     assert code == 0 and "time to train" in printed
     assert "samples/s" not in printed and "samples to converge:" not in printed
-    said = "B: b: 5 runs; samples unknown: train_samples, 3,000,256, is a plan or the size of the"
-    assert said in printed
+    assert "B: b: 5 runs; samples unknown: the logs do not say them" in printed

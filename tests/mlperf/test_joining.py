@@ -144,22 +144,3 @@ def test_logs_without_a_run_or_checkpoints_are_refused(tmp_path):
     (tmp_path / "bert.log").write_text("".join(lines[:20]))
     with pytest.raises(ValueError, match="not the log of a training"):
         join(tmp_path, [0.73])
-
-
-@pytest.mark.parametrize(
-    ("whole", "damaged"),
-    [
-        ('"step_num": 670', '"step_num": "670"'),
-        ("submission_division", "division"),
-        ('"global_batch_size", "value": 448', '"seed", "value": 1'),
-    ],
-)
-def test_a_damaged_log_is_named(tmp_path, whole, damaged):
-    log = training_log(tmp_path / "bert.log")
-    text = log.read_text()
-    assert whole in text
-    log.write_text(text.replace(whole, damaged))
-    reason = "bert.log: not the log of a training .*; copy the log again"
-    with pytest.raises(ValueError, match=reason):
-        join(tmp_path, [0.5, 0.6, 0.73])
-    assert [path.name for path in tmp_path.iterdir()] == ["bert.log"]

@@ -22,6 +22,11 @@ from tests.mlperf.example_log import write_log, write_submission
 TEN = [[0.5] * 16 + [0.73]] * 10
 
 
+def accepted(log, ruleset) -> Verdict:
+    """Stands for the compliance checker."""
+    return Verdict(log, ruleset, True, ())
+
+
 @pytest.fixture
 def org_dir(tmp_path):
     """A submitter's folder with ten runs of one system."""
@@ -30,9 +35,11 @@ def org_dir(tmp_path):
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
-    """What the official tools say of it; for tests that only look."""
+    """What is said of it, the compliance checker apart; for tests that only look."""
     folder = write_submission(tmp_path_factory.mktemp("judged") / "example", TEN)
-    [found] = report.judge_systems(folder, "5.0.0")
+    with pytest.MonkeyPatch.context() as patched:  # a second for each of ten logs
+        patched.setattr(verdict, "check_log", accepted)
+        [found] = report.judge_systems(folder, "5.0.0")
     return found
 
 
@@ -74,7 +81,13 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
             "time to train: 34.4888 minutes, olympic mean of 10 runs; 35.1287 scaled by 1.0186, "
             "because it converged faster than the reference",
         ),
-        ("Habana", "SYS-420GH-TNGR", False, "\n    Seed checker failed"),
+        pytest.param(
+            "Habana",
+            "SYS-420GH-TNGR",
+            False,
+            "\n    Seed checker failed",
+            marks=pytest.mark.all,
+        ),
     ],
 )
 @pytest.mark.gate
@@ -110,7 +123,7 @@ def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
 
 def test_samples_that_are_a_plan_have_no_verdict(org_dir, monkeypatch, capsys):
     """Nor are they a rate; the clock is as before."""
-    monkeypatch.setattr(verdict, "check_log", lambda log, ruleset: Verdict(log, ruleset, True, ()))
+    monkeypatch.setattr(verdict, "check_log", accepted)
     for log in sorted((org_dir / "results" / "box" / "bert").iterdir()):
         text = re.sub(r'"epoch_num": \d+', '"epoch_num": 1', log.read_text())
         moved = [line for line in text.splitlines(True) if '"train_samples"' in line]
@@ -127,7 +140,7 @@ def test_samples_that_are_a_plan_have_no_verdict(org_dir, monkeypatch, capsys):
 
 
 def test_copies_of_a_log_have_no_verdict(org_dir, monkeypatch, capsys):
-    monkeypatch.setattr(verdict, "check_log", lambda log, ruleset: Verdict(log, ruleset, True, ()))
+    monkeypatch.setattr(verdict, "check_log", accepted)
     folder = org_dir / "results" / "box" / "bert"
     for number in range(1, 10):
         (folder / f"result_{number}.txt").write_bytes((folder / "result_0.txt").read_bytes())
@@ -142,7 +155,7 @@ def test_copies_of_a_log_have_no_verdict(org_dir, monkeypatch, capsys):
 
 
 def test_a_run_that_does_not_count_is_named(org_dir, monkeypatch, capsys):
-    monkeypatch.setattr(verdict, "check_log", lambda log, ruleset: Verdict(log, ruleset, True, ()))
+    monkeypatch.setattr(verdict, "check_log", accepted)
     folder = org_dir / "results" / "box" / "bert"
     log = folder / "result_3.txt"
     log.write_text(log.read_text().replace("0.73", "0.7199"))
