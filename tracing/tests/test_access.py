@@ -1,11 +1,6 @@
 """Figures of access, of arrays made by hand; test_whole has those of whole traces."""
 
-import contextlib
-import ctypes
-import os
-import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,44 +50,6 @@ def operations(*rows: tuple) -> pd.DataFrame:
     """Of file_ops: (kind, path, new path), a nanosecond apart."""
     found = pd.DataFrame(rows, columns=["kind", "path", "new_path"], dtype=object)
     return found.assign(error=None, opening=NAN, monotonic_ns=range(len(found)))
-
-
-def exchange(path: Path, new_path: Path) -> None:
-    old, new, at = os.fsencode(path), os.fsencode(new_path), -100  # AT_FDCWD
-    if ctypes.CDLL(None).renameat2(at, old, at, new, 2):  # RENAME_EXCHANGE
-        raise OSError("not exchanged")
-
-
-def drawn_renames(folder: Path, rng: random.Random) -> Iterator[tuple[tuple, int | None]]:
-    """Rows of what was done in a folder, and the descriptors of what was opened."""
-    names = [folder / name for name in ("a", "b", "a/x", "b/x", "a/x/z", "ab", "ab/x", "c/d/e")]
-    made = {"create": Path.touch, "make": Path.mkdir}
-    done = {"rename": Path.rename, "exchange": exchange, "unlink": Path.unlink, "rmdir": Path.rmdir}
-    for _ in range(100):
-        path, new_path = rng.choice(names), rng.choice(names)
-        with contextlib.suppress(OSError):
-            if (call := rng.choice([*made, *done])) in made:
-                made[call](path)
-            elif call in ("rename", "exchange"):
-                done[call](path, new_path)
-                yield (call, str(path), str(new_path)), None
-            else:
-                done[call](path)
-                yield ("remove", str(path), None), None
-            path = rng.choice(names)
-            yield ("read", str(path), None), os.open(path, os.O_RDONLY)
-
-
-def test_files_and_folders_are_called_in_the_end_as_the_kernel_calls_them(tmp_path):
-    for seed in range(20):
-        (folder := tmp_path / str(seed)).mkdir()
-        rows, descriptors = zip(*drawn_renames(folder, random.Random(seed)))
-        found = loaded._final_paths(operations(*rows))
-        for number, fd in enumerate(descriptors):
-            if fd is not None:
-                kernels = str(Path(f"/proc/self/fd/{fd}").readlink()).removesuffix(" (deleted)")
-                os.close(fd)
-                assert found[number] == kernels, (seed, number)
 
 
 def test_a_name_that_was_not_read_renames_nothing():

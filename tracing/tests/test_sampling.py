@@ -10,11 +10,8 @@ import pytest
 from tests.helpers import waiting
 from tracing import (
     backends,
-    clocks,
     loaded,
     processes,
-    recorder,
-    recording,
     sampling,
     tables,
 )
@@ -131,48 +128,6 @@ def test_rings_of_io_uring_and_libaio_are_seen(proc):
     for number, expected in (("0", False), ("128", True)):
         (proc.parent / "sys" / "fs" / "aio-nr").write_text(f"{number}\n")
         assert processes.uses_asynchronous_io(7) == expected
-
-
-def test_a_sampler_takes_a_last_sample_when_it_is_stopped(tmp_path):
-    sampler = sampling.Sampler(processes.Target(), tmp_path, interval_s=3600)
-    sampler.start()
-    waiting.until(lambda: sampler.pairs)
-    sampler.stop()
-    sampled = tables.read_table(tmp_path, "memory")["monotonic_ns"]
-    assert [pair.monotonic_ns for pair in sampler.pairs[:-1]] == list(sampled)
-    assert len(sampled) == 2
-
-
-def test_what_several_tracers_lost_is_added_up(tmp_path):
-    given = types.SimpleNamespace(command=["true"], output=tmp_path)
-    taken = recorder._Recorder(given, None, backends.Backends(backends.PROC, {}), print)
-    raw = recording.RawFile("x", None)
-    taken._tracer.sessions = [
-        types.SimpleNamespace(raw_file=raw, num_lost_lines=num) for num in (2, 3)
-    ]
-    sampler = types.SimpleNamespace(
-        gpu_status="none", errors=["no room"], asynchronous={7},
-        pairs=[clocks.read_pair()],
-    )  # fmt: skip
-    (tmp_path / recorder.RAW).mkdir()
-    found = taken._finish(sampler)
-    assert found.num_lost_lines == 5
-    assert found.notes[1:] == ["GPUs: none", "no room"]
-    assert recording.load(tmp_path) == found and found.machine["num_cpus"] == os.cpu_count()
-
-
-def test_a_trace_that_cannot_begin_leaves_no_folder(tmp_path, monkeypatch):
-    def fail(*_):
-        raise ValueError("no tracer")
-
-    monkeypatch.setattr(recorder._Recorder, "run", fail)
-    given = types.SimpleNamespace(
-        command=["true"], pid=None, container=None, interval_s=1.0, backend=backends.PROC,
-        output=tmp_path / "trace",
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="no tracer"):
-        recorder.record(given, None, print)
-    assert not given.output.exists()
 
 
 def test_rows_of_a_process(proc, monkeypatch):

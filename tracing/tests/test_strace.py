@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -99,31 +98,6 @@ def test_calls_that_are_not_traced_do_not_stop_a_thread(tmp_path):
     command = [*options, "--", sys.executable, "-c", THREAD]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 1000
-
-
-def test_what_a_child_reads_is_followed(tmp_path):
-    """By strace itself, with the words that a trace gives it."""
-    require(backends.STRACE)
-    (tmp_path / "data").write_text("12345")
-    lines = tmp_path / "lines"
-    script = "cd /; cat < $0; (exec 3>>$0; echo x >&3)"
-    command = [*strace.options(lines), "--", "sh", "-c", script, str(tmp_path / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("12345", "")
-    with lines.open() as text:
-        births = strace.births_in(text)
-    with lines.open() as text:
-        parser = strace.Parser(births=births, folder="/")
-        found = list(parser.parse(text))
-    assert str(parser.losses) == "nothing was lost"
-    moved = [row for table, row in found if row.get("path") == str(tmp_path / "data")]
-    moved = [row for row in moved if row["kind"] in ("read", "write") and row["size_bytes"]]
-    [read], [written] = ([r for r in moved if r["kind"] == kind] for kind in ("read", "write"))
-    # The shell has opened it, so that its child may share the position.
-    assert (read["size_bytes"], read["offset_bytes"]) == (5, None)
-    assert (written["size_bytes"], written["offset_bytes"]) == (2, None)
-    assert read["pid"] in births and read["pid"] != written["pid"]
-    assert read["latency_ns"] > 0 and abs(read["realtime_ns"] / 1e9 - time.time()) < 600
 
 
 def calls(*texts: str) -> tuple[list[dict], strace.Parser]:

@@ -72,14 +72,11 @@ def test_bytes_of_tfrecords_and_checkpoints_are_those_on_disk(traced):
     assert 0 < checkpoint["writing_seconds"] < checkpoint["span_seconds"] + 0.002
 
 
-def test_mllog_events_become_spans_on_the_same_axis(traced):
+def test_phases_processes_threads_and_their_ends(traced):
     spans = tables.read_table(traced.folder, "spans").set_index("name")
     assert set(spans.index) == {"init", "run", "block", "checkpoint"}
     assert spans["is_closed"].all()
     assert spans.loc["block", "end_monotonic_ns"] <= spans.loc["run", "end_monotonic_ns"]
-
-
-def test_processes_threads_and_their_ends(traced):
     processes = tables.read_table(traced.folder, "processes")
     assert processes["command"].str.contains("example_training").any()
     assert not processes["command"].str.contains("strace -f|bpftrace -q").any()
@@ -132,9 +129,7 @@ def start(output, training_folder, *options, **more) -> subprocess.Popen:
     ("backend", "number"),
     [
         pytest.param(backends.BPFTRACE, signal.SIGINT, marks=pytest.mark.all),
-        pytest.param(backends.STRACE, signal.SIGINT, marks=pytest.mark.soak),
         (backends.STRACE, signal.SIGTERM),
-        pytest.param(backends.PROC, signal.SIGTERM, marks=pytest.mark.all),
     ],
 )
 def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, backend, number):
@@ -291,33 +286,26 @@ def test_a_tracer_that_the_kernel_refuses_is_replaced_by_the_next(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.all
-def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path):
+@pytest.mark.parametrize(
+    ("backend", "user", "number"),
+    [
+        (backends.PROC, "no-such-user", 54321),  # as in a container that keeps its host's variables
+        pytest.param(backends.STRACE, "nobody", 65534, marks=pytest.mark.all),
+        pytest.param(backends.BPFTRACE, "nobody", 65534, marks=pytest.mark.all),
+    ],
+)
+def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path, backend, user, number):
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
+    require(backend)
     tmp_path.chmod(0o777)
-    as_nobody = environment(SUDO_USER="nobody", SUDO_UID="65534", SUDO_GID="65534")
-    for backend in backends.NAMES:
-        if backend in backends.choose(None).reasons:
-            continue
-        output = tmp_path / backend
-        words = ["sh", "-c", "id -u; id -G"]
-        found = trace(output, *words, options=[f"--backend={backend}"], env=as_nobody)
-        assert found.done.returncode == 0, found.done.stderr
-        assert found.done.stdout.split() == ["65534", "65534"], backend
-        assert {path.stat().st_uid for path in [output, *output.rglob("*")]} == {65534}
-
-
-def test_who_called_sudo_need_not_be_known_by_name(tmp_path):
-    """As in a container that keeps the variables of its host."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else")
-    tmp_path.chmod(0o777)
-    unknown = environment(SUDO_USER="no-such-user", SUDO_UID="54321", SUDO_GID="54322")
-    found = trace(tmp_path / "x", "id", "-G", options=["--backend=proc"], env=unknown)
-    assert (found.done.returncode, found.done.stdout) == (0, "54322\n"), found.done.stderr
-    owners = {(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "x").rglob("*")}
-    assert owners == {(54321, 54322)}
+    output, whose = tmp_path / "x", {"SUDO_UID": str(number), "SUDO_GID": str(number)}
+    words = ["sh", "-c", "id -u; id -G"]
+    options = [f"--backend={backend}"]
+    done = trace(output, *words, options=options, env=environment(SUDO_USER=user, **whose)).done
+    assert (done.returncode, done.stdout) == (0, f"{number}\n{number}\n"), done.stderr
+    owners = [(path.stat().st_uid, path.stat().st_gid) for path in [output, *output.rglob("*")]]
+    assert set(owners) == {(number, number)}
 
 
 def test_a_folder_that_is_no_trace_keeps_its_owner(tmp_path):

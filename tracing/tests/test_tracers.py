@@ -97,38 +97,6 @@ def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_tracer_goes_on
     assert ended(session).num_lost_lines == 40 * 50_000
 
 
-def test_of_a_chunk_the_lines_that_were_written_are_not_lost(tmp_path):
-    room = iter([6, 3])
-
-    def write(data: bytes) -> int:
-        if size := next(room, 0):
-            return size
-        raise OSError("full")
-
-    session = Session(tmp_path / "file")
-    with pytest.raises(OSError, match="full"):
-        session._write(SimpleNamespace(write=write), b"a\nb\nc\nd\ne\nf\n")
-    assert session.num_lost_lines == 2
-
-
-def test_all_tracers_are_let_go_before_their_last_lines_are_taken(tmp_path):
-    tracer = Tracer(backends.PROC, tmp_path, Target())
-    done = []
-    for n in range(2):
-        session = SimpleNamespace(
-            let_go=lambda n=n: done.append(n), finish=lambda n=n: done.append(f"{n} finished")
-        )
-        tracer.sessions.append(session)
-    tracer.stop()
-    assert done == [0, 1, "0 finished", "1 finished"]
-    session = Session(tmp_path / "file")
-    session.process = subprocess.Popen(["sleep", "600"])
-    session.start()
-    session.let_go()
-    session.finish()
-    assert session.process.poll() == -signal.SIGINT
-
-
 def test_a_tracer_that_cannot_attach_ends_alone_and_its_last_words_are_told(tmp_path):
     tracer, other = Tracer(backends.PROC, tmp_path, Target()), object()
     session = Session(tmp_path / "lines")
