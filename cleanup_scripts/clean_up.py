@@ -19,14 +19,7 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: process 1 of a container would ignore the signals
 
-from mlperf_bert.data import (
-    articles,
-    documents,
-    gathering,
-    punkt,
-    stages,
-    wiki,
-)
+from mlperf_bert.data import articles, gathering, punkt, segmentation, stages, wiki
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.options import with_home, words_with_home
@@ -86,26 +79,18 @@ def clean(parser: argparse.ArgumentParser) -> None:
 
 
 def do_sentence_segmentation(parser: argparse.ArgumentParser) -> None:
-    """Clean-up stage .3: one sentence a line.
-
-    Documents (.parquet, .jsonl, .json, the last two also .gz or .zst) are read without
-    --input_suffix, and not cleaned.
-    """
+    """Clean-up stage .3: one sentence a line."""
     args = parsed(
         parser,
         **of_files("./*/*.compact", ".2", ".3"),
-        text_column=("text", "column or key of documents"),
         punkt=("", "folder of Punkt's tables; default: nltk's punkt_tab"),
     )
     files = stages.input_files(args.data)
     tables = punkt.find_or_fetch_punkt(args.punkt or None)
     punkt.warn_if_not_published(tables)
-    inputs = [
-        name if name.endswith(documents.SUFFIXES) else name + args.input_suffix for name in files
-    ]
-    outputs = [name + args.output_suffix for name in files]
-    jobs = [(*names, tables, args.text_column) for names in zip(inputs, outputs)]
-    split = documents.write_stage_3
+    articles.require_text(files)
+    jobs = [(*names, tables) for names in with_suffixes(files, args)]
+    split = segmentation.write_stage_3
     stages.run(split, jobs, num_workers=args.nworker, description="split sentences")
 
 
@@ -152,7 +137,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
         check=(False, "look at --out_dir, write nothing"),
     )
     files = stages.input_files(args.data)
-    folder = paths.location(with_home(args.out_dir))  # the default
+    folder = paths.require_local(with_home(args.out_dir), flag="out_dir")  # the default
     parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
     named = {
         gathering.part_name(number, args.num_outputs): [name + args.input_suffix for name in names]
@@ -165,7 +150,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
         test_set = [str(folder / name) for name in ("eval.txt", "eval.md5")]
         stages.require_apart(jobs, also_read=files, also_written=test_set)
         return
-    paths.make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     gather = gathering.write_part
     stages.run(gather, jobs, num_workers=args.nworker, description="gather", also_read=files)
 
@@ -173,8 +158,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
 def extract_documents(parser: argparse.ArgumentParser) -> None:
     """Documents to text as WikiExtractor writes it: OUT_DIR/NAME/wiki_*.
 
-    Their names end with .parquet, .jsonl or .json, the last two also with .gz or .zst. The files
-    may also lie in a bucket.
+    Their names end with .parquet, .jsonl or .json, the last two also with .gz or .zst.
     """
     args = parsed(
         parser,
@@ -184,7 +168,7 @@ def extract_documents(parser: argparse.ArgumentParser) -> None:
         nworker=(CORES, "processes"),
     )
     files = stages.input_files(args.data)
-    folders = articles.folders_of(files, paths.location(args.out_dir))
+    folders = articles.folders_of(files, paths.require_local(args.out_dir, flag="out_dir"))
     jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
     extract = articles.write_articles
     stages.run(extract, jobs, num_workers=args.nworker, description="extract documents")

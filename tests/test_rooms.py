@@ -22,7 +22,6 @@ SMALL_FILES = {
     "benchmarks/reports.py": "several benchmarks keep and show their figures by it",
     "mlperf_bert/data/beam_pipeline.py": "nothing else loads Apache Beam",
     "mlperf_bert/data/jit.py": "all kernels of the data are compiled by it",
-    "mlperf_bert/data/parquet.py": "only readers of Parquet load pyarrow",
     "mlperf_bert/data/software.py": "data, runs, exports and descriptions of systems name it",
     "mlperf_bert/finetuning/by_jax.py": "no other runtime loads jax",
     "mlperf_bert/finetuning/splits.py": "readers of all tasks share it",

@@ -6,9 +6,9 @@ same, and the sizes of these files, by which parts are packed, are too.
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from mlperf_bert.data.documents import SUFFIXES, Document, read_documents
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
 
 FILE_BYTES = 1 << 20
@@ -20,14 +20,14 @@ _LIKE_A_TAG = re.compile(r"(</?\0*)(?=doc)")
 _KEPT_APART = re.compile(r"(</?\0*)\0(?=doc)")
 
 
-def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths.Location]:
+def folders_of(files: Iterable[str], out_dir: Path) -> dict[str, Path]:
     """Input file -> the folder for its text, which has its name without the suffix.
 
     Raises:
       ValueError: no file of documents, or files in `out_dir` that are not made from these:
         text/*/wiki_* would match them.
     """
-    folders: dict[str, paths.Location] = {}
+    folders: dict[str, Path] = {}
     for path in files:
         name = path.rsplit("/", 1)[-1]
         suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
@@ -35,8 +35,7 @@ def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths
             raise ValueError(f"{path}: expected a name that ends with {', '.join(SUFFIXES)}")
         folders[path] = out_dir / name.removesuffix(suffix)
     made = {folder.name for folder in folders.values()}
-    with paths.failures_named(out_dir):
-        present = {path.parent.name for path in out_dir.glob("*/wiki_*")}
+    present = {path.parent.name for path in out_dir.glob("*/wiki_*")}
     if foreign := sorted(present - made):
         raise ValueError(
             f"{out_dir}: holds {foreign[0]}/, of which this run has no input ({len(foreign)} such "
@@ -55,13 +54,13 @@ def require_text(files: Iterable[str]) -> None:
             )
 
 
-def write_articles(input_path: str, folder: paths.Location, text_column: str) -> None:
+def write_articles(input_path: str, folder: Path, text_column: str) -> None:
     """Writes wiki_000000 and so on, each whole or not at all.
 
     Raises:
       ValueError: as `read_documents`; no document; or files of another run in `folder`.
     """
-    paths.make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     documents = read_documents(input_path, text_column=text_column)
     number = -1
     for number, content in enumerate(in_files(map(_article, documents))):
@@ -69,7 +68,7 @@ def write_articles(input_path: str, folder: paths.Location, text_column: str) ->
             output.writelines(content)
     if number < 0:
         raise ValueError(f"{input_path}: holds no document; leave it out, or fetch it again")
-    if paths.status(following := folder / _NAME.format(number + 1)):
+    if (following := folder / _NAME.format(number + 1)).exists():
         raise ValueError(f"{following}: this run does not make it; remove {folder} and run again")
 
 

@@ -225,7 +225,7 @@ def _make_in_processes(
     warm_up(tokenizer, config.instances)
     names = sorted(inputs)
     sizes = [Path(inputs[name]).stat().st_size for name in names]
-    pool = stages.processes(min(workers, len(names)), [folder, *inputs.values()])
+    pool = stages.processes(min(workers, len(names)))
     jobs = [(inputs[name], folder / name, tokenizer, config) for name in names]
     with (
         contextlib.closing(stages.as_they_end(pool, made_or_why, jobs, str(folder))) as ended,

@@ -5,18 +5,20 @@ url and title.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from mlperf_bert.data import segmentation
-from mlperf_bert.data.stages import with_plain_line_ends
 from mlperf_bert.files import json_text, paths, whole
-from mlperf_bert.files.whole import written_beside
 
 _PLAIN = (".jsonl", ".json")
 _COMPRESSION = {".zst": "zstd", ".gz": "gzip"}
 _PARQUET = ".parquet"
 SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), _PARQUET)
+# Long documents of a batch, and what is read ahead of a column, must fit into every process.
+_ROWS_AT_ONCE = 64
+_BYTES_AT_ONCE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +43,9 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
     """
     unit, number = "row" if path.endswith(_PARQUET) else "line", 0
     try:
-        with paths.opened(path) as file:
-            for number, row in enumerate(_rows(file, path, text_column), 1):
-                if isinstance(row, dict) or row.strip():
-                    yield _document_of(row, text_column, f"{path}: {unit} {number}")
+        for number, row in enumerate(_rows(path, text_column), 1):
+            if isinstance(row, dict) or row.strip():
+                yield _document_of(row, text_column, f"{path}: {unit} {number}")
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
     except (OSError, ValueError) as error:
@@ -58,21 +59,33 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
         ) from error
 
 
-def _rows(file: BinaryIO, path: str, text_column: str) -> Iterable[dict | bytes]:
-    """Rows of Parquet, or lines of JSON."""
-    suffix = next((end for end in _COMPRESSION if path.endswith(end)), None)
-    head = file.read(whole.HEAD_BYTES)
-    file.seek(0)
-    if not suffix and (problem := whole.packed(head)):
-        raise ValueError(f"{path}: {problem}")
-    if not suffix and not path.endswith(_PARQUET):
-        return file
-    # pyarrow takes half a second, which text need not wait for.
-    from mlperf_bert.data import parquet
+def _rows(path: str, text_column: str) -> Iterator[dict | bytes]:
+    """Rows of Parquet, or lines of JSON; memory holds a few, however large the file is."""
+    paths.require_regular_file(path)
+    compression = next((_COMPRESSION[end] for end in _COMPRESSION if path.endswith(end)), None)
+    if compression is None:
+        whole.require_unpacked(path)
+    if compression is None and not path.endswith(_PARQUET):
+        with Path(path).open("rb") as file:
+            yield from file
+        return
+    # These take half a second, which text need not wait for.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    if suffix:
-        return parquet.decompressed(file, _COMPRESSION[suffix])
-    return parquet.read_rows(file, needed=text_column, other_columns=_NAMES)
+    if compression:
+        # zstandard's own reader would take a stream that is cut off for a short one.
+        stream: Any = pa.input_stream(path, compression=compression)
+        yield from io.BufferedReader(stream, _BYTES_AT_ONCE)
+        return
+    # The default reads the column of a whole row group at once.
+    table = pq.ParquetFile(
+        path, buffer_size=_BYTES_AT_ONCE, pre_buffer=False, page_checksum_verification=True
+    )
+    # All columns, to name them, where the one with the text is missing.
+    columns = [text_column, *_NAMES] if text_column in table.schema_arrow.names else None
+    for batch in table.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
+        yield from batch.to_pylist()
 
 
 def _document_of(row: dict | bytes, text_column: str, where: str) -> Document:
@@ -89,24 +102,3 @@ def _document_of(row: dict | bytes, text_column: str, where: str) -> Document:
         )
     names = [values.get(name) for name in _NAMES]
     return Document(text, *(str(name) if isinstance(name, str | int) else "" for name in names))
-
-
-def write_stage_3(
-    input_path: str, output_path: str, punkt: paths.Location, text_column: str = "text"
-) -> None:
-    """Stage .3 from file to file: of text, or of documents, which need no stage before it.
-
-    Documents without a sentence are left out. Raises as `read_documents`.
-    """
-    if not input_path.endswith(SUFFIXES):
-        segmentation.write_stage_3(input_path, output_path, punkt)
-        return
-    splitter = segmentation.load_splitter(punkt)
-    with written_beside(output_path) as output:
-        for document in read_documents(input_path, text_column=text_column):
-            # A line end inside a text ends a sentence, as in the extracted Wikipedia.
-            lines = with_plain_line_ends(document.text).split("\n")
-            split = (sentence.strip() for line in lines for sentence in splitter.tokenize(line))
-            if sentences := list(filter(None, split)):
-                output.write("\n".join(["", *sentences, ""]).encode())
-        output.write(b"\n")

@@ -6,6 +6,7 @@ The quirks of the reference, at their lines, are kept because the data depend on
 import hashlib
 import random
 from collections.abc import Iterable
+from pathlib import Path
 
 from mlperf_bert.data.stages import read_text
 from mlperf_bert.files import paths
@@ -23,7 +24,7 @@ def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[in
     per_worker = -(-len(files) // num_workers)
     # Quirk: the sizes of the raw files wiki_xx, which are not read here, decide when a part is
     # full, not those of the cleaned files.
-    sizes = dict(zip(files, paths.in_parallel(paths.size_bytes, files)))
+    sizes = {path: Path(path).stat().st_size for path in files}
     parts: dict[int, list[str]] = {}
     for worker in range(num_workers):
         # Quirk: more workers give other parts, numbered from 1000 times the worker's number.
@@ -43,10 +44,9 @@ def part_name(number: int, num_outputs: int) -> str:
     return f"part-{number:05d}-of-{num_outputs:05d}"
 
 
-def require_no_other_parts(folder: paths.Location, names: Iterable[str]) -> None:
+def require_no_other_parts(folder: Path, names: Iterable[str]) -> None:
     """Raises ValueError for parts of another run, which results/part-* would match."""
-    with paths.failures_named(folder):
-        present = {path.name for path in folder.glob("part-*")}
+    present = {path.name for path in folder.glob("part-*")}
     if foreign := sorted(present - set(names)):
         raise ValueError(
             f"{folder}: holds {foreign[0]}, which this run does not make ({len(foreign)} such "
@@ -116,7 +116,7 @@ def write_stage_4(
 
 def write_test_set(articles: list[str], prefix: str) -> None:
     """Writes `prefix`.txt with the articles and `prefix`.md5 with a line for each."""
-    paths.with_folder_made(prefix)
+    paths.require_local(prefix, flag="test_output").parent.mkdir(parents=True, exist_ok=True)
     write_whole(f"{prefix}.txt", "".join(f"{article}\n\n" for article in articles))
     digests = (hashlib.md5(article.rstrip().encode()).hexdigest() for article in articles)
     write_whole(f"{prefix}.md5", "".join(f"{digest}\n" for digest in digests))

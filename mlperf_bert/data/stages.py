@@ -7,15 +7,14 @@ import os
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence, Set
-from multiprocessing.context import BaseContext
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress
 
-_RECORDS = re.compile(r"parts\.json|eval\.(txt|md5)")
+_RECORDS = re.compile(r"(^|/)(parts\.json|eval\.(txt|md5))$")
 _JSON = re.compile(rf'{whole.BYTE_ORDER_MARK}?[\s\[]*{{\s*"[^"\n]*"\s*:')
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
@@ -35,20 +34,15 @@ def input_files(
             f"--{flag}={pattern}: no file matches; quote the glob, and check the folder"
         )
     present = set(files)
-    others = [path for path in files if len(files) > 1 and _is_no_text(path, present)]
-    if others:
+    copies = {name for name in files if _COPY.search(name) and _COPY.sub("", name) in present}
+    others = [name for name in files if name in copies or _RECORDS.search(name)]
+    if others and len(files) > 1:
         shown = ", ".join(map(posixpath.basename, others[:3]))
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         raise ValueError(
-            f"--{flag}={pattern}: matches {shown}{more} too, written beside the texts; give a glob "
-            f"of {alone}"
+            f"--{flag}={pattern}: matches {shown} too, written beside the texts; give a glob of "
+            f"{alone}"
         )
     return files
-
-
-def _is_no_text(path: str, present: Set[str]) -> bool:
-    is_copy = bool(_COPY.search(path)) and _COPY.sub("", path) in present
-    return is_copy or bool(_RECORDS.fullmatch(posixpath.basename(path)))
 
 
 def read_text(path: str, *, keep_line_ends: bool = False) -> str:
@@ -62,12 +56,7 @@ def read_text(path: str, *, keep_line_ends: bool = False) -> str:
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; run the stage before this one first") from error
     require_sentences(text, path)
-    return text if keep_line_ends else with_plain_line_ends(text)
-
-
-def with_plain_line_ends(text: str) -> str:
-    r"""\r\n and \r become \n."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text if keep_line_ends else text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def require_sentences(text: str, path: str) -> None:
@@ -94,14 +83,10 @@ def lines_of(text: str) -> list[str]:
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def processes(number: int, files: Iterable[str | os.PathLike]) -> concurrent.futures.Executor:
-    """So many worker processes, which end with this one; a thread where there can be none."""
-    try:
-        return concurrent.futures.ProcessPoolExecutor(
-            number, _worker_context(files), initializer=_watch_parent
-        )
-    except OSError:  # /dev/shm, where the pool's semaphores lie, is not writable
-        return concurrent.futures.ThreadPoolExecutor(1)
+def processes(number: int) -> concurrent.futures.Executor:
+    """So many worker processes, which end with this one."""
+    fork = multiprocessing.get_context("fork")
+    return concurrent.futures.ProcessPoolExecutor(number, fork, initializer=_watch_parent)
 
 
 def _watch_parent() -> None:
@@ -158,14 +143,7 @@ def run(
     """
     jobs = list(jobs)
     require_apart(jobs, also_read=also_read, also_written=also_written)
-    files = [
-        each
-        for job in jobs
-        for value in job
-        for each in (value if isinstance(value, list) else [value])
-        if isinstance(each, str | os.PathLike)
-    ]
-    pool = processes(min(num_workers, len(jobs)), files)
+    pool = processes(min(num_workers, len(jobs)))
     results: dict[int, object] = {}
     with (
         contextlib.closing(as_they_end(pool, function, jobs, description)) as ended,
@@ -207,17 +185,3 @@ def as_they_end(
                     process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _worker_context(files: Iterable[str | os.PathLike]) -> BaseContext:
-    """How workers start: as forks of this process, unless some of the files are in a bucket.
-
-    TensorFlow's client, and the thread that keeps a bucket's lock, hold locks of C++ that a fork
-    would copy as they are, and then wait for without end. So workers for a bucket are forks of a
-    process that imports TensorFlow, once, and does nothing else.
-    """
-    if paths.are_local(files):
-        return multiprocessing.get_context("fork")
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["tensorflow", "mlperf_bert.data.dataset"])
-    return server

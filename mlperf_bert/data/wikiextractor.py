@@ -47,47 +47,32 @@ def require_alive(*_):
         raise ValueError(f"a process of WikiExtractor ended with {failed[0]}, {why}")
 
 
-def is_packed(dump):
-    """Whether a dump is a .bz2, which may have many streams."""
-    with dump.open("rb") as file:
-        return file.read(3) == b"BZh"
-
-
-def require_end(dump, text):
-    """Raises ValueError if the last text of a dump, but for white space, is not its end."""
-    if not text.rstrip().endswith("</mediawiki>"):
-        raise ValueError(f"{dump}: cut off: </mediawiki> is missing; fetch it again")
-
-
-def is_mount(path):
-    """Whether something is mounted there; os.path.ismount does not see folders of the same disk."""
-    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    return str(path.absolute()) in [mount.split()[4] for mount in mounts]
-
-
 def lines(dump):
-    """The lines of a dump; raises ValueError for one that is not whole."""
-    opened = bz2.open if is_packed(dump) else open
-    last = ""
+    """The lines of a dump, which may be packed; raises ValueError for one that is not whole."""
+    missing = f"{dump}: cut off: </mediawiki> is missing; fetch it again"
     try:
+        with dump.open("rb") as file:
+            is_packed = file.read(3) == b"BZh"
+            file.seek(max(0, dump.stat().st_size - 1024))
+            has_end = file.read().rstrip().endswith(b"</mediawiki>")
+        opened = bz2.open if is_packed else open
         with opened(str(dump), "rt", encoding="utf-8") as file:
             if not HEAD.search(file.read(HEAD_CHARACTERS)):
                 raise ValueError(f"{dump}: does not begin as pages-articles of enwiki; fetch that")
-        if not is_packed(dump):
-            with dump.open("rb") as file:
-                file.seek(max(0, dump.stat().st_size - 1024))
-                require_end(dump, file.read().decode("utf-8", "replace"))
-        with opened(str(dump), "rt", encoding="utf-8") as file:
+            if not is_packed and not has_end:  # told before hours of work
+                raise ValueError(missing)
+            file.seek(0)
+            last = ""
             for line in file:
                 yield line
-                if not line.isspace():
-                    last = line
+                last = last if line.isspace() else line
     except (EOFError, OSError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None):
             raise  # the disk's
         raise ValueError(f"{dump}: damaged or cut off ({error}); fetch it again") from error
     # Python takes a damaged stream behind another for what may follow an archive, and ends there.
-    require_end(dump, last)
+    if not last.rstrip().endswith("</mediawiki>"):
+        raise ValueError(missing)
 
 
 def extract(dump):
@@ -115,17 +100,14 @@ def main():
     dump = Path(sys.argv[1])
     if not dump.is_file():
         raise ValueError(f"{dump}: no such file below {Path.cwd()}, where --volume mounts a folder")
-    if TEXT.is_symlink() or is_mount(TEXT):
-        why = "a symbolic link or a mount, which the result cannot replace"
-        raise ValueError(f"{TEXT}: is {why}; remove it, and mount the folder in which it is to be")
-    if TEXT.exists() and (not TEXT.is_dir() or any(TEXT.iterdir())):
-        raise ValueError(f"{TEXT}: is there and not empty; move it away")
+    if TEXT.is_symlink() or TEXT.exists():
+        raise ValueError(f"{TEXT}: is there; move it away")
     next(lines(dump), None)  # tells a wrong head, or a missing end, before anything is made
+    if PARTIAL.exists():
+        why = "of an extraction that still runs, or was killed; remove it if none runs"
+        raise ValueError(f"{PARTIAL}: {why}")
     try:
         PARTIAL.mkdir()
-    except FileExistsError as error:
-        why = "of an extraction that still runs, or was killed; remove it if none runs"
-        raise ValueError(f"{PARTIAL}: {why}") from error
     except OSError as error:
         who = f"user {os.getuid()} must be able to write into the mounted folder"
         raise ValueError(f"{PARTIAL}: {error.strerror}; {who}") from error

@@ -4,7 +4,6 @@ A copy of the script has a list of MD5s of small files with the published names.
 """
 
 import bz2
-import fcntl
 import hashlib
 import io
 import os
@@ -56,27 +55,22 @@ class Room:
             (folder / name).parent.mkdir(parents=True)
         shutil.copy(REPOSITORY / SCRIPT, folder / SCRIPT)
         server.files = {f"/{place_of(name)}": content for name, content in FETCHED.items()}
-        self.publish({})
+        self.publish()
 
-    def publish(self, others: dict[str, bytes]) -> None:
-        """Writes the list of MD5s, with other content for some files; the server has it too."""
+    def publish(self) -> None:
+        """Writes the list of MD5s."""
         lines = (REPOSITORY / LIST).read_text().splitlines()
         names = [line.split()[1] for line in lines]
-        md5s = (hashlib.md5((FILES | others)[name]).hexdigest() for name in names)
+        md5s = (hashlib.md5(FILES[name]).hexdigest() for name in names)
         text = "".join(f"{md5}  {name}\n" for md5, name in zip(md5s, names))
         (self.folder / LIST).write_text(text)
-        self.server.files |= {f"/{place_of(name)}": others[name] for name in others}
 
-    def run(self, *words: str, begin="", **environment):
-        """Runs the script in a shell, after other commands."""
-        command = f'{begin} exec "$@"'
+    def run(self, *words: str, **environment):
         given = {"env": {**os.environ, **environment}, "cwd": self.folder}
-        url = (
-            []
-            if any("--base_url" in word for word in words)
-            else [f"--base_url={self.server.url}/"]
-        )
-        return programs.run("bash", "-c", command, "sh", f"./{SCRIPT}", *url, *words, **given)
+        url = [f"--base_url={self.server.url}/"]
+        if any("--base_url" in word for word in words):
+            url = []
+        return programs.run(f"./{SCRIPT}", *url, *words, **given)
 
     def brings(self, *words: str, **environment) -> list[str]:
         """The places that the server was asked for by a call that ends well."""
@@ -92,11 +86,6 @@ class Room:
         line = done.stderr.splitlines()[-1]
         assert line.startswith("download_and_uncompress.sh: ")
         return line.removeprefix("download_and_uncompress.sh: ")
-
-    def stand_in(self, program: str, text: str) -> str:
-        """A PATH with another program of that name."""
-        programs.stand_in(self.folder / "bin" / program, text)
-        return f"{self.folder}/bin:{os.environ['PATH']}"
 
     def files(self) -> dict[str, bytes]:
         wiki = self.folder / "wiki"
@@ -126,34 +115,22 @@ def test_other_words_bring_theirs(room):
 
 def test_a_broken_download_goes_on(room):
     room.server.plan = ["half"]
-    told = room.refusal("config")
-    assert re.match(r"wiki/bert_config\.json: curl ended with 18 at http://.*; repeat", told)
+    assert "bert_config.json: not whole yet, or not the" in (told := room.refusal("config"))
+    assert "(curl ended with 18 at http" in told and "repeat the command to go on" in told
     assert room.files() == {"bert_config.json.partial": FILES["bert_config.json"][:1000]}
     room.brings("config")
     assert room.server.requests[0][1] == "bytes=1000-"
     assert room.files() == {name: FILES[name] for name in CONFIG}
 
 
-def test_what_only_lacks_its_name_is_taken(room):
-    (room.folder / "wiki").mkdir()
-    for name in CONFIG:
-        (room.folder / "wiki" / f"{name}.partial").write_bytes(FILES[name])
-    room.brings("config")
-    assert room.files() == {name: FILES[name] for name in CONFIG}
-
-
-def test_a_page_in_the_place_of_a_file_is_not_kept(room):
+def test_what_is_not_the_published_file_gets_no_name(room):
+    """As a page for a login; what is whole and only lacks its name is taken."""
     room.server.plan = ["page"]
     told = room.refusal("config")
-    assert re.match(r"wiki/bert_config\.json: what came from http://.* is not the published", told)
-    assert room.files() == {}
-
-
-def test_a_page_in_the_place_of_the_rest_spoils_nothing(room):
-    room.server.plan = ["half", "page"]
-    room.refusal("config")
-    told = room.refusal("config")
-    assert "curl ended with 33 at http" in told and "; remove wiki/bert_config.json.partial" in told
+    assert "bert_config.json: not whole yet, or not the published file (curl ended with 0" in told
+    assert "remove wiki/bert_config.json.partial to begin again" in told
+    assert list(room.files()) == ["bert_config.json.partial"]
+    (room.folder / "wiki/bert_config.json.partial").write_bytes(FILES["bert_config.json"])
     room.brings("config")
     assert room.files() == {name: FILES[name] for name in CONFIG}
 
@@ -167,102 +144,20 @@ def test_a_file_that_is_there_and_wrong_is_named_and_not_touched(room, words, na
     path.parent.mkdir(parents=True)
     path.write_bytes(b"foreign")
     told = room.refusal(words)
-    assert told.startswith(f"wiki/{name}: ") and re.search("remove it|move .* away", told)
+    assert told.startswith(f"wiki/{Path(name).parts[0]}") and re.search(
+        "remove it|move it aw", told
+    )
     assert path.read_bytes() == b"foreign"
 
 
-def test_a_part_that_is_missing_is_told(room):
-    room.brings("text")
-    (room.folder / "wiki/results/part-00123-of-00500").unlink()
-    assert room.refusal("text").startswith("wiki/results: 499 of 500 parts, without empty ones; th")
-
-
-def test_parts_may_be_linked_but_not_empty_or_in_a_folder_of_the_results(room):
-    room.brings("text")
-    results, elsewhere = room.folder / "wiki/results", room.folder / "elsewhere"
-    results.rename(elsewhere)
-    results.symlink_to(elsewhere)
-    part = elsewhere / "part-00123-of-00500"
-    part.rename(room.folder / "a part")
-    part.symlink_to(room.folder / "a part")
-    told = room.run("text").stdout
-    assert told == "wiki/results: 500 parts; the eight files with published MD5s are as published\n"
-    (elsewhere / "more").mkdir()
-    shutil.copy(part, elsewhere / "more" / part.name)
-    (room.folder / "a part").write_bytes(b"")
-    assert room.refusal("text").startswith("wiki/results: 499 of 500 parts, without empty ones; th")
-
-
-def test_an_archive_is_not_fetched_again_for_a_text_that_is_there(room):
-    room.brings("text")
-    (room.folder / "wiki" / TEXT).unlink()
-    assert room.brings("text") == []
-
-
-@pytest.mark.parametrize("entries", [[("a/eval.txt", b"other")], list(TEXTS.items())[:-1]])
-def test_a_text_that_is_not_whole_is_not_unpacked(room, entries):
-    room.publish({TEXT: packed(*entries)})
-    assert room.refusal("text").startswith(f"wiki/{TEXT}: not unpacked")
-    assert [path.name for path in (room.folder / "wiki").iterdir()] == [TEXT]
-
-
-HALF = 'for last; do :; done; echo half >"$last/eval.txt"; exit 2'
-
-
-@pytest.mark.parametrize(
-    ("words", "program", "text"),
-    [("text", "tar", HALF), ("dump", "bzip2", "echo half; exit 1"), ("dump", "bzip2", "echo")],
-)
-def test_what_is_half_unpacked_is_removed(room, words, program, text):
-    [archive] = {"text": [TEXT], "dump": [f"{DUMP}.bz2"]}[words]
-    told = room.refusal(words, PATH=room.stand_in(program, text))
-    assert told.startswith(f"wiki/{archive}: not unpacked; make room")
-    assert [path.name for path in (room.folder / "wiki").iterdir()] == [archive]
-    assert len(room.brings(words)) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "kilobytes", "told", "left"),
-    [
-        ("config", 1, "bert_config.json: curl ended with 23", "bert_config.json.partial"),
-        ("dump", 100, f"{DUMP}.bz2: not unpacked; make room for 75 GB", f"{DUMP}.bz2"),
-    ],
-)
-def test_a_full_disk_leaves_nothing_half_under_a_files_name(room, words, kilobytes, told, left):
-    """By the limit of a file's size, at which writing fails as on a full disk."""
-    line = room.refusal(words, begin=f"trap '' XFSZ; ulimit -f {kilobytes};")
-    assert line.startswith(f"wiki/{told}")
-    assert list(room.files()) == [left]
-    room.brings(words)
-
-
 def test_a_folder_in_which_their_downloader_was_started_is_a_place(room):
-    there = room.folder / "a [b] {c,d} #1 100%25 ?"
+    there = room.folder / "a place"
     for name in CONFIG + TF1:
         path = there / place_of(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(FILES[name])
     assert room.brings("config", "tf1", f"--base_url=file://{there}", "--out_dir=a/b c") == []
     assert (room.folder / "a/b c" / TF1[2]).read_bytes() == FILES[TF1[2]]
-
-
-def test_of_two_calls_at_once_one_is_refused(room):
-    (room.folder / "wiki").mkdir()
-    folder = os.open(room.folder / "wiki", os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)
-    assert room.refusal("config") == "wiki: another call still works there; wait for its end"
-    os.close(folder)
-    room.brings("config")
-
-
-def test_mlcommons_storage_is_asked_where_no_other_is_named(room, tmp_path):
-    path = room.stand_in("curl", 'echo "$@" >words; exit 6')
-    given = {"cwd": tmp_path, "env": {"PATH": path, "HOME": str(tmp_path)}}
-    done = programs.run(f"./{SCRIPT}", "--out_dir=~/w", **given)
-    assert done.returncode == 1
-    place = "https://training.mlcommons-storage.org/wikipedia_for_bert/input_files/bert_config.json"
-    assert f"curl ended with 6 at {place}; " in done.stderr
-    assert (tmp_path / "w" / "words").read_text().split()[-1] == place
 
 
 WORDS = "choose of config tf1 tf2 dump text punkt --out_dir= --base_url="
@@ -281,19 +176,6 @@ WORDS = "choose of config tf1 tf2 dump text punkt --out_dir= --base_url="
 def test_other_words_are_refused_before_anything_is_done(room, words, message):
     assert room.refusal(*words, code=2) == message
     assert not (room.folder / "wiki").exists() and not room.server.requests
-
-
-def test_without_curl_it_says_so(room):
-    (room.folder / "bin").mkdir()
-    for name in ("bash", "dirname"):
-        (room.folder / "bin" / name).symlink_to(shutil.which(name))
-    told = room.refusal(begin=f"PATH={room.folder}/bin;")
-    assert told == "curl is missing: install it"
-
-
-def test_help_names_all_words(room):
-    told = room.run("--help").stdout
-    assert all(re.search(rf"^  .*\b{word}\b", told, re.MULTILINE) for word in WORDS.split()[2:8])
 
 
 def test_punkt_is_fetched_from_an_index_when_missing(tmp_path, monkeypatch):
