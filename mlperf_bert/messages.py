@@ -201,7 +201,7 @@ class _Lines:
             print(text.strip(), file=sys.stderr, flush=True)
 
     def flush(self) -> None:
-        """Of what is printed nothing is kept back."""
+        """Nothing that is printed is kept back."""
 
 
 class Progress:

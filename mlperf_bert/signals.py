@@ -67,7 +67,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def defer(self) -> None:
-        """From now on the first signal only sets `signal_name`.
+        """Lets the first signal from now on only set `signal_name`.
 
         Raises:
           KeyboardInterrupt: there was a signal before.

@@ -25,7 +25,7 @@ class Known:
 
     @classmethod
     def recorded(cls, of: str, values: object) -> "Known":
-        """By the parameters of a record."""
+        """What the parameters of a record say."""
         found = values if isinstance(values, Mapping) else {}
         md5, casing = (found.get(name) for name in vocabulary.RECORDED)
         return cls(
@@ -34,7 +34,7 @@ class Known:
 
     @classmethod
     def in_file(cls, path: str, *, do_lower_case: bool | None = None) -> "Known":
-        """By a vocab.txt and the files beside it; raises ValueError if they are damaged."""
+        """What a vocab.txt and the files beside it say; raises ValueError if they are damaged."""
         if do_lower_case is None:
             do_lower_case = tokenizer_files.stated_lower_casing(path)
         md5 = vocabulary.md5_of(vocabulary.read_vocabulary(path))

@@ -1,7 +1,7 @@
 """WordPiece vocabularies: vocab.txt or tokenizer.json.
 
 The line of a word is its id, the row of the model's word embeddings: a vocabulary in which a word
-stands twice, or a line is blank, would shift the ids against the model's, and is refused.
+appears twice, or a line is blank, would shift the ids against the model's, and is refused.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ def read_vocabulary(path: str) -> dict[str, int]:
     """Token -> id, of a vocab.txt (the number of its line, from 0) or a tokenizer.json.
 
     Raises:
-      ValueError: no such file, no regular one, not UTF-8, a blank line, a word that stands twice,
+      ValueError: no such file, no regular one, not UTF-8, a blank line, a word that appears twice,
         or a special token is missing; of a tokenizer.json also no WordPiece; or the files beside
         it describe another tokenizer than BERT's, or more tokens.
     """

@@ -215,7 +215,7 @@ def look_up(path: str | os.PathLike) -> Status:
 
 
 def status(path: str | os.PathLike) -> Status | None:
-    """As `look_up`; None if there is no such file, or it is not a regular one."""
+    """The answer of `look_up`; None if there is no such file, or it is not a regular one."""
     try:
         found = look_up(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -224,12 +224,12 @@ def status(path: str | os.PathLike) -> Status | None:
 
 
 def is_file(path: str | os.PathLike) -> bool:
-    """As pathlib's; epath has none. Raises as `status`."""
+    """Whether a path is a file; epath has no such method. Raises as `status`."""
     return status(path) is not None
 
 
 def require_regular_file(path: str | os.PathLike) -> Status:
-    """As `look_up`, for an input file; raises ValueError if it is not a regular one.
+    """The answer of `look_up` for an input file; raises ValueError if it is not a regular one.
 
     It may be a link to one, or an object of a bucket. To read a FIFO could block for ever.
     """

@@ -362,7 +362,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
 
 
 def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """For each example the sum over the examples before it in its row: [B], [B] -> [B]."""
+    """The sum over the examples before each example in its row: [B], [B] -> [B]."""
     # The sum over all examples before, less that before the first one of the row: the least of the
     # row, for these sums only grow. The rows ascend, as segment_min requires.
     before = tf.cumsum(values, exclusive=True)

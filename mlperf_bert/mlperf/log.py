@@ -311,7 +311,7 @@ class MlperfLog:
         return round((self._epoch_seconds + time.monotonic()) * 1000)
 
     def clock_shift_seconds(self) -> float:
-        """By how much the host's clock was set forward since the log was made.
+        """The seconds by which the host's clock was set forward since the log was made.
 
         Negative if it was set back; 0 for less than `_LEAST_SHIFT_SECONDS` and for given times.
         """

@@ -47,7 +47,7 @@ class Programs:
     """Its weights are random until `load_weights`."""
     evaluator: Evaluates
     batches: tf.data.Dataset
-    """Of one replica, one of every shape that the training will use."""
+    """One batch of every shape that training will use, for one replica."""
     evaluation: tf.data.Dataset | None
     """One: all of an evaluation have its shape, also the last, which is filled up; None: none."""
 
@@ -140,7 +140,7 @@ class Run:
     origin: Origin | None
     """On the chief: what the run is made from, and its records."""
     log: MlperfLog
-    """In memory until `commit`: a run that is refused before it leaves no log."""
+    """Kept in memory until `commit`: a run that is refused before it leaves no log."""
     programs: Programs
     state: RunState
     """What a checkpoint holds."""
@@ -214,7 +214,7 @@ def load_weights(run: Run) -> None:
     Raises:
       ValueError: a checkpoint is damaged, of another architecture, or not the chief's.
     """
-    if run.team.goes_on:
+    if run.team.has_checkpoint:
         step, path = newest_checkpoint(run.state.directory)
         # A process that sees other files would train other weights than the chief's.
         if step != run.team.latest_step:

@@ -30,17 +30,19 @@ _GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")  # cgroup versions 2 and 1
 
 
-def inspect(config: RunConfig, *, goes_on: bool = False, connected: Devices | None = None) -> Setup:
+def inspect(
+    config: RunConfig, *, has_checkpoint: bool = False, connected: Devices | None = None
+) -> Setup:
     """Runs the checks that every run makes before its clock starts, in about a second.
 
     Args:
       config: of the run, whose output directory has been checked.
-      goes_on: whether the run has a checkpoint of its own, so that it loads no initial one.
+      has_checkpoint: whether the run has a checkpoint of its own, so that it loads no initial one.
       connected: devices of several processes; None: of this one.
 
     Returns: what the run is made of, with what was found.
     """
-    setup = Setup(config=config, goes_on=goes_on, connected=connected)
+    setup = Setup(config=config, has_checkpoint=has_checkpoint, connected=connected)
     _raise_limit_of_open_files()
     # Every check runs, whatever another has found: a user fixes all problems at once.
     for check in _CHECKS:
@@ -188,7 +190,7 @@ def shapes_of(model: BertConfig) -> dict[names.Weight, tuple[int, ...]]:
 def shapes_to_load(
     stored: StoredCheckpoint, model: BertConfig
 ) -> dict[names.Weight, tuple[int, ...]]:
-    """As `shapes_of`, without heads that an initial checkpoint lacks, which are drawn."""
+    """The shapes of `shapes_of` but for heads that an initial checkpoint lacks: they are drawn."""
     shapes = shapes_of(model)
     return {each: shapes[each] for each in shapes if not stored.is_of_a_lacking_head(each)}
 

@@ -1,6 +1,6 @@
 """Where a process computes and by which runtime, and the folder that keeps what is compiled there.
 
-No other module chooses devices.
+Only this module chooses devices.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Devices:
     """What computes, over all processes of a run."""
 
     mesh: "Mesh | None" = None
-    """Of jax, if it computes; None: TensorFlow, on one CPU."""
+    """The devices of jax, if it computes; None: TensorFlow computes, on one CPU."""
 
     @property
     def num_replicas(self) -> int:

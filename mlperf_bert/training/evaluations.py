@@ -112,7 +112,7 @@ class _Entry:
 
     step: int
     data: str
-    """As `data_of`; empty if it is not known."""
+    """The examples, in the words of `data_of`; empty if they are not known."""
     is_own: bool
     """Whether it is of a checkpoint of the run."""
     evaluation: Evaluation

@@ -175,7 +175,7 @@ class Evaluate(Event):
     timed: TimedRun
     """Takes the accuracies."""
     blocks: Blocks
-    """Of which one ends before each evaluation."""
+    """The blocks of a run: one ends before each evaluation."""
     evaluate_weights: "Callable[[], Evaluation]"
     """Evaluates the weights as they are."""
     metrics: "MetricsWriter"

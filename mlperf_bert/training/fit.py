@@ -36,11 +36,14 @@ def finding_of(programs: Programs) -> Finding:
     if max(step, evaluation) <= usable:
         also = f"; an evaluation {_gib(evaluation)} GiB" if evaluation else ""
         return Finding(NOTE, f"a step takes {_gib(step)} of {where}{also}")
-    what, does = f"a step takes {_gib(step)}", "give --recompute=attention, then blocks, then fewer"
-    does += " examples with more --steps_per_update (docs/training.md)"
+    what = f"a step takes {_gib(step)}"
+    remedy = (
+        "give --recompute=attention, then blocks, then fewer examples with more --steps_per_update "
+        "(docs/training.md)"
+    )
     if step <= usable:
-        what, does = f"an evaluation takes {_gib(evaluation)}", "lower --eval_batch_size"
-    return Finding(ERROR if limit else WARNING, f"does not fit: {what} of {where}; {does}")
+        what, remedy = f"an evaluation takes {_gib(evaluation)}", "lower --eval_batch_size"
+    return Finding(ERROR if limit else WARNING, f"does not fit: {what} of {where}; {remedy}")
 
 
 def _taken(compiled: Callable[[], int]) -> float:

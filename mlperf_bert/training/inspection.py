@@ -94,7 +94,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     except (ValueError, OSError) as error:
         obstacle = error
     # Whatever is in the way of the directory, the rest is checked: all problems are told at once.
-    setup = checks.inspect(config, goes_on=latest_step is not None)
+    setup = checks.inspect(config, has_checkpoint=latest_step is not None)
     findings = setup.findings
     if not obstacle:
         with findings.collected():

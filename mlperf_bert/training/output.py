@@ -237,7 +237,7 @@ class OutputDirectory:
             seed = self.before.seed
         return {
             "seed": secrets.randbits(31) if seed is None else seed,
-            "resumes": bool(self.before),
+            "was_started_before": bool(self.before),
             "latest_step": latest_step,
             "time_spent": spent,
             "samples_at_success": next(
@@ -330,7 +330,7 @@ class Origin:
         self._made_with = software.made_with()
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
         weights = f"{config.init_checkpoint}.index" if config.init_checkpoint else ""
-        if setup.goes_on and weights and not paths.is_file(weights):
+        if setup.has_checkpoint and weights and not paths.is_file(weights):
             weights = ""
         evaluation_data = _names_and_sizes(setup.eval_files)
         self.inputs = {
@@ -341,7 +341,7 @@ class Origin:
             "init_checkpoint": _content(weights) if weights else "",
         }
         if before:
-            if setup.goes_on and not weights:
+            if setup.has_checkpoint and not weights:
                 # It need not name its initial weights again: run.json says what it began with.
                 self.inputs["init_checkpoint"] = str(before.inputs.get("init_checkpoint", ""))
             self._require_same_inputs(before)
@@ -398,9 +398,9 @@ class Origin:
         """
         taken = _energy_in(logs_of_run(self._output.path)[-1:])
         # A killed start has not said what it took: nobody knows that of a whole resumed run.
-        resumes = bool(self._output.before)
-        print(f"energy{' since the run was resumed' if resumes else ''}: {taken}", flush=True)
-        self._write(status, None if resumes else taken)
+        resumed = bool(self._output.before)
+        print(f"energy{' since the run was resumed' if resumed else ''}: {taken}", flush=True)
+        self._write(status, None if resumed else taken)
 
     def _write(self, status: str, energy: Energy | None = None) -> None:
         self._output.record(

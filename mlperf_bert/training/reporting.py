@@ -49,7 +49,7 @@ class MetricsWriter:
     def write(self, kind: str, *, step: int, samples: int, **values: float) -> None:
         """Writes a line; float32 values keep 9 significant digits.
 
-        The `kind` is train or eval; who reads the file passes over others.
+        The `kind` is train or eval; readers ignore other kinds.
         """
         if self._file is None:
             return
@@ -230,9 +230,9 @@ def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | No
 
 def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
     departures, submission = checks.departures(setup), setup.config.submission
-    if team.goes_on and provenance.get("init_checkpoint"):  # it need not name them again
+    if team.has_checkpoint and provenance.get("init_checkpoint"):  # it need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
-    if team.resumes:
+    if team.was_started_before:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
     if not departures:
         return submission

@@ -47,7 +47,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
     """
     # From now on the others wait for this process: without a report they would not end.
     with team.ending_together():
-        setup = checks.inspect(config, goes_on=team.goes_on, connected=team.devices)
+        setup = checks.inspect(config, has_checkpoint=team.has_checkpoint, connected=team.devices)
         checks.check_saving(setup)
         setup.findings.require_none()
         origin = None
@@ -106,7 +106,7 @@ def _train(run: Run) -> Outcome:
     build.load_weights(run)
     run.start_up.done("weights")
     # The first log of a resumed run has named its weights.
-    if not team.resumes:
+    if not team.was_started_before:
         table = names.weights(setup.bert_config.num_hidden_layers)
         log.weights_initialization([weight.tf1_name for weight in table])
     log.init_stop()
@@ -157,7 +157,7 @@ def _compile(run: Run) -> None:
     # Compiled before the weights are there: its steps then change random ones, and no copy of
     # weights has to be kept meanwhile.
     initial = run.setup.initial_checkpoint
-    loads_weights = run.team.goes_on or (initial and not initial.lacking_heads)
+    loads_weights = run.team.has_checkpoint or (initial and not initial.lacking_heads)
     with build.reading_compilation_cache(config.compilation_cache_dir):
         if run.setup.devices.mesh and sleep_seconds is None:
             from mlperf_bert.training import fit  # no other runtime loads jax
@@ -199,7 +199,7 @@ def _outputs_of(run: Run, *, step: int) -> Iterator[Outputs]:
     # They close from the last to the first: the last checkpoint still flushes the metrics.
     with (
         contextlib.closing(
-            MetricsWriter(output_dir, resumed_step=step if team.resumes else None)
+            MetricsWriter(output_dir, resumed_step=step if team.was_started_before else None)
         ) as metrics,
         Progress(
             total=config.num_train_steps * config.train_batch_size,

@@ -67,7 +67,7 @@ class Setup:
     """
 
     config: RunConfig
-    goes_on: bool = False
+    has_checkpoint: bool = False
     """Whether the run has a checkpoint of its own, so that it loads no initial one."""
     connected: Devices | None = None
     """Those of several processes; None: of this one."""
@@ -101,7 +101,7 @@ class Setup:
     def initial_checkpoint(self) -> StoredCheckpoint | None:
         """Opened, to load its weights; None: random ones, or those of the run's own checkpoint."""
         prefix = self.config.init_checkpoint
-        return StoredCheckpoint(prefix) if prefix and not self.goes_on else None
+        return StoredCheckpoint(prefix) if prefix and not self.has_checkpoint else None
 
     @functools.cached_property
     def vocabulary(self) -> dict[str, str]:

@@ -92,7 +92,7 @@ def _of_tf_config(text: str) -> Cluster | None:
             if not found or not 0 < int(found[1]) < 2**16:
                 raise ValueError(f"{address!r:.80} is not host:port")
             if addresses.count(address) > 1:
-                raise ValueError(f"{address} stands twice: give every process its own port")
+                raise ValueError(f"{address} appears twice: give every process its own port")
     except (ValueError, AttributeError, TypeError, LookupError, OverflowError) as error:
         raise ValueError(
             f"TF_CONFIG is not as expected ({error}); it should look like {_EXAMPLE}"
@@ -137,7 +137,7 @@ class Team:
     release: Callable[[], None]
     """Unlocks it."""
     seed: int
-    resumes: bool
+    was_started_before: bool
     """Whether the run was started before."""
     latest_step: int | None
     """The step of the chief's newest checkpoint at the start; None without one."""
@@ -152,9 +152,9 @@ class Team:
         return self.cluster is None or self.cluster.is_chief
 
     @property
-    def goes_on(self) -> bool:
+    def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to resume from."""
-        return self.resumes and self.latest_step is not None
+        return self.was_started_before and self.latest_step is not None
 
     def log_path(self) -> Path | None:
         """Where this process writes its MLPerf log; None if it writes none."""
@@ -213,7 +213,7 @@ def _end_of(error: BaseException) -> BaseException:
 
 def _end_at_once() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # who reads it has gone
+        with contextlib.suppress(OSError):  # the reader has gone
             stream.flush()
     os._exit(messages.exit_code)
 

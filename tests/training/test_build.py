@@ -64,7 +64,7 @@ def test_a_process_that_finds_another_checkpoint_than_the_chief_is_refused(
 ):
     monkeypatch.setattr(build, "newest_checkpoint", lambda _: (5, "model.ckpt-5"))
     with pytest.raises(ValueError, match=f"checkpoint of step 5, the chief that of {of_chief}; "):
-        build.load_weights(run_of(setup, goes_on=True, latest_step=of_chief))
+        build.load_weights(run_of(setup, has_checkpoint=True, latest_step=of_chief))
 
 
 def test_only_what_is_evaluated_may_go_where_a_run_evaluates_nothing(setup, tmp_path):
@@ -121,7 +121,7 @@ def test_the_log_has_the_examples_that_an_evaluation_takes(setup, num_examples, 
 def test_a_run_that_goes_on_need_not_name_its_weights_again(setup, weights, named):
     said = []
     issues = [types.SimpleNamespace(parameter=name) for name in ("random_seed", "init_checkpoint")]
-    team = types.SimpleNamespace(goes_on=True, resumes=True, say=said.append)
+    team = types.SimpleNamespace(has_checkpoint=True, was_started_before=True, say=said.append)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(reporting.checks, "departures", lambda setup: [*issues])
         patched.setattr(reporting.rules, "open_division", lambda found: found)

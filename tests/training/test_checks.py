@@ -113,7 +113,7 @@ def a_run_that_was_begun(config, tmp_path):
     config = dataclasses.replace(config, init_checkpoint=str(tmp_path / "model.ckpt-0"))
     output = OutputDirectory.of(config)
     output.path.mkdir()
-    found = checks.inspect(config, goes_on=True)
+    found = checks.inspect(config, has_checkpoint=True)
     inputs = Origin(found, output, seed=1).inputs
     output.record(status="running", seed=1, inputs=inputs)
     output.claim()
@@ -122,13 +122,13 @@ def a_run_that_was_begun(config, tmp_path):
     return config, output, copied
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, goes_on):
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, has_checkpoint):
     config, output, copied = begun
     monkeypatch.chdir(copied.parent)
     for folder in (copied, Path("copied")):
-        found = checks.inspect(in_folder(config, folder), goes_on=True)
-        origin = Origin(dataclasses.replace(found, goes_on=goes_on), output, seed=1)
+        found = checks.inspect(in_folder(config, folder), has_checkpoint=True)
+        origin = Origin(dataclasses.replace(found, has_checkpoint=has_checkpoint), output, seed=1)
         assert origin.inputs == read_record(output.path).inputs
 
 
@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_the_evaluation_that_it_began_with(begun, tmp_path):
         (tmp_path / name).write_bytes(content)
         changed = dataclasses.replace(config, eval_input_file=str(tmp_path / name))
         output.before = None if name == "eval" else read_record(output.path)
-        found = checks.inspect(changed, goes_on=True)
+        found = checks.inspect(changed, has_checkpoint=True)
         Origin(found, output, seed=1).begin()
 
     again("eval", b"one")
@@ -158,13 +158,13 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
     config, output, copied = begun
     (copied / "model.ckpt-0.index").unlink()
     for changed in (in_folder(config, copied), dataclasses.replace(config, init_checkpoint=None)):
-        found = checks.inspect(changed, goes_on=True)
+        found = checks.inspect(changed, has_checkpoint=True)
         origin = Origin(found, output, seed=1)
         assert origin.inputs == read_record(output.path).inputs
     with pytest.raises(
         ValueError, match=r"--init_checkpoint: .* \(then sha256:.*; now none\): give"
     ):
-        Origin(dataclasses.replace(found, goes_on=False), output, seed=1)
+        Origin(dataclasses.replace(found, has_checkpoint=False), output, seed=1)
 
 
 def test_a_run_goes_on_with_as_many_devices(begun):
@@ -189,7 +189,7 @@ def test_a_clock_before_the_last_line_of_the_run_is_told(begun, capsys, ahead_se
     config, output, _ = begun
     line = {"time_ms": round((time.time() + ahead_seconds) * 1000), "key": "run_stop"}
     (output.path / "bert.log").write_text(f":::MLLOG {json.dumps(line)}\n")
-    Origin(checks.inspect(config, goes_on=True), output, seed=1).begin()
+    Origin(checks.inspect(config, has_checkpoint=True), output, seed=1).begin()
     told = re.findall(
         r"warning: the host's clock is ([\d.]+) s before .* bert.log", capsys.readouterr().out
     )
@@ -202,7 +202,7 @@ def test_a_run_says_what_it_took_and_a_resumed_one_what_its_last_start_did(begun
         about = {"of": "run", "about": "of the system"}
         event = {"time_ms": 1, "key": "energy", "value": {"joules": joules}, "metadata": about}
         (output.path / name).write_text(f":::MLLOG {json.dumps(event)}\n")
-    origin = Origin(checks.inspect(config, goes_on=True), output, seed=1)
+    origin = Origin(checks.inspect(config, has_checkpoint=True), output, seed=1)
     origin.end("aborted")
     taken = "7.0 J = 1.944e-06 kWh of the system\n"
     assert capsys.readouterr().out == f"energy since the run was resumed: {taken}"
@@ -221,7 +221,7 @@ def test_a_log_without_energy_costs_no_run(begun, capsys, content):
     config, output, _ = begun
     if content is not None:
         (output.path / "bert.log").write_text(content)
-    Origin(checks.inspect(config, goes_on=True), output, seed=1).end("aborted")
+    Origin(checks.inspect(config, has_checkpoint=True), output, seed=1).end("aborted")
     assert capsys.readouterr().out.startswith("energy since the run was resumed: unknown (")
     assert read_record(output.path).status == "aborted"
 

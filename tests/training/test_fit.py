@@ -93,7 +93,7 @@ def test_a_compiler_that_refuses_for_another_reason_is_no_lack_of_memory(by_jax)
 def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypatch):
     setup = checks.inspect(by_jax)
     executed, said = [], []
-    team = types.SimpleNamespace(goes_on=False, cluster=None, say=said.append)
+    team = types.SimpleNamespace(has_checkpoint=False, cluster=None, say=said.append)
 
     def compile_with(**of_compiler):
         compiled = Compiled(**of_compiler)

@@ -103,7 +103,7 @@ def test_a_run_of_one_vocabulary_records_it(run, tmp_path):
     (tmp_path / "input_file" / parts.NAME).unlink()
     (tmp_path / "vocab.txt").unlink()
     record_data(Path(run.eval_input_file), words=OTHER)
-    [problem] = checks.inspect(run, goes_on=True).findings.errors
+    [problem] = checks.inspect(run, has_checkpoint=True).findings.errors
     assert f" of the run in {output.path}; give files" in problem
     record = json.loads((output.path / "run.json").read_text())
     (output.path / "run.json").write_text(json.dumps(record | {"status": "aborted"}))
@@ -125,7 +125,7 @@ def test_data_of_another_vocabulary_or_casing_are_refused(run, tmp_path, flag):
 def test_the_vocabulary_beside_the_checkpoint_counts_too(run, tmp_path):
     write_vocabulary(tmp_path / "weights", OTHER)
     run = dataclasses.replace(run, init_checkpoint=str(tmp_path / "weights" / "model.ckpt-0"))
-    [problem] = checks.inspect(run, goes_on=True).findings.errors
+    [problem] = checks.inspect(run, has_checkpoint=True).findings.errors
     assert f"{vocabulary.md5_of(OTHER)} of {tmp_path}/weights/vocab.txt; give" in problem
 
 

@@ -295,7 +295,7 @@ def test_however_a_run_ends_its_directory_is_free_and_no_process_waits_for_one_t
     monkeypatch.setattr(workers.atexit, "register", lambda what: told.append(what.__name__))
     cluster = None if is_alone else TWO_HOSTS
     team = workers.Team(
-        cluster=cluster, output=None, seed=0, resumes=True, latest_step=5,
+        cluster=cluster, output=None, seed=0, was_started_before=True, latest_step=5,
         release=lambda: told.append("release"),
     )  # fmt: skip
     for error, then in (
@@ -326,13 +326,18 @@ def test_however_a_run_ends_its_directory_is_free_and_no_process_waits_for_one_t
 
 
 def test_a_team_goes_on_from_a_checkpoint():
-    def goes_on(resumes, step):
+    def has_checkpoint(started, step):
         return workers.Team(
-            cluster=None, output=None, release=print, seed=0, resumes=resumes, latest_step=step
-        ).goes_on
+            cluster=None,
+            output=None,
+            release=print,
+            seed=0,
+            was_started_before=started,
+            latest_step=step,
+        ).has_checkpoint
 
-    every = [(resumes, step) for resumes in (True, False) for step in (None, 0, 5)]
-    assert [each for each in every if goes_on(*each)] == [(True, 0), (True, 5)]
+    every = [(started, step) for started in (True, False) for step in (None, 0, 5)]
+    assert [each for each in every if has_checkpoint(*each)] == [(True, 0), (True, 5)]
 
 
 @pytest.mark.parametrize("index", [0, 1])
