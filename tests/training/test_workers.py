@@ -57,11 +57,11 @@ BAD_CONFIGS = {
     "an index that is not a number": (tf_config(TWO, index="x"), r"is not as expected"),
     "a host twice": (
         tf_config({"worker": ["a:1", "a:1"]}),
-        r"a:1 stands twice: give every process its own port",
+        r"a:1 appears twice: give every process its own port",
     ),
     "a host in two jobs": (
         tf_config({"chief": ["a:1"], "worker": ["a:1"]}),
-        r"a:1 stands twice: give every process its own port",
+        r"a:1 appears twice: give every process its own port",
     ),
     "no port": (tf_config({"worker": ["a", "b:1"]}), r"'a' is not host:port"),
     "a table of hosts": (tf_config({"worker": {"0": "a:1"}}), r"'0' is not host:port"),
