@@ -171,9 +171,14 @@ def test_a_run_goes_on_with_as_many_devices(begun):
     """Of a CPU they are virtual ones, of which no flag says how many."""
     config, output, _ = begun
     output.require_same_devices(2)  # it has no log yet
-    events = [{"time_ms": 1, "key": "num_replicas", "value": n, "metadata": {}} for n in (4, 2)]
-    for name, event in zip(("bert.log", "bert.resumed-1.log"), events):
-        (output.path / name).write_text(f":::MLLOG {json.dumps(event)}\n")
+    for name, number in (("bert.log", 4), ("bert.resumed-1.log", 2)):
+        of_run = {"num_replicas": number, "run_start": None}
+        events = [
+            {"time_ms": 17 * 10**11, "key": key, "value": value, "metadata": {}}
+            for key, value in of_run.items()
+        ]
+        lines = [f":::MLLOG {json.dumps(event)}\n" for event in events]
+        (output.path / name).write_text("".join(lines))
     output.require_same_devices(4)
     refused = (
         r"^--output_dir=.* holds another run \(devices: 4 there, 2 here\); .*device_count=4\)$"
