@@ -5,17 +5,10 @@
 # DATA_DIR=/data  WIKI_DIR=/wiki  OUTPUT_DIR=/output  NUM_GPUS=0  EVAL_FILE=$DATA_DIR/eval_10k
 set -euo pipefail
 unset CDPATH
-# Process 1 of a container ignores what it does not handle; python does, from its first moment.
-trap 'exit 129' HUP
-trap 'exit 130' INT
-trap 'exit 138' USR1
-trap 'exit 140' USR2
-trap 'exit 143' TERM
+. "$(dirname "${BASH_SOURCE[0]}")/environment/launching.sh"
+end_by_signals
 cd "$(dirname "${BASH_SOURCE[0]}")"
-for name in DATA_DIR WIKI_DIR OUTPUT_DIR NUM_GPUS EVAL_FILE; do
-  [[ ${!name-set} =~ [^[:space:]] ]] ||
-    { echo "eval_model.sh: $name= is empty, perhaps a variable that is not set; give a value, or leave it out" >&2; exit 1; }
-done
+require_values DATA_DIR WIKI_DIR OUTPUT_DIR NUM_GPUS EVAL_FILE
 
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 

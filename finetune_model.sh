@@ -9,36 +9,17 @@
 # OUTPUT_DIR=/output        results go to its folder finetuning
 # INIT_CHECKPOINT=$OUTPUT_DIR    a checkpoint, or the folder of a run
 # NUM_GPUS=(1 where there are GPUs)    0 = the CPU; more than one are of no use
-# SEED=1                    with --sweep the only one of its seeds
+# SEED=1                    not with --sweep, whose seeds are --seeds
 set -euo pipefail
 unset CDPATH
-# Process 1 of a container ignores what it does not handle; python does, from its first moment.
-trap 'exit 129' HUP
-trap 'exit 130' INT
-trap 'exit 138' USR1
-trap 'exit 140' USR2
-trap 'exit 143' TERM
+. "$(dirname "${BASH_SOURCE[0]}")/environment/launching.sh"
+end_by_signals
 cd "$(dirname "${BASH_SOURCE[0]}")"
-for name in DATA_DIR WIKI_DIR OUTPUT_DIR INIT_CHECKPOINT NUM_GPUS SEED; do
-  [[ ${!name-set} =~ [^[:space:]] ]] ||
-    { echo "finetune_model.sh: $name= is empty, perhaps a variable that is not set; give a value, or leave it out" >&2; exit 1; }
-done
+require_values DATA_DIR WIKI_DIR OUTPUT_DIR INIT_CHECKPOINT NUM_GPUS SEED
 
 wiki=${WIKI_DIR:-/wiki} output=${OUTPUT_DIR:-/output}
 checkpoint=${INIT_CHECKPOINT:-$output}
-seed=--seed
-for flag in "$@"; do
-  case $flag in --sweep|--sweep=[Tt1]*) seed=--seeds ;; --nosweep|--sweep=*) seed=--seed ;; esac
-done
-# Of those that nvidia-smi lists CUDA sees what CUDA_VISIBLE_DEVICES names, without a container or in Apptainer's.
-. ./environment/count_gpus.sh
-if [ "${NUM_GPUS:-}" ]; then
-  num_gpus=$NUM_GPUS
-elif [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
-  num_gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^ *([0-9]|GPU|MIG-)' || true)
-else
-  num_gpus=$(count_gpus finetune_model.sh)
-fi
+num_gpus=$(count_visible_gpus)
 case $num_gpus in 0|*[!0-9]*) ;; *) num_gpus=1 ;; esac
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
@@ -50,5 +31,5 @@ exec "${PYTHON:-python}" run_finetuning.py \
   --vocab_file="$wiki/vocab.txt" \
   --output_dir="$output/finetuning" \
   --num_gpus="$num_gpus" \
-  ${SEED:+"$seed=$SEED"} \
+  ${SEED:+--seed="$SEED"} \
   "$@"

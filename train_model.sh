@@ -14,31 +14,16 @@
 # The other values are for eight V100 GPUs with 16 GB: batch 24. They have no reference convergence points.
 set -euo pipefail
 unset CDPATH
-# Process 1 of a container ignores what it does not handle; python does, from its first moment.
-trap 'exit 129' HUP
-trap 'exit 130' INT
-trap 'exit 138' USR1
-trap 'exit 140' USR2
-trap 'exit 143' TERM
+. "$(dirname "${BASH_SOURCE[0]}")/environment/launching.sh"
+end_by_signals
 cd "$(dirname "${BASH_SOURCE[0]}")"
-for name in DATA_DIR WIKI_DIR OUTPUT_DIR NUM_GPUS SEED INIT_CHECKPOINT; do
-  [[ ${!name-set} =~ [^[:space:]] ]] ||
-    { echo "train_model.sh: $name= is empty, perhaps a variable that is not set; give a value, or leave it out" >&2; exit 1; }
-done
+require_values DATA_DIR WIKI_DIR OUTPUT_DIR NUM_GPUS SEED INIT_CHECKPOINT
 
 data=${DATA_DIR:-/data}
 wiki=${WIKI_DIR:-/wiki}
 checkpoint=${INIT_CHECKPOINT:-$wiki/tf1_ckpt/model.ckpt-28252}
 evaluation=${EVAL_FILE-$data/eval_10k}
-# Of those that nvidia-smi lists CUDA sees what CUDA_VISIBLE_DEVICES names, without a container or in Apptainer's.
-. ./environment/count_gpus.sh
-if [ "${NUM_GPUS:-}" ]; then
-  num_gpus=$NUM_GPUS
-elif [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
-  num_gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^ *([0-9]|GPU|MIG-)' || true)
-else
-  num_gpus=$(count_gpus train_model.sh)
-fi
+num_gpus=$(count_visible_gpus)
 
 # Read by TensorFlow: there are as many threads as this container has cores.
 export TF_NUM_INTRAOP_THREADS=${TF_NUM_INTRAOP_THREADS:-$(nproc)}
