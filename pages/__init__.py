@@ -4,12 +4,10 @@ Reports on submissions and on traces share a base, a style sheet and the look of
 """
 
 import functools
-import html
 from pathlib import Path
 from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 _FOLDER = Path(__file__).parent / "templates"
 
@@ -33,18 +31,12 @@ def render(template: str, **values: object) -> str:
     return _templates().get_template(template).render(values)
 
 
-def _escaped(value: object) -> Markup:
-    """By html.escape, which spells quotation marks as other HTML tools do: Jinja2 does not."""
-    return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
-
-
 @functools.cache
 def _templates() -> Environment:
     return Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_escaped,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -7,7 +7,7 @@ import pages
 from pages import Card, charts
 
 HOSTILE = "<script>alert(\"a\" & 'b')</script>{{ 7 * 7 }}"
-ESCAPED = "&lt;script&gt;alert(&quot;a&quot; &amp; &#x27;b&#x27;)&lt;/script&gt;{{ 7 * 7 }}"
+ESCAPED = "&lt;script&gt;alert(&#34;a&#34; &amp; &#39;b&#39;)&lt;/script&gt;{{ 7 * 7 }}"
 
 
 def test_every_value_is_escaped():

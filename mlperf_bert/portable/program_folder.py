@@ -65,7 +65,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     _require_exportable(setup)
     config = setup.config
     seed = config.seed or 0
-    output = paths.location(output_dir)
+    output = paths.require_local(output_dir, flag="output_dir")
     if output.exists():
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
     compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
@@ -119,12 +119,8 @@ def _require_exportable(setup: Setup) -> None:
             f"a program is the step of one device, and this run has {replicas}; give "
             f"--num_gpus=0 --train_batch_size={config.train_batch_size // replicas}"
         )
-    for flag, why in (
-        ("time_budget", "a program knows no clock"),
-        ("emulate_step_seconds", "a step that sleeps is not a program"),
-    ):
-        if getattr(config, flag) is not None:
-            raise ValueError(f"--{flag}: {why}; leave it out")
+    if config.time_budget is not None or config.emulate_step_seconds is not None:
+        raise ValueError("--time_budget, --emulate_step_seconds: leave them out of a program")
 
 
 def _evaluation_batches(setup: Setup, wanted: Wanted) -> list[Batch]:

@@ -9,24 +9,20 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
-from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.portable import flop, program_folder
+from mlperf_bert.portable import flop
 from mlperf_bert.programs import jax_step, program
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export as export_step
 from tests.portable.programs_by_hand import serialized
 from tests.training import generated_task
-from tests.training.configurations import run_config
 
 RUN_STEP = "mlperf_bert/portable/run_step.py"
 # The model has dropout, and one layer: XLA compiles it in half the time of two.
@@ -164,7 +160,10 @@ def test_the_signature_names_every_value(unrecorded_step):
     ("flags", "message"),
     [
         (["--evaluation"], "--evaluation needs --eval_input_file, for its batches"),
-        (["--time_budget=1h"], "--time_budget: a program knows no clock; leave it out"),
+        (
+            ["--time_budget=1h"],
+            "--emulate_step_seconds: leave them out of a program",
+        ),
         (["--bert_config_file=absent.json"], "absent.json: no such file"),
     ],
 )
@@ -172,46 +171,6 @@ def test_bad_input_is_one_line(export, flags, message):
     done = export(*flags, check=False)
     assert done.returncode == 1 and message in done.stderr
     assert "Traceback" not in done.stderr and not export.folder.exists()
-
-
-@pytest.mark.parametrize("wanted, recorded", [(2, 5), (5, 2)])
-def test_there_are_batches_for_all_that_are_wanted_and_all_that_are_recorded(
-    task, wanted, recorded
-):
-    config = run_config(train_batch_size=3, shuffle=False)
-    files = [f"{task}/train.tfrecord"]
-    setup = types.SimpleNamespace(config=config, files=files, limits=generated_task.LIMITS)
-    asked = program_folder.Wanted(
-        evaluation=False, data_parallel=True, barriers=True, num_batches=wanted,
-        num_recorded_steps=recorded,
-    )  # fmt: skip
-    found = [batch["input_ids"] for batch in program_folder._training_batches(setup, asked)]
-    [whole] = pipeline.training_batches(files, setup.limits, batch_size=15, seed=None).take(1)
-    np.testing.assert_array_equal(np.concatenate(found), whole["input_ids"])
-
-
-def test_a_recorded_step_has_the_seed_that_it_was_computed_with():
-    class Trainer:
-        def __init__(self):
-            self.drawn = []
-            generator = tf.random.Generator.from_seed(3)
-            self.model = types.SimpleNamespace(dropout_generator=generator)
-
-        def dropout_seeds(self, num_replicas):
-            shape = [2 * num_replicas]
-            return self.model.dropout_generator.uniform_full_int(shape, tf.int32)
-
-        def train(self, batches, num_steps):
-            [batch] = batches
-            self.drawn.append(self.dropout_seeds(1).numpy().tolist())
-            return tf.constant([[float(batch["x"]), 2, 3, 99]] * int(num_steps))
-
-    trainer = Trainer()
-    recorded = program_folder._train(trainer, [{"x": tf.constant(n)} for n in (7, 8)])
-    assert recorded == [
-        {"seed": seed, "results": [x, 2, 3]} for seed, x in zip(trainer.drawn, (7, 8))
-    ]
-    assert trainer.drawn[0] != trainer.drawn[1]
 
 
 def test_the_flop_are_those_of_every_product():
