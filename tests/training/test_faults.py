@@ -41,8 +41,12 @@ def task(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def start(task):
-    """Starts the processes of a run; their shares of a batch are those of one process."""
+def start(task, tmp_path_factory):
+    """Starts the processes of a run; their shares of a batch are those of one process.
+
+    What one start compiles is kept for the next, as between the starts of a resumed run.
+    """
+    kept_in = str(tmp_path_factory.mktemp("compiled"))
 
     def start(output, *, processes=2, devices=2, **changed) -> list[starts.Start]:
         flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
@@ -50,7 +54,11 @@ def start(task):
         xla_flags = f"--xla_force_host_platform_device_count={devices}"
         commands = [command(task, output, **flags | changed)] * processes
         return starts.workers(
-            commands, **starts.NO_WEB, XLA_FLAGS=xla_flags, CUDA_VISIBLE_DEVICES=""
+            commands,
+            **starts.NO_WEB,
+            XLA_FLAGS=xla_flags,
+            JAX_COMPILATION_CACHE_DIR=kept_in,
+            CUDA_VISIBLE_DEVICES="",
         )
 
     return start

@@ -17,6 +17,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert import saving
 from mlperf_bert.input import pipeline
+from mlperf_bert.programs import jax_trainer
 from mlperf_bert.programs.steps import Evaluator, Trainer
 from tests.checkpoints.stored_weights import read_weights
 from tests.helpers import starts
@@ -75,7 +76,8 @@ def test_losses_weights_and_evaluation(oracle, name, recompute):
     "oracle", ["generated", pytest.param("golden", marks=pytest.mark.all)], indirect=True
 )
 @pytest.mark.parametrize("name", CASES)
-def test_losses_weights_and_evaluation_by_jax(oracle, name):
+def test_losses_weights_and_evaluation_by_jax(oracle, name, monkeypatch):
+    monkeypatch.setattr(jax_trainer, "_compiled", by_jax.compiled_quickly)
     trainer = by_jax.trainer_of_case(oracle.plan(), {"flags": oracle.trajectories[name]["flags"]})
     evaluator = by_jax.evaluator_of(trainer)
     trainer.warm_up(synthetic_batches(oracle, name))
