@@ -45,6 +45,14 @@ class Export:
         return export_step(self.task, self.folder, *given, check=check)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_quickly():
+    """By jax and by TensorFlow; what they compile then computes slower, and the same."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        yield
+
+
 @pytest.fixture
 def export(task, tmp_path) -> Export:
     return Export(task, tmp_path / "step")
