@@ -38,6 +38,7 @@ def test_the_band_is_that_of_the_runs_of_the_nearest_batches(shipped, band):
         ([(2_000_000, 0.62)], 3, "FAR BELOW"),
         ([(1_000_000, 0.5), (2_000_000, 0.712)], 0, "below all published runs, by 0.00"),
         ([(2_000_000, 0.5), (2_500_000, 0.7175)], 0, "within"),
+        ([(2_000_000, 0.7175), (2_500_000, 0.62)], 0, "below all published runs, by 0.09"),
         ([(1_000, 0.1)], 0, "too few published runs were evaluated after so few samples"),
         ([(1_500_000, "NaN"), (2_000_000, "NaN")], 3, "FAR BELOW: inf"),
     ],

@@ -16,7 +16,9 @@ def found(place):
 def every_kind_of_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_log(tmp_path / "run" / "bert.log", 20)
-    for seed, name in enumerate(("10", "9", "9.repeat-9", "9.repeat-10", "seed_a")):
+    # Repetitions enough that the newest is not the last one of a folder by chance.
+    names = ["10", "9", *(f"9.repeat-{number}" for number in range(1, 11)), "seed_a"]
+    for seed, name in enumerate(names):
         write_log(tmp_path / "campaign" / "runs" / name / "bert.log", 20, seed=seed)
         write_log(tmp_path / "runs of mine" / name / "bert.log", 20, seed=seed)
     (tmp_path / "campaign" / "campaign.json").write_text("{}")
@@ -46,6 +48,11 @@ def every_kind_of_folder(tmp_path, monkeypatch):
 )
 def test_every_kind_of_folder_is_read(place, name, expected):
     assert found(name) == expected
+
+
+def test_of_a_run_that_was_repeated_the_newest_counts(place):
+    nine, *_ = runs.runs_in("campaign")
+    assert [log.parent.name for log in nine.logs] == ["9.repeat-10"]
 
 
 @pytest.mark.parametrize(
