@@ -200,10 +200,13 @@ class OutputDirectory:
         # Written whole each time: whoever reads run.json meanwhile sees the old one or the new one.
         record = RunRecord(status=status, seed=seed, parameters=self._parameters, **origin)
         content = dataclasses.asdict(record) | {"time_budget_seconds": self.time_budget}
+        if self.time_budget is not None:
+            content["time_budget_spent_seconds"] = seconds_spent(logs_of_run(self.path))
         if energy:
             value, about = energy.as_event()
             content["energy"] = value | about
-        for name in ("energy", "vocabulary", "time_budget_seconds"):
+        budget = ("time_budget_seconds", "time_budget_spent_seconds")
+        for name in ("energy", "vocabulary", *budget):
             if not content[name]:
                 del content[name]
         json_text.write_record(self.path / RECORD_NAME, content)
@@ -271,6 +274,8 @@ class RunRecord:
     energy: dict = dataclasses.field(default_factory=dict)
     """What the run took, if it has ended and was not resumed; as in its log."""
     time_budget_seconds: float | None = None
+    time_budget_spent_seconds: float | None = None
+    """What this start and those before it have used."""
 
 
 def read_record(directory: paths.Location) -> RunRecord:

@@ -101,7 +101,8 @@ def record_values(folder: Path) -> dict:
         return {}
     values = dataclasses.asdict(output.read_record(folder))
     values["made_with"] = sorted(values["made_with"])
-    values["energy"] = bool(values["energy"])
+    for name in ("energy", "time_budget_spent_seconds"):
+        values[name] = bool(values[name])
     return values
 
 
