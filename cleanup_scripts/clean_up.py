@@ -41,6 +41,9 @@ def parsed(parser: argparse.ArgumentParser, **flags: tuple[object, str]) -> argp
         given = {"required": True} if default is kind else {"default": default}
         parser.add_argument(f"--{name}", type=kind, help=meaning, **given)
     args = parser.parse_args(words_with_home(may_be_empty=MAY_BE_EMPTY))
+    for name, given in vars(args).items():
+        for text in given if isinstance(given, list) else [str(given)]:
+            paths.require_local(text, flag=name)
     if getattr(args, "nworker", 1) < 1:
         raise ValueError(f"--nworker={args.nworker}: must be a number at least 1")
     return args
@@ -137,7 +140,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
         check=(False, "look at --out_dir, write nothing"),
     )
     files = stages.input_files(args.data)
-    folder = paths.require_local(with_home(args.out_dir), flag="out_dir")  # the default
+    folder = Path(with_home(args.out_dir))  # the default
     parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
     named = {
         gathering.part_name(number, args.num_outputs): [name + args.input_suffix for name in names]
@@ -168,7 +171,7 @@ def extract_documents(parser: argparse.ArgumentParser) -> None:
         nworker=(CORES, "processes"),
     )
     files = stages.input_files(args.data)
-    folders = articles.folders_of(files, paths.require_local(args.out_dir, flag="out_dir"))
+    folders = articles.folders_of(files, Path(args.out_dir))
     jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
     extract = articles.write_articles
     stages.run(extract, jobs, num_workers=args.nworker, description="extract documents")

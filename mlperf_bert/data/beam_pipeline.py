@@ -13,7 +13,7 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from mlperf_bert.data.dataset import DatasetConfig, Results, made_or_why
+from mlperf_bert.data.dataset import DatasetConfig, Results, make_part
 from mlperf_bert.data.parts import File
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files.whole import write_whole
@@ -61,7 +61,7 @@ def _made(
     """(name, input path) -> (name, text and part as dicts, or why it failed)."""
     name, path = element
     # A failure is not left to Beam, which would end the pipeline: the other parts are kept.
-    result = made_or_why(path, folder / name, tokenizer, config)
+    result = make_part(path, folder / name, tokenizer, config)
     return name, result if isinstance(result, str) else list(map(dataclasses.asdict, result))
 
 

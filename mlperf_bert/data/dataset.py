@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import hashlib
 import os
 import posixpath
 import sys
@@ -228,7 +227,7 @@ def _make_in_processes(
     pool = stages.processes(min(workers, len(names)))
     jobs = [(inputs[name], folder / name, tokenizer, config) for name in names]
     with (
-        contextlib.closing(stages.as_they_end(pool, made_or_why, jobs, str(folder))) as ended,
+        contextlib.closing(stages.as_they_end(pool, make_part, jobs, str(folder))) as ended,
         Progress(total=sum(sizes), unit="B", description="text") as progress,
     ):
         for left, (number, result) in zip(reversed(range(len(jobs))), ended):
@@ -241,36 +240,25 @@ def _make_in_processes(
             yield names[number], result
 
 
-def made_or_why(
+def make_part(
     input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig
 ) -> Made | str:
-    """A part, or why it failed: an error of one part does not end the others."""
-    try:
-        return make_part(input_path, output, tokenizer, config)
-    except (ValueError, OSError) as error:
-        return as_lines(error)
+    """Makes one TFRecord of one text file; returns text and part, or why it failed.
 
-
-def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig) -> Made:
-    """Makes one TFRecord of one text file.
-
-    Raises:
-      ValueError: bad input.
-      OSError: it cannot be written, as on a full disk; nothing is left of it then.
+    An error of one part does not end the others. On a full disk nothing is left of the part.
     """
-    md5 = hashlib.md5()
     # The run's own lock ends with a killed run, though its workers may write a moment longer.
     lock, patience = f".{output.name}.lock", LOCK_PATIENCE_SECONDS
-    with locks.held(output.parent, file_name=lock, patience_seconds=patience, of=output):
-        num_examples = write_examples(
-            [input_path],
-            [output],
-            tokenizer,
-            config.instances,
-            at_most=config.examples_per_part,
-            silent=True,
-            on_written=md5.update,
-        )
-    num_bytes = output.stat().st_size
-    part = parts.File(bytes=num_bytes, md5=md5.hexdigest(), examples=num_examples)
-    return parts.describe(Path(input_path)), part
+    try:
+        with locks.held(output.parent, file_name=lock, patience_seconds=patience, of=output):
+            num_examples = write_examples(
+                [input_path],
+                [output],
+                tokenizer,
+                config.instances,
+                at_most=config.examples_per_part,
+                silent=True,
+            )
+            return parts.describe(Path(input_path)), parts.describe(output, examples=num_examples)
+    except (ValueError, OSError) as error:
+        return as_lines(error)

@@ -190,8 +190,9 @@ def test_scripts_say_the_same_in_one_line(tmp_path, punkt):
     segment = ("do_sentence_segmentation.py", f"--punkt={punkt}", f"--data={tmp_path}/a.parquet")
     code, line = ended(*segment)
     assert code == 1 and "a.parquet: documents, not text; run extract_documents.py" in line
-    code, line = ended("cleanup_file.py", "--data=gs://bucket/wiki_??")
-    assert code == 1 and "--data=gs://bucket/wiki_??: give a local path, and copy it from" in line
+    for words in (["--test_output=gs://b/eval"], ["--data=gs://b/eval"]):
+        code, line = ended("seperate_test_set.py", *words)
+        assert code == 1 and f"{words[0]}: give a local path, and copy it from or to" in line
 
 
 PEAK_MIB = """

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from mlperf_bert.data import dataset, parts, published, tfrecord
+from mlperf_bert.data.examples import write_examples
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import (
@@ -40,19 +41,22 @@ ALL_FILES = {"part-0", "part-1", "part-2", "parts.json"}
 def test_each_part_is_what_it_is_alone(work):
     done = run(work, check=True)
     assert visible(work / "out") == ALL_FILES
+    config = config_of(vocab_file=str(work / "vocab.txt"), **FLAGS)
     for name, part in parts_of(work).items():
-        one = {"input_file": work / name, "output_file": work / "one"}
-        run(work, **one, output_dir=None, nworker=None, check=True)
+        write_examples(
+            [f"{work}/{name}"], [work / "one"], config.tokenizer(), config.instances, silent=True
+        )
         assert (work / "one").read_bytes() == (work / "out" / name).read_bytes()
         assert part.examples == tfrecord.count_records(work / "one")
     assert "3 parts made" in done.stdout and "2,414,421" in done.stdout
     run(work, verify=True, check=True)
-    done = run(work, output_dir=work / "few", examples_per_part=7)
-    assert done.returncode == 0 and "not fit for a submission" in done.stdout
-    for name in parts_of(work):
-        few = work / "few" / name
-        assert (work / "out" / name).read_bytes().startswith(few.read_bytes())
-        assert tfrecord.count_records(few) == 7
+    few, made = write(work, out="few", examples_per_part=7)
+    told = dataset.summary(few, num_made=len(made), seconds=1, samples_needed={})
+    assert "not fit for a submission" in told
+    for name in made:
+        content = (work / "few" / name).read_bytes()
+        assert (work / "out" / name).read_bytes().startswith(content)
+        assert tfrecord.count_records(work / "few" / name) == 7
 
 
 def in_turn(missing, folder, tokenizer, config):
@@ -137,18 +141,20 @@ def test_the_summary_counts_parts_bytes_and_passes():
     ]
 
 
-def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
-    def make_part(path, output, *_):
-        if output.name == "part-1":
-            time.sleep(5)  # this worker is ended
-        output.write_bytes(b"")
-        return (parts.describe(Path(path)),) * 2
+def slow_or_empty(path, output, *_):
+    """In place of `make_part`."""
+    if output.name == "part-1":
+        time.sleep(5)  # this worker is ended
+    output.write_bytes(b"")
+    return (parts.describe(Path(path)),) * 2
 
+
+def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
     def full(folder, name, made):
         if made.files:
             raise OSError("the disk is full")
 
-    monkeypatch.setattr(dataset, "make_part", make_part)
+    monkeypatch.setattr(dataset, "make_part", slow_or_empty)
     monkeypatch.setattr(dataset, "warm_up", lambda *_: None)
     monkeypatch.setattr(parts, "write", full)
     with pytest.raises(OSError, match="the disk is full"):
@@ -219,6 +225,7 @@ def test_usage_errors(work):
         "one,": "--output_file=one,: '' is no file; name one",
         str(work): f"--output_file={work}: {str(work)!r} is no file; name one",
         "no/one": "--output_file=no/one: there is no folder no; make it",
+        "gs://b/one": "--output_file=gs://b/one: give a local path, and copy it from or to the",
     }.items():
         assert message in fails(run(work, output_dir=None, output_file=names))
     assert not (work / "one").exists()
@@ -274,12 +281,6 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
     worker.kill()
     run(work, check=True)
     assert visible(work / "out") == ALL_FILES
-
-
-def test_a_folder_may_have_the_name_of_a_scheme(work, monkeypatch):
-    monkeypatch.chdir(work)
-    write(Path(), out="gs:out")
-    assert visible(work / "gs:out") == ALL_FILES
 
 
 def official(**sizes) -> parts.DataSet:

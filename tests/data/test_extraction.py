@@ -99,8 +99,8 @@ STREAMS = bz2.compress(HEAD.encode()) + bz2.compress(DUMP[len(HEAD.encode()) :])
 
 @pytest.mark.parametrize(
     "content",
-    [DUMP, bz2.compress(DUMP), STREAMS, DUMP + b"\n \n", bz2.compress(DUMP + b"\n \n")],
-    ids=["xml", "bz2", "streams", "white space", "white space packed"],
+    [DUMP, STREAMS, bz2.compress(DUMP + b"\n \n")],
+    ids=["xml", "bz2 of streams", "bz2 with white space"],
 )
 def test_the_text_is_whole_and_its_date_is_fixed(content, command, data):
     (data / "a dump").write_bytes(content)
@@ -114,15 +114,11 @@ def test_the_text_is_whole_and_its_date_is_fixed(content, command, data):
 PACKED = bz2.compress(DUMP)
 BAD = {
     "no XML": (b"PK\3\4" + bytes(99), "does not begin as pages-articles of enwiki; fetch that"),
-    "no UTF-8": (b"\xff" * 99, "damaged or cut off "),
     "German": (DUMP.replace(b">enwiki<", b">dewiki<"), "does not begin"),
-    "Wikidata": (DUMP.replace(b">enwiki<", b">wikidatawiki<"), "does not begin"),
     "no head": (re.sub(rb"(?s)  <siteinfo>.*</siteinfo>\n", b"", DUMP), "does not begin"),
     "stubs": (re.sub(rb"(?s)<text [^>]*>.*?</text>", b'<text bytes="1" />', DUMP), "does not b"),
     "cut off": (DUMP[: -len("</mediawiki>\n")], "cut off: </mediawiki> is missing; fetch it again"),
     "bz2 cut off": (PACKED[:-1], r"damaged or cut off \(.*\); fetch it again"),
-    "bz2 flipped": (PACKED[:500] + b"\0\0" + PACKED[502:], "damaged or cut off "),
-    "stream flipped": (STREAMS[:-200] + b"\0\0" + STREAMS[-198:], "does not begin"),
     "stream missing": (
         bz2.compress(DUMP[:-50]) + bz2.compress(DUMP[-50:])[:4],
         r"damaged or cut off|cut off: </mediawiki> is missing",
