@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from tracing import access, backends, files
 from tracing.calls import REMOVED, RENAMING, moves
 from tracing.conversion import Locator
-from tracing.tables import FORMAT_VERSION, read_table, reading, require_columns
+from tracing.tables import FORMAT_VERSION, read_table, reading
 
 TRANSFERS = ("read", "write")
 COUNTERS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storage_written_bytes")
@@ -83,7 +83,6 @@ class Trace:
         if not path.exists():
             return
         with reading(path), pq.ParquetFile(path) as file:
-            require_columns(path, columns)
             # Of a million calls all at once would be gigabytes of Python's objects.
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
                 yield from zip(*(batch.column(name).to_pylist() for name in columns))
@@ -172,11 +171,9 @@ class Trace:
     def usage(self) -> pd.DataFrame:
         """As `counters`: processor time and page faults, of those that were waited for too."""
         found = self.table("processes")
-        of_children = found[["children_ms", "children_minor_faults", "children_major_faults"]]
-        of_children = of_children.fillna(0)  # of an older trace
-        cpu_ms = found["user_ms"] + found["system_ms"] + of_children["children_ms"]
-        faults = {n: found[n] + of_children[f"children_{n}"] for n in FAULTS}
-        found = found.assign(**of_children, cpu_ms=cpu_ms, **faults)
+        cpu_ms = found["user_ms"] + found["system_ms"] + found["children_ms"]
+        faults = {n: found[n] + found[f"children_{n}"] for n in FAULTS}
+        found = found.assign(cpu_ms=cpu_ms, **faults)
         return totals(
             found, ran_before=self.ran_before, columns=("cpu_ms", *FAULTS), added="children_ms"
         )

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,30 +86,17 @@ def value_of(events: pd.DataFrame, key: str) -> Any:
     return json.loads(found.iloc[-1]) if len(found) else None
 
 
-def trained_samples(stop) -> int:
-    """Samples of a block by the metadata of its block_stop; 0 for the log of another benchmark."""
+def trained_samples(events: pd.DataFrame, span: Any) -> int:
+    """Samples of a block; 0 if it has not ended, and in the log of another benchmark.
+
+    Args:
+      events: the table mllog.
+      span: a row of spans.
+    """
+    is_stop = (events["key"] == "block_stop") & (events["file"] == span.file)
+    stops = events.loc[is_stop & (events["realtime_ns"] == span.end_realtime_ns), "metadata"]
     try:
+        stop = json.loads(stops.iloc[0])
         return int(stop["samples_count"]) - int(stop["first_epoch_num"])
-    except (TypeError, KeyError, ValueError):
+    except (LookupError, TypeError, ValueError):
         return 0
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block of training, by the log."""
-
-    begin_ns: int
-    """CLOCK_MONOTONIC, as the end."""
-    end_ns: int
-    num_samples: int
-    """0 if it has not ended, and in the log of another benchmark."""
-
-
-def blocks(events: pd.DataFrame, spans: pd.DataFrame) -> Iterator[Block]:
-    """The blocks of the tables mllog and spans, in the order of their spans."""
-    stops = events[events["key"] == "block_stop"]
-    for span in spans[spans["name"] == "block"].itertuples():
-        is_its = (stops["file"] == span.file) & (stops["realtime_ns"] == span.end_realtime_ns)
-        ends = stops.loc[is_its & bool(span.is_closed), "metadata"]
-        num_samples = trained_samples(json.loads(ends.iloc[0])) if len(ends) else 0
-        yield Block(span.monotonic_ns, span.end_monotonic_ns, num_samples)

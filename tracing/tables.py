@@ -142,12 +142,6 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def require_columns(path: Path, names: Iterable[str]) -> None:
-    """Makes sure that a table has these columns: another version may have written it."""
-    if missing := set(names) - set(pq.read_schema(path).names):
-        raise KeyError(f"no column {min(missing)}")
-
-
 def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
     """Reads a table; words come as plain strings.
 
@@ -161,6 +155,5 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
     if not path.exists():
         return schema(table).empty_table().select(names).to_pandas()
     with reading(path):
-        require_columns(path, names)
         found = pq.read_table(path, columns=names).to_pandas()
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})

@@ -34,7 +34,7 @@ CEILINGS = {
     "mlperf_bert/training": 4_560,
     "mlperf_results": 1_550,
     "root": 582,
-    "tracing": 5_420,
+    "tracing": 5_400,
 }
 
 

@@ -131,11 +131,12 @@ def _batches(trace: Trace) -> Iterator[tuple[int, int, dict]]:
     events = trace.table("mllog")
     accumulated = mllog.value_of(events, "gradient_accumulation_steps") or 1
     examples = (mllog.value_of(events, "global_batch_size") or 0) // accumulated
-    for block in mllog.blocks(events, trace.table("spans")):
-        num_steps = round(block.num_samples / examples) if examples else 0
-        lasting_ns = block.end_ns - block.begin_ns
+    for span in trace.table("spans").itertuples() if examples else ():
+        is_block = span.name == "block" and span.is_closed
+        num_steps = round(mllog.trained_samples(events, span) / examples) if is_block else 0
+        begin_ns, lasting_ns = span.monotonic_ns, span.end_monotonic_ns - span.monotonic_ns
         for n in range(num_steps):
-            begin, end = (block.begin_ns + lasting_ns * k // num_steps for k in (n, n + 1))
+            begin, end = (begin_ns + lasting_ns * k // num_steps for k in (n, n + 1))
             yield begin, end, {"phase": "training", "examples": examples}
 
 

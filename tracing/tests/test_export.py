@@ -33,6 +33,9 @@ def test_what_is_no_finished_trace_is_named_with_the_way_out(copied):
     line = refusal(export.main, trace, "--to=chakra")
     assert line.startswith(f"export: {trace / 'summary.json'} is not of a finished trace (")
     assert line.endswith(f"or finish it by python -m tracing --convert {trace}")
+    output = copied / "no folder" / "trace.et"
+    line = refusal(export.main, copied, "--to=perfetto", f"--output={output}")
+    assert line.endswith(f"there is no folder {output.parent}; make it first")
     path = copied / "summary.json"
     for damaged in ('{"format_version": 0}', "[1]", "{"):
         path.write_text(damaged)
@@ -51,29 +54,18 @@ def test_a_damaged_table_is_named_by_every_target(copied, tmp_path, target):
         line = refusal(export.main, *words)
         assert line.startswith(f"export: {table} is not of a finished trace (")
     pd.DataFrame({"monotonic_ns": [1], "path": ["x"]}).to_parquet(table)
-    assert "(no column " in refusal(export.main, *words).replace("('", "(")
+    assert f"{table} is not of a finished trace (" in refusal(export.main, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["trace"]
 
 
-def test_other_wrong_inputs_are_one_line(whole_trace, tmp_path):
-    output = tmp_path / "none" / "there"
-    line = refusal(export.main, whole_trace, "--to=perfetto", f"--output={output}")
-    assert line.endswith(f"there is no folder {output.parent}; make it first")
-
-
 def test_a_reader_that_ends_is_no_error(whole_trace, tmp_path):
-    reader, writer = os.pipe()
-    os.close(reader)
     words = [sys.executable, "-m", "tracing.export", whole_trace, "--to=chakra"]
     words += [f"--output={tmp_path / 'trace.et'}"]
+    reader, writer = os.pipe()
+    os.close(reader)
     done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
-    assert done.returncode == 141
-    (tmp_path / "trace.et").unlink()
-    closed = ["sh", "-c", '"$@" >&-', "sh", *words]
-    ended = subprocess.run(closed, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 0 and re.fullmatch("export: .* calls.*\n", ended.stderr)
-    assert done.stderr in ("", ended.stderr)  # it may have ended before it says what it wrote
+    assert done.returncode == 141 and "Error" not in done.stderr
 
 
 @pytest.mark.parametrize("target", export.OUTPUTS)

@@ -157,28 +157,19 @@ def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, is_sample
     assert conversion._written_logs(tmp_path, conversion.Locator()) == [str(path)]
 
 
-def tables(*lines: tuple) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The tables mllog and spans of events (key, seconds, value, metadata) of one log."""
-    events = [
-        {"realtime_ns": int(seconds * 1e9), "key": key, "event_type": None,
-         "value": json.dumps(value), "metadata": json.dumps(metadata), "file": "bert.log"}
-        for key, seconds, value, metadata in lines
-    ]  # fmt: skip
-    spans = pd.DataFrame(mllog.span_rows(events, end_ns=100 * 10**9))
-    ends = spans["end_realtime_ns"]
-    spans = spans.assign(monotonic_ns=spans["realtime_ns"], end_monotonic_ns=ends)
-    return pd.DataFrame(events).assign(monotonic_ns=lambda found: found["realtime_ns"]), spans
-
-
 def test_a_block_has_the_samples_of_its_stop():
-    found = tables(
-        ("block_stop", 5, None, {"first_epoch_num": 0, "samples_count": 50}),  # began before
-        ("block_start", 10, None, {"first_epoch_num": 50}),
-        ("block_stop", 20, None, {"first_epoch_num": 50, "samples_count": 100}),
-        ("block_start", 20, None, {"first_epoch_num": 100}),
-        ("block_stop", 21, None, None),  # of another benchmark
-        ("block_start", 22, None, {"first_epoch_num": 100}),  # is cut
-    )
-    expected = [(10, 20, 50), (20, 21, 0), (22, 100, 0)]
-    expected = [mllog.Block(begin * 10**9, end * 10**9, num) for begin, end, num in expected]
-    assert list(mllog.blocks(*found)) == expected
+    lines = [
+        ("block_stop", 5, {"first_epoch_num": 0, "samples_count": 50}),  # began before the trace
+        ("block_start", 10, {"first_epoch_num": 50}),
+        ("block_stop", 20, {"first_epoch_num": 50, "samples_count": 100}),
+        ("block_start", 20, {"first_epoch_num": 100}),
+        ("block_stop", 21, None),  # of another benchmark
+        ("block_start", 22, {"first_epoch_num": 100}),  # is cut
+    ]
+    events = [
+        {"realtime_ns": at, "key": key, "metadata": json.dumps(metadata), "file": "bert.log"}
+        for key, at, metadata in lines
+    ]
+    spans = pd.DataFrame(mllog.span_rows(events, end_ns=100))
+    table = pd.DataFrame(events)
+    assert [mllog.trained_samples(table, span) for span in spans.itertuples()] == [50, 0, 0]
