@@ -216,6 +216,20 @@ def test_a_platform_that_is_not_there_is_one_line(monkeypatch, run, error):
     assert re.fullmatch(r"run_step.py: jax finds no device \((no 'cuda'|Assert.*)\); .*", run())
 
 
+def test_what_comes_from_jaxs_cache_is_said(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    words = [sys.executable, run_step.__file__, folder, "--num_steps=1"]
+    first, second = (programs.run(*words).stdout for _ in range(2))
+    assert "programs_from_cache" not in first
+    assert re.search(r"^programs_from_cache +1$", second, re.MULTILINE), second
+
+
+def test_jax_that_compiles_nothing_is_told(run):
+    with run_step.jax.disable_jit():
+        assert run().startswith("run_step.py: JAX_DISABLE_JIT: it runs compiled programs; leave")
+
+
 def test_more_devices_than_there_are(run):
     assert run("--num_devices=9").endswith("--num_devices=9: jax has 1")
 
