@@ -29,9 +29,6 @@ class Setting:
         return f"learning_rate_{self.learning_rate:g}_seed_{self.seed}"
 
 
-LOCAL_PATHS = ("data_dir", "checkpoint", "output_dir", "bert_config_file", "vocab_file")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuningConfig:
     """What to fine-tune, on which tasks, how, and where the output goes."""

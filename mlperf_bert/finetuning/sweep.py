@@ -9,9 +9,10 @@ from pathlib import Path
 from mlperf_bert.files import locks, paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import glue, weights
-from mlperf_bert.finetuning.config import ALL_OF_GLUE, LOCAL_PATHS, TASKS, FinetuningConfig, Task
+from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Task
 from mlperf_bert.finetuning.run import TaskRun, read_split
 from mlperf_bert.finetuning.splits import TRAIN, Split
+from mlperf_bert.options import flags_of
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training.devices import runtime_of
 
@@ -99,8 +100,9 @@ def run(config: FinetuningConfig) -> tuple[dict[str, dict], list[Path]]:
       ValueError: bad input; nothing is written.
       FloatingPointError, KeyboardInterrupt: as `TaskRun.train`.
     """
-    for flag in LOCAL_PATHS:
-        paths.require_local(getattr(config, flag), flag=flag)
+    for flag, about in flags_of(FinetuningConfig).items():
+        if about.path:
+            paths.require_local(getattr(config, flag), flag=flag)
     config = dataclasses.replace(config, runtime=runtime_of(config.runtime, config.device))
     if config.runtime == "jax":
         from mlperf_bert.finetuning import by_jax  # no other runtime loads jax

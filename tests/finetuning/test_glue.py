@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue
 from mlperf_bert.finetuning.splits import Split
 
@@ -14,18 +13,6 @@ def create(name, folder):
 
 def split_of(examples, **features):
     return Split(examples=examples, features=features)
-
-
-@pytest.mark.parametrize("name", glue.NAMES)
-def test_every_split_of_every_task_is_read(made, name):
-    task = create(name, made / "glue")
-    for split in ("train", *task.eval_splits):
-        assert {example.label is None for example in task.read(split)} == {False}
-    for split in task.predicted_splits:
-        examples = task.read(split)
-        assert len(examples) == 6 and {example.label for example in examples} == {None}
-    is_pair = len(task.sentences) == 2
-    assert all((example.text_b is not None) == is_pair for example in task.read("train"))
 
 
 QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
@@ -100,37 +87,6 @@ def test_a_bad_file_is_one_line(tmp_path, name, file, content, message):
         create(name, tmp_path).read((tmp_path / file).stem)
     [line] = str(error.value).splitlines()
     assert line.startswith(str(tmp_path / file)) and message in line
-
-
-def test_the_longer_sentence_is_cut_first():
-    def cut(first, second, at_most):
-        return tuple(map(len, glue.cut([1] * first, [2] * second, at_most=at_most)))
-
-    assert cut(10, 3, 8) == (5, 3)
-    assert cut(3, 10, 8) == (3, 5)
-    assert cut(10, 10, 7) == (4, 3)
-    assert cut(0, 10, 7) == (0, 7)
-    assert cut(2, 3, 7) == (2, 3)
-
-
-def test_features_by_hand(made):
-    tokenizer = Tokenizer(str(made / "model" / "vocab.txt"))
-    ids = tokenizer.vocabulary
-    examples = [("red ship", "a"), ("ship", ""), ("town of", None)]
-    examples = [glue.Example(a, b, None) for a, b in examples]
-    features = glue.create("rte", "", max_seq_length=7).encode(
-        examples, tokenizer, is_training=True
-    )
-    names = ["[CLS] red ship [SEP] a [SEP]", "[CLS] ship [SEP] [SEP]", "[CLS] town of [SEP]"]
-    expected = np.zeros((3, 7), np.int32)
-    for row, name in zip(expected, names):
-        found = [ids[token] for token in name.split()]
-        row[: len(found)] = found
-    np.testing.assert_array_equal(features["input_ids"], expected)
-    np.testing.assert_array_equal(features["input_mask"], expected != 0)
-    segments = [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 0, 0, 0], [0] * 7]
-    np.testing.assert_array_equal(features["segment_ids"], segments)
-    assert {values.dtype for values in features.values()} == {np.dtype(np.int32)}
 
 
 # Task -> split of the test, name of its file, answers.

@@ -37,6 +37,8 @@ def test_features_are_those_of_transformers(made, hugging_face, name):
         examples = task.read(split)
         ours = task.encode(examples, tokenizer, is_training=False)
         second = [e.text_b for e in examples] if examples[0].text_b is not None else None
+        is_test = split in task.predicted_splits
+        assert {one.label is None for one in examples} == {is_test} == {"labels" not in ours}
         found = theirs(
             [e.text_a for e in examples],
             second,
