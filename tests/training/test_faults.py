@@ -51,6 +51,8 @@ def start(task, tmp_path_factory):
     def start(output, *, processes=2, devices=2, **changed) -> list[starts.Start]:
         flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
         flags |= {"runtime": "jax", "shuffle": "false"}
+        # Two processes share these batches as well as three.
+        flags |= {"train_batch_size": 12, "eval_batch_size": 24, "eval_interval_samples": 12 * 25}
         xla_flags = f"--xla_force_host_platform_device_count={devices}"
         commands = [command(task, output, **flags | changed)] * processes
         return starts.workers(
@@ -79,34 +81,28 @@ def undisturbed(start, tmp_path_factory) -> Path:
     return output
 
 
-def test_two_processes_of_two_devices_equal_one_device(start, undisturbed, tmp_path):
+def test_two_processes_of_two_devices_and_three_of_one_equal_one_device(
+    start, undisturbed, tmp_path
+):
     """The examples have unequal numbers of predictions, and there is no dropout."""
-    [(code, _, errors)] = starts.ends(start(tmp_path / "alone", processes=1, devices=1))
-    assert code == 0, errors
-    assert_equal(tmp_path / "alone", undisturbed, num_steps=NUM_STEPS)
-
-
-def test_three_processes_equal_one_device(start, tmp_path):
-    """In batches that three share."""
-    flags = {"num_train_steps": 12, "train_batch_size": 12, "eval_batch_size": 21}
     for processes in (1, 3):
-        started = start(tmp_path / str(processes), processes=processes, devices=1, **flags)
+        started = start(tmp_path / str(processes), processes=processes, devices=1)
         for code, _, errors in starts.ends(started):
             assert code == 0, errors
-    assert_equal(tmp_path / "1", tmp_path / "3", num_steps=12)
+        assert_equal(tmp_path / str(processes), undisturbed)
 
 
-def assert_equal(*folders: Path, num_steps: int) -> None:
+def assert_equal(*folders: Path) -> None:
     """The figures of two runs, and the tensors of their last checkpoints, to 1e-6."""
     lines = [
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for folder in folders
     ]
-    assert len(lines[0]) == len(lines[1]) > num_steps / 3
+    assert len(lines[0]) == len(lines[1]) > NUM_STEPS / 3
     for expected, found in zip(*lines):
         for name in (n for n in expected if re.search("step$|loss|accuracy|learning_rate", n)):
             assert found[name] == pytest.approx(expected[name], rel=0, abs=1e-6), (name, expected)
-    readers = [tf.train.load_checkpoint(f"{folder}/model.ckpt-{num_steps}") for folder in folders]
+    readers = [tf.train.load_checkpoint(f"{folder}/model.ckpt-{NUM_STEPS}") for folder in folders]
     names = [n for n, kind in readers[0].get_variable_to_dtype_map().items() if kind == tf.float32]
     assert len(names) > 60
     for name in names:
