@@ -54,7 +54,7 @@ def test_a_run_is_judged_by_its_last_evaluations(tmp_path, capsys, points, code,
 
 
 def test_published_runs_are_not_far_below_those_of_other_submitters(shipped):
-    """How often it would be said, at every evaluation of each run: 0.5% of them."""
+    """How often it would be said, at every evaluation of each run."""
     known = [e for e in published.comparable(shipped) if e.global_batch_size]
     said = []
     for entry in known[::7]:
