@@ -27,7 +27,7 @@ _MOST_PROBLEMS = 3
 
 
 def read(file: Path) -> dict[str, np.ndarray]:
-    """Name in today's BertForPreTraining -> tensor, without counters and copies of tied ones.
+    """Current name in BertForPreTraining -> tensor, without counters and copies of tied ones.
 
     Google's models on the hub, such as bert-base-uncased, have gamma and beta in their safetensors.
     Source: huggingface/candle, issue 1887.
@@ -49,17 +49,17 @@ def read(file: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{file}: cannot be read ({error}); fetch it again") from error
     tensors: dict[str, np.ndarray] = {}
     for name, value in stored.items():
-        today = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-        today = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", today)
-        today = _TIED.get(today, today)
-        if today in _COUNTERS:
+        current = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+        current = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", current)
+        current = _TIED.get(current, current)
+        if current in _COUNTERS:
             continue
-        if today in tensors and not np.array_equal(tensors[today], value):
+        if current in tensors and not np.array_equal(tensors[current], value):
             raise ValueError(
-                f"{file}: holds {today} twice, as {name} too with other values, and here they are "
-                "one weight; give a model with tied weights"
+                f"{file}: holds {current} twice, as {name} too with other values, and here they "
+                "are one weight; give a model with tied weights"
             )
-        tensors[today] = value
+        tensors[current] = value
     return tensors
 
 

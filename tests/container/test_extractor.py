@@ -114,7 +114,7 @@ def extract(docker, extractor, tmp_path):
     return extract
 
 
-@pytest.mark.parametrize("version", ["0.10", "0.11"])  # of the schema: 2020's and today's
+@pytest.mark.parametrize("version", ["0.10", "0.11"])  # of the schema: 2020's, the newest
 def test_the_text_is_that_of_the_real_program(version, extract, tmp_path):
     (tmp_path / "dump.xml").write_text(wiki_dump.dump(version=version))
     done = extract("dump.xml")

@@ -168,9 +168,9 @@ def test_a_masked_lm_model_gets_the_rest_from_the_seed(model, tmp_path):
 
 def test_old_names_buffers_and_copies_of_tied_weights(model, tmp_path):
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    for today, then in old.items():
-        for name in [name for name in model.tensors if name.endswith(today)]:
-            model.tensors[name.replace(today, then)] = model.tensors.pop(name)
+    for current, then in old.items():
+        for name in [name for name in model.tensors if name.endswith(current)]:
+            model.tensors[name.replace(current, then)] = model.tensors.pop(name)
     model.tensors["bert.embeddings.position_ids"] = np.arange(48)[np.newaxis]
     model.tensors["cls.predictions.decoder.weight"] = model.tensors[WORDS]
     model.tensors["cls.predictions.decoder.bias"] = model.tensors.pop(BIAS)
