@@ -137,6 +137,7 @@ def test_what_lies_beside_the_parts_is_refused(tmp_path, name):
     ):
         expand_input(f"{tmp_path}/results/*")
     assert expand_input(f"{tmp_path}/results/{name}") == [f"{tmp_path}/results/{name}"]
+    assert expand_input(f"{tmp_path}/results/part-?") == [f"{tmp_path}/results/part-0"]
 
 
 @pytest.mark.parametrize(
