@@ -5,11 +5,10 @@ Source: Rajpurkar et al., arXiv 1606.05250.
 
 import collections
 import functools
-import operator
 import re
 from bisect import bisect_right
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlperf_bert.files import json_text
 
@@ -21,6 +20,7 @@ _REMEDY = (
 )
 # Quirk of the field: of all white space, these five separate the words of a context.
 _SPACES = " \t\r\n\u202f"
+_KINDS = {str: "a text", int: "a number", bool: "true or false", list: "a list", dict: "an object"}
 _WORD = re.compile(f"[^{_SPACES}]+")
 _GAP = re.compile(f"[{_SPACES}]+")
 
@@ -54,10 +54,11 @@ def read_examples(path: Path, *, needs_answers: bool = True) -> list[SquadExampl
       ValueError: no such file, not JSON, not as published, an id of two questions, or questions
         without the answer that they need, as in SQuAD 2.0; the message names the file.
     """
-    if (examples := json_text.read_record(path, _parsed, remedy=_REMEDY)) is None:
+    if (read := json_text.read_record(path, _parsed, remedy=_REMEDY)) is None:
         raise ValueError(
             f"{path}: no such file; --data_dir takes the folder with SQuAD's {path.name}"
         )
+    version, examples = read
     counts = collections.Counter(one.question_id for one in examples)
     if repeated := [question_id for question_id, number in counts.items() if number > 1]:
         raise ValueError(
@@ -67,37 +68,53 @@ def read_examples(path: Path, *, needs_answers: bool = True) -> list[SquadExampl
     without = [one.question_id for one in examples if not one.answers]
     if without and needs_answers:
         raise ValueError(
-            f"{path}: {len(without):,} of {len(examples):,} questions have no answer, such as "
-            f"{without[0]!r:.80}, as in SQuAD 2.0; give the file of SQuAD 1.1, or leave them out; "
-            f"what is only to be predicted belongs in {TEST_NAME}"
+            f"{path}, version {version!r:.20}: {len(without):,} of {len(examples):,} questions "
+            f"have no answer, such as {without[0]!r:.80}, as in SQuAD 2.0; give the file of SQuAD "
+            f"1.1, or leave them out; what is only to be predicted belongs in {TEST_NAME}"
         )
     return examples
 
 
-def _parsed(content: dict) -> list[SquadExample]:
+def _parsed(content: dict) -> tuple[object, list[SquadExample]]:
+    """The version that the file says, and its questions."""
     examples = [
-        SquadExample(
-            question_id=_text(question, "id"),
-            question=_text(question, "question"),
-            context=_text(paragraph, "context"),
-            answers=tuple(
-                Answer(_text(answer, "text"), operator.index(answer["answer_start"]))
-                for answer in (not question.get("is_impossible") and question.get("answers")) or ()
-            ),
-        )
+        _example(question, paragraph["context"])
         for article in content["data"]
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     ]
     if not examples:
         raise ValueError("no question")
-    return examples
+    return content.get("version"), examples
 
 
-def _text(values: dict, name: str) -> str:
-    if not isinstance(value := values[name], str):
-        raise ValueError(f"{name} is {value!r:.40}, not a text")
-    return value
+def _example(question: dict, context: str) -> SquadExample:
+    """A question of a file; raises ValueError, which names it, if it is not as published."""
+    if not isinstance(question, dict):
+        raise ValueError(f"a question is {question!r:.40}, not an object")
+    asked = f"of question {question['id']!r:.80}"
+
+    def checked(value: object, kind: type, name: str) -> Any:
+        if type(value) is not kind:
+            raise ValueError(f"{name} {asked} is {value!r:.40}, not {_KINDS[kind]}")
+        return value
+
+    impossible = checked(question.get("is_impossible") or False, bool, "is_impossible")
+    listed = [] if impossible else checked(question.get("answers") or [], list, "answers")
+    answers = []
+    for each in listed:
+        answer = checked(each, dict, "an answer")
+        text = checked(answer.get("text"), str, "the text of an answer")
+        start = checked(answer.get("answer_start"), int, "answer_start")
+        if start < 0:
+            raise ValueError(f"answer_start {asked} is {start}, not a number of 0 or more")
+        answers.append(Answer(text, start))
+    return SquadExample(
+        question_id=checked(question["id"], str, "id"),
+        question=checked(question["question"], str, "question"),
+        context=checked(context, str, "context"),
+        answers=tuple(answers),
+    )
 
 
 @functools.lru_cache(maxsize=1)  # the questions of a context follow each other

@@ -41,7 +41,7 @@ def test_whole_files_are_read(split, tmp_path):
 def test_a_file_of_squad_2_is_refused(value, split, tmp_path):
     content = file_of(QUESTION, {"id": "2", "question": "Who lost?", **value})
     message = (
-        r"1.json: 1 of 2 questions have no answer, such as '2', as in SQuAD 2.0; "
+        r"1.json, version .*: 1 of 2 questions have no answer, such as '2', as in SQuAD 2.0; "
         r"give .* 1.1, or leave them out; what is only to be predicted belongs in test-v1.1.json$"
     )
     with pytest.raises(ValueError, match=message):
@@ -61,13 +61,15 @@ def answered(**changes) -> dict:
         ({}, "lacks 'data'"),
         (file_of(), "no question"),
         (file_of({"id": "2", "answers": []}), "lacks 'question'"),
-        (file_of(QUESTION, context=["a"]), "context is ['a'], not a text"),
-        (file_of(QUESTION | {"id": 7}), "id is 7, not a text"),
-        (answered(answer_start="4"), "'str' object cannot be interpreted as an integer"),
-        (answered(text=None), "text is None, not a text"),
+        (file_of(QUESTION, context=["a"]), "context of question '1' is ['a'], not a text"),
+        (file_of(QUESTION | {"id": 7}), "id of question 7 is 7, not a text"),
+        (answered(answer_start="4"), "answer_start of question '1' is '4', not a number"),
+        (answered(answer_start=-1), "answer_start of question '1' is -1, not a number of 0 or mor"),
+        (answered(text=None), "the text of an answer of question '1' is None, not a text"),
+        (file_of("what?"), "a question is 'what?', not an object"),
         (  # as datasets have it
             file_of(QUESTION | {"answers": {"text": ["Denver"], "answer_start": [4]}}),
-            "string indices must be integers",
+            "answers of question '1' is {'text': ['Denver'], 'answer_start': [4]}"[:60],
         ),
         ({"data": 1}, "'int' object is not iterable"),
     ],
