@@ -33,21 +33,25 @@ _MOST_UNKNOWN = 0.01
 """Clean English text has a ten-thousandth of [UNK] by its vocabulary."""
 
 
-def hint_of_unknown(where: str, num_unknown: int, num_tokens: int) -> str | None:
+def hint_of_unknown(
+    where: str, num_unknown: int, num_tokens: int, lacking: float | None = None
+) -> str | None:
     """What to do if a vocabulary knows little of a text; None if it knows enough.
 
     Args:
       where: names the text.
       num_unknown: tokens that are [UNK].
       num_tokens: all.
+      lacking: share of the characters that the vocabulary lacks.
     """
     share = num_unknown / max(num_tokens, 1)
-    if share < _MOST_UNKNOWN:
+    if max(share, lacking or 0) < _MOST_UNKNOWN:
         return None
+    of_characters = "" if lacking is None else f", and it lacks {lacking:.1%} of the characters"
     return (
         f"hint: {where}: {num_unknown:,} of {num_tokens:,} tokens ({share:.1%}) are [UNK], which "
-        "the vocabulary does not know; compare the text's language and --do_lower_case with the "
-        "vocabulary's"
+        f"the vocabulary does not know{of_characters}; compare the text's language and "
+        "--do_lower_case with the vocabulary's"
     )
 
 
@@ -92,7 +96,7 @@ def write_examples(
         )
     where = f"{inputs[0]}{' and others' if len(inputs) > 1 else ''}"
     num_unknown = int(np.count_nonzero(text.tokens == tokenizer.vocabulary["[UNK]"]))
-    unknown = hint_of_unknown(where, num_unknown, len(text.tokens))
+    unknown = hint_of_unknown(where, num_unknown, len(text.tokens), text.lacking)
     for hint in filter(None, (_hint(text, where), unknown)):
         print(hint, file=sys.stderr)
     instances = make_instances(text, tokenizer.vocabulary, config)

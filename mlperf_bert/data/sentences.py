@@ -34,6 +34,8 @@ class Text(NamedTuple):
     """int64: where each sentence begins in `tokens`, and at last T."""
     document_starts: np.ndarray
     """[D + 1] int64: which sentence is the first of each document, and at last their number."""
+    lacking: float = 0.0
+    """Share of the characters that the vocabulary lacks."""
 
     @property
     def num_documents(self) -> int:
@@ -116,7 +118,33 @@ def text_of_bytes(content: bytes, tokenizer: Tokenizer) -> Text:
         tokens=tokens,
         sentence_starts=_starts(num_tokens[is_sentence]),
         document_starts=np.append(firsts, np.count_nonzero(is_sentence)),
+        lacking=_share_lacking(distinct, ids, numbered, tokenizer),
     )
+
+
+def _share_lacking(
+    words: Sequence[str],
+    ids: Sequence[Sequence[int]],
+    numbered: Sequence[np.ndarray],
+    tokenizer: Tokenizer,
+) -> float:
+    """The share of the characters of a text that the vocabulary lacks.
+
+    Args:
+      words: [W], distinct.
+      ids: [W] of each word.
+      numbered: pieces of [N] numbers of words.
+      tokenizer: that of `ids`.
+    """
+    counts = np.sum([np.bincount(each, minlength=len(words)) for each in numbered], axis=0)
+    unknown = tokenizer.vocabulary["[UNK]"]
+    num_lacking = sum(
+        tokenizer.num_lacking(word) * int(count)
+        for word, own, count in zip(words, ids, counts)
+        if unknown in own
+    )
+    num_all = sum(len(word.strip()) * int(count) for word, count in zip(words, counts))
+    return num_lacking / max(num_all, 1)
 
 
 def read_documents(

@@ -84,9 +84,12 @@ def lines_of(text: str) -> list[str]:
 
 
 def processes(number: int) -> concurrent.futures.Executor:
-    """So many worker processes, which end with this one."""
+    """So many worker processes, which end with this one; a thread where there can be none."""
     fork = multiprocessing.get_context("fork")
-    return concurrent.futures.ProcessPoolExecutor(number, fork, initializer=_watch_parent)
+    try:
+        return concurrent.futures.ProcessPoolExecutor(number, fork, initializer=_watch_parent)
+    except OSError:  # /dev/shm, where the pool's semaphores lie, is not writable
+        return concurrent.futures.ThreadPoolExecutor(1)
 
 
 def _watch_parent() -> None:

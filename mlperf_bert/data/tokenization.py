@@ -99,6 +99,11 @@ class Tokenizer:
                 word = unicode11.decompose(word).translate(_ACCENTS)
         return word
 
+    def num_lacking(self, text: str) -> int:
+        """How many characters of a text are no piece of the vocabulary."""
+        found = filter(str.strip, self._cased(text.translate(self._cleaner)))
+        return sum(not self.vocabulary.keys() & {each, f"##{each}"} for each in found)
+
     def _wordpiece(self, piece: str) -> list[int]:
         if piece in self.vocabulary:
             return [self.vocabulary[piece]]

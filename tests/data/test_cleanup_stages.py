@@ -26,6 +26,7 @@ from tests.data.conftest import SMALL_TABLES
 from tests.data.generated_wiki import wiki_text
 from tests.data.making import clean_up, clean_up_sample
 from tests.data.reference_figures import md5
+from tests.fixtures import lacking
 from tests.helpers import waiting
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
@@ -179,6 +180,21 @@ def test_bad_input_is_one_line_and_leaves_no_output(tmp_path):
     assert made == {"wiki_00", "wiki_00.1", "wiki_00.2", "wiki_00.3"}
 
 
+def test_without_worker_processes_a_stage_still_runs(tmp_path, monkeypatch):
+    """A container's /dev/shm may not be writable."""
+    asked = []
+
+    def refuse(*_, **__):
+        asked.append(True)
+        raise PermissionError("semaphores cannot be had")
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refuse)
+    (tmp_path / "wiki_00").write_text("<doc>\ntitle\nText\n</doc>\n")
+    jobs = [(str(tmp_path / "wiki_00"), str(tmp_path / f"{n}.1")) for n in range(3)]
+    stages.run(wiki.write_stage_1, jobs, num_workers=2, description="drop tags")
+    assert asked and [(tmp_path / f"{n}.1").read_text() for n in range(3)] == ["\nText\n"] * 3
+
+
 def test_a_full_disk_leaves_nothing_half_written(tmp_path, small_disk):
     raw = tmp_path / "wiki_00"
     raw.write_text('<doc id="1">\nTitle\n\n' + "One sentence is here.\n" * 20_000 + "</doc>\n")
@@ -303,6 +319,8 @@ def after(seconds: float) -> float:
 
 
 def test_a_worker_that_is_killed_is_named():
+    if stages.run(os.getpid, [()], num_workers=1, description="ask") == [os.getpid()]:
+        lacking("no processes of workers can be had here: /dev/shm is not writable")
     message = "split: a worker was killed, perhaps for lack of memory; lower --nworker"
     with pytest.raises(ValueError, match=message):
         stages.run(signal.raise_signal, [(signal.SIGKILL,)] * 3, num_workers=2, description="split")

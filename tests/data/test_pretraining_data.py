@@ -195,11 +195,14 @@ def test_a_text_that_the_vocabulary_does_not_know_is_told(tmp_path, capsys):
     assert hints(tmp_path, capsys, KNOWN * 99, words) == []
     [hint] = hints(tmp_path, capsys, KNOWN + "cab x xac\n", words)
     assert hint == (
-        "3 of 11 tokens (27.3%) are [UNK], which the vocabulary does not know; compare the text's "
-        "language and --do_lower_case with the vocabulary's"
+        "3 of 11 tokens (27.3%) are [UNK], which the vocabulary does not know, and it lacks 12.0% "
+        "of the characters; compare the text's language and --do_lower_case with the vocabulary's"
     )
     [hint] = hints(tmp_path, capsys, KNOWN.replace("the", "The"), words, do_lower_case=False)
     assert hint.startswith("5 of 8 tokens (62.5%) are [UNK]")
+    # A long word of other letters is one token of many.
+    [hint] = hints(tmp_path, capsys, KNOWN * 25 + "\u0e01" * 99, words)
+    assert hint.startswith("1 of 201 tokens (0.5%) are [UNK]") and "lacks 18.0% of the" in hint
 
 
 @pytest.mark.parametrize(
