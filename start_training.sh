@@ -20,8 +20,8 @@
 #   GOOGLE_APPLICATION_CREDENTIALS=    key file for gs://; if not given, that of gcloud auth application-default login
 #   TF_CONFIG, or what srun or mpirun sets, and JAX_COORDINATOR_ADDRESS    several hosts make one run: passed on, and the
 #                                      container uses the host's network
-#   NUM_GPUS=(all; 0 for --eval)       or as many as the job was given by CUDA_VISIBLE_DEVICES, SLURM_STEP_GPUS or
-#                                      SLURM_JOB_GPUS: numbers, such as 2,3, or UUIDs
+#   NUM_GPUS=(all; 0 for --eval)       or as many as the job was given by CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES,
+#                                      SLURM_STEP_GPUS or SLURM_JOB_GPUS: numbers, such as 2,3, or UUIDs
 #   SEED=  EVAL_FILE=  INIT_CHECKPOINT=    see train_model.sh; the two paths are those in the container, below /data, /wiki or
 #                                      /output, or gs://: a file in another folder is put, not linked, into one of these
 #   TF_XLA_FLAGS=   TF_NUM_INTRAOP_THREADS=(all cores)  TF_NUM_INTEROP_THREADS=2    read by TensorFlow
@@ -42,9 +42,10 @@ fail() { echo "start_training.sh: ${*//[[:cntrl:]]/?}" >&2; exit 1; }
 require_values DATA_DIR WIKI_DIR OUTPUT_DIR GOOGLE_APPLICATION_CREDENTIALS NUM_GPUS SEED INIT_CHECKPOINT ENGINE \
   ACCELERATOR IMAGE MEMORY RELABEL NAME SHM_SIZE STOP_TIMEOUT
 
-program=./train_model.sh demo='' detach='' dry_run='' hosts='' flags=() chosen=()
+program=./train_model.sh last='' demo='' detach='' dry_run='' hosts='' flags=() chosen=()
 choose() { program=$1; [ "${chosen[*]:-}" = "$2" ] || chosen+=("$2"); }
 for argument in "$@"; do
+  previous=$last last=$argument
   case $argument in
     --demo) demo=yes; choose '' "$argument" ;;
     --eval) choose ./eval_model.sh "$argument" ;;
@@ -56,26 +57,58 @@ for argument in "$@"; do
     --output_dir=/output|--output_dir=/output/*|--output_dir=gs://*) flags+=("$argument") ;;
     --output_dir=*) fail "$argument: only /output can be written in the container; give OUTPUT_DIR=${argument#*=} instead" ;;
     --help|-h) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) flags+=("$argument") ;;
+    -*) flags+=("$argument") ;;
+    *)
+      # The value of a flag stands after its name, or behind =; the program refuses what a flag does not take.
+      case $previous in
+        ''|--demo|--eval|--finetune|--detach|--dry-run|*=*|[!-]*)
+          fail "$argument: is not an option or a flag's value; give --name=value, and quote a pattern, as in '--input_file=/data/part-*'" ;;
+      esac
+      flags+=("$argument") ;;
   esac
 done
 
 [ ${#chosen[@]} -lt 2 ] || fail "${chosen[0]} and ${chosen[1]}: give one of them"
 
+# Sizes and times that only the engine would look at, after the image is built.
+size='^([0-9]+(\.[0-9]+)?[kmgtKMGT]?i?[bB]?)?$'
 [[ ${RELABEL:=yes} =~ ^(yes|no)$ ]] || fail "RELABEL=$RELABEL: give yes or no, or leave it out"
+for name in MEMORY SHM_SIZE; do
+  [[ ${!name:-} =~ $size ]] || fail "$name=${!name}: give a size, such as 512m or 8g, or leave it out"
+done
+[[ ${STOP_TIMEOUT:-} =~ ^[0-9]{0,9}$ ]] || fail "STOP_TIMEOUT=$STOP_TIMEOUT: give whole seconds, or leave it out"
+[[ ${NAME:-} =~ ^([a-zA-Z0-9][a-zA-Z0-9_.-]*)?$ ]] \
+  || fail "NAME=$NAME: give letters, digits, _ . and -, the first one a letter or digit, or leave it out"
 
 answers() { command -v "$1" >/dev/null && { [ "$dry_run" ] || "$1" info >/dev/null 2>&1; }; }
 
-engine=''
-for name in ${ENGINE:-docker podman}; do
-  if answers "$name"; then engine=$name; break; fi
-done
-[ "$engine" ] || fail "${ENGINE:+ENGINE=$ENGINE: }no container engine answers: install docker or podman, start its daemon, or" \
-  "name another by ENGINE"
+find_engine() {
+  local engine
+  for engine in docker podman; do
+    if answers "$engine"; then echo "$engine"; return; fi
+  done
+  fail "no container engine answers: install docker or podman, or start its daemon; ENGINE=... selects another"
+}
+if [ -z "${ENGINE:-}" ]; then
+  engine=$(find_engine)
+elif answers "$ENGINE"; then
+  engine=$ENGINE
+else
+  fail "ENGINE=$ENGINE does not answer: install it, start its daemon, or leave ENGINE out"
+fi
 
-# docker may be podman under another name.
-is_podman=''
-case $("$engine" --version 2>/dev/null || true) in podman*) is_podman=yes ;; esac
+# docker may be podman under another name. A rootless docker has mapped the root of its containers to this user.
+is_podman='' rootless=''
+case ${engine##*/} in
+  podman*) is_podman=yes ;;
+  *)
+    options=$("$engine" info --format '{{.SecurityOptions}}' 2>/dev/null) || options=''
+    if [ ! "$options" ]; then # it is podman, or a dry run without a daemon
+      case $("$engine" --version 2>/dev/null || true) in podman*) is_podman=yes ;; esac
+      options=${DOCKER_HOST:-}
+    fi
+    case $options in *name=rootless*|unix:///run/user/*/docker.sock) rootless=yes ;; esac ;;
+esac
 
 # --- GPUs: those that this job was given ----------------------------------------------------------------------
 read_gpus() { # NAME: of a variable; sets gpus
@@ -106,18 +139,23 @@ count_within_slurm() { # sets gpus to the host's numbers
 }
 
 choose_gpus() { # sets gpus, and giver to the variable that names them
-  local gpu given slurm=SLURM_JOB_GPUS # those of the job's first host; a step has its own
+  local name gpu given slurm=SLURM_JOB_GPUS # those of the job's first host; a step has its own
   if [ -n "${SLURM_STEP_GPUS+set}" ]; then slurm=SLURM_STEP_GPUS; fi
-  if [ -n "${!slurm+set}" ]; then
-    read_gpus "$slurm"
-    giver=$slurm
-  fi
-  if [ -z "${CUDA_VISIBLE_DEVICES+set}" ]; then return; fi
-  given=("${gpus[@]}")
-  read_gpus CUDA_VISIBLE_DEVICES
-  # It may only narrow Slurm's choice. A UUID is the same everywhere.
-  if [ "$giver" ] && [[ ${gpus[0]-} != [GM]* ]]; then count_within_slurm; fi
-  giver=CUDA_VISIBLE_DEVICES
+  gpus=() giver=''
+  for name in $slurm CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES; do # each narrows the one before it
+    if [ -z "${!name+set}" ] || [ "$name=${!name}" = NVIDIA_VISIBLE_DEVICES=all ]; then continue; fi
+    given=("${gpus[@]}")
+    read_gpus "$name"
+    case $giver-${gpus[0]-} in
+      -*|SLURM_*_GPUS-[GM]*) ;; # nothing to compare with: a UUID is the same everywhere
+      *)
+        case $giver-$name in SLURM_*-CUDA_*) count_within_slurm ;; esac
+        for gpu in "${gpus[@]}"; do
+          is_given "$gpu" || fail "$name=${!name} and $giver=${!giver} name different GPUs; leave out one of them"
+        done ;;
+    esac
+    giver=$name
+  done
 }
 
 num_gpus=${NUM_GPUS:-0}
@@ -150,8 +188,21 @@ if [ "$on_cpu" ]; then num_gpus=0; fi
   || fail "ACCELERATOR=cpu: this image has nothing for GPUs; give NUM_GPUS=0 too, or leave ACCELERATOR out"
 image=${IMAGE:-mlperf-bert:$ACCELERATOR}
 
+# A shell leaves ~ in quotes as it is.
+expand_home() { # NAME...: of variables
+  local name home=~
+  for name in "$@"; do
+    # shellcheck disable=SC2088 # what is looked for is the character
+    case ${!name} in
+      '~'|'~/'*) printf -v "$name" %s "$home${!name#'~'}" ;;
+      '~'*) fail "${!name}: give the whole path, or ./${!name}" ;;
+    esac
+  done
+}
+
 # --- what to mount --------------------------------------------------------------------------------------------
 data=${DATA_DIR:-./data} wiki=${WIKI_DIR:-./wiki} output=${OUTPUT_DIR:-./output}
+expand_home data wiki output
 content="part-* and eval_10k" model="it and tf1_ckpt"
 if [ "$program" = ./finetune_model.sh ]; then content="the task's files, such as CoLA/train.tsv" model="it and vocab.txt"; fi
 offer="or try it without data: ./start_training.sh --demo"
@@ -172,14 +223,9 @@ else
 fi
 # Absolute without `cd`, which drops a line break at the end.
 for name in data wiki output; do
+  case ${!name} in ''|/*|gs://*) ;; *) printf -v "$name" %s "$PWD/${!name#./}" ;; esac
   case ${!name} in
-    ''|/*|gs://*) ;;
-    '~'*) fail "${!name}: give the whole path, or ./${!name}" ;; # a shell leaves it in quotes as it is
-    *) printf -v "$name" %s "$PWD/${!name#./}" ;;
-  esac
-  # gs:// is not mounted.
-  case ${!name#gs:} in
-    *[:$'\r\n']*) fail "${!name}: a mount cannot have a colon or line break in its path; use a link without" ;;
+    *[,\"$'\r\n']*) fail "${!name}: a mount cannot have a comma, quote or line break in its path; use a link without" ;;
   esac
 done
 if is_local "$output" && [ ! "$dry_run" ]; then
@@ -187,6 +233,7 @@ if is_local "$output" && [ ! "$dry_run" ]; then
   [ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; fix its permissions or name another"
 fi
 key=${GOOGLE_APPLICATION_CREDENTIALS:-}
+expand_home key
 if [ "$key" ]; then
   [ -r "$key" ] || fail "GOOGLE_APPLICATION_CREDENTIALS=$key cannot be read; name a key file"
   case $key in /*) ;; *) key=$PWD/${key#./} ;; esac
@@ -194,23 +241,33 @@ else
   key=${HOME:-}/.config/gcloud/application_default_credentials.json
 fi
 
-# The label is for SELinux, and nothing elsewhere.
-mount() { run+=(--volume "$1:$2:${3:-rw}$label"); } # source target [ro]
-place() { # source target variable [ro]: mounts a local folder; names one in a bucket to the programs
+selinux=$(getenforce 2>/dev/null || true)
+if [ "$selinux" != Enforcing ] || [ "$RELABEL" = no ]; then relabel=''; else relabel=z; fi
+mount() { # source target [,readonly]
+  if [ "$relabel" ]; then
+    # --mount of docker knows no labels; --volume separates by colons.
+    case $1 in *:*) fail "$1: a mount with SELinux cannot have a colon in its path; use a link without, or RELABEL=no" ;; esac
+    run+=(--volume "$1:$2:${3:+ro,}z")
+  else
+    run+=(--mount "type=bind,source=$1,target=$2${3-}")
+  fi
+}
+place() { # source target variable [,readonly]: mounts a local folder; names one in a bucket to the programs
   if is_local "$1"; then mount "$1" "$2" "${4-}"; else run+=(--env "$3=$1"); buckets=yes; fi
 }
 
 # --- the command ----------------------------------------------------------------------------------------------
 run=("$engine" run --rm --name "${NAME:-mlperf-bert-$(date +%H%M%S)-$$}")
-run+=(--user "$(id -u):$(id -g)" --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev" --cap-drop ALL)
+user=$(id -u):$(id -g)
+if [ "$rootless" ]; then user=0:0; fi # inside; outside it is you
+run+=(--user "$user" --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev" --cap-drop ALL)
 run+=(--security-opt no-new-privileges --shm-size "${SHM_SIZE:-1g}" --stop-timeout "${STOP_TIMEOUT:-300}")
 if [ -n "${MEMORY:-}" ]; then run+=(--memory "$MEMORY" --memory-swap "$MEMORY"); fi
 # Limits stay within the host's hard ones: an engine without CAP_SYS_RESOURCE cannot raise them.
 most=$(ulimit -H -n)
 if [ "$most" = unlimited ]; then most=-1; fi
 run+=(--ulimit "nofile=$most:$most")
-label=,z
-if [ "$RELABEL" = no ]; then label='' run+=(--security-opt label=disable); fi
+if [ "$selinux" = Enforcing ] && [ ! "$relabel" ]; then run+=(--security-opt label=disable); fi
 case $is_podman in
   yes)
     # podman itself lowers the number of processes to the kernel's pid_max.
@@ -222,11 +279,15 @@ case $is_podman in
       for gpu in "${gpus[@]-all}"; do run+=(--device "nvidia.com/gpu=$gpu"); done
     fi ;;
   *)
+    # NCCL pins memory. A rootless engine cannot raise the hard limit of this user, in KiB.
+    memlock=-1
+    if [ "$rootless" ]; then memlock=$(ulimit -H -l); fi
+    case $memlock in unlimited|-1) memlock=-1 ;; *) memlock=$((memlock * 1024)) ;; esac
     if [ "$num_gpus" -gt 0 ]; then
       # docker splits the value at commas, but not within quotes.
       listed=$(IFS=,; echo "${gpus[*]}")
       run+=(--gpus "${listed:+\"device=}${listed:-all}${listed:+\"}")
-      run+=(--ulimit memlock=-1 --ulimit stack=67108864) # NCCL pins memory
+      run+=(--ulimit "memlock=$memlock" --ulimit stack=67108864)
     fi ;;
 esac
 if [ "$demo" ]; then
@@ -234,13 +295,13 @@ if [ "$demo" ]; then
   command=(python -m demo --output_dir=/output/demo ${SEED:+--seed="$SEED"})
 else
   buckets=''
-  place "$data" /data DATA_DIR ro
-  if [ "$wiki" ]; then place "$wiki" /wiki WIKI_DIR ro; fi
+  place "$data" /data DATA_DIR ,readonly
+  if [ "$wiki" ]; then place "$wiki" /wiki WIKI_DIR ,readonly; fi
   place "$output" /output OUTPUT_DIR
   case "${EVAL_FILE-} ${INIT_CHECKPOINT-} ${flags[*]}" in *gs://*) buckets=yes ;; esac
   # Without a key file TensorFlow asks the machine, which knows its account on Google Cloud.
   if [ "$buckets" ] && [ -r "$key" ]; then
-    mount "$key" /credentials.json ro
+    mount "$key" /credentials.json ,readonly
     run+=(--env GOOGLE_APPLICATION_CREDENTIALS=/credentials.json)
   fi
   run+=(--env "NUM_GPUS=$num_gpus")
@@ -252,12 +313,15 @@ else
     OMPI_MCA_orte_hnp_uri OMPI_COMM_WORLD_{SIZE,RANK,LOCAL_SIZE,LOCAL_RANK} JAX_COORDINATOR_ADDRESS; do
     if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); hosts=--network=host; fi
   done
+  if [ "$hosts" ] && [ "$rootless" ]; then
+    fail "several hosts need the host's network, which a rootless docker does not give; use podman, or docker as root"
+  fi
   if [ "$hosts" ]; then run+=("$hosts"); fi
   # For --drop_caches: only the host's root may empty the page cache. /proc/sys itself is read-only in a container.
   case " ${flags[*]} " in
     *-drop_caches[\ =]*) # not --nodrop_caches
       control=/proc/sys/vm/drop_caches
-      if [ -w "$control" ] && [ "$(id -u)" = 0 ]; then
+      if [ -w "$control" ] && [ "$(id -u)" = 0 ] && [ ! "$rootless" ]; then
         run+=(--mount "type=bind,source=$control,target=/drop_caches")
       fi ;;
   esac

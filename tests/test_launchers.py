@@ -24,11 +24,13 @@ ENGINE = """#!/bin/sh
 case "$1 $2" in
   "image inspect") [ -z "$NO_IMAGE" ] && echo sha256:4711 ;;
   "build "*) exit "${BUILD_STATUS:-0}" ;;
-  "--version ") echo "${VERSION:-${0##*/} version 4.3.1}" ;;
+  "info --format") echo "${SECURITY-[name=seccomp,profile=builtin name=cgroupns]}" ;;
+  "--version ") echo "${VERSION:-Docker version 27.1.1, build 6312585}" ;;
   "inspect --format") case "$3" in *Pid*) echo 4242 ;; *) echo /the-name ;; esac ;;
   "run "*) case "$*" in *" --detach "*) echo c0ffee ;; esac; exit "${RUN_STATUS:-0}" ;;
 esac
 """
+SECURITY = "<info><--format><{{.SecurityOptions}}>"
 NVIDIA_SMI = 'for n in 0 1 2 3 4 5 6 7; do [ $n -ge "${GPUS:-0}" ] || echo "GPU $n: one"; done'
 
 
@@ -40,7 +42,7 @@ def split(line: str) -> tuple[dict[str, str], list[str]]:
 
 
 class Host:
-    """A folder with data and keys, whose paths have spaces, engines, and GPUS if given.
+    """A folder with data and keys, whose paths have spaces, engines, and GPUS or SELINUX if given.
 
     The checkout is its folder bert. An exported CDPATH leads `cd bert` to another one.
     """
@@ -56,7 +58,7 @@ class Host:
         for name in ("data", "wiki", "output", "bert"):
             (self._others / name).mkdir(parents=True)
         texts = dict.fromkeys(("docker", "podman"), ENGINE) | {"nvidia-smi": NVIDIA_SMI}
-        for name, text in texts.items():
+        for name, text in (texts | {"getenforce": 'echo "${SELINUX:-Disabled}"'}).items():
             self.has(name, text)
 
     def has(self, program: str, text: str) -> None:
@@ -91,8 +93,8 @@ class Host:
         return told
 
     def expected(
-        self, *, engine="docker", limits="1g 300", more="", mounts="data wiki output",
-        label=",z", given="NUM_GPUS=0",
+        self, *, engine="docker", user="", limits="1g 300", more="", mounts="data wiki output",
+        labelled=False, given="NUM_GPUS=0",
     ) -> list[str]:  # fmt: skip
         """The words before the image.
 
@@ -100,23 +102,25 @@ class Host:
           limits: of shared memory and of a stop's time, then words.
           more: words after the limit of open files.
           mounts: source>target, or what they have in common; a bucket's is a variable.
-          label: of mounts, for SELinux.
+          labelled: for SELinux.
           given: variables.
         """
         memory, seconds, *others = shlex.split(limits)
         words = [engine, "run", "--rm", "--name", "the-name"]
-        words += ["--user", f"{os.getuid()}:{os.getgid()}", "--read-only"]
+        words += ["--user", user or f"{os.getuid()}:{os.getgid()}", "--read-only"]
         words += ["--tmpfs", "/tmp:rw,exec,nosuid,nodev", "--cap-drop", "ALL"]
         words += ["--security-opt", "no-new-privileges", "--shm-size", memory]
         words += ["--stop-timeout", seconds, *others, *OPEN_FILES, *shlex.split(more)]
         for place in shlex.split(mounts):
             source, _, target = place.partition(">")
-            target = f"/{target or source}"
-            mode = "rw" if target == "/output" else "ro"
+            source, target = self.folder / source, f"/{target or source}"
+            mode = "" if target == "/output" else "ro" if labelled else ",readonly"
             if "=" in place:
                 words += ["--env", place]
+            elif labelled:
+                words += ["--volume", f"{source}:{target}:{','.join(filter(None, [mode, 'z']))}"]
             else:
-                words += ["--volume", f"{self.folder / source}:{target}:{mode}{label}"]
+                words += ["--mount", f"type=bind,source={source},target={target}{mode}"]
         return [*words, *(word for value in shlex.split(given) for word in ("--env", value))]
 
 
@@ -139,7 +143,11 @@ def hard_limit(kind: str) -> int:
 OPEN_FILES = ["--ulimit", "nofile=" + ":".join([str(hard_limit("n"))] * 2)]
 TRAINING = "mlperf-bert:cpu ./train_model.sh"
 ON_GPUS = "mlperf-bert:gpu ./train_model.sh"
-GPUS = "--gpus all --ulimit memlock=-1 --ulimit stack=67108864"
+ROOTLESS = "SECURITY='[name=seccomp,profile=builtin name=rootless name=cgroupns]'"
+NO_DAEMON = "SECURITY= DOCKER_HOST=unix:///run/user/1000/docker.sock"
+GPUS = "--gpus all --ulimit memlock={} --ulimit stack=67108864"
+OF_USER = GPUS.format(hard_limit("l") * 1024 if hard_limit("l") != -1 else -1)
+GPUS = GPUS.format(-1)
 PROCESSES = int(Path("/proc/sys/kernel/pid_max").read_text())
 if 0 <= hard_limit("u") < PROCESSES:
     PROCESSES = hard_limit("u")
@@ -154,6 +162,7 @@ KEY, OWN_KEY = (
 )
 WITH_KEY = {"given": f"{KEY}=/credentials.json NUM_GPUS=0"}
 OF_HOST = "data wiki output key.json>credentials.json"
+LABELLED = {"labelled": True}
 
 
 @pytest.mark.parametrize(
@@ -170,12 +179,18 @@ OF_HOST = "data wiki output key.json>credentials.json"
          "mlperf-bert:cpu ./finetune_model.sh --task=rte"),
         ("SEED=3 DATA_DIR=/nowhere --demo", {"mounts": "output", "given": ""},
          "mlperf-bert:cpu python -m demo --output_dir=/output/demo --seed=3"),
+        ("DATA_DIR='~/data' WIKI_DIR='~/wiki' OUTPUT_DIR='~/output'", {}, ""),
         ("DATA_DIR=data WIKI_DIR=./wiki OUTPUT_DIR=output", {}, ""),
-        ("MEMORY=1.5G SHM_SIZE=2g STOP_TIMEOUT=7",
-         {"limits": "2g 7 --memory 1.5G --memory-swap 1.5G"}, ""),
+        *((f"MEMORY={size} SHM_SIZE=2g STOP_TIMEOUT=7",
+           {"limits": f"2g 7 --memory {size} --memory-swap {size}"}, "")
+          for size in ("512m", "1.5G", "8GiB")),
+        *((f"{rootless} NUM_GPUS={number}",
+           {"user": "0:0", "more": OF_USER * number, "given": f"NUM_GPUS={number}"},
+           ON_GPUS if number else TRAINING)
+          for rootless in (ROOTLESS, NO_DAEMON) for number in (0, 1)),
         ("ENGINE=podman NUM_GPUS=1", {"engine": "podman", "more": CDI, "given": "NUM_GPUS=1"},
          ON_GPUS),
-        ("VERSION='podman version 4.3.1'", {"more": OF_PODMAN}, ""),  # under that name
+        ("SECURITY= VERSION='podman version 4.3.1'", {"more": OF_PODMAN}, ""),  # under that name
         (HOSTS, {"given": f"NUM_GPUS=0 {HOSTS}"}, f"--network=host {TRAINING}"),
         (SRUN, {"given": f"NUM_GPUS=0 {SRUN}"}, f"--network=host {TRAINING}"),
         # What is in a bucket is named and not mounted, and then a key is.
@@ -183,12 +198,20 @@ OF_HOST = "data wiki output key.json>credentials.json"
         (f"{DATA} {RUN}", {"mounts": f"{DATA} wiki {RUN} {OWN_KEY}>credentials.json"} | WITH_KEY,
          ""),
         (f"{KEY}=key.json", {}, ""),
-        (f"{KEY}=key.json --init_checkpoint=gs://b/run", {"mounts": OF_HOST} | WITH_KEY,
-         f"{TRAINING} --init_checkpoint=gs://b/run"),
+        *((f"{KEY}={key} --init_checkpoint=gs://b/run", {"mounts": OF_HOST} | WITH_KEY,
+           f"{TRAINING} --init_checkpoint=gs://b/run") for key in ("key.json", "'~/key.json'")),
         *((f"{KEY}=key.json {place}",
            {"mounts": OF_HOST, "given": f"{WITH_KEY['given']} {place}"}, "")
           for place in ("INIT_CHECKPOINT=gs://b/run", "EVAL_FILE=gs://b/eval_10k")),
-        ("RELABEL=no", {"label": "", "more": "--security-opt label=disable"}, ""),
+        # Where SELinux is enforcing, mounts are labelled, or not if asked for.
+        ("SELINUX=Permissive", {}, ""),
+        ("SELINUX=Enforcing", LABELLED, ""),
+        ("SELINUX=Enforcing ENGINE=podman", LABELLED | {"engine": "podman", "more": OF_PODMAN}, ""),
+        ("SELINUX=Enforcing --demo", LABELLED | {"mounts": "output", "given": ""},
+         "mlperf-bert:cpu python -m demo --output_dir=/output/demo"),
+        (f"SELINUX=Enforcing {KEY}=key.json --x=gs://b",
+         LABELLED | {"mounts": OF_HOST} | WITH_KEY, f"{TRAINING} --x=gs://b"),
+        ("SELINUX=Enforcing RELABEL=no", {"more": "--security-opt label=disable"}, ""),
         # A campaign gives the host's folder as a flag.
         ("--output_dir=/output", {}, ""),
         *((f"--output_dir={place}", {"mounts": mounts} | given, f"{TRAINING} --output_dir={place}")
@@ -242,14 +265,15 @@ SLICE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
     [
         ("CUDA_VISIBLE_DEVICES=2,3", "2,3"),
         ("CUDA_VISIBLE_DEVICES='3, 2'", "3,2"),
-        (f"CUDA_VISIBLE_DEVICES={SLICE}", SLICE),
-        (f"SLURM_JOB_GPUS=4,5 CUDA_VISIBLE_DEVICES={ONE}", ONE),
+        ("NVIDIA_VISIBLE_DEVICES=5", "5"),
+        (f"NVIDIA_VISIBLE_DEVICES={SLICE}", SLICE),
         ("CUDA_VISIBLE_DEVICES=2,3 NUM_GPUS=1", "2"),
         # Slurm without a control group, where CUDA's numbers are the host's, and in one.
         ("SLURM_JOB_GPUS=4,5", "4,5"),
         ("SLURM_JOB_GPUS=4,5,6,7 SLURM_STEP_GPUS=6,7", "6,7"),
         ("SLURM_STEP_GPUS=4,5 CUDA_VISIBLE_DEVICES=0,1", "4,5"),
         ("SLURM_JOB_GPUS=4,5,6 CUDA_VISIBLE_DEVICES=2,1", "6,5"),
+        ("SLURM_STEP_GPUS=4,5 NVIDIA_VISIBLE_DEVICES=5", "5"),
     ],
 )
 def test_a_container_gets_the_gpus_that_its_job_was_given(host, line, gpus):
@@ -322,7 +346,7 @@ def test_the_page_cache_is_emptied_by_the_hosts_root(host, repository):
     for flag in ("--drop_caches", "-drop_caches", "--drop_caches=true"):
         words = host.dry_run(flag)
         assert mount in after(words, "--mount") and words[-1] == flag
-    for flag in ("--nodrop_caches", "--seed=1"):
+    for flag in ("--nodrop_caches", "--seed=1", f"{NO_DAEMON} --drop_caches"):
         assert mount not in host.dry_run(flag)
     host.has("id", "echo 1000")
     assert mount not in host.dry_run("--drop_caches")
@@ -330,8 +354,8 @@ def test_the_page_cache_is_emptied_by_the_hosts_root(host, repository):
 
 def test_the_image_is_built_when_it_is_missing(host):
     assert host.start("NO_IMAGE=1 BUILD_OPTIONS='--network=host --pull'").returncode == 0
-    info, version, look, build, again, run = host.calls()
-    assert (info, version) == ("<info>", "<--version>")
+    info, security, look, build, again, run = host.calls()
+    assert (info, security) == ("<info>", SECURITY)
     assert look == again == "<image><inspect><--format><{{.Id}}><mlperf-bert:cpu>"
     assert build.startswith("<build><--tag><mlperf-bert:cpu><--build-arg><ACCELERATOR=cpu>")
     assert build.endswith(f"<--network=host><--pull><{host.folder}/bert>")
@@ -366,7 +390,7 @@ NO_GPU = "leaves this job no GPU: choose some, or give NUM_GPUS=0"
 OF_GPUS = [
     *(
         (f"{name}={value}", f"{name}={value} {NO_GPU}")
-        for name in ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS")
+        for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS")
         for value in ("", "none", "-1")
     ),
     *(
@@ -376,6 +400,10 @@ OF_GPUS = [
     ("CUDA_VISIBLE_DEVICES=2,3,2", "CUDA_VISIBLE_DEVICES=2,3,2 names a GPU twice"),
     ("CUDA_VISIBLE_DEVICES=2,3 NUM_GPUS=4",
      "NUM_GPUS=4: CUDA_VISIBLE_DEVICES=2,3 leaves this job 2; give that many or fewer"),
+    ("CUDA_VISIBLE_DEVICES=0,1 NVIDIA_VISIBLE_DEVICES=2,3",
+     "NVIDIA_VISIBLE_DEVICES=2,3 and CUDA_VISIBLE_DEVICES=0,1 name different GPUs; leave"),
+    ("SLURM_STEP_GPUS=4,5 NVIDIA_VISIBLE_DEVICES=0",
+     "NVIDIA_VISIBLE_DEVICES=0 and SLURM_STEP_GPUS=4,5 name different GPUs"),
     *(
         (f"SLURM_STEP_GPUS={of_step} CUDA_VISIBLE_DEVICES={of_cuda}",
          f"CUDA_VISIBLE_DEVICES={of_cuda}: which of SLURM_STEP_GPUS={of_step} are these? ")
@@ -393,18 +421,19 @@ def test_a_choice_of_gpus_that_is_not_clear_is_refused(host, line, message):
     assert host.start(f"{line} NUM_GPUS=0 --dry-run").returncode == 0
 
 
+NO_FLAG = "is not an option or a flag's value"
 REFUSED = [
     ("DATA_DIR=/nowhere", "DATA_DIR=/nowhere: no such folder"),
     ("DATA_DIR=empty", "DATA_DIR=empty is empty"),
     ("WIKI_DIR=data", "WIKI_DIR=data: no bert_config.json"),
     ("OUTPUT_DIR=/proc/none", "cannot be made"),
-    ("OUTPUT_DIR=a:b", "a:b: a mount cannot have a colon or line break in its path"),
-    ("OUTPUT_DIR='a\nb'", "a?b: a mount cannot have a colon or line break in its path"),
+    ("OUTPUT_DIR=a,b", "cannot have a comma"),
+    ("OUTPUT_DIR='a\nb'", "a?b: a mount cannot have a comma, quote or line break"),
     ("OUTPUT_DIR=gs://b/run --finetune --dry-run",
      "OUTPUT_DIR=gs://b/run: fine-tuning reads and writes local folders; copy the run into"),
     ("OUTPUT_DIR=gs://b/run --demo",
      "OUTPUT_DIR=gs://b/run: the demo writes to a local folder; name one"),
-    ("OUTPUT_DIR='~/run'", "~/run: give the whole path, or ./~/run"),
+    ("DATA_DIR='~none/data'", "~none/data: give the whole path, or ./~none/data"),
     ("GOOGLE_APPLICATION_CREDENTIALS=none.json",
      "GOOGLE_APPLICATION_CREDENTIALS=none.json cannot be read; name a"),
     ("NUM_GPUS=abc", "NUM_GPUS=abc: give a number, 0 for the CPU, or leave it out"),
@@ -418,11 +447,26 @@ REFUSED = [
     ("ACCELERATOR=cpu NUM_GPUS=1",
      "ACCELERATOR=cpu: this image has nothing for GPUs; give NUM_GPUS=0 too"),
     ("RELABEL=maybe", "RELABEL=maybe: give yes or no, or leave it out"),
-    ("ENGINE=no-engine", "ENGINE=no-engine: no container engine answers: install docker or"),
-    ("NO_ENGINE=1 ENGINE=docker", "ENGINE=docker: no container engine answers: install docker"),
+    ("MEMORY=lots", "MEMORY=lots: give a size, such as 512m or 8g, or leave it out"),
+    ("SHM_SIZE=-1g", "SHM_SIZE=-1g: give a size"),
+    ("STOP_TIMEOUT=5m", "STOP_TIMEOUT=5m: give whole seconds, or leave it out"),
+    ("NAME='my run'", "NAME=my run: give letters, digits, _ . and -"),
+    ("ENGINE=no-engine", "ENGINE=no-engine does not answer: install it"),
+    ("NO_ENGINE=1 ENGINE=docker", "ENGINE=docker does not answer"),
     ("NO_ENGINE=1", "no container engine answers: install docker or podman"),
+    *(
+        (f"{rootless} {HOSTS}",
+         "several hosts need the host's network, which a rootless docker does not give; ")
+        for rootless in (ROOTLESS, NO_DAEMON)
+    ),
+    ("SELINUX=Enforcing OUTPUT_DIR=o:p",
+     "o:p: a mount with SELinux cannot have a colon in its path; use a link without"),
 ]  # fmt: skip
 BEFORE_AN_ENGINE_IS_ASKED = [
+    ("demo", f"demo: {NO_FLAG}"),
+    ("--eval False", f"False: {NO_FLAG}"),
+    ("--train_batch_size=8 part-1", f"part-1: {NO_FLAG}"),
+    ("--seed 1 part-1", f"part-1: {NO_FLAG}"),
     ("--eval --demo", "--eval and --demo: give one of them"),
     *(
         (f"--output_dir={value}",
@@ -442,14 +486,14 @@ def test_a_mistake_is_one_line(host, line, message):
     assert not host.calls() or (line, message) in REFUSED
 
 
-@pytest.mark.parametrize("name", ["a b", "[abc]", "back\\slash", "-", "$(touch x)", "a,'b\""])
+@pytest.mark.parametrize("name", ["a b", "[abc]", "back\\slash", "-", "$(touch x)", "\x1b[1m", "é"])
 def test_folders_may_have_any_name_that_an_engine_takes(host, name):
     for kind in ("data", "wiki"):
         (host.folder / f"{kind}-{name}").mkdir()
         shutil.copytree(host.folder / kind, host.folder / name / kind)
     done = host.start(DATA_DIR=f"{name}/data", WIKI_DIR=f"{name}/wiki", OUTPUT_DIR=name)
     assert done.returncode == 0, done.stderr
-    mounts = re.findall(r"<--volume><(.*?):(/\w+):", host.calls()[-1])
+    mounts = re.findall(r"source=(.*?),target=(/\w+)", host.calls()[-1])
     expected = {"/data": f"/{name}/data", "/wiki": f"/{name}/wiki", "/output": f"/{name}"}
     assert {t: s.removeprefix(str(host.folder)) for s, t in mounts} == expected
     assert not (host.folder / "x").exists()
@@ -508,7 +552,20 @@ STARTS = {
     "--do_eval --nodo_train",
     "finetune_model.sh OUTPUT_DIR=/o --task=rte": f"{FINETUNE.format('/o', '/o')} --task=rte",
     "finetune_model.sh INIT_CHECKPOINT='/wiki/a b'": FINETUNE.format("'/wiki/a b'", "/output"),
-    "finetune_model.sh SEED=4 --task=rte": f"{OF_OUTPUT} --seed=4 --task=rte",
+    **{
+        f"finetune_model.sh SEED=4 {flags}": f"{OF_OUTPUT} {seed}=4 {flags}"
+        for flags, seed in (
+            ("--task=rte", "--seed"),
+            ("--sweep", "--seeds"),
+            ("--sweep=true --task=rte", "--seeds"),
+            ("--sweep=1", "--seeds"),
+            ("--sweep=false", "--seed"),
+            ("--sweep=False", "--seed"),
+            ("--sweep --nosweep", "--seed"),
+            ("--sweep --sweep=false", "--seed"),
+            ("--nosweep --sweep", "--seeds"),
+        )
+    },
 }  # fmt: skip
 
 
@@ -537,9 +594,10 @@ def test_without_an_engine_the_gpus_that_cuda_sees_are_counted(
     assert "--num_gpus=1" in script(name, f"GPUS=8 NUM_GPUS=1 {line}")
 
 
+@pytest.mark.parametrize("script", ["train_model.sh", "finetune_model.sh"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
-    repository, tmp_path, number
+    repository, tmp_path, script, number
 ):
     for name, text in {"nvidia-smi": 'touch "$0.runs"; sleep 1', "python": "exit 9"}.items():
         programs.stand_in(tmp_path / name, text)
@@ -547,7 +605,7 @@ def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
     if programs.run(*unshared, "true").returncode:
         lacking("no new namespace of processes can be had here")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    process = subprocess.Popen([*unshared, repository / "train_model.sh"], env=environment)
+    process = subprocess.Popen([*unshared, repository / script], env=environment)
     waiting.until((tmp_path / "nvidia-smi.runs").exists, process)
     [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(first), number)

@@ -340,7 +340,7 @@ elif words[:2] == ["image", "inspect"]:
 elif words[0] == "run":
     with open("{folder}/containers", "a") as record:
         record.write(json.dumps(words) + "\\n")
-    [output] = [m[1] for w in words if (m := re.fullmatch("(.*):/output:rw,z", w))]
+    [output] = [m[1] for w in words if (m := re.fullmatch(".*source=(.*),target=/output", w))]
     flags = words[words.index("./train_model.sh") + 1 :]
     command = [sys.executable, "{folder}/stand_in.py", *flags, "--output_dir=" + output]
     os.execv(sys.executable, command)
@@ -374,8 +374,8 @@ def containers(make, tmp_path, monkeypatch):
 def test_each_run_is_a_container(containers, tmp_path):
     assert [result.seeds for result in train(containers(num_runs=2))] == [(100,), (101,)]
     first, second = containers.started()
-    assert f"{tmp_path}/data:/data:ro,z" in first
-    output = f"{tmp_path}/campaign/runs/0:/output:rw,z"
+    assert f"type=bind,source={tmp_path}/data,target=/data,readonly" in first
+    output = f"type=bind,source={tmp_path}/campaign/runs/0,target=/output"
     assert "MLPERF_BERT_IMAGE=sha256:4711" in first and "SEED=5" not in first
     flags = first[first.index("./train_model.sh") :]
     assert {"--x=1", "--drop_caches", "--submission_org=example"} <= set(flags)

@@ -42,7 +42,7 @@ def test_the_loop_over_memory_starts_a_container_with_each_limit(tmp_path):
     for memory, told in zip(("2g", "4g", "8g"), shown.split("--output=")[1:], strict=True):
         assert told.startswith(f"sweep/{memory}/trace\n")
         assert f"--memory {memory} --memory-swap {memory} " in told
-        assert f" --volume {tmp_path}/sweep/{memory}/run:/output:rw,z" in told
+        assert f"source={tmp_path}/sweep/{memory}/run,target=/output" in told
         flags = "--emulate_step_seconds=0.1 --num_train_steps=2000"
         assert told.endswith(f" {flags}\n{memory}: exit code 137\n")
 
