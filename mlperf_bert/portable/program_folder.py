@@ -9,6 +9,7 @@ weights.npz            the initial checkpoint; without one the weights are drawn
 run_step.py            runs and compiles the programs, with jax_step.py: copies
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -68,8 +69,10 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     output = paths.require_local(output_dir, flag="output_dir")
     if output.exists():
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
-    compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
-    _, trainer = build.build_trainer(config, setup.bert_config, seed=seed, compiled=compiled)
+    holds_weights = bool(config.init_checkpoint or wanted.num_recorded_steps)
+    with contextlib.nullcontext() if holds_weights else _weights_not_set():
+        compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
+        _, trainer = build.build_trainer(config, setup.bert_config, seed=seed, compiled=compiled)
     evaluator = Evaluator(model=trainer.model)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
@@ -109,6 +112,23 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         f"{output}: {len(programs)} program{'s' * (len(programs) != 1)}, {len(batches)} batches, "
         f"losses of {wanted.num_recorded_steps} steps recorded; run it with its run_step.py"
     )
+
+
+@contextlib.contextmanager
+def _weights_not_set() -> Iterator[None]:
+    """Variables made here have a shape, but no memory of their own until somebody writes them."""
+
+    def create(next_creator, *, initial_value, **rest):
+        if callable(initial_value):
+            with tf.Graph().as_default():
+                value = initial_value()
+            shape, dtype = value.shape.as_list(), value.dtype
+            if value.shape.rank:  # counters and constants keep their values
+                initial_value = lambda: tf.raw_ops.Empty(shape=shape, dtype=dtype)  # noqa: E731
+        return next_creator(initial_value=initial_value, **rest)
+
+    with tf.variable_creator_scope(create):
+        yield
 
 
 def _require_exportable(setup: Setup) -> None:

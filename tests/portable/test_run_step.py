@@ -152,12 +152,23 @@ def test_what_a_folder_does_not_hold_is_drawn_as_ever():
     assert ids.tolist() == [16, 21, 39, 13, 3]
 
 
-def test_a_folder_without_a_checkpoint_draws_its_weights(folder, run):
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_folder_without_a_checkpoint_draws_its_weights(folder, run, is_recorded):
+    """Those of recorded losses as ever, others on the device: alike but for the numbers."""
     (folder / "weights.npz").unlink()
-    (folder / "signature.json").write_text(json.dumps(SIGNATURE | {"init_checkpoint": None}))
+    recorded = SIGNATURE["recorded"] if is_recorded else {"training": []}
+    signature = SIGNATURE | {"init_checkpoint": None, "recorded": recorded}
+    (folder / "signature.json").write_text(json.dumps(signature))
     assert run("--synthetic") == 0
-    state = run_step.Exported(folder, "training").first_state()
+    kernel = {"name": "kernel", "initial": "normal", "shape": [9, 99], "dtype": "float32"}
+    exported = run_step.Exported(folder, "training")
+    exported.entries[1]["inputs"] += [kernel | {"role": "weight"}]
+    state, own = exported.first_state(), exported.signature
     assert state["w"].tolist() == [1, 1, 1] and state["n"].tolist() == 0
+    assert (state["kernel"] == run_step.drawn(kernel, own)).all() == is_recorded
+    assert 0.015 < state["kernel"].std() < 0.02 and abs(state["kernel"]).max() <= np.float32(0.04)
+    other = run_step.drawn_on_device(kernel, own | {"seed": 1})
+    assert (other != run_step.drawn_on_device(kernel, own)).sum() > 800
 
 
 def test_a_script_whose_reader_has_ended_ends_quietly(folder):
