@@ -90,6 +90,8 @@ CHILD = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80)]
         # The kernel adds the child's 900 and 100 to the parent that has waited for it.
         ([*CHILD, (1, 1, 0, 10, 0), (1, 2, 1, 900, 100), (2, 1, 0, 920, 100), (3, 1, 0, 930, 130)],
          False, [510, 910, 920, 930], [80, 100, 100, 130]),
+        # And it may have added them before the parent used anything more itself.
+        ([*CHILD, (1, 1, 0, 510, 80), (2, 1, 0, 515, 80)], False, [510, 510, 515], [80, 80, 80]),
         # So it does for a grandchild, whose parent was seen last when it was.
         ([*CHILD, (0, 3, 2, 200, 0), (1, 1, 0, 720, 80)], False, [710, 720], [80, 80]),
         # Of the tracer that has started the command, only what the kernel has added is known.

@@ -157,6 +157,17 @@ def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, is_sample
     assert conversion._written_logs(tmp_path, conversion.Locator()) == [str(path)]
 
 
+def test_a_phase_ends_with_the_stop_of_its_own_log():
+    """The other log's began before the trace."""
+    lines = [("a.log", "block_start", 10), ("b.log", "block_stop", 12), ("b.log", "eval_start", 13),
+             ("a.log", "eval_stop", 14), ("b.log", "eval_stop", 15)]  # fmt: skip
+    events = [{"file": file, "key": key, "realtime_ns": at, "metadata": "{}"}
+              for file, key, at in lines]  # fmt: skip
+    names = ("file", "name", "realtime_ns", "end_realtime_ns", "is_closed")
+    spans = [tuple(span[n] for n in names) for span in mllog.span_rows(events, end_ns=99)]
+    assert spans == [("a.log", "block", 10, 99, False), ("b.log", "eval", 13, 15, True)]
+
+
 def test_a_block_has_the_samples_of_its_stop():
     lines = [
         ("block_stop", 5, {"first_epoch_num": 0, "samples_count": 50}),  # began before the trace

@@ -47,6 +47,19 @@ def test_who_executed_and_who_is_a_stranger_is_told():
     assert str(parser.losses) == "1 threads or processes whose making was not seen"
 
 
+@pytest.mark.parametrize("flags, event, pid", [("SIGCHLD", "process", 4012),
+                                               ("CLONE_THREAD", "thread", 4001)])  # fmt: skip
+def test_what_a_container_makes_has_the_number_of_the_machine(flags, event, pid):
+    """In the container it has another one, which is that of a process of the machine too."""
+    line = (
+        f"4001 5.000000000 clone(flags={flags}) = 12 /* 4012 in strace's PID NS */ <0.000000100>\n"
+    )
+    parser = strace.Parser(births=strace.births_in([line]), folder="/")
+    [(table, row)] = parser.parse([line])
+    assert (table, row["event"], row["parent_pid"]) == ("process_events", event, 4001)
+    assert (row["pid"], row["tid"]) == (pid, 4012)
+
+
 def test_calls_that_threads_interleave_are_joined():
     lines = [
         '11 1.000000001 pread64(3</d/part-0>, "", 8, 16 <unfinished ...>\n',
