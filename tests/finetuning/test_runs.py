@@ -157,6 +157,16 @@ def results_in(folder) -> dict:
     return json.loads((folder / "results.json").read_text())
 
 
+def test_the_figures_of_an_epoch_are_there_before_its_checkpoint(own, stand_in):
+    """A run that is killed as it saves goes on behind the epoch: nobody evaluates it again."""
+    config, seen = stand_in("order", settings=(LAST,), do_predict=False), []
+    metrics = own / "order" / "mnli" / LAST.folder / "metrics.jsonl"
+    for step in (5, 10, 15):
+        StandIn.at[LAST.folder, step] = lambda: seen.append(lines_of(metrics)[-1]["epoch"])
+    sweep.run(config)
+    assert seen == [1, 2, 3]
+
+
 def test_a_sweep_reports_medians_and_keeps_the_best_checkpoint(own, stand_in, capsys):
     records, files = sweep.run(stand_in("out"))
     out = own / "out"
