@@ -40,6 +40,7 @@ def test_the_rows_on_as_many_accelerators_and_their_range(capsys, shipped):
             ["16", "768", "unknown"],
         ),
         (["H100", "8", "--batch=8192"], "nobody published batch 8,192 on them: these have 768", []),
+        (["H100", "512"], "512 H100 SXM: 1 published", ["512", "3,072", "no FP8"]),
         (["H100", "3472"], "3,472 H100 SXM: 1 published", ["3472", "13,888", "no FP8"]),
     ],
 )

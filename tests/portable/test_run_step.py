@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 
@@ -239,6 +240,12 @@ def test_what_comes_from_jaxs_cache_is_said(folder, monkeypatch, tmp_path):
 def test_jax_that_compiles_nothing_is_told(run):
     with run_step.jax.disable_jit():
         assert run().startswith("run_step.py: JAX_DISABLE_JIT: it runs compiled programs; leave")
+
+
+def test_the_memory_of_a_step_is_in_bytes():
+    """Of the process on a CPU: no less than it has now, and no more than the machine has."""
+    now = psutil.Process().memory_info().rss
+    assert now <= run_step.peak_memory_bytes() < psutil.virtual_memory().total
 
 
 def test_more_devices_than_there_are(run):
