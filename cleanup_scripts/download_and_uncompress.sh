@@ -97,8 +97,9 @@ uncompress_text() {
 uncompress_dump() {
   ! is_there "$dump" || return 0
   fetch "$dump.bz2"
-  bzip2 -dc "$dump.bz2" >"$dump.partial" && is_whole "$dump" .partial ||
+  if ! bzip2 -dc "$dump.bz2" >"$dump.partial" || ! is_whole "$dump" .partial; then
     die "$out_dir/$dump.bz2: not unpacked; make room for 75 GB and repeat the command"
+  fi
   mv "$dump.partial" "$dump"
 }
 
