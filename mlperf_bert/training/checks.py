@@ -319,31 +319,38 @@ def _check_parameters(setup: Setup, folder: paths.Location, made: parts.DataSet)
 def departures(setup: Setup) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules.
 
-    Of the data, every difference from the published ones, by the records in their folders.
+    Of the data, every difference from the published ones, by the records in their folders. A part
+    that cannot be made departs from nothing, and is an error among the findings.
     """
-    model = setup.bert_config
-    issues = setup.config.departures(model)
-    if is_bert_large(model) and setup.initial_checkpoint:
-        issues += _departure_of_weights(setup.initial_checkpoint.prefix)
+    issues = setup.config.departures(setup.bert_config)
+    with setup.findings.collected():
+        if is_bert_large(setup.bert_config) and setup.initial_checkpoint:
+            issues += _departure_of_weights(setup.initial_checkpoint.prefix)
+    with setup.findings.collected():
+        issues += _departures_of_data(setup)
+    return issues
+
+
+def _departures_of_data(setup: Setup) -> list[rules.Issue]:
     # Of data without a record nothing is known, and no departure either; `_check_data` warns.
     recorded = [(folder, made) for folder, each in setup.data_sets.items() for made in each]
-    of_data: list[rules.Issue] = []
+    issues: list[rules.Issue] = []
     for folder, made in recorded:
         if first_examples := made.parameters.get("examples_per_part"):
             first = f"the first {first_examples} of each"
-            of_data.append(rules.Issue("input_file", "all examples of every part", first))
+            issues.append(rules.Issue("input_file", "all examples of every part", first))
         named = _names_in(folder, setup.files)
         if missing := len(published.PUBLISHED_PARTS - (named & made.files.keys())):
             num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
-            of_data.append(
+            issues.append(
                 rules.Issue("input_file", f"the {num_published} published parts", present)
             )
         # What a record does not say counts as the rules have it.
         for name, expected in _OFFICIAL_DATA.items():
             if (value := made.parameters.get(name, expected)) != expected:
-                of_data.append(rules.Issue(f"{name} of the data", expected, value))
-    return issues + list(dict.fromkeys(of_data))
+                issues.append(rules.Issue(f"{name} of the data", expected, value))
+    return list(dict.fromkeys(issues))
 
 
 def _departure_of_weights(prefix: str) -> list[rules.Issue]:
