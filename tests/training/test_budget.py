@@ -145,7 +145,7 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     record = read_record(output)
     assert (record.status, record.time_budget_seconds) == ("aborted", 4.0)
     assert record.parameters["time_budget"] == 4.0
-    assert 4 <= last["time_budget_spent_seconds"] <= record.time_budget_spent_seconds < 600
+    assert max(4, last["time_budget_spent_seconds"]) <= record.time_budget_spent_seconds < 600
     assert f" and {last['step']:,} steps\n" in done.stderr.partition("4s is over after ")[2]
 
 
