@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import hashlib
 import os
 import posixpath
 import sys
@@ -248,7 +249,7 @@ def make_part(
     An error of one part does not end the others. On a full disk nothing is left of the part.
     """
     # The run's own lock ends with a killed run, though its workers may write a moment longer.
-    lock, patience = f".{output.name}.lock", LOCK_PATIENCE_SECONDS
+    lock, patience, md5 = f".{output.name}.lock", LOCK_PATIENCE_SECONDS, hashlib.md5()
     try:
         with locks.held(output.parent, file_name=lock, patience_seconds=patience, of=output):
             num_examples = write_examples(
@@ -258,7 +259,10 @@ def make_part(
                 config.instances,
                 at_most=config.examples_per_part,
                 silent=True,
+                on_written=md5.update,  # 391 GB of parts need not be read again
             )
-            return parts.describe(Path(input_path)), parts.describe(output, examples=num_examples)
+            num_bytes = output.stat().st_size
+            part = parts.File(bytes=num_bytes, md5=md5.hexdigest(), examples=num_examples)
+            return parts.describe(Path(input_path)), part
     except (ValueError, OSError) as error:
         return as_lines(error)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -75,6 +75,7 @@ def write_examples(
     *,
     at_most: int = 0,
     silent: bool = False,
+    on_written: Callable[[bytes], object] = lambda encoded: None,
 ) -> int:
     """Makes all examples of the inputs; returns how many were written.
 
@@ -83,6 +84,7 @@ def write_examples(
 
     Args:
       at_most: only the first so many examples are written; 0 for all.
+      on_written: called with all bytes, in the order of writing.
 
     Raises:
       ValueError: bad input.
@@ -116,6 +118,8 @@ def write_examples(
             for index, file in enumerate(written):
                 own = slice((index - progress.done) % len(written), None, len(written))
                 own_batch = example_encoder.Batch(*(values[own] for values in batch))
-                file.write(example_encoder.encode_records(own_batch))
+                encoded = example_encoder.encode_records(own_batch)
+                file.write(encoded)
+                on_written(encoded)
             progress.advance(len(batch.input_ids))
     return len(instances.order)
