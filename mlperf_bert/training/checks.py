@@ -319,16 +319,22 @@ def _check_parameters(setup: Setup, folder: paths.Location, made: parts.DataSet)
 def departures(setup: Setup) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules.
 
-    Of the data, every difference from the published ones, by the records in their folders. A part
-    that cannot be made departs from nothing, and is an error among the findings.
+    Of the data, every difference from the published ones, by the records in their folders.
+
+    Raises:
+      ValueError, OSError: a part of the run cannot be made, or its checkpoint not be read.
     """
-    issues = setup.config.departures(setup.bert_config)
-    with setup.findings.collected():
-        if is_bert_large(setup.bert_config) and setup.initial_checkpoint:
-            issues += _departure_of_weights(setup.initial_checkpoint.prefix)
-    with setup.findings.collected():
-        issues += _departures_of_data(setup)
-    return issues
+    return [issue for departing in DEPARTURES for issue in departing(setup)]
+
+
+def _departures_of_options(setup: Setup) -> list[rules.Issue]:
+    return setup.config.departures(setup.bert_config)
+
+
+def _departures_of_weights(setup: Setup) -> list[rules.Issue]:
+    if is_bert_large(setup.bert_config) and setup.initial_checkpoint:
+        return _departure_of_weights(setup.initial_checkpoint.prefix)
+    return []
 
 
 def _departures_of_data(setup: Setup) -> list[rules.Issue]:
@@ -374,6 +380,9 @@ def _names_in(folder: paths.Location, files: list[str]) -> set[str]:
     locations = (paths.location(path) for path in files)
     return {path.name for path in locations if path.parent == folder}
 
+
+DEPARTURES = (_departures_of_options, _departures_of_weights, _departures_of_data)
+"""Each says how one part of a run departs from the rules, whatever is wrong with the others."""
 
 _CHECKS: tuple[Callable[[Setup], object], ...] = (
     _check_files,

@@ -61,9 +61,10 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
         _count_evaluation_examples(setup)
     with findings.collected():
         _check_first_records(setup)
-    with findings.collected():
-        for issue in checks.departures(setup):
-            findings.doubt(f"not a submission to the closed division: {issue}")
+    for departing in checks.DEPARTURES:
+        with findings.collected():
+            for issue in departing(setup):
+                findings.doubt(f"not a submission to the closed division: {issue}")
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
         findings.remark(f"the log will not say that the file caches were emptied; {way}")

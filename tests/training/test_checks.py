@@ -609,6 +609,26 @@ def test_weights_that_are_not_published_depart_from_the_rules(
         assert all(f"this run has {prefix}, another by size or MD5" in text for text in named)
 
 
+def test_weights_that_cannot_be_compared_are_no_published_ones(config, monkeypatch):
+    """A run ends, and its log is not that of the closed division; --check tells the rest too."""
+
+    def unreadable(prefix):
+        raise OSError(f"{prefix}.index: Input/output error")
+
+    monkeypatch.setattr(checks, "_departure_of_weights", unreadable)
+    setup = Setup(config=dataclasses.replace(config, init_checkpoint="model.ckpt-0"))
+    opened = types.SimpleNamespace(prefix="model.ckpt-0")
+    parts = {"bert_config": BertConfig(**rules.BERT_LARGE), "initial_checkpoint": opened}
+    vars(setup).update(parts)
+    with pytest.raises(OSError, match=r"^model.ckpt-0.index: Input/output error$"):
+        checks.departures(setup)
+    found = []
+    for departing in checks.DEPARTURES:
+        with setup.findings.collected():
+            found += departing(setup)
+    assert found and setup.findings.errors == ["model.ckpt-0.index: Input/output error"]
+
+
 def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     found = inspect_closely(config, measure_initial_accuracy=True)
     lines = [str(finding) for finding in found.findings]
