@@ -20,6 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mlperf_bert.files import paths
+from mlperf_bert.files.whole import written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.logs import read_run
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY
@@ -52,7 +53,7 @@ class Band:
     def ends(self, samples: Sequence[float]) -> list[tuple[float, float] | None]:
         """Return the least and greatest accuracy after numbers of samples; None if few have any.
 
-        Between two evaluations accuracy is a straight line; behind its last a run has its last.
+        Between two evaluations accuracy is a straight line; after the last one it stays as it is.
         """
         values = np.array([np.interp(samples, *curve, left=np.nan) for curve in self.curves])
         known = [column[~np.isnan(column)] for column in values.T]
@@ -142,7 +143,8 @@ def draw(samples: Sequence[float], accuracies: Sequence[float], band: Band, path
     axes.set_xlabel("samples")
     axes.set_ylabel("masked-LM accuracy")
     axes.legend(loc="lower right")
-    figure.savefig(path, format="png")
+    with written_beside(path) as file:
+        figure.savefig(file, format="png")
 
 
 @ends_in_one_line("curve")

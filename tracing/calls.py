@@ -330,7 +330,7 @@ class CallParser:
 
         Args:
           value: the command of fcntl, the last descriptor of close_range.
-          flags: what is behind it, or of dup3 and unshare.
+          flags: the argument of that command; the flags of close_range, dup3 and unshare.
         """
         table, fd = self._files[pid], given.fd
         if call == "fchdir":

@@ -205,8 +205,7 @@ class OutputDirectory:
         if energy:
             value, about = energy.as_event()
             content["energy"] = value | about
-        budget = ("time_budget_seconds", "time_budget_spent_seconds")
-        for name in ("energy", "vocabulary", *budget):
+        for name in ("energy", "vocabulary", "time_budget_seconds", "time_budget_spent_seconds"):
             if not content[name]:
                 del content[name]
         json_text.write_record(self.path / RECORD_NAME, content)
