@@ -86,11 +86,7 @@ def _texts(input_file: str) -> list[str]:
 
 
 def _outputs(output_file: str, inputs: Sequence[str]) -> list[Path]:
-    """The files of --output_file, which are none of the `inputs`.
-
-    Raises:
-      ValueError: a name is empty, a folder, in no folder, an input, or given twice.
-    """
+    """The files of --output_file, which are none of the `inputs`."""
     outputs: list[Path] = []
     for name in map(str.strip, output_file.split(",")):
         output = paths.require_local(name, flag="output_file")

@@ -123,11 +123,7 @@ def shrink(site: Path) -> None:
 
 
 def pack_first(output: Path) -> None:
-    """Writes first.tar.xz: the project as git lists it, and the folder's `data`.
-
-    Raises:
-      ValueError: it is too large for one call.
-    """
+    """Writes first.tar.xz: the project as git lists it, and the folder's `data`."""
     listed = ["git", "ls-files", "-z"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     first = output / "first.tar.xz"

@@ -153,12 +153,7 @@ def verdict_steps(folder: Path) -> list[Step]:
 
 
 def run_demo(folder: Path, seed: int, runtime: str = "auto") -> None:
-    """Run all steps in order; `runtime` is a flag of the training.
-
-    Raises:
-      ValueError: the folder is not the demo's to remove, a step failed, or the target was not
-        reached.
-    """
+    """Run all steps in order; `runtime` is a flag of the training."""
     start = time.monotonic()
     make_data(folder, seed, start)
     run_steps([training_step(folder, seed, runtime=runtime)], start)
@@ -175,11 +170,7 @@ def run_demo(folder: Path, seed: int, runtime: str = "auto") -> None:
 
 
 def run_steps(steps: Iterable[Step], start: float) -> None:
-    """Run steps, each announced with the seconds since `start` and its command line.
-
-    Raises:
-      ValueError: a step failed.
-    """
+    """Run steps, each announced with the seconds since `start` and its command line."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHON": sys.executable}
     for title, command in steps:
@@ -190,12 +181,7 @@ def run_steps(steps: Iterable[Step], start: float) -> None:
 
 
 def make_data(folder: Path, seed: int, start: float, lengths: Lengths = LENGTHS) -> None:
-    """Run the steps from nothing to TFRecords and initial checkpoint, in a folder that is emptied.
-
-    Raises:
-      ValueError: a seed that the training, minutes later, refuses, or a step failed, or as
-        `empty_folder`.
-    """
+    """Run the steps from nothing to TFRecords and initial checkpoint in an emptied folder."""
     if not 0 <= seed <= MAX_SEED:
         raise ValueError(f"seed {seed}: give a number from 0 to {MAX_SEED}")
     empty_folder(folder)
@@ -204,11 +190,7 @@ def make_data(folder: Path, seed: int, start: float, lengths: Lengths = LENGTHS)
 
 
 def empty_folder(folder: Path) -> None:
-    """Make a folder, or empty it if the demo made it.
-
-    Raises:
-      ValueError: it is not a folder, or holds other things.
-    """
+    """Make a folder, or empty it if the demo made it."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: name an empty --output_dir")
     if folder.exists() and any(folder.iterdir()):

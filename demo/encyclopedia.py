@@ -53,11 +53,7 @@ def articles(seed: int, num_articles: int) -> Iterator[tuple[str, str]]:
 
 
 def write(output_dir: Path, *, seed: int, num_articles: int) -> list[Path]:
-    """Write wiki_00, wiki_01, ... with the articles dealt out in turn; return the files.
-
-    Raises:
-      ValueError: fewer articles than files.
-    """
+    """Write wiki_00, wiki_01, ... with the articles dealt out in turn; return the files."""
     if num_articles < NUM_FILES:
         raise ValueError(f"num_articles={num_articles}: at least {NUM_FILES}, one for each file")
     documents: list[list[str]] = [[] for _ in range(NUM_FILES)]

@@ -24,11 +24,7 @@ _CHECKPOINT = "learned/model.ckpt-0"
 
 
 def prepare(folder: Path) -> None:
-    """Make data and initial checkpoint, unless they are there from an earlier call.
-
-    Raises:
-      ValueError: the folder holds other things, or a step failed.
-    """
+    """Make data and initial checkpoint, unless they are there from an earlier call."""
     if (folder / _READY_FILE).exists():
         print(f"{folder}: data and initial checkpoint are there")
         return

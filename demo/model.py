@@ -76,12 +76,7 @@ def _sinusoids(num_positions: int, hidden_size: int) -> np.ndarray:
 
 
 def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
-    """Return about `vocab_size` lower-case pieces, the special tokens first.
-
-    Raises:
-      ValueError: there are no files, or one is not text.
-      OSError: one cannot be read.
-    """
+    """Return about `vocab_size` lower-case pieces, the special tokens first."""
     if not files:
         raise ValueError("no text to learn a vocabulary from: --input_file matches nothing")
     texts = [decode(read_regular_file(file), file) for file in files]

@@ -19,12 +19,7 @@ _DRAWN = {"train": ("samples", "loss"), "eval": ("samples", "loss", "masked_lm_a
 
 
 def read_metrics(path: Path) -> tuple[list[dict], list[dict]]:
-    """Return the training lines and the evaluation lines of a metrics.jsonl.
-
-    Raises:
-      ValueError: there is no evaluation in it, or a line is none of a run.
-      OSError: it cannot be read.
-    """
+    """Return the training lines and the evaluation lines of a metrics.jsonl."""
     lines: dict[str, list[dict]] = {kind: [] for kind in _DRAWN}
     for number, text in enumerate(read_regular_file(path).splitlines(), start=1):
         try:

@@ -79,9 +79,6 @@ def read(configuration: type[_Configuration], **others: object) -> _Configuratio
     Args:
       configuration: as in `define`.
       **others: the fields that have no flag.
-
-    Raises:
-      ValueError: a flag does not say what its field needs, or the configuration refuses it.
     """
     values = flags.FLAGS.flag_values_dict()
     return configuration(**options.values_of(configuration, values, os.environ), **others)

@@ -165,9 +165,6 @@ def values_of(
       configuration: a dataclass.
       given: flag -> value.
       environment: variable -> text.
-
-    Raises:
-      ValueError: a text that a field cannot be made of.
     """
     values = {}
     for field in dataclasses.fields(configuration):
@@ -184,11 +181,7 @@ def values_of(
 
 
 def parse_duration(text: str) -> float:
-    """The seconds of a time budget such as 90s, 45m, 24h or 1h30m.
-
-    Raises:
-      ValueError: the text has another form, or means no time at all.
-    """
+    """The seconds of a time budget such as 90s, 45m, 24h or 1h30m."""
     matched = _DURATION.fullmatch(text)
     counts = zip(matched.groups() if matched else (), _UNITS.values())
     seconds = sum(float(number) * unit for number, unit in counts if number)

@@ -160,11 +160,7 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Compare two sides, with one run or more each.
-
-    Raises:
-      ValueError: they are the same runs, or of tasks that cannot be compared.
-    """
+    """Compare two sides, with one run or more each."""
     _require_comparable(a, b)
     divisions = {side.task.get("division") for side in (a, b)} - {None}
     changes, not_compared = [], []

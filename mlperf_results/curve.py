@@ -78,11 +78,7 @@ def band_of(batch: float, entries: Sequence[Entry]) -> Band:
 
 
 def read_curve(name: str) -> tuple[float, list[tuple[float, float]]]:
-    """Return the batch size and (samples, accuracy) of the evaluations of a run, or of its begin.
-
-    Raises:
-      ValueError: it is no log of one run of BERT-large that says batch and samples.
-    """
+    """Return the batch size and (samples, accuracy) of each evaluation of a log of one run."""
     files, *others = runs_in(name)
     if others or not files.logs:
         raise ValueError(f"{name}: {len(others) + 1} runs or no log; give the log of one run")

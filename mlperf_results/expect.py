@@ -39,9 +39,6 @@ def nearest(family: str, count: int, batch: int | None, entries: Sequence[Entry]
 
     Those on `count` accelerators, of the batch if any has it; else those on the next smaller and
     the next larger number of accelerators.
-
-    Raises:
-      ValueError: nobody published the family; names the nearest names.
     """
     known = [e for e in comparable(entries)[::-1] if e.family == family and e.accelerators]
     if not known:

@@ -52,12 +52,7 @@ class RunFiles:
 
 
 def runs_in(name: str) -> list[RunFiles]:
-    """Return the runs of what a user has named.
-
-    Raises:
-      ValueError: there are none, or the name leads to a bucket.
-      OSError: it cannot be read.
-    """
+    """Return the runs of what a user has named."""
     place = paths.require_local(name)
     if runs := _runs_in(place):
         return runs

@@ -59,12 +59,7 @@ class Side:
 
 
 def read_side(name: str) -> Side:
-    """Return what a user's path, or the name of a published result, holds.
-
-    Raises:
-      ValueError: nothing there counts, or runs of several tasks are there; one line says why.
-      OSError: it cannot be read.
-    """
+    """Return what a user's path, or the name of a published result, holds."""
     if not paths.require_local(name).exists():
         return side_of_entry(_published_entry(name))
     files = {each.name: each for each in runs_in(name)}
@@ -167,11 +162,7 @@ def _published_entry(name: str) -> Entry:
 
 
 def side_of_entry(entry: Entry) -> Side:
-    """Return the runs of a published result.
-
-    Raises:
-      ValueError: none converged.
-    """
+    """Return the runs of a published result."""
     if not entry.run_minutes:
         raise ValueError(f"{entry.name}: no run of this published result has converged")
     task = {

@@ -34,11 +34,7 @@ NUM_NEIGHBOURS = 8
 
 
 def read_own(name: str) -> list[Entry]:
-    """Return the rows on a run, a log, a campaign or a submitter's folder.
-
-    Raises:
-      ValueError: it is none of these, or a log cannot be read.
-    """
+    """Return the rows on a run, a log, a campaign or a submitter's folder."""
     place = paths.require_local(name)
     is_campaign = (place / CAMPAIGN_RECORD).exists()
     org_dirs = [place]

@@ -21,6 +21,7 @@ SMALL_FILES = {
     "benchmarks/random_task.py": "several benchmarks train on it",
     "benchmarks/reports.py": "several benchmarks keep and show their figures by it",
     "mlperf_bert/data/beam_pipeline.py": "nothing else loads Apache Beam",
+    "mlperf_bert/data/evaluation_shard.py": "pick_eval_samples.py loads nothing else of the data",
     "mlperf_bert/data/jit.py": "all kernels of the data are compiled by it",
     "mlperf_bert/data/software.py": "data, runs, exports and descriptions of systems name it",
     "mlperf_bert/finetuning/by_jax.py": "no other runtime loads jax",

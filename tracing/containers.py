@@ -36,11 +36,7 @@ class Container:
 
 
 def inspect(engine: str, name: str, within_s: float = ANSWERS_WITHIN_S) -> Container | None:
-    """Asks the engine; None as long as the container does not run.
-
-    Raises:
-      ValueError: the engine is not installed, or does not answer.
-    """
+    """Asks the engine; None as long as the container does not run."""
     if shutil.which(engine) is None:
         raise ValueError(f"{engine} is not installed: name the process with --pid instead")
     command = [engine, "container", "inspect", name]

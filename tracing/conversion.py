@@ -44,11 +44,7 @@ class Locator:
 
 
 def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:
-    """Writes every table that the sampler has not written already.
-
-    Raises:
-      OSError: there is no room.
-    """
+    """Writes every table that the sampler has not written already."""
     alignment = recording.alignment()
     losses = Losses(lost_lines=recording.num_lost_lines)
     locator = Locator(recording.containers)

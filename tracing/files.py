@@ -80,9 +80,6 @@ def record_lengths(path: str | Path, most: int) -> list[int]:
     """The lengths in bytes of a TFRecord file's first records, without length and CRCs.
 
     What is not a record ends the list.
-
-    Raises:
-      OSError: it cannot be read.
     """
     lengths: list[int] = []
     with Path(path).open("rb") as file:

@@ -25,11 +25,7 @@ _ROWS_AT_ONCE = 20_000
 
 
 def summary_of(folder: Path) -> dict:
-    """What a finished trace says of itself.
-
-    Raises:
-      ValueError: it is not a trace, is not finished, or is of another version.
-    """
+    """What a finished trace says of itself."""
     path = folder / "summary.json"
     with reading(path):
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -47,9 +43,6 @@ class Trace:
         Args:
           summary: what is known of it, as summary.json spells it; that of the folder if None.
           locator: finds the files that the traced programs named.
-
-        Raises:
-          ValueError: without `summary`: it is not a trace, or is not finished.
         """
         self.folder = folder
         self.summary = summary_of(folder) if summary is None else summary
@@ -74,11 +67,7 @@ class Trace:
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
-        """The rows of a table in the file's order; a table that was not written has none.
-
-        Raises:
-          ValueError: the table cannot be read.
-        """
+        """The rows of a table in the file's order; a table that was not written has none."""
         path = self.folder / f"{table}.parquet"
         if not path.exists():
             return

@@ -71,11 +71,7 @@ def save(recording: Recording, trace: Path) -> None:
 
 
 def load(trace: Path) -> Recording:
-    """Reads it back.
-
-    Raises:
-      ValueError: the raw files are gone, or damaged.
-    """
+    """Reads it back."""
     path = trace / RAW / FILE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

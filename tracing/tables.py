@@ -146,9 +146,6 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
     """Reads a table; words come as plain strings.
 
     A table that was not written is empty; without `columns` all are read.
-
-    Raises:
-      ValueError: the file is not such a table, or it is damaged.
     """
     path = folder / f"{table}.parquet"
     names = list(columns) if columns else schema(table).names

@@ -149,11 +149,7 @@ class Tracer:
         return process
 
     def attach(self, pids: Sequence[int], container: Container | None = None) -> None:
-        """Traces processes that run already, and all that they start.
-
-        Raises:
-          ValueError: the tracer does not start.
-        """
+        """Traces processes that run already, and all that they start."""
         if self.chosen == backends.BPFTRACE:
             self._attach_bpftrace(pids, container, has_block_io=not self.sessions)
         elif self.chosen == backends.STRACE:

@@ -54,9 +54,6 @@ def known_of(*, files: Sequence[str] = (), folders: Iterable[paths.Location] = (
     Args:
       files: of data.
       folders: of a model's files and of runs.
-
-    Raises:
-      ValueError: a record or a vocabulary is damaged.
     """
     found = [
         Known.recorded(f"the data in {folder}", made.parameters)
@@ -72,11 +69,7 @@ def known_of(*, files: Sequence[str] = (), folders: Iterable[paths.Location] = (
 
 
 def require_one(known: Sequence[Known]) -> Known:
-    """What all of them say, together.
-
-    Raises:
-      ValueError: two say different things.
-    """
+    """What all of them say, together."""
     problems, joined = [], []
     for field, what, remedy in (
         ("md5", "different vocabularies, by MD5", "with the vocab.txt of the model"),

@@ -31,12 +31,7 @@ class StoredCheckpoint:
     """
 
     def __init__(self, prefix: str):
-        """Opens the checkpoint `prefix`.index, `prefix`.data-*.
-
-        Raises:
-          ValueError: there is none, or it is damaged.
-          OSError: a bucket refuses it.
-        """
+        """Opens the checkpoint `prefix`.index, `prefix`.data-*."""
         self.prefix = prefix
         if not paths.is_file(f"{prefix}.index"):
             whole.require_unpacked(prefix)
@@ -130,11 +125,7 @@ class StoredCheckpoint:
         return key
 
     def read(self, weight: Weight, our_shape: tuple[int, ...]) -> np.ndarray:
-        """The weight in the shape of our variable.
-
-        Raises:
-          ValueError: as `locate`, the data file is damaged, or a value is not finite.
-        """
+        """The weight in the shape of our variable."""
         value = self.tensor(self.locate(weight, our_shape))
         if not np.isfinite(value).all():
             raise ValueError(
@@ -244,9 +235,6 @@ def require_fitting(
     """Checks names, shapes and types against `shapes`, those of our variables; reads no weight.
 
     What a user may do `or_else` follows the remedy.
-
-    Raises:
-      ValueError: some do not fit, or there are more layers.
     """
     problems = []
     for weight, shape in shapes.items():

@@ -42,12 +42,7 @@ class RunState:
         self._restored: str | None = None
 
     def restore(self, path: str) -> None:
-        """Restores everything but the input position from a checkpoint of a run.
-
-        Raises:
-          ValueError: the checkpoint is damaged, or was made by another configuration.
-          OSError: the store refuses it; StoreUnavailable if that may pass.
-        """
+        """Restores everything but the input position from a checkpoint of a run."""
         self._restored = path
         with _damage_named(path):
             status = self._checkpoint.restore(path)
@@ -67,10 +62,6 @@ class RunState:
         """Moves an iterator over the input to where the run was.
 
         Returns: whether it is there; not if the files have other names than the checkpoint has.
-
-        Raises:
-          ValueError: the checkpoint is damaged.
-          OSError: as `restore`.
         """
         if not self._restored:
             return True
@@ -206,11 +197,7 @@ class Saves(contextlib.AbstractContextManager["Saves"]):
             self._write(step, run)
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is complete.
-
-        Raises:
-          OSError: it cannot be written.
-        """
+        """Waits until the last checkpoint is complete."""
         if self._writing:
             self._writing.result()
 
@@ -250,11 +237,7 @@ def complete_checkpoints(directory: str) -> dict[int, str]:
 
 
 def newest_checkpoint(directory: str) -> tuple[int | None, str]:
-    """Step and path of the newest complete checkpoint; None and "" where nothing was saved yet.
-
-    Raises:
-      ValueError: there are several checkpoints, and none of them can be read.
-    """
+    """Step and path of the newest complete checkpoint; None and "" where nothing was saved yet."""
     if complete := complete_checkpoints(directory):
         return max(complete.items())
     saved = saved_checkpoints(directory)

@@ -34,10 +34,6 @@ def export(
       beside: a file of the model; the vocab.txt in its folder must be the same, if there is one.
 
     Returns: how many weights were written.
-
-    Raises:
-      ValueError: no such checkpoint, damaged, of another architecture or vocabulary, or
-        `output_dir` exists.
     """
     target = saving.new_folder(output_dir)
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")

@@ -30,11 +30,6 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
       seed: heads that the model lacks are those of a new model with this seed.
 
     Returns: lines that say what was done.
-
-    Raises:
-      ValueError: no such model, damaged, not in safetensors, of another architecture or vocabulary,
-        or `output_dir` exists.
-      OSError: the disk is full.
     """
     target = saving.new_folder(output_dir)
     folder = paths.require_local(model, flag="model")

@@ -37,11 +37,7 @@ _WEIGHT_NAMES = [
 
 
 def bert_config(values: dict, path: str) -> BertConfig:
-    """Our configuration from theirs, whose other keys do not change what is computed.
-
-    Raises:
-      ValueError: another architecture, or a key is missing or wrong; the message names `path`.
-    """
+    """Our configuration from theirs, whose other keys do not change what is computed."""
     if values.get("model_type") != "bert":
         raise ValueError(
             f"{path}: model_type is {values.get('model_type')!r:.80}, expected 'bert'; give a BERT"

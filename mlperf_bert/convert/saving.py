@@ -45,9 +45,6 @@ def written_whole(prefix: str) -> Iterator[str]:
     """Yields a prefix in a hidden directory; what is saved there becomes `prefix`.
 
     When anything fails, nothing remains; what a killed process leaves is removed by the next one.
-
-    Raises:
-      ValueError: the directory cannot be written to.
     """
     target = Path(prefix)
     beside = target.with_name(f".{target.name}.partial")

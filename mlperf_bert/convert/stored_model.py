@@ -31,9 +31,6 @@ def read(file: Path) -> dict[str, np.ndarray]:
 
     Google's models on the hub, such as bert-base-uncased, have gamma and beta in their safetensors.
     Source: huggingface/candle, issue 1887.
-
-    Raises:
-      ValueError: there is no such file, it is damaged, or a tensor has two names or values.
     """
     if not file.exists():
         raise ValueError(
@@ -64,12 +61,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
 
 
 def load(variables: list[tf.Variable], tensors: dict[str, np.ndarray], folder: Path) -> list[str]:
-    """Sets every variable that the model has; returns the names of the heads that it lacks.
-
-    Raises:
-      ValueError: a weight is missing, too many, not finite, or has another shape or type, and none
-        is set; the message names `folder`.
-    """
+    """Sets every variable that the model has; returns the names of the heads that it lacks."""
     table = reading.weights_of(variables)
     wanted = {layout.name_of_weight(weight.tf1_name): weight for weight in table}
     lacking = []

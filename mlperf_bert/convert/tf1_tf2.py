@@ -29,9 +29,6 @@ def convert(
         heads.
 
     Returns: a line that says what was done.
-
-    Raises:
-      ValueError: no such checkpoint, damaged, of another architecture, or the result exists.
     """
     saving.require_absent(converted_prefix)
     stored = StoredCheckpoint(prefix)
@@ -80,9 +77,6 @@ def add_accumulators(old: str, new: str) -> int:
     in its initial checkpoint. Holds twice the checkpoint in memory.
 
     Returns: how many accumulators were added.
-
-    Raises:
-      ValueError: no such checkpoint, damaged, not TF1, with accumulators, or `new` exists.
     """
     saving.require_absent(new)
     stored = StoredCheckpoint(old)

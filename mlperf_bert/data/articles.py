@@ -21,12 +21,7 @@ _KEPT_APART = re.compile(r"(</?\0*)\0(?=doc)")
 
 
 def folders_of(files: Iterable[str], out_dir: Path) -> dict[str, Path]:
-    """Input file -> the folder for its text, which has its name without the suffix.
-
-    Raises:
-      ValueError: no file of documents, or files in `out_dir` that are not made from these:
-        text/*/wiki_* would match them.
-    """
+    """Input file -> the folder for its text, which has its name without the suffix."""
     folders: dict[str, Path] = {}
     for path in files:
         name = path.rsplit("/", 1)[-1]
@@ -55,11 +50,7 @@ def require_text(files: Iterable[str]) -> None:
 
 
 def write_articles(input_path: str, folder: Path, text_column: str) -> None:
-    """Writes wiki_000000 and so on, each whole or not at all.
-
-    Raises:
-      ValueError: as `read_documents`; no document; or files of another run in `folder`.
-    """
+    """Writes wiki_000000 and so on, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = read_documents(input_path, text_column=text_column)
     number = -1

@@ -91,10 +91,6 @@ def write_dataset(
       request: with an output_dir.
       config: how.
       make: what makes parts, in place of processes of this host.
-
-    Raises:
-      ValueError: bad input, data made with other parameters, or parts that failed, by name; the
-        other parts are kept.
     """
     files = expand_input(request.input_file)
     inputs = {posixpath.basename(path): path for path in files}
@@ -127,11 +123,7 @@ def write_dataset(
 
 
 def _record_to_go_on(folder: Path, config: DatasetConfig, names: Iterable[str]) -> parts.DataSet:
-    """The record of the folder's parts; a new one is written.
-
-    Raises:
-      ValueError: the folder holds data made with other parameters, or parts of unknown origin.
-    """
+    """The record of the folder's parts; a new one is written."""
     remedy = "choose another --output_dir or remove the old data"
     before = parts.read(folder).get(parts.PARTS)
     made = parts.DataSet(

@@ -35,12 +35,7 @@ _NAMES = [field.name for field in dataclasses.fields(Document)][1:]
 
 
 def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document]:
-    """Every document of a file, streamed; blank lines of JSON lines are skipped.
-
-    Raises:
-      ValueError: no such file, no regular one, a damaged one, or a line or row that is no document
-        (named by its number).
-    """
+    """Every document of a file, streamed; blank lines of JSON lines are skipped."""
     unit, number = "row" if path.endswith(_PARQUET) else "line", 0
     try:
         for number, row in enumerate(_rows(path, text_column), 1):

@@ -30,10 +30,6 @@ def pick(config: PickConfig) -> int:
     """Copies evenly spaced records of one file to another, byte for byte; returns how many it had.
 
     Asking for more examples than there are repeats some, as the reference does.
-
-    Raises:
-      ValueError: the output is the input, no examples, a damaged record, one that is not an example
-        of these lengths, or more bytes than the disk has room for.
     """
     input_path, output_path = config.input_tfrecord, config.output_tfrecord
     paths.require_local(input_path, flag="input_tfrecord")

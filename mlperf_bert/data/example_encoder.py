@@ -178,10 +178,6 @@ def encode_records(batch: Batch) -> bytes:
 
 
 def encode(example: Mapping[str, np.ndarray]) -> bytes:
-    """Encodes one example (feature name -> values) as tf.Example bytes.
-
-    Raises:
-      ValueError: an integer cannot be encoded.
-    """
+    """Encodes one example (feature name -> values) as tf.Example bytes."""
     values = (np.asarray(example[name], dtype)[None] for name, dtype in FEATURE_DTYPES.items())
     return next(_records_of(Batch(*values)))

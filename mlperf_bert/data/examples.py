@@ -16,11 +16,7 @@ from mlperf_bert.messages import Progress
 
 
 def expand_input(input_file: str) -> list[str]:
-    """The files behind globs separated by commas, each glob sorted as TensorFlow sorts.
-
-    Raises:
-      ValueError: as `stages.input_files`: what lies beside parts must not become training data.
-    """
+    """The files behind globs separated by commas, each glob sorted as TensorFlow sorts."""
     alone = "the parts alone, such as results/part-*"
     return [
         path

@@ -74,11 +74,7 @@ def num_test_articles_of(file_index: int, num_files: int, num_test_articles: int
 
 
 def separate(text: str, num_test_articles: int, seed: int) -> tuple[list[str], list[str]]:
-    """Splits a file's articles into (training articles, test articles), both in file order.
-
-    Raises:
-      ValueError: more test articles are asked for than the file has.
-    """
+    """Splits a file's articles into (training articles, test articles), both in file order."""
     # Quirk: the empty "article" behind the last blank line counts, and can be picked.
     articles = text.split("\n\n")
     if num_test_articles > len(articles):
@@ -99,11 +95,7 @@ def separate(text: str, num_test_articles: int, seed: int) -> tuple[list[str], l
 def write_stage_4(
     input_path: str, output_path: str, num_test_articles: int, seed: int
 ) -> list[str]:
-    """Stage .4 of one file; returns its test articles.
-
-    Raises:
-      ValueError: no such file, no regular one, bytes that are not UTF-8, or too few articles.
-    """
+    """Stage .4 of one file; returns its test articles."""
     text = read_text(input_path, keep_line_ends=True)
     try:
         train, test = separate(text, num_test_articles, seed)

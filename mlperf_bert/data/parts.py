@@ -44,11 +44,7 @@ class DataSet:
 
 
 def read(folder: paths.Location) -> dict[str, DataSet]:
-    """The data sets of a folder by their names; none if it has no record.
-
-    Raises:
-      ValueError: the record is damaged.
-    """
+    """The data sets of a folder by their names; none if it has no record."""
 
     def parsed(content: dict) -> dict[str, DataSet]:
         return {name: _parsed(each) for name, each in content.items()}
@@ -83,12 +79,7 @@ def of_files(files: Collection[str]) -> dict[paths.Location, list[DataSet]]:
 
 
 def write(folder: Path, name: str, made: DataSet) -> None:
-    """Replaces a data set in the record of a folder.
-
-    Raises:
-      ValueError: the record is damaged.
-      OSError: it cannot be written.
-    """
+    """Replaces a data set in the record of a folder."""
     content = {each: dataclasses.asdict(there) for each, there in read(folder).items()}
     content[name] = dataclasses.asdict(made)
     for kind in ("inputs", "files"):  # parts end in any order

@@ -40,9 +40,6 @@ def verify(folder: Path) -> list[str]:
 
     Returns:
       Every disagreement as one line; none if all is well.
-
-    Raises:
-      ValueError: there is no record, or it is damaged.
     """
     sets = parts.read(folder)
     if not sets:

@@ -43,9 +43,6 @@ def find_punkt(folder: str | None = None) -> paths.Location:
 
     Not by nltk.data.find: it passes over folders that others own or may write to, as a mounted one
     often is. Here the tables' checksums say whether they are the published ones.
-
-    Raises:
-      ValueError: there is none, or a table is missing.
     """
     if folder is None:
         # In nltk's order: $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data...

@@ -153,9 +153,6 @@ def read_documents(
     """The documents of files as `text_of_bytes`; `progress` counts the files that are read.
 
     A document goes on from one file into the next unless a blank line stands between.
-
-    Raises:
-      ValueError: JSON or a list of digests, bytes that are not UTF-8, or no document at all.
     """
     texts = []
     for path in paths:

@@ -22,12 +22,7 @@ _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 def input_files(
     pattern: str, *, flag: str = "data", alone: str = "the raw files alone, such as text/??/wiki_??"
 ) -> list[str]:
-    """The sorted files behind a glob. Order matters: seeds and packing go by it.
-
-    Raises:
-      ValueError: nothing matches, or files that the project has written beside texts do too: its
-        records, the evaluation text, and what stages have made of the others.
-    """
+    """The sorted files behind a glob. Order matters: seeds and packing go by it."""
     paths.require_local(pattern, flag=flag)
     if not (files := matching_files(pattern)):
         raise ValueError(
@@ -46,11 +41,7 @@ def input_files(
 
 
 def read_text(path: str, *, keep_line_ends: bool = False) -> str:
-    r"""A file's text, by default with every line end, \r and \r\n too, as \n.
-
-    Raises:
-      ValueError: no such file, no regular one, JSON, or bytes that are not UTF-8.
-    """
+    r"""A file's text, by default with every line end, \r and \r\n too, as \n."""
     try:
         text = whole.decode(read_regular_file(path), path)
     except FileNotFoundError as error:

@@ -50,11 +50,7 @@ _MOST_NAMED = 10
 
 
 def require_kind(path: str) -> None:
-    """Checks that the files beside a vocabulary describe BERT's tokenizer.
-
-    Raises:
-      ValueError: another kind of tokenizer, or a file is damaged.
-    """
+    """Checks that the files beside a vocabulary describe BERT's tokenizer."""
     for name, key, value, expected in _differences(_read(path)):
         raise ValueError(
             f"{paths.location(path).with_name(name)}: {key} is {value!r:.80}, and text is cut here "
@@ -64,11 +60,7 @@ def require_kind(path: str) -> None:
 
 
 def require_no_more(path: str, words: Mapping[str, int]) -> None:
-    """Checks that the files beside a vocabulary add no token to its words.
-
-    Raises:
-      ValueError: they add some, or a file is damaged.
-    """
+    """Checks that the files beside a vocabulary add no token to its words."""
     files = _read(path)
     try:
         added = dict(_added(files))
@@ -92,11 +84,7 @@ def require_no_more(path: str, words: Mapping[str, int]) -> None:
 
 
 def stated_lower_casing(path: str) -> bool | None:
-    """Whether the files beside a vocabulary say that text is lower-cased; None: they do not say.
-
-    Raises:
-      ValueError: they say something else than true or false, or cannot be read.
-    """
+    """Whether the files beside a vocabulary say that text is lower-cased; None: they do not say."""
     return _casing(_read(path), paths.location(path).parent)
 
 

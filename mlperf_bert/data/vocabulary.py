@@ -20,13 +20,7 @@ _WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##"}
 
 
 def read_vocabulary(path: str) -> dict[str, int]:
-    """Token -> id, of a vocab.txt (the number of its line, from 0) or a tokenizer.json.
-
-    Raises:
-      ValueError: no such file, no regular one, not UTF-8, a blank line, a word that appears twice,
-        or a special token is missing; of a tokenizer.json also no WordPiece; or the files beside
-        it describe another tokenizer than BERT's, or more tokens.
-    """
+    """Token -> id, of a vocab.txt (the number of its line, from 0) or a tokenizer.json."""
     try:
         words = _words_of_json(path) if path.endswith(".json") else _words(path)
     except FileNotFoundError as error:
@@ -42,9 +36,6 @@ def read_fitting(path: str, vocab_size: int, *, of: str) -> dict[str, int]:
     """As `read_vocabulary`, for a model of `vocab_size` rows, which `of` says.
 
     A model may have more rows than words: vocabularies are padded to a multiple of 8 or 64.
-
-    Raises:
-      ValueError: also if there are more words than rows.
     """
     words = read_vocabulary(path)
     if len(words) > vocab_size:

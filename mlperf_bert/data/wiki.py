@@ -30,9 +30,6 @@ def apply_rules(text: str) -> str:
     """Stage .2: drops and edits by the rules below, one after the other, on each line.
 
     No rule sees the "<doc" and "</doc" that documents have in their own text.
-
-    Raises:
-      ValueError: a NUL byte, at which grep would drop the rest of the text.
     """
     if "\0" in articles.with_own_tags(text):
         raise ValueError("a NUL character; remove it (tr -d '\\000'; in JSON it is \\u0000)")

@@ -46,12 +46,7 @@ def parse_object_at(text: str, start: int) -> tuple[dict, int]:
 
 
 def read_object(path: str | os.PathLike) -> dict:
-    """The JSON object of a file.
-
-    Raises:
-      ValueError: not a regular file, or not a JSON object; the message names the file.
-      OSError: no such file, or it cannot be read.
-    """
+    """The JSON object of a file."""
     text = read_regular_file(path)
     try:
         return parse_object(text)
@@ -71,10 +66,6 @@ def read_record(path: paths.Location, parse: Callable[[dict], _T], *, remedy: st
       path: of the record.
       parse: raises ValueError, TypeError, AttributeError or LookupError for fields that are wrong.
       remedy: what to do about a damaged record, for the message.
-
-    Raises:
-      ValueError: it is damaged.
-      OSError: it cannot be read.
     """
     try:
         return parse(read_object(path))

@@ -47,11 +47,7 @@ class DirectoryLock:
         self._made: list[Path] = []
 
     def acquire(self, *, patience_seconds: float = 0) -> bool:
-        """Takes the lock; False if another process has it and keeps it for so long.
-
-        Raises:
-          OSError: the directory cannot be made or written to.
-        """
+        """Takes the lock; False if another process has it and keeps it for so long."""
         made = paths.make_folder(self._directory)
         try:
             self._lock.acquire(timeout=patience_seconds)
@@ -123,11 +119,7 @@ class BucketLock:
         self._released = threading.Event()
 
     def acquire(self, *, patience_seconds: float = 0) -> bool:
-        """Takes the lock; False if another process has it: to find that out takes patience.
-
-        Raises:
-          OSError: the bucket cannot be read or written, or the folder is an object.
-        """
+        """Takes the lock; False if another process has it: to find that out takes patience."""
         paths.make_folder(self._folder)
         replaceable = self._replaceable()
         if replaceable is not None:

@@ -291,9 +291,6 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
 
     With `skips` most of it is passed over, which a disk then need not read; an object is read
     whole.
-
-    Raises:
-      OSError, ValueError: as `require_regular_file`.
     """
     target = location(path)
     require_regular_file(target)

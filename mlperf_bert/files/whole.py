@@ -32,10 +32,6 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
     When anything fails, the hidden file is removed and `path` stays as it was. What a killed
     process leaves is overwritten by the next one.
-
-    Raises:
-      ValueError: `path` exists and is not a regular file.
-      OSError: a bucket refuses it.
     """
     if paths.is_remote(path):
         target = paths.location(path)
@@ -60,11 +56,7 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def _replaceable(path: str | os.PathLike) -> Path:
-    """The file to write for a path, links followed, so that a link stays one.
-
-    Raises:
-      ValueError: it is a folder, or a device such as /dev/null, which root could replace.
-    """
+    """The file to write for a path, links followed, so that a link stays one."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise ValueError(
@@ -102,11 +94,7 @@ def write_whole(path: str | os.PathLike, text: str) -> None:
 
 
 def upload(source: Path, target: paths.Location) -> None:
-    """Copies a local file to an object, which is replaced as a whole or not at all.
-
-    Raises:
-      OSError: the store refuses it.
-    """
+    """Copies a local file to an object, which is replaced as a whole or not at all."""
     with paths.failures_named(target):
         if source.stat().st_size > _BYTES_UPLOADED_AT_ONCE:
             tensorflow().io.gfile.copy(str(source), str(target), overwrite=True)
@@ -115,12 +103,7 @@ def upload(source: Path, target: paths.Location) -> None:
 
 
 def require_writable(path: str | os.PathLike) -> None:
-    """Looks for the folder of a file, so that nobody waits hours for a refusal; tries a bucket.
-
-    Raises:
-      ValueError: a local file's folder is not there.
-      OSError: the bucket refuses it.
-    """
+    """Looks for the folder of a file, so that nobody waits hours for a refusal; tries a bucket."""
     target = paths.location(path)
     if isinstance(target, Path):
         if not target.parent.is_dir():
@@ -152,11 +135,7 @@ def require_apart(
 
 
 def matching_files(pattern: str) -> list[str]:
-    """The sorted names that match a glob; "~" is the home directory.
-
-    Raises:
-      OSError: a bucket refuses to list them.
-    """
+    """The sorted names that match a glob; "~" is the home directory."""
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
     with paths.failures_named(pattern):
@@ -165,12 +144,7 @@ def matching_files(pattern: str) -> list[str]:
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
-    """The content of an input file.
-
-    Raises:
-      OSError: no such file, or no permission.
-      ValueError: not a regular file, or one that is compressed or a Git LFS pointer.
-    """
+    """The content of an input file."""
     content = paths.read_bytes(path)
     if problem := packed(content):
         raise ValueError(f"{os.fspath(path)}: {problem}")

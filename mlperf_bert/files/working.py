@@ -44,22 +44,14 @@ class WorkingFolder:
         self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
 
     def acquire(self) -> bool:
-        """Locks it, and fetches what a run in a bucket goes on from; False if another has it.
-
-        Raises:
-          OSError: it cannot be written, or a bucket not be read or written.
-        """
+        """Locks it, and fetches what a run in a bucket goes on from; False if another has it."""
         if not self.lock.acquire():
             return False
         self._fetch()
         return True
 
     def try_out(self) -> None:
-        """Writes there and removes what was written; fetches what is needed from a bucket.
-
-        Raises:
-          OSError: it cannot be written to.
-        """
+        """Writes there and removes what was written; fetches what is needed from a bucket."""
         paths.require_no_file(self._location)
         if self._temporary:
             require_writable(self._location / self._record)

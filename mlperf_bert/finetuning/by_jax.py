@@ -18,11 +18,7 @@ from mlperf_bert.training import devices
 
 
 def mesh_of(config: FinetuningConfig) -> Mesh:
-    """One device of the kind that a configuration asks for.
-
-    Raises:
-      ValueError, OSError: as `devices.all_of_jax`.
-    """
+    """One device of the kind that a configuration asks for."""
     kept_in = with_home(config.jax_compilation_cache_dir) or None
     return jax_step.mesh_of(devices.all_of_jax(config.device, kept_in=kept_in)[:1])
 

@@ -118,11 +118,7 @@ class FinetuningConfig:
     """Keeps what jax compiles."""
 
     def create(self, name: str) -> Task:
-        """One of `TASKS`, over the files in `data_dir`.
-
-        Raises:
-          ValueError: the windows of SQuAD would not overlap.
-        """
+        """One of `TASKS`, over the files in `data_dir`."""
         # Not given: the field's, which depends on the task.
         given = {"max_seq_length": self.max_seq_length} if self.max_seq_length else {}
         if name in glue.NAMES:

@@ -79,10 +79,6 @@ class GlueTask:
 
         Lines that lack columns are skipped and counted where GLUE has such; not in a test set,
         whose answers need a row for each.
-
-        Raises:
-          ValueError: no such file, it is not UTF-8, a column is missing or too much, or a label is
-            unknown.
         """
         path = Path(self.data_dir, self.folder, f"{split}.tsv")
         is_test = split in self.predicted_splits

@@ -26,9 +26,6 @@ def build(task: Task, source: Source, *, seed: int, precision: str = "float32") 
     The pooler of a classifier is that of next-sentence prediction, `bert/pooler` in checkpoints.
     Weights are float32; `precision` is that of the encoder's matrix products, as in
     `build_pretrainer`, by Keras's own policy. Pooler and head are float32 even in bfloat16.
-
-    Raises:
-      ValueError: as `reading.load_weights`.
     """
     config = source.config
     initializer = tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)

@@ -121,11 +121,7 @@ class TaskRun:
         return epochs * self._num_features + steps * self._config.train_batch_size
 
     def is_finished(self) -> bool:
-        """Whether the run has ended in an earlier process.
-
-        Raises:
-          ValueError: the folder holds another run, or its records are damaged.
-        """
+        """Whether the run has ended in an earlier process."""
         if not (self.folder / RECORD_NAME).exists() or not is_end(read_record(self.folder).status):
             return False
         self._output.require_same_run()
@@ -133,11 +129,7 @@ class TaskRun:
 
     @functools.cached_property
     def epochs(self) -> list[dict[str, float]]:
-        """Of a finished run split/metric -> value after each epoch, of earlier processes too.
-
-        Raises:
-          ValueError: metrics.jsonl is damaged.
-        """
+        """Of a finished run split/metric -> value after each epoch, of earlier processes too."""
         path = self.folder / METRICS_NAME
         try:
             lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())

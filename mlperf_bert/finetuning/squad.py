@@ -67,11 +67,7 @@ class SquadTask:
         return ("dev", "test") if Path(self.data_dir, TEST_NAME).exists() else ("dev",)
 
     def read(self, split: str) -> list[SquadExample]:
-        """The questions of "train", "dev" or "test"; to train on only those whose answer is found.
-
-        Raises:
-          ValueError: as `squad_reading.read_examples`, or no answer is found.
-        """
+        """The questions of "train", "dev" or "test"; only those with an answer are trained on."""
         path = Path(self.data_dir, f"{split}-v1.1.json")
         examples = read_examples(path, needs_answers=path.name != TEST_NAME)
         if split != TRAIN:
@@ -101,9 +97,6 @@ class SquadTask:
           window; else what predictions need: int32 [F, S] char_starts, char_ends, the characters of
           the context that a token stands for, -1 outside of the context; bool [F, S]
           is_max_context: this window shows more around the token than others that have it.
-
-        Raises:
-          ValueError: max_seq_length leaves no room for the context next to the longest question.
         """
         begin, end = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
         questions = [

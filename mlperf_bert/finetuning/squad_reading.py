@@ -49,10 +49,6 @@ def read_examples(path: Path, *, needs_answers: bool = True) -> list[SquadExampl
     Args:
       path: of the file.
       needs_answers: every question must have one: to train on, or to be scored by.
-
-    Raises:
-      ValueError: no such file, not JSON, not as published, an id of two questions, or questions
-        without the answer that they need, as in SQuAD 2.0; the message names the file.
     """
     if (read := json_text.read_record(path, _parsed, remedy=_REMEDY)) is None:
         raise ValueError(

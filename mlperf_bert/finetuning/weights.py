@@ -36,9 +36,6 @@ def find(config: FinetuningConfig, tasks: Sequence[Task]) -> Source:
 
     Opens the weights without reading them, so that what is missing is found before any data are
     read.
-
-    Raises:
-      ValueError: they are not there, do not belong together, or do not fit the tasks.
     """
     name = config.checkpoint.rstrip("/")
     newest = state.newest_checkpoint(name)[1] if Path(name).is_dir() else name

@@ -39,10 +39,6 @@ def expand_input(
       patterns: the flag's value.
       flag: its name.
       on_doubt: is called where one file is named twice.
-
-    Raises:
-      ValueError: a pattern matches nothing, or evaluation examples or records beside the parts, or
-        a file is empty or a pipe or device; no file's content is read.
     """
     files: dict[str, paths.Status] = {}
     every: list[str] = []

@@ -36,9 +36,6 @@ def join(
       output: where to; replaced if it exists.
 
     Returns: status "success" or "aborted", and the samples trained up to run_stop.
-
-    Raises:
-      ValueError: a file is not a log, or an earlier checkpoint has not been evaluated.
     """
     with _named(logs[0]):
         records = [record for log in logs for record in read_records(log)]

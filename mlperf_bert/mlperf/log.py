@@ -63,11 +63,7 @@ STATUSES = (constants.ONPREM, constants.CLOUD, "preview", constants.RESEARCH)
 
 @dataclass(frozen=True)
 class SubmissionInfo:
-    """Who submits what; the official checker refuses empty names.
-
-    Raises:
-      ValueError: an empty name, or a status outside the official list.
-    """
+    """Who submits what; the official checker refuses empty names."""
 
     org: str
     platform: str

@@ -144,10 +144,6 @@ def read_records(path: paths.Location, *, may_be_cut: bool = False) -> list[LogR
 
     Several on a line, as writers that do not wait for each other leave them, are all read. With
     `may_be_cut` an incomplete last line, which a killed run leaves, is skipped.
-
-    Raises:
-      ValueError: no line of the file is of a log, or a line is cut, damaged or inside of another
-        format.
     """
     # Latin-1, as the official tools read: no byte of a foreign log is refused.
     text = read_regular_file(path).decode("latin-1")
@@ -507,30 +503,18 @@ def is_end(status: object) -> bool:
 
 
 def read_own_record(path: paths.Location) -> dict:
-    """Return what a run or a campaign recorded of itself; nothing if it has no record.
-
-    Raises:
-      ValueError: it is damaged.
-    """
+    """Return what a run or a campaign recorded of itself; nothing if it has no record."""
     return json_text.read_record(path, dict, remedy=RECORD_REMEDY) or {}
 
 
 def has_ended(output_dir: Path) -> bool:
-    """Return whether a run began in a directory and came to its end.
-
-    Raises:
-      ValueError: its run.json is damaged.
-    """
+    """Return whether a run began in a directory and came to its end."""
     record = output_dir / RECORD_NAME
     return record.exists() and is_end(read_own_record(record).get("status"))
 
 
 def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
-    """Return what the log of a run that has ended says; None if there is none.
-
-    Raises:
-      ValueError: there is a log, and it or run.json is damaged.
-    """
+    """Return what the log of a run that has ended says; None if there is none."""
     log = output_dir / log_name
     return read_run(log) if log.exists() and has_ended(output_dir) else None
 
@@ -560,9 +544,6 @@ def seconds_spent(logs: Sequence[paths.Location]) -> float:
     """Return the used seconds of a time budget: from run_start to the last line, in all its logs.
 
     A killed run wrote its last line at its last evaluation or checkpoint, or later.
-
-    Raises:
-      ValueError: a log is damaged.
     """
     seconds = 0.0
     for path in logs:

@@ -86,21 +86,13 @@ def nominal_evaluation_interval_samples(global_batch_size: int) -> int:
 
 
 def evaluation_interval_samples(global_batch_size: int) -> int:
-    """Return the evaluation interval in samples, rounded up to whole global batches.
-
-    Raises:
-      ValueError: global_batch_size is not positive.
-    """
+    """Return the evaluation interval in samples, rounded up to whole global batches."""
     nominal_samples = nominal_evaluation_interval_samples(global_batch_size)
     return samples_to_steps(nominal_samples, global_batch_size) * global_batch_size
 
 
 def samples_to_steps(num_samples: int, global_batch_size: int) -> int:
-    """Return the fewest steps that cover `num_samples`: the one place where samples become steps.
-
-    Raises:
-      ValueError: global_batch_size is not positive, or num_samples is negative.
-    """
+    """Return the fewest steps that cover `num_samples`; only this makes steps of samples."""
     if global_batch_size < 1:
         raise ValueError(f"global_batch_size={global_batch_size}: must be 1 or more samples")
     if num_samples < 0:
@@ -169,10 +161,6 @@ def open_division(departures: Sequence[Issue]) -> str:
 
 
 def require_ruleset(ruleset: str) -> None:
-    """Refuse a ruleset without BERT: the official tools would check nothing and report success.
-
-    Raises:
-      ValueError: the ruleset has no BERT.
-    """
+    """Refuse a ruleset without BERT: the official tools would check nothing and report success."""
     if ruleset not in RULESETS:
         raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")

@@ -62,12 +62,7 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, path: str) -> "BertConfig":
-        """Reads `bert_config.json`.
-
-        Raises:
-          ValueError: the file is no JSON object, or lacks a key, or has an unknown one. Those of
-            Google's own files that have no effect are known.
-        """
+        """Reads `bert_config.json`."""
         try:
             values = json_text.read_object(path)
         except FileNotFoundError as error:

@@ -119,9 +119,6 @@ def build_pretrainer(
 
     Dropout draws from `tf.random.Generator`s (see `random_generators`), so that their state can be
     saved and a run resumed exactly: one for each layer, or a single one with the speed options.
-
-    Raises:
-      ValueError: the precision, or what to recompute, is unknown.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")

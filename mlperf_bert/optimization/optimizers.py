@@ -168,9 +168,6 @@ def create_optimizer(
     """Builds the optimizer; `GradientAggregationOptimizer` does the clipping.
 
     Call it inside the scope of `one_replica`. With `compiled` XLA compiles LAMB.
-
-    Raises:
-      ValueError: the name is neither lamb nor adamw.
     """
     constants = {
         "learning_rate": schedule,

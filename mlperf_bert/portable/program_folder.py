@@ -57,12 +57,7 @@ class Wanted:
 
 
 def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
-    """Exports the programs of a run into a new folder; returns what it holds, in one line.
-
-    Raises:
-      ValueError: the run has several replicas, goes by the clock or computes nothing, or the folder
-        is there already.
-    """
+    """Exports the programs of a run into a new folder; returns what it holds, in one line."""
     _require_exportable(setup)
     config = setup.config
     seed = config.seed or 0

@@ -59,11 +59,7 @@ class Entries:
 
 
 def take_from_jax() -> None:
-    """Keeps what jax compiles as `Entries`, and not as jax does: without digests, not whole.
-
-    Raises:
-      ValueError: jax keeps its programs otherwise than its tested version.
-    """
+    """Keeps what jax compiles as `Entries`, and not as jax does: without digests, not whole."""
     import jax
     from jax._src import compilation_cache
 
@@ -84,9 +80,6 @@ def drop_damaged(folder: Path) -> None:
     """Removes what TensorFlow has compiled and is not as `add_digests` has seen it.
 
     Called before TensorFlow reads any. What has no digest is of a start that was killed.
-
-    Raises:
-      ValueError: a file cannot be read or removed.
     """
     for file in {*folder.glob("*.pb"), *(each.with_suffix("") for each in folder.glob("*.sha256"))}:
         noted = _digest_of(file)

@@ -207,9 +207,6 @@ def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
     Returns: StableHLO's portable form; the oldest version of StableHLO that has all its operations,
     later ones read it too; for each output that replaces an input, variables that change, the index
     of both; and the names of what it calls that is not StableHLO's own, kernels.
-
-    Raises:
-      ValueError: it has operations of another dialect than StableHLO, which are named.
     """
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, exported)

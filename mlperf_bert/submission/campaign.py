@@ -47,12 +47,7 @@ MAX_FAILED_RUNS = 1
 
 @contextlib.contextmanager
 def claimed(campaign: Campaign) -> Iterator[None]:
-    """Hold the campaign's folder, which is new or of the same campaign.
-
-    Raises:
-      ValueError: it belongs to another campaign, another process works in it, or it holds other
-        things.
-    """
+    """Hold the campaign's folder, which is new or of the same campaign."""
     names = ("org", "system", "status", "offline_eval_input_file")
     content: dict[str, object] = {name: getattr(campaign, name) for name in names}
     content["flags"] = list(campaign.flags)

@@ -37,11 +37,7 @@ class Verdict:
 
 
 def check_log(path: Path, ruleset: str) -> Verdict:
-    """Run the official compliance checker on a log under one ruleset.
-
-    Raises:
-      ValueError: there is no such file, or the ruleset does not accept BERT.
-    """
+    """Run the official compliance checker on a log under one ruleset."""
     if not path.is_file():
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
     arguments = ["--usage", "training", "--ruleset", ruleset, str(path)]

@@ -79,9 +79,6 @@ def ask(tool: str, *arguments: str, ruleset: str) -> tuple[bool, str]:
     """Run `python -m mlperf_logging.TOOL ARGUMENTS` with a fresh log file.
 
     Returns: whether it ended with 0, and its log file, or its standard error if it crashed.
-
-    Raises:
-      ValueError: the ruleset has no BERT.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "answer.log"
@@ -115,9 +112,6 @@ def check_rcp(
       ruleset: one with BERT.
       by_train_samples: take the samples from train_samples, for logs whose epoch_num is not.
       custom_rcps: JSON file of reference points to use instead of the official ones.
-
-    Raises:
-      ValueError: the ruleset has no BERT.
     """
     options = ["--rcp_usage", "training", "--rcp_version", ruleset]
     options += ["--bert_train_samples"] if by_train_samples else []
@@ -210,9 +204,6 @@ def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
     before.
 
     Returns: name of the system as its description says -> minutes; None for no score.
-
-    Raises:
-      ValueError: the summarizer failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "summary.csv"

@@ -134,9 +134,6 @@ def require_free(
     Args:
       outputs: option -> path, or None.
       inputs: files that were read; None is none.
-
-    Raises:
-      ValueError: one would.
     """
     given = [(f"{option}={path}", path) for option, path in outputs.items() if path]
     whole.require_apart(given, filter(None, inputs))
@@ -148,11 +145,7 @@ def require_free(
 
 
 def require_name(flag: str, value: str) -> None:
-    """Refuse a name that cannot be part of a folder, a file and an option.
-
-    Raises:
-      ValueError: the name does not fit.
-    """
+    """Refuse a name that cannot be part of a folder, a file and an option."""
     fits = value.isprintable() and not set(value) & set("/ ")
     if not fits or value[:1] in ("", ".", "-") or len(value.encode()) > MAX_NAME_BYTES:
         raise ValueError(

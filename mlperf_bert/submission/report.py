@@ -39,11 +39,7 @@ _COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", "ini
 def judge_systems(
     org_dir: Path, ruleset: str, *, custom_rcps: Path | None = None
 ) -> list[SystemVerdict]:
-    """Return the verdicts on all systems of a submitter.
-
-    Raises:
-      ValueError: there is no result for BERT, or no log of a system counts.
-    """
+    """Return the verdicts on all systems of a submitter."""
     folders = sorted(path.parent for path in (org_dir / "results").glob("*/bert"))
     if not folders:
         raise ValueError(f"{org_dir}: no results/SYSTEM/bert; give the submitter's folder")

@@ -78,11 +78,7 @@ def describe(
 
 
 def require_fields(overrides: Mapping[str, object]) -> None:
-    """Refuse names that are not fields of a description.
-
-    Raises:
-      ValueError: names them.
-    """
+    """Refuse names that are not fields of a description."""
     if unknown := sorted(set(overrides) - set(FIELDS)):
         unknown = [name[:80] if name.isprintable() else f"{name!r:.80}" for name in unknown]
         raise ValueError(

@@ -116,11 +116,7 @@ class SystemVerdict(System):
 
 
 def read_system(folder: Path) -> System:
-    """Return what lies in ORG_DIR/results/SYSTEM; no official tool is asked.
-
-    Raises:
-      ValueError: there are no logs, or none counts.
-    """
+    """Return what lies in ORG_DIR/results/SYSTEM; no official tool is asked."""
     logs = result_files(folder / "bert")
     if not logs:
         raise ValueError(f"{folder}: no bert/result_*.txt; put the logs of its runs there")
@@ -137,11 +133,7 @@ def read_system(folder: Path) -> System:
 
 
 def with_convergence(system: System, ruleset: str, *, custom_rcps: Path | None = None) -> System:
-    """Ask the RCP checker about the runs, unless it would count what nobody has trained.
-
-    Raises:
-      ValueError: the ruleset has no BERT.
-    """
+    """Ask the RCP checker about the runs, unless it would count what nobody has trained."""
     # The checker counts whatever a log says: a plan, or one run ten times, would pass.
     why = why_samples_are_unknown(system.runs)
     if not why and system.copies:
@@ -159,11 +151,7 @@ def with_convergence(system: System, ruleset: str, *, custom_rcps: Path | None =
 
 @lasting("asking the official tools")
 def judge(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> SystemVerdict:
-    """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there.
-
-    Raises:
-      ValueError: there are no logs, or none counts, or the ruleset has no BERT.
-    """
+    """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there."""
     system = with_convergence(read_system(folder), ruleset, custom_rcps=custom_rcps)
     logs = [run.path for run in system.runs]  # without copies
     minutes = [run.minutes for run in system.runs if run.succeeded]
@@ -192,9 +180,6 @@ def judge_submission(
 
     The package checker comes before the summarizer: the one writes scaling.json beside the logs,
     the other reads it.
-
-    Raises:
-      ValueError: as `judge`.
     """
     verdict = judge(org_dir / "results" / system, ruleset, custom_rcps=custom_rcps)
     by_train_samples = verdict.counts_by_train_samples

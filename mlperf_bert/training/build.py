@@ -184,11 +184,7 @@ _NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEn
 
 @contextlib.contextmanager
 def reading_compilation_cache(directory: str | None) -> Iterator[None]:
-    """While programs are compiled or read: hides TensorFlow's noise, and names a damaged folder.
-
-    Raises:
-      ValueError: TensorFlow or jax cannot read what is in the folder.
-    """
+    """While programs are compiled or read: hides TensorFlow's noise, and names a damaged folder."""
     if directory is None:
         yield
         return
@@ -209,11 +205,7 @@ def reading_compilation_cache(directory: str | None) -> Iterator[None]:
 
 
 def load_weights(run: Run) -> None:
-    """Restores the newest checkpoint of a resumed run, or loads the initial checkpoint.
-
-    Raises:
-      ValueError: a checkpoint is damaged, of another architecture, or not the chief's.
-    """
+    """Restores the newest checkpoint of a resumed run, or loads the initial checkpoint."""
     if run.team.has_checkpoint:
         step, path = newest_checkpoint(run.state.directory)
         # A process that sees other files would train other weights than the chief's.

@@ -97,11 +97,7 @@ def _check_model(setup: Setup) -> None:
 def require_fitting_model(
     bert_config: BertConfig, shape: pipeline.ExampleShape, *, bert_config_file: str
 ) -> None:
-    """Checks the model against the examples' length and the vocab.txt in its folder.
-
-    Raises:
-      ValueError: they do not fit.
-    """
+    """Checks the model against the examples' length and the vocab.txt in its folder."""
     if shape.max_seq_length > bert_config.max_position_embeddings:
         raise ValueError(
             f"--max_seq_length={shape.max_seq_length} is more than the model's "
@@ -113,11 +109,7 @@ def require_fitting_model(
 
 
 def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
-    """Checks what the kernels of model/kernels are made for.
-
-    Raises:
-      ValueError: the run computes in another precision, or has other sizes.
-    """
+    """Checks what the kernels of model/kernels are made for."""
     length, sizes = config.shape.max_seq_length, (kernels.NUM_HEADS, kernels.HEAD_SIZE)
     own_sizes = (bert_config.num_attention_heads, bert_config.head_size)
     obstacle = ""

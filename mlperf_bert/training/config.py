@@ -76,11 +76,7 @@ class ProfileWindow:
 
     @classmethod
     def parse(cls, text: str) -> "ProfileWindow":
-        """Reads "first-last".
-
-        Raises:
-          ValueError: the text has another form.
-        """
+        """Reads "first-last"."""
         first, dash, last = text.partition("-")
         if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
             raise ValueError(

@@ -43,11 +43,7 @@ class Devices:
 
 
 def with_runtime(config: RunConfig) -> RunConfig:
-    """The same run, with the runtime and the kernels that `auto` means here.
-
-    Raises:
-      ValueError: TensorFlow is asked for more than one CPU, or kernels are asked for without GPUs.
-    """
+    """The same run, with the runtime and the kernels that `auto` means here."""
     runtime = runtime_of(config.runtime, config.device, in_cluster=bool(config.cluster))
     kept_in = config.compilation_cache_dir
     if runtime == "jax":
@@ -65,11 +61,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
 
 
 def runtime_of(asked: str, device: DeviceConfig, *, in_cluster: bool = False) -> str:
-    """The runtime that --runtime means: TensorFlow on the CPU of one process, jax on all else.
-
-    Raises:
-      ValueError: TensorFlow is asked for more than one CPU; or a TPU and GPUs are.
-    """
+    """The runtime that --runtime means: TensorFlow on the CPU of one process, jax on all else."""
     if device.use_tpu and device.num_gpus:
         raise ValueError(TWO_KINDS)
     wants = (
@@ -87,11 +79,7 @@ def runtime_of(asked: str, device: DeviceConfig, *, in_cluster: bool = False) ->
 
 
 def create(config: RunConfig) -> Devices:
-    """Those of one process.
-
-    Raises:
-      ValueError: as `jax_devices`.
-    """
+    """Those of one process."""
     return jax_devices(config) if config.runtime == "jax" else Devices()
 
 
@@ -99,11 +87,6 @@ def jax_devices(run: RunConfig) -> Devices:
     """Jax's devices of all processes, which are connected; TensorFlow leaves them alone.
 
     What jax compiles for them is kept, if the run says where.
-
-    Raises:
-      ValueError: there are not as many, and the line says why; they cannot run the kernels; or as
-        `_cache_folder`.
-      OSError: the folder of what is kept cannot be made.
     """
     from mlperf_bert.programs import jax_step
 
@@ -131,9 +114,6 @@ def all_of_jax(config: DeviceConfig, *, kept_in: str | None) -> list["jax.Device
     """All devices of this kind that jax knows; TensorFlow leaves them alone.
 
     What jax compiles is kept in a folder, if one is given.
-
-    Raises:
-      ValueError, OSError: as `jax_devices`.
     """
     import jax
 
@@ -183,11 +163,7 @@ def _why_no_devices(config: DeviceConfig, reason: str) -> str:
 
 
 def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
-    """Examples per replica.
-
-    Raises:
-      ValueError: the batch cannot be shared equally; the message says which sizes could.
-    """
+    """Examples per replica."""
     if batch_size < 1:
         raise ValueError(f"--{flag} must be at least 1, got {batch_size}")
     if remainder := batch_size % num_replicas:
@@ -203,9 +179,6 @@ def compilation_cache_flags(directory: str) -> str:
     """What TF_XLA_FLAGS needs to hold so that TensorFlow keeps compiled programs in a folder.
 
     TensorFlow reads the variable once, when it looks for its devices.
-
-    Raises:
-      ValueError, OSError: as `_cache_folder` and `kept.drop_damaged`.
     """
     folder = _cache_folder(directory, tf.__version__)
     kept.drop_damaged(folder)
@@ -216,10 +189,6 @@ def _cache_folder(directory: str, compiler: str) -> Path:
     """Each processor and each version of a compiler has a folder of its own, which is made.
 
     What was compiled for one may crash on another.
-
-    Raises:
-      ValueError: the path is not a local one, or has a quotation mark.
-      OSError: the folder cannot be made.
     """
     if "://" in directory or '"' in directory:
         raise ValueError(

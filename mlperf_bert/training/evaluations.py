@@ -47,9 +47,6 @@ def require_same_data(directory: paths.Location, data: str) -> None:
     Args:
       directory: of the run.
       data: as `data_of`.
-
-    Raises:
-      ValueError: they are others, or a line is damaged.
     """
     inputs = read_own_record(directory / RECORD_NAME).get("inputs")
     of_run = inputs.get("eval_input_file") if isinstance(inputs, dict) else None
@@ -97,11 +94,7 @@ def record_evaluation(
 
 
 def read_evaluations(directory: paths.Location) -> dict[int, Evaluation]:
-    """Step -> evaluation of the run's checkpoints, oldest first; an incomplete line is left out.
-
-    Raises:
-      ValueError: a line was not written by `record_evaluation`.
-    """
+    """Step -> evaluation of the run's checkpoints, oldest first; an incomplete line is left out."""
     evaluations = {entry.step: entry.evaluation for entry in _entries(directory)}
     return dict(sorted(evaluations.items()))
 

@@ -49,9 +49,6 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
         evaluation does.
 
     Returns: what the run would be made of, with what was found.
-
-    Raises:
-      ValueError: this is one of several processes, which would wait for the others.
     """
     if config.cluster:
         raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")

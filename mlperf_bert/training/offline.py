@@ -53,9 +53,6 @@ def evaluate(config: RunConfig) -> str:
     may be given all flags of its training.
 
     Returns: one line for the user.
-
-    Raises:
-      ValueError, OSError: as `evaluate_checkpoints`.
     """
     directory, prefix = paths.location(config.output_dir), config.init_checkpoint
     if prefix and not _holds_a_run(directory):
@@ -85,11 +82,6 @@ def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
     (a line for each), both in the output directory.
 
     Returns: step -> evaluation, for the checkpoints that this call has evaluated.
-
-    Raises:
-      ValueError: bad configuration or input, a directory without a run, another process that
-        evaluates it, or a checkpoint that is damaged or of another architecture.
-      OSError: input that cannot be read.
     """
     directory = paths.location(config.output_dir)
     with paths.failures_named(directory):

@@ -94,12 +94,7 @@ class OutputDirectory:
         )
 
     def claim(self) -> None:
-        """Locks the directory for this process, and checks that a run may write into it.
-
-        Raises:
-          ValueError: another process trains into it; it cannot be written; or it holds another run,
-            a finished one, or files of an unknown run.
-        """
+        """Locks the directory for this process, and checks that a run may write into it."""
         try:
             with self._writing():
                 if not self._folder.acquire():
@@ -117,10 +112,6 @@ class OutputDirectory:
         """Checks as `claim` does, for --check; locks nothing, for it would disturb a training.
 
         It also checks that a file or an object can be written there and removed.
-
-        Raises:
-          ValueError: as `claim`.
-          OSError: the bucket refuses to be read.
         """
         if self._folder.lock.is_held_elsewhere():
             raise self._taken()
@@ -220,10 +211,6 @@ class OutputDirectory:
         Args:
           seed: as the user gives it.
           latest_step: of the newest checkpoint of the run.
-
-        Raises:
-          ValueError: the run is given another budget, which is used up; or the budget is, and
-            nothing is saved; or a log is damaged.
         """
         logs = logs_of_run(self.path) if self.before else []
         budget = self.time_budget
@@ -248,11 +235,7 @@ class OutputDirectory:
         }
 
     def publish(self) -> None:
-        """Uploads what was written since the last time, where the directory is in a bucket.
-
-        Raises:
-          OSError: as `WorkingFolder.publish`.
-        """
+        """Uploads what was written since the last time, where the directory is in a bucket."""
         self._folder.publish()
 
 
@@ -278,11 +261,7 @@ class RunRecord:
 
 
 def read_record(directory: paths.Location) -> RunRecord:
-    """Reads run.json.
-
-    Raises:
-      ValueError: it is damaged.
-    """
+    """Reads run.json."""
     recorded = json_text.read_record(directory / RECORD_NAME, _parsed, remedy=RECORD_REMEDY)
     if recorded is None:
         raise ValueError(f"{directory / RECORD_NAME}: is missing; {RECORD_REMEDY}")
@@ -323,9 +302,6 @@ class Origin:
             not be named.
           output: of the run.
           seed: of the run.
-
-        Raises:
-          ValueError: a resumed run was begun with other files.
         """
         config, before = setup.config, output.before
         self._vocabulary = setup.vocabulary
@@ -353,11 +329,7 @@ class Origin:
         self.summary = code | self.inputs | {"eval_input_file": evaluation_data}
 
     def read_evaluation_data(self) -> None:
-        """Reads the evaluation data: all evaluations of a run have the same content.
-
-        Raises:
-          ValueError: a resumed run was begun with another.
-        """
+        """Reads the evaluation data: all evaluations of a run have the same content."""
         if self._eval_files:
             self.inputs["eval_input_file"] = data_of(self._config, self._eval_files)
             if self._output.before:
@@ -378,12 +350,7 @@ class Origin:
                 )
 
     def begin(self) -> None:
-        """Writes run.json, and closes the logs that killed processes have left open.
-
-        Raises:
-          ValueError: as `read_evaluation_data`.
-          OSError: it cannot be written.
-        """
+        """Writes run.json, and closes the logs that killed processes have left open."""
         self.read_evaluation_data()
         self._write("running")
         for path in logs_of_run(self._output.path):  # the checkers want a run_stop in each
@@ -396,9 +363,6 @@ class Origin:
         """Writes run.json: how the run ended, and what it took.
 
         Prints the energy since this start.
-
-        Raises:
-          OSError: it cannot be written.
         """
         taken = _energy_in(logs_of_run(self._output.path)[-1:])
         # A killed start has not said what it took: nobody knows that of a whole resumed run.

@@ -144,9 +144,6 @@ def _compile(run: Run) -> None:
     """Says how steps are computed, and what jax's programs take of the devices.
 
     Then executes all programs once, on synthetic batches of all shapes that the run will use.
-
-    Raises:
-      ValueError: jax's programs do not fit.
     """
     config = run.setup.config
     sleep_seconds = config.emulate_step_seconds

@@ -138,11 +138,7 @@ class Setup:
 
 
 def vocabulary_of(config: RunConfig, files: list[str]) -> one_vocabulary.Known:
-    """The one vocabulary of a run's data, its model and what the run has recorded of itself.
-
-    Raises:
-      ValueError: there are several, or a record or vocabulary is damaged.
-    """
+    """The one vocabulary of a run's data, its model and what the run has recorded of itself."""
     named = filter(None, (config.bert_config_file, config.init_checkpoint))
     folders = [*(paths.location(each).parent for each in named), paths.location(config.output_dir)]
     return one_vocabulary.require_one(one_vocabulary.known_of(files=files, folders=folders))

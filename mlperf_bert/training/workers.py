@@ -57,9 +57,6 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """The processes that the environment describes; None for a single one.
 
     Those of a TPU are known once they are connected, by `agree`.
-
-    Raises:
-      ValueError: TF_CONFIG, or a launcher's variables, are not as expected; the message says how.
     """
     cluster = None
     if "TF_CONFIG" in environment:

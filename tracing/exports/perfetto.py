@@ -40,11 +40,7 @@ _STRINGS = "debug_annotation_string_values"
 
 
 def write(trace: Trace, output: Path) -> str:
-    """Writes the file beside and renames it; returns how many calls it holds.
-
-    Raises:
-      OSError: there is no room; nothing is left.
-    """
+    """Writes the file beside and renames it; returns how many calls it holds."""
     with written_beside(output, "wb") as file:
         writer = _Writer(trace, file)
         writer.clocks(trace.table("clock_pairs"))
