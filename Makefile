@@ -99,9 +99,9 @@ format: setup
 # The lock files must have no index or find-links line: the user chooses the index.
 define LOCK
 	$(BIN)/uv pip compile $(or $(3),pyproject.toml) --quiet --no-header --generate-hashes --no-emit-index-url \
-		--no-emit-find-links --universal --python-version 3.11 --output-file $(1) $(2)
+		--no-emit-find-links --universal --python-version 3.11 --fork-strategy fewest --output-file $(1) $(2)
 	@sed -i -E "s/python_full_version < '3.14'( and )?//; s/platform_machine == 'x86_64'( and )?//; \
-		s/( and )?sys_platform == 'linux'//; s/ ; +\\\\/ \\\\/" $(1)
+		s/( and )?platform_python_implementation == 'CPython'//; s/( and )?sys_platform == 'linux'//; s/ ; +\\\\/ \\\\/" $(1)
 endef
 # What users install is what is tested: a subset of the development lock, but for the build of TensorFlow.
 TESTED := --constraint environment/requirements-dev.lock --extra training
