@@ -256,11 +256,11 @@ class CallParser:
         return file.path if file else UNKNOWN
 
     def _file(self, pid: int, given: Descriptor, *, moves: bool) -> OpenFile | None:
-        """None: nothing is known of it: it was received, or was there before."""
+        """None: nothing is known of it: received, there before, or renamed during the call."""
         file = self._files[pid].get(given.fd)
         if given.path is None or (file and file.path.replace(REMOVED, "") == given.path):
             return file
-        for other in self._named_as(given.path) if moves else ():
+        for other in [*([file] if file else []), *self._named_as(given.path)] if moves else ():
             other.lose()
         return None
 

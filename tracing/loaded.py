@@ -200,14 +200,32 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
     """
     is_one = operations["kind"].isin(RENAMING) & operations["error"].isna()
     renames = operations[is_one]
-    names = zip(renames["kind"], renames["path"], renames["new_path"])
+    # In the order in which they returned: until then one may not have been done.
+    renames = renames.assign(end_ns=renames["monotonic_ns"] + renames["latency_ns"].fillna(0))
+    renames = renames.sort_values("end_ns", kind="stable")
+    names = list(zip(renames["kind"], renames["path"], renames["new_path"]))
     last_names = LastNames(moves(*each) for each in names)
+    begins_ns = renames["monotonic_ns"].to_list()
+
+    def number_of(path: str, stamp_ns: int, number: int) -> int:
+        """Of the first rename after a call, or of a later one than the first that returned since.
+
+        One that was under way had been done if the call's name is the one that it gave.
+        """
+        while number < len(names) and begins_ns[number] < stamp_ns:
+            kind, _, new_path = names[number]
+            if kind != "rename" or not f"{path}/".startswith(f"{new_path}/"):
+                break
+            number += 1
+        return number
+
     final = operations["path"].copy()
     concerned = final[final.isin([path for path in final.unique() if last_names.differ(path)])]
     # A rename concerns what came before it, and its own row.
     stamps = operations.loc[concerned.index, "monotonic_ns"]
-    numbers = np.searchsorted(renames["monotonic_ns"], stamps)
-    final[concerned.index] = [last_names.of(*row) for row in zip(concerned, numbers.tolist())]
+    numbers = np.searchsorted(renames["end_ns"], stamps)
+    calls = zip(concerned, stamps.tolist(), numbers.tolist())
+    final[concerned.index] = [last_names.of(call[0], number_of(*call)) for call in calls]
     # An opening knows its file, also if that was removed and another has its name since.
     is_opened = operations["kind"].isin(["open", "create"]) & operations["opening"].notna()
     of_opening = pd.Series(final[is_opened].array, operations.loc[is_opened, "opening"])

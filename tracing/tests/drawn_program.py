@@ -350,8 +350,9 @@ class Actor:
         ours, theirs = socket.socketpair()
         seed, parent = self.draw.randrange(1 << 30), os.getpid()
         if not (child := os.fork()):
+            given = socket.recv_fds(theirs, 1, 1)[1]  # its turn begins with the message
             self.begin(parent, seed)
-            self.fds = socket.recv_fds(theirs, 1, 1)[1]
+            self.fds = given
             for _ in self.fds:
                 self.transfer()
             os._exit(0)

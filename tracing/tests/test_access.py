@@ -49,7 +49,7 @@ def test_calls_in_flight_worked_out_by_hand():
 def operations(*rows: tuple) -> pd.DataFrame:
     """Of file_ops: (kind, path, new path), a nanosecond apart."""
     found = pd.DataFrame(rows, columns=["kind", "path", "new_path"], dtype=object)
-    return found.assign(error=None, opening=NAN, monotonic_ns=range(len(found)))
+    return found.assign(error=None, opening=NAN, latency_ns=0, monotonic_ns=range(len(found)))
 
 
 def test_a_name_that_was_not_read_renames_nothing():

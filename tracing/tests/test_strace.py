@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 
-from tracing import backends, strace
+from tracing import backends, loaded, strace
 from tracing.tests.conftest import require
 
 
@@ -73,6 +74,28 @@ def test_calls_that_threads_interleave_are_joined():
     assert (read["realtime_ns"], read["latency_ns"], read["offset_bytes"]) == (10**9 + 1, 7, 16)
     assert (read["pid"], read["tid"]) == (10, 11)
     assert parser.losses.calls_cut_short == 1
+
+
+@pytest.mark.parametrize("seen_as", ["3</d/one/x>", "4</d/two/x>"])
+def test_a_call_during_a_renaming_has_the_name_before_or_after_it(seen_as):
+    """A kernel that is busy does it at any time between its two lines."""
+    lines = [
+        OPEN.replace("x", "one/x").replace("7 ", "7 0.000000001 ", 1) + " <0.000000100>\n",
+        '8 1.000000000 rename("one", "two" <unfinished ...>\n',
+        f'7 1.000000100 write({seen_as}, "", 5 <unfinished ...>\n',
+        "8 1.000000200 <... rename resumed>) = 0 <0.000000200>\n",
+        "7 1.000000300 <... write resumed>) = 5 <0.000000200>\n",
+        '7 2.000000000 read(3</d/two/x>, "", 9) = 9 <0.000000100>\n',
+        '7 3.000000000 rename("/d/two", "/d/three") = 0 <0.000000100>\n',
+    ]
+    parser = strace.Parser(folder="/d", process_of_thread={7: 7, 8: 7})
+    found = pd.DataFrame([row for _, row in parser.parse(lines)]).assign(error=None)
+    found["monotonic_ns"] = found["realtime_ns"]
+    found = found.sort_values("monotonic_ns", ignore_index=True)
+    assert list(found["kind"]) == ["open", "rename", "write", "read", "rename"]
+    final_paths = [f"/d/three{end}" for end in ("/x", "", "/x", "/x", "")]
+    assert list(loaded._final_paths(found)) == final_paths
+    assert found.get("offset_bytes", pd.Series()).isna().all()  # which file moved is not known
 
 
 def test_calls_whose_path_cannot_be_read():
