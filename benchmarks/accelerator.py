@@ -1,40 +1,28 @@
-r"""The step of BERT-large on one accelerator, beside PyTorch's.
+"""Steps of BERT-large on one accelerator: their task, how they are run, table and picture.
 
-With TensorFlow, on any machine, export the programs (2 MB each; no weights):
+on_a_card.py measures them, beside PyTorch's (contestants/pytorch.py: autocast,
+scaled_dot_product_attention, fused AdamW, torch.compile) and a plain product of matrices, whose
+rate is the peak. This writes table and picture of its figures:
 
-    python -m benchmarks.accelerator export --output=build/steps
-
-Copy this repository and that folder to the machine with the accelerator, which needs jax, and for
-the comparison PyTorch and transformers, but no TensorFlow, and measure:
-
-    python -m benchmarks.accelerator measure --steps=build/steps --output=build/accelerator
+    python -m benchmarks.accelerator build/on_a_card/figures.jsonl --output=build/accelerator
 
 bfloat16, 512 tokens, examples of published lengths (random_task.py has the source), LAMB, dropout
-0.1; PyTorch (contestants/pytorch.py) has autocast, scaled_dot_product_attention and fused AdamW,
-with torch.compile and without. Everything is measured in one sitting; the peak is that of a plain
-product of matrices. Each contestant is a process of its own. OUTPUT.jsonl has the raw figures,
-OUTPUT.md the table, OUTPUT.png the picture. A contestant that runs out of memory, or takes longer
-than ten minutes, gets a row that says so.
-
-Model FLOP count all 512 tokens of a row, padding too; samples per second count examples.
-on_a_card.py measures steps with kernels of our own, and whole trainings.
+0.1. Model FLOP count all 512 tokens of a row, padding too; samples per second count examples.
 """
 
 import argparse
-import itertools
 import json
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import reports
-from benchmarks.processes import ROOT, finished, in_a_process
+from benchmarks.processes import ROOT, finished
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.options import whole_number, words_with_home
+from mlperf_bert.options import words_with_home
 
 # What differs from BERT-large; the tiny model is for a try without an accelerator.
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
@@ -44,12 +32,13 @@ MODELS: dict[str, dict[str, int]] = {
     "tiny": dict(zip(_SIZES, (128, 512, 2, 2))),
 }
 NUM_EXAMPLES = 2000
+PRODUCT = "a product of matrices"
 WITH_KERNELS = {"xla": "", "triton": "_kernels"}
 
 
 def write_task(folder: Path, model: str) -> None:
     """Writes a model's configuration and records."""
-    from benchmarks import random_task  # needs this project's packages, which `measure` does not
+    from benchmarks import random_task  # needs this project's packages
     from mlperf_bert.data.validity import ExampleShape
     from mlperf_bert.mlperf.rules import BERT_LARGE
 
@@ -60,12 +49,12 @@ def write_task(folder: Path, model: str) -> None:
 
 
 def name_of_step(model: str, batch_size: int, packs: bool, kernels: str) -> str:
-    """Of its folder and in all figures."""
+    """A step's name, of its folder and in all figures."""
     return f"{model}_{batch_size}{'_packed' * packs}{WITH_KERNELS[kernels]}"
 
 
 def flags_of_step(task: Path, batch_size: int, *, packs: bool, kernels: str) -> list[str]:
-    """Of a step of BERT with LAMB, 512 tokens, bfloat16, on the task of a folder."""
+    """The flags of a step of BERT with LAMB, 512 tokens, bfloat16, on the task of a folder."""
     return [
         f"--bert_config_file={task}/bert_config.json", f"--input_file={task}/train.tfrecord",
         "--max_seq_length=512", "--max_predictions_per_seq=76", "--optimizer=lamb", "--seed=1",
@@ -82,20 +71,8 @@ def export_step(flags: list[str]) -> None:
         raise ValueError("the export failed, as the line above says")
 
 
-def export(given: argparse.Namespace) -> None:
-    """Exports a program for each batch, packed and not."""
-    given.output.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as work:
-        task = Path(work, "task")
-        write_task(task, given.model)
-        for packs, size in itertools.product((False, True), given.batch_sizes):
-            flags = flags_of_step(task, size, packs=packs, kernels="xla")
-            folder = given.output / name_of_step(given.model, size, packs, "xla")
-            export_step([*flags, f"--output_dir={folder}"])
-
-
-def peak_flop_per_second() -> tuple[str, float]:
-    """The device's name, and the best rate of plain products in bfloat16."""
+def print_product() -> None:
+    """Prints the best rate of plain products of matrices in bfloat16, as JSON."""
     import jax
 
     size = 512 if jax.default_backend() == "cpu" else 8192
@@ -107,19 +84,19 @@ def peak_flop_per_second() -> tuple[str, float]:
     for _ in range(10):
         began = time.perf_counter()
         for _ in range(5):
-            product = multiply(left, right)
-        product.block_until_ready()
+            result = multiply(left, right)
+        result.block_until_ready()
         seconds.append((time.perf_counter() - began) / 5)
-    return jax.devices()[0].device_kind, 2 * size**3 / min(seconds)
+    print(json.dumps({"model_tflop_per_second": 2 * size**3 / min(seconds) / 1e12}))
 
 
-def run_step(program: Path, figures: Path, num_steps: int, *flags: str, limit: float = 600) -> dict:
+def run_step(program: Path, figures: Path, num_steps: int, limit: float) -> dict:
     """The figures of run_step.py on an exported step."""
-    command = [sys.executable, f"{program}/run_step.py", str(program), *flags]
+    command = [sys.executable, f"{program}/run_step.py", str(program)]
     return measured([*command, f"--num_steps={num_steps}", f"--output={figures}"], figures, limit)
 
 
-def measured(command: list[str], figures: Path, limit: float = 600) -> dict:
+def measured(command: list[str], figures: Path, limit: float) -> dict:
     """What a contestant prints, and the figures that it writes or why there are none."""
     found = finished(command, limit)
     if "failed" in found:
@@ -131,50 +108,21 @@ def measured(command: list[str], figures: Path, limit: float = 600) -> dict:
     return found | {"losses": [each[0] for each in found.pop("results", [])[:20]]}
 
 
-def task_of_pytorch(folder: Path, figures: Path, num_steps: int, compiles: bool) -> str:
+def task_of_pytorch(folder: Path, figures: Path, num_steps: int) -> str:
     """What contestants/pytorch.py is given, to train on the batches of an exported step."""
     signature = json.loads((folder / "signature.json").read_text())
     (entry,) = signature["programs"]
     config = figures.with_name("bert_config.json")
     config.write_text(json.dumps(signature["bert_config"]))
     task = {"bert_config_file": str(config), "array_file": f"{folder}/batches.npz"}
-    task |= {"interpreter": None, "precision": "bfloat16", "turn": 0, "compile": compiles}
-    task["takes_gpu"] = True
+    task |= {"interpreter": None, "precision": "bfloat16", "turn": 0, "takes_gpu": True}
     task |= {"batch_size": entry["num_examples"], "flop": entry["flop"]}
     return json.dumps(task | {"num_steps": num_steps, "output": str(figures)})
 
 
-def measure(given: argparse.Namespace) -> None:
-    """Runs every contestant, and writes raw figures, table and picture."""
-    folders = sorted(file.parent for file in given.steps.glob("*/signature.json"))
-    if not folders:
-        sys.exit(f"{given.steps}: no programs; run `python -m benchmarks.accelerator export`")
-    # In a process that then leaves the device to the contestants.
-    device, peak = in_a_process(peak_flop_per_second)
-    raw = given.output.with_suffix(".jsonl")
-    raw.unlink(missing_ok=True)
-
-    def store(name: str, row: dict) -> None:
-        print(f"{name}: {row.get('failed', 'measured')}", flush=True)
-        reports.store(raw, {"device": device, "name": name, **row})
-
-    store("a product of matrices", {"model_tflop_per_second": peak / 1e12})
-    with tempfile.TemporaryDirectory() as work:
-        figures = Path(work, "figures.json")
-        for folder in folders:
-            ours = folder, figures, given.num_steps, f"--peak_tflops={peak / 1e12}"
-            store(f"ours {folder.name}", run_step(*ours))
-            if given.torch_python and not folder.name.endswith("_packed"):
-                for compiles, how in ((True, ", torch.compile"), (False, "")):
-                    task = task_of_pytorch(folder, figures, given.num_steps, compiles)
-                    torch = [given.torch_python, "benchmarks/contestants/pytorch.py", task]
-                    store(f"PyTorch {folder.name}{how}", measured(torch, figures))
-    show([raw], given.output)
-
-
 def show(raws: Sequence[Path], output: Path) -> None:
     """Writes the table and the picture of raw figures, of one device or of several."""
-    rows = [json.loads(line) for raw in raws for line in raw.read_text().splitlines()]
+    rows = [row for raw in raws for row in reports.stored(raw) if name_of(row)]
     text = table(rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_suffix(".md").write_text(text)
@@ -182,9 +130,17 @@ def show(raws: Sequence[Path], output: Path) -> None:
     steps = [row for row in rows if "samples_per_second" in row]
     panels: dict[str, list] = {row["device"]: [] for row in steps}
     for row in sorted(steps, key=lambda row: row["samples_per_second"]):
-        panels[row["device"]].append((row["name"], [row["samples_per_second"]]))
+        panels[row["device"]].append((name_of(row), [row["samples_per_second"]]))
     if panels:
         reports.bars(output.with_suffix(".png"), panels, "samples per second", spec="%.3g")
+
+
+def name_of(row: dict) -> str | None:
+    """The row's name in table and picture; None: it is of neither, but a training, for example."""
+    if "name" in row:  # measured before there were stages
+        return row["name"]
+    stage, _, name = row["stage"].partition(" ")
+    return {"step": f"ours {name}", "PyTorch": row["stage"], "product": PRODUCT}.get(stage)
 
 
 def table(rows: list[dict]) -> str:
@@ -202,33 +158,18 @@ def table(rows: list[dict]) -> str:
             cells = [f"{row['samples_per_second']:.4g}", f"{1e3 * row['step_seconds']:.4g}"]
             cells += [f"{rate:.4g}", f"{rate / peak:.0%}"]
             cells.append(f"{memory / 2**30:.1f}" if isinstance(memory, int) else "unknown")
-        lines.append([row["device"], row["name"], *cells])
+        lines.append([row["device"], name_of(row), *cells])
     return reports.table([*titles, "memory, GiB"], lines)
 
 
 @ends_in_one_line("accelerator")
 def main() -> None:
-    """Exports, measures or shows."""
+    """Writes table and picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    commands = parser.add_subparsers(required=True)
-    exports = commands.add_parser("export", help="with TensorFlow: make the programs")
-    exports.add_argument("--output", type=lambda path: Path(path).absolute(), required=True)
-    exports.add_argument("--model", choices=MODELS, default="large")
-    sizes = {"nargs": "+", "type": whole_number, "default": [8, 16, 32, 64]}
-    exports.add_argument("--batch_sizes", **sizes, help="examples of a step")
-    exports.set_defaults(run=export)
-    measures = commands.add_parser("measure", help="with jax: run them")
-    measures.add_argument("--steps", type=Path, required=True, help="the output of export")
-    measures.add_argument("--output", type=Path, required=True, help="without suffix")
-    measures.add_argument("--num_steps", type=whole_number, default=50)
-    measures.add_argument("--torch_python", help="an interpreter with torch and transformers")
-    measures.set_defaults(run=measure)
-    shows = commands.add_parser("show", help="table and picture of raw figures")
-    shows.add_argument("raw", nargs="+", type=Path, help="OUTPUT.jsonl of measure")
-    shows.add_argument("--output", type=Path, required=True, help="without suffix")
-    shows.set_defaults(run=lambda given: show(given.raw, given.output))
+    parser.add_argument("raw", nargs="+", type=Path, help="figures.jsonl of on_a_card.py")
+    parser.add_argument("--output", type=Path, required=True, help="without suffix")
     given = parser.parse_args(words_with_home())
-    given.run(given)
+    show(given.raw, given.output)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,10 @@
 """Do the speed options need more samples? The demo's training to 0.720, with and without them.
 
     python -m benchmarks.convergence --seeds=3
-    python -m benchmarks.convergence --seeds=3 --short_examples
 
 Makes the demo's data and checkpoint of each seed, then trains from there: in float32, in bfloat16,
-and in bfloat16 compiled and packed. The demo's examples nearly fill their rows. With
-`--short_examples` rows have 128 tokens and half of them are padding, so that packed examples share
-rows; packing is then the only difference. Prints the samples and the seconds that each training
-needed. The folder OUTPUT is kept; finished trainings are not run again.
+and in bfloat16 compiled and packed. Prints the samples and the seconds that each training needed.
+The folder OUTPUT is kept; finished trainings are not run again.
 """
 
 import argparse
@@ -17,7 +14,6 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import demo.__main__ as the_demo
@@ -28,40 +24,21 @@ from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import rules
 from mlperf_bert.options import whole_number, words_with_home
 
-
-@dataclass(frozen=True)
-class Task:
-    """The default folder, the lengths of examples, and the variants: their names and flags."""
-
-    output: Path
-    lengths: the_demo.Lengths
-    variants: dict[str, str]
+VARIANTS = {
+    "float32": "",
+    "bfloat16": "--precision=bfloat16",
+    "bfloat16, compiled, packed": "--precision=bfloat16 --jit_compile=auto --pack_sequences",
+}
 
 
-DEMO = Task(
-    Path("build/convergence"),
-    the_demo.LENGTHS,
-    {
-        "float32": "",
-        "bfloat16": "--precision=bfloat16",
-        "bfloat16, compiled, packed": "--precision=bfloat16 --jit_compile=auto --pack_sequences",
-    },
-)
-SHORT_EXAMPLES = Task(
-    Path("build/convergence_short"),
-    the_demo.Lengths(max_seq_length=128, max_predictions_per_seq=20, short_seq_prob=0.8),
-    {"unpacked": "", "packed": "--pack_sequences"},
-)
-
-
-def train(folder: Path, seed: int, task: Task, variant: str) -> dict[str, float]:
+def train(folder: Path, seed: int, variant: str) -> dict[str, float]:
     """The samples that a training needed to the target, and the seconds of its process."""
-    _, command = the_demo.training_step(folder, seed, task.lengths)
+    _, command = the_demo.training_step(folder, seed)
     run = folder / "run" / variant.replace(", ", "_")
     found = run / "needed.json"
     if not found.exists():
         began = time.monotonic()
-        command += f" {task.variants[variant]} --output_dir={shlex.quote(str(run))}"
+        command += f" {VARIANTS[variant]} --output_dir={shlex.quote(str(run))}"
         the_demo.run_steps([(f"seed {seed}: {variant}", command)], began)
         seconds = time.monotonic() - began
         _, evaluations = read_metrics(run / "metrics.jsonl")
@@ -85,18 +62,16 @@ def main() -> None:
     """Prepares the data, trains each variant in turn, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=whole_number, default=3, help="number of seeds")
-    parser.add_argument("--output", type=Path, help="default: a folder in build/")
-    parser.add_argument("--short_examples", action="store_true", help="rows of 128, half padding")
+    parser.add_argument("--output", type=Path, default="build/convergence", help="a folder")
     args = parser.parse_args(words_with_home())
-    task = SHORT_EXAMPLES if args.short_examples else DEMO
-    output, start = (args.output or task.output).resolve(), time.monotonic()
-    needed: dict[str, list[dict]] = {variant: [] for variant in task.variants}
+    output, start = args.output.resolve(), time.monotonic()
+    needed: dict[str, list[dict]] = {variant: [] for variant in VARIANTS}
     for seed in range(1, args.seeds + 1):
         folder = output / f"seed_{seed}"
         if not (folder / "eval.tfrecord").exists():
-            the_demo.make_data(folder, seed, start, task.lengths)
+            the_demo.make_data(folder, seed, start)
         for variant, runs in needed.items():
-            runs.append(train(folder, seed, task, variant))
+            runs.append(train(folder, seed, variant))
     rows = []
     for variant, runs in needed.items():
         rows.append([variant])

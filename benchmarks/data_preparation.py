@@ -1,7 +1,7 @@
 r"""How fast the data preparation is, compared with the reference's in the same run.
 
     python -m benchmarks.data_preparation --text=part-00000-of-00500 --vocab_file=vocab.txt \
-        --wiki='wiki_??' --num_files 4 16 100 --punkt=nltk_data/tokenizers/punkt_tab/english \
+        --wiki='wiki_??' --punkt=nltk_data/tokenizers/punkt_tab/english \
         --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \
         --nltk_data=nltk_data
 
@@ -10,15 +10,12 @@ Without --reference only ours is measured. Whole commands are measured in second
 sides run in turns, and the median counts. The start-up (a run on a line of text, or on two short
 articles) is reported separately on both sides, and so is our first run with an empty cache, which
 compiles. The clean-up is process_wiki.sh, with its check of the output's folder and its record,
-against the reference's commands; every file that ours makes must be the same there. More files than
-are given are made of them, their sentences in another order. Needs: the reference's interpreter
-with TensorFlow 1.15 and nltk 3.4.5; free disk space of 20 times the text.
+against the reference's commands; every file that ours makes must be the same there. Needs: the
+reference's interpreter with TensorFlow 1.15 and nltk 3.4.5; free disk space of 20 times the text.
 """
 
 import argparse
-import itertools
 import os
-import random
 import resource
 import statistics
 import subprocess
@@ -144,46 +141,30 @@ def clean_up(
     return taken, made
 
 
-def in_another_order(text: str, seed: int) -> str:
-    """The text with its sentences elsewhere: words are known again, their neighbours are not."""
-    lines = [line.split(". ") for line in text.split("\n")]
-    moved = [line for line in lines if not line[0].startswith("<")]
-    sentences = [sentence for line in moved for sentence in line]
-    random.Random(seed).shuffle(sentences)
-    for line in moved:
-        line[:] = [sentences.pop() for _ in line]
-    return "\n".join(map(". ".join, lines))
-
-
 def measure_clean_up(args: argparse.Namespace, work: Path) -> None:
     """Prints how long the clean-up takes, and the reference's ratio."""
     article = "<doc id=1>\nTitle\n\nOne sentence. Another one.\n</doc>\n"
-    given = [
+    texts = [
         path.read_text(encoding="utf-8") for path in sorted(args.wiki.parent.glob(args.wiki.name))
     ]
     sides = ["ours", "reference"] if args.reference else ["ours"]
     starts = {side: sum(clean_up(args, side, [2 * article], work)[0].values()) for side in sides}
-    for num_files in args.num_files or [len(given)]:
-        texts = [
-            in_another_order(given[number % len(given)], number) if number >= len(given) else text
-            for number, text in enumerate(itertools.islice(itertools.cycle(given), num_files))
-        ]
-        taken: dict[str, list[float]] = {side: [] for side in sides}
-        parts: dict[str, dict[str, float]] = {}
-        for _ in range(args.turns):
-            made = {}
-            for side in sides:
-                parts[side], made[side] = clean_up(args, side, texts, work)
-                taken[side].append(sum(parts[side].values()) - starts[side])
-            if different := [f for f in made["ours"] if made["ours"][f] != made[sides[-1]].get(f)]:
-                sys.exit(f"the reference makes {different[0]} otherwise")
-        num_bytes = sum(len(text.encode()) for text in texts)
-        print(f"clean-up of {num_files} files, {num_bytes / 1e6:.1f} MB, CPU seconds:")
-        _print_sides(taken, starts)
-        if args.reference:
-            print(f"  {len(made['ours'])} files of the same SHA-256 on both sides")
-            listed = (f"{name} {value:.2f}" for name, value in parts["reference"].items())
-            print(f"  the reference's scripts, last turn: {', '.join(listed)}")
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    parts: dict[str, dict[str, float]] = {}
+    for _ in range(args.turns):
+        made = {}
+        for side in sides:
+            parts[side], made[side] = clean_up(args, side, texts, work)
+            taken[side].append(sum(parts[side].values()) - starts[side])
+        if different := [f for f in made["ours"] if made["ours"][f] != made[sides[-1]].get(f)]:
+            sys.exit(f"the reference makes {different[0]} otherwise")
+    num_bytes = sum(len(text.encode()) for text in texts)
+    print(f"clean-up of {len(texts)} files, {num_bytes / 1e6:.1f} MB, CPU seconds:")
+    _print_sides(taken, starts)
+    if args.reference:
+        print(f"  {len(made['ours'])} files of the same SHA-256 on both sides")
+        listed = (f"{name} {value:.2f}" for name, value in parts["reference"].items())
+        print(f"  the reference's scripts, last turn: {', '.join(listed)}")
 
 
 @ends_in_one_line("data_preparation")
@@ -195,9 +176,6 @@ def main() -> None:
     parser.add_argument("--vocab_file", type=absolute_path, help="vocab.txt")
     parser.add_argument("--turns", type=whole_number, default=3, help="measurements of each side")
     parser.add_argument("--wiki", type=absolute_path, help="glob of extracted files named wiki_??")
-    parser.add_argument(
-        "--num_files", type=whole_number, nargs="+", help="so many of them; 100 at most"
-    )
     parser.add_argument("--punkt", type=absolute_path, help="punkt data for ours")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
@@ -209,8 +187,6 @@ def main() -> None:
         parser.error("--reference and --reference_python go together")
     if args.wiki and not any(args.wiki.parent.glob(args.wiki.name)):
         parser.error(f"--wiki={args.wiki}: no file has such a name")
-    if max(args.num_files or [0]) > 100:
-        parser.error("--num_files: 100 at most, for their names are wiki_00 to wiki_99")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
         if args.text and args.vocab_file:
             measure_examples(args, Path(work))

@@ -4,9 +4,10 @@
 
 In the order of worth. With jax and numpy alone: `kernels`, each alone beside its formula, and
 `step`, BERT-large in bfloat16, 512 tokens, by run_step.py, with kernels of our own and without,
-packed and not, and the first once more, from the cache. With TensorFlow: `training`, with an
-evaluation, stopped by SIGTERM and resumed; `demo`, to its target; and a packed training, which
-compiles for minutes. `--only kernels step` runs what is so named, or begins so.
+packed and not, and the first once more, from the cache; before them `product`, of matrices, whose
+rate is the peak, and after them `PyTorch`, the first one by --torch_python. With TensorFlow:
+`training`, with an evaluation, stopped by SIGTERM and resumed; `demo`, to its target; and a packed
+training, which compiles for minutes. `--only kernels step` runs what is so named, or begins so.
 
 OUTPUT/figures.jsonl gets a line after each stage; checkpoints and caches are in --work. With --tiny
 the model is tiny; only then a CPU is enough. What --data lacks is made first, within the limit, and
@@ -141,17 +142,24 @@ Stage = tuple[str, float, Callable[[float], dict]]
 """Its name, its limit in seconds, and what runs it, within a limit, and returns figures."""
 
 
-def stages(data: Path, work: Path, size: Size, flags: list[str], kernels: str) -> Iterator[Stage]:
-    """In the order of their worth."""
+def stages(
+    data: Path, work: Path, size: Size, flags: list[str], kernels: str, torch_python: str | None
+) -> Iterator[Stage]:
+    """All stages, in the order of their worth."""
     programs = list(size.programs(data))
     figures, steps = work / "figures.json", [folder for folder, *_ in programs]
     if "triton" in size.kernels:
         command = [sys.executable, "-m", "benchmarks.kernels_alone", f"--output={figures}"]
         masks = [str(folder) for folder, _, of in programs if of == "triton"]
         yield "kernels", 90, functools.partial(accelerator.measured, [*command, *masks], figures)
+    yield "product", 60, _product
     for number, folder in enumerate([*steps, steps[0]]):
         step = functools.partial(_step, folder, figures, size.num_steps)
         yield f"step {folder.name}{', again' * (number == len(steps))}", 100, step
+    if torch_python:
+        run = functools.partial(_pytorch, torch_python, steps[0], figures, size.num_steps)
+        name = accelerator.name_of_step(size.model, size.batches[False], packs=False, kernels="xla")
+        yield f"PyTorch {name}, torch.compile", 200, run
     for packs, batch in size.batches.items():
         name = accelerator.name_of_step(size.model, batch, packs, kernels)
         command = [*training(data, work / name, packs, size, kernels), *flags]
@@ -167,6 +175,18 @@ def stages(data: Path, work: Path, size: Size, flags: list[str], kernels: str) -
                 120,
                 functools.partial(_demo, data, work / "demo", [*flags, *size.demo_flags]),
             )
+
+
+def _product(limit: float) -> dict:
+    code = "from benchmarks import accelerator; accelerator.print_product()"
+    found = finished([sys.executable, "-c", code], limit)
+    return found if "failed" in found else json.loads(found["said"][-1])
+
+
+def _pytorch(python: str, folder: Path, figures: Path, num_steps: int, limit: float) -> dict:
+    task = accelerator.task_of_pytorch(folder, figures, num_steps)
+    command = [python, "benchmarks/contestants/pytorch.py", task]
+    return accelerator.measured(command, figures, limit)
 
 
 def _step(folder: Path, figures: Path, num_steps: int, limit: float) -> dict:
@@ -227,6 +247,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=whole_number, default=480, help="for all, together")
     parser.add_argument("--only", nargs="+", default=[], help="stages by name, such as demo")
     parser.add_argument("--kernels", default="xla", help="of the large model's trainings")
+    parser.add_argument("--torch_python", help="an interpreter with torch and transformers")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, also on a CPU")
     parser.add_argument("--prepare", action="store_true", help="only make what --data lacks")
     return parser.parse_args(words_with_home())
@@ -257,7 +278,7 @@ def main() -> None:
         made = functools.partial(finished, command)
         rows = run_stages([("preparation", given.seconds, made)], only=[], **how)
     if not any("failed" in row for row in rows.values()):
-        these = stages(given.data, given.work, size, flags, given.kernels)
+        these = stages(given.data, given.work, size, flags, given.kernels, given.torch_python)
         rows |= run_stages(these, only=given.only, **how)
     for line in compared(rows):
         print(line, flush=True)

@@ -3,13 +3,14 @@
     python -m benchmarks.pack_run build/card
 
 OUTPUT gets `first.tar.xz`, all of a first call: this project and what on_a_card.py prepares, with
-the exported steps; for trainings `unpack.py`, which needs Python's library alone, and the packages
-in pieces of at most 50 MB. There, in a copy of this repository or in an empty folder:
+the exported steps; for trainings also the packages, in pieces of at most 50 MB. There, in a copy of
+this repository or in an empty folder:
 
     python3 -m tarfile -e build/card/first.tar.xz .
     python3 -m benchmarks.on_a_card --only kernels step
-    python3 build/card/unpack.py
-    PYTHONPATH=build/card/site python3 -m benchmarks.on_a_card --only training
+    (cd build/card && sha256sum -c pieces.sha256 && cat piece_* >packages.tar.xz)
+    python3 -m tarfile -e build/card/packages.tar.xz build/card
+    PYTHONPATH=build/card/python3.12 python3 -m benchmarks.on_a_card --only training
 
 The packages are those of the lock file that a small training here has imported or mapped. Left to
 the machine are jax and what it requires, because numpy and the types of ml_dtypes can be in a
@@ -56,26 +57,6 @@ def write(to):
 atexit.register(write, sys.argv.pop(1))
 sys.argv.pop(0)
 runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-_UNPACK = """
-import hashlib, io, sys, tarfile
-from pathlib import Path
-
-here = Path(__file__).resolve().parent
-if sys.version_info[:2] != {python}:
-    sys.exit(f"unpack.py: packed for Python {python}, this is {{sys.version_info[:2]}}")
-whole = b""
-for name, digest in {pieces}.items():
-    piece = (here / name).read_bytes() if (here / name).is_file() else b""
-    if hashlib.sha256(piece).hexdigest() != digest:
-        sys.exit(f"unpack.py: {{here / name}} is missing, or not what was packed; copy it again")
-    whole += piece
-with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
-    # Absent in Python 3.11 until 3.11.4.
-    tar.extraction_filter = getattr(tarfile, "data_filter", None)
-    tar.extractall(here)
-print(f"in the repository: PYTHONPATH={{here}}/site python3 -m benchmarks.on_a_card")
 """
 
 
@@ -137,20 +118,19 @@ def pack_first(output: Path) -> None:
         raise ValueError(f"{first}: at most {FIRST_BYTES:,} bytes can be copied at once")
 
 
-def pack(output: Path, python: str) -> None:
-    """Writes pieces of the folder's `site` beside it, and `unpack.py`."""
+def pack(output: Path, site: str) -> None:
+    """Writes pieces of the folder's packages beside them, and the digests of all pieces."""
     with tempfile.TemporaryFile() as archive:
         with tarfile.open(fileobj=archive, mode="w:xz", preset=6) as tar:  # minutes
-            tar.add(output / "site", "site")
+            tar.add(output / site, site)
         archive.seek(0)
-        pieces: dict[str, str] = {}
+        digests: list[str] = []
         while piece := archive.read(PIECE_BYTES):
-            name = f"piece_{len(pieces)}"
+            name = f"piece_{len(digests):02}"  # `cat piece_*` puts them together
             (output / name).write_bytes(piece)
-            pieces[name] = hashlib.sha256(piece).hexdigest()
-    version = tuple(map(int, python.split(".")))
-    (output / "unpack.py").write_text(_UNPACK.format(pieces=pieces, python=version))
-    print(f"{output}: {', '.join(pieces)} and unpack.py")
+            digests.append(f"{hashlib.sha256(piece).hexdigest()}  {name}\n")
+    (output / "pieces.sha256").write_text("".join(digests))
+    print(f"{output}: {len(digests)} pieces, and pieces.sha256")
 
 
 @ends_in_one_line("pack_run")
@@ -169,9 +149,10 @@ def main() -> None:
         return
     wanted = imported() | ALSO
     wanted -= OF_JAX | USED_IF_THERE | set(map(normal, given.has))
-    install(given.output / "site", wanted, given.python_version)
-    shrink(given.output / "site")
-    pack(given.output, given.python_version)
+    site = f"python{given.python_version}"
+    install(given.output / site, wanted, given.python_version)
+    shrink(given.output / site)
+    pack(given.output, site)
 
 
 if __name__ == "__main__":

@@ -93,14 +93,16 @@ def test_every_stage_that_is_named_and_fits_has_a_line_of_its_own(tmp_path, caps
 
 
 def test_the_stages_are_in_the_order_of_their_worth(tmp_path):
-    stages = list(on_a_card.stages(tmp_path, tmp_path, on_a_card.LARGE, [], "triton"))
+    stages = list(on_a_card.stages(tmp_path, tmp_path, on_a_card.LARGE, [], "triton", "python3"))
     assert [(name, most) for name, most, _ in stages] == [
         ("kernels", 90),
+        ("product", 60),
         ("step large_56_kernels", 100),
         ("step large_112_packed_kernels", 100),
         ("step large_56", 100),
         ("step large_112_packed", 100),
         ("step large_56_kernels, again", 100),
+        ("PyTorch large_56, torch.compile", 200),
         ("training large_56_kernels", 150),
         ("training large_56_kernels, resumed", 100),
         ("demo", 120),
@@ -172,44 +174,25 @@ def test_each_mask_of_exported_steps_is_tried_and_said_at_once(tmp_path, monkeyp
     }
 
 
-@pytest.fixture
-def packed(tmp_path, monkeypatch):
-    """A folder with several pieces and without what is in them, and that."""
+def test_what_is_packed_comes_out_by_the_commands_of_the_page(tmp_path, monkeypatch):
+    """Ends at a piece that is another one."""
     monkeypatch.setattr(pack_run, "PIECE_BYTES", 100)
-    contents = {"site/a/b.py": b"x = 1\n", "site/c": bytes(range(256)) * 40, "site/empty": b""}
+    contents = {"python3/a/b.py": b"x = 1\n", "python3/c": bytes(range(256)) * 40}
     for name, content in contents.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    pack_run.pack(tmp_path, ".".join(map(str, sys.version_info[:2])))
-    shutil.rmtree(tmp_path / "site")
-    return tmp_path, contents
-
-
-def unpacked(folder) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-I", str(folder / "unpack.py")]
-    return subprocess.run(command, capture_output=True, text=True, cwd="/")
-
-
-def test_what_is_packed_is_unpacked_without_this_project(packed):
-    folder, contents = packed
-    assert len(list(folder.glob("piece_*"))) > 1
-    assert unpacked(folder).returncode == 0
-    assert {name: (folder / name).read_bytes() for name in contents} == contents
-
-
-def test_a_piece_that_is_missing_or_other_and_another_python_are_refused(packed):
-    folder, _ = packed
-    piece = folder / "piece_1"
-    content = piece.read_bytes()
-    piece.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    refused = f"unpack.py: {piece} is missing, or not what was packed; copy it again\n"
-    assert unpacked(folder).stderr == refused
-    piece.unlink()
-    assert unpacked(folder).stderr == refused
-    script = folder / "unpack.py"
-    script.write_text(script.read_text().replace(f"({sys.version_info[0]}, ", "(2, "))
-    assert "packed for Python (2, " in unpacked(folder).stderr
-    assert not (folder / "site").exists()
+    pack_run.pack(tmp_path, "python3")
+    shutil.rmtree(tmp_path / "python3")
+    assert len(list(tmp_path.glob("piece_*"))) > 1
+    page = (ROOT / "benchmarks/NOTES.md").read_text()
+    [command] = [line.strip() for line in page.splitlines() if "sha256sum -c" in line]
+    command = command.replace("build/card", ".").replace("python3 -m", f"{sys.executable} -m")
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path).returncode == 0
+    assert {name: (tmp_path / name).read_bytes() for name in contents} == contents
+    piece = tmp_path / "piece_01"
+    piece.write_bytes(bytes([piece.read_bytes()[0] ^ 1]) + piece.read_bytes()[1:])
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode and "piece_01: FAILED" in done.stdout
 
 
 def test_a_first_call_has_all_that_it_needs_in_one_file(tmp_path, monkeypatch, capsys):
@@ -256,10 +239,11 @@ def test_every_stage_runs_on_a_cpu_with_a_tiny_model(tmp_path):
     subprocess.run(command, check=True, cwd=ROOT)
     rows = {row["stage"]: row for row in reports.stored(tmp_path / "output" / "figures.jsonl")}
     assert list(rows) == [
-        "preparation", "step tiny_2", "step tiny_4_packed", "step tiny_2, again",
+        "preparation", "product", "step tiny_2", "step tiny_4_packed", "step tiny_2, again",
         "training tiny_2", "training tiny_2, resumed", "demo", "training tiny_4_packed",
     ]  # fmt: skip
     del rows["preparation"]
+    assert rows.pop("product")["model_tflop_per_second"] > 0
     assert all(row["samples_per_second"] > 0 for row in rows.values())
     assert any("SIGTERM after step" in line for line in rows["training tiny_2"]["said"])
     resumed = rows["training tiny_2, resumed"]
@@ -360,9 +344,10 @@ def test_the_table_has_tokens_where_they_are_known(tmp_path, monkeypatch):
 
 def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     raw = ROOT / "benchmarks" / "accelerator.jsonl"
-    failed = {"device": "NVIDIA H100", "name": "ours large_999", "failed": "out of memory"}
-    more = tmp_path / "more.jsonl"
-    more.write_text(json.dumps(failed) + "\n")
+    more, device = tmp_path / "more.jsonl", {"device": "NVIDIA H100"}
+    failed = {"failed": "out of memory"}
+    for stage in ("training large_9", "step large_999"):  # one that the table does not have
+        reports.store(more, device | failed | {"stage": stage})
     accelerator.show([raw, more], tmp_path / "new" / "table")
     *measured, last = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(measured) == raw.with_suffix(".md").read_text()
@@ -383,5 +368,7 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     ],
 )
 def test_a_contestant_that_fails_says_why(said, row, tmp_path):
-    found = accelerator.measured(printing(f"raise SystemExit({said!r})"), tmp_path / "none.json")
+    found = accelerator.measured(
+        printing(f"raise SystemExit({said!r})"), tmp_path / "none.json", 30
+    )
     assert found == {"said": said.splitlines(), "failed": row}

@@ -201,7 +201,7 @@ def test_a_variant_is_trained_in_a_folder_of_any_name(tmp_path, monkeypatch):
         (run / "metrics.jsonl").write_text("\n".join(lines))
 
     monkeypatch.setattr(the_demo, "run_steps", ran)
-    found = convergence.train(folder, 1, convergence.DEMO, "float32")
+    found = convergence.train(folder, 1, "float32")
     assert found["samples"] == pytest.approx(96)
 
 

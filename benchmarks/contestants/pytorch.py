@@ -1,7 +1,7 @@
 """BERT in PyTorch with its heads at the predicted places only, alone or with an extension for CPUs.
 
 Runs in a separate interpreter with torch, transformers and the extension; see
-training_throughput.py, and accelerator.py for the batches of an exported step, on a GPU if there is
+training_throughput.py, and on_a_card.py for the batches of an exported step, on a GPU if there is
 one. The extensions, each named as the interpreter that has it:
 
   ipex      Intel's, intel_extension_for_pytorch: ipex.optimize, its fused LAMB.
@@ -9,7 +9,7 @@ one. The extensions, each named as the interpreter that has it:
             them with --use_tpp --tpp_bf16 --unpad --dist_lamb: no padding, fused LAMB.
   zentorch  AMD's, as the backend of torch.compile; PyTorch's fused AdamW.
 
-Without one: torch.compile unless the task says no, and PyTorch's fused AdamW.
+Without one: torch.compile, and PyTorch's fused AdamW.
 """
 
 import collections
@@ -120,8 +120,7 @@ def build(task: dict):
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     if extension == "zentorch":
         import zentorch  # noqa: F401 - registers the backend
-    if task.get("compile", True):
-        model = torch.compile(model, backend="zentorch" if extension == "zentorch" else "inductor")
+    model = torch.compile(model, backend="zentorch" if extension == "zentorch" else "inductor")
     return model, optimizer, clip, cast
 
 

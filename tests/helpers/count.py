@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lines of Python without tests; of cloud those of shell. Each is 3% above what its room has; it may
 # rise with a named capability (docs/architecture.md).
 CEILINGS = {
-    "benchmarks": 2_170,
+    "benchmarks": 1_990,
     "cleanup_scripts": 275,
     "cloud": 275,
     "demo": 890,
