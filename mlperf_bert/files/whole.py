@@ -22,7 +22,7 @@ BYTE_ORDER_MARK = "\ufeff"
 HEAD_BYTES = 4096
 """So many of a file tell what it is."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
-_GZIP = b"\x1f\x8b\x08"
+_PACKED_BY = {"gzip": b"\x1f\x8b\x08", "bzip2": b"BZh"}
 _BYTES_UPLOADED_AT_ONCE = 64 * 2**20
 
 
@@ -158,8 +158,9 @@ def packed(head: bytes) -> str | None:
     """
     if head.startswith(_POINTER):
         return "is a Git LFS pointer, not the file itself; fetch it with git lfs pull"
-    if head.startswith(_GZIP):
-        return "is compressed by gzip; unpack it first (gzip -dc FILE > OTHER)"
+    for program, begin in _PACKED_BY.items():
+        if head.startswith(begin):
+            return f"is compressed by {program}; unpack it first ({program} -dc FILE > OTHER)"
     return None
 
 

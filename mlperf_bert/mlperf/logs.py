@@ -35,6 +35,11 @@ MOST_SAMPLES_TO_CONVERGE = 50_000_000
 SAMPLES_UNKNOWN = "samples unknown: "
 _TOKEN = re.compile(r":::MLLOG\s*")
 _OTHER_TOKEN = re.compile(r":::[A-Z][\w.]*")
+# How a file begins that holds a log in another form -> how to get the log itself.
+_OTHER_FORMS = {
+    '{"log":': "is docker's own record of a container; take what `docker logs` prints",
+    "\xff\xfe": "is UTF-16; write it as plain text (iconv -f UTF-16 -t UTF-8)",
+}
 # Beginnings of the keys of a run's configuration.
 _HYPERPARAMETERS = re.compile(
     "global_batch_size|gradient_accumulation_steps|micro_batch_size|num_warmup_steps|"
@@ -147,6 +152,9 @@ def read_records(path: paths.Location, *, may_be_cut: bool = False) -> list[LogR
     """
     # Latin-1, as the official tools read: no byte of a foreign log is refused.
     text = read_regular_file(path).decode("latin-1")
+    for begin, remedy in _OTHER_FORMS.items():
+        if text.startswith(begin):
+            raise ValueError(f"{path}: {remedy}")
     # What stands behind the last end of a line may still be written, or was cut by a kill.
     if may_be_cut:
         text = text[: text.rfind("\n") + 1]

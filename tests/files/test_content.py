@@ -1,5 +1,6 @@
 """What is compressed, a pointer, JSON or no text is named wherever it is read."""
 
+import bz2
 import gzip
 from pathlib import Path
 
@@ -19,6 +20,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
 
 PACKED = {
     "gzip": (gzip.compress(TEXT), r"is compressed by gzip; unpack it first \(gzip -dc "),
+    "bzip2": (bz2.compress(TEXT), r"is compressed by bzip2; unpack it first \(bzip2 -dc "),
     "pointer": (POINTER, "is a Git LFS pointer, not the file itself; fetch it with git lfs pull"),
 }
 

@@ -331,13 +331,19 @@ def test_records_on_one_line_are_all_read(tmp_path, between):
         logs.read_run(log)
 
 
-def test_lines_of_another_format_are_named(tmp_path):
-    log = tmp_path / "result_0.txt"
-    log.write_text(":::MLPv0.5.0 bert 1541600000.5 (train.py:9) run_start\n")
-    with pytest.raises(
-        ValueError, match=r"no line starts with :::MLLOG, its lines have :::MLPv0\.5"
-    ):
-        logs.read_run(log)
+@pytest.mark.parametrize(
+    "content, told",
+    [
+        (b":::MLPv0.5.0 bert 1541600000.5 (train.py:9) run_start\n",
+         r"no line starts with :::MLLOG, its lines have :::MLPv0\.5"),
+        (b'{"log":":::MLLOG {}\\n","stream":"stdout"}\n', "docker's own record .*`docker logs`"),
+        (":::MLLOG {}\n".encode("utf-16"), "is UTF-16; write it as plain text"),
+    ],
+)  # fmt: skip
+def test_lines_of_another_format_are_named(tmp_path, content, told):
+    (tmp_path / "result_0.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=told):
+        logs.read_run(tmp_path / "result_0.txt")
 
 
 def test_logs_that_do_not_count_are_left_out_with_the_reason(tmp_path):

@@ -1,21 +1,9 @@
-"""The public reports of ../shared/cases/third, each tried again.
+"""Rows of ../shared/cases/third: what public reports and adversaries found on 49b5cce.
 
-    python -m tests.third_round [ROW...]
-
-It needs that folder, root, strace, bpftrace, fio, Open MPI and a C compiler, and half an hour for
-all. A row is a command of the folder's tables, what it must print, and what it must not.
+The tables of its README name the sources. They need root, strace, bpftrace, fio, Open MPI and a C
+compiler, and half an hour.
 """
 
-import re
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
-
-from tests.fixtures import REPOSITORY, SHARED
-
-FOLDER = SHARED / "cases" / "third"
 SHOW = "; $PY $R/show.py $O/t"
 
 
@@ -221,43 +209,3 @@ TRAINING = {
     "heads": ("heads", [], ["give the --bert_config_file that belongs to it"]),
     "raw_wiki": ("raw_wiki", ["hint: .*begin with <doc id=.*process_wiki.sh"], []),
 }
-
-
-def tried(name: str) -> list[str]:
-    """Runs a row; returns what is not right of its output, which stays in a file."""
-    watching = name in WATCHING
-    command, must, not_ = (WATCHING if watching else TRAINING)[name]
-    if not watching and command == name:
-        command = f"bash $HERE/failing.sh {name}"
-    kind = "watching" if watching else "training"
-    source = FOLDER / kind / "env.sh"
-    # Sourced, the file takes its own folder for HERE and R.
-    script = f'. "{source}"; export HERE; {command}'
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    Path(tempfile.gettempdir(), f"third_round.{name}.txt").write_text(done.stdout)
-    wrong = [f"lacks {each}" for each in must if not re.search(each, done.stdout)]
-    return wrong + [f"has {each}" for each in not_ if re.search(each, done.stdout)]
-
-
-def main() -> None:
-    """Tries the rows that are named, or all."""
-    failed = 0
-    for name in sys.argv[1:] or [*TRAINING, *WATCHING]:
-        began = time.monotonic()
-        wrong = tried(name)
-        failed += bool(wrong)
-        verdict = "; ".join(wrong) or "right"
-        print(f"{name:20} {time.monotonic() - began:5.0f} s  {verdict}", flush=True)
-    sys.exit(failed > 0)
-
-
-if __name__ == "__main__":
-    main()
