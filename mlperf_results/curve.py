@@ -81,7 +81,8 @@ def read_curve(name: str) -> tuple[float, list[tuple[float, float]]]:
     """Return the batch size and (samples, accuracy) of each evaluation of a log of one run."""
     files, *others = runs_in(name)
     if others or not files.logs:
-        raise ValueError(f"{name}: {len(others) + 1} runs or no log; give the log of one run")
+        what = f"{len(others) + 1} runs" if others else "no log"
+        raise ValueError(f"{name}: {what}; give the log of one run")
     runs = [read_run(log, may_be_cut=True) for log in files.logs]
     evaluations = [
         (each.samples, each.accuracy)
@@ -135,7 +136,9 @@ def draw(samples: Sequence[float], accuracies: Sequence[float], band: Band, path
     least, most = np.array([each or (np.nan, np.nan) for each in band.ends(places.tolist())]).T
     axes.fill_between(places, least, most, color="#dff0e6", label="published runs")
     axes.plot(samples, accuracies, "o-", markersize=4, label="this run")
-    axes.axhline(TARGET_MASKED_LM_ACCURACY, color="#c44", linestyle="--", linewidth=1)
+    target = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
+    axes.axhline(TARGET_MASKED_LM_ACCURACY, color="#c44", linestyle="--", linewidth=1, label=target)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("samples")
     axes.set_ylabel("masked-LM accuracy")
     axes.legend(loc="lower right")

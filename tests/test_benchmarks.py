@@ -357,6 +357,7 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
     assert (tmp_path / "new/table.md").read_text().endswith(last)
     assert (tmp_path / "new/table.png").stat().st_size > 0
+    assert accelerator.name_in_picture("ours large_56_packed") == "ours, 56 examples, packed"
 
 
 @pytest.mark.parametrize(
