@@ -42,19 +42,19 @@ def bars(
       label: what the figures are.
       spec: how a mean is written, as %-format.
     """
-    from pages import charts  # needs matplotlib, which a machine that only measures may lack
+    import pages  # needs matplotlib, which a machine that only measures may lack
 
     counts = list(map(len, panels.values()))
     size_inches = (8, 0.3 * sum(counts) + 0.6 * len(counts) + 0.4)
     longest = max(max(figures) for rows in panels.values() for _, figures in rows)
-    with charts.png(file, size_inches, rows=len(counts)) as grid:
+    with pages.png(file, size_inches, rows=len(counts)) as grid:
         grid[0][0].get_gridspec().set_height_ratios(counts)
         for [axes], (title, rows) in zip(grid, panels.items()):
             names, figures = zip(*rows)
             means = [statistics.mean(each) for each in figures]
             below = [mean - min(each) for mean, each in zip(means, figures)]
             above = [max(each) - mean for mean, each in zip(means, figures)]
-            colours = [charts.BLUE if name.startswith("ours") else charts.GREY for name in names]
+            colours = [pages.BLUE if name.startswith("ours") else pages.GREY for name in names]
             ends = {"xerr": [below, above], "capsize": 3} if any(above) else {}
             # By number: a name may stand twice, of two sittings.
             drawn = axes.barh(range(len(rows)), means, color=colours, tick_label=names, **ends)

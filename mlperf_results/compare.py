@@ -30,8 +30,8 @@ import numpy as np
 from scipy import stats
 
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.logs import far_off, in_words
 from mlperf_bert.options import words_with_home
+from mlperf_bert.submission.runs import far_off, in_words
 from mlperf_results.sides import (
     MACHINE,
     SAMPLES_PER_SECOND,

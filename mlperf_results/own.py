@@ -5,13 +5,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mlperf_bert.mlperf.logs import (
-    MOST_SAMPLES_TO_CONVERGE,
-    RunResult,
-    far_off,
-    in_words,
-    why_samples_are_unknown,
-)
+from mlperf_bert.mlperf.logs import MOST_SAMPLES_TO_CONVERGE, RunResult
+from mlperf_bert.submission.runs import far_off, in_words, why_samples_are_unknown
 from mlperf_bert.submission.verdict import System, olympic_mean
 from mlperf_results.published import Entry
 
@@ -43,7 +38,6 @@ def entry_of(system: System, *, org: str = "") -> Entry:
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
         rcp=str(rcp) if rcp else None,
-        rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,
         notes="\n".join(_notes(system)) or None,
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),

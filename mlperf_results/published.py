@@ -92,8 +92,6 @@ class Entry:
     samples_per_second_per_accelerator: float | None
     rcp: str | None = None
     """The official RCP checker's verdict."""
-    rcp_unaided: str | None = None
-    """Its verdict without being told to count by train_samples."""
     same_logs_as: str | None = None
     """ROUND/ORG/SYSTEM of an earlier entry with the same timed runs."""
     notes: str | None = None

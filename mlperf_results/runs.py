@@ -17,10 +17,10 @@ from mlperf_bert.mlperf.logs import (
     RECORD_NAME,
     RESULT_LOG,
     RESUMED_LOGS,
-    has_ended,
     logs_of_run,
 )
 from mlperf_bert.submission.plan import result_files
+from mlperf_bert.submission.runs import has_ended
 
 WAS_RESUMED = "was resumed, none of its logs has all of its time"
 _OF_A_RUN = (RESULT_LOG, LOG_NAME)

@@ -21,7 +21,6 @@ from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.logs import CAMPAIGN_RECORD, read_run
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
-from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.plan import result_files
 from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
@@ -95,10 +94,7 @@ def standing_of(own: Entry, entries: Sequence[Entry]) -> list[str]:
     lines += [f"  {note}" for note in (own.notes or "").splitlines()]
     if twin:
         lines.append(f"  published as {twin}")
-    if own.rcp_unaided is not None:
-        lines.append(f"  RCP, counted by train_samples: {own.rcp}")
-        lines.append(f"  {UNAIDED}: {own.rcp_unaided}")
-    elif own.rcp is not None:
+    if own.rcp is not None:
         lines.append(f"  official RCP checker: {own.rcp}")
     lines.append("  most like it, and what is unlike as far as logs and descriptions say:")
     # Software gets faster from round to round: of equally near ones the latest says most.

@@ -20,7 +20,7 @@ from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import convergence, joining, logs
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.submission import campaign, compliance, report, system, verdict
+from mlperf_bert.submission import campaign, compliance, report, runs, system, verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
 from mlperf_bert.submission.verdict import SystemVerdict
 from mlperf_bert.training import output, workers
@@ -89,7 +89,6 @@ def read_log(path: Path) -> None:
         runs=(run, run),
         compliance=(compliance.Verdict(path, "5.0.0", True, ()),) * 2,
         rcp=rcp,
-        rcp_unaided=rcp,
         seeds=ToolVerdict("seed checker", True),
         problems=tuple(verdict.problems_of_result([run, run])),
         olympic_minutes=verdict.olympic_mean([run.minutes] * 5),
@@ -214,7 +213,7 @@ AGAIN = "copy it here again"
 
 def finished_run(folder: Path) -> None:
     (folder / logs.LOG_NAME).touch()
-    logs.finished_run(folder)
+    runs.finished_run(folder)
 
 
 def claim(folder: Path) -> None:

@@ -105,7 +105,8 @@ def meter(
     Args:
       power_watts: of the whole system, all its hosts; then nothing is measured.
       num_gpus: GPUs that the run uses here; without any, nothing is measured.
-      visible: CUDA_VISIBLE_DEVICES; None if processes with others of their own run here too.
+      visible: CUDA_VISIBLE_DEVICES; None, and all GPUs of the host count, if processes with others
+        of their own run here too.
       num_hosts: of the run.
       nvml: as the module pynvml.
       clock: returns seconds.
@@ -117,60 +118,39 @@ def meter(
     try:
         if not num_gpus:
             raise SensorFailed("only GPUs are measured")
-        counters, notes = _gpus(nvml, num_gpus, visible)
+        counters = _gpus(nvml, num_gpus, visible)
     except SensorFailed as failure:
         return Meter(f"{failure}; give --power_watts")
-    of_some = [f"of the chief's host alone, out of {num_hosts}"] if num_hosts > 1 else []
-    return Meter("; ".join(["of the GPUs", *notes, *of_some]), counters)
+    about = "of the GPUs" if visible is not None else "of all GPUs of the host"
+    return Meter(
+        about + f"; of the chief's host alone, out of {num_hosts}" * (num_hosts > 1), counters
+    )
 
 
-def _gpus(nvml: Any, num_gpus: int, visible: str | None) -> tuple[Counters, list[str]]:
-    """A counter for every GPU of the run, and notes.
+def _gpus(nvml: Any, num_gpus: int, visible: str | None) -> Counters:
+    """A counter for every GPU of the run.
 
     NVML shows every GPU of the host or container, CUDA those of CUDA_VISIBLE_DEVICES, of which the
-    run uses the first. Where it cannot be told which these are, all count.
+    run uses the first.
     """
-    notes = []
+    counters: Counters = {}
     try:
         nvml.nvmlInit()
-        handles = _handles(nvml, num_gpus, visible)
-        if handles is None:
-            numbers = range(nvml.nvmlDeviceGetCount())
-            handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in numbers]
-            if len(handles) != num_gpus:
-                used = f"the run uses {num_gpus}: which is not known"
-                notes.append(f"all {len(handles)} GPUs count, {used}")
-        counters: Counters = {}
-        for handle in handles:
+        count = num_gpus if visible is not None else nvml.nvmlDeviceGetCount()
+        names = visible.split(",")[:num_gpus] if visible else map(str, range(count))
+        for name in map(str.strip, names):
+            # NVML knows a GPU by its number or whole UUID; CUDA would take the begin of one too.
+            if name.isdecimal():
+                handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
+            else:
+                handle = nvml.nvmlDeviceGetHandleByUUID(name)
             read = functools.partial(_joules_of_gpu, nvml, handle)
-            # What cannot be read fails here, where a run is only planned: GPUs before Volta.
+            # What cannot be read fails here, where a run is only planned: GPUs before Volta, MIG.
             read()
-            counters[f"GPU {nvml.nvmlDeviceGetIndex(handle)}"] = read
+            counters[f"GPU {name}"] = read
     except nvml.NVMLError as error:
-        raise SensorFailed(f"no NVML ({error})") from error
-    if not counters:
-        raise SensorFailed("NVML shows no GPU")
-    return counters, notes
-
-
-def _handles(nvml: Any, num_gpus: int, visible: str | None) -> list[Any] | None:
-    """NVML's handles of the run's GPUs; None if it is not known which they are."""
-    if visible is None:
-        return None
-    names = visible.split(",") if visible else [str(number) for number in range(num_gpus)]
-    try:
-        # NVML knows a GPU by its number or whole UUID; CUDA would take the begin of one too. A
-        # MIG device has no counter of its own.
-        handles = [
-            nvml.nvmlDeviceGetHandleByIndex(int(name))
-            if name.isdecimal()
-            else nvml.nvmlDeviceGetHandleByUUID(name)
-            for name in map(str.strip, names[:num_gpus])
-            if not name.startswith("MIG-")
-        ]
-    except nvml.NVMLError:
-        return None
-    return handles if len(handles) == num_gpus else None
+        raise SensorFailed(f"NVML: {error}") from error
+    return counters
 
 
 def _joules_of_gpu(nvml: Any, handle: Any) -> float:

@@ -40,6 +40,7 @@ from mlperf_bert.signals import Interrupted, handled
 from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import division_of, write_submission
 from mlperf_bert.submission.plan import RUN_COMMAND, Campaign
+from mlperf_bert.submission.runs import finished_run, has_ended
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 
 MAX_FAILED_RUNS = 1
@@ -87,7 +88,7 @@ def train_runs(campaign: Campaign) -> list[RunResult]:
     """
     runs: list[RunResult] = []
     for number in range(campaign.num_runs):
-        run = logs.finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
+        run = finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
         runs.append(run or _train(campaign, number))  # finished runs stay
         failed = [str(place) for place, other in enumerate(runs) if not other.succeeded]
         if len(failed) > MAX_FAILED_RUNS:
@@ -110,7 +111,7 @@ def interrupted_runs(campaign: Campaign) -> list[str]:
 
 def _train(campaign: Campaign, number: int) -> RunResult:
     output_dir = campaign.output_dirs(number)[-1]
-    is_trained = (output_dir / logs.LOG_NAME).exists() and logs.has_ended(output_dir)
+    is_trained = (output_dir / logs.LOG_NAME).exists() and has_ended(output_dir)
     if not is_trained:
         output_dir = _vacant_dir(campaign, number)
     training, *evaluation = campaign.run_commands(output_dir)
@@ -122,14 +123,14 @@ def _train(campaign: Campaign, number: int) -> RunResult:
         )
         returncode = _call(command)
         if returncode == EXIT_TRY_AGAIN or _is_of_a_kill(returncode):
-            if logs.has_ended(output_dir):
+            if has_ended(output_dir):
                 raise Interrupted(f"stopped after run {number}; the same command goes on")
             raise Interrupted(
                 f"run {number} was stopped; the same command goes on, with run {number} again"
             )
-        if not logs.has_ended(output_dir):  # there is nothing to evaluate
+        if not has_ended(output_dir):  # there is nothing to evaluate
             break
-    run = logs.finished_run(output_dir, campaign.log_name)
+    run = finished_run(output_dir, campaign.log_name)
     if run is None:
         raise ValueError(
             f"run {number} ended with exit code {returncode} and left no finished "

@@ -23,8 +23,7 @@ _PACKAGE_PASSED = "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"
 _REPOSITORY_PASSED = "ALL CHECKS PASSED."
 _SYSTEM_PASSED = "System description checker passed for"
 _RULESETS_WITHOUT_REPOSITORY_CHECKER = ("1.0.0", "1.1.0")
-UNAIDED = "official RCP checker, which counts by epoch_num"
-"""Unless it is told to count by train_samples, for logs whose epoch_num counts no samples."""
+_BY_TRAIN_SAMPLES = "--bert_train_samples"
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,16 @@ def check_rcp(
       custom_rcps: JSON file of reference points to use instead of the official ones.
     """
     options = ["--rcp_usage", "training", "--rcp_version", ruleset]
-    options += ["--bert_train_samples"] if by_train_samples else []
+    options += [_BY_TRAIN_SAMPLES] if by_train_samples else []
     options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []
     has_ended, report = ask("rcp_checker", *options, str(results_dir), ruleset=ruleset)
     reason, _, _ = last_line(report).partition(", consider adding")  # how to bypass the check
+    reason = reason.partition(" - ")[2] or reason
+    if by_train_samples:  # else it fails such logs
+        reason += f", counted by train_samples (its option {_BY_TRAIN_SAMPLES})"
     return RcpVerdict(
         passed=has_ended and "RCP test PASSED" in report,
-        reason=reason.partition(" - ")[2] or reason,
+        reason=reason,
         mean_samples=_number(r"'RCP Mean': (?:np\.float64\()?([\d.]+)", report),
         min_mean_samples=_number(r"'Min Epochs': (?:np\.float64\()?([\d.]+)", report),
         submission_mean_samples=_number(r"Submission mean epochs: ([\d.]+)", report),

@@ -1,15 +1,12 @@
 """What a campaign runs: names, flags, the command of each run, and where it writes what."""
 
 import contextlib
-import os
-import re
 import reprlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.files import whole
 from mlperf_bert.mlperf.logs import LOG_NAME, RESULT_LOG
 from mlperf_bert.options import with_home
 
@@ -18,10 +15,6 @@ RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
-_KEPT = re.compile(
-    r"bert(\.resumed-\d+)?\.log|result_.*\.txt|metrics\.jsonl|(run|campaign|parts)\.json"
-)
-"""Names of what runs and campaigns have written."""
 # Given to every run by the campaign.
 _OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "submission_status")
 
@@ -124,24 +117,6 @@ def result_files(folder: Path) -> list[Path]:
     """Return result_0.txt, result_1.txt, ... of a folder, by number."""
     numbers = {path: path.stem.removeprefix("result_") for path in folder.glob("result_*.txt")}
     return sorted(numbers, key=lambda path: int(numbers[path]) if numbers[path].isdecimal() else -1)
-
-
-def require_free(
-    outputs: Mapping[str, str | os.PathLike | None], inputs: Iterable[str | os.PathLike | None] = ()
-) -> None:
-    """Refuse outputs that would replace what was read, each other, or a file of any run.
-
-    Args:
-      outputs: option -> path, or None.
-      inputs: files that were read; None is none.
-    """
-    given = [(f"{option}={path}", path) for option, path in outputs.items() if path]
-    whole.require_apart(given, filter(None, inputs))
-    for name, path in given:
-        # Also of a run that was left out, or is behind a link.
-        place = Path(path).resolve()
-        if _KEPT.fullmatch(place.name) and place.is_file():
-            raise ValueError(f"{name}: is a file of a run; name another file")
 
 
 def require_name(flag: str, value: str) -> None:

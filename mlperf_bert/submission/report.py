@@ -16,15 +16,14 @@ from pathlib import Path
 
 import pages
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import write_whole
+from mlperf_bert.files.whole import require_apart, write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.logs import RunResult, far_off
+from mlperf_bert.mlperf.logs import CAMPAIGN_RECORD, RECORD_NAME, RunResult
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import report_charts
-from mlperf_bert.submission.official import UNAIDED
-from mlperf_bert.submission.plan import require_free
+from mlperf_bert.submission.runs import far_off
 from mlperf_bert.submission.verdict import SystemVerdict, judge
 from pages import Card
 
@@ -57,7 +56,6 @@ def as_text(system: SystemVerdict) -> str:
     lines += [f"  {card.label}: {card.value} ({card.note})" for card in _cards(system)]
     lines.append(f"  RCP checker: {system.rcp}")
     lines += [f"  problem: {problem}" for problem in _problems(system)]
-    lines += [f"  {remark}" for remark in _remarks(system)]
     return "\n".join(lines)
 
 
@@ -88,7 +86,6 @@ def page(verdicts: Sequence[SystemVerdict], *, title: str, subtitle: str) -> str
         charts=report_charts,
         figures_of=_cards,
         problems_of=_problems,
-        remarks_of=_remarks,
         rows_of=_rows,
         facts_of=_facts,
     )
@@ -99,23 +96,12 @@ def _columns(verdicts: Sequence[SystemVerdict]) -> tuple[str, ...]:
     return _COLUMNS if with_energy else _COLUMNS[:-1]
 
 
-def _remarks(system: SystemVerdict) -> list[str]:
-    """Return which run is far off, and where this report and the official tools disagree."""
-    minutes = {run.path.name: run.minutes for run in system.runs if run.succeeded}
-    remarks = [f"Far off the others: {name}, {minutes[name]:.4g} min." for name in far_off(minutes)]
-    if system.rcp_unaided is None or system.rcp_unaided.passed == system.rcp.passed:
-        return remarks
-    return [
-        *remarks,
-        f"These logs are counted by train_samples here: {system.rcp}.",
-        f"{UNAIDED[0].upper()}{UNAIDED[1:]}: {system.rcp_unaided}.",
-    ]
-
-
 def _cards(system: SystemVerdict) -> list[Card]:
     score, runs, rcp = system.scaled_minutes, system.runs, system.rcp
     accepted = sum(verdict.passed for verdict in system.compliance)
     scaled = f", scaled by {rcp.scaling:.4f}" if rcp.scaling != 1.0 else ""
+    minutes = {run.path.name: run.minutes for run in runs if run.succeeded}
+    off = "".join(f"; far off: {name}, {minutes[name]:.4g} min" for name in far_off(minutes))
     mean = rcp.submission_mean_samples
     seeds = {run.seeds[0] for run in runs if run.seeds}
     rates = sorted(run.samples_per_second for run in runs if run.samples_per_second)
@@ -123,7 +109,7 @@ def _cards(system: SystemVerdict) -> list[Card]:
     rate = f"{rates[len(rates) // 2]:,.0f} /s" if rates else "unknown"
     return [
         Card("Time to train", "no score" if score is None else f"{score:.5g} min",
-             f"olympic mean of {len(runs)} runs{scaled}", good=score is not None),
+             f"olympic mean of {len(runs)} runs{scaled}{off}", good=score is not None),
         Card("Convergence (RCP)", rcp.word.lower(),
              f"{f'{mean:,.0f} samples; ' if mean else ''}{rcp.reason}", good=rcp.passed),
         Card("Compliance", f"{accepted} of {len(runs)} logs",
@@ -194,6 +180,13 @@ def _facts(facts: Mapping[str, object]) -> list[tuple[str, str]]:
     return rows
 
 
+def _require_free(numbers: Path, read: Sequence[Path | None]) -> None:
+    """Refuses to replace what a report was made from, and the record of a run or a campaign."""
+    require_apart([(str(numbers), numbers)], filter(None, read), remedy="choose another --output")
+    if numbers.name in (CAMPAIGN_RECORD, RECORD_NAME):
+        raise ValueError(f"{numbers}: is the name of a record; choose another --output")
+
+
 @ends_in_one_line("report")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the report; return 1 with one line if something cannot be read."""
@@ -206,16 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     org_dir = paths.require_local(given.org_dir)
     custom_rcps = given.custom_rcps and paths.require_local(given.custom_rcps, flag="custom_rcps")
     output = given.output and paths.require_local(given.output, flag="output")
-    if output and output.suffix == ".json":
-        raise ValueError(
-            f"--output={given.output}: the numbers go there; give the name of a page, such as "
-            f"{output.stem}.html"
-        )
-    convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
-    outputs = {"--output": given.output}
     if output:
-        outputs["the numbers of --output"] = output.with_suffix(".json")
-    require_free(outputs, [*org_dir.glob("systems/*.json"), custom_rcps])
+        if output.suffix != ".html":
+            raise ValueError(f"--output={given.output}: give the name of a page, as report.html")
+        _require_free(output.with_suffix(".json"), [*org_dir.glob("systems/*.json"), custom_rcps])
+    convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
     verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
     for system in verdicts:
         print(as_text(system))

@@ -2,20 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
+import pages
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.official import RcpVerdict
-from pages import charts
-from pages.charts import BLUE, GREEN, GREY, INK, RED
+from pages import BLUE, GREEN, GREY, INK, RED
 
 BAND = "#dff0e6"
 _SIZE_INCHES = (4.3, 3.5)
@@ -40,49 +38,42 @@ def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | N
     if not any(evaluation.samples is not None for run in runs for evaluation in run.evaluations):
         return None
 
-    def draw(axes: Axes) -> list[Any]:
+    def draw(axes: Axes) -> None:
         for run in runs:
-            color = _OUTCOME_COLORS[_outcome(run)]
             points = [(e.samples, e.accuracy) for e in run.evaluations if e.samples is not None]
             if points:
+                color = _OUTCOME_COLORS[_outcome(run)]
                 axes.plot(*zip(*points), color=color, linewidth=1.3, alpha=0.6)
                 axes.plot(*points[-1], "o", color=color, markersize=4)
-        target: Any = {"color": RED, "linestyle": (0, (4, 3)), "linewidth": 1.2}
-        axes.axhline(TARGET_MASKED_LM_ACCURACY, **target)
+        for outcome, number in Counter(map(_outcome, runs)).items():
+            label = f"{number} {'run' if number == 1 else 'runs'}: {outcome}"
+            axes.plot([], [], "o-", color=_OUTCOME_COLORS[outcome], markersize=4, label=label)
+        target = TARGET_MASKED_LM_ACCURACY
+        dashes = (0, (4, 3))
+        axes.axhline(
+            target, color=RED, linestyle=dashes, linewidth=1.2, label=f"target {target:.3f}"
+        )
         # A run that has diverged has NaN, which would leave the axis without ends.
         shown = [e.accuracy for run in runs for e in run.evaluations if math.isfinite(e.accuracy)]
-        low, high = (end([*shown, TARGET_MASKED_LM_ACCURACY]) for end in (min, max))
+        low, high = (end([*shown, target]) for end in (min, max))
         axes.set_ylim(low - 0.05 * (high - low) - 0.005, high + 0.08 * (high - low) + 0.005)
-        axes.xaxis.set_major_formatter(FuncFormatter(_short))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("samples")
         axes.set_ylabel("masked-LM accuracy")
-        label = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
-        handles: list[Any] = [*_handles_of_outcomes(runs), Line2D([], [], label=label, **target)]
         if {run.global_batch_size for run in runs} != {rcp.batch_size}:
             if rcp.batch_size:
                 other = f"no RCP at this batch (judged by that of {rcp.batch_size:,.0f})"
-                handles.append(Line2D([], [], linestyle="", label=other))
+                axes.plot([], [], linestyle="", label=other)
         elif rcp.mean_samples and rcp.min_mean_samples:
-            axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
+            label = "RCP: from least credible mean to mean"
+            axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0, label=label)
             axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
-            handles.append(Patch(color=BAND, label="RCP: from least credible mean to mean"))
-        return handles
 
-    return _svg(draw)
+    return pages.svg(draw, _SIZE_INCHES)
 
 
 def _outcome(run: RunResult) -> str:
     return "success" if run.succeeded else "no success"
-
-
-def _handles_of_outcomes(runs: Sequence[RunResult]) -> list[Line2D]:
-    counts = Counter(map(_outcome, runs))
-    words = {outcome: "1 run" if n == 1 else f"{n} runs" for outcome, n in counts.items()}
-    return [
-        Line2D([], [], color=color, marker="o", markersize=4, label=f"{words[outcome]}: {outcome}")
-        for outcome, color in _OUTCOME_COLORS.items()
-        if outcome in words
-    ]
 
 
 def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> str | None:
@@ -97,7 +88,7 @@ def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> 
     ordered = sorted(known, key=lambda place: known[place])
     left_out = ordered[:1] if len(known) < len(runs) else [ordered[0], ordered[-1]]
 
-    def draw(axes: Axes) -> list[Any]:
+    def draw(axes: Axes) -> None:
         bottom = axes.get_xaxis_transform()
         for place in range(len(runs)):
             if place in known:
@@ -114,12 +105,11 @@ def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> 
         axes.margins(y=0.25)
         axes.grid(axis="x", visible=False)
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter(FuncFormatter(_short))
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.set_xlabel("run (hollow: left out of the olympic mean)")
         axes.set_ylabel("minutes")
-        return axes.get_legend_handles_labels()[0]
 
-    return _svg(draw)
+    return pages.svg(draw, _SIZE_INCHES)
 
 
 def ledgers(runs: Sequence[RunResult]) -> str | None:
@@ -128,7 +118,7 @@ def ledgers(runs: Sequence[RunResult]) -> str | None:
     if not kinds:
         return None
 
-    def draw(axes: Axes) -> list[Any]:
+    def draw(axes: Axes) -> None:
         for row, run in enumerate(runs):
             seconds, end = run.seconds or {}, 0.0
             for kind in kinds:
@@ -136,30 +126,17 @@ def ledgers(runs: Sequence[RunResult]) -> str | None:
                     percent = 100 * seconds[kind] / sum(seconds.values())
                     axes.barh(row, percent, 0.72, left=end, color=_KIND_COLORS[kind], linewidth=0)
                     end += percent
+        for kind in kinds:
+            axes.plot([], [], "s", color=_KIND_COLORS[kind], label=kind.replace("_", " "))
         axes.set_xlim(0, 100)
         axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
         axes.set_ylim(len(runs) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("percent of the time from run_start to run_stop")
         axes.set_ylabel("run")
-        return [Patch(color=_KIND_COLORS[kind], label=kind.replace("_", " ")) for kind in kinds]
 
-    return _svg(draw)
+    return pages.svg(draw, _SIZE_INCHES)
 
 
 def _number(run: RunResult) -> str:
     return run.path.stem.removeprefix("result_")
-
-
-def _short(value: float, position: object = None) -> str:
-    return charts.in_units(value, [(1e6, "M"), (1e3, "k"), (1, "")], ".4g")
-
-
-def _svg(draw: Callable[[Axes], list[Any]]) -> str:
-    """Draw a picture with the handles that `draw` returns in a legend above."""
-
-    def complete(axes: Any) -> None:
-        figure = axes[0, 0].figure
-        figure.legend(handles=draw(axes[0, 0]), loc="outside upper left", handlelength=1.6)
-
-    return charts.svg(complete, _SIZE_INCHES, salt="report", transparent=True)

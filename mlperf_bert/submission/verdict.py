@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlperf_bert.messages import lasting
-from mlperf_bert.mlperf.logs import RunResult, in_words, read_runs, why_samples_are_unknown
+from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
-from mlperf_bert.submission.official import UNAIDED, RcpVerdict, ToolVerdict, check_rcp
+from mlperf_bert.submission.official import RcpVerdict, ToolVerdict, check_rcp
 from mlperf_bert.submission.plan import description_path, result_files
+from mlperf_bert.submission.runs import in_words, read_runs, why_samples_are_unknown
 from mlperf_bert.submission.system import read_description
 
 
@@ -30,9 +31,6 @@ class System:
     """systems/SYSTEM.json; empty if there is none."""
     rcp: RcpVerdict | None = None
     """On the number of samples; None if the RCP checker was not asked."""
-    rcp_unaided: RcpVerdict | None = None
-    """What the RCP checker says unless it is told to count by train_samples, for logs whose
-    epoch_num counts no samples; None for others."""
 
     @property
     def counts_by_train_samples(self) -> bool:
@@ -95,8 +93,6 @@ class SystemVerdict(System):
                  f"{len(self.compliance)} logs accepted"]  # fmt: skip
         lines += [f"    {verdict.path.name}: {'; '.join(verdict.messages)}" for verdict in refused]
         lines.append(f"RCP checker ({self.rcp_source}): {self.rcp.word}, {self.rcp.reason}")
-        if self.rcp_unaided:
-            lines.append(f"{UNAIDED}: {self.rcp_unaided}")
         lines += [str(tool) for tool in self.tools]
         lines += [f"problem: {problem}" for problem in self.problems]
         if self.olympic_minutes is not None:
@@ -141,12 +137,10 @@ def with_convergence(system: System, ruleset: str, *, custom_rcps: Path | None =
     if not why and system.left_out:
         why = f"it would count runs that do not count, {in_words(system.left_out)}"
     if why:
-        return replace(system, rcp=RcpVerdict(None, why, None, None, None, 1.0), rcp_unaided=None)
+        return replace(system, rcp=RcpVerdict(None, why, None, None, None, 1.0))
     folder, by_train_samples = system.runs[0].path.parent, system.counts_by_train_samples
     verdict = check_rcp(folder, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps)
-    # Asked twice, because it fails such logs unless it is told.
-    unaided = check_rcp(folder, ruleset, custom_rcps=custom_rcps) if by_train_samples else None
-    return replace(system, rcp=verdict, rcp_unaided=unaided)
+    return replace(system, rcp=verdict)
 
 
 @lasting("asking the official tools")

@@ -66,7 +66,7 @@ def test_the_real_logs_give_the_shipped_rows(shared, shipped, monkeypatch):
     rows = [row for place in places for row in standing.read_own(place)]
     assert len(rows) == 6
     by_name = {entry.name: entry for entry in shipped}
-    none = {"rcp": None, "rcp_unaided": None, "evaluation_samples": (), "evaluation_accuracy": ()}
+    none = {"rcp": None, "evaluation_samples": (), "evaluation_accuracy": ()}
     for row in rows:
         expected = dataclasses.replace(by_name[f"1.0/{row.name}"], **none)
         assert dataclasses.replace(row, round="1.0") == expected

@@ -56,7 +56,6 @@ def test_a_submission_is_ranked_and_its_neighbours_are_like_it(org_dir, shipped)
     [own] = standing.read_own(str(org_dir))
     assert (own.name, own.family, own.accelerators) == ("example/box", "H100 SXM", 8)
     assert own.rcp.startswith("passed")
-    assert own.rcp_unaided is None
     known = published.comparable(shipped)
     # Logs that are written in milliseconds have times that scatter.
     own = replace(own, minutes_scored=5.0, notes=None)
@@ -136,16 +135,11 @@ def test_what_is_never_ranked(shipped, changes, departures):
     assert replace(closed, **changes).departures == departures
 
 
-def test_the_official_verdict_stands_beside_ours(shared, capsys):
-    nvidia = shared / "real_logs" / "NVIDIA"
-    assert standing.main([str(nvidia)]) == 0
+def test_the_official_verdict_says_how_it_was_counted(shared, capsys):
+    assert standing.main([str(shared / "real_logs" / "NVIDIA")]) == 0
     printed = capsys.readouterr().out
-    ours, officials = (
-        "RCP, counted by train_samples: ",
-        "official RCP checker, which counts by epoch",
-    )
-    assert f"{ours}passed, RCP found, RCP test PASSED" in printed
-    assert re.search(rf"{officials}_num: FAILED, .*as it counts: 1, credible from", printed)
+    how = "counted by train_samples (its option --bert_train_samples)"
+    assert f"official RCP checker: passed, RCP found, RCP test PASSED, {how}; samples" in printed
     assert "published as 1.0/NVIDIA/dgxa100_ngc21.05_pytorch" in printed
 
 

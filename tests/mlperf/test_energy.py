@@ -36,9 +36,6 @@ class Nvml:
             raise self.NVMLError("Not Found")
         return int(uuid[-1])
 
-    def nvmlDeviceGetIndex(self, handle):
-        return handle
-
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):
         if self.fails:
             raise self.NVMLError(self.fails)
@@ -55,26 +52,29 @@ def test_a_given_power_is_watts_times_seconds():
     assert str(meter.read()) == "12,000.0 J = 0.003333 kWh of the system; at the given 320 W"
 
 
-ALL = "; all 8 GPUs count, the run uses 2: which is not known"
-
-
 @pytest.mark.parametrize(
-    ("visible", "used", "note"),
+    ("visible", "used", "of"),
     [
-        ("", [0, 1], ""),
-        ("2,3", [2, 3], ""),
-        ("7, 3,4", [7, 3], ""),
-        ("GPU-666,GPU-222", [6, 2], ""),
-        *[(of, range(8), ALL) for of in (None, "3", "3,8", "GPU-,GPU-1", "3,-1", "MIG-a,MIG-b")],
+        ("", [0, 1], "the GPUs"),
+        ("2,3", [2, 3], "the GPUs"),
+        ("7, 3,4", [7, 3], "the GPUs"),
+        ("GPU-666,GPU-222", [6, 2], "the GPUs"),
+        (None, range(8), "all GPUs of the host"),
     ],
 )
-def test_of_the_gpus_those_count_that_the_run_uses(visible, used, note):
+def test_of_the_gpus_those_count_that_the_run_uses(visible, used, of):
     nvml = Nvml(*[5_000] * 8)
     meter = energy.meter(num_gpus=2, visible=visible, nvml=nvml)
     meter.read()
     nvml.millijoules = [5_000 + 1000 * 2**number for number in range(8)]
     joules = sum(2**number for number in used)
-    assert meter.read() == Energy(joules=joules, about=f"of the GPUs{note}")
+    assert meter.read() == Energy(joules=joules, about=f"of {of}")
+
+
+@pytest.mark.parametrize("visible", ["3,8", "GPU-,GPU-1", "3,-1", "MIG-a,MIG-b"])
+def test_gpus_that_nvml_does_not_know_are_no_figure(visible):
+    found = energy.meter(num_gpus=2, visible=visible, nvml=Nvml(*[5_000] * 8))
+    assert re.fullmatch(r"unknown \(NVML: (Invalid|Not) \w+; give --power_watts\)", found.plan)
 
 
 def test_a_counter_that_begins_again_or_is_lost_is_no_figure_from_then_on():
@@ -106,10 +106,9 @@ def test_what_is_not_there_is_said_and_what_would_help():
         return f"unknown ({reason}; give --power_watts)"
 
     assert plan() == unknown("only GPUs are measured")
-    missing = unknown("no NVML (NVML Shared Library Not Found)")
+    missing = unknown("NVML: NVML Shared Library Not Found")
     assert plan(num_gpus=2, nvml=NoDriver()) == missing
     assert str(energy.meter(num_gpus=2, nvml=NoDriver()).read()) == missing
-    assert plan(num_gpus=2, nvml=Nvml()) == unknown("NVML shows no GPU")
     before_volta = unknown("no counter of energy of a GPU: Not Supported")
     assert plan(num_gpus=1, nvml=Nvml(1, fails="Not Supported")) == before_volta
     there = plan(num_gpus=2, nvml=Nvml(1, 2), num_hosts=4)

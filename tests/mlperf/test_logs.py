@@ -161,13 +161,8 @@ def test_train_samples_of_before_the_training_are_a_plan(
         before=[(0, "eval_accuracy", 0.34, {"epoch_num": 0}), *logged(at_init)],
     )
     assert (run.samples_to_converge, run.samples_per_second is None) == (expected, not expected)
-    why = logs.why_samples_are_unknown([run])
     planned = next(iter(at_init + after_start + each_time + at_end))
-    assert why == (
-        ""
-        if expected
-        else f"samples unknown: train_samples, {planned:,}, is a plan or the size of the data set"
-    )
+    assert run.planned_samples == (None if expected else planned)
 
 
 @pytest.mark.parametrize(
@@ -177,20 +172,6 @@ def test_train_samples_of_before_the_training_are_a_plan(
 def test_one_epoch_num_beside_several_results_is_a_plan(read, accuracies, samples):
     lines = ((9, "eval_accuracy", value, {"epoch_num": 3_000_256}) for value in accuracies)
     assert read(*lines).samples_to_converge == samples
-
-
-def test_what_all_runs_were_to_train_is_not_what_each_has_trained(read):
-    def run(number, evaluations, samples):
-        lines = [
-            (9, "eval_accuracy", 0.71 + 0.001 * n, {"epoch_num": 1}) for n in range(evaluations)
-        ]
-        return read(*lines, (99, "train_samples", samples, {}), name=f"result_{number}.txt")
-
-    plans = logs.without_plans([run(0, 20, 3_000_256), run(1, 19, 3_000_256)])
-    assert [each.samples_to_converge for each in plans] == [None, None]
-    assert logs.why_samples_are_unknown(plans).startswith("samples unknown: train_samples, 3,0")
-    real = [run(0, 20, 3_000_256), run(1, 19, 2_850_176), run(2, 20, 3_000_256)]
-    assert logs.without_plans(real) == real
 
 
 @pytest.mark.parametrize(
@@ -344,36 +325,6 @@ def test_lines_of_another_format_are_named(tmp_path, content, told):
     (tmp_path / "result_0.txt").write_bytes(content)
     with pytest.raises(ValueError, match=told):
         logs.read_run(tmp_path / "result_0.txt")
-
-
-def test_logs_that_do_not_count_are_left_out_with_the_reason(tmp_path):
-    names = [tmp_path / f"result_{number}.txt" for number in range(5)]
-    for number, accuracy in enumerate((0.72, 0.73, 0.7, 72.0)):
-        write_lines(names[number], RUN_START, evaluated(accuracy), SUCCESS)
-    names[4].write_bytes(names[0].read_bytes())
-    runs, left_out, copies = logs.read_runs({path.name: path for path in names})
-    assert {name: run.path for name, run in runs.items()} == {p.name: p for p in names[:2]}
-    assert [line.partition(", ")[0] for line in left_out] == [
-        "result_2.txt: says success",
-        "result_3.txt: eval_accuracy is not from 0 to 1",
-    ]
-    assert copies == ["result_4.txt: the same run as result_0.txt"]
-
-
-@pytest.mark.parametrize(
-    ("figures", "expected"),
-    [
-        ([30, 9.4, 9.5, 9.45, 9.5, 9.42, 9.48, 9.44, 9.46, 9.5], [0]),
-        ([9.5, 9.4, 2.0, 9.45], [2]),
-        ([10.0] * 9 + [13.0], [9]),  # no scatter at all
-        ([10.0] * 9 + [11.0], []),
-        ([23.9, 17.7, 21.5, 23.0, 22.6, 21.6, 22.4, 19.8, 18.9, 23.6], []),  # NVIDIA's of 1.0
-        ([9.5, 30.0], []),  # nobody knows which
-        ([], []),
-    ],
-)
-def test_a_run_that_is_far_off_is_named(figures, expected):
-    assert logs.far_off(dict(enumerate(figures))) == expected
 
 
 def test_runs_that_can_be_read_are_also_of_logs_that_end_anywhere(tmp_path):

@@ -111,25 +111,14 @@ def test_a_result_passes_if_all_that_applies_does(changes, passed):
     assert found.passed is passed
 
 
-@pytest.mark.parametrize(
-    ("by_train_samples", "asked", "unaided"),
-    [([True, True], [True, None], True), ([True, False], [False], False)],
-)
-def test_logs_that_count_by_train_samples_are_judged_twice(
-    tmp_path, monkeypatch, by_train_samples, asked, unaided
-):
+@pytest.mark.parametrize(("counts", "told"), [((True, True), True), ((True, False), False)])
+def test_the_rcp_checker_is_told_what_all_logs_count_by(tmp_path, monkeypatch, counts, told):
     run = logs.read_run(write_log(tmp_path / "result.txt", [0.73]))
-    runs = [dataclasses.replace(run, counts_by_train_samples=each) for each in by_train_samples]
+    runs = [dataclasses.replace(run, counts_by_train_samples=each) for each in counts]
     calls = []
-
-    def check_rcp(folder, ruleset, *, by_train_samples=None, custom_rcps):
-        calls.append(by_train_samples)
-        return RcpVerdict(True, str(len(calls)), None, None, None, 1.0)
-
-    monkeypatch.setattr(verdict, "check_rcp", check_rcp)
-    found = verdict.with_convergence(verdict.System(name="box", runs=tuple(runs)), "5.0.0")
-    assert calls == asked and found.rcp.reason == "1"
-    assert (found.rcp_unaided.reason if found.rcp_unaided else None) == ("2" if unaided else None)
+    monkeypatch.setattr(verdict, "check_rcp", lambda *_, **options: calls.append(options))
+    verdict.with_convergence(verdict.System(name="box", runs=tuple(runs)), "5.0.0")
+    assert calls == [{"by_train_samples": told, "custom_rcps": None}]
 
 
 NO_ERRORS = "INFO - PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"
@@ -201,8 +190,9 @@ SCALED = (
 def test_the_rcp_checkers_answer_is_read(answers):
     asked = answers(RECORD, MEAN, SCALED, "INFO - RCP found, RCP test PASSED")
     given = {"by_train_samples": True, "custom_rcps": Path("points.json")}
+    how = "counted by train_samples (its option --bert_train_samples)"
     assert official.check_rcp(Path("bert"), "5.0.0", **given) == RcpVerdict(
-        True, "RCP found, RCP test PASSED", 2414421.3, 2274732.0, 2300000.5, 1.0497, 448.0
+        True, f"RCP found, RCP test PASSED, {how}", 2414421.3, 2274732.0, 2300000.5, 1.0497, 448.0
     )
     options = ["--rcp_usage", "training", "--rcp_version", "5.0.0", "--bert_train_samples"]
     options += ["--custom_rcps", "points.json"]
