@@ -232,7 +232,7 @@ def test_what_is_wanted_is_installed_as_it_is_locked(tmp_path, monkeypatch):
     assert called[0][-3:] == ["--require-hashes", "-r", str(tmp_path / "packed.lock")]
 
 
-@pytest.mark.soak
+@pytest.mark.all
 def test_every_stage_runs_on_a_cpu_with_a_tiny_model(tmp_path):
     words = [f"--{name}={tmp_path / name}" for name in ("output", "data", "work")]
     command = [sys.executable, "-m", "benchmarks.on_a_card", "--tiny", "--seconds=1800", *words]

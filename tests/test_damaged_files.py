@@ -194,7 +194,7 @@ def test_whole_files_are_read(target, tmp_path):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("num_cases", [100, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("num_cases", [100, pytest.param(1000, marks=pytest.mark.all)])
 def test_damaged_files_are_refused_in_one_line(target, tmp_path, num_cases):
     path, _, contents = given_file(target, tmp_path)
 

@@ -1,6 +1,6 @@
 """The demo: its encyclopedia is a fair test, its commands are those of the benchmark, it succeeds.
 
-make test-soak    runs the demo from end to end (2 cores, 5 minutes)
+`make test-all` also runs the demo from end to end (2 cores, 5 minutes).
 """
 
 import contextlib
@@ -301,7 +301,7 @@ def test_the_runtime_is_the_trainings_and_a_run_that_misses_the_target_fails(
     assert printed.err == (missed if status == "aborted" else "")
 
 
-@pytest.mark.soak
+@pytest.mark.all
 @pytest.mark.parametrize("runtime", ["tensorflow", "jax"])
 def test_demo_reaches_the_target(tmp_path, runtime):
     folder = tmp_path / "demo"

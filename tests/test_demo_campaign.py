@@ -99,7 +99,7 @@ def test_a_campaign_that_has_ended_is_reported_and_another_is_not(tmp_path, monk
     assert reports == ([report] if status <= 1 else [])
 
 
-@pytest.mark.soak
+@pytest.mark.all
 def test_ten_runs_pass_everything_that_can_pass(tmp_path):
     """Takes half an hour on two busy cores."""
     words = [sys.executable, "-m", "demo.campaign", f"--output_dir={tmp_path}"]

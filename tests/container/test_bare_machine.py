@@ -4,7 +4,7 @@ No strace, ps or pseudo-terminal, no writable /dev/shm, SIGINT ignored as for wh
 starts in the background, and no folder `shared`. With Debian 13's own Python 3.13 the tests run
 that ask for what is missing.
 
-`make test-soak TESTS=tests/container` does more: the README's two commands as a whole, also with
+`make test-all TESTS=tests/container` does more: the README's two commands as a whole, also with
 Python 3.12, which Debian has not and which is copied from this machine, where pyenv has it, and on
 Debian 12 with its Python 3.11.
 """
@@ -44,7 +44,7 @@ PYTEST = ".venv/bin/python -m pytest -n 2 --dist loadfile --color=no"
 
 SUITES = {"3.11": "bookworm", "3.12": "trixie", "3.13": "trixie"}
 ONLY_WITH_313 = pytest.mark.parametrize("version", ["3.13"], indirect=True, scope="module")
-SLOW_ONES = [pytest.param(name, marks=pytest.mark.soak) for name in ("3.11", "3.12")]
+SLOW_ONES = [pytest.param(name, marks=pytest.mark.all) for name in ("3.11", "3.12")]
 
 
 def python312(folder: Path) -> str:
@@ -108,7 +108,7 @@ def test_setup_says_nothing_of_a_failure(machine, setup, version):
     assert "Traceback" not in setup.stderr and "rror" not in setup.stderr, setup.stderr
 
 
-@pytest.mark.soak
+@pytest.mark.all
 @pytest.mark.parametrize("target", ["demo SEED=1", "test"])
 def test_the_readmes_two_commands(machine, setup, target, capfd_disabled):
     done = machine(f"make {target}")
@@ -121,7 +121,7 @@ def test_the_readmes_two_commands(machine, setup, target, capfd_disabled):
 
 @ONLY_WITH_313
 def test_tests_pass_or_say_what_they_lack(machine, setup):
-    done = machine(f"trap '' INT; {PYTEST} -m 'not gate and not all and not soak' {TESTS}")
+    done = machine(f"trap '' INT; {PYTEST} -m 'not gate and not all' {TESTS}")
     assert done.returncode == 0, done.stdout[-5000:]
     assert re.search(r"^=+ \d+ passed, \d+ skipped in ", done.stdout, re.MULTILINE)
     for line in re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE):

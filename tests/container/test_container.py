@@ -120,7 +120,7 @@ def test_its_data_are_the_references(docker, image, tmp_path):
     assert figures(tmp_path / "out") == expected
 
 
-@pytest.mark.soak
+@pytest.mark.all
 def test_the_demo_reaches_the_target(start, tmp_path):
     output = tmp_path / "out put"
     done = start("--demo", SEED="1")
@@ -179,7 +179,7 @@ def test_stop_saves_within_its_time_and_the_next_start_goes_on(docker, start):
     assert json.loads((start.output / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4000
 
 
-@pytest.mark.soak  # two whole runs
+@pytest.mark.all  # two whole runs
 def test_a_campaign_of_containers_is_stopped_and_goes_on(docker, image, repository, task, tmp_path):
     folder = tmp_path / "a campaign"
     flags = [flag for flag in TRAIN if not flag.startswith("--seed")]

@@ -340,7 +340,7 @@ def test_sizes_are_published_for_one_length_of_records(tmp_path, nothing_is_read
     ]
 
 
-@pytest.mark.soak
+@pytest.mark.all
 def test_killed_at_any_moment_a_rerun_ends_as_an_undisturbed_run(tmp_path):
     """20 parts, SIGKILL at 20 random moments over the life of a run, then one run to the end."""
     (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())

@@ -39,7 +39,7 @@ from tests.frozen import records
 from tests.frozen.comparison import differences
 
 
-@pytest.mark.soak
+@pytest.mark.all
 def test_whole_runs_leave_what_was_recorded(tmp_path):
     assert list(records.compare(tmp_path)) == []
 

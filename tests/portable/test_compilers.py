@@ -82,7 +82,7 @@ def test_other_steps_on_tpus(task, tmp_path, flags):
         compiled(folder, "v5e:2x2", "--kind=evaluation")
 
 
-@pytest.mark.soak
+@pytest.mark.all
 def test_steps_on_the_gpus_that_the_documents_name(task, tmp_path):
     folder = tmp_path / "step"
     export(task, folder, *UNRECORDED, "--optimizer=lamb", "--precision=bfloat16")
@@ -91,7 +91,7 @@ def test_steps_on_the_gpus_that_the_documents_name(task, tmp_path):
         assert figures["device"] == run_step.GPUS[topology.partition(":")[0]][0]
 
 
-@pytest.mark.soak
+@pytest.mark.all
 def test_kernels_compile_for_the_gpus_that_have_bfloat16(tmp_path):
     folder = tmp_path / "step"
     export_with_kernels(tmp_path, folder)
@@ -134,7 +134,7 @@ print(jax.__version__, *sorted(done))
 """
 
 
-@pytest.mark.soak
+@pytest.mark.all
 @pytest.mark.parametrize(
     "python, package", [(PYTHON, "jax_cuda12_plugin"), (NEWEST, "jax_cuda13_plugin")],
     ids=["pinned", "newest"],
@@ -156,7 +156,7 @@ def test_the_kernels_and_a_step_compile_by_the_pinned_jax_and_by_the_newest(
         compiled(folder, gpu, package=package, python=python)
 
 
-@pytest.mark.soak
+@pytest.mark.all
 @pytest.mark.parametrize("num_examples, topology, code", [(64, "v3:2x2", 0), (192, "v2:2x2", 3)])
 def test_bert_large_of_the_tpu_recipe_fits_into_a_core(num_examples, topology, code, tmp_path):
     """64 examples, with the preset's own flags; three times as many not into one of a v2."""

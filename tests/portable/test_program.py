@@ -264,7 +264,7 @@ def test_a_program_names_the_oldest_version_that_holds_it():
 
 @pytest.mark.all
 @pytest.mark.parametrize(
-    "normalization", ["global", pytest.param("replica_sum", marks=pytest.mark.soak)]
+    "normalization", ["global", pytest.param("replica_sum", marks=pytest.mark.all)]
 )
 def test_two_devices_train_as_one_with_the_whole_batch(tmp_path, normalization):
     """Without dropout, on examples with different numbers of predictions."""

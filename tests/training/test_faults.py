@@ -124,7 +124,7 @@ def assert_ended_for_another(ended: tuple[int, str, str]) -> None:
         assert code == 1 and LOST.fullmatch(line_of(errors)), errors
 
 
-@pytest.mark.parametrize("victims", [(1, 0), pytest.param((1, 0, 0, 1, 0), marks=pytest.mark.soak)])
+@pytest.mark.parametrize("victims", [(1, 0), pytest.param((1, 0, 0, 1, 0), marks=pytest.mark.all)])
 def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
     start, undisturbed, victims, tmp_path
 ):

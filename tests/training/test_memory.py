@@ -41,7 +41,7 @@ def test_a_copy_of_the_state_that_does_not_fit_is_told(
     ] * bool(takes)
 
 
-@pytest.mark.soak
+@pytest.mark.all
 @pytest.mark.parametrize(
     "options",
     [

@@ -84,7 +84,7 @@ def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     assert "Traceback" not in text and not output.exists()
 
 
-@pytest.mark.soak
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("options", "without"),
     [
@@ -171,7 +171,7 @@ def has_half_a_checkpoint(output: Path, since: float) -> bool:
     return any(half.is_dir() and half.stat().st_mtime >= since for half in halves)
 
 
-@pytest.mark.soak
+@pytest.mark.all
 def test_twenty_kills_at_random_moments(task, tmp_path, capsys):
     """Every second one while a checkpoint is being written."""
     flags = {"num_train_steps": 400, "save_checkpoints_steps": 11}
@@ -218,17 +218,11 @@ FLAGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "num_starts",
-    [
-        pytest.param(4, marks=pytest.mark.all),
-        pytest.param(20, marks=pytest.mark.soak),
-    ],
-)
-def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path, num_starts):
+@pytest.mark.all
+def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path):
     """Two processes of their own, not of one run, started into one directory."""
-    rng = random.Random(num_starts)
-    for number in range(num_starts):
+    rng = random.Random(20)
+    for number in range(20):
         output = tmp_path / str(number)
         first = starts.Start(command(task, output, **FLAGS))
         time.sleep(rng.choice([0, rng.uniform(0, 0.1), rng.uniform(0, 10)]))

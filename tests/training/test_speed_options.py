@@ -187,7 +187,7 @@ def test_another_seed_would_have_been_seen(task):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.soak), "blocks"])
+@pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.all), "blocks"])
 def test_updates_of_aggregated_steps_are_those_without(task, recompute):
     losses = []
     for choice in ("none", recompute):
