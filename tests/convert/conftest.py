@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.convert import exporting, importing, tf1_tf2
 from mlperf_bert.convert.exporting import export
+from mlperf_bert.model.pretrainer import build_pretrainer
 from tests.checkpoints.conftest import generated, start  # noqa: F401 - fixtures
 
 
@@ -12,6 +14,25 @@ def write_vocabulary(path, size: int) -> str:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"token{n}" for n in range(5, size))]
     path.write_text("".join(f"{token}\n" for token in tokens))
     return str(path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def models_built_once():
+    """Half a second each; whoever asks for one again gets it with the weights it was built with."""
+    models = {}
+
+    def build(config, *, seed):
+        if (config, seed) not in models:
+            model = build_pretrainer(config, seed=seed)
+            models[config, seed] = model, model.get_weights()
+        model, weights = models[config, seed]
+        model.set_weights(weights)
+        return model
+
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (exporting, importing, tf1_tf2):
+            patched.setattr(module, "build_pretrainer", build)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -78,8 +78,7 @@ def numerical_slope(function, x):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("length", [5, 256])
-@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize("length, rate", [(5, 0.0), (256, 0.5)])
 def test_attention_over_the_allowed_keys_and_its_gradients(way, length, rate):
     """p = softmax(q k') where the ids agree, d = m p, c = d v, with m = 0 or 1 / (1 - rate).
 
