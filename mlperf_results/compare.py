@@ -87,7 +87,7 @@ class Change:
     interval: tuple[float, float] | None
     """95%, of the ratio; None if the runs allow none."""
     verdict: str
-    """In words, subject first."""
+    """A sentence, subject first."""
 
     @property
     def ratio(self) -> float:
@@ -112,7 +112,7 @@ class Comparison:
     a: Side
     b: Side
     changes: tuple[Change, ...]
-    """In the order of FIGURES."""
+    """One for each figure, in the order of FIGURES."""
     not_compared: tuple[str, ...]
     """A line about each figure that both have and that cannot be compared, with the reason."""
 

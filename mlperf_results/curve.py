@@ -35,7 +35,7 @@ FAR_BELOW = 0.02
 other submitters 0.9% of the evaluations are called so, none in the last third of a run."""
 _HALF_A_DOUBLING = 0.5
 _LEAST_RUNS = 10
-"""Of fewer runs the least and greatest accuracy say little."""
+"""The least and greatest accuracy of fewer runs say little."""
 _CAUSES = (
     "look for wrong data (all parts alike, no shuffling, a vocabulary of another model), weights "
     "that were not loaded, or a learning rate of another batch"

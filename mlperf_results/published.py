@@ -68,9 +68,9 @@ class Entry:
     """closed or open."""
     nodes: int | None = None
     accelerators: int | None = None
-    """In the whole system; 0 if processors train."""
+    """Their number in the whole system; 0 if processors train."""
     accelerator_model_name: str | None = None
-    """As the submitter typed it, as `host_processor_model_name` and `framework`."""
+    """The submitter's own words, as in `host_processor_model_name` and `framework`."""
     host_processor_model_name: str | None = None
     framework: str | None = None
     global_batch_size: int | None = None

@@ -39,9 +39,9 @@ class RunFiles:
     logs: tuple[Path, ...]
     """The oldest first, more than one of a run that was resumed; none if none was written."""
     output_dir: Path | None = None
-    """Of a run of this project."""
+    """The folder of a run of this project."""
     results_dir: Path | None = None
-    """Of a vendor's run: the folder of result_*.txt."""
+    """The folder of result_*.txt of a vendor's run."""
 
     @property
     def goes_on(self) -> bool:

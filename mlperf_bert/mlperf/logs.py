@@ -27,7 +27,7 @@ RESULT_LOG = "bert.offline.log"
 METRICS_NAME = "metrics.jsonl"
 RECORD_NAME = "run.json"
 CAMPAIGN_RECORD = "campaign.json"
-"""In the folder of several runs of the same kind."""
+"""The record in the folder of several runs of the same kind."""
 RECORD_REMEDY = "copy it here again, or choose another --output_dir"
 MOST_SAMPLES_TO_CONVERGE = 50_000_000
 """Ten times what any BERT-large needs; the data set of the benchmark has three times as many."""
@@ -48,7 +48,7 @@ _HYPERPARAMETERS = re.compile(
 _TRAINED = ("block_stop", "epoch_stop", "eval_start", "eval_stop")
 _END_OF_TIME_MS = 2**63
 _STAMPS_MS = 10**12, 10**13
-"""Of the years 2001 to 2286."""
+"""The milliseconds since 1970 in the years 2001 to 2286."""
 _UNITS = {10: "seconds", 16: "microseconds", 19: "nanoseconds"}
 """Number of digits of a time since 1970 -> what it is in."""
 _DIVISIONS = {"c": "closed", "o": "open"}
@@ -85,16 +85,16 @@ class RunResult:
     status: str
     """The status of run_stop, "success" or "aborted" in most logs."""
     minutes: float
-    """From run_start to run_stop."""
+    """The time from run_start to run_stop."""
     init_minutes: float | None = None
-    """From the first init_start to init_stop."""
+    """The time from the first init_start to init_stop."""
     samples_to_converge: float | None = None
     """None for a run that did not succeed."""
     counts_by_train_samples: bool = False
     """Whether samples_to_converge was taken from train_samples."""
     global_batch_size: float | None = None
     num_eval_samples: float | None = None
-    """In every evaluation."""
+    """The number of samples in every evaluation."""
     seeds: tuple[int, ...] = ()
     """Every seed logged."""
     evaluations: tuple[LoggedEvaluation, ...] = ()
@@ -112,9 +112,9 @@ class RunResult:
     seconds: ledger.Seconds | None = None
     """Where the time from run_start to run_stop went, in this project's logs."""
     energy: Energy | None = None
-    """From run_start to run_stop, in this project's logs."""
+    """The energy from run_start to run_stop, in this project's logs."""
     max_sequence_length: int | None = None
-    """In tokens."""
+    """The length in tokens."""
     num_weights: int | None = None
     """How many weights the log names; BERT-large has NUM_WEIGHTS_OF_BERT_LARGE."""
     num_replicas: int | None = None

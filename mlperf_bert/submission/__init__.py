@@ -1,1 +1,1 @@
-"""From runs to a submission: campaigns, the official tools, verdicts, reports."""
+"""What makes runs a submission: campaigns, the official tools, verdicts, reports."""

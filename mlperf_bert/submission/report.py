@@ -32,7 +32,7 @@ _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
 
 _COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", "init min", "seed",
             "compliance", "kWh")  # fmt: skip
-"""Of the table; the last one only if some log says the energy."""
+"""The headings of the table; the last one only if some log says the energy."""
 
 
 def judge_systems(

@@ -18,7 +18,7 @@ from mlperf_bert.mlperf.logs import (
 _FAR_OFF = 5
 """Standard deviations, as the median absolute deviation has them."""
 _FAR_OFF_SHARE = 0.2
-"""Of the median, at the least: where runs hardly scatter a little more is not far off."""
+"""The least share of the median: where runs hardly scatter, a little more is not far off."""
 _LEAST_RUNS = 3
 
 

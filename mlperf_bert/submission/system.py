@@ -94,7 +94,7 @@ def read_description(folder: Path) -> dict[str, object]:
 
 
 def _processors() -> dict[str, str]:
-    """By lscpu: psutil knows neither model nor caches, nor the sockets."""
+    """What lscpu says: psutil knows neither model nor caches, nor the sockets."""
     # In English: other languages name the lines otherwise.
     lines = software.printed_by("env", "LC_ALL=C", "lscpu").splitlines()
     said = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -132,7 +132,7 @@ def accelerators(num_gpus: int | None) -> dict[str, str]:
 
 
 def _software(run_dir: Path) -> dict[str, str]:
-    """Of the run as it has recorded it, for this process may have another; of the host the rest."""
+    """The software that the run has recorded, for this process may have another."""
     recorded = read_own_record(run_dir / RECORD_NAME).get("made_with")
     made_with = recorded if isinstance(recorded, dict) and recorded else software.made_with()
     others = ("numpy", "numba", "jax", "image")

@@ -22,7 +22,7 @@ class System:
     name: str
     """The name of the system's folder."""
     runs: tuple[RunResult, ...]
-    """In the order of their numbers, each once."""
+    """Each run once, in the order of their numbers."""
     copies: tuple[str, ...] = ()
     """A line about each log that is one of another run again."""
     left_out: tuple[str, ...] = ()

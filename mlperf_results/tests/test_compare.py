@@ -134,7 +134,7 @@ def test_another_batch_is_told_and_another_division_compares_rates_alone(tmp_pat
 
 
 def test_hosts_that_differ_are_told(tmp_path, call):
-    """By the last record of each run; which run was on which host is no difference."""
+    """The last record of each run counts; which run was on which host is no difference."""
     write_campaign(tmp_path / "a", SLOW, hosts="xz", flags={"jit": False})
     write_campaign(tmp_path / "b", FAST, hosts="zx", flags={"jit": True})
     write_campaign(tmp_path / "c", FAST, hosts=["yy"], python="3.12", flags={"jit": False})

@@ -45,7 +45,7 @@ def test_the_band_is_that_of_the_runs_of_the_nearest_batches(shipped, band):
 )
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_run_is_judged_by_its_last_evaluations(tmp_path, capsys, points, code, words, ended):
-    """Of a log that is whole, and of one that is still written."""
+    """The log is whole, or still written."""
     log = write_curve(tmp_path / "bert.log", points, ended=ended)
     assert curve.main([str(log.parent)]) == code
     *_, last, said = capsys.readouterr().out.splitlines()

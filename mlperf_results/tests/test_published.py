@@ -73,7 +73,7 @@ def test_the_real_logs_give_the_shipped_rows(shared, shipped, monkeypatch):
 
 
 def test_logs_that_count_epochs_and_a_description_with_blemishes_are_a_row(tmp_path):
-    """With ranks in front, a list as a number and CRLF, as some vendors write them."""
+    """The logs have ranks in front, a list as a number and CRLF, as some vendors write them."""
     logs = tmp_path / "here" / "results" / "counts-epochs" / "bert"
     logs.mkdir(parents=True)
     for number in range(3):

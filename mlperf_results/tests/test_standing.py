@@ -144,7 +144,7 @@ def test_the_official_verdict_says_how_it_was_counted(shared, capsys):
 
 
 def test_the_latest_of_those_that_are_as_like_comes_first_and_what_is_unlike_is_said(shipped):
-    """Of a result that was published three times, the runs themselves are no neighbour."""
+    """The runs themselves are no neighbour of a result that was published three times."""
     first = shipped[-1]
     rounds = {"3.0": first.global_batch_size, "3.1": first.global_batch_size, "4.0": 56}
     others = [

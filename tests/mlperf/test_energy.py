@@ -15,7 +15,7 @@ class Nvml:
     """GPUs, of which the test sets the counters (mJ)."""
 
     class NVMLError(Exception):
-        """As pynvml's."""
+        """The same as pynvml's."""
 
     def __init__(self, *millijoules: int, fails: str = ""):
         self.millijoules, self.fails = list(millijoules), fails

@@ -298,7 +298,7 @@ def test_a_success_needs_the_target_before_the_end_or_another_target(tmp_path):
 
 @pytest.mark.parametrize("between", ["", " ", "1: ", "[1,3]<stdout>:", "\x1b[0m", "\r"])
 def test_records_on_one_line_are_all_read(tmp_path, between):
-    """As concurrent writers leave them, whatever each puts before or behind its own."""
+    """Concurrent writers leave them so, whatever each puts before or behind its own."""
     log = write_lines(
         tmp_path / "result_0.txt",
         RUN_START, evaluated(0.72), (1600, "text", "of :::MLLOG {}", {}), SUCCESS,

@@ -196,7 +196,7 @@ def test_a_run_that_outlives_its_campaign_keeps_its_folder(make):
 
 
 def test_a_folder_that_was_made_for_a_run_that_was_refused_is_taken(make, tmp_path):
-    """As the launcher of containers makes it; nothing was cut off there."""
+    """The launcher of containers makes it; nothing was cut off there."""
     made = make({"0": "refuses"}, num_runs=1)
     with pytest.raises(ValueError, match="run 0 ended with exit code 1 and left no finished"):
         train(made)
@@ -221,7 +221,7 @@ def test_a_second_failed_run_ends_the_campaign(make, tmp_path):
 
 
 def test_an_evaluation_that_failed_is_repeated_without_the_training(make, tmp_path):
-    """Of a run that was cut off before, too."""
+    """The same holds for a run that was cut off before."""
     plan = {"1": "exit 75", "1.repeat-1": "unevaluated"}
     made = make(plan, offline_eval_input_file="eval", num_runs=2)
     with pytest.raises(campaign.Interrupted):

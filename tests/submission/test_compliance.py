@@ -18,7 +18,7 @@ RULES = Path(mlperf_logging.__file__).parent / "compliance_checker"
 
 @pytest.fixture(scope="module")
 def bert_large_log(tmp_path_factory):
-    """With the energy, which the checkers leave alone."""
+    """A log with the energy, which the checkers leave alone."""
     log = tmp_path_factory.mktemp("bert_large") / "result_0.txt"
     write_log(log, [0.3715, 0.55, 0.7205], num_layers=24, meter=energy.meter(power_watts=1))
     assert read_run(log).energy.joules > 0
@@ -44,7 +44,7 @@ def test_smaller_model_fails_only_where_the_weights_of_bert_large_are_listed(tmp
 
 @pytest.mark.parametrize("ruleset", ["6.0.0", "6.1.0"])
 def test_the_rules_of_today_for_all_benchmarks_are_kept(bert_large_log, tmp_path, ruleset):
-    """Of a ruleset without BERT: its rules for all benchmarks, and BERT's own of its last round."""
+    """A ruleset without BERT has its rules for all benchmarks, and BERT's own of its last round."""
     rules = (RULES / f"training_{ruleset}" / "common.yaml").read_text()
     own = f"training_{ruleset}/{{}}_common.yaml"
     assert rules.count(own) == 1
