@@ -19,8 +19,15 @@ from pathlib import Path
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.data import parts, published, tokenizer_files, vocabulary
-from mlperf_bert.data.dataset import DatasetConfig, Request, summary, write_dataset
+from mlperf_bert.data import parts, published, tokenizer_files
+from mlperf_bert.data.dataset import (
+    DatasetConfig,
+    Make,
+    Request,
+    make_in_processes,
+    summary,
+    write_dataset,
+)
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import require_apart, require_writable
@@ -51,7 +58,6 @@ def main():
 def _config() -> DatasetConfig:
     config = command_line.read(DatasetConfig)
     tokenizer_files.require_casing(config.vocab_file, do_lower_case=config.do_lower_case)
-    vocabulary.read_vocabulary(config.vocab_file)  # a bad one is refused before anything is made
     return config
 
 
@@ -62,18 +68,15 @@ def _make_file(request: Request) -> None:
     texts = _texts(request.input_file)
     outputs = _outputs(request.output_file, [*texts, FLAGS.vocab_file])
     config = _config()
-    num_examples = write_examples(texts, outputs, config.tokenizer(), config.instances)
+    tokenizer = config.tokenizer()
+    files = write_examples(texts, outputs, tokenizer, config.instances)
     seconds = time.monotonic() - started
+    parameters = config.parameters(tokenizer.vocabulary)
     made_from = {posixpath.basename(text): parts.describe(Path(text)) for text in texts}
-    for number, output in enumerate(outputs):
-        own_examples = len(range(number, num_examples, len(outputs)))
-        made = parts.DataSet(
-            parameters=config.parameters(),
-            inputs=made_from,
-            files={output.name: parts.describe(output, examples=own_examples)},
-        )
+    for output, file in zip(outputs, files):
+        made = parts.DataSet(parameters=parameters, inputs=made_from, files={output.name: file})
         parts.write(output.parent, output.name, made)
-    num_bytes = sum(output.stat().st_size for output in outputs)
+    num_examples, num_bytes = (sum(getattr(f, n) for f in files) for n in ("examples", "bytes"))
     print(f"{num_examples:,} examples, {num_bytes:,} bytes in {request.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")
 
@@ -103,8 +106,8 @@ def _outputs(output_file: str, inputs: Sequence[str]) -> list[Path]:
 
 def _make_dataset(request: Request) -> None:
     started = time.monotonic()
-    _texts(request.input_file)  # a pattern that matches nothing is told first
-    make = None
+    texts = _texts(request.input_file)  # a pattern that matches nothing is told first
+    make: Make = functools.partial(make_in_processes, workers=request.nworker)
     if request.beam_options is not None:
         try:
             from mlperf_bert.data import beam_pipeline
@@ -112,7 +115,7 @@ def _make_dataset(request: Request) -> None:
             raise ValueError("--beam_options needs Apache Beam: pip install apache-beam") from error
         options = shlex.split(request.beam_options)
         make = functools.partial(beam_pipeline.make_parts, options=options)
-    record, made = write_dataset(request, _config(), make)
+    record, made = write_dataset(texts, Path(request.output_dir), _config(), make)
     seconds = time.monotonic() - started
     needed = {size: point.mean_samples for size, point in reference_points().items()}
     print(summary(record, num_made=len(made), seconds=seconds, samples_needed=needed))

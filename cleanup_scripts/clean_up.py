@@ -28,7 +28,7 @@ RAW = "glob of the raw files"
 SUFFIXES = ("suffix of the input files", "suffix of the output files")
 CORES = os.cpu_count() or 1
 MAY_BE_EMPTY = ("--input_suffix",)
-"""Without a suffix the raw files themselves are read."""
+"""The raw files themselves are read where there is no suffix."""
 
 
 def parsed(parser: argparse.ArgumentParser, **flags: tuple[object, str]) -> argparse.Namespace:
@@ -89,8 +89,10 @@ def do_sentence_segmentation(parser: argparse.ArgumentParser) -> None:
         punkt=("", "folder of Punkt's tables; default: nltk's punkt_tab"),
     )
     files = stages.input_files(args.data)
-    tables = punkt.find_or_fetch_punkt(args.punkt or None)
-    punkt.warn_if_not_published(tables)
+    tables = punkt.find_or_fetch(args.punkt)
+    if other := punkt.not_published(tables):
+        listed = f"not the published tables ({', '.join(other)})"
+        print(f"note: {tables}: {listed}, so not the official data", file=sys.stderr)
     articles.require_text(files)
     jobs = [(*names, tables) for names in with_suffixes(files, args)]
     split = segmentation.write_stage_3
@@ -146,7 +148,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
         gathering.part_name(number, args.num_outputs): [name + args.input_suffix for name in names]
         for number, names in parts.items()
     }
-    gathering.require_no_other_parts(folder, named)
+    stages.require_no_others(folder, "part-*", named, variable="RESULTS")
     jobs = [(str(folder / part), names) for part, names in named.items()]
     if args.check:
         # With the test set, which process_wiki.sh puts there before the parts.
@@ -180,7 +182,7 @@ def extract_documents(parser: argparse.ArgumentParser) -> None:
 def fetch_punkt(parser: argparse.ArgumentParser) -> None:
     """Brings the sentence splitter's tables, nltk's punkt_tab, by nltk where they are missing."""
     parsed(parser)
-    tables = punkt.find_or_fetch_punkt()
+    tables = punkt.find_or_fetch()
     if other := punkt.not_published(tables):
         raise ValueError(f"{tables}: {', '.join(other)} not as published; remove it and repeat")
     print(f"{tables}: as published")

@@ -26,6 +26,7 @@ SMALL_FILES = {
     "mlperf_bert/data/software.py": "data, runs, exports and descriptions of systems name it",
     "mlperf_bert/finetuning/by_jax.py": "no other runtime loads jax",
     "mlperf_bert/finetuning/splits.py": "readers of all tasks share it",
+    "mlperf_bert/finetuning/weights.py": "a run, a sweep and the model of a task ask it",
     "mlperf_bert/mlperf/caches.py": "a run and --check ask it",
     "mlperf_bert/model/kernel_call.py": "a benchmark calls kernels without TensorFlow",
     "mlperf_bert/optimization/config.py": "what describes a run needs no TensorFlow",

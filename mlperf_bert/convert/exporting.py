@@ -9,7 +9,6 @@ import numpy as np
 import safetensors.numpy
 
 from mlperf_bert.checkpoints import one_vocabulary, reading
-from mlperf_bert.checkpoints.one_vocabulary import Known
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import layout, saving
 from mlperf_bert.data import vocabulary
@@ -39,8 +38,8 @@ def export(
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
     places = [paths.location(each).parent for each in (prefix, beside or prefix)]
     others = one_vocabulary.known_of(folders=places)
-    known = one_vocabulary.require_one([Known.in_file(vocab_file), *others])
-    do_lower_case = known.do_lower_case != str(False)
+    known = one_vocabulary.require_one([one_vocabulary.in_file(vocab_file), *others])
+    do_lower_case = known.get("do_lower_case") != str(False)
     variables = trained_variables(build_pretrainer(config, seed=0))
     reading.load_weights(variables, StoredCheckpoint(prefix))
     weights = saving.weights_by_tf1_name(variables)

@@ -1,1 +1,1 @@
-"""From a Wikipedia extract to records: clean, split, tokenize, mask, write."""
+"""Text becomes records: clean, split, tokenize, mask, write."""

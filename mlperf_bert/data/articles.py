@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mlperf_bert.data.documents import SUFFIXES, Document, read_documents
+from mlperf_bert.data import stages
+from mlperf_bert.data.documents import SUFFIXES, read_documents
 from mlperf_bert.files.whole import written_beside
 
 FILE_BYTES = 1 << 20
-"""As WikiExtractor's default. A file is a unit of work of every stage."""
+"""WikiExtractor's default; a file is a unit of work of every stage."""
 _NAME = "wiki_{:06d}"  # process_wiki.sh goes on with */wiki_??????
 # Of a document's own "<doc" and "</doc" stage .1 would make tags. A NUL, which no dump can hold,
 # keeps them apart until stage .2 has applied its rules for these tags too.
@@ -30,12 +31,7 @@ def folders_of(files: Iterable[str], out_dir: Path) -> dict[str, Path]:
             raise ValueError(f"{path}: expected a name that ends with {', '.join(SUFFIXES)}")
         folders[path] = out_dir / name.removesuffix(suffix)
     made = {folder.name for folder in folders.values()}
-    present = {path.parent.name for path in out_dir.glob("*/wiki_*")}
-    if foreign := sorted(present - made):
-        raise ValueError(
-            f"{out_dir}: holds {foreign[0]}/, of which this run has no input ({len(foreign)} such "
-            "folders); remove them or choose another --out_dir (TEXT_DIR=... for process_wiki.sh)"
-        )
+    stages.require_no_others(out_dir, "*/wiki_*", made, variable="TEXT_DIR")
     return folders
 
 
@@ -77,13 +73,13 @@ def in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield content
 
 
-def _article(document: Document) -> bytes:
+def _article(document: dict[str, str]) -> bytes:
     """The tag, the title and the text, with the blank lines of WikiExtractor."""
     # Each in a line: stage .1 drops the line behind <doc>, and only that.
-    names = (document.id, document.url, document.title)
+    names = (document[name] for name in ("id", "url", "title"))
     number, url, title = (re.sub(r"[\r\n]+", " ", name) for name in names)
     tag = f'<doc id="{number}" url="{url}" title="{title}">'
-    text = _LIKE_A_TAG.sub("\\1\0", document.text)
+    text = _LIKE_A_TAG.sub("\\1\0", document["text"])
     return f"{tag}\n{title}\n\n{text}\n\n</doc>\n".encode()
 
 

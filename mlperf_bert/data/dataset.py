@@ -7,17 +7,15 @@ process that is killed, a rerun makes exactly what is missing.
 import contextlib
 import dataclasses
 import errno
-import functools
-import hashlib
 import os
 import posixpath
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from mlperf_bert.data import example_encoder, parts, stages, vocabulary
-from mlperf_bert.data.examples import expand_input, write_examples
+from mlperf_bert.data.examples import write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.sentences import text_of_bytes
 from mlperf_bert.data.tokenization import Tokenizer
@@ -67,10 +65,14 @@ class DatasetConfig:
             preserve_unused_tokens=self.preserve_unused_tokens,
         )
 
-    def parameters(self) -> dict[str, object]:
-        """Everything that determines the bytes, as parts.json records it."""
+    def parameters(self, words: Iterable[str]) -> dict[str, object]:
+        """Everything that determines the bytes, as parts.json records it.
+
+        Args:
+          words: those of `vocab_file`.
+        """
         own = dataclasses.asdict(self)
-        words = vocabulary.read_vocabulary(own.pop("vocab_file"))
+        del own["vocab_file"]
         return own.pop("instances") | own | {"vocab_md5": vocabulary.md5_of(words)}
 
 
@@ -83,31 +85,28 @@ Make: TypeAlias = Callable[[dict[str, str], Path, Tokenizer, DatasetConfig], Res
 
 
 def write_dataset(
-    request: Request, config: DatasetConfig, make: Make | None = None
+    texts: Sequence[str], folder: Path, config: DatasetConfig, make: Make
 ) -> tuple[parts.DataSet, list[str]]:
     """Makes the parts that are missing; returns the record of all and the names made now.
 
     Args:
-      request: with an output_dir.
+      texts: their paths.
+      folder: gets a part for each, of its name.
       config: how.
-      make: what makes parts, in place of processes of this host.
+      make: what makes parts, such as `make_in_processes`.
     """
-    files = expand_input(request.input_file)
-    inputs = {posixpath.basename(path): path for path in files}
-    if len(inputs) < len(files):
+    inputs = {posixpath.basename(path): path for path in texts}
+    if len(inputs) < len(texts):
         raise ValueError(
             "--input_file: two files have one name; name each file once, and give files of one "
             "name different --output_dir"
         )
     tokenizer = config.tokenizer()
-    workers = request.nworker or len(os.sched_getaffinity(0))
-    make = make or functools.partial(_make_in_processes, workers=workers)
-    folder = Path(request.output_dir)
     named = [(f"--output_dir: {folder / name}", folder / name) for name in inputs]
-    whole.require_apart(named, [*files, config.vocab_file], remedy="give another --output_dir")
+    whole.require_apart(named, [*texts, config.vocab_file], remedy="give another --output_dir")
     failures: dict[str, str] = {}
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS):
-        made = _record_to_go_on(folder, config, inputs)
+        made = _record_to_go_on(folder, config.parameters(tokenizer.vocabulary), inputs)
         missing = _missing(folder, made, inputs)
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
             for name, result in results:
@@ -122,12 +121,14 @@ def write_dataset(
     return made, sorted(missing)
 
 
-def _record_to_go_on(folder: Path, config: DatasetConfig, names: Iterable[str]) -> parts.DataSet:
+def _record_to_go_on(
+    folder: Path, parameters: dict[str, object], names: Iterable[str]
+) -> parts.DataSet:
     """The record of the folder's parts; a new one is written."""
     remedy = "choose another --output_dir or remove the old data"
     before = parts.read(folder).get(parts.PARTS)
     made = parts.DataSet(
-        parameters=config.parameters(),
+        parameters=parameters,
         inputs=before.inputs if before else {},
         files=before.files if before else {},
     )
@@ -136,7 +137,7 @@ def _record_to_go_on(folder: Path, config: DatasetConfig, names: Iterable[str]) 
             raise ValueError(f"{folder}: holds {foreign}, and no record of its origin; {remedy}")
         parts.write(folder, parts.PARTS, made)
         return made
-    for name, value in made.parameters.items():
+    for name, value in parameters.items():
         if (there := before.parameters.get(name)) != value:
             raise ValueError(f"{folder}: made with {name}={there}, now it is {value}; {remedy}")
     return made
@@ -202,7 +203,7 @@ def warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
         example_encoder.encode_records(batch)
 
 
-def _make_in_processes(
+def make_in_processes(
     inputs: dict[str, str],
     folder: Path,
     tokenizer: Tokenizer,
@@ -210,14 +211,14 @@ def _make_in_processes(
     *,
     workers: int,
 ) -> Results:
-    """A `Make`: each part by itself, as they end."""
+    """A `Make`: each part by itself, as they end, by so many processes; 0: one for each core."""
     if not inputs:
         return
     print("compiling (takes long the first time only)", file=sys.stderr)
     warm_up(tokenizer, config.instances)
     names = sorted(inputs)
     sizes = [Path(inputs[name]).stat().st_size for name in names]
-    pool = stages.processes(min(workers, len(names)))
+    pool = stages.processes(min(workers or len(os.sched_getaffinity(0)), len(names)))
     jobs = [(inputs[name], folder / name, tokenizer, config) for name in names]
     with (
         contextlib.closing(stages.as_they_end(pool, make_part, jobs, str(folder))) as ended,
@@ -240,21 +241,15 @@ def make_part(
 
     An error of one part does not end the others. On a full disk nothing is left of the part.
     """
-    # The run's own lock ends with a killed run, though its workers may write a moment longer.
-    lock, patience, md5 = f".{output.name}.lock", LOCK_PATIENCE_SECONDS, hashlib.md5()
     try:
-        with locks.held(output.parent, file_name=lock, patience_seconds=patience, of=output):
-            num_examples = write_examples(
-                [input_path],
-                [output],
-                tokenizer,
-                config.instances,
-                at_most=config.examples_per_part,
-                silent=True,
-                on_written=md5.update,  # 391 GB of parts need not be read again
-            )
-            num_bytes = output.stat().st_size
-            part = parts.File(bytes=num_bytes, md5=md5.hexdigest(), examples=num_examples)
-            return parts.describe(Path(input_path)), part
+        [part] = write_examples(
+            [input_path],
+            [output],
+            tokenizer,
+            config.instances,
+            at_most=config.examples_per_part,
+            silent=True,
+        )
+        return parts.describe(Path(input_path)), part
     except (ValueError, OSError) as error:
         return as_lines(error)

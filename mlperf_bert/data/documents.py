@@ -4,7 +4,6 @@ Sources: the format of the Pile; Hugging Face's wikimedia/wikipedia, whose furth
 url and title.
 """
 
-import dataclasses
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,21 +20,14 @@ _ROWS_AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Document:
-    """A text, and what names it: each may be empty."""
-
-    text: str
-    id: str = ""
-    url: str = ""
-    title: str = ""
+_NAMES = ("id", "url", "title")
 
 
-_NAMES = [field.name for field in dataclasses.fields(Document)][1:]
+def read_documents(path: str, *, text_column: str = "text") -> Iterator[dict[str, str]]:
+    """Every document of a file, streamed: its text, id, url and title, each of which may be empty.
 
-
-def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document]:
-    """Every document of a file, streamed; blank lines of JSON lines are skipped."""
+    Blank lines of JSON lines are skipped.
+    """
     unit, number = "row" if path.endswith(_PARQUET) else "line", 0
     try:
         for number, row in enumerate(_rows(path, text_column), 1):
@@ -83,7 +75,7 @@ def _rows(path: str, text_column: str) -> Iterator[dict | bytes]:
         yield from batch.to_pylist()
 
 
-def _document_of(row: dict | bytes, text_column: str, where: str) -> Document:
+def _document_of(row: dict | bytes, text_column: str, where: str) -> dict[str, str]:
     try:
         values = row if isinstance(row, dict) else json_text.parse(row)
     except ValueError as error:
@@ -95,5 +87,6 @@ def _document_of(row: dict | bytes, text_column: str, where: str) -> Document:
             f"or key with --text_column (TEXT_COLUMN=... for process_wiki.sh), of "
             f"{', '.join(values) or 'none'}"
         )
-    names = [values.get(name) for name in _NAMES]
-    return Document(text, *(str(name) if isinstance(name, str | int) else "" for name in names))
+    names = {name: values.get(name) for name in _NAMES}
+    named = {name: str(value) for name, value in names.items() if isinstance(value, str | int)}
+    return dict.fromkeys(_NAMES, "") | named | {"text": text}

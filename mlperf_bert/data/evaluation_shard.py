@@ -59,9 +59,9 @@ def pick(config: PickConfig) -> int:
                 file.write(frame.framed)
                 position += 1
     source, picked = Path(input_path), Path(output_path)
-    by = parts.holding(source.parent, [source.name])
+    made_from = [made.parameters for made in parts.of_files([input_path])[source.parent]]
     made = parts.DataSet(
-        parameters={**(by[0].parameters if by else {}), "picked": num_examples_to_pick},
+        parameters={**next(iter(made_from), {}), "picked": num_examples_to_pick},
         inputs={source.name: parts.describe(source, examples=num_examples)},
         files={picked.name: parts.describe(picked, examples=num_examples_to_pick)},
     )

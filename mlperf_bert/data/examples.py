@@ -1,14 +1,17 @@
 """Text files to TFRecords: read, tokenize, cut and mask, encode, write beside and rename."""
 
 import contextlib
+import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from mlperf_bert.data import example_encoder, stages
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
+from mlperf_bert.data.parts import File
 from mlperf_bert.data.sentences import Text, read_documents
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files.whole import written_beside
@@ -71,16 +74,14 @@ def write_examples(
     *,
     at_most: int = 0,
     silent: bool = False,
-    on_written: Callable[[bytes], object] = lambda encoded: None,
-) -> int:
-    """Makes all examples of the inputs; returns how many were written.
+) -> list[File]:
+    """Makes all examples of the inputs; returns what is recorded of each output.
 
     The inputs are taken as one text; several outputs get the examples in turn, and are put into
     place when all are written.
 
     Args:
       at_most: only the first so many examples are written; 0 for all.
-      on_written: called with all bytes, in the order of writing.
 
     Raises:
       ValueError: bad input.
@@ -109,6 +110,7 @@ def write_examples(
         ) as progress,
     ):
         written = [files.enter_context(written_beside(name)) for name in outputs]
+        digests = [hashlib.md5() for _ in outputs]  # 391 GB of parts need not be read again
         for batch in batches(instances, tokenizer.vocabulary, config):
             # Example n goes to file n modulo the number of files.
             for index, file in enumerate(written):
@@ -116,6 +118,13 @@ def write_examples(
                 own_batch = example_encoder.Batch(*(values[own] for values in batch))
                 encoded = example_encoder.encode_records(own_batch)
                 file.write(encoded)
-                on_written(encoded)
+                digests[index].update(encoded)
             progress.advance(len(batch.input_ids))
-    return len(instances.order)
+    return [
+        File(
+            bytes=Path(name).stat().st_size,
+            md5=digest.hexdigest(),
+            examples=len(range(index, len(instances.order), len(outputs))),
+        )
+        for index, (name, digest) in enumerate(zip(outputs, digests))
+    ]

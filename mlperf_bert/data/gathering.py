@@ -5,7 +5,6 @@ The quirks of the reference, at their lines, are kept because the data depend on
 
 import hashlib
 import random
-from collections.abc import Iterable
 from pathlib import Path
 
 from mlperf_bert.data.stages import read_text
@@ -41,16 +40,6 @@ def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[in
 def part_name(number: int, num_outputs: int) -> str:
     """part-00007-of-00500."""
     return f"part-{number:05d}-of-{num_outputs:05d}"
-
-
-def require_no_other_parts(folder: Path, names: Iterable[str]) -> None:
-    """Raises ValueError for parts of another run, which results/part-* would match."""
-    present = {path.name for path in folder.glob("part-*")}
-    if foreign := sorted(present - set(names)):
-        raise ValueError(
-            f"{folder}: holds {foreign[0]}, which this run does not make ({len(foreign)} such "
-            "files); remove them or choose another --out_dir"
-        )
 
 
 def write_part(output_path: str, input_paths: list[str]) -> None:

@@ -9,7 +9,7 @@ by its name.
 
 import dataclasses
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mlperf_bert.data import software
@@ -65,17 +65,17 @@ def _file(content: Mapping) -> File:
     return File(bytes=num_bytes, md5=str(content["md5"]), examples=examples)
 
 
-def holding(folder: paths.Location, names: Collection[str]) -> list[DataSet]:
-    """The data sets of a folder that hold some of the files; raises as `read`."""
-    return [made for made in read(folder).values() if not made.files.keys().isdisjoint(names)]
-
-
-def of_files(files: Collection[str]) -> dict[paths.Location, list[DataSet]]:
-    """The data sets of some files in the folders that these lie in; raises as `read`."""
-    names: dict[paths.Location, list[str]] = {}
+def of_files(
+    files: Iterable[str], *, read: Callable[[paths.Location], dict[str, DataSet]] = read
+) -> dict[paths.Location, list[DataSet]]:
+    """The data sets that hold some of the files, in the folders that these lie in."""
+    names: dict[paths.Location, set[str]] = {}
     for file in map(paths.location, files):
-        names.setdefault(file.parent, []).append(file.name)
-    return {folder: holding(folder, names[folder]) for folder in sorted(names, key=str)}
+        names.setdefault(file.parent, set()).add(file.name)
+    return {
+        folder: [made for made in read(folder).values() if made.files.keys() & names[folder]]
+        for folder in sorted(names, key=str)
+    }
 
 
 def write(folder: Path, name: str, made: DataSet) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import read_regular_file
 
 # nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
@@ -19,9 +18,6 @@ PUBLISHED_SHA256 = {
     "ortho_context.tab": "4bbcca25ed3d3f06c02402abf8419b9f033b8adc06e7b482eca4e45f81a5dc4c",
     "sent_starters.txt": "568b989cf4818ad9cb50efaf76bd0685ef20b83a1cbce49023bad45dcd8aceb9",
 }
-
-# Where nltk fetches from; None is its own place.
-PUNKT_INDEX_URL: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,44 +34,29 @@ class PunktTables:
     """Type -> bits that say how it was seen in training: segmentation.py."""
 
 
-def find_punkt(folder: str | None = None) -> paths.Location:
-    """The folder with Punkt's four tables: the given one, or punkt_tab/english where nltk looks.
-
-    Not by nltk.data.find: it passes over folders that others own or may write to, as a mounted one
-    often is. Here the tables' checksums say whether they are the published ones.
-    """
-    if folder is None:
-        # In nltk's order: $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data...
-        places = (Path(root, "tokenizers/punkt_tab/english") for root in _nltk("data").path)
-        found = next((place for place in places if place.is_dir()), None)
-        if found is None:
-            raise ValueError(
-                "the sentence splitter's tables are missing: run `python -m nltk.downloader "
-                "punkt_tab`, or name their folder with --punkt (PUNKT=... for process_wiki.sh)"
-            )
-        path: paths.Location = found
-    else:
-        path = paths.location(folder)
-    missing = [name for name in PUBLISHED_SHA256 if paths.status(path / name) is None]
-    if missing:
+def find_or_fetch(folder: str = "") -> Path:
+    """The folder with Punkt's four tables: the given one, else that of nltk's punkt_tab."""
+    path = Path(folder) if folder else _in_nltk_data()
+    if missing := [name for name in PUBLISHED_SHA256 if not (path / name).is_file()]:
         raise ValueError(f"{path}: {', '.join(missing)} missing; --punkt names a folder with them")
     return path
 
 
-def find_or_fetch_punkt(folder: str | None = None) -> paths.Location:
-    """As `find_punkt`, but nltk's downloader is tried before an error."""
-    try:
-        return find_punkt(folder)
-    except ValueError:
-        if folder is not None:
-            raise
-        nltk_data = Path(_nltk("data").path[0])
-        print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr)
-        nltk_data.mkdir(parents=True, exist_ok=True)
-        downloader = _nltk("downloader").Downloader(PUNKT_INDEX_URL)
-        if not downloader.download("punkt_tab", download_dir=str(nltk_data), quiet=True):
-            raise
-        return find_punkt()
+def _in_nltk_data() -> Path:
+    # Not by nltk.data.find: it passes over folders that others own or may write to, as mounted ones
+    # often are. The tables' checksums say whether they are the published ones.
+    roots = _nltk("data").path  # $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data...
+    places = [Path(root, "tokenizers/punkt_tab/english") for root in roots]
+    if there := next((place for place in places if place.is_dir()), None):
+        return there
+    print(f"fetching nltk's punkt_tab into {roots[0]}", file=sys.stderr)
+    Path(roots[0]).mkdir(parents=True, exist_ok=True)
+    if not _nltk("downloader").download("punkt_tab", download_dir=roots[0], quiet=True):
+        raise ValueError(
+            "the sentence splitter's tables are missing: run `python -m nltk.downloader punkt_tab`,"
+            " or name their folder with --punkt (PUNKT=... for process_wiki.sh)"
+        )
+    return places[0]
 
 
 def _nltk(module: str) -> ModuleType:
@@ -86,7 +67,7 @@ def _nltk(module: str) -> ModuleType:
         return importlib.import_module(f"nltk.{module}")
 
 
-def not_published(folder: paths.Location) -> list[str]:
+def not_published(folder: Path) -> list[str]:
     """The names of the tables that are not the published ones."""
     return [
         name
@@ -95,17 +76,7 @@ def not_published(folder: paths.Location) -> list[str]:
     ]
 
 
-def warn_if_not_published(folder: paths.Location) -> None:
-    """Prints a note when tables are not the published ones: the result is not the official data."""
-    if other := not_published(folder):
-        print(
-            f"note: {folder}: not the published tables ({', '.join(other)}), "
-            "so not the official data",
-            file=sys.stderr,
-        )
-
-
-def read_tables(folder: paths.Location) -> PunktTables:
+def read_tables(folder: Path) -> PunktTables:
     """The tables of a folder; raises ValueError if one is not what nltk's punkt_tab holds."""
     try:
         rows = {name: _rows(folder / name) for name in PUBLISHED_SHA256}
@@ -121,6 +92,6 @@ def read_tables(folder: paths.Location) -> PunktTables:
         ) from error
 
 
-def _rows(path: paths.Location) -> list[list[str]]:
+def _rows(path: Path) -> list[list[str]]:
     lines = read_regular_file(path).decode().split("\n")
     return [line.split("\t") for line in lines if line]

@@ -11,12 +11,12 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from mlperf_bert.data import punkt
 from mlperf_bert.data.punkt import PunktTables
 from mlperf_bert.data.stages import lines_of, read_text
 from mlperf_bert.data.unicode11 import as_in_unicode_11
-from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 
 # How a word type was seen in training, as bits of ortho_context: at the beginning of a sentence,
@@ -165,7 +165,7 @@ def _with_closing_punctuation(text: str, slices: list[tuple[int, int]]) -> Itera
 
 
 @functools.cache
-def load_splitter(folder: paths.Location) -> SentenceSplitter:
+def load_splitter(folder: Path) -> SentenceSplitter:
     """The splitter with the tables of a folder; raises as `punkt.read_tables`."""
     return SentenceSplitter(punkt.read_tables(folder))
 
@@ -181,6 +181,6 @@ def split_lines(text: str, splitter: SentenceSplitter) -> str:
     return "".join([*out, "\n"])
 
 
-def write_stage_3(input_path: str, output_path: str, punkt: paths.Location) -> None:
+def write_stage_3(input_path: str, output_path: str, punkt: Path) -> None:
     """Stage .3 from file to file."""
     write_whole(output_path, split_lines(read_text(input_path), load_splitter(punkt)))

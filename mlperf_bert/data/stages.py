@@ -8,6 +8,7 @@ import posixpath
 import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from mlperf_bert.files import paths, whole
@@ -38,6 +39,19 @@ def input_files(
             f"{alone}"
         )
     return files
+
+
+def require_no_others(folder: Path, pattern: str, names: Iterable[str], *, variable: str) -> None:
+    """Raises ValueError for what another run has left, which would be read with this one's `names`.
+
+    The `variable` of process_wiki.sh names the folder.
+    """
+    present = {path.relative_to(folder).parts[0] for path in folder.glob(pattern)}
+    if others := sorted(present - set(names)):
+        raise ValueError(
+            f"{folder}: holds {others[0]}, which this run does not make ({len(others)} of this "
+            f"kind); remove them or choose another --out_dir ({variable}=... for process_wiki.sh)"
+        )
 
 
 def read_text(path: str, *, keep_line_ends: bool = False) -> str:

@@ -14,7 +14,7 @@ from mlperf_bert.files import json_text, paths
 TOKENIZER = "tokenizer.json"
 """It holds the words too."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
-"""Also of an import: it says whether text is lower-cased."""
+"""It says whether text is lower-cased; an import writes one."""
 _ADDED, _SPECIAL = "added_tokens.json", "special_tokens_map.json"
 FILES = (TOKENIZER, TOKENIZER_CONFIG, _ADDED, _SPECIAL)
 _MODEL_CONFIG = "config.json"
@@ -49,19 +49,20 @@ _OF_BERT: Mapping[str, Mapping[str, object]] = {
 _MOST_NAMED = 10
 
 
-def require_kind(path: str) -> None:
-    """Checks that the files beside a vocabulary describe BERT's tokenizer."""
-    for name, key, value, expected in _differences(_read(path)):
+def require_kind(path: str) -> dict[str, dict]:
+    """Checks that the files beside a vocabulary are of BERT's tokenizer; returns their content."""
+    files = _read(path)
+    for name, key, value, expected in _differences(files):
         raise ValueError(
             f"{paths.location(path).with_name(name)}: {key} is {value!r:.80}, and text is cut here "
             f"by BERT's own tokenizer alone ({expected}), which would give other ids; give a model "
             "with that one"
         )
+    return files
 
 
-def require_no_more(path: str, words: Mapping[str, int]) -> None:
-    """Checks that the files beside a vocabulary add no token to its words."""
-    files = _read(path)
+def require_no_more(path: str, words: Mapping[str, int], files: Mapping[str, dict]) -> None:
+    """Checks that the `files` beside a vocabulary add no token to its words."""
     try:
         added = dict(_added(files))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -85,7 +86,19 @@ def require_no_more(path: str, words: Mapping[str, int]) -> None:
 
 def stated_lower_casing(path: str) -> bool | None:
     """Whether the files beside a vocabulary say that text is lower-cased; None: they do not say."""
-    return _casing(_read(path), paths.location(path).parent)
+    files = _read(path)
+    normalizer = files.get(TOKENIZER, {}).get("normalizer")
+    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+        normalizer = {}
+    # The second decides where the first is silent.
+    values = (files.get(TOKENIZER_CONFIG, {}).get("do_lower_case"), normalizer.get("lowercase"))
+    stated = next((value for value in values if value is not None), None)
+    if not isinstance(stated, bool | None):
+        raise ValueError(
+            f"{paths.location(path).parent}: whether text is lower-cased is {stated!r:.80} in "
+            f"{TOKENIZER_CONFIG} or {TOKENIZER}; correct it to true or false"
+        )
+    return stated
 
 
 def require_casing(path: str, *, do_lower_case: bool) -> None:
@@ -106,21 +119,6 @@ def _read(path: str) -> dict[str, dict]:
     with contextlib.suppress(ValueError, OSError):
         files[_MODEL_CONFIG] = json_text.read_object(folder / _MODEL_CONFIG)
     return files
-
-
-def _casing(files: Mapping[str, dict], folder: paths.Location) -> bool | None:
-    normalizer = files.get(TOKENIZER, {}).get("normalizer")
-    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
-        normalizer = {}
-    # The second decides where the first is silent.
-    values = (files.get(TOKENIZER_CONFIG, {}).get("do_lower_case"), normalizer.get("lowercase"))
-    stated = next((value for value in values if value is not None), None)
-    if not isinstance(stated, bool | None):
-        raise ValueError(
-            f"{folder}: whether text is lower-cased is {stated!r:.80} in {TOKENIZER_CONFIG} or "
-            f"{TOKENIZER}; correct it to true or false"
-        )
-    return stated
 
 
 def _differences(files: Mapping[str, dict]) -> Iterator[tuple[str, str, object, object]]:

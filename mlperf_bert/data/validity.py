@@ -49,7 +49,7 @@ class ExampleShape:
         return lengths
 
     def for_model(self, config) -> "ExampleLimits":
-        """With the limits of a model, whose `config` has vocab_size and type_vocab_size."""
+        """The limits of such examples for a model, whose `config` has the two sizes."""
         return ExampleLimits(
             max_seq_length=self.max_seq_length,
             max_predictions_per_seq=self.max_predictions_per_seq,

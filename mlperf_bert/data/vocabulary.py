@@ -12,8 +12,6 @@ from mlperf_bert.files import json_text, whole
 from mlperf_bert.files.whole import read_regular_file
 
 NAME = "vocab.txt"
-RECORDED = ("vocab_md5", "do_lower_case")
-"""Parameters of data, and of a run, that say by which vocabulary they are."""
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##"}
@@ -25,15 +23,15 @@ def read_vocabulary(path: str) -> dict[str, int]:
         words = _words_of_json(path) if path.endswith(".json") else _words(path)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; --vocab_file takes a vocab.txt") from error
-    tokenizer_files.require_kind(path)
+    files = tokenizer_files.require_kind(path)
     if missing := [token for token in SPECIAL_TOKENS if token not in words]:
         raise ValueError(f"{path}: {', '.join(missing)} missing; this is not a BERT vocabulary")
-    tokenizer_files.require_no_more(path, words)
+    tokenizer_files.require_no_more(path, words, files)
     return words
 
 
 def read_fitting(path: str, vocab_size: int, *, of: str) -> dict[str, int]:
-    """As `read_vocabulary`, for a model of `vocab_size` rows, which `of` says.
+    """Reads the vocabulary of a model of `vocab_size` rows, which `of` says.
 
     A model may have more rows than words: vocabularies are padded to a multiple of 8 or 64.
     """

@@ -1,4 +1,4 @@
-"""From a Wikipedia dump to text/??/wiki_??: the entry point of the image of Dockerfile.extractor.
+"""A Wikipedia dump becomes text/??/wiki_??: the entry point of the image of Dockerfile.extractor.
 
 WikiExtractor.py lies beside it and runs in this process, as the reference runs it, but for the
 date, which is always the same. Alone it would not tell that a dump is cut off, or that one of its

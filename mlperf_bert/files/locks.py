@@ -236,15 +236,11 @@ def held(
     file_name: str = LOCK_NAME,
     patience_seconds: float = 0,
     by_another: str = "another process writes here",
-    of: paths.Location | None = None,
 ) -> Iterator[Lock]:
-    """Holds the lock of a folder, and yields it; raises ValueError with `by_another` if that is.
-
-    The message names `of`, a file in the folder, or the folder.
-    """
+    """Holds the lock of a folder, and yields it; raises ValueError with `by_another` if that is."""
     lock = lock_of(folder, file_name=file_name)
     if not lock.acquire(patience_seconds=patience_seconds):
-        raise ValueError(f"{of or folder}: {by_another}; wait for it, or stop it")
+        raise ValueError(f"{folder}: {by_another}; wait for it, or stop it")
     try:
         yield lock
     finally:

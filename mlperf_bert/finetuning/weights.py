@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlperf_bert.checkpoints import one_vocabulary, state
-from mlperf_bert.checkpoints.one_vocabulary import Known
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tokenizer_files, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
@@ -56,7 +55,7 @@ def find(config: FinetuningConfig, tasks: Sequence[Task]) -> Source:
     vocabulary.read_fitting(file, model.vocab_size, of="the configuration")
     tokenizer_files.require_casing(file, do_lower_case=config.do_lower_case)
     folders = [Path(each).parent for each in (config.bert_config_file, newest)]
-    given = Known.in_file(file, do_lower_case=config.do_lower_case)
+    given = one_vocabulary.in_file(file, do_lower_case=config.do_lower_case)
     one_vocabulary.require_one([given, *one_vocabulary.known_of(folders=folders)])
     lacks_pooler = "pooler" in StoredCheckpoint(newest).lacking_heads
     if lacks_pooler and not all(isinstance(task, SquadTask) for task in tasks):

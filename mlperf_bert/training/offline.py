@@ -16,6 +16,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
+from mlperf_bert.data import parts
 from mlperf_bert.files import paths
 from mlperf_bert.files.locks import held, lock_of
 from mlperf_bert.input import checked, pipeline
@@ -152,7 +153,7 @@ def _evaluator(config: RunConfig) -> Iterator[tuple[Callable[[str], Evaluation],
     )
     flag = "eval_input_file" if config.eval_input_file else "input_file"
     files = pipeline.expand_input(getattr(config, flag), flag=flag)
-    vocabulary_of(config, files)
+    vocabulary_of(config, parts.of_files(files))
     data = data_of(config, files)
     require_same_data(paths.location(config.output_dir), data)
     if config.cluster:

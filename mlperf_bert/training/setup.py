@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mlperf_bert.checkpoints import one_vocabulary
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
@@ -72,6 +72,10 @@ class Setup:
     connected: Devices | None = None
     """Those of several processes; None: of this one."""
     findings: Findings = dataclasses.field(default_factory=Findings)
+    read_parts: Callable[[paths.Location], dict[str, parts.DataSet]] = dataclasses.field(
+        default_factory=lambda: functools.cache(parts.read)
+    )
+    """Reads the record of each folder once."""
 
     @functools.cached_property
     def files(self) -> list[str]:
@@ -90,7 +94,7 @@ class Setup:
     @functools.cached_property
     def data_sets(self) -> dict[paths.Location, list[parts.DataSet]]:
         """Those in each folder of training data that hold some of the files; none: not recorded."""
-        return parts.of_files(self.files)
+        return parts.of_files(self.files, read=self.read_parts)
 
     @functools.cached_property
     def bert_config(self) -> BertConfig:
@@ -105,13 +109,13 @@ class Setup:
 
     @functools.cached_property
     def vocabulary(self) -> dict[str, str]:
-        """What is known of the one of data, model and run; as `Known.parameters`."""
+        """What is known of the one of data, model and run; as `one_vocabulary.require_one`."""
         files: list[str] = []
         # Of what is there: a file that is missing hides no difference between the others.
         for flag in ("files", "eval_files"):
             with self.findings.collected():
                 files += getattr(self, flag)
-        return vocabulary_of(self.config, files).parameters()
+        return vocabulary_of(self.config, parts.of_files(files, read=self.read_parts))
 
     @functools.cached_property
     def devices(self) -> Devices:
@@ -137,8 +141,10 @@ class Setup:
         return self.config.shape.for_model(self.bert_config)
 
 
-def vocabulary_of(config: RunConfig, files: list[str]) -> one_vocabulary.Known:
+def vocabulary_of(
+    config: RunConfig, data: dict[paths.Location, list[parts.DataSet]]
+) -> dict[str, str]:
     """The one vocabulary of a run's data, its model and what the run has recorded of itself."""
     named = filter(None, (config.bert_config_file, config.init_checkpoint))
     folders = [*(paths.location(each).parent for each in named), paths.location(config.output_dir)]
-    return one_vocabulary.require_one(one_vocabulary.known_of(files=files, folders=folders))
+    return one_vocabulary.require_one(one_vocabulary.known_of(data=data, folders=folders))

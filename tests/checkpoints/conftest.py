@@ -29,7 +29,7 @@ class Start:
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
-        """By TF1 name."""
+        """TF1 name -> value."""
         return read_weights(self.checkpoint)
 
 

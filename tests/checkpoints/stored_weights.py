@@ -22,7 +22,7 @@ def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
 
 
 def encoder_of_tf_models(config, network=networks.BertEncoder) -> networks.BertEncoder:
-    """With random weights."""
+    """An encoder of random weights."""
     inner = "inner_dim" if network is networks.BertEncoderV2 else "intermediate_size"
     encoder = network(
         vocab_size=config.vocab_size,

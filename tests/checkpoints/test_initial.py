@@ -36,7 +36,7 @@ def model_of(config: BertConfig) -> models.BertPretrainerV2:
 
 
 def blank_variables(config: BertConfig) -> list[tf.Variable]:
-    """Of a model that the tests share; every value is one that no checkpoint has."""
+    """The variables of a model that the tests share, with a value that no checkpoint has."""
     variables = trained_variables(model_of(config))
     for variable in variables:
         variable.assign(tf.fill(variable.shape, 12345.0))
@@ -44,7 +44,7 @@ def blank_variables(config: BertConfig) -> list[tf.Variable]:
 
 
 def load_initial(variables: list[tf.Variable], prefix: str) -> list[str]:
-    """As a run does, which opens and checks the checkpoint before it builds a model."""
+    """Loads as a run does, which opens and checks the checkpoint before it builds a model."""
     stored = StoredCheckpoint(prefix)
     reading.refuse_output_of_a_run(stored)
     return reading.load_initial_weights(variables, stored)

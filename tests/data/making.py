@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlperf_bert import options
 from mlperf_bert.data import parts
-from mlperf_bert.data.dataset import DatasetConfig, Request
+from mlperf_bert.data.dataset import DatasetConfig
 from mlperf_bert.data.punkt import PunktTables
 from tests.data.reference_figures import md5
 from tests.fixtures import REPOSITORY
@@ -36,12 +36,6 @@ def config_of(**flags) -> DatasetConfig:
     """How a data set is made by these flags and the defaults of the others."""
     defaults = {name: about.default for name, about in options.flags_of(DatasetConfig).items()}
     return DatasetConfig(**options.values_of(DatasetConfig, defaults | flags, {}))
-
-
-def request_of(**flags) -> Request:
-    """What is made by these flags and the defaults of the others."""
-    defaults = {name: about.default for name, about in options.flags_of(Request).items()}
-    return Request(**defaults | flags)
 
 
 def run(work, *, check: bool = False, **flags) -> subprocess.CompletedProcess:

@@ -112,23 +112,6 @@ def test_a_script_that_is_called_otherwise_says_how(words, message):
     assert done.returncode == 2 and re.fullmatch(message, done.stderr, re.DOTALL)
 
 
-def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, punkt):
-    one, other = str(tmp_path / "wiki_00"), str(tmp_path / "wiki_01")
-    for name in (one, other):
-        Path(name).write_text(wiki_text(0) * 20)
-    words = []
-    for name in ("cleanup_file.py", "clean.py", "do_sentence_segmentation.py"):
-        words += [name, f"--data={tmp_path}/wiki_??", "--nworker=2", "--"]
-    clean_up("clean_up.py", *words[:-1], f"--punkt={punkt}", check=True)
-    results = [Path(f"{name}.3").read_text() for name in (one, other)]
-    wiki.write_stage_1(one, f"{one}.1")
-    wiki.write_stage_2(f"{one}.1", f"{one}.2")
-    expected = segmentation.split_lines(
-        stages.read_text(f"{one}.2"), segmentation.SentenceSplitter(SMALL_TABLES)
-    )
-    assert results == [expected] * 2 and expected
-
-
 def test_stages_in_one_process_end_with_the_first_that_fails(tmp_path):
     (tmp_path / "wiki_00.1").write_text("One.\n")
     stage = ["clean.py", f"--data={tmp_path}/wiki_00", "--"]
@@ -209,17 +192,24 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, small_disk):
     assert [path.name for path in disk.iterdir()] == ["wiki_00"]
 
 
-def test_a_folder_with_other_parts_is_refused_before_anything_changes(tmp_path):
-    results = tmp_path / "results"
-    results.mkdir()
-    before = {"eval.txt": "held out", "eval.md5": "digests", "part-00001-of-00500": "text"}
-    for name, content in before.items():
-        (results / name).write_text(content)
-    (tmp_path / "wiki_00").write_text('<doc id="1">\nTitle\n\nOne.\n</doc>\n')
-    done = clean_up("process_wiki.sh", "wiki_??", folder=tmp_path)
-    assert done.returncode == 1 and "holds part-00001-of-00500, which this" in done.stderr
-    assert {path.name: path.read_text() for path in results.iterdir()} == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "wiki_00"]
+@pytest.mark.parametrize(
+    ("raw", "results", "message"),
+    [
+        ("wiki_00", "results", "holds part-00001-of-00500, which this run does not make"),
+        ("eval.txt", ".", "eval.txt: is an input too; give other suffixes, or another folder"),
+    ],
+)
+def test_all_stages_are_refused_before_the_first_where_the_last_would_be(
+    tmp_path, raw, results, message
+):
+    (tmp_path / results).mkdir(exist_ok=True)
+    if results != ".":
+        (tmp_path / results / "part-00001-of-00500").write_text("text")
+    (tmp_path / raw).write_text('<doc id="1">\nTitle\n\nOne.\n</doc>\n')
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    done = clean_up("process_wiki.sh", raw, folder=tmp_path, RESULTS=results)
+    assert done.returncode == 1 and message in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_the_checkouts_python_is_found(repository, tmp_path):
@@ -257,15 +247,6 @@ def test_no_stage_replaces_what_it_reads(tmp_path, name, words):
     assert line.endswith(": is an input too; give other suffixes, or another folder"), line
     assert len(list(tmp_path.iterdir())) == 5
     assert all(path.read_text() == "One.\n" for path in tmp_path.iterdir())
-
-
-def test_all_stages_are_refused_before_the_first_where_the_last_replaces_a_text(tmp_path):
-    raw = "eval.txt"
-    (tmp_path / raw).write_text("<doc>\nA\n\nOne.\n</doc>\n")
-    done = clean_up("process_wiki.sh", raw, folder=tmp_path, RESULTS=".", NUM_TEST_ARTICLES="0")
-    assert done.returncode == 1
-    assert done.stderr.endswith(f"{raw}: is an input too; give other suffixes, or another folder\n")
-    assert [path.name for path in tmp_path.iterdir()] == [raw]
 
 
 def test_parts_are_packed_by_the_raw_size_and_workers_number_apart(tmp_path):

@@ -6,18 +6,16 @@ the reference.
 Long because one command has many ways to be disturbed.
 """
 
+import functools
 import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from mlperf_bert.data import dataset, parts, published, tfrecord
-from mlperf_bert.data.examples import write_examples
+from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import (
@@ -27,11 +25,10 @@ from tests.data.making import (
     config_of,
     fails,
     parts_of,
-    request_of,
     run,
     visible,
 )
-from tests.helpers import starts, waiting
+from tests.helpers import starts
 
 NUM_PARTS = 20
 ALL_FILES = {"part-0", "part-1", "part-2", "parts.json"}
@@ -66,10 +63,10 @@ def in_turn(missing, folder, tokenizer, config):
 
 
 def write(work, make=in_turn, *, out="out", **flags) -> tuple[parts.DataSet, list[str]]:
-    """Makes the parts of a folder; by `make` None in processes."""
+    """Makes the parts of a folder."""
     config = config_of(vocab_file=str(work / "vocab.txt"), **FLAGS | flags)
-    request = request_of(input_file=f"{work}/part-*", output_dir=str(work / out), nworker=2)
-    return dataset.write_dataset(request, config, make)
+    texts = expand_input(f"{work}/part-*")
+    return dataset.write_dataset(texts, work / out, config, make)
 
 
 def contents(folder) -> dict[str, bytes]:
@@ -142,7 +139,7 @@ def test_the_summary_counts_parts_bytes_and_passes():
 
 
 def slow_or_empty(path, output, *_):
-    """In place of `make_part`."""
+    """Stands for `make_part`."""
     if output.name == "part-1":
         time.sleep(5)  # this worker is ended
     output.write_bytes(b"")
@@ -158,7 +155,7 @@ def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
     monkeypatch.setattr(dataset, "warm_up", lambda *_: None)
     monkeypatch.setattr(parts, "write", full)
     with pytest.raises(OSError, match="the disk is full"):
-        write(work, None)
+        write(work, functools.partial(dataset.make_in_processes, workers=2))
     assert not (work / "out" / "part-1").exists()
 
 
@@ -208,29 +205,31 @@ def test_a_full_disk_leaves_nothing_half_written(work, small_disk):
     assert visible(out) == {"part-0", "part-1", "parts.json"}
 
 
+FILE = {"output_dir": None, "nworker": None}
+USAGE = [
+    ({"output_dir": None}, "give either --output_file or"),
+    ({"vocab_file": None}, "--vocab_file must be given"),
+    ({"examples_per_part": -1}, "examples_per_part=-1"),
+    ({"verify": True}, "no parts.json; make the data with"),
+    ({"input_file": "{0}/part-*,{0}/more/part-0"}, "two files have one name"),
+    (FILE | {"output_file": "x", "examples_per_part": 2}, "needs --output_dir"),
+    (FILE | {"output_file": "x", "verify": True}, "--verify needs --output_dir"),
+    (FILE | {"output_file": "one,./one"}, "--output_file=one: is the same file as --output_file="),
+    (FILE | {"output_file": "one,"}, "--output_file=one,: '' is no file; name one"),
+    (FILE | {"output_file": "{0}"}, "--output_file={0}: '{0}' is no file; name one"),
+    (FILE | {"output_file": "no/one"}, "--output_file=no/one: there is no folder no; make it"),
+    (FILE | {"output_file": "gs://b/one"}, "--output_file=gs://b/one: give a local path, and copy"),
+]
+
+
 @pytest.mark.all
 def test_usage_errors(work):
-    assert "give either --output_file or" in fails(run(work, output_dir=None))
-    assert "--vocab_file must be given" in fails(run(work, vocab_file=None))
-    assert "examples_per_part=-1" in fails(run(work, examples_per_part=-1))
-    assert "no parts.json; make the data with" in fails(run(work, verify=True))
     (work / "more").mkdir()
     (work / "more" / "part-0").write_bytes(b"a\n")
-    two = f"{work}/part-*,{work}/more/part-0"
-    assert "two files have one name" in fails(run(work, input_file=two))
-    only = run(work, output_dir=None, output_file=work / "x", examples_per_part=2)
-    assert "needs --output_dir" in fails(only)
-    for names, message in {
-        "one,./one": "--output_file=one: is the same file as --output_file=one; name another",
-        "one,": "--output_file=one,: '' is no file; name one",
-        str(work): f"--output_file={work}: {str(work)!r} is no file; name one",
-        "no/one": "--output_file=no/one: there is no folder no; make it",
-        "gs://b/one": "--output_file=gs://b/one: give a local path, and copy it from or to the",
-    }.items():
-        assert message in fails(run(work, output_dir=None, output_file=names))
-    assert not (work / "one").exists()
-    only = run(work, output_dir=None, output_file=work / "x", verify=True)
-    assert "--verify needs --output_dir" in fails(only)
+    for flags, message in USAGE:
+        given = {n: f.format(work) if isinstance(f, str) else f for n, f in flags.items()}
+        assert message.format(work) in fails(run(work, **given))
+    assert not (work / "out").exists()
 
 
 def test_no_part_and_no_output_replaces_an_input(work):
@@ -244,43 +243,6 @@ def test_no_part_and_no_output_replaces_an_input(work):
     words = (work / "vocab.txt").read_bytes()
     assert "vocab.txt: is an input too; name another file" in fails(run(work, **output))
     assert (work / "vocab.txt").read_bytes() == words
-
-
-STOPPED = """
-import os, pathlib, signal, sys
-import create_pretraining_data
-from mlperf_bert import command_line
-from mlperf_bert.data import dataset
-
-write_examples = dataset.write_examples
-
-def stopped(inputs, outputs, *rest, **named):
-    if outputs[0].name == "part-1":
-        (outputs[0].parent.parent / "worker").write_text(str(os.getpid()))
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return write_examples(inputs, outputs, *rest, **named)
-
-dataset.write_examples = stopped
-command_line.run(create_pretraining_data.main, dataset.Request, dataset.DatasetConfig)
-"""
-
-
-@pytest.mark.all
-def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(repository, work):
-    killed = subprocess.Popen(
-        [sys.executable, "-c", STOPPED, *command(work)[2:]],
-        cwd=repository, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    waiting.until(lambda: (work / "worker").exists() and len(parts_of(work)) >= 2)
-    worker = psutil.Process(int((work / "worker").read_text()))
-    killed.kill()
-    killed.wait()
-    assert worker.status() == psutil.STATUS_STOPPED
-    message = fails(run(work))
-    assert f"1 of 3 parts failed, run again: part-1: {work}/out/part-1: another process" in message
-    worker.kill()
-    run(work, check=True)
-    assert visible(work / "out") == ALL_FILES
 
 
 def official(**sizes) -> parts.DataSet:
@@ -299,42 +261,25 @@ def official(**sizes) -> parts.DataSet:
     )
 
 
-@pytest.fixture
-def nothing_is_read(monkeypatch):
-    """The 391 GB are not at hand."""
-    monkeypatch.setattr(parts, "difference", lambda *_: None)
+def test_published_sizes_and_texts(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "difference", lambda *_: None)  # the 391 GB are not at hand
 
+    def told(made: parts.DataSet, eval_bytes: int = 25_382_591) -> list[str]:
+        parts.write(tmp_path, parts.PARTS, made)
+        with (tmp_path / "eval_10k").open("wb") as file:
+            file.truncate(eval_bytes)
+        return published.verify(tmp_path)
 
-@pytest.mark.parametrize(
-    ("sizes", "eval_bytes", "messages"),
-    [
-        ({}, 25_382_591, []),
-        ({}, 5, ["eval_10k: 5 bytes, published are 25382591"]),
-        (
-            {"part-00000-of-00500": 514_241_280},
-            25_382_591,
-            [
-                "part-00000-of-00500: 514241280 bytes, published are 514241279",
-                "all parts: 391434110130 bytes, published are 391434110129",
-            ],
-        ),
-    ],
-)
-def test_published_sizes(tmp_path, nothing_is_read, sizes, eval_bytes, messages):
-    parts.write(tmp_path, parts.PARTS, official(**sizes))
-    with (tmp_path / "eval_10k").open("wb") as file:
-        file.truncate(eval_bytes)
-    assert published.verify(tmp_path) == messages
-
-
-def test_sizes_are_published_for_one_length_of_records(tmp_path, nothing_is_read):
-    made = official(**{"part-00000-of-00500": 5})
-    made.parameters.update(max_seq_length=128, max_predictions_per_seq=20)
-    parts.write(tmp_path, parts.PARTS, made)
-    assert published.verify(tmp_path) == []
-    made.inputs["part-00001-of-00500"] = parts.File(bytes=1, md5="of another text")
-    parts.write(tmp_path, parts.PARTS, made)
-    assert published.verify(tmp_path) == [
+    assert told(official()) == []
+    assert told(official(), 5) == ["eval_10k: 5 bytes, published are 25382591"]
+    other = official(**{"part-00000-of-00500": 514_241_280})
+    assert told(other) == [
+        "part-00000-of-00500: 514241280 bytes, published are 514241279",
+        "all parts: 391434110130 bytes, published are 391434110129",
+    ]
+    other.parameters.update(max_seq_length=128)  # sizes are published for one length
+    other.inputs["part-00001-of-00500"] = parts.File(bytes=1, md5="of another text")
+    assert told(other) == [
         "part-00001-of-00500: made from a text with MD5 of another text, published is "
         "549a9ed4f805257245bec936563abfd0"
     ]
@@ -380,18 +325,11 @@ DIRECT = "--runner=DirectRunner"
 @pytest.mark.parametrize("options", [DIRECT, f"{DIRECT} --direct_num_workers=2"])
 def test_the_direct_runner_of_beam_makes_the_same_bytes(work, options):
     run(work, output_dir=work / "pool", check=True)
-    done = run(work, beam_options=options, check=True)
-    assert "3 parts made" in done.stdout
-    assert contents(work / "out") == contents(work / "pool")
-    (work / "out" / "part-1").unlink()
-    assert "1 parts made" in run(work, beam_options=options).stdout
-    assert contents(work / "out") == contents(work / "pool")
-
-
-@pytest.mark.all
-def test_a_failed_part_of_beam_is_one_line_and_the_others_are_kept(work):
+    text = (work / "part-1").read_bytes()
     (work / "part-1").write_bytes(b"good\n\xff\n")
-    message = fails(run(work, beam_options=DIRECT))
+    message = fails(run(work, beam_options=options))
     assert "1 of 3 parts failed" in message and f"{work}/part-1: byte 5 is not UTF-8" in message
-    assert set(parts_of(work)) == {"part-0", "part-2"}
     assert visible(work / "out") == {"part-0", "part-2", "parts.json"}
+    (work / "part-1").write_bytes(text)
+    assert "1 parts made" in run(work, beam_options=options, check=True).stdout
+    assert contents(work / "out") == contents(work / "pool")

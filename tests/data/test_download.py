@@ -13,6 +13,7 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+import nltk.downloader
 import pytest
 
 from mlperf_bert.data import published, punkt
@@ -124,7 +125,7 @@ def test_a_broken_download_goes_on(room):
 
 
 def test_what_is_not_the_published_file_gets_no_name(room):
-    """As a page for a login; what is whole and only lacks its name is taken."""
+    """A page for a login is such a file; what is whole and only lacks its name is taken."""
     room.server.plan = ["page"]
     told = room.refusal("config")
     assert "bert_config.json: not whole yet, or not the published file (curl ended with 0" in told
@@ -191,14 +192,13 @@ def test_punkt_is_fetched_from_an_index_when_missing(tmp_path, monkeypatch):
             f'url="{server.url}/punkt_tab.zip"/></packages><collections/></nltk_data>'
         ).encode()
         monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
-        monkeypatch.setattr(punkt, "PUNKT_INDEX_URL", f"{server.url}/index.xml")
+        monkeypatch.setattr(nltk.downloader._downloader, "_url", f"{server.url}/index.xml")
         monkeypatch.setattr("nltk.downloader.urlopen", urllib.request.urlopen)  # it bars loopback
-        found = punkt.find_or_fetch_punkt()
-        assert found == tmp_path / "tokenizers/punkt_tab/english"
+        assert punkt.find_or_fetch() == tmp_path / "tokenizers/punkt_tab/english"
         server.files.clear()
         monkeypatch.setattr("nltk.data.path", [str(tmp_path / "other")])
-        with pytest.raises(ValueError, match="the sentence splitter's tables are missing"):
-            punkt.find_or_fetch_punkt()
+        with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab.*PUNKT="):
+            punkt.find_or_fetch()
 
 
 def test_other_tables_of_punkt_that_are_there_are_named(tmp_path, punkt):

@@ -127,24 +127,13 @@ def test_tables_are_found_in_nltk_data(tmp_path, tables, monkeypatch):
     (tmp_path / "b").chmod(0o777)  # as a folder mounted for several users
     places = [str(tmp_path / root) for root in ("none", "b", "a")]
     monkeypatch.setattr(nltk.data, "path", places)  # the first one that has them
-    assert punkt.find_punkt() == folder
+    assert punkt.find_or_fetch() == folder
 
 
-def test_missing_tables_say_how_to_get_them(tmp_path, table_folder, monkeypatch):
-    (table_folder / "sent_starters.txt").unlink()
-    with pytest.raises(ValueError, match=r"sent_starters\.txt missing"):
-        punkt.find_punkt(str(table_folder))
-    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "none")])
-    with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab.*PUNKT="):
-        punkt.find_punkt()
-
-
-def test_other_tables_than_the_published_are_said(table_folder, capsys):
-    punkt.warn_if_not_published(table_folder)
-    assert "not the published tables (abbrev_types.txt" in capsys.readouterr().err
-
-
-def test_broken_tables_name_their_folder(table_folder):
+def test_broken_or_missing_tables_name_their_folder(table_folder):
     (table_folder / "ortho_context.tab").write_text("the 46\n")
     with pytest.raises(ValueError, match="not tables of punkt_tab"):
         segmentation.load_splitter(table_folder)
+    (table_folder / "sent_starters.txt").unlink()
+    with pytest.raises(ValueError, match=r"sent_starters\.txt missing; --punkt names a folder"):
+        punkt.find_or_fetch(str(table_folder))

@@ -31,7 +31,7 @@ def test_the_line_of_a_word_is_its_id(write, end):
 
 
 def test_white_space_of_unicode_is_a_word(write):
-    """As in the published Chinese vocabulary."""
+    """The published Chinese vocabulary has one."""
     found = vocabulary.read_vocabulary(write(["\u2028", *WORDS, "##\u2028"]))
     assert found["\u2028"] == 0 and found["##"] == 9 and len(found) == 10
 

@@ -103,7 +103,7 @@ def test_text_about_json_is_text(text):
 def test_a_byte_order_mark(tmp_path):
     path = tmp_path / "input"
     path.write_bytes(b'\xef\xbb\xbf{"text": "The river."}\n{"text": "The lake."}\n')
-    assert [each.text for each in read_documents(f"{path}")] == ["The river.", "The lake."]
+    assert [each["text"] for each in read_documents(f"{path}")] == ["The river.", "The lake."]
     path.write_bytes("\ufeff[UNK]\n[CLS]\n[SEP]\n[MASK]\n".encode())
     with pytest.raises(ValueError, match=r"input: begins with a byte order mark.*remove it"):
         vocabulary.read_vocabulary(str(path))

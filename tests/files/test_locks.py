@@ -31,7 +31,7 @@ def test_a_folder_is_held_as_long_as_the_work_in_it(tmp_path):
     kept = []  # what nobody refers to is released by Python
 
     def work() -> None:
-        with locks.held(tmp_path, of=tmp_path / "log", by_another="two write here") as lock:
+        with locks.held(tmp_path, by_another="two write here") as lock:
             kept.append(lock)
             with pytest.raises(ValueError, match=f"^{tmp_path}: another process writes here; wait"):
                 locks.held(tmp_path).__enter__()
@@ -42,13 +42,13 @@ def test_a_folder_is_held_as_long_as_the_work_in_it(tmp_path):
             work()
     other = DirectoryLock(tmp_path)
     assert other.acquire()
-    with pytest.raises(ValueError, match=f"^{tmp_path}/log: two write here; wait for it, or stop"):
+    with pytest.raises(ValueError, match=f"^{tmp_path}: two write here; wait for it, or stop"):
         work()
 
 
 def test_a_lock_is_waited_for_as_long_as_is_asked_for(tmp_path):
     def one_writer(patience_seconds: float):
-        return locks.held(tmp_path, of=tmp_path / "part", patience_seconds=patience_seconds)
+        return locks.held(tmp_path, patience_seconds=patience_seconds)
 
     def write_first() -> None:
         with one_writer(0):
@@ -60,7 +60,7 @@ def test_a_lock_is_waited_for_as_long_as_is_asked_for(tmp_path):
     thread = threading.Thread(target=write_first)
     thread.start()
     assert begun.wait(300)
-    with pytest.raises(ValueError, match=f"^{tmp_path}/part: another process writes here; wait"):
+    with pytest.raises(ValueError, match=f"^{tmp_path}: another process writes here; wait"):
         one_writer(0.1).__enter__()
     refused.set()
     with one_writer(300):

@@ -101,7 +101,7 @@ def test_a_file_may_be_behind_a_link(tmp_path):
         lambda path: list(read_documents(path)),
         BertConfig.from_json_file,
         lambda path: parts.read(Path(path).parent),
-        lambda path: punkt.warn_if_not_published(Path(path).parent),
+        lambda path: punkt.not_published(Path(path).parent),
         lambda path: segmentation.load_splitter(Path(path).parent),
         lambda path: logs.read_records(Path(path)),
         lambda path: convergence.reference_points(custom_rcps=Path(path)),

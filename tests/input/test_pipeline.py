@@ -80,7 +80,7 @@ def test_each_example_is_read_by_exactly_one_worker(files, num_files, num_worker
 
 
 def test_unshuffled_batches_of_workers_together_are_those_of_one(files):
-    """Also in the next epoch: seven workers do not divide 60 examples."""
+    """The next epoch too goes on so: seven workers do not divide 60 examples."""
     given = {"seed": None, "batch_size": 1}
     together = order(files, **given, batches=84)
     for worker in (0, 6):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.checkpoints import one_vocabulary
-from mlperf_bert.checkpoints.one_vocabulary import Known
+from mlperf_bert.checkpoints.one_vocabulary import Known, require_one
 from mlperf_bert.data import parts, vocabulary
 from mlperf_bert.data.evaluation_shard import PickConfig, pick
 from mlperf_bert.messages import Problems
@@ -37,7 +37,7 @@ def record_data(*files: Path, words: list[str] = WORDS, lower: bool = True) -> N
 
 
 def known(*folders: Path, files: tuple[Path, ...] = ()) -> list[Known]:
-    return one_vocabulary.known_of(files=[str(file) for file in files], folders=folders)
+    return one_vocabulary.known_of(data=parts.of_files(map(str, files)), folders=folders)
 
 
 def test_records_vocabularies_and_runs_are_known(tmp_path):
@@ -47,11 +47,11 @@ def test_records_vocabularies_and_runs_are_known(tmp_path):
     (tmp_path / "unknown").touch()
     record_data(tmp_path / "part")
     data, model, run = known(tmp_path, tmp_path, files=(tmp_path / "part", tmp_path / "unknown"))
-    assert (data.md5, data.do_lower_case) == (md5, "True")
-    assert (model.md5, model.do_lower_case) == (md5, "False")
-    assert (run.md5, run.do_lower_case) == ("x", None)
+    assert data[1] == {"vocab_md5": md5, "do_lower_case": "True"}
+    assert model[1] == {"vocab_md5": md5, "do_lower_case": "False"}
+    assert run[1] == {"vocab_md5": "x"}
     with pytest.raises(Problems) as error:
-        one_vocabulary.require_one([data, model, run])
+        require_one([data, model, run])
     words, casing = error.value.problems
     assert words == (
         f"different vocabularies, by MD5: {md5} of the data in {tmp_path}, {tmp_path}/vocab.txt; x "
@@ -67,9 +67,10 @@ def test_records_vocabularies_and_runs_are_known(tmp_path):
 def test_what_is_not_known_contradicts_nothing(tmp_path, damaged):
     (tmp_path / "run.json").write_text(json.dumps({"vocabulary": damaged}))
     md5 = write_vocabulary(tmp_path / "model", WORDS)
-    found = [each for each in known(tmp_path, tmp_path / "model") if each.md5 != "['x']"]
-    assert one_vocabulary.require_one(found).parameters() == {"vocab_md5": md5}
-    assert one_vocabulary.require_one([]).parameters() == {}
+    found = known(tmp_path, tmp_path / "model")
+    one = require_one(each for each in found if each[1] != {"vocab_md5": "['x']"})
+    assert one == {"vocab_md5": md5}
+    assert require_one([]) == {}
 
 
 @pytest.fixture
@@ -137,4 +138,4 @@ def test_what_is_picked_is_by_the_vocabulary_of_its_source(run, tmp_path):
     pick(PickConfig(input_tfrecord=source, output_tfrecord=str(picked), num_examples_to_pick=1,
                     **lengths))  # fmt: skip
     [found] = known(files=(picked,))
-    assert (found.md5, found.do_lower_case) == (vocabulary.md5_of(WORDS), "True")
+    assert found[1] == {"vocab_md5": vocabulary.md5_of(WORDS), "do_lower_case": "True"}
