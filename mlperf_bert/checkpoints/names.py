@@ -14,47 +14,46 @@ from mlperf_bert.model.config import BertConfig
 
 FLOAT_BYTES = 4
 
-# Rows: TF1 name, name of our variable (without the model's own scope and ":0"), its shape, axes.
-# Shape: H hidden, N heads, D head size, I intermediate, V vocabulary, T types of segments,
-# L longest sequence, 2 classes.
-# Axes: "" the same shape; "heads" the TF1 shape has heads and head size in one axis; "transpose".
+# Rows: TF1 name, name of our variable (without the model's own scope and ":0"), its dimensions:
+# H hidden, N heads, D head size, I intermediate, V vocabulary, T types of segments, L longest
+# sequence, 2 classes.
 # The rows of a layer stand below bert/encoder/layer_N and transformer/layer_N.
 _LAYER = [
-    ("attention/self/query/kernel", "self_attention/query/kernel", "HND", "heads"),
-    ("attention/self/query/bias", "self_attention/query/bias", "ND", "heads"),
-    ("attention/self/key/kernel", "self_attention/key/kernel", "HND", "heads"),
-    ("attention/self/key/bias", "self_attention/key/bias", "ND", "heads"),
-    ("attention/self/value/kernel", "self_attention/value/kernel", "HND", "heads"),
-    ("attention/self/value/bias", "self_attention/value/bias", "ND", "heads"),
-    ("attention/output/dense/kernel", "self_attention/attention_output/kernel", "NDH", "heads"),
-    ("attention/output/dense/bias", "self_attention/attention_output/bias", "H", ""),
-    ("attention/output/LayerNorm/gamma", "self_attention_layer_norm/gamma", "H", ""),
-    ("attention/output/LayerNorm/beta", "self_attention_layer_norm/beta", "H", ""),
-    ("intermediate/dense/kernel", "intermediate/kernel", "HI", ""),
-    ("intermediate/dense/bias", "intermediate/bias", "I", ""),
-    ("output/dense/kernel", "output/kernel", "IH", ""),
-    ("output/dense/bias", "output/bias", "H", ""),
-    ("output/LayerNorm/gamma", "output_layer_norm/gamma", "H", ""),
-    ("output/LayerNorm/beta", "output_layer_norm/beta", "H", ""),
+    ("attention/self/query/kernel", "self_attention/query/kernel", "HND"),
+    ("attention/self/query/bias", "self_attention/query/bias", "ND"),
+    ("attention/self/key/kernel", "self_attention/key/kernel", "HND"),
+    ("attention/self/key/bias", "self_attention/key/bias", "ND"),
+    ("attention/self/value/kernel", "self_attention/value/kernel", "HND"),
+    ("attention/self/value/bias", "self_attention/value/bias", "ND"),
+    ("attention/output/dense/kernel", "self_attention/attention_output/kernel", "NDH"),
+    ("attention/output/dense/bias", "self_attention/attention_output/bias", "H"),
+    ("attention/output/LayerNorm/gamma", "self_attention_layer_norm/gamma", "H"),
+    ("attention/output/LayerNorm/beta", "self_attention_layer_norm/beta", "H"),
+    ("intermediate/dense/kernel", "intermediate/kernel", "HI"),
+    ("intermediate/dense/bias", "intermediate/bias", "I"),
+    ("output/dense/kernel", "output/kernel", "IH"),
+    ("output/dense/bias", "output/bias", "H"),
+    ("output/LayerNorm/gamma", "output_layer_norm/gamma", "H"),
+    ("output/LayerNorm/beta", "output_layer_norm/beta", "H"),
 ]
 _EMBEDDINGS = [
-    ("bert/embeddings/word_embeddings", "word_embeddings/embeddings", "VH", ""),
-    ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings", "TH", ""),
-    ("bert/embeddings/position_embeddings", "position_embedding/embeddings", "LH", ""),
-    ("bert/embeddings/LayerNorm/gamma", "embeddings/layer_norm/gamma", "H", ""),
-    ("bert/embeddings/LayerNorm/beta", "embeddings/layer_norm/beta", "H", ""),
+    ("bert/embeddings/word_embeddings", "word_embeddings/embeddings", "VH"),
+    ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings", "TH"),
+    ("bert/embeddings/position_embeddings", "position_embedding/embeddings", "LH"),
+    ("bert/embeddings/LayerNorm/gamma", "embeddings/layer_norm/gamma", "H"),
+    ("bert/embeddings/LayerNorm/beta", "embeddings/layer_norm/beta", "H"),
 ]
 _TRANSFORM = "cls/predictions/transform"
 _HEADS = [
-    ("bert/pooler/dense/kernel", "next_sentence/pooler_dense/kernel", "HH", ""),
-    ("bert/pooler/dense/bias", "next_sentence/pooler_dense/bias", "H", ""),
-    (f"{_TRANSFORM}/dense/kernel", f"{_TRANSFORM}/dense/kernel", "HH", ""),
-    (f"{_TRANSFORM}/dense/bias", f"{_TRANSFORM}/dense/bias", "H", ""),
-    (f"{_TRANSFORM}/LayerNorm/gamma", f"{_TRANSFORM}/LayerNorm/gamma", "H", ""),
-    (f"{_TRANSFORM}/LayerNorm/beta", f"{_TRANSFORM}/LayerNorm/beta", "H", ""),
-    ("cls/predictions/output_bias", "cls/predictions/output_bias/bias", "V", ""),
-    ("cls/seq_relationship/output_weights", "next_sentence/logits/kernel", "H2", "transpose"),
-    ("cls/seq_relationship/output_bias", "next_sentence/logits/bias", "2", ""),
+    ("bert/pooler/dense/kernel", "next_sentence/pooler_dense/kernel", "HH"),
+    ("bert/pooler/dense/bias", "next_sentence/pooler_dense/bias", "H"),
+    (f"{_TRANSFORM}/dense/kernel", f"{_TRANSFORM}/dense/kernel", "HH"),
+    (f"{_TRANSFORM}/dense/bias", f"{_TRANSFORM}/dense/bias", "H"),
+    (f"{_TRANSFORM}/LayerNorm/gamma", f"{_TRANSFORM}/LayerNorm/gamma", "H"),
+    (f"{_TRANSFORM}/LayerNorm/beta", f"{_TRANSFORM}/LayerNorm/beta", "H"),
+    ("cls/predictions/output_bias", "cls/predictions/output_bias/bias", "V"),
+    ("cls/seq_relationship/output_weights", "next_sentence/logits/kernel", "H2"),
+    ("cls/seq_relationship/output_bias", "next_sentence/logits/bias", "2"),
 ]
 
 MASKED_LM_HEAD = "masked-LM head"
@@ -88,12 +87,6 @@ class Weight:
     our_name: str
     dimensions: str
     """The dimensions of our variable, a letter each."""
-    axes: str
-
-    @property
-    def is_of_a_head(self) -> bool:
-        """Whether it belongs to the masked-LM or the next-sentence head, not to the encoder."""
-        return self.tf1_name.startswith("cls/")
 
     @property
     def tf2_names(self) -> list[str]:
@@ -117,24 +110,23 @@ class Weight:
 
     def to_tf1(self, value: np.ndarray) -> np.ndarray:
         """Our array in the TF1 shape."""
-        return value.T if self.axes == "transpose" else value.reshape(self.tf1_shape(value.shape))
+        return value.T if self._is_transposed else value.reshape(self.tf1_shape(value.shape))
 
     def from_tf1(self, value: np.ndarray, our_shape: tuple[int, ...]) -> np.ndarray:
         """An array of `tf1_shape` in our shape."""
-        return value.T if self.axes == "transpose" else value.reshape(our_shape)
+        return value.T if self._is_transposed else value.reshape(our_shape)
 
     def tf1_shape(self, our_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The TF1 shape of a variable of ours.
-
-        Of heads: [H, N, D] -> [H, N*D]; [N, D] -> [N*D]; attention output [N, D, H] -> [N*D, H].
-        """
-        if self.axes == "transpose":
+        """The TF1 shape of a variable of ours, with heads and head size in one axis."""
+        if self._is_transposed:
             return tuple(reversed(our_shape))
-        if self.axes == "heads" and "attention_output" in self.our_name:
-            return (our_shape[0] * our_shape[1], our_shape[2])
-        if self.axes == "heads":
-            return (*our_shape[:-2], our_shape[-2] * our_shape[-1])
+        if (at := self.dimensions.find("ND")) >= 0:
+            return (*our_shape[:at], our_shape[at] * our_shape[at + 1], *our_shape[at + 2 :])
         return tuple(our_shape)
+
+    @property
+    def _is_transposed(self) -> bool:
+        return self.dimensions == "H2"  # the weights of the next-sentence layer
 
 
 def weights(num_hidden_layers: int) -> list[Weight]:

@@ -191,7 +191,7 @@ def weights_of(variables: Iterable[tf.Variable]) -> dict[Weight, tf.Variable]:
 
 
 def load_initial_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
-    """As `load_weights`, from an initial checkpoint, TF1 or TF2; says so in one line.
+    """Sets the variables from an initial checkpoint, as `load_weights`; says so in one line.
 
     Heads that it lacks stay as they were drawn. Optimizer slots, accumulators and the step stay as
     they are: training begins at step 0.

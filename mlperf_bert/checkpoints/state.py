@@ -100,7 +100,7 @@ class RunState:
         return copied
 
     def save(self, step: int, copied: dict[str, tf.Tensor] | None = None) -> str:
-        """Writes the state as it is now, or as `copy` returned it, complete or not at all.
+        """Writes the state as `copy` returned it, by default now, complete or not at all.
 
         Returns: the path, model.ckpt-`step`.
 
@@ -113,11 +113,7 @@ class RunState:
             # A killed process leaves it. TensorFlow would remove it only if it were empty.
             if tf.io.gfile.isdir(f"{path}_temp"):
                 tf.io.gfile.rmtree(f"{path}_temp")
-            if copied is None:
-                self.fetch()
-                self._checkpoint.write(path)
-            else:
-                _write(path, copied)
+            _write(path, copied or self.copy())
             saved[step] = path
             kept = self._kept(saved)
             # Before old ones go: whenever the process is killed, what is listed is there.
@@ -225,7 +221,7 @@ def _checkpoint_of(parts: dict[str, object]) -> tf.train.Checkpoint:
 
 
 def complete_checkpoints(directory: str) -> dict[int, str]:
-    """As `saved_checkpoints`, without one whose saving was interrupted or is under way.
+    """Step -> path of every checkpoint whose saving was not interrupted and is not under way.
 
     The file `checkpoint` lists a checkpoint once all of it is there. Where that file is lost, or
     lists none of those that are there, every checkpoint that can be opened counts.

@@ -35,13 +35,14 @@ def export(
     Returns: how many weights were written.
     """
     target = saving.new_folder(output_dir)
+    stored = StoredCheckpoint(prefix)  # before a model is built
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
     places = [paths.location(each).parent for each in (prefix, beside or prefix)]
     others = one_vocabulary.known_of(folders=places)
     known = one_vocabulary.require_one([one_vocabulary.in_file(vocab_file), *others])
     do_lower_case = known.get("do_lower_case") != str(False)
     variables = trained_variables(build_pretrainer(config, seed=0))
-    reading.load_weights(variables, StoredCheckpoint(prefix))
+    reading.load_weights(variables, stored)
     weights = saving.weights_by_tf1_name(variables)
     # Without the matrix of the masked-LM decoder: it is tied to the word embeddings.
     tensors = {

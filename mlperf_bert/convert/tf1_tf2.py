@@ -35,8 +35,6 @@ def convert(
     model = build_pretrainer(config, seed=0)
     variables = trained_variables(model)
     weights = reading.weights_of(variables)
-    heads = [weight for weight in weights if weight.is_of_a_head]
-    missing = [weight for weight in heads if stored.name_of(weight) is None]
     if stored.lacking_heads and stored.num_hidden_layers and converted_model != "encoder":
         raise ValueError(
             f"{prefix}: has {stored.what_it_lacks}; --converted_model=encoder "
@@ -44,7 +42,12 @@ def convert(
         )
     wanted = variables
     if converted_model == "encoder":
-        wanted = [variable for weight, variable in weights.items() if weight not in missing]
+        # Heads may be missing, also in part.
+        wanted = [
+            variable
+            for weight, variable in weights.items()
+            if not weight.tf1_name.startswith("cls/") or stored.name_of(weight)
+        ]
     loaded = reading.load_weights(wanted, stored)
     # Our pooler is in the next-sentence head; users of the encoder alone look for it there.
     pooler = model.classification_heads[0].dense
