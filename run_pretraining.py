@@ -60,6 +60,9 @@ def _check() -> None:
         config = _config()
     except ValueError as error:
         raise Problems([*problems_of(error), *_bad_files(FLAGS.flag_values_dict())]) from error
+    if config.cluster and not config.cluster.is_chief:
+        print(f"process {config.cluster.index}: --check is answered by process 0")
+        return
     setup = inspect_closely(config, measure_initial_accuracy=FLAGS.check_initial_accuracy)
     print(*setup.findings, sep="\n")
     print(f"errors: {len(setup.findings.errors)}; no training was started")

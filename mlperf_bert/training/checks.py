@@ -131,7 +131,7 @@ def _raise_limit_of_open_files() -> None:
 
 
 def _check_batches(setup: Setup) -> None:
-    replicas = setup.devices.num_replicas
+    replicas = setup.num_replicas
     for flag in ("train_batch_size", "eval_batch_size"):
         with setup.findings.collected():
             devices.replica_batch_size(getattr(setup.config, flag), replicas, flag=flag)

@@ -50,8 +50,6 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
 
     Returns: what the run would be made of, with what was found.
     """
-    if config.cluster:
-        raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")
     setup = _inspect_with_output(config)
     findings = setup.findings
     with findings.collected():
@@ -65,6 +63,11 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
         findings.remark(f"the log will not say that the file caches were emptied; {way}")
+    if config.cluster:
+        findings.remark(
+            f"checked in one of {config.cluster.size} processes, without the others; a run first "
+            "compares flags, data and software of all"
+        )
     findings.remark(_active_devices(setup))
     findings.remark(f"energy: {config.energy_meter().plan}")
     if not findings.errors:
@@ -96,7 +99,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     findings = setup.findings
     if not obstacle:
         with findings.collected():
-            output.require_same_devices(setup.devices.num_replicas)
+            output.require_same_devices(setup.num_replicas)
     with findings.collected():
         checks.check_saving(setup)
     with findings.collected():

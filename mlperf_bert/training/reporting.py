@@ -200,7 +200,7 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
         "micro_batch_size": setup.replica_batch_size,
         "config_filename": RECORD_NAME,
         "gradient_normalization": config.normalization,
-        "num_replicas": devices.num_replicas,
+        "num_replicas": setup.num_replicas,
         "devices": str(devices),
     }
     log.events(values)

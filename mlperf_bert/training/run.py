@@ -54,7 +54,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
         if team.is_chief:
             for finding in setup.findings:
                 print(finding, flush=True)
-            team.output.require_same_devices(setup.devices.num_replicas)
+            team.output.require_same_devices(setup.num_replicas)
             origin = Origin(setup, team.output, seed=team.seed)
         start_up.done("checks")
         # All that can be refused has been: from here on a run leaves something behind.

@@ -123,9 +123,17 @@ class Setup:
         return self.connected or devices.create(self.config)
 
     @property
+    def num_replicas(self) -> int:
+        """Devices of all processes that share a batch."""
+        cluster = self.config.cluster
+        # --check waits for no other process: each is given as many devices as this one.
+        processes = cluster.size if cluster and not self.connected else 1
+        return self.devices.num_replicas * processes
+
+    @property
     def replica_batch_size(self) -> int:
         """Examples of a step on one replica."""
-        return self.config.train_batch_size // self.devices.num_replicas
+        return self.config.train_batch_size // self.num_replicas
 
     @property
     def step(self) -> str:

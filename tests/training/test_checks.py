@@ -739,10 +739,16 @@ def test_an_initial_accuracy_unlike_the_official_one_is_a_doubt(monkeypatch, dif
     ]
 
 
-def test_a_close_look_from_one_of_several_processes_is_refused(config):
-    config = dataclasses.replace(config, cluster=Cluster(2, 0, 2, 1, 0))
-    with pytest.raises(ValueError, match="--check runs in one process: unset TF_CONFIG"):
-        inspect_closely(config, measure_initial_accuracy=False)
+def test_a_close_look_from_one_of_several_processes_counts_the_devices_of_all(config):
+    cluster = Cluster(3, 0, 3, 1, 0)
+    setup = inspect_closely(
+        dataclasses.replace(config, cluster=cluster), measure_initial_accuracy=False
+    )
+    assert {
+        f"--train_batch_size={config.train_batch_size} cannot be shared by 3 replicas; try 3 or 6",
+        "checked in one of 3 processes, without the others; a run first compares flags, data and "
+        "software of all",
+    } <= {finding.text for finding in setup.findings}
 
 
 def test_examples_without_any_weight_are_told(config, tmp_path, capsys):
