@@ -11,7 +11,6 @@ if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
 
 import gc
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +26,7 @@ from mlperf_bert import command_line
 from mlperf_bert.messages import Problems, problems_of
 from mlperf_bert.training import run, workers
 from mlperf_bert.training.config import Mode, RunConfig
-from mlperf_bert.training.devices import compilation_cache_flags, with_runtime
+from mlperf_bert.training.devices import with_runtime
 from mlperf_bert.training.reporting import StartUp, process_age
 
 gc.freeze()  # Else the first collection would look for garbage in all that was imported.
@@ -86,13 +85,6 @@ def _evaluate() -> None:
     print(offline.evaluate(_config()))
 
 
-def _use_compilation_cache() -> None:
-    """TensorFlow reads the variable once, when it first looks for devices."""
-    if FLAGS.compilation_cache_dir:
-        cache = compilation_cache_flags(FLAGS.compilation_cache_dir)
-        os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} {cache}".strip()
-
-
 def main():
     """Checks, trains or evaluates, as the flags say."""
     with command_line.tensorflow_explained(_OUT_OF_MEMORY), command_line.resumable():
@@ -109,4 +101,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command_line.run(main, RunConfig, Mode, prepare=_use_compilation_cache, beside=_bad_files)
+    command_line.run(main, RunConfig, Mode, beside=_bad_files)

@@ -150,13 +150,11 @@ def _explained(text: str, out_of_memory: str) -> Exception:
 def run(
     main: Callable[[], None],
     *configurations: type,
-    prepare: Callable[[], None] = lambda: None,
     beside: Callable[[Mapping[str, Any]], list[str]] = lambda _: [],
 ) -> None:
     """Defines and parses the flags of configurations, and runs a script's `main`; ends the process.
 
-    `prepare` runs just after the flags are parsed: TensorFlow has asked absl to be called then, and
-    looks for its devices. `beside` is what else is wrong where flags are, by the values of others.
+    `beside` is what else is wrong where flags are, by the values of others.
 
     Bad flags end it with a line for each and exit code 1; what `main` raises, as `ends_in_one_line`
     says.
@@ -174,13 +172,12 @@ def run(
     # What has been imported is never garbage: without this, Python looks through all of TensorFlow
     # again and again while a model is built, and once more at the end.
     gc.freeze()
-    parser = functools.partial(parse, prepare=prepare, beside=beside)
+    parser = functools.partial(parse, beside=beside)
     sys.exit(in_one_line(app.run)(guarded, flags_parser=parser))
 
 
 def parse(
     argv: Sequence[str],
-    prepare: Callable[[], None] = lambda: None,
     beside: Callable[[Mapping[str, Any]], list[str]] = lambda _: [],
 ) -> list[str]:
     """Parses the flags; if any is bad, ends the process with exit code 1 and a line for each.
@@ -197,7 +194,6 @@ def parse(
                 "--name=value, without spaces, and --noname for false; quote a pattern, as in "
                 "--input_file='part-*', so that the shell leaves it alone"
             )
-        prepare()
     except BrokenPipeError:  # of --help
         raise
     except (flags.Error, ValueError, OSError) as error:

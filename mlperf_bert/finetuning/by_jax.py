@@ -9,12 +9,13 @@ from jax.sharding import Mesh
 from mlperf_bert.finetuning.config import FinetuningConfig
 from mlperf_bert.finetuning.splits import Features
 from mlperf_bert.finetuning.training import TaskTrainer
+from mlperf_bert.messages import Finding
 from mlperf_bert.model import tf_models
 from mlperf_bert.options import with_home
 from mlperf_bert.programs import jax_step
 from mlperf_bert.programs.contract import OneProcess
 from mlperf_bert.programs.on_devices import Functions
-from mlperf_bert.training import devices
+from mlperf_bert.training import devices, fit
 
 
 def mesh_of(config: FinetuningConfig) -> Mesh:
@@ -38,6 +39,15 @@ class JaxTaskTrainer(Functions, OneProcess):
         self._trainer = trainer
         # What the contract of a trainer has beside methods.
         self.step, self.state = trainer.step, trainer.state
+
+    def compile_for(self, to_train: Features, to_predict: Features) -> Finding:
+        """As `TaskTrainer.compile_for`."""
+        return fit.finding(
+            self,
+            step=lambda: self.compile(self._trainer.update, to_train) + self.state_bytes,
+            evaluation=lambda: self.compile(self._trainer.logits, to_predict) + self.state_bytes,
+            remedy="lower --train_batch_size or --max_seq_length",
+        )
 
     def train(self, iterator: Iterator[Features], num_steps: int) -> np.ndarray:
         """As `TaskTrainer.train`."""

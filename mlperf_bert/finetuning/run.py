@@ -21,7 +21,7 @@ from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
 from mlperf_bert.finetuning.splits import TRAIN, Split
 from mlperf_bert.finetuning.training import Predicts, TaskTrainer
 from mlperf_bert.finetuning.weights import Source
-from mlperf_bert.messages import Progress, lasting
+from mlperf_bert.messages import ERROR, Finding, Progress, lasting
 from mlperf_bert.mlperf.logs import is_end
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import StopRequest
@@ -50,6 +50,11 @@ def read_split(task: Task, source: Source, name: str) -> Split:
         print(hint, file=sys.stderr)
     print(f"{task.name}: {len(examples):,} examples of {name}", file=sys.stderr)
     return Split(examples=examples, features=features)
+
+
+@functools.cache  # all runs of a sweep compute the same
+def _tell(finding: Finding) -> None:
+    print(finding, file=sys.stderr)
 
 
 @dataclasses.dataclass
@@ -165,6 +170,7 @@ class TaskRun:
         try:
             resumes = bool(self._output.before)
             trainer, state = self._build()
+            self._require_fit(trainer)
             self._output.record(status="running", seed=self.setting.seed)
             if resumes and (path := newest_checkpoint(str(self.folder))[1]):
                 state.restore(path)
@@ -251,6 +257,19 @@ class TaskRun:
             keep_checkpoint_max=1,
             fetch=computing.fetch_state,
         )
+
+    @lasting("compiling")
+    def _require_fit(self, trainer: Predicts) -> None:
+        """Compiles before the first step; raises ValueError if the device has too little memory."""
+        config, features, row = self._config, self._splits[TRAIN].features, np.arange(1)
+        finding = trainer.compile_for(
+            training.batch_of(features, row, config.train_batch_size),
+            training.inputs_of(features, row, config.eval_batch_size),
+        )
+        if finding and finding.level == ERROR:
+            raise ValueError(finding.text)
+        if finding:
+            _tell(finding)
 
     def _events(
         self, trainer: Predicts, state: RunState, metrics: MetricsWriter, progress: Progress

@@ -14,6 +14,7 @@ from official.modeling.optimization.legacy_adamw import AdamWeightDecay
 
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.splits import Features
+from mlperf_bert.messages import Finding
 from mlperf_bert.model import pretrainer, tf_models
 from mlperf_bert.optimization.optimizers import (
     NOT_DECAYED,
@@ -51,20 +52,28 @@ def batch_of(features: Features, rows: np.ndarray, size: int) -> Features:
 class Predicts(Trains, Protocol):
     """A trainer that also answers."""
 
+    def compile_for(self, to_train: Features, to_predict: Features) -> Finding | None:
+        """Compiles both programs for batches like these; returns what they take of the device."""
+
     def predict(self, batch: Features) -> np.ndarray:
         """Float32 logits of a batch, [B, labels], or [B, S, 2], without dropout."""
 
 
 def predictions(trainer: Predicts, features: Features, *, size: int) -> np.ndarray:
     """The logits of all features, by batches of one size."""
-    inputs = {name: features[name] for name in ("input_ids", "input_mask", "segment_ids")}
-    every = np.arange(len(inputs["input_ids"]))
+    every = np.arange(len(features["input_ids"]))
     return np.concatenate(
         [
-            trainer.predict(batch_of(inputs, rows, size))[: len(rows)]
+            trainer.predict(inputs_of(features, rows, size))[: len(rows)]
             for rows in np.split(every, every[size::size])
         ]
     )
+
+
+def inputs_of(features: Features, rows: np.ndarray, size: int) -> Features:
+    """A batch of these rows without their labels."""
+    names = ("input_ids", "input_mask", "segment_ids")
+    return batch_of({name: features[name] for name in names}, rows, size)
 
 
 class TaskTrainer(OneProcess, tf.Module):
@@ -104,6 +113,9 @@ class TaskTrainer(OneProcess, tf.Module):
             "step": self.step,
             "generators": tf_models.random_generators(self.model),
         }
+
+    def compile_for(self, to_train: Features, to_predict: Features) -> None:
+        """Compiles nothing: TensorFlow traces both when they are first called."""
 
     def train(self, iterator: Iterator[Features], num_steps: int) -> np.ndarray:
         """One update on each of the next batches; returns their losses before it, [steps, 1]."""

@@ -165,10 +165,8 @@ class JaxTrainer(OnDevices):
 
         All processes must call it.
         """
-        stats = [device.memory_stats() or {} for device in self.mesh.local_devices]
-        if not all("bytes_limit" in each for each in stats):  # a CPU has none
-            return None
-        return int(self.gathered([min(each["bytes_limit"] for each in stats)]).min())
+        own = super().usable_bytes()
+        return own and int(self.gathered([own]).min())
 
     def lowered(
         self, batches: Sequence[dict[str, tf.Tensor]]

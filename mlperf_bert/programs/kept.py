@@ -76,36 +76,6 @@ def take_from_jax() -> None:
         _say("JAX_COMPILATION_CACHE_MAX_SIZE has no effect; remove the folder if it is too large")
 
 
-def drop_damaged(folder: Path) -> None:
-    """Removes what TensorFlow has compiled and is not as `add_digests` has seen it.
-
-    Called before TensorFlow reads any. What has no digest is of a start that was killed.
-    """
-    for file in {*folder.glob("*.pb"), *(each.with_suffix("") for each in folder.glob("*.sha256"))}:
-        noted = _digest_of(file)
-        try:
-            if noted.exists() and file.exists():
-                if noted.read_bytes() == _digest(file.read_bytes()):
-                    continue
-                _say(f"{file}: is damaged, its digest is another; it is compiled again")
-            file.unlink(missing_ok=True)
-            noted.unlink(missing_ok=True)
-        except OSError as error:
-            raise ValueError(f"{error.filename}: {error.strerror}; remove it") from error
-
-
-def add_digests(directory: Path) -> None:
-    """Notes the digests of what TensorFlow has compiled in any of its folders, where none is."""
-    for file in directory.glob("*/*.pb"):
-        with suppress(OSError):  # another start has removed it; or nothing can be written
-            if not _digest_of(file).exists():
-                _digest_of(file).write_bytes(_digest(file.read_bytes()))
-
-
-def _digest_of(file: Path) -> Path:
-    return file.with_name(f"{file.name}.sha256")
-
-
 def _digest(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 

@@ -48,6 +48,13 @@ class OnDevices:
             for name in names
         }
 
+    def usable_bytes(self) -> int | None:
+        """What programs may use of this process's smallest device; None if no device says it."""
+        stats = [device.memory_stats() or {} for device in self.mesh.local_devices]
+        if not all("bytes_limit" in each for each in stats):  # a CPU has none
+            return None
+        return min(each["bytes_limit"] for each in stats)
+
     def add_constants(self, state: Mapping[str, dict]) -> None:
         """Adds what programs are given of the state and no variable has: the optimizer's."""
         for name, value in state.items():
@@ -62,21 +69,34 @@ class Functions(OnDevices):
         """Compiles nothing yet; `variables` are all that the functions read or change."""
         super().__init__(mesh, program.numbered(variables))
         self._variables = variables
-        self._programs: dict[str, tuple[jax.stages.Compiled, list[str]]] = {}
+        self._programs: dict[str, tuple[jax.stages.Compiled, dict[str, dict]]] = {}
         """By the name of a function, each with what it is given of the state."""
 
-    def call(self, function: Callable, batch: Mapping[str, np.ndarray]) -> jax.Array:
-        """The result of a function that TensorFlow can trace; its changes stay on the devices."""
+    def compile(self, function: Callable, batch: Mapping[str, np.ndarray]) -> int:
+        """Compiles a function that TensorFlow can trace, if it is not yet; executes nothing.
+
+        Returns: bytes that it takes on each device beside the whole state.
+        """
         name = function.__name__
         if name not in self._programs:
             example = {name: tf.constant(values) for name, values in batch.items()}
             part = program.of_function(function, example, self._variables)
             state = jax_step.state_inputs([part])
             self.add_constants(state)
-            compiled = _compiled(part.content, json.dumps(part.entry), self.mesh)
-            self._programs[name] = compiled, [*state]
-        compiled, names = self._programs[name]
-        result, changed = compiled(self.on_devices(names), shared(batch, self.mesh))
+            self._programs[name] = _compiled(part.content, json.dumps(part.entry), self.mesh), state
+        compiled, state = self._programs[name]
+        return jax_step.needed_bytes(compiled) - jax_step.num_bytes(state)
+
+    @property
+    def state_bytes(self) -> int:
+        """What all variables take on each device."""
+        return sum(each.shape.num_elements() * each.dtype.size for each in self._variables)
+
+    def call(self, function: Callable, batch: Mapping[str, np.ndarray]) -> jax.Array:
+        """The result of a function that TensorFlow can trace; its changes stay on the devices."""
+        self.compile(function, batch)
+        compiled, state = self._programs[function.__name__]
+        result, changed = compiled(self.on_devices(state), shared(batch, self.mesh))
         self._state |= changed
         return result
 

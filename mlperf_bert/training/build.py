@@ -3,13 +3,9 @@
 Reads no data.
 """
 
-import contextlib
 import dataclasses
 import functools
-import re
-import warnings
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -24,12 +20,10 @@ from mlperf_bert.optimization.optimizers import (
     WarmupPolynomialDecay,
     create_optimizer,
 )
-from mlperf_bert.programs import kept
 from mlperf_bert.programs.config import Compilation
 from mlperf_bert.programs.contract import Evaluates, Pretrains
 from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer
 from mlperf_bert.signals import StopRequest
-from mlperf_bert.tensorflow_import import lines_left_out
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluations import read_evaluations
 from mlperf_bert.training.output import Origin
@@ -176,32 +170,6 @@ def _disposable(setup: Setup, team: Team, steps: Collection[int]) -> Collection[
     except (ValueError, OSError) as error:
         team.say(f"warning: no checkpoint is removed: {error}")
         return ()
-
-
-# TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
-_NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEntry")
-
-
-@contextlib.contextmanager
-def reading_compilation_cache(directory: str | None) -> Iterator[None]:
-    """While programs are compiled or read: hides TensorFlow's noise, and names a damaged folder."""
-    if directory is None:
-        yield
-        return
-    try:
-        with lines_left_out(_NOISE), warnings.catch_warnings():
-            # jax only warns of it, at every start, and never writes the file again, or the others.
-            broken = "Error (reading|writing) persistent compilation cache"
-            warnings.filterwarnings("error", broken)
-            yield
-    except (tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError, UserWarning) as error:
-        reason = str(getattr(error, "message", error)).split(" [Op:")[0]
-        raise ValueError(
-            f"--compilation_cache_dir={directory}: if one of its files is damaged or gone, remove "
-            f"the folder; its reader says: {reason}"
-        ) from error
-    finally:
-        kept.add_digests(Path(directory))
 
 
 def load_weights(run: Run) -> None:

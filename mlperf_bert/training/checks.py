@@ -72,6 +72,10 @@ def _check_options(setup: Setup) -> None:
         setup.findings.doubt(
             "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
         )
+    if config.compilation_cache_dir and config.runtime != "jax":
+        setup.findings.doubt(
+            "--compilation_cache_dir: keeps what jax compiles; TensorFlow compiles at every start"
+        )
     if config.drop_caches and (obstacle := caches.obstacle()):
         setup.findings.doubt(
             f"--drop_caches: the log will say that it was not possible; {obstacle}"

@@ -289,7 +289,7 @@ class RunConfig:
     )
     compilation_cache_dir: str | None = option(
         None,
-        "Local folder that keeps what XLA compiled, so that later starts are faster.",
+        "Local folder that keeps what jax compiled, so that later starts are faster.",
         path=True,
         identifies=False,
         page="speed.md",

@@ -175,16 +175,6 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
     return batch_size // num_replicas
 
 
-def compilation_cache_flags(directory: str) -> str:
-    """What TF_XLA_FLAGS needs to hold so that TensorFlow keeps compiled programs in a folder.
-
-    TensorFlow reads the variable once, when it looks for its devices.
-    """
-    folder = _cache_folder(directory, tf.__version__)
-    kept.drop_damaged(folder)
-    return f'--tf_xla_persistent_cache_directory="{folder}"'
-
-
 def _cache_folder(directory: str, compiler: str) -> Path:
     """Each processor and each version of a compiler has a folder of its own, which is made.
 

@@ -8,6 +8,7 @@ import jax
 
 from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding
 from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
+from mlperf_bert.programs.on_devices import OnDevices
 from mlperf_bert.training import checks
 from mlperf_bert.training.build import Programs
 
@@ -15,34 +16,53 @@ from mlperf_bert.training.build import Programs
 def finding_of(programs: Programs) -> Finding:
     """Compiles all programs of a run by jax, and says what they take of each device.
 
+    Raises:
+      JaxRuntimeError: as `finding`.
+    """
+    by_jax, evaluator = cast(JaxTrainer, programs.trainer), cast(JaxEvaluator, programs.evaluator)
+    evaluation = None
+    if programs.evaluation:
+        spec = programs.evaluation.element_spec
+        # Beside it the whole state of the training stays on the device.
+        evaluation = lambda: evaluator.compile(spec) + by_jax.state_bytes  # noqa: E731
+    return finding(
+        by_jax,
+        step=lambda: by_jax.compile([*programs.batches]),
+        evaluation=evaluation,
+        remedy="give --recompute=attention, then blocks, then fewer examples with more "
+        "--steps_per_update (docs/training.md)",
+    )
+
+
+def finding(
+    on: OnDevices, *, step: Callable[[], int], evaluation: Callable[[], int] | None, remedy: str
+) -> Finding:
+    """What a step and an evaluation, each of which is compiled now, take of each device.
+
     It is an error if they do not fit. On a CPU it is a warning: the memory available changes with
     other processes, and there may be swap.
+
+    Args:
+      on: the devices, with the state.
+      step: compiles it; returns the bytes that it takes on each device.
+      evaluation: likewise; None: there is none.
+      remedy: what makes a step smaller.
 
     Raises:
       JaxRuntimeError: a program does not compile, and not for lack of memory.
     """
-    by_jax, evaluator = cast(JaxTrainer, programs.trainer), cast(JaxEvaluator, programs.evaluator)
-    limit, mesh = by_jax.usable_bytes(), by_jax.mesh
+    limit, mesh = on.usable_bytes(), on.mesh
     usable = limit or checks.memory_bytes() // len(mesh.local_devices)
-    step = _taken(lambda: by_jax.compile([*programs.batches]))
-    evaluation = 0.0
-    if programs.evaluation:
-        spec = programs.evaluation.element_spec
-        # Beside it the whole state of the training stays on the device.
-        evaluation = _taken(lambda: evaluator.compile(spec) + by_jax.state_bytes)
+    of_step, of_evaluation = _taken(step), _taken(evaluation) if evaluation else 0.0
     kinds = ", ".join(sorted({device.device_kind for device in mesh.devices.flat}))
     where = f"{_gib(usable)} GiB {'of' if limit else 'available to'} "
     where += f"{'each' if mesh.size > 1 else 'this'} {kinds}"
-    if max(step, evaluation) <= usable:
-        also = f"; an evaluation {_gib(evaluation)} GiB" if evaluation else ""
-        return Finding(NOTE, f"a step takes {_gib(step)} of {where}{also}")
-    what = f"a step takes {_gib(step)}"
-    remedy = (
-        "give --recompute=attention, then blocks, then fewer examples with more --steps_per_update "
-        "(docs/training.md)"
-    )
-    if step <= usable:
-        what, remedy = f"an evaluation takes {_gib(evaluation)}", "lower --eval_batch_size"
+    if max(of_step, of_evaluation) <= usable:
+        also = f"; an evaluation {_gib(of_evaluation)} GiB" if evaluation else ""
+        return Finding(NOTE, f"a step takes {_gib(of_step)} of {where}{also}")
+    what = f"a step takes {_gib(of_step)}"
+    if of_step <= usable:
+        what, remedy = f"an evaluation takes {_gib(of_evaluation)}", "lower --eval_batch_size"
     return Finding(ERROR if limit else WARNING, f"does not fit: {what} of {where}; {remedy}")
 
 

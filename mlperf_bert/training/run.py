@@ -155,16 +155,15 @@ def _compile(run: Run) -> None:
     # weights has to be kept meanwhile.
     initial = run.setup.initial_checkpoint
     loads_weights = run.team.has_checkpoint or (initial and not initial.lacking_heads)
-    with build.reading_compilation_cache(config.compilation_cache_dir):
-        if run.setup.devices.mesh and sleep_seconds is None:
-            from mlperf_bert.training import fit  # no other runtime loads jax
+    if run.setup.devices.mesh and sleep_seconds is None:
+        from mlperf_bert.training import fit  # no other runtime loads jax
 
-            finding = fit.finding_of(run.programs)
-            if finding.level == ERROR:
-                raise ValueError(finding.text)
-            run.team.say(finding if finding.level == WARNING else finding.text)
-        with lines_left_out(workers.GLOO, of=1) if run.team.cluster else contextlib.nullcontext():
-            run.programs.warm_up(keeps_weights=not loads_weights)
+        finding = fit.finding_of(run.programs)
+        if finding.level == ERROR:
+            raise ValueError(finding.text)
+        run.team.say(finding if finding.level == WARNING else finding.text)
+    with lines_left_out(workers.GLOO, of=1) if run.team.cluster else contextlib.nullcontext():
+        run.programs.warm_up(keeps_weights=not loads_weights)
 
 
 def _log_evaluation_samples(run: Run, timed: TimedRun, num_examples: int) -> None:

@@ -1,5 +1,7 @@
 """Fine-tuning by jax on a CPU equals TensorFlow's. Half a minute, most of it in XLA."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,7 +9,13 @@ import tensorflow as tf
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.by_jax import JaxTaskTrainer, mesh_of
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.training import TaskTrainer, predictions, training_batches
+from mlperf_bert.finetuning.training import (
+    TaskTrainer,
+    batch_of,
+    inputs_of,
+    predictions,
+    training_batches,
+)
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH, config_of
 
@@ -62,6 +70,13 @@ def test_bfloat16_by_jax_is_near_float32_by_tensorflow(made):
     source = weights.find(config, [task])
     features = task.encode(task.read("train"), source.tokenizer, is_training=True)
     by_jax = JaxTaskTrainer(trainer_of(task, source, "bfloat16"), mesh_of(config))
+    row = np.arange(1)
+    finding = by_jax.compile_for(batch_of(features, row, 8), inputs_of(features, row, 5))
+    assert re.fullmatch(
+        r"note: a step takes under 0\.1 of \d+\.\d GiB available to this cpu; an evaluation under "
+        r"0\.1 GiB",
+        str(finding),
+    )
     by_jax.put_state()
     losses = [
         one.train(training_batches(features, size=8, seed=1), NUM_STEPS)

@@ -25,6 +25,7 @@ from mlperf_bert.finetuning.config import Setting
 from mlperf_bert.finetuning.run import TaskRun, read_split
 from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.training import TaskTrainer
+from mlperf_bert.messages import ERROR, NOTE, Finding
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.programs.contract import OneProcess
 from mlperf_bert.training.config import DeviceConfig
@@ -58,6 +59,7 @@ class StandIn(OneProcess):
     steps: list[tuple[Setting, int, list[int]]]
     calls: list[tuple]
     at: dict
+    of_compiler: Finding | None
 
     def __init__(self, *, build_model, schedule):
         model = build_model()
@@ -70,6 +72,9 @@ class StandIn(OneProcess):
         )
         self.step = tf.Variable(0, dtype=tf.int64)
         self.state = {"step": self.step}
+
+    def compile_for(self, to_train, to_predict) -> Finding | None:
+        return StandIn.of_compiler
 
     def train(self, rows_of_batches, num_steps) -> np.ndarray:
         assert num_steps == 1  # so that a signal need not wait
@@ -100,6 +105,7 @@ def loss_of(rows) -> float:
 def stand_in(own, monkeypatch):
     """Three epochs of MNLI with unequal dev sets by the stand-in."""
     StandIn.steps, StandIn.calls, StandIn.at = [], [], {}
+    StandIn.of_compiler = None
     save, flush = RunState.save, MetricsWriter.flush
 
     def saved(self, step, *more):
@@ -270,6 +276,16 @@ def test_a_sweep_that_is_stopped_again_and_again_ends_as_one_that_is_not(
     files = ["results.json", "predictions/MNLI-m.tsv", "predictions/MNLI-mm.tsv"]
     for name in [*files, *(f"mnli/{setting.folder}/metrics.jsonl" for setting in SETTINGS)]:
         assert (own / "parts" / name).read_bytes() == (own / "whole" / name).read_bytes(), name
+
+
+def test_what_does_not_fit_the_device_is_refused_before_a_step(own, stand_in, capsys):
+    StandIn.of_compiler = Finding(ERROR, "does not fit: lower --train_batch_size")
+    with pytest.raises(ValueError, match=r"^does not fit: lower --train_batch_size$"):
+        sweep.run(stand_in("large"))
+    assert not StandIn.steps and not list((own / "large").rglob("run.json"))
+    StandIn.of_compiler = Finding(NOTE, "a step takes 7 GiB")
+    sweep.run(stand_in("small", settings=SETTINGS[:2]))
+    assert capsys.readouterr().err.count("note: a step takes 7 GiB\n") == 1
 
 
 def test_all_of_glue_is_one_table_and_an_average(own, stand_in):
