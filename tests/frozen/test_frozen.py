@@ -20,7 +20,7 @@ What other tests hold more strictly is not recorded here:
 |---|---|
 | losses and weights of five recipes, as the reference's | tests/training/test_trajectories.py |
 | the same losses on any number of devices and processes | tests/training/test_distributed.py |
-| the weights of a disturbed run, bitwise | tests/training/test_resume.py |
+| the weights of a disturbed run, bitwise | tests/training/test_disturbances.py |
 | the same with a bucket that fails | tests/stores/test_training.py |
 | the same with several processes | tests/training/test_faults.py |
 | what ends a run, in which order | tests/training/test_end_of_a_run.py |

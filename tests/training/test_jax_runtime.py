@@ -1,6 +1,6 @@
 """Steps run by jax are TensorFlow's: options, devices, dropout, waits. CPU, two minutes.
 
-The recorded recipes are in test_trajectories.py, whole runs in test_jax_runs.py.
+The recorded recipes are in test_trajectories.py, whole runs in test_disturbances.py.
 """
 
 import json

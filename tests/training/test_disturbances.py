@@ -1,6 +1,7 @@
 """A killed or stopped run goes on as if nothing had happened: bitwise, on CPU. A minute each.
 
-Dropout and shuffling are on. The twin of a disturbed run is the same command left alone.
+Dropout and shuffling are on. The twin of a disturbed run is the same command left alone, by the
+same runtime. What jax's runtime gives to a run is asked of its twin too.
 """
 
 import contextlib
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.mlperf import ledger, logs
+from mlperf_bert.training.evaluations import RESULTS_LINES
 from tests.helpers import starts, waiting
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import (
@@ -22,39 +25,69 @@ from tests.training.small_runs import (
     command,
     kill_at_step,
     last_logged_step,
+    metrics,
+    offline_evaluation,
+    run_seconds,
+    run_stops,
     start,
     wait_for_step,
 )
 
-TASK = SMALL
+TASK, WATTS = SMALL, 250
+SAVED = [*range(22, NUM_STEPS, 22), NUM_STEPS]
+BY_JAX = pytest.mark.parametrize("runtime", ["jax"], indirect=True)
+BY_TENSORFLOW = pytest.mark.parametrize("runtime", ["tensorflow"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=["tensorflow", "jax"])
+def runtime(request) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def undisturbed(task, tmp_path_factory) -> Path:
+def flags(task, runtime) -> dict:
+    """Flags of a run; what one by jax has compiled, the next reads."""
+    kept = {"compilation_cache_dir": f"{task}-cache"} if runtime == "jax" else {}
+    return kept | {"runtime": runtime, "keep_checkpoint_max": 0}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task, flags, tmp_path_factory) -> Path:
     """All checkpoints of a run that waits for each; the others of this module do not wait."""
     output = tmp_path_factory.mktemp("undisturbed") / "out"
-    waits = {"async_checkpoint": "false", "keep_checkpoint_max": 0}
-    starts.run(command(task, output, **waits), check=True)
+    more = {"async_checkpoint": "false", "profile_steps": "31-33", "power_watts": WATTS}
+    done = starts.run(command(task, output, **flags, **more), check=True)
+    (output.parent / "said").write_text(done.stdout + done.stderr)
     return output
 
 
 @pytest.mark.gate
-def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbed, tmp_path):
+def test_killed_and_stopped_it_goes_on_bitwise_with_every_checkpoint(
+    repository, task, flags, undisturbed, tmp_path
+):
+    """Written while the training goes on, each is that of a run that waits."""
     output = tmp_path / "out"
     relative = os.path.relpath(output, repository)
-    process = start(task, relative)
-    wait_for_step(process, output, 90)
+    process = start(task, relative, **flags)
+    wait_for_step(process, output, 60)
+    process.kill()
+    process.communicate()
+    there = flags["runtime"]
+    here = {"tensorflow": "jax", "jax": "tensorflow"}[there]
+    other = starts.run(command(task, relative, **flags | {"runtime": here}))
+    assert other.returncode == 1 and other.stderr.count("\n") == 1
+    assert f"holds another run (runtime: {there} there, {here} here)" in other.stderr
+
+    process = start(task, relative, **flags)
+    wait_for_step(process, output, 110)
     process.send_signal(signal.SIGTERM)
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == 75, text
-    assert "SIGTERM after step" in text and "Traceback" not in text
-    log = (output / "bert.log").read_text()
-    assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
-    logged = dict(re.findall(r'"key": "(\w+)", "value": (\d+)', log))
-    assert (logged["global_batch_size"], logged["gradient_accumulation_steps"]) == ("32", "4")
-    done = starts.run(command(task, relative))
-    assert done.returncode == 0, done.stderr
-    assert re.search(rf"Going on from {re.escape(relative)}/model\.ckpt-\d+\n", done.stdout)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 75 and "Traceback" not in said, said
+    [stopped] = map(int, re.findall(r"SIGTERM after step (\d+)", said))
+    assert (output / f"model.ckpt-{stopped}.index").exists()
+
+    done = starts.run(command(task, relative, **flags), check=True)
+    assert f"Going on from {relative}/model.ckpt-{stopped}\n" in done.stdout
     assert "Initial weights" not in done.stdout
     assert "one from start to end, this run has one that was resumed" in done.stdout
     parts = "imports, checks, model, compilation, weights, data".replace(",", r" ([\d.]+),")
@@ -63,10 +96,43 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert sum(seconds) == pytest.approx(whole, abs=0.4)  # every figure is rounded
     assert min(seconds[0], seconds[2], seconds[3]) > 0
     assert whole < float(re.search(r"^RESULT,bert,\d+,(\d+),", done.stdout, re.M)[1]) + 1
-    resumed_log = (output / "bert.resumed-1.log").read_text()
-    assert resumed_log.count('"run_start"') == resumed_log.count('"run_stop"') == 1
-    assert '"submission_division", "value": "open"' in resumed_log
-    assert_same_end(output, undisturbed)
+    logs_of_run = ["bert.log", "bert.resumed-1.log", "bert.resumed-2.log"]
+    assert run_stops(output) == [["aborted"]] * len(logs_of_run)
+    first, _, resumed = [(output / name).read_text() for name in logs_of_run]
+    logged = dict(re.findall(r'"key": "(\w+)", "value": (\d+)', first))
+    assert (logged["global_batch_size"], logged["gradient_accumulation_steps"]) == ("32", "4")
+    assert '"submission_division", "value": "open"' in resumed
+    for step in SAVED:
+        assert_same_end(output, undisturbed, num_steps=step)
+
+
+@pytest.mark.gate
+@BY_JAX
+def test_a_run_by_jax_logs_its_runtime_its_energy_and_where_the_time_went(undisturbed):
+    found = logs.read_run(undisturbed / "bert.log")
+    log = (undisturbed / "bert.log").read_text()
+    assert re.search(r'"devices", "value": "1 x cpu by jax \d+\.\d+\.\d+"', log)
+    least, most = run_seconds(undisturbed / "bert.log")
+    assert WATTS * least <= found.energy.joules <= WATTS * most
+    assert least <= sum(found.seconds.values()) <= most
+    said = (undisturbed.parent / "said").read_text()
+    assert re.search(r"^where the time went: .*accelerator utilization [\d.]+%$", said, re.M)
+    assert found.seconds[ledger.COMPUTE] > 0 and found.seconds[ledger.EVALUATION_COMPUTE] > 0
+    [profile] = (undisturbed / "plugins" / "profile").glob("*/*.xplane.pb")
+    assert b"PjRt" in profile.read_bytes()
+
+
+@pytest.mark.gate
+@BY_JAX
+def test_checkpoints_of_jax_are_evaluated_offline_as_during_the_run(task, undisturbed):
+    words = [f"--num_train_steps={NUM_STEPS}", "--runtime=jax"]
+    starts.run(offline_evaluation(task, undisturbed, *words), check=True)
+    lines = map(json.loads, (undisturbed / RESULTS_LINES).read_text().splitlines())
+    by_step = {line["step"]: line for line in lines}
+    assert list(by_step) == SAVED
+    [during] = [line for line in metrics(undisturbed, "eval") if line["step"] == NUM_STEPS]
+    for name in ("masked_lm_accuracy", "masked_lm_loss", "num_examples"):
+        assert by_step[NUM_STEPS][name] == pytest.approx(during[name], abs=1e-5)
 
 
 def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
@@ -106,6 +172,7 @@ def test_runs_with_options_for_speed_go_on_bitwise_too(task, tmp_path, options, 
 
 
 @pytest.mark.all
+@BY_TENSORFLOW
 def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, task, output)
@@ -131,6 +198,7 @@ def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
 
 
 @pytest.mark.gate
+@BY_TENSORFLOW
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     task, undisturbed, tmp_path, small_disk
 ):
