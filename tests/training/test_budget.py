@@ -4,9 +4,7 @@ The whole runs at the end have some seconds. How many steps these allow depends 
 tests compare with what the runs have recorded.
 """
 
-import json
 import re
-import signal
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from mlperf_bert.training.time_budget import TimeBudget
 from tests.helpers import starts
 from tests.training.configurations import run_config
 from tests.training.generated_task import SMALL
-from tests.training.small_runs import command, kill_at_step, metrics, start, wait_for_step
+from tests.training.small_runs import command, metrics
 
 
 class Machine(Event):
@@ -147,38 +145,3 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     assert record.parameters["time_budget"] == 4.0
     assert max(4, last["time_budget_spent_seconds"]) <= record.time_budget_spent_seconds < 600
     assert f" and {last['step']:,} steps\n" in done.stderr.partition("4s is over after ")[2]
-
-
-@pytest.mark.all
-def test_of_a_killed_run_what_is_trained_twice_counts_twice(task, tmp_path):
-    output, flags = tmp_path / "out", {**BUDGET, "time_budget": "150s"}
-    used_up = {**flags, "time_budget": "0.1s"}
-    kill_at_step(80, task, output, **flags)
-    before = {line["step"]: line for line in metrics(output, "train")}
-    process = start(task, output, **flags)
-    wait_for_step(process, output, max(before) + 10)
-    process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=300)
-    assert process.returncode == 75 and "model.ckpt-50\n" in printed, printed
-    after = {line["step"]: line for line in metrics(output, "train")}
-    spent = [lines[max(before)]["time_budget_spent_seconds"] for lines in (before, after)]
-    assert spent[1] > spent[0]
-
-    # With the same budget a run that was killed after its last step makes its end.
-    record = json.loads((output / "run.json").read_text())
-    (output / "run.json").write_text(json.dumps(record | {"time_budget_seconds": 0.1}))
-    done = starts.run(command(task, output, **used_up), check=True)
-    assert "the time budget of 0.1s was used up before: nothing more is trained" in done.stderr
-    [step] = re.findall(r"Going on from .*model\.ckpt-(\d+)", done.stdout)
-    assert re.search(rf",aborted,0\.\d+,{8 * int(step)}$", done.stdout, re.MULTILINE)
-    assert read_record(output).status == "aborted"
-
-
-@pytest.mark.all
-def test_two_processes_end_at_the_same_step(task, tmp_path):
-    output, flags = tmp_path / "out", {**BUDGET, "time_budget": "6s"}
-    for code, _, errors in starts.ends(starts.workers([command(task, output, **flags)] * 2)):
-        assert code == 0, errors
-    last = metrics(output, "train")[-1]
-    assert metrics(output, "eval")[-1]["step"] == last["step"]
-    assert (output / f"model.ckpt-{last['step']}.index").exists()

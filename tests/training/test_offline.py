@@ -53,20 +53,6 @@ def saved_steps(output) -> list[int]:
 
 
 @pytest.mark.all
-def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tmp_path):
-    output = tmp_path / "out"
-    flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
-    trainer = starts.Start(training_to_evaluate(task, output, *flags))
-    waiting.until((output / "model.ckpt-1000.index").exists, trainer)
-    assert saved_steps(output)[:3] == [0, 500, 1000]  # more than keep_checkpoint_max
-    done = evaluate(task, output, "--num_train_steps=3000")
-    assert done.returncode == 0, done.stderr
-    assert trainer.wait(timeout=300) == 0
-    assert [line["step"] for line in lines_of(output)] == list(range(0, 3001, 500))
-    assert "bert.offline.log: aborted after 24,000 samples" in done.stdout
-
-
-@pytest.mark.all
 def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     output = tmp_path / "out"
     trainer = starts.Start(training_to_evaluate(task, output, "--keep_checkpoint_max=1"))
