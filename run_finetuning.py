@@ -42,7 +42,7 @@ class Sweep:
 
 
 def _settings() -> tuple[Setting, ...]:
-    """Of one run, or of all of a sweep, which are different and in range."""
+    """The settings of one run, or of all of a sweep, which are different and in range."""
     if not FLAGS.sweep:
         _require_absent("learning_rates", "seeds", reason="has an effect only with --sweep")
         return (command_line.read(Setting),)

@@ -44,7 +44,7 @@ def _config() -> RunConfig:
 
 
 def _bad_files(values: Mapping[str, Any]) -> list[str]:
-    """With --check: what is wrong with the files that are named beside a flag that is wrong."""
+    """Says, with --check, what is wrong with the files that are named beside a wrong flag."""
     if values.get("check") is not True:
         return []
     from mlperf_bert.training.inspection import problems_of_files  # a run does not load it

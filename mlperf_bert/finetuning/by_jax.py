@@ -41,7 +41,7 @@ class JaxTaskTrainer(Functions, OneProcess):
         self.step, self.state = trainer.step, trainer.state
 
     def compile_for(self, to_train: Features, to_predict: Features) -> Finding:
-        """As `TaskTrainer.compile_for`."""
+        """Compiles both programs; returns what they take of the device."""
         return fit.finding(
             self,
             step=lambda: self.compile(self._trainer.update, to_train) + self.state_bytes,
@@ -50,11 +50,11 @@ class JaxTaskTrainer(Functions, OneProcess):
         )
 
     def train(self, iterator: Iterator[Features], num_steps: int) -> np.ndarray:
-        """As `TaskTrainer.train`."""
+        """Does what `TaskTrainer.train` does."""
         losses = [self.call(self._trainer.update, next(iterator)) for _ in range(num_steps)]
         self.step.assign_add(num_steps)
         return np.array(jax.device_get(losses), np.float32)[:, None]
 
     def predict(self, batch: Features) -> np.ndarray:
-        """As `TaskTrainer.predict`."""
+        """Returns what `TaskTrainer.predict` returns."""
         return np.asarray(self.call(self._trainer.logits, batch))

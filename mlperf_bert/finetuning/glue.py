@@ -42,16 +42,16 @@ class GlueTask:
     """One task of GLUE; `squad.SquadTask` has the same name, splits, main metric and methods."""
 
     name: str
-    """As in --task."""
+    """The value of --task."""
     data_dir: str = ""
     max_seq_length: int = 128
     folder: str
-    """In `data_dir`."""
+    """The folder of the task within `data_dir`."""
     sentences: tuple[str, ...]
     """Columns of one sentence or two."""
     label_column: str = "label"
     labels: tuple[str, ...] = ("0", "1")
-    """In the order of the classes; empty: a score."""
+    """The labels in the order of the classes; empty: a score."""
     metric_names: tuple[str, ...] = ("accuracy",)
     """Runs are compared by the first, on the first of the dev sets."""
     eval_splits: tuple[str, ...] = ("dev",)

@@ -134,7 +134,7 @@ class TaskRun:
 
     @functools.cached_property
     def epochs(self) -> list[dict[str, float]]:
-        """Of a finished run split/metric -> value after each epoch, of earlier processes too."""
+        """Split/metric -> value after each epoch of a finished run, of earlier processes too."""
         path = self.folder / METRICS_NAME
         try:
             lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())

@@ -45,11 +45,11 @@ class SquadTask:
     """The folder of train-v1.1.json and dev-v1.1.json, and test-v1.1.json without answers."""
     max_seq_length: int = 384
     doc_stride: int = 128
-    """From the start of a window to that of the next, in tokens."""
+    """Tokens from the start of a window to that of the next."""
     max_query_length: int = 64
     """Tokens of a question; the rest is cut off."""
     max_answer_length: int = 30
-    """In tokens."""
+    """The most tokens of an answer."""
     n_best_size: int = 20
     """So many starts and ends of each window are combined."""
     name = NAME

@@ -40,7 +40,7 @@ class SquadExample(NamedTuple):
     question: str
     context: str
     answers: tuple[Answer, ...]
-    """In the file's order."""
+    """All answers, in the file's order."""
 
 
 def read_examples(path: Path, *, needs_answers: bool = True) -> list[SquadExample]:
@@ -50,7 +50,7 @@ def read_examples(path: Path, *, needs_answers: bool = True) -> list[SquadExampl
       path: of the file.
       needs_answers: every question must have one: to train on, or to be scored by.
     """
-    if (read := json_text.read_record(path, _parsed, remedy=_REMEDY)) is None:
+    if (read := json_text.read_record(path, _version_and_examples, remedy=_REMEDY)) is None:
         raise ValueError(
             f"{path}: no such file; --data_dir takes the folder with SQuAD's {path.name}"
         )
@@ -71,7 +71,7 @@ def read_examples(path: Path, *, needs_answers: bool = True) -> list[SquadExampl
     return examples
 
 
-def _parsed(content: dict) -> tuple[object, list[SquadExample]]:
+def _version_and_examples(content: dict) -> tuple[object, list[SquadExample]]:
     """The version that the file says, and its questions."""
     examples = [
         _example(question, paragraph["context"])
@@ -90,25 +90,25 @@ def _example(question: dict, context: str) -> SquadExample:
         raise ValueError(f"a question is {question!r:.40}, not an object")
     asked = f"of question {question['id']!r:.80}"
 
-    def checked(value: object, kind: type, name: str) -> Any:
+    def require(value: object, kind: type, name: str) -> Any:
         if type(value) is not kind:
             raise ValueError(f"{name} {asked} is {value!r:.40}, not {_KINDS[kind]}")
         return value
 
-    impossible = checked(question.get("is_impossible") or False, bool, "is_impossible")
-    listed = [] if impossible else checked(question.get("answers") or [], list, "answers")
+    impossible = require(question.get("is_impossible") or False, bool, "is_impossible")
+    listed = [] if impossible else require(question.get("answers") or [], list, "answers")
     answers = []
     for each in listed:
-        answer = checked(each, dict, "an answer")
-        text = checked(answer.get("text"), str, "the text of an answer")
-        start = checked(answer.get("answer_start"), int, "answer_start")
+        answer = require(each, dict, "an answer")
+        text = require(answer.get("text"), str, "the text of an answer")
+        start = require(answer.get("answer_start"), int, "answer_start")
         if start < 0:
             raise ValueError(f"answer_start {asked} is {start}, not a number of 0 or more")
         answers.append(Answer(text, start))
     return SquadExample(
-        question_id=checked(question["id"], str, "id"),
-        question=checked(question["question"], str, "question"),
-        context=checked(context, str, "context"),
+        question_id=require(question["id"], str, "id"),
+        question=require(question["question"], str, "question"),
+        context=require(context, str, "context"),
         answers=tuple(answers),
     )
 

@@ -124,7 +124,7 @@ class TaskTrainer(OneProcess, tf.Module):
         return np.array(losses, np.float32)
 
     def predict(self, batch: Features) -> np.ndarray:
-        """As `Predicts`."""
+        """Returns what `Predicts.predict` promises."""
         return self._compiled_logits(batch).numpy()
 
     def update(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Where fine-tuning starts: a checkpoint, TF1 or TF2, or the newest one of a run's folder."""
+"""The start of fine-tuning: a checkpoint, TF1 or TF2, or the newest one of a run's folder."""
 
 import dataclasses
 import functools

@@ -132,7 +132,7 @@ class Run:
     setup: Setup
     team: Team
     origin: Origin | None
-    """On the chief: what the run is made from, and its records."""
+    """What the run is made from, and its records; None but on the chief."""
     log: MlperfLog
     """Kept in memory until `commit`: a run that is refused before it leaves no log."""
     programs: Programs

@@ -46,7 +46,7 @@ def inspect(
     _raise_limit_of_open_files()
     # Every check runs, whatever another has found: a user fixes all problems at once.
     for check in _CHECKS:
-        with setup.findings.collected():
+        with setup.findings.collecting():
             check(setup)
     return setup
 
@@ -54,7 +54,7 @@ def inspect(
 def _check_files(setup: Setup) -> None:
     """Expands both flags, and compares their files."""
     for flag in ("files", "eval_files"):
-        with setup.findings.collected():
+        with setup.findings.collecting():
             getattr(setup, flag)
     trained_on = set(map(paths.identity, setup.files))
     both = [file for file in setup.eval_files if paths.identity(file) in trained_on]
@@ -85,10 +85,10 @@ def _check_options(setup: Setup) -> None:
 def _check_model(setup: Setup) -> None:
     """Compares it with kernels, examples and vocabulary, and the batch with reference points."""
     config, findings, model = setup.config, setup.findings, setup.bert_config
-    with findings.collected():
+    with findings.collecting():
         if config.kernels == "triton":
             _require_kernels(config, model)
-    with findings.collected():
+    with findings.collecting():
         require_fitting_model(model, config.shape, bert_config_file=config.bert_config_file)
     batch_size = config.global_batch_size
     if is_bert_large(model) and (bound := convergence.bound_of(batch_size)).kind != "point":
@@ -128,7 +128,7 @@ def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
 
 
 def _raise_limit_of_open_files() -> None:
-    """Where a file cannot be opened within TensorFlow, the process may end without a word."""
+    """Allows as many open files as the system does: TensorFlow may end without a word for lack."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # a hard limit above the system's own
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -137,7 +137,7 @@ def _raise_limit_of_open_files() -> None:
 def _check_batches(setup: Setup) -> None:
     replicas = setup.num_replicas
     for flag in ("train_batch_size", "eval_batch_size"):
-        with setup.findings.collected():
+        with setup.findings.collecting():
             devices.replica_batch_size(getattr(setup.config, flag), replicas, flag=flag)
 
 
@@ -160,9 +160,9 @@ def _check_initial_checkpoint(setup: Setup) -> None:
     findings, stored = setup.findings, setup.initial_checkpoint
     if stored is None:
         return
-    with findings.collected():
+    with findings.collecting():
         reading.refuse_output_of_a_run(stored)
-    with findings.collected():
+    with findings.collecting():
         or_else = ", or leave --init_checkpoint out to train this model from random weights"
         shapes = shapes_to_load(stored, setup.bert_config)
         reading.require_fitting(stored, shapes, or_else=or_else)

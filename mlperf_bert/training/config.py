@@ -378,7 +378,7 @@ class RunConfig:
     tf_xla_flags: str = variable("TF_XLA_FLAGS")
     """TensorFlow reads it too."""
     jax_compilation_cache_dir: str = variable("JAX_COMPILATION_CACHE_DIR")
-    """Without --compilation_cache_dir jax's runtime takes this for it."""
+    """What jax's runtime takes for --compilation_cache_dir, if that is not given."""
     cuda_visible_devices: str = variable("CUDA_VISIBLE_DEVICES")
     """CUDA reads it too."""
 
@@ -471,7 +471,7 @@ class RunConfig:
     def parameters(self) -> dict:
         """What run.json records of the run; the names of `may_change` among it are not compared."""
         num_workers = self.cluster.size if self.cluster else 1
-        return {**_recorded(vars(self)), "num_workers": num_workers}
+        return {**_values_to_record(vars(self)), "num_workers": num_workers}
 
     @property
     def may_change(self) -> frozenset[str]:
@@ -552,7 +552,7 @@ class Mode:
     master: str | None = option(None, "Accepted for the reference's command lines; without effect.")
 
 
-def _recorded(values: Mapping[str, Any]) -> dict:
+def _values_to_record(values: Mapping[str, Any]) -> dict:
     """Values of the fields of a run as run.json has them."""
     variables = ("tf_xla_flags", "jax_compilation_cache_dir", "cuda_visible_devices")
     left_out = ("submission", "cluster", *variables)

@@ -1,4 +1,4 @@
-"""Where a process computes and by which runtime, and the folder that keeps what is compiled there.
+"""The devices and the runtime of a process, and the folder that keeps what is compiled there.
 
 Only this module chooses devices.
 """

@@ -1,4 +1,4 @@
-"""Where the results of offline evaluations are kept: a line for each, and the newest as text.
+"""The results of offline evaluations: a line for each, and the newest as text.
 
 Also what tells the examples of one evaluation from those of another: all of a run have the same.
 """
@@ -115,7 +115,7 @@ def _entries(directory: paths.Location) -> Iterator[_Entry]:
     """The lines of the run's own checkpoints; raises ValueError as `read_evaluations`."""
     for number, line in enumerate(_whole_lines(directory), start=1):
         try:
-            entry = _parsed(line)
+            entry = _entry_of(line)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
@@ -125,7 +125,7 @@ def _entries(directory: paths.Location) -> Iterator[_Entry]:
             yield entry
 
 
-def _parsed(line: bytes) -> _Entry:
+def _entry_of(line: bytes) -> _Entry:
     values = json_text.parse_object(line)
     step, is_own = values.pop("step"), values.pop("checkpoint", None) is None
     data = str(values.pop("data", ""))

@@ -183,7 +183,7 @@ class Evaluate(Event):
     publish: Callable[[], None]
     """Uploads what is written, if it belongs in a bucket."""
     limit: TimeBudget | None
-    """Once its time is over, an evaluation waits until the step is saved."""
+    """The limit of time; once that is over, an evaluation waits until the step is saved."""
     reached_at: float | None
     """The samples at which the run has reached its target before; None: it has not."""
     accuracy: float | None = None

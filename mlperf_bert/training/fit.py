@@ -53,7 +53,7 @@ def finding(
     """
     limit, mesh = on.usable_bytes(), on.mesh
     usable = limit or checks.memory_bytes() // len(mesh.local_devices)
-    of_step, of_evaluation = _taken(step), _taken(evaluation) if evaluation else 0.0
+    of_step, of_evaluation = _needed_bytes(step), _needed_bytes(evaluation) if evaluation else 0.0
     kinds = ", ".join(sorted({device.device_kind for device in mesh.devices.flat}))
     where = f"{_gib(usable)} GiB {'of' if limit else 'available to'} "
     where += f"{'each' if mesh.size > 1 else 'this'} {kinds}"
@@ -66,7 +66,7 @@ def finding(
     return Finding(ERROR if limit else WARNING, f"does not fit: {what} of {where}; {remedy}")
 
 
-def _taken(compiled: Callable[[], int]) -> float:
+def _needed_bytes(compiled: Callable[[], int]) -> float:
     """What a compiler says; infinite where it refuses for lack of memory."""
     try:
         return compiled()

@@ -29,12 +29,12 @@ def problems_of_files(values: Mapping[str, Any]) -> list[str]:
     """What is wrong with the files that flags name, where no configuration can be made of all."""
     findings = Findings()
     for flag in ("input_file", "eval_input_file"):
-        with findings.collected():
+        with findings.collecting():
             if path := values.get(flag):
                 pipeline.expand_input(path, flag=flag)
     readers = {"bert_config_file": BertConfig.from_json_file, "init_checkpoint": StoredCheckpoint}
     for flag, read in readers.items():
-        with findings.collected():
+        with findings.collecting():
             if path := values.get(flag):
                 read(path)
     return findings.errors
@@ -42,7 +42,7 @@ def problems_of_files(values: Mapping[str, Any]) -> list[str]:
 
 @lasting("checking")
 def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Setup:
-    """For --check, where no clock starts: also reads data, and reports what is active.
+    """Checks for --check, where no clock starts: also reads data, and reports what is active.
 
     Args:
       measure_initial_accuracy: evaluate the initial checkpoint, which takes as long as an
@@ -52,12 +52,12 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
     """
     setup = _inspect_with_output(config)
     findings = setup.findings
-    with findings.collected():
+    with findings.collecting():
         _count_evaluation_examples(setup)
-    with findings.collected():
+    with findings.collecting():
         _check_first_records(setup)
     for departing in checks.DEPARTURES:
-        with findings.collected():
+        with findings.collecting():
             for issue in departing(setup):
                 findings.doubt(f"not a submission to the closed division: {issue}")
     if not config.drop_caches:
@@ -76,7 +76,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
 
             findings.append(fit.finding_of(build.build_programs(setup, seed=0)))
         if measure_initial_accuracy and not findings.errors:
-            with findings.collected():
+            with findings.collecting():
                 _measure_initial_accuracy(setup)
     return setup
 
@@ -97,19 +97,19 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     setup = checks.inspect(config, has_checkpoint=latest_step is not None)
     findings = setup.findings
     if not obstacle:
-        with findings.collected():
+        with findings.collecting():
             output.require_same_devices(setup.num_replicas)
-    with findings.collected():
+    with findings.collecting():
         checks.check_saving(setup)
-    with findings.collected():
+    with findings.collecting():
         if obstacle:
             raise obstacle
     if not findings.errors:
-        with findings.collected():
+        with findings.collecting():
             _check_weights(setup, newest)
     # For a run that resumes also beside other errors: it says which file is not the same.
     if not findings.errors or (not obstacle and output.before):
-        with findings.collected():
+        with findings.collecting():
             Origin(setup, output, seed=0).read_evaluation_data()
     return setup
 
@@ -148,7 +148,7 @@ def _check_first_records(setup: Setup) -> None:
     if (left := len(bad) - _MOST_BAD_FILES) > 0:
         findings.refuse(f"{left} more files are bad in their first record")
     for path in () if bad else (*setup.files[:1], *setup.eval_files[:1]):
-        with findings.collected():
+        with findings.collecting():
             if hint := checked.hint_of_weights(path):
                 findings.doubt(hint)
 
@@ -157,7 +157,7 @@ def _count_evaluation_examples(setup: Setup) -> None:
     """Compares the number of evaluation examples with the rules; reads all their files."""
     counts = []
     for path in setup.eval_files:
-        with setup.findings.collected():
+        with setup.findings.collecting():
             counts.append(tfrecord.count_records(path))
     whole = counts and len(counts) == len(setup.eval_files)
     if whole and (issue := rules.departure_of_evaluation(sum(counts))):
@@ -171,7 +171,7 @@ def _active_devices(setup: Setup) -> str:
     """What the run will use: devices, runtime, precision, XLA."""
     config = setup.config
     chosen, compiled = "no devices", f"--jit_compile={config.jit_compile}"
-    with setup.findings.collected():
+    with setup.findings.collecting():
         chosen, compiled = str(setup.devices), str(config.compilation)
     return f"active: {chosen}; computing in {config.precision}, weights in float32; {compiled}"
 

@@ -98,7 +98,7 @@ class OutputDirectory:
         try:
             with self._writing():
                 if not self._folder.acquire():
-                    raise self._taken()
+                    raise self._in_use_error()
             self._require_usable()
         except BaseException:
             self.release()
@@ -114,12 +114,12 @@ class OutputDirectory:
         It also checks that a file or an object can be written there and removed.
         """
         if self._folder.lock.is_held_elsewhere():
-            raise self._taken()
+            raise self._in_use_error()
         with self._writing():
             self._folder.try_out()
         self._require_usable()
 
-    def _taken(self) -> ValueError:
+    def _in_use_error(self) -> ValueError:
         return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
 
     @contextlib.contextmanager
@@ -178,7 +178,7 @@ class OutputDirectory:
             )
 
     def log_path(self) -> Path:
-        """Where this process writes its MLPerf log; a resumed run keeps the older ones."""
+        """The path of this process's MLPerf log; a resumed run keeps the older ones."""
         # A log is never gone on with: the checkers want one run_start and one run_stop in each.
         path, number = self.path / LOG_NAME, 0
         while path.exists():
@@ -203,7 +203,7 @@ class OutputDirectory:
         self.publish()
 
     def beginning(self, seed: int | None, *, latest_step: int | None) -> dict[str, Any]:
-        """Where the run begins or goes on, as fields of `workers.Team`; a seed of None is drawn.
+        """Says where the run begins or goes on, as fields of `workers.Team`; draws a seed of None.
 
         The same command again may find the time budget used up, for the run may have been killed
         after its last step: then it has only its end to make.
@@ -262,13 +262,13 @@ class RunRecord:
 
 def read_record(directory: paths.Location) -> RunRecord:
     """Reads run.json."""
-    recorded = json_text.read_record(directory / RECORD_NAME, _parsed, remedy=RECORD_REMEDY)
+    recorded = json_text.read_record(directory / RECORD_NAME, _record_of, remedy=RECORD_REMEDY)
     if recorded is None:
         raise ValueError(f"{directory / RECORD_NAME}: is missing; {RECORD_REMEDY}")
     return recorded
 
 
-def _parsed(content: dict) -> RunRecord:
+def _record_of(content: dict) -> RunRecord:
     record = RunRecord(**content)
     if record.status not in ("running", "success", "aborted"):
         raise ValueError(f"status {record.status!r}")
@@ -340,10 +340,10 @@ class Origin:
             then = str(before.inputs.get(flag, now))
             same = now == then
             if flag == "eval_input_file" and not all("sha256" in each for each in (now, then)):
-                same = _shortly(now) == _shortly(then)  # one of them has not been read
+                same = _size_alone(now) == _size_alone(then)  # one of them has not been read
             if not same:
-                differ = _shortly(then) != _shortly(now)
-                then, now = (_shortly(each) if differ else each for each in (then, now))
+                differ = _size_alone(then) != _size_alone(now)
+                then, now = (_size_alone(each) if differ else each for each in (then, now))
                 raise ValueError(
                     f"--{flag}: not what the run in {self._output.location} began with (then "
                     f"{then}; now {now}): give the same, or choose a new --output_dir"
@@ -394,8 +394,8 @@ def _content(file: str) -> str:
     return f"sha256:{whole.digest(file, 'sha256')}"
 
 
-def _shortly(files: str) -> str:
-    """Without the digest, where there is more."""
+def _size_alone(files: str) -> str:
+    """Leaves out the digest, where there is one."""
     return files.partition(", sha256")[0] or "none"
 
 

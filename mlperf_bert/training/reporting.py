@@ -144,12 +144,12 @@ def process_age() -> float:
 
 
 class StartUp:
-    """Where the time goes from the process's start to the first training step."""
+    """The seconds of each part from the process's start to the first training step."""
 
     def __init__(self) -> None:
         """Counts the imports: a user waits for them too."""
         self.start_time = time.time() - process_age()
-        """Of the process, in seconds since 1970."""
+        """The start of the process, in seconds since 1970."""
         self._last = 0.0
         self._seconds: dict[str, float] = {}
         self.done("imports")

@@ -96,7 +96,7 @@ def _log_of(team: Team) -> Iterator[MlperfLog]:
 
 
 def _train(run: Run) -> Outcome:
-    """From the model to the end of the clock, in the order that the rules ask for."""
+    """Goes from the model to the end of the clock, in the order that the rules ask for."""
     setup, team, log = run.setup, run.team, run.log
     config = setup.config
     # Compiled before the clock starts, on synthetic batches: the rules let no real record be read
@@ -179,7 +179,7 @@ def _log_evaluation_samples(run: Run, timed: TimedRun, num_examples: int) -> Non
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Where a run writes while it trains; open until it ends."""
+    """The outputs of a run while it trains; open until it ends."""
 
     metrics: MetricsWriter
     progress: Progress

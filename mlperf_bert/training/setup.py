@@ -39,7 +39,7 @@ class Findings(list[Finding]):
             self.append(finding)
 
     @contextlib.contextmanager
-    def collected(self) -> Iterator[None]:
+    def collecting(self) -> Iterator[None]:
         """What is wrong within becomes errors among the findings; what follows goes on."""
         try:
             yield
@@ -80,15 +80,15 @@ class Setup:
     @functools.cached_property
     def files(self) -> list[str]:
         """Those to train on."""
-        return self._expanded(self.config.input_file, "input_file")
+        return self._expand(self.config.input_file, "input_file")
 
     @functools.cached_property
     def eval_files(self) -> list[str]:
         """Those to evaluate on; empty: no evaluation during training."""
         given = self.config.eval_input_file
-        return self._expanded(given, "eval_input_file") if given else []
+        return self._expand(given, "eval_input_file") if given else []
 
-    def _expanded(self, patterns: str, flag: str) -> list[str]:
+    def _expand(self, patterns: str, flag: str) -> list[str]:
         return pipeline.expand_input(patterns, flag=flag, on_doubt=self.findings.doubt)
 
     @functools.cached_property
@@ -113,7 +113,7 @@ class Setup:
         files: list[str] = []
         # Of what is there: a file that is missing hides no difference between the others.
         for flag in ("files", "eval_files"):
-            with self.findings.collected():
+            with self.findings.collecting():
                 files += getattr(self, flag)
         return vocabulary_of(self.config, parts.of_files(files, read=self.read_parts))
 

@@ -28,7 +28,7 @@ class TimeBudget(Event):
     """
 
     config: RunConfig
-    """With a `time_budget`."""
+    """The configuration of the run, which has a `time_budget`."""
     timed: TimedRun
     """Its ledger is the clock."""
     before: float
@@ -41,13 +41,13 @@ class TimeBudget(Event):
     _step_seconds: float = 0.0
     """How long a step takes at the most, by the chief's clock; 0: not measured yet."""
     _trained_steps: int = 0
-    """By this process, in `_trained_seconds`; the last call had `_last_step_seconds` a step."""
+    """Steps of this process, in `_trained_seconds`; the last had `_last_step_seconds` each."""
     _trained_seconds: float = 0.0
     _last_step_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Of the whole run."""
+        """The budget of the whole run."""
         budget = self.config.time_budget
         assert budget is not None  # else the run has no such event
         return budget
@@ -106,7 +106,7 @@ class TimeBudget(Event):
         }
 
     def _own_seconds(self) -> float:
-        """By the clock of this process."""
+        """The seconds used by the clock of this process."""
         return self.before + sum(self.timed.ledger.read().values())
 
     def _look(self) -> None:

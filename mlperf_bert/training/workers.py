@@ -128,7 +128,7 @@ class Team:
     cluster: Cluster | None
     """None: only this one."""
     devices: Devices | None = None
-    """Of all processes, if there are several; None: the checks choose those of one."""
+    """Those of all processes, if there are several; None: the checks choose those of one."""
     output: OutputDirectory
     """Locked by the chief until the end."""
     release: Callable[[], None]
@@ -141,7 +141,7 @@ class Team:
     time_spent: float = 0.0
     """The seconds of its time budget that the run has used before."""
     samples_at_success: float | None = None
-    """After how many samples the run has reached its target before; it has only to end then."""
+    """The samples after which the run has reached its target before; it has only to end then."""
 
     @property
     def is_chief(self) -> bool:
@@ -154,7 +154,7 @@ class Team:
         return self.was_started_before and self.latest_step is not None
 
     def log_path(self) -> Path | None:
-        """Where this process writes its MLPerf log; None if it writes none."""
+        """The path of this process's MLPerf log; None if it writes none."""
         return self.output.log_path() if self.is_chief else None
 
     def publish(self) -> None:
@@ -232,7 +232,7 @@ def agree(config: RunConfig) -> tuple[RunConfig, Team]:
     try:
         if cluster:
             with lines_left_out(GLOO, of=1):
-                chosen, decision = _agreed(config, cluster, output)
+                chosen, decision = _join(config, cluster, output)
         else:
             decision = _claim(output, config.seed)
     except BaseException as error:
@@ -253,7 +253,7 @@ def _claim(output: OutputDirectory, seed: int | None) -> dict:
 
 
 def _connect(config: RunConfig) -> Cluster | None:
-    """By jax; returns the processes as they are then, None if there is only one."""
+    """Connects the processes by jax; returns them as they are then, None if there is only one."""
     cluster = config.cluster
     if not cluster and not config.device.use_tpu:
         return None
@@ -311,28 +311,32 @@ def leave_out_proxies(environment: MutableMapping[str, str], cluster: Cluster) -
     environment.setdefault("no_grpc_proxy", ",".join([*dict.fromkeys(hosts), "127.0.0.1"]))
 
 
-def _agreed(config: RunConfig, cluster: Cluster, output: OutputDirectory) -> tuple[Devices, dict]:
+def _join(config: RunConfig, cluster: Cluster, output: OutputDirectory) -> tuple[Devices, dict]:
     """The devices of all processes, and the chief's decision about the output directory."""
     chosen, obstacle = None, None
     try:
         chosen = devices.jax_devices(config)
     except ValueError as error:
         obstacle = str(error)
-    own = {"host": socket.gethostname(), "obstacle": obstacle, "compared": compared(config)}
-    problem, decision = why_not(exchanged(own)), {}
+    own = {
+        "host": socket.gethostname(),
+        "obstacle": obstacle,
+        "compared": to_compare(config),
+    }
+    problem, decision = why_not(exchange(own)), {}
     # Last: it locks the directory, which is not done for a run that cannot begin.
     if cluster.is_chief and not problem:
         try:
             decision = _claim(output, config.seed)
         except (ValueError, OSError) as error:
             problem = str(error)
-    problem, decision = exchanged([problem, decision])[0]
+    problem, decision = exchange([problem, decision])[0]
     if problem or not chosen:
         raise ValueError(problem)
     return chosen, decision
 
 
-def exchanged(own: object) -> list:
+def exchange(own: object) -> list:
     """What every process gives, JSON values; the chief's first."""
     from jax.experimental import multihost_utils
 
@@ -343,7 +347,7 @@ def exchanged(own: object) -> list:
     return [json.loads(row[:n].tobytes()) for row, n in zip(every, lengths)]
 
 
-def compared(config: RunConfig) -> dict:
+def to_compare(config: RunConfig) -> dict:
     """Everything that must be equal on all processes, by flag."""
     import jax
 

@@ -38,7 +38,7 @@ from tests.training.configurations import TINY, large_model, record, write_recor
 
 def texts(config, level):
     setup = checks.inspect(config)
-    with setup.findings.collected():
+    with setup.findings.collecting():
         checks.check_saving(setup)
     return [finding.text for finding in setup.findings if finding.level == level]
 
@@ -624,7 +624,7 @@ def test_weights_that_cannot_be_compared_are_no_published_ones(config, monkeypat
         checks.departures(setup)
     found = []
     for departing in checks.DEPARTURES:
-        with setup.findings.collected():
+        with setup.findings.collecting():
             found += departing(setup)
     assert found and setup.findings.errors == ["model.ckpt-0.index: Input/output error"]
 

@@ -138,15 +138,15 @@ def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(confi
     (tmp_path / "part-1").write_bytes(b"another size")
     (tmp_path / "eval").write_bytes(b"another")
     (tmp_path / "bert_config.json").write_text('{"vocab_size":\n  7}')
-    found = workers.compared(dataclasses.replace(config, cluster=TWO_HOSTS))
-    assert found == workers.compared(config)
+    found = workers.to_compare(dataclasses.replace(config, cluster=TWO_HOSTS))
+    assert found == workers.to_compare(config)
     assert found["data of --input_file"] == {f"{tmp_path}/part-0": 9, f"{tmp_path}/part-1": 12}
     assert found["data of --eval_input_file"] == {f"{tmp_path}/eval": 7}
     assert found["content of --bert_config_file"] == '{"vocab_size": 7}'
     assert found["jax"] == jax.__version__ and found["kind of devices"] == "cpu"
     assert {field.name for field in dataclasses.fields(config)} - found.keys() == {"cluster"}
     absent = dataclasses.replace(config, bert_config_file=f"{tmp_path}/absent")
-    assert workers.compared(absent)["content of --bert_config_file"] == "no such file"
+    assert workers.to_compare(absent)["content of --bert_config_file"] == "no such file"
 
 
 TWO_HOSTS = Cluster(2, 1, 2, 1, 0, ("a:1", "b:1"))
@@ -206,7 +206,7 @@ def together(monkeypatch):
 @pytest.mark.parametrize("other", ["short", {"long": "text" * 99}])
 def test_what_processes_say_may_have_any_length(together, other):
     together.append(other)
-    assert workers.exchanged({"a": [1, None]}) == [{"a": [1, None]}, other]
+    assert workers.exchange({"a": [1, None]}) == [{"a": [1, None]}, other]
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ def test_the_chief_decides_and_what_stops_one_is_told_by_all(monkeypatch, config
     asked, others = [], {"claim": None}
     cluster = dataclasses.replace(TWO_HOSTS, index=index)
     monkeypatch.setattr(devices, "jax_devices", lambda _: Devices("mesh"))
-    monkeypatch.setattr(workers, "compared", lambda _: {"rate": 1})
+    monkeypatch.setattr(workers, "to_compare", lambda _: {"rate": 1})
 
     def claim(*_):
         asked.append("claim")
@@ -354,22 +354,22 @@ def test_the_chief_decides_and_what_stops_one_is_told_by_all(monkeypatch, config
             raise ValueError(others["claim"])
         return {"seed": 7}
 
-    def exchanged(own):
+    def exchange(own):
         if isinstance(own, dict):
             other = own | {"host": "other", "compared": others.get("compared", {"rate": 1})}
             return [own, other] if index == 0 else [other, own]
         return [own if index == 0 else [others["claim"], {"seed": 7}]]
 
     monkeypatch.setattr(workers, "_claim", claim)
-    monkeypatch.setattr(workers, "exchanged", exchanged)
-    assert workers._agreed(config, cluster, None) == (Devices("mesh"), {"seed": 7})
+    monkeypatch.setattr(workers, "exchange", exchange)
+    assert workers._join(config, cluster, None) == (Devices("mesh"), {"seed": 7})
     assert asked == ["claim"] * (index == 0)
     others["claim"] = "--output_dir holds another run"
     with pytest.raises(ValueError, match=r"^--output_dir holds another run$"):
-        workers._agreed(config, cluster, None)
+        workers._join(config, cluster, None)
     asked.clear()
     others["compared"] = {"rate": 2}
     if index == 0:
         with pytest.raises(ValueError, match=r"^process 1 \(other\) was started differently"):
-            workers._agreed(config, cluster, None)
+            workers._join(config, cluster, None)
         assert not asked
