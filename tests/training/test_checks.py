@@ -539,6 +539,8 @@ def test_options_for_speed_that_do_not_fit_are_told(config):
     found = checks.inspect(changed, connected=Devices()).findings
     [warning] = [f.text for f in found if f.level == "warning" and "--precision" in f.text]
     assert "on NVIDIA GPUs only" in warning
+    kept = dataclasses.replace(config, runtime="tensorflow", compilation_cache_dir="kept")
+    assert any("keeps what jax compiles" in text for text in texts(kept, "warning"))
 
 
 @pytest.mark.parametrize(
@@ -662,6 +664,31 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     *named, last = inspect_closely(config, measure_initial_accuracy=False).findings.errors
     assert len(named) == 5 and all("holds 64 in input_ids, at 0" in error for error in named)
     assert last == "3 more files are bad in their first record"
+
+
+@pytest.mark.parametrize(
+    "gigabytes, changed, takes",
+    [
+        (3, {}, 4.0),
+        (3, {"runtime": "jax"}, 4.0),
+        (5, {"steps_per_update": 2, "num_train_steps": 8}, 5.4),
+        (5, {}, None),
+        (1, {"async_checkpoint": False}, None),
+    ],
+)
+def test_a_copy_of_the_state_that_does_not_fit_is_told(
+    config, monkeypatch, gigabytes, changed, takes
+):
+    monkeypatch.setattr(checks, "memory_bytes", lambda: int(gigabytes * 10**9))
+    given = large_model(config, init_checkpoint=None, **changed)
+    setup = checks.inspect(given)
+    assert not any("memory" in finding.text for finding in setup.findings)
+    checks.check_saving(setup)
+    told = [str(finding) for finding in setup.findings if "memory" in finding.text]
+    assert told == [
+        f"warning: --async_checkpoint: a copy of the state takes {takes} GB of memory, and "
+        f"{gigabytes}.0 GB are available here; give --noasync_checkpoint"
+    ] * bool(takes)
 
 
 def test_a_containers_limit_bounds_the_memory(monkeypatch, tmp_path):
