@@ -76,7 +76,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
             outcome = _train(run)
             run.finish(outcome.status)
             # Last: once the lock is gone, another process may write here.
-            team.release()
+            team.output.release()
     return outcome if team.is_chief else None
 
 

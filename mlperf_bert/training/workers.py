@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 import numpy as np
@@ -131,8 +131,6 @@ class Team:
     """Those of all processes, if there are several; None: the checks choose those of one."""
     output: OutputDirectory
     """Locked by the chief until the end."""
-    release: Callable[[], None]
-    """Unlocks it."""
     seed: int
     was_started_before: bool
     """Whether the run was started before."""
@@ -177,11 +175,11 @@ class Team:
         try:
             yield
         except _AGREED_ENDS:
-            self.release()
+            self.output.release()
             _part(self.cluster)
             raise
         except BaseException as error:
-            self.release()
+            self.output.release()
             if self.cluster:
                 raise _end_of(error) from error
             raise
@@ -240,8 +238,7 @@ def agree(config: RunConfig) -> tuple[RunConfig, Team]:
         if cluster:
             raise _end_of(error) from error
         raise
-    team = Team(cluster=cluster, devices=chosen, output=output, release=output.release, **decision)
-    return config, team
+    return config, Team(cluster=cluster, devices=chosen, output=output, **decision)
 
 
 def _claim(output: OutputDirectory, seed: int | None) -> dict:

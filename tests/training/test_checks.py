@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import run_pretraining
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.convert.tf1_tf2 import convert
@@ -776,6 +777,13 @@ def test_a_close_look_from_one_of_several_processes_counts_the_devices_of_all(co
         "checked in one of 3 processes, without the others; a run first compares flags, data and "
         "software of all",
     } <= {finding.text for finding in setup.findings}
+
+
+def test_only_the_first_of_several_processes_checks(config, monkeypatch, capsys):
+    other = dataclasses.replace(config, cluster=Cluster(2, 1, 2, 1, 0))
+    monkeypatch.setattr(run_pretraining, "_config", lambda: other)
+    run_pretraining._check()
+    assert capsys.readouterr().out == "process 1: --check is answered by process 0\n"
 
 
 def test_examples_without_any_weight_are_told(config, tmp_path, capsys):

@@ -232,7 +232,7 @@ def test_a_resumed_run_keeps_the_seed_that_was_drawn(config):
     config = dataclasses.replace(config, seed=None)
     killed_run(config, minutes=1)
     _, team = workers.agree(config)
-    team.release()
+    team.output.release()
     assert team.was_started_before and team.seed == 7
 
 

@@ -6,6 +6,7 @@ Real ones, on loopback, are in test_faults.py.
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -295,8 +296,8 @@ def test_however_a_run_ends_its_directory_is_free_and_no_process_waits_for_one_t
     monkeypatch.setattr(workers.atexit, "register", lambda what: told.append(what.__name__))
     cluster = None if is_alone else TWO_HOSTS
     team = workers.Team(
-        cluster=cluster, output=None, seed=0, was_started_before=True, latest_step=5,
-        release=lambda: told.append("release"),
+        cluster=cluster, output=SimpleNamespace(release=lambda: told.append("release")),
+        seed=0, was_started_before=True, latest_step=5,
     )  # fmt: skip
     for error, then in (
         (None, "shutdown"),
@@ -328,12 +329,7 @@ def test_however_a_run_ends_its_directory_is_free_and_no_process_waits_for_one_t
 def test_a_team_goes_on_from_a_checkpoint():
     def has_checkpoint(started, step):
         return workers.Team(
-            cluster=None,
-            output=None,
-            release=print,
-            seed=0,
-            was_started_before=started,
-            latest_step=step,
+            cluster=None, output=None, seed=0, was_started_before=started, latest_step=step
         ).has_checkpoint
 
     every = [(started, step) for started in (True, False) for step in (None, 0, 5)]
