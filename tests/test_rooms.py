@@ -32,7 +32,6 @@ SMALL_FILES = {
     "mlperf_bert/optimization/config.py": "what describes a run needs no TensorFlow",
     "mlperf_bert/portable/flop.py": "exports and benchmarks share the formula",
     "mlperf_bert/programs/config.py": "what describes a run needs no TensorFlow",
-    "mlperf_bert/training/fit.py": "no other runtime loads jax",
     "mlperf_results/setup.py": "setuptools asks for it",
     "tracing/clocks.py": "tracers, sampler and tables share it",
     "tracing/outputs.py": "a command starts before pandas and pictures are loaded",
