@@ -165,6 +165,7 @@ _LINES = {
     "open": _Line(8, latency=4), "path": _Line(7, latency=4), "rename": _Line(9, latency=4),
     "copy": _Line(10, latency=4), "fault": _Line(6, ()), "cached": _Line(6, ()),
     "block": _Line(8, (6, 7), latency=5), "asynchronous": _Line(3, ()), "sent": _Line(3, ()),
+    "taken": _Line(3, ()),
 }  # fmt: skip
 _NAMED = ("open", "path", "rename")
 
@@ -197,13 +198,11 @@ class Parser(CallParser):
         self._path_of_inode: dict[tuple[int | None, int], str] = {}
         self._unborn: dict[int, dict] = {}
         self._names: dict[str, dict[int, str]] = {"name": {}, "new_name": {}}
-        self._handlers: dict[str, Callable[..., Iterator[Row]]] = {
-            "fork": self._fork, "exec": self._exec, "exit": self._exit, "call": self._call,
-            "open": self._open_call, "path": self._path, "rename": self._rename, "copy": self._copy,
-            "fault": functools.partial(self._fault, "page_fault"),
-            "cached": functools.partial(self._fault, ADD_TO_PAGE_CACHE), "block": self._block,
-            "asynchronous": self._begins_asynchronous, "sent": self._sent,
-        }  # fmt: skip
+        self._notes: dict[str, Callable[[int], None]] = {
+            "asynchronous": self._note_asynchronous,
+            "sent": self._lose_those_of,  # a message may have given them to others
+            "taken": lambda _: self._lose_all(),  # of another process, of which is not known
+        }
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
         """Yields (table, row) in order of time; the stamps are CLOCK_BOOTTIME's."""
@@ -213,7 +212,10 @@ class Parser(CallParser):
                 continue
             if word != "block":
                 yield from self._born(*fields[1:3])
-            yield from self._handlers[word](*fields)
+            if word in self._notes:
+                self._notes[word](fields[1])
+            else:
+                yield from getattr(self, f"_{word}")(*fields)
         yield from (("process_events", row) for row in self._unborn.values())
 
     def _events(self, lines: Iterable[str]) -> Iterator[tuple[int, str, list]]:
@@ -319,14 +321,6 @@ class Parser(CallParser):
         yield "process_events", {**self._stamps(began, pid, tid), "event": "exit"}
         self._one_ends(pid)
 
-    def _begins_asynchronous(self, began, pid, tid) -> Iterator[Row]:
-        self._note_asynchronous(pid)
-        yield from ()
-
-    def _sent(self, began, pid, tid) -> Iterator[Row]:
-        self._lose_those_of(pid)  # a message may have given them to others
-        yield from ()
-
     def _row(self, began, pid, tid, probe, latency, result) -> dict:
         call = probe.rpartition("sys_exit_")[2]
         failed = -_ERRNO_BITS < result < 0
@@ -374,14 +368,12 @@ class Parser(CallParser):
         given = [(Descriptor(fd), None, bool(moves)) for fd, moves in ends]
         yield from self._copied(row, given, self._result(row, result))
 
-    def _open_call(
-        self, began, pid, tid, probe, latency, result, folder, flags, name
-    ) -> Iterator[Row]:
+    def _open(self, began, pid, tid, probe, latency, result, folder, flags, name) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
         path = self._path_from(pid, name, folder)
         if not row["error"]:
             self._note_inode(path)
-        yield self._open(row, path, self._result(row, result), flags)
+        yield self._on_opening(row, path, self._result(row, result), flags)
 
     def _path(self, began, pid, tid, probe, latency, result, folder, name) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
@@ -406,7 +398,10 @@ class Parser(CallParser):
             device = os.major(found.st_dev) << 20 | os.minor(found.st_dev) if has_own else None
             self._path_of_inode[device, found.st_ino] = path
 
-    def _fault(self, operation, began, pid, tid, device, inode, page) -> Iterator[Row]:
+    def _cached(self, *fields) -> Iterator[Row]:
+        yield from self._fault(*fields, operation=ADD_TO_PAGE_CACHE)
+
+    def _fault(self, began, pid, tid, device, inode, page, operation="page_fault") -> Iterator[Row]:
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}
         row |= {"offset_bytes": page * PAGE_BYTES, "size_bytes": PAGE_BYTES}
         found = self._path_of_inode.get((device, inode)) or self._path_of_inode.get((None, inode))

@@ -368,7 +368,7 @@ class CallParser:
 
     # --- calls that make rows ---
 
-    def _open(self, row: dict, path: str, result: int | None, flags: int) -> Row:
+    def _on_opening(self, row: dict, path: str, result: int | None, flags: int) -> Row:
         """Of an opening; the result of this and the others is None if the call failed."""
         if flags & os.O_CREAT:
             row["kind"] = "create"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import EngFormatter, NullFormatter
 
 from tracing import files, look
 from tracing.loaded import Trace
@@ -130,10 +130,11 @@ def histograms(trace: Trace) -> str | None:
         for (sizes, latencies), kind in zip(axes, ("read", "write")):
             calls = trace.transfers[trace.transfers["kind"] == kind]
             _by_class(sizes, calls, "size_bytes", 2.0 ** np.arange(0, 31))
-            _by_class(latencies, calls, "latency_ns", 10 ** np.arange(2.0, 10.6, 0.25))
+            calls = calls.assign(latency_s=calls["latency_ns"] / 1e9)
+            _by_class(latencies, calls, "latency_s", 10 ** np.arange(-7, 1.6, 0.25))
             sizes.set_ylabel(f"{kind} calls")
-            _set_log_axis(sizes, _bytes_text, base=2)
-            _set_log_axis(latencies, _time_text, base=10)
+            _set_log_axis(sizes, "B")
+            _set_log_axis(latencies, "s")
         axes[0, 0].set_title("request size", color=INK, fontsize=9)
         axes[0, 1].set_title("latency, as the program saw it", color=INK, fontsize=9)
         drawn = dict(zip(*reversed(axes[1, 0].get_legend_handles_labels())))
@@ -143,19 +144,10 @@ def histograms(trace: Trace) -> str | None:
     return look.svg(draw, 5, "Request sizes and latencies", rows=2, columns=2)
 
 
-def _set_log_axis(place: Axes, write: Callable, *, base: int) -> None:
-    place.set_xscale("log", base=base)
-    place.xaxis.set_major_formatter(FuncFormatter(write))
+def _set_log_axis(place: Axes, unit: str) -> None:
+    place.set_xscale("log")
+    place.xaxis.set_major_formatter(EngFormatter(unit))
     place.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _bytes_text(value: float, _=None) -> str:
-    units = [(1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B")]
-    return look.in_units(value, units)
-
-
-def _time_text(value: float, _=None) -> str:
-    return look.in_units(value, [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1, " ns")])
 
 
 def offsets_over_time(trace: Trace) -> str | None:

@@ -1,7 +1,7 @@
 """How pages and their pictures look: one template, which needs nothing from outside, and SVG."""
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
 BLUE, RED, GREEN, ORANGE, GREY = "#1f5fa8", "#b3261e", "#1b7f4b", "#d9822b", "#b9c4cf"
@@ -64,9 +65,7 @@ def _cell(row: dict, name: str, write: str | Callable[[Any], str]) -> str:
 
 def bytes_text(number: float) -> str:
     """As in 2.50 MB."""
-    if number < 1e3:
-        return f"{number:,.0f} B"
-    return in_units(number, [(1e9, " GB"), (1e6, " MB"), (1e3, " kB")], ",.2f")
+    return EngFormatter("B", places=2 if number >= 1e3 else 0)(number)
 
 
 def page(**values: object) -> str:
@@ -109,14 +108,3 @@ def svg(
         figure.savefig(text, format="svg", metadata=_NO_METADATA, dpi=_DPI)
     drawn = text.getvalue()[text.getvalue().index("<svg") :]
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
-
-
-def in_units(value: float, units: Sequence[tuple[float, str]], spec: str = "g") -> str:
-    """Returns a number in the first unit that it reaches, or the last one: 2500000 as 2.5M.
-
-    Args:
-      units: (size, name), the largest first.
-      spec: how the number is formatted.
-    """
-    size, name = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
-    return f"{value / size:{spec}}{name}"

@@ -340,7 +340,7 @@ class Parser(CallParser):
         paths = [self._absolute(pid, name, folder) for name, folder in zip(names, folders)]
         paths += [UNKNOWN] * 2  # for names that strace could not read
         if row["operation"] in _OPENING:
-            found = self._open(row, _unescaped(opened) if opened else paths[0], result, flags)
+            found = self._on_opening(row, _unescaped(opened) if opened else paths[0], result, flags)
             if self._is_shared and result is not None:
                 self._files[pid][result].lose()
             return found

@@ -40,6 +40,11 @@ def test_the_same_data_give_the_same_picture():
     first, second = (look.svg(lambda axes: None, 1, "nothing") for _ in range(2))
     assert first == second
     assert first.startswith('<svg role="img" aria-label="nothing" ')
-    units = [(1e6, "M"), (1e3, "k"), (1, "")]
-    numbers = (2.5e6, 12_480, -3000, 7, 0.5)
-    assert [look.in_units(n, units) for n in numbers] == ["2.5M", "12.48k", "-3k", "7", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0 B"), (999, "999 B"), (2500, "2.50 kB"), (2.5e6, "2.50 MB"), (12_345e9, "12.35 TB")],
+)
+def test_bytes_are_written_in_the_largest_unit_that_they_reach(number, shown):
+    assert look.bytes_text(number) == shown
