@@ -1,6 +1,7 @@
 """Traces a command, a container or a process; tracing/trace.sh calls this.
 
-Exit codes: the command's; 1 bad input or a trace that could not be written; 128 + n: signal n.
+Exit codes: the command's; 1 bad input or a trace that could not be written; 2 wrong usage; 128 + n:
+signal n.
 """
 
 import argparse

@@ -398,8 +398,8 @@ class Parser(CallParser):
             device = os.major(found.st_dev) << 20 | os.minor(found.st_dev) if has_own else None
             self._path_of_inode[device, found.st_ino] = path
 
-    def _cached(self, *fields) -> Iterator[Row]:
-        yield from self._fault(*fields, operation=ADD_TO_PAGE_CACHE)
+    def _cached(self, began, pid, tid, device, inode, page) -> Iterator[Row]:
+        yield from self._fault(began, pid, tid, device, inode, page, ADD_TO_PAGE_CACHE)
 
     def _fault(self, began, pid, tid, device, inode, page, operation="page_fault") -> Iterator[Row]:
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}

@@ -28,4 +28,4 @@ samples = pd.read_parquet(folder / "processes.parquet")
 cpu_seconds = samples.groupby("pid")[["user_ms", "system_ms"]].max().to_numpy().sum() / 1000
 peak_bytes = samples.groupby("monotonic_ns")["resident_bytes"].sum().max()
 print(classes.round(1).to_string(), phases.iloc[:, [2, -3, -2, -1]].to_string(), sep="\n\n")
-print(f"\nprocessor time {cpu_seconds:.2f} s, peak memory {peak_bytes:,} bytes")
+print(f"\nprocessor time of what was sampled {cpu_seconds:.2f} s, peak memory {peak_bytes:,} bytes")
