@@ -2,12 +2,13 @@
 
 import json
 import os
+import types
 
 import pandas as pd
 import pytest
 
 from mlperf_bert.data import tfrecord
-from tracing import conversion, files, mllog, page
+from tracing import conversion, figures, files, mllog, page
 from tracing import tables as trace_tables
 from tracing.tests import by_hand
 
@@ -157,15 +158,25 @@ def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, is_sample
     assert conversion._written_logs(tmp_path, conversion.Locator()) == [str(path)]
 
 
-def test_a_phase_ends_with_the_stop_of_its_own_log():
+def test_a_phase_ends_with_the_first_stop_of_its_own_log():
     """The other log's began before the trace."""
     lines = [("a.log", "block_start", 10), ("b.log", "block_stop", 12), ("b.log", "eval_start", 13),
-             ("a.log", "eval_stop", 14), ("b.log", "eval_stop", 15)]  # fmt: skip
+             ("a.log", "eval_stop", 14), ("b.log", "eval_stop", 15),
+             ("b.log", "eval_stop", 17)]  # fmt: skip
     events = [{"file": file, "key": key, "realtime_ns": at, "metadata": "{}"}
               for file, key, at in lines]  # fmt: skip
     names = ("file", "name", "realtime_ns", "end_realtime_ns", "is_closed")
     spans = [tuple(span[n] for n in names) for span in mllog.span_rows(events, end_ns=99)]
     assert spans == [("a.log", "block", 10, 99, False), ("b.log", "eval", 13, 15, True)]
+
+
+def test_a_checkpoint_is_that_of_a_phase_whose_stamps_are_whole_milliseconds():
+    write = {"kind": "write", "final_path": "/out/model.ckpt-3.index", "size_bytes": 7}
+    writes = [{**write, "seconds": second, "latency_ns": 5} for second in (1.0006, 2.0004)]
+    phase = {"name": "checkpoint", "seconds": 1.001, "end_seconds": 2.0}
+    trace = types.SimpleNamespace(transfers=pd.DataFrame(writes), spans=pd.DataFrame([phase]))
+    [found] = figures.checkpoints(trace)
+    assert (found["step"], found["span_seconds"]) == (3, 0.999)
 
 
 def test_a_block_has_the_samples_of_its_stop():
