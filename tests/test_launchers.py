@@ -592,6 +592,7 @@ def test_without_an_engine_the_gpus_that_cuda_sees_are_counted(
     number = min(number, 1) if name == "finetune_model.sh" else number  # one computes
     assert f"--num_gpus={number}" in script(name, f"GPUS=8 {line}")
     assert "--num_gpus=1" in script(name, f"GPUS=8 NUM_GPUS=1 {line}")
+    assert "--num_gpus=two" in script(name, f"GPUS=8 NUM_GPUS=two {line}")  # Python refuses it
 
 
 @pytest.mark.parametrize("script", ["train_model.sh", "finetune_model.sh"])
