@@ -145,7 +145,7 @@ ROWS = {
         "HOME=$O/home; mkdir $HOME; $RUN $IN '--output_dir=~/run'; ls $HOME/run; ls -d '~'",
         [r"run\.json", "cannot access '~'"], DAMAGE,
     ),
-    "heads": (
+    "encoder_alone": (
         "$PY $C/heads/encoder_without_heads.py $O/h; $PY tf2_encoder_checkpoint_converter.py "
         "--bert_config_file=$O/h/bert_config.json --checkpoint_to_convert=$O/h/model.ckpt-0 "
         "--converted_checkpoint_path=$O/c --converted_model=encoder",
