@@ -29,7 +29,7 @@ from mlperf_bert.data.dataset import (
     write_dataset,
 )
 from mlperf_bert.data.examples import expand_input, write_examples
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 from mlperf_bert.files.whole import require_apart, require_writable
 from mlperf_bert.messages import Problems
 from mlperf_bert.mlperf.convergence import reference_points
@@ -95,10 +95,8 @@ def _outputs(output_file: str, inputs: Sequence[str]) -> list[Path]:
         output = paths.require_local(name, flag="output_file")
         if not name or output.is_dir():
             raise ValueError(f"--output_file={output_file}: {name!r} is no file; name one")
-        try:
+        with errors.named("--output_file"):
             require_writable(output)
-        except ValueError as error:
-            raise ValueError(f"--output_file={error}") from error
         outputs.append(output)
     require_apart([(f"--output_file={output}", output) for output in outputs], inputs)
     return outputs

@@ -81,8 +81,7 @@ def _config() -> FinetuningConfig:
 def main():
     """Fine-tunes, evaluates and predicts, as the flags say."""
     tf.get_logger().setLevel("ERROR")  # every run of a sweep traces its own step
-    advice = "lower --train_batch_size, --eval_batch_size or --max_seq_length"
-    with command_line.tensorflow_explained(advice), command_line.resumable():
+    with command_line.resumable():
         records, prediction_files = sweep.run(_config())
         print(sweep.table(records))
         print(f"{FLAGS.output_dir}/{sweep.RESULTS_NAME}")
@@ -92,4 +91,5 @@ def main():
 
 
 if __name__ == "__main__":
-    command_line.run(main, FinetuningConfig, Setting, Sweep)
+    smaller = "lower --train_batch_size, --eval_batch_size or --max_seq_length"
+    command_line.run(main, FinetuningConfig, Setting, Sweep, out_of_memory=smaller)

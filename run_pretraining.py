@@ -87,7 +87,7 @@ def _evaluate() -> None:
 
 def main():
     """Checks, trains or evaluates, as the flags say."""
-    with command_line.tensorflow_explained(_OUT_OF_MEMORY), command_line.resumable():
+    with command_line.resumable():
         if FLAGS.check_initial_accuracy and not FLAGS.check:
             raise ValueError("--check_initial_accuracy has an effect only with --check; add it")
         if FLAGS.check:
@@ -101,4 +101,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command_line.run(main, RunConfig, Mode, beside=_bad_files)
+    command_line.run(main, RunConfig, Mode, beside=_bad_files, out_of_memory=_OUT_OF_MEMORY)

@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mlperf_bert.files import json_text
+from mlperf_bert.files import errors, json_text
 from mlperf_bert.files.whole import read_regular_file, written_beside
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
@@ -21,14 +21,10 @@ def read_metrics(path: Path) -> tuple[list[dict], list[dict]]:
     """Return the training lines and the evaluation lines of a metrics.jsonl."""
     lines: dict[str, list[dict]] = {kind: [] for kind in _DRAWN}
     for number, text in enumerate(read_regular_file(path).splitlines(), start=1):
-        try:
+        with errors.named(f"{path}: line {number}", damaged="give the metrics.jsonl of a run"):
             line = json_text.parse_object(text)
             if (kind := line["kind"]) in lines:
                 lines[kind].append({name: float(line[name]) for name in _DRAWN[kind]})
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(
-                f"{path}: line {number}: {error!s:.300}; give the metrics.jsonl of a run"
-            ) from error
     if not lines["eval"]:
         raise ValueError(f"{path} holds no evaluation: the run ended before its first one")
     return lines["train"], lines["eval"]

@@ -1,7 +1,6 @@
 """What the root scripts share: options as flags of absl, and errors as one line each."""
 
 import contextlib
-import errno
 import functools
 import gc
 import itertools
@@ -16,11 +15,9 @@ from typing import Any, TypeVar
 from absl import app, flags, logging
 
 from mlperf_bert import options
-from mlperf_bert.files.paths import StoreUnavailable, kind_of, reason
-from mlperf_bert.messages import REMEDIES, Problems, as_lines, ends_in_one_line, printable
+from mlperf_bert.messages import Problems, as_lines, ends_in_one_line, printable
 from mlperf_bert.options import Option, first_empty, with_home
 from mlperf_bert.signals import Interrupted, handled, raise_on_ctrl_c
-from mlperf_bert.tensorflow_import import tensorflow
 
 _Configuration = TypeVar("_Configuration")
 _LISTS = ("--input_file", "--eval_input_file")
@@ -102,67 +99,23 @@ def resumable() -> Iterator[None]:
         raise Interrupted(text) from interruption
 
 
-@contextlib.contextmanager
-def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
-    """TensorFlow's failures, and jax's, become ValueErrors; what may pass becomes Interrupted.
-
-    Args:
-      out_of_memory: what to do when there is too little.
-    """
-    errors = tensorflow().errors
-    try:
-        yield
-    except StoreUnavailable as error:
-        raise Interrupted(str(error)) from error
-    except FloatingPointError as error:
-        raise ValueError(str(error)) from error
-    except errors.OpError as error:
-        # A device is gone, as the host of a TPU, or a store that records are read from.
-        if kind_of(error) is StoreUnavailable:
-            text = f"TensorFlow failed: {reason(error)}; repeat the command later"
-            raise Interrupted(text) from error
-        if refused := next((n for n in REMEDIES if os.strerror(n) in reason(error)), None):
-            fewer = ", or lower --num_parallel_files" if "num_parallel_files" in flags.FLAGS else ""
-            remedy = REMEDIES[refused] + (fewer if refused == errno.EMFILE else "")
-            raise ValueError(f"{reason(error).replace('; ', ': ', 1)}; {remedy}") from error
-        if isinstance(error, errors.ResourceExhaustedError):
-            raise ValueError(f"out of memory ({reason(error)}); {out_of_memory}") from error
-        raise ValueError(f"TensorFlow failed: {reason(error)}") from error
-    except RuntimeError as error:
-        jax = sys.modules.get("jax")  # a run without it does not load it
-        if not jax or not isinstance(error, jax.errors.JaxRuntimeError):
-            raise
-        raise _explained(reason(error)[:300], out_of_memory) from error
-
-
-def _explained(text: str, out_of_memory: str) -> Exception:
-    """What an error of jax becomes."""
-    if text.startswith("UNAVAILABLE"):  # a device is gone
-        return Interrupted(f"jax failed: {text}; repeat the command later")
-    if "RESOURCE_EXHAUSTED" in text:
-        others = "end other processes that hold memory of the device (nvidia-smi names them)"
-        return ValueError(f"out of memory ({text}); {others}, or {out_of_memory}")
-    if "kernels" in flags.FLAGS and flags.FLAGS.kernels == "triton":
-        text += "; if a kernel of --kernels=triton did this, give --kernels=xla"
-    return ValueError(f"jax failed: {text}")
-
-
 def run(
     main: Callable[[], None],
     *configurations: type,
     beside: Callable[[Mapping[str, Any]], list[str]] = lambda _: [],
+    **advice: str,
 ) -> None:
     """Defines and parses the flags of configurations, and runs a script's `main`; ends the process.
 
     `beside` is what else is wrong where flags are, by the values of others.
 
     Bad flags end it with a line for each and exit code 1; what `main` raises, as `ends_in_one_line`
-    says.
+    says, which takes the `advice`.
     """
     define(*configurations)
     logging.set_verbosity(logging.ERROR)
 
-    in_one_line = ends_in_one_line(Path(sys.argv[0]).name)
+    in_one_line = ends_in_one_line(Path(sys.argv[0]).name, **advice)
 
     @in_one_line
     def guarded(_: Sequence[str]) -> None:

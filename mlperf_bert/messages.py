@@ -13,7 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec
 
-from mlperf_bert.files.paths import kind_of, reason
+from mlperf_bert.files.errors import (
+    REMEDIES,
+    StoreUnavailable,
+    kind_of,
+    library_of,
+    reason,
+    with_remedy,
+)
 from mlperf_bert.signals import Interrupted
 
 EXIT_TRY_AGAIN = 75
@@ -53,17 +60,6 @@ class Finding:
         return printable(f"{self.level}: {self.text}")
 
 
-REMEDIES = {
-    errno.ENOSPC: "make room and repeat the command",
-    errno.EDQUOT: "make room in your quota and repeat the command",
-    errno.EMFILE: "raise ulimit -n",
-    errno.ENFILE: "raise fs.file-max, or end what else has files open",
-    errno.EAGAIN: "raise ulimit -u, or start fewer processes",
-    errno.EIO: "its disk, or the way to it, has failed; repeat the command, or take another copy",
-}
-"""What to do about errors of the system, of which TensorFlow's errors repeat the words."""
-
-
 def as_lines(error: Exception) -> str:
     """The text of an error, in one line, or one for each of several problems.
 
@@ -84,11 +80,28 @@ def problems_of(error: Exception) -> tuple[str, ...]:
     return error.problems if isinstance(error, Problems) else (as_lines(error),)
 
 
-def _refusal(error: Exception) -> str | None:
-    """What a store or the system has refused, in a line; None for what is a mistake of ours."""
-    if str(error) == "can't start new thread":  # Python's words, in a RuntimeError
-        return f"{error}; {REMEDIES[errno.EAGAIN]}"
-    return printable(reason(error)) if kind_of(error) not in (None, OSError) else None
+def _end_of(error: BaseException, out_of_memory: str) -> tuple[int, str] | None:
+    """The exit code of a command that an error ends, and the line; None for a mistake of ours."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT, str(error) or "interrupted"
+    if isinstance(error, Interrupted | StoreUnavailable):
+        return EXIT_TRY_AGAIN, printable(str(error))
+    if isinstance(error, ValueError | OSError | FloatingPointError):
+        return 1, as_lines(error)
+    text = reason(error)
+    if (told := with_remedy(text)) != text:  # Python's words too: "can't start new thread"
+        return 1, printable(told)
+    if (library := library_of(error)) is None:
+        return None
+    told = f"{library} failed: {printable(text[:300])}"
+    # A device is gone, as the host of a TPU, or a store that records are read from.
+    if kind_of(error) is StoreUnavailable or text.startswith("UNAVAILABLE"):
+        return EXIT_TRY_AGAIN, f"{told}; repeat the command later"
+    if "RESOURCE_EXHAUSTED" in text or type(error).__name__ == "ResourceExhaustedError":
+        others = "end other processes that hold memory of the device (nvidia-smi names a GPU's)"
+        return 1, f"out of memory ({printable(text[:300])}); {out_of_memory}, or {others}"
+    kernels = "; if --kernels=triton is given, its kernels may do this: give --kernels=xla"
+    return 1, told + kernels * ("CUDA" in text)
 
 
 @contextlib.contextmanager
@@ -103,13 +116,17 @@ def _printed() -> Iterator[None]:
 
 
 def ends_in_one_line(
-    name: str,
+    name: str, *, out_of_memory: str = "give smaller batches"
 ) -> Callable[[Callable[_Arguments, int | None]], Callable[_Arguments, int]]:
     """Decorates the `main` of a command, so that what goes wrong is one line, named so.
 
-    Its exit code is then 1 for ValueError, OSError and what a store answers; EXIT_TRY_AGAIN for
-    Interrupted; 130 for Ctrl-C, as a shell has it; 141, without a line, if what it prints
-    goes to a program that has ended, such as `head -1`.
+    Its exit code is then EXIT_TRY_AGAIN for Interrupted and what may pass; 130 for Ctrl-C, as a
+    shell has it; 141, without a line, if what it prints goes to a program that has ended, such as
+    `head -1`; and 1 for everything else that is not a mistake of ours.
+
+    Args:
+      name: of the command.
+      out_of_memory: what to do where a device has too little.
     """
 
     def decorated(main: Callable[_Arguments, int | None]) -> Callable[_Arguments, int]:
@@ -128,16 +145,10 @@ def ends_in_one_line(
                 # At its end Python flushes what is left, and would complain again.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 128 + signal.SIGPIPE
-            except KeyboardInterrupt as interruption:
-                code, line = 128 + signal.SIGINT, str(interruption) or "interrupted"
-            except Interrupted as interruption:
-                code, line = EXIT_TRY_AGAIN, printable(str(interruption))
-            except (ValueError, OSError) as error:
-                code, line = 1, as_lines(error)
-            except Exception as error:
-                if (refused := _refusal(error)) is None:
+            except (Exception, KeyboardInterrupt) as error:
+                if (end := _end_of(error, out_of_memory)) is None:
                     raise
-                code, line = 1, refused
+            code, line = end
             print(f"{name}: {line}", file=sys.stderr)
             return code
 

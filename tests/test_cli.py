@@ -14,13 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from jax.errors import JaxRuntimeError
-from tensorflow import errors
 
-from mlperf_bert import command_line, flags_page, options
+from mlperf_bert import flags_page, options
 from mlperf_bert.flags_page import options_of
-from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.signals import Interrupted
 from mlperf_bert.training.config import RunConfig
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs, starts
@@ -375,63 +371,3 @@ def test_batch_that_replicas_cannot_share():
         replica_batch_size(10, 4, flag="train_batch_size")
     with pytest.raises(ValueError, match=r"try 4$"):
         replica_batch_size(3, 4, flag="train_batch_size")
-
-
-NO_FILE = "/d/part-7; Too many open files"
-IN_A_GRAPH = """Graph execution error:
-
-Detected at node IteratorGetNext defined at (most recent call last):
-  File "a.py", line 15, in f
-
-{}
-\t [[{{{{node IteratorGetNext}}}}]]
-Hint: If you want to see a list of allocated tensors, add report_tensor_allocations_upon_oom.
- [Op:__inference_f_76]"""
-
-
-def of_tensorflow(kind: str, text: str) -> errors.OpError:
-    return getattr(errors, f"{kind}Error")(None, None, text)
-
-
-OOM = IN_A_GRAPH.format("OOM when allocating [4]")
-ENDS = [
-    (KeyboardInterrupt(), 75, "interrupted; run the same command again to resume"),
-    (Interrupted("stopped; go on"), 75, "stopped; go on"),
-    (FloatingPointError("diverged"), 1, "diverged"),
-    (OSError(24, "Too many open files", "/d/x"), 1, "/d/x: Too many open files; raise ulimit"),
-    (OSError(5, "Input/output error"), 1, "Input/output error; its disk, or the way to it"),
-    (RuntimeError("can't start new thread"), 1, "can't start new thread; raise ulimit -u"),
-    (of_tensorflow("ResourceExhausted", "OOM"), 1, "out of memory (OOM); lower it"),
-    (of_tensorflow("ResourceExhausted", OOM), 1, "out of memory (OOM when allocating [4]); lower"),
-    (of_tensorflow("ResourceExhausted", IN_A_GRAPH.format(NO_FILE)), 1,
-     "/d/part-7: Too many open files; raise ulimit -n, or lower --num_parallel_files"),
-    (of_tensorflow("ResourceExhausted", "/d/e.v2; Disk quota exceeded"), 1,
-     "/d/e.v2: Disk quota exceeded; make room in your quota and repeat the command"),
-    (of_tensorflow("Unknown", "/d/part-7; Input/output error"), 1,
-     "/d/part-7: Input/output error; its disk, or the way to it, has failed; repeat"),
-    (of_tensorflow("Unavailable", ""), 75, "TensorFlow failed: UnavailableError; "),
-    (of_tensorflow("Unavailable", "a device is gone"), 75,
-     "TensorFlow failed: a device is gone; repeat the command later"),
-    (of_tensorflow("Internal", "{{node a}} bad [Op:A]\nb"), 1, "TensorFlow failed: bad"),
-    (of_tensorflow("Aborted", "10 tries"), 75, "TensorFlow failed: 10 tries; repeat"),
-    (of_tensorflow("PermissionDenied", "code 403"), 1, "TensorFlow failed: code 403"),
-    (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.\nbuffers:\n"), 1,
-     "out of memory (RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.); end other "
-     "processes that hold memory of the device (nvidia-smi names them), or lower it"),
-    (JaxRuntimeError("UNAVAILABLE: gone"), 75, "jax failed: UNAVAILABLE: gone; repeat the"),
-    (JaxRuntimeError("INTERNAL: ptxas\nb"), 1, "jax failed: INTERNAL: ptxas"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("error, code, line", ENDS)
-def test_what_ends_a_script_is_one_line_and_a_code(error, code, line, capsys, monkeypatch):
-    monkeypatch.setattr(command_line.flags, "FLAGS", {"num_parallel_files": 8})
-
-    @ends_in_one_line("script")
-    def main():
-        with command_line.tensorflow_explained("lower it"), command_line.resumable():
-            raise error
-
-    assert main() == code
-    [told] = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"script: {line}")

@@ -141,9 +141,9 @@ def test_picture_is_drawn(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'{"kind": "eval", "samples": 3}', "line 1: 'loss'"),
-        (b'{"kind": "train", "samples": 3, "loss": 1}\n\xff', "line 2: not JSON"),
-        (b"[1]", "line 1: expected a JSON object, got list"),
+        (b'{"kind": "eval", "samples": 3}', r"line 1: damaged \(lacks 'loss'\)"),
+        (b'{"kind": "train", "samples": 3, "loss": 1}\n\xff', r"line 2: damaged \(not JSON"),
+        (b"[1]", r"line 1: damaged \(expected a JSON object, got list"),
         (
             b'{"kind": "train", "samples": 64, "loss": 6.0}\n',
             "holds no evaluation: the run ended before its first",

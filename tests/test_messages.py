@@ -10,10 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from tensorflow import errors
+from absl import flags
+from google.api_core.exceptions import ServiceUnavailable
+from jax.errors import JaxRuntimeError
+from safetensors import SafetensorError
+from tensorflow import errors as tf_errors
 
 from mlperf_bert import command_line, messages, signals, tensorflow_import
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 from mlperf_bert.messages import Progress, ends_in_one_line, lasting
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs
@@ -198,28 +202,106 @@ def test_files_that_are_compared_are_counted_one_by_one():
     assert counted == [1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "line"),
-    [
-        (ValueError("a: bad"), 1, "name: a: bad"),
-        (FileNotFoundError(2, "No such file", "b"), 1, "name: b: No such file"),
-        (
-            errors.NotFoundError(None, None, "HTTP response code 404"),
-            1,
-            "name: HTTP response code 404",
-        ),
-        (KeyboardInterrupt(), 128 + signal.SIGINT, "name: interrupted"),
-        (KeyboardInterrupt("stopped; go on"), 128 + signal.SIGINT, "name: stopped; go on"),
-        (signals.Interrupted("a: stopped"), 75, "name: a: stopped"),
-    ],
-)
-def test_a_command_ends_in_one_line(capsys, error, code, line):
-    @ends_in_one_line("name")
-    def fails() -> int:
+NO_FILE = "/d/part-7; Too many open files"
+IN_A_GRAPH = """Graph execution error:
+
+Detected at node IteratorGetNext defined at (most recent call last):
+  File "a.py", line 15, in f
+
+{}
+\t [[{{{{node IteratorGetNext}}}}]]
+Hint: If you want to see a list of allocated tensors, add report_tensor_allocations_upon_oom.
+ [Op:__inference_f_76]"""
+
+
+def of_tensorflow(kind: str, text: str) -> tf_errors.OpError:
+    return getattr(tf_errors, f"{kind}Error")(None, None, text)
+
+
+OOM = IN_A_GRAPH.format("OOM when allocating [4]")
+ENDS = [
+    (ValueError("a: b\nc"), 1, "a: b\\nc"),
+    (messages.Problems(["a", "b"]), 1, "2 problems:\n  - a\n  - b"),
+    (FileNotFoundError(2, "No such file", "b"), 1, "b: No such file"),
+    (FloatingPointError("diverged"), 1, "diverged"),
+    (OSError(24, "Too many open files", "/d/x"), 1, "/d/x: Too many open files; raise ulimit -n"),
+    (OSError(5, "Input/output error"), 1, "Input/output error; its disk, or the way to it"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+    (KeyboardInterrupt("stopped; go on"), 130, "stopped; go on"),
+    (signals.Interrupted("a: stopped"), 75, "a: stopped"),
+    (errors.StoreUnavailable("gs://b/x: the store does not answer"), 75, "gs://b/x: the store"),
+    (ServiceUnavailable("try later"), 75, "google failed: 503 try later; repeat the command later"),
+    (RuntimeError("can't start new thread"), 1, "can't start new thread; raise ulimit -u"),
+    (SafetensorError("bad header"), 1, "safetensors failed: bad header"),
+    (flags.IllegalFlagValueError("flag --x: bad"), 1, "absl failed: flag --x: bad"),
+    (of_tensorflow("NotFound", "HTTP response code 404"), 1, "TensorFlow failed: HTTP response"),
+    (of_tensorflow("ResourceExhausted", "OOM"), 1, "out of memory (OOM); lower it, or end other"),
+    (of_tensorflow("ResourceExhausted", OOM), 1, "out of memory (OOM when allocating [4]); lower"),
+    (of_tensorflow("ResourceExhausted", IN_A_GRAPH.format(NO_FILE)), 1,
+     "/d/part-7: Too many open files; raise ulimit -n, or read fewer files at once (--num_para"),
+    (of_tensorflow("ResourceExhausted", "/d/e.v2; Disk quota exceeded"), 1,
+     "/d/e.v2: Disk quota exceeded; make room in your quota and repeat the command"),
+    (of_tensorflow("Unknown", "/d/part-7; Input/output error"), 1,
+     "/d/part-7: Input/output error; its disk, or the way to it, has failed; repeat"),
+    (of_tensorflow("Unavailable", ""), 75, "TensorFlow failed: UnavailableError; "),
+    (of_tensorflow("Unavailable", "a device is gone"), 75,
+     "TensorFlow failed: a device is gone; repeat the command later"),
+    (of_tensorflow("Internal", "{{node a}} bad [Op:A]\nb"), 1, "TensorFlow failed: bad"),
+    (of_tensorflow("Aborted", "10 tries"), 75, "TensorFlow failed: 10 tries; repeat"),
+    (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.\nbuffers:\n"), 1,
+     "out of memory (RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.); lower it, or end "
+     "other processes that hold memory of the device (nvidia-smi names a GPU's)"),
+    (JaxRuntimeError("UNAVAILABLE: gone"), 75, "jax failed: UNAVAILABLE: gone; repeat the"),
+    (JaxRuntimeError("INTERNAL: ptxas\nb"), 1, "jax failed: INTERNAL: ptxas"),
+    (JaxRuntimeError("INTERNAL: CUDA error\nb"), 1,
+     "jax failed: INTERNAL: CUDA error; if --kernels=triton is given, its kernels may do this"),
+]  # fmt: skip
+"""Whatever a command may raise -> its exit code, and how the line begins."""
+
+
+@pytest.mark.parametrize("error, code, line", ENDS)
+def test_what_ends_a_command_is_one_line_and_a_code(capsys, error, code, line):
+    @ends_in_one_line("name", out_of_memory="lower it")
+    def fails() -> None:
         raise error
 
     assert fails() == code
-    assert capsys.readouterr().err == f"{line}\n"
+    told = capsys.readouterr().err
+    assert told.startswith(f"name: {line}") and told.count("\n") == line.count("\n") + 1
+
+
+@pytest.mark.parametrize("error", [AssertionError(), TypeError("x"), RuntimeError("x")])
+def test_a_mistake_of_ours_is_traced_back(error):
+    @ends_in_one_line("name")
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        fails()
+    assert raised.value is error
+
+
+NAMED = [
+    (ValueError("bad"), None, "f: bad"),
+    (ValueError("f: bad"), None, "f: bad"),
+    (ValueError("f line 3: bad"), None, "f line 3: bad"),
+    (SafetensorError("bad"), None, "f: bad"),
+    (TypeError("of ours"), None, TypeError),
+    (FileNotFoundError(2, "No such file", "f"), "fetch it", FileNotFoundError),
+    (ValueError("f: not JSON"), "fetch it", "f: damaged (not JSON); fetch it"),
+    (KeyError("key"), "fetch it", "f: damaged (lacks 'key'); fetch it"),
+    (StopIteration(), "", "f: damaged (StopIteration)"),
+    (RecursionError("..."), "fetch it", "f: damaged (nested too deeply); fetch it"),
+    (SafetensorError("bad"), "fetch it", "f: damaged (bad); fetch it"),
+]
+
+
+@pytest.mark.parametrize("error, damaged, told", NAMED)
+def test_the_nearest_with_names_the_file(error, damaged, told):
+    expected = ValueError if isinstance(told, str) else told
+    with pytest.raises(expected) as raised, errors.named("f", damaged=damaged):
+        raise error
+    assert str(raised.value) == (told if expected is ValueError else str(error))
 
 
 COMPARED = "3.1/Dell/XE9680x8H100-SXM-80GB 4.1/Dell/XE9680x8H200-SXM-141GB"

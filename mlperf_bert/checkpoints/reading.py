@@ -13,7 +13,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.names import Weight
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import errors, paths, whole
 from mlperf_bert.messages import lasting
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # where a TF2 checkpoint keeps its graph of objects
@@ -169,11 +169,11 @@ def damage_named(
     except _DAMAGE as error:
         # Asked first: the files of a checkpoint that a store refuses may be whole. TensorFlow's
         # readers of checkpoints raise a ValueError for whatever a store answers.
-        paths.status(f"{prefix}.index")
+        paths.is_file(f"{prefix}.index")
         for file in whole.matching_files(f"{glob.escape(prefix)}.*"):
             whole.require_unpacked(file)
         raise ValueError(
-            f"{prefix}: cannot be {failed} ({paths.reason(error)}); {remedy}"
+            f"{prefix}: cannot be {failed} ({errors.reason(error)}); {remedy}"
         ) from error
 
 

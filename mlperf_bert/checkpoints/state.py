@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import tensorflow as tf
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint, damage_named
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors
 from mlperf_bert.messages import lasting
 from mlperf_bert.mlperf.log import TimedRun
 
@@ -110,22 +110,18 @@ class RunState:
         path = f"{self.directory.rstrip('/')}/{CHECKPOINT_NAME}-{step}"
         saved = saved_checkpoints(self.directory)
         try:
-            # A killed process leaves it. TensorFlow would remove it only if it were empty.
-            if tf.io.gfile.isdir(f"{path}_temp"):
-                tf.io.gfile.rmtree(f"{path}_temp")
-            _write(path, copied or self.copy())
-            saved[step] = path
-            kept = self._kept(saved)
-            # Before old ones go: whenever the process is killed, what is listed is there.
-            self._list(path, kept)
-        except (tf.errors.OpError, OSError) as error:
+            with errors.failures_named(path):
+                # A killed process leaves it. TensorFlow would remove it only if it were empty.
+                if tf.io.gfile.isdir(f"{path}_temp"):
+                    tf.io.gfile.rmtree(f"{path}_temp")
+                _write(path, copied or self.copy())
+                saved[step] = path
+                kept = self._kept(saved)
+                # Before old ones go: whenever the process is killed, what is listed is there.
+                self._list(path, kept)
+        except OSError:
             _remove(path)
-            kind, reason = paths.kind_of(error) or OSError, paths.reason(error, path)
-            remedy = "make room and " if kind is OSError else ""
-            raise kind(
-                f"{path}: cannot be saved ({reason}); {remedy}repeat the command to go on from "
-                f"step {max(set(saved) - {step}, default='0, the beginning')}"
-            ) from error
+            raise
         for old in set(saved.values()) - set(kept):
             _remove(old)
         return path

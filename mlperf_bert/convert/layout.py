@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from mlperf_bert.files import errors
 from mlperf_bert.model.config import BertConfig
 
 CONFIG = "config.json"
@@ -58,10 +59,8 @@ def bert_config(values: dict, path: str) -> BertConfig:
             f"a model with one of {', '.join(_ACTIVATIONS)}"
         )
     ours = {name: values[name] for name in known} | {"hidden_act": _ACTIVATIONS[activation]}
-    try:
+    with errors.named(path):
         return BertConfig(**ours)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def their_config(config: BertConfig) -> dict:

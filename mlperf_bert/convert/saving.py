@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 
 
 def new_folder(output_dir: str) -> Path:
@@ -51,15 +51,12 @@ def written_whole(prefix: str) -> Iterator[str]:
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        yield f"{beside}/checkpoint"
+        with errors.failures_named(prefix):
+            yield f"{beside}/checkpoint"
         (index,) = beside.glob("*.index")
         # The index last: where it is, the data are.
         for file in (*beside.glob(f"{index.stem}.data-*"), index):
             file.rename(target.with_name(target.name + file.name.removeprefix(index.stem)))
-    except (tf.errors.OpError, OSError) as error:
-        raise ValueError(
-            f"{prefix}: cannot be written ({paths.reason(error)}); choose another path or make room"
-        ) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.convert import layout
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import errors, paths, whole
 
 # Copies that some versions store: here they are one weight with the original.
 _TIED = {
@@ -40,10 +40,8 @@ def read(file: Path) -> dict[str, np.ndarray]:
         )
     paths.require_regular_file(file)  # safetensors would wait for a FIFO
     whole.require_unpacked(file)
-    try:
+    with errors.named(file, damaged="fetch it again"):
         stored = safetensors.numpy.load_file(file)
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{file}: cannot be read ({error}); fetch it again") from error
     tensors: dict[str, np.ndarray] = {}
     for name, value in stored.items():
         current = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert.files import json_text, paths, whole
+from mlperf_bert.files import errors, json_text, paths, whole
 
 _PLAIN = (".jsonl", ".json")
 _COMPRESSION = {".zst": "zstd", ".gz": "gzip"}
@@ -33,8 +33,6 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[dict[str
         for number, row in enumerate(_rows(path, text_column), 1):
             if isinstance(row, dict) or row.strip():
                 yield _document_of(row, text_column, f"{path}: {unit} {number}")
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file") from error
     except (OSError, ValueError) as error:
         # pyarrow's errors name no file, and have no number, as those of a disk have.
         is_named = type(error) is ValueError or str(error).startswith(path)
@@ -76,10 +74,8 @@ def _rows(path: str, text_column: str) -> Iterator[dict | bytes]:
 
 
 def _document_of(row: dict | bytes, text_column: str, where: str) -> dict[str, str]:
-    try:
+    with errors.named(where, damaged="fix or remove the line"):
         values = row if isinstance(row, dict) else json_text.parse(row)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}; fix or remove the line") from error
     values = values if isinstance(values, dict) else {}
     if not isinstance(text := values.get(text_column), str):
         raise ValueError(

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 from mlperf_bert.data.stages import read_text
+from mlperf_bert.files import errors
 from mlperf_bert.files.whole import BYTE_ORDER_MARK, write_whole, written_beside
 
 BYTES_PER_MB = 1024 * 1024
@@ -86,10 +87,8 @@ def write_stage_4(
 ) -> list[str]:
     """Stage .4 of one file; returns its test articles."""
     text = read_text(input_path, keep_line_ends=True)
-    try:
+    with errors.named(input_path):
         train, test = separate(text, num_test_articles, seed)
-    except ValueError as error:
-        raise ValueError(f"{input_path}: {error}") from error
     write_whole(output_path, "".join(f"{article}\n\n" for article in train))
     return test
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+from mlperf_bert.files import errors
 from mlperf_bert.files.whole import read_regular_file
 
 # nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
@@ -78,7 +79,7 @@ def not_published(folder: Path) -> list[str]:
 
 def read_tables(folder: Path) -> PunktTables:
     """The tables of a folder; raises ValueError if one is not what nltk's punkt_tab holds."""
-    try:
+    with errors.named(folder, damaged="fetch the tables of punkt_tab again"):
         rows = {name: _rows(folder / name) for name in PUBLISHED_SHA256}
         return PunktTables(
             abbrev_types=frozenset(word for (word,) in rows["abbrev_types.txt"]),
@@ -86,10 +87,6 @@ def read_tables(folder: Path) -> PunktTables:
             sent_starters=frozenset(word for (word,) in rows["sent_starters.txt"]),
             ortho_context={kind: int(bits) for kind, bits in rows["ortho_context.tab"]},
         )
-    except ValueError as error:
-        raise ValueError(
-            f"{folder}: not tables of punkt_tab ({error}); fetch them again"
-        ) from error
 
 
 def _rows(path: Path) -> list[list[str]]:

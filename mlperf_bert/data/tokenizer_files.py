@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import errors, json_text, paths
 
 TOKENIZER = "tokenizer.json"
 """It holds the words too."""
@@ -63,13 +63,8 @@ def require_kind(path: str) -> dict[str, dict]:
 
 def require_no_more(path: str, words: Mapping[str, int], files: Mapping[str, dict]) -> None:
     """Checks that the `files` beside a vocabulary add no token to its words."""
-    try:
+    with errors.named(f"{', '.join(files)} beside {path}", damaged="fetch the files again"):
         added = dict(_added(files))
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: the tokens that {', '.join(files)} beside it add cannot be read "
-            f"({error!r:.80}); fetch the files again"
-        ) from error
     lacking = {w: at for w, at in added.items() if w not in words or at not in (None, words[w])}
     if lacking:
         named = [f"{w!r:.80}{'' if at is None else f' ({at})'}" for w, at in lacking.items()]

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable
 
 from mlperf_bert.data import tokenizer_files
-from mlperf_bert.files import json_text, whole
+from mlperf_bert.files import errors, json_text, whole
 from mlperf_bert.files.whole import read_regular_file
 
 NAME = "vocab.txt"
@@ -19,10 +19,7 @@ _WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##"}
 
 def read_vocabulary(path: str) -> dict[str, int]:
     """Token -> id, of a vocab.txt (the number of its line, from 0) or a tokenizer.json."""
-    try:
-        words = _words_of_json(path) if path.endswith(".json") else _words(path)
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file; --vocab_file takes a vocab.txt") from error
+    words = _words_of_json(path) if path.endswith(".json") else _words(path)
     files = tokenizer_files.require_kind(path)
     if missing := [token for token in SPECIAL_TOKENS if token not in words]:
         raise ValueError(f"{path}: {', '.join(missing)} missing; this is not a BERT vocabulary")
@@ -92,13 +89,11 @@ def _words_of_json(path: str) -> dict[str, int]:
             f"{path}: holds no WordPiece vocabulary with '##', as BERT has; give a vocab.txt"
         )
     added = values.get("added_tokens") or []
-    try:
+    with errors.named(path, damaged="fetch it again"):
         # Of the other added ones only `require_no_more` knows.
         of_bert = [token for token in added if token["content"] in (*SPECIAL_TOKENS, "[PAD]")]
         words = words | {token["content"]: token["id"] for token in of_bert}
         by_id = {int(number): word for word, number in words.items()}
-    except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"{path}: damaged ({error!r:.80}); fetch it again") from error
     if by_id.keys() != set(range(len(words))):
         lacking = min(set(range(len(words) + 1)) - by_id.keys())
         raise ValueError(

@@ -8,6 +8,7 @@ import re
 
 from mlperf_bert.data import articles, stages
 from mlperf_bert.data.stages import lines_of, require_sentences
+from mlperf_bert.files import errors
 from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
 
 
@@ -60,10 +61,8 @@ def write_stage_2(input_path: str, output_path: str) -> None:
     # Not as text: sed keeps \r, and what is no UTF-8.
     text = read_regular_file(input_path).decode("utf-8", "surrogateescape")
     require_sentences(text, input_path)
-    try:
+    with errors.named(input_path):
         cleaned = apply_rules(text)
-    except ValueError as error:
-        raise ValueError(f"{input_path}: {error}") from error
     with written_beside(output_path) as output:
         output.write(cleaned.encode("utf-8", "surrogateescape"))
 

@@ -5,12 +5,13 @@ run.json. All are written, read and refused here; what their fields mean is know
 that own them.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 from mlperf_bert.files.whole import read_regular_file, write_whole
 
 _T = TypeVar("_T")
@@ -20,14 +21,12 @@ def parse(text: str | bytes) -> object:
     """The value of a JSON text, in bytes also behind a byte order mark; else a ValueError."""
     try:
         return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("not JSON (nested too deeply)") from error
-    except ValueError as error:
-        raise ValueError(f"not JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({errors.reason(error)})") from error
 
 
 def parse_object(text: str | bytes) -> dict:
-    """The value of a JSON text; raises ValueError as `parse`, or if it is not an object."""
+    """The value of a JSON text; any other is refused."""
     value = parse(text)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
@@ -35,11 +34,11 @@ def parse_object(text: str | bytes) -> dict:
 
 
 def parse_object_at(text: str, start: int) -> tuple[dict, int]:
-    """The JSON object that begins at `start`, and where it ends; raises as `parse_object`."""
+    """The JSON object that begins at `start`, and where it ends."""
     try:
         value, end = json.JSONDecoder().raw_decode(text, start)
     except RecursionError as error:
-        raise ValueError("not JSON (nested too deeply)") from error
+        raise ValueError(f"not JSON ({errors.reason(error)})") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
     return value, end
@@ -47,15 +46,12 @@ def parse_object_at(text: str, start: int) -> tuple[dict, int]:
 
 def read_object(path: str | os.PathLike) -> dict:
     """The JSON object of a file."""
-    text = read_regular_file(path)
-    try:
-        return parse_object(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    with errors.named(path):
+        return parse_object(read_regular_file(path))
 
 
 def write_record(path: paths.Location, content: Mapping) -> None:
-    """Replaces a record, whole or not at all; raises as `whole.written_beside`."""
+    """Replaces a record, whole or not at all."""
     write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
@@ -67,12 +63,9 @@ def read_record(path: paths.Location, parse: Callable[[dict], _T], *, remedy: st
       parse: raises ValueError, TypeError, AttributeError or LookupError for fields that are wrong.
       remedy: what to do about a damaged record, for the message.
     """
-    try:
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        errors.named(path, damaged=remedy),
+    ):
         return parse(read_object(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
-        reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        reason = reason.removeprefix(f"{path}: ")[:300]
-        message = f"{path}: damaged ({reason}); {remedy}".removesuffix("; ")
-        raise ValueError(message) from error
+    return None

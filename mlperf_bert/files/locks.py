@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Client
@@ -134,44 +134,34 @@ class BucketLock:
         return not self._generation and self._replaceable() is None
 
     def require_held(self) -> None:
-        """Checks that no other process has taken over.
+        """Writes the object again, which the store lets its owner alone do.
 
         Raises:
-          OSError: one has, or the bucket cannot be read.
+          OSError: another process has taken over, or the bucket cannot be written.
         """
         with self._writing:
-            _, content = self._found()
-            if content != self._content:
+            self._generation = self._generation and self._written(self._generation)
+            if not self._generation:
                 raise OSError(
-                    f"{self._path}: {content or 'another process'} has taken over; this process "
-                    "stops, the other goes on"
+                    f"{self._path}: {self._found()[1] or 'another process'} has taken over; this "
+                    "process stops, the other goes on"
                 )
 
     def release(self) -> None:
         """Removes the object, if it is still this process's."""
         self._released.set()
-        with self._writing:
+        # Where the store refuses it, whoever comes next finds that the owner is gone.
+        with self._writing, contextlib.suppress(OSError):
             held, self._generation = self._generation, 0
-            try:
-                if held:
-                    with paths.failures_named(self._path):
-                        self._blob().delete(if_generation_match=held)
-            except (FileNotFoundError, FileExistsError):
-                pass  # another process has taken over
-            except OSError as error:
-                print(f"warning: {error}", file=sys.stderr)
+            if held:
+                with errors.failures_named(self._path):
+                    self._blob().delete(if_generation_match=held)
 
     def _keep(self) -> None:
         while not self._released.wait(REWRITE_SECONDS):
-            with self._writing:
-                if self._released.is_set():
-                    return
-                try:
-                    if not (written := self._written(self._generation)):
-                        return  # `require_held` raises
-                    self._generation = written
-                except OSError as error:  # the next rewrite may succeed
-                    print(f"warning: {error}", file=sys.stderr)
+            # The next rewrite may succeed; a run asks by itself before it goes on.
+            with contextlib.suppress(OSError):
+                self.require_held()
 
     def _replaceable(self) -> int | None:
         """The generation to write over, 0 if there is no object; None if its owner lives."""
@@ -196,7 +186,7 @@ class BucketLock:
         """The generation after writing it over one; 0 if that one is gone."""
         blob = self._blob()
         try:
-            with paths.failures_named(self._path):
+            with errors.failures_named(self._path):
                 blob.upload_from_string(self._content, if_generation_match=generation)
             return blob.generation
         except FileExistsError:
@@ -208,7 +198,7 @@ class BucketLock:
         """Generation and content of the object; 0 and nothing if there is none."""
         blob = self._blob()
         try:
-            with paths.failures_named(self._path):
+            with errors.failures_named(self._path):
                 blob.reload()
                 content = self._blob(blob.generation).download_as_bytes()
         except FileNotFoundError:  # or there is no such bucket: the writing will fail

@@ -7,7 +7,6 @@ authenticate. TensorFlow is imported when the first of them is used.
 
 import contextlib
 import dataclasses
-import errno
 import io
 import math
 import os
@@ -19,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, Union, cast
 
+from mlperf_bert.files.errors import failures_named
 from mlperf_bert.tensorflow_import import tensorflow
 
 if TYPE_CHECKING:  # epath takes a tenth of a second, which local paths need not wait for
@@ -33,82 +33,6 @@ BUCKETS = "gs://"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _REQUESTS_AT_ONCE = 16
 _BUFFER_BYTES = 8 * 2**20
-_CAUSE_IN_A_GRAPH = re.compile(r"^(?:\s*\(\d+\) \w+:)?[ \t]*(\S.*)\n\s*\[\[\{\{node", re.MULTILINE)
-_NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
-_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or the disk fails
-
-
-class StoreUnavailable(OSError):
-    """A store could not be reached for a while; the same command may succeed later."""
-
-
-# The classes of the clients, TensorFlow's and Google's, by name: none of them is imported for a
-# look.
-_CLIENTS = ("google", "requests", "tensorflow")
-_KINDS_OF_ERRORS: dict[str, type[OSError]] = {
-    "NotFoundError": FileNotFoundError,
-    "PermissionDeniedError": PermissionError,
-    "AbortedError": StoreUnavailable,  # all ten tries have failed
-    "UnavailableError": StoreUnavailable,
-    "OpError": OSError,
-    "NotFound": FileNotFoundError,
-    "PreconditionFailed": FileExistsError,
-    "Forbidden": PermissionError,
-    "Unauthorized": PermissionError,
-    "TransportError": StoreUnavailable,
-    "GoogleAuthError": PermissionError,
-    "RetryError": StoreUnavailable,
-    "ServerError": StoreUnavailable,
-    "TooManyRequests": StoreUnavailable,
-    "RequestException": StoreUnavailable,
-    "GoogleAPIError": OSError,
-}
-_ADVICE: dict[type[OSError], str] = {
-    FileNotFoundError: "no such bucket or object; check the path",
-    PermissionError: "the store refuses these credentials; give their account the role Storage "
-    "Object User on the bucket, or set GOOGLE_APPLICATION_CREDENTIALS to the key file of another, "
-    "or run gcloud auth application-default login",
-    StoreUnavailable: "the store does not answer, or asks to try later; repeat the command later",
-}
-
-
-@contextlib.contextmanager
-def failures_named(path: object) -> Iterator[None]:
-    """Names what fails inside: a client's error becomes an OSError of one line, with the path.
-
-    So does an error of a disk that names no file, as one of a write for which there is no room.
-    """
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename is None and error.errno in _OF_DISKS:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        # What epath raises for an object that is absent names none.
-        is_nameless = isinstance(error, FileNotFoundError) and error.filename is None
-        if is_nameless and is_remote(str(path)):
-            raise FileNotFoundError(f"{path}: {_ADVICE[FileNotFoundError]}") from error
-        if (kind := kind_of(error)) is None:
-            raise
-        raise kind(f"{path}: {reason(error, str(path))}") from error
-
-
-def kind_of(error: Exception) -> type[OSError] | None:
-    """The class of OSError for what a client of a bucket raises; None for errors of others."""
-    for base in type(error).__mro__:
-        if base.__module__.split(".")[0] in _CLIENTS and base.__name__ in _KINDS_OF_ERRORS:
-            return _KINDS_OF_ERRORS[base.__name__]
-    return None
-
-
-def reason(error: Exception, path: str = "") -> str:
-    """What to do about an error if `path` is of a bucket, or TensorFlow's own words; one line."""
-    if is_remote(path) and (kind := kind_of(error)) in _ADVICE:
-        return _ADVICE[kind]
-    whole = str(error)
-    # Of a graph the first line names nothing; the cause stands before the node that failed.
-    cause = _CAUSE_IN_A_GRAPH.search(whole)
-    text = cause[1] if cause else next(iter(whole.splitlines()), "") or type(error).__name__
-    return _NODE_NAMES.sub("", text).split(" [Op:")[0]
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -131,7 +55,7 @@ def require_supported(path: str) -> None:
 
 
 def location(path: str | os.PathLike) -> Location:
-    """The path as an object; raises as `require_supported`."""
+    """The path as an object."""
     name = os.fspath(path)
     # A Path was looked at before, unless somebody made one of gs://BUCKET.
     if isinstance(path, Path) and not is_remote(name):
@@ -139,11 +63,7 @@ def location(path: str | os.PathLike) -> Location:
     require_supported(name)
     if not is_remote(name):
         return Path(name)
-    try:
-        tensorflow()
-    except ImportError as error:
-        install = "pip install 'mlperf-bert[training]', or copy it to a disk"
-        raise ValueError(f"{name}: a bucket needs TensorFlow ({error}); {install}") from error
+    tensorflow()
     from etils import epath
 
     return epath.Path(name)
@@ -174,13 +94,6 @@ def require_no_file(path: Location) -> None:
     """Raises OSError if a path is a file; an object could be a folder at the same time."""
     if is_file(path):
         raise NotADirectoryError(f"{path}: is a file, not a folder; choose another name")
-
-
-def with_folder_made(file: str | os.PathLike) -> Location:
-    """Returns the place of a file that is to be written, whose folder `make_folder` has made."""
-    place = location(file)
-    make_folder(place.parent)
-    return place
 
 
 def free_bytes(folder: Location) -> float:
@@ -214,18 +127,12 @@ def look_up(path: str | os.PathLike) -> Status:
     return Status(not is_folder, is_folder, remote.length)
 
 
-def status(path: str | os.PathLike) -> Status | None:
-    """The answer of `look_up`; None if there is no such file, or it is not a regular one."""
-    try:
-        found = look_up(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found if found.is_file else None
-
-
 def is_file(path: str | os.PathLike) -> bool:
-    """Whether a path is a file; epath has no such method. Raises as `status`."""
-    return status(path) is not None
+    """Whether a path is a file; epath has no such method."""
+    try:
+        return look_up(path).is_file
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def require_regular_file(path: str | os.PathLike) -> Status:
@@ -242,7 +149,7 @@ def require_regular_file(path: str | os.PathLike) -> Status:
 
 
 def size_bytes(path: str | os.PathLike) -> int:
-    """The size of a file; raises as `look_up`."""
+    """The size of a file."""
     return look_up(path).size_bytes
 
 
@@ -304,7 +211,7 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """The content of a file; raises as `opened`."""
+    """The content of a file."""
     with opened(path) as file:
         return file.read()
 

@@ -8,14 +8,13 @@ import contextlib
 import glob
 import hashlib
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 from mlperf_bert.tensorflow_import import tensorflow
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -37,14 +36,14 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         target = paths.location(path)
         with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
             local = Path(folder, target.name)
-            with paths.failures_named(local), local.open("wb") as file:
+            with errors.failures_named(local), local.open("wb") as file:
                 yield file
             upload(local, target)
         return
     path = _replaceable(path)
     beside = _replaceable(partial(path))
     try:
-        with paths.failures_named(path), beside.open("wb") as file:
+        with errors.failures_named(path), beside.open("wb") as file:
             yield file
             file.flush()
             # Before the rename: a power cut must not leave an empty file under the name.
@@ -80,7 +79,7 @@ def folder_written_beside(path: Path) -> Iterator[Path]:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        with paths.failures_named(path):
+        with errors.failures_named(path):
             yield beside
         beside.rename(path)
     finally:
@@ -95,7 +94,7 @@ def write_whole(path: str | os.PathLike, text: str) -> None:
 
 def upload(source: Path, target: paths.Location) -> None:
     """Copies a local file to an object, which is replaced as a whole or not at all."""
-    with paths.failures_named(target):
+    with errors.failures_named(target):
         if source.stat().st_size > _BYTES_UPLOADED_AT_ONCE:
             tensorflow().io.gfile.copy(str(source), str(target), overwrite=True)
         else:  # half as many requests
@@ -103,16 +102,10 @@ def upload(source: Path, target: paths.Location) -> None:
 
 
 def require_writable(path: str | os.PathLike) -> None:
-    """Looks for the folder of a file, so that nobody waits hours for a refusal; tries a bucket."""
-    target = paths.location(path)
-    if isinstance(target, Path):
-        if not target.parent.is_dir():
-            raise ValueError(f"{target}: there is no folder {target.parent}; make it")
-        return
-    probe = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    with paths.failures_named(target):
-        probe.write_bytes(b"can be removed\n")
-        probe.unlink()
+    """Looks for the folder of a local file, so that nobody waits hours for a refusal."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ValueError(f"{target}: there is no folder {target.parent}; make it")
 
 
 def require_apart(
@@ -138,7 +131,7 @@ def matching_files(pattern: str) -> list[str]:
     """The sorted names that match a glob; "~" is the home directory."""
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
-    with paths.failures_named(pattern):
+    with errors.failures_named(pattern):
         wanted = paths.location(pattern)
         return sorted(str(path) for path in wanted.parent.glob(wanted.name))
 
@@ -173,7 +166,7 @@ def require_unpacked(path: str | os.PathLike) -> None:
 
 
 def digest(path: str | os.PathLike, algorithm: str) -> str:
-    """The digest of an input file, in hexadecimal; raises as `paths.opened`."""
+    """The digest of an input file, in hexadecimal."""
     with paths.opened(path) as file:
         return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]
 

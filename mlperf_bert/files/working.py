@@ -4,14 +4,15 @@ A store can neither append nor replace a part of an object: a run writes MLPerf 
 run.json into a local folder, and publishes them as whole objects.
 """
 
+import secrets
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 from mlperf_bert.files.locks import lock_of
-from mlperf_bert.files.whole import matching_files, require_writable, upload
+from mlperf_bert.files.whole import matching_files, upload
 
 
 class WorkingFolder:
@@ -54,7 +55,11 @@ class WorkingFolder:
         """Writes there and removes what was written; fetches what is needed from a bucket."""
         paths.require_no_file(self._location)
         if self._temporary:
-            require_writable(self._location / self._record)
+            place = self._location / self._record
+            probe = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+            with errors.failures_named(place):
+                probe.write_bytes(b"can be removed\n")
+                probe.unlink()
             self._fetch()
             return
         existing = next(each for each in (self.local, *self.local.parents) if each.exists())

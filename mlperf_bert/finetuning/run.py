@@ -15,6 +15,7 @@ import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.data.examples import hint_of_unknown
+from mlperf_bert.files import errors
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning import training
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
@@ -136,7 +137,8 @@ class TaskRun:
     def epochs(self) -> list[dict[str, float]]:
         """Split/metric -> value after each epoch of a finished run, of earlier processes too."""
         path = self.folder / METRICS_NAME
-        try:
+        remedy = f"remove the folder {self.folder} to train again"
+        with errors.named(path, damaged=remedy):
             lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             epochs = [
                 {name: float(value) for name, value in line.items() if "/" in name}
@@ -144,11 +146,6 @@ class TaskRun:
                 if line["kind"] == "eval"
             ]
             epochs[self._config.num_train_epochs - 1][self.main_metric]  # it must be there
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{path}: damaged, an epoch is missing ({error}); remove the folder {self.folder} "
-                "to train again"
-            ) from error
         return epochs
 
     @property

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger
@@ -72,7 +72,7 @@ def input_of(
         _require_valid_files([*files, *eval_files], limits, packed)
         raise OSError(
             "the input could not be read, but no bad record is found in the files; TensorFlow "
-            f"says: {paths.reason(error)}"
+            f"says: {errors.reason(error)}"
         ) from error
 
 
@@ -133,4 +133,4 @@ def _require_valid(
             return
         validity.require_valid_record(frames[0], limits)
         # The record is valid: packing refuses it, or TensorFlow, by its own words.
-        raise frames[0].bad(f"cannot be used: {paths.reason(error)}") from error
+        raise frames[0].bad(f"cannot be used: {errors.reason(error)}") from error

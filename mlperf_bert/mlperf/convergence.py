@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from mlperf_bert.files import json_text
+from mlperf_bert.files import errors, json_text
 from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
 
 
@@ -105,7 +105,11 @@ def _checker(ruleset: str, custom_rcps: Path | None):
     if custom_rcps is None:
         return RCP_Checker("training", ruleset, "bert", verbose=False)
     # Numbers as text would crash the checker; two runs or fewer leave it nothing to average.
-    try:
+    remedy = (
+        "give records with Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's "
+        "rcps_bert.json"
+    )
+    with errors.named(custom_rcps, damaged=remedy):
         for record in json_text.read_object(custom_rcps).values():
             numbers = [record["BS"], *record["Epochs to converge"]]
             if not all(0 < number < 2**63 for number in numbers) or len(numbers) < 4:
@@ -114,8 +118,3 @@ def _checker(ruleset: str, custom_rcps: Path | None):
                 raise ValueError("the benchmark is not bert, or Hyperparams are no object")
         with custom_rcps.open(encoding="utf-8") as file:
             return RCP_Checker("training", ruleset, "bert", verbose=False, rcp_file=file)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{custom_rcps}: no file of reference points ({error!r:.300}); it wants records with "
-            "Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's rcps_bert.json"
-        ) from error

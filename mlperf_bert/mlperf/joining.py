@@ -4,12 +4,11 @@ The rules let the clock stop at the time of the first checkpoint that reaches th
 it is evaluated. Source: MLPerf training rules, section on run time; the benchmark's README.
 """
 
-import contextlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import errors, paths
 from mlperf_bert.files.whole import written_beside
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
@@ -37,7 +36,7 @@ def join(
 
     Returns: status "success" or "aborted", and the samples trained up to run_stop.
     """
-    with _named(logs[0]):
+    with errors.named(logs[0], damaged="copy the log of a training of this project again"):
         records = [record for log in logs for record in read_records(log)]
         start = next(record for record in records if record.key == "run_start")
         saved_ms = _saved_ms(records)
@@ -79,17 +78,6 @@ def _counted(
     if missing := [step for step in counted if step not in accuracies]:
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
     return counted
-
-
-@contextlib.contextmanager
-def _named(log: paths.Location) -> Iterator[None]:
-    """One refusal for whatever a log lacks that a training of this project writes."""
-    try:
-        yield
-    except (StopIteration, KeyError, TypeError, ZeroDivisionError) as error:
-        raise ValueError(
-            f"{log}: not the log of a training of this project ({error!r}); copy the log again"
-        ) from error
 
 
 def _saved_ms(records: Sequence[LogRecord]) -> dict[int, float]:

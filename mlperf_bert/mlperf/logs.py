@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import errors, json_text, paths
 from mlperf_bert.files.whole import read_regular_file
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
@@ -214,10 +214,8 @@ def read_run(path: Path, *, may_be_cut: bool = False) -> RunResult:
         run_stop in this order, or its times, accuracies or success cannot be what they say.
     """
     records = read_records(path, may_be_cut=may_be_cut)
-    try:
+    with errors.named(path):
         return _result(path, records, may_be_cut=may_be_cut)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def _result(path: Path, records: list[LogRecord], *, may_be_cut: bool) -> RunResult:

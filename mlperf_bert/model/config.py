@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from mlperf_bert.files import json_text
+from mlperf_bert.files import errors, json_text
 
 _LARGEST_SIZE = 2**31 - 1  # of an axis, in TensorFlow
 # Google's own files hold these too; BERT's code has never read them.
@@ -63,12 +63,7 @@ class BertConfig:
     @classmethod
     def from_json_file(cls, path: str) -> "BertConfig":
         """Reads `bert_config.json`."""
-        try:
-            values = json_text.read_object(path)
-        except FileNotFoundError as error:
-            raise ValueError(
-                f"{path}: no such file; --bert_config_file takes a bert_config.json"
-            ) from error
+        values = json_text.read_object(path)
         values = {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT}
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(values.keys() - known):
@@ -77,7 +72,5 @@ class BertConfig:
             )
         if missing := sorted(known - values.keys()):
             raise ValueError(f"{path}: missing keys {missing}; add them")
-        try:
+        with errors.named(path):
             return cls(**values)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error

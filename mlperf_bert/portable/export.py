@@ -27,11 +27,11 @@ FLAGS = flags.FLAGS
 def main():
     """Writes the folder."""
     config = command_line.read(RunConfig, cluster=read_cluster())
-    with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
-        setup = checks.inspect(config)
-        setup.findings.require_none()
-        print(program_folder.write(setup, FLAGS.output_dir, command_line.read(Wanted)))
+    setup = checks.inspect(config)
+    setup.findings.require_none()
+    print(program_folder.write(setup, FLAGS.output_dir, command_line.read(Wanted)))
 
 
 if __name__ == "__main__":
-    command_line.run(main, RunConfig, Mode, Wanted)
+    smaller = "lower --train_batch_size, or give --recompute=blocks"
+    command_line.run(main, RunConfig, Mode, Wanted, out_of_memory=smaller)

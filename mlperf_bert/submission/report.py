@@ -213,7 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         title = f"MLPerf Training BERT: {org_dir.resolve().name}"
         text = page(verdicts, title=title, subtitle=subtitle)
         numbers = as_json(verdicts)  # before anything is written
-        write_whole(paths.with_folder_made(given.output), text)
+        paths.make_folder(output.parent)
+        write_whole(output, text)
         write_whole(output.with_suffix(".json"), numbers)
     return 0
 

@@ -362,7 +362,7 @@ def _departure_of_weights(prefix: str) -> list[rules.Issue]:
     MD5 and the size of the data are enough.
     """
     index, data = f"{prefix}.index", f"{prefix}.data-00000-of-00001"
-    data_bytes = paths.size_bytes(data) if paths.status(data) else None
+    data_bytes = paths.size_bytes(data) if paths.is_file(data) else None
     for folder, published_bytes in published.CHECKPOINT_DATA_BYTES.items():
         if data_bytes == published_bytes:
             md5 = hashlib.md5(paths.read_bytes(index)).hexdigest()

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from mlperf_bert.data import tfrecord
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import errors, json_text, paths
 from mlperf_bert.files.whole import digest, read_regular_file, write_whole, written_beside
 from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 from mlperf_bert.model.metrics import Evaluation
@@ -114,13 +114,9 @@ class _Entry:
 def _entries(directory: paths.Location) -> Iterator[_Entry]:
     """The lines of the run's own checkpoints; raises ValueError as `read_evaluations`."""
     for number, line in enumerate(_whole_lines(directory), start=1):
-        try:
+        remedy = "remove the line, and its checkpoint is evaluated again"
+        with errors.named(f"{directory / RESULTS_LINES} line {number}", damaged=remedy):
             entry = _entry_of(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
-                "line, and its checkpoint is evaluated again"
-            ) from error
         if entry.is_own:
             yield entry
 

@@ -1,19 +1,18 @@
 """What a run reports: metrics.jsonl, TensorBoard summaries, its start-up times, its result."""
 
-import contextlib
 import dataclasses
 import getpass
 import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import tensorflow as tf
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import errors, json_text
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.mlperf import caches, rules
@@ -55,49 +54,34 @@ class MetricsWriter:
             return
         rounded = {name: float(f"{value:.9g}") for name, value in values.items()}
         line = {"kind": kind, "step": step, "samples": samples, **rounded}
-        with paths.failures_named(self._path):
+        with errors.failures_named(self._path):
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()  # a killed process loses no line
-        with self._failures_named(), self._summaries.as_default(step=step):
+        with errors.failures_named(self._path.parent), self._summaries.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(f"{kind}/{name}", value)
 
     def flush(self) -> None:
         """Puts all that was written onto the disk: evaluations are what results are read from."""
         if self._file is not None:
-            with paths.failures_named(self._path):
+            with errors.failures_named(self._path):
                 os.fsync(self._file.fileno())
-            with self._failures_named():
+            with errors.failures_named(self._path.parent):
                 self._summaries.flush()
 
     def close(self) -> None:
         """Flushes and closes both."""
         if self._file is not None:
             self._file.close()
-            with self._failures_named():
+            with errors.failures_named(self._path.parent):
                 self._summaries.close()
-
-    @contextlib.contextmanager
-    def _failures_named(self) -> Iterator[None]:
-        """TensorFlow's writer says of a full disk that resources are exhausted."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            raise OSError(
-                f"{self._path.parent}: TensorBoard's file cannot be written "
-                f"({paths.reason(error)}); make room and repeat the command"
-            ) from error
 
     def _drop_after(self, step: int) -> None:
         kept = []
         # What stands behind the last end of a line was cut by a kill.
         for number, line in enumerate(self._path.read_bytes().split(b"\n")[:-1], start=1):
-            try:
+            with errors.named(f"{self._path} line {number}", damaged="remove the line"):
                 is_kept = json_text.parse_object(line)["step"] <= step
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{self._path} line {number}: damaged ({error!r:.300}); remove the line"
-                ) from error
             if is_kept:
                 kept.append(line.decode() + "\n")
         write_whole(self._path, "".join(kept))

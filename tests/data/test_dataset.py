@@ -217,7 +217,7 @@ USAGE = [
     (FILE | {"output_file": "one,./one"}, "--output_file=one: is the same file as --output_file="),
     (FILE | {"output_file": "one,"}, "--output_file=one,: '' is no file; name one"),
     (FILE | {"output_file": "{0}"}, "--output_file={0}: '{0}' is no file; name one"),
-    (FILE | {"output_file": "no/one"}, "--output_file=no/one: there is no folder no; make it"),
+    (FILE | {"output_file": "no/one"}, "--output_file: no/one: there is no folder no; make it"),
     (FILE | {"output_file": "gs://b/one"}, "--output_file=gs://b/one: give a local path, and copy"),
 ]
 

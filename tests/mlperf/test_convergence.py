@@ -76,7 +76,7 @@ POINT = {"Benchmark": "bert", "BS": 64, "Hyperparams": {}, "Epochs to converge":
         ("[]", "expected a JSON object, got list"),
         ("[" * 100_000, "nested too deeply"),
         ('{"a": null}', "NoneType"),
-        ({"BS": "64"}, "TypeError"),
+        ({"BS": "64"}, "not supported between"),
         ({"BS": float("nan")}, "positive, of three runs or more"),
         ({"Epochs to converge": [1, 2, -3]}, "positive, of three runs or more"),
         ({"Epochs to converge": [1, 2]}, "positive, of three runs or more"),
@@ -87,5 +87,5 @@ POINT = {"Benchmark": "bert", "BS": 64, "Hyperparams": {}, "Epochs to converge":
 def test_bad_custom_points(tmp_path, content, reason):
     file = tmp_path / "rcps.json"
     file.write_text(content if isinstance(content, str) else json.dumps({"a": POINT | content}))
-    with pytest.raises(ValueError, match=f"rcps.json: no file of reference points .*{reason}"):
+    with pytest.raises(ValueError, match=f"rcps.json: damaged .*{reason}"):
         convergence.reference_points("5.0.0", file)

@@ -142,5 +142,5 @@ def test_logs_without_a_run_or_checkpoints_are_refused(tmp_path):
         join(tmp_path, [0.73])
     lines = (tmp_path / "bert.log").read_text().splitlines(keepends=True)
     (tmp_path / "bert.log").write_text("".join(lines[:20]))
-    with pytest.raises(ValueError, match="not the log of a training"):
+    with pytest.raises(ValueError, match="copy the log of a training of this project again"):
         join(tmp_path, [0.73])

@@ -172,7 +172,7 @@ def test_the_signature_names_every_value(unrecorded_step):
             ["--time_budget=1h"],
             "--emulate_step_seconds: leave them out of a program",
         ),
-        (["--bert_config_file=absent.json"], "absent.json: no such file"),
+        (["--bert_config_file=absent.json"], "absent.json: No such file"),
     ],
 )
 def test_bad_input_is_one_line(export, flags, message):

@@ -1,34 +1,32 @@
 """What a store refuses is named by the type of the client's error, and is no damage of a file."""
 
-import importlib
-
 import pytest
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.files import locks, paths
+from mlperf_bert.files import errors, locks, paths
 from tests.stores.rig import Store
 
 REFUSALS = {
     401: (PermissionError, "the store refuses these credentials; give their account the role"),
     403: (PermissionError, "the store refuses these credentials; give their account the role"),
     404: (FileNotFoundError, "no such bucket or object; check the path"),
-    429: (paths.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
-    503: (paths.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
-    "cut": (paths.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
+    429: (errors.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
+    503: (errors.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
+    "cut": (errors.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
 }
 PATH = "gs://bucket/x"
 
 
 def _by_tensorflow() -> None:
-    with paths.failures_named(PATH):
+    with errors.failures_named(PATH):
         paths.location(PATH).write_bytes(b"x")
 
 
 def _by_google() -> None:
-    with paths.failures_named(PATH):
+    with errors.failures_named(PATH):
         blob = locks.client().bucket("bucket").blob("x")
         blob.upload_from_string(b"x", retry=None)
 
@@ -43,21 +41,6 @@ def test_a_refusal_is_named(store, bucket, client, status):
     assert str(error.value).startswith(f"{PATH}: {text}") and type(error.value) is kind
 
 
-def test_a_bucket_needs_tensorflow(monkeypatch):
-    """Of mlperf_results alone it is no part."""
-    monkeypatch.setattr(paths, "tensorflow", lambda: importlib.import_module("no_such"))
-    lacks = r"^gs://bucket/x: a bucket needs TensorFlow \(No module named 'no_such'\); pip install "
-    with pytest.raises(ValueError, match=lacks):
-        paths.location(PATH)
-
-
-@pytest.mark.parametrize("what", [ValueError("x"), tf.errors.InvalidArgumentError(None, None, "x")])
-def test_a_mistake_is_no_refusal(what):
-    """TensorFlow's other errors keep their words."""
-    with pytest.raises((ValueError, OSError), match=r"x$"), paths.failures_named(PATH):
-        raise what
-
-
 def _read(path: str) -> bytes:
     return paths.read_bytes(path)
 
@@ -70,7 +53,7 @@ def test_clients_try_again(store, bucket):
     assert [request.status for request in store.requests].count(503) > 2
     store.fail(1.0, 503)
     store.requests.clear()
-    with pytest.raises(paths.StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         store.call(_read, PATH)
     assert store.kinds() == {"stat": 11}
 
@@ -113,7 +96,7 @@ def _read_checkpoint(directory: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "told"),
     [
-        (503, paths.StoreUnavailable, "the store does not answer, or"),
+        (503, errors.StoreUnavailable, "the store does not answer, or"),
         (403, PermissionError, "the store refuses these credentials"),
     ],
 )

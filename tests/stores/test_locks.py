@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mlperf_bert.files import locks, paths
+from mlperf_bert.files import errors, locks, paths
 from mlperf_bert.files.locks import BucketLock
 
 FOLDER = "gs://bucket/run"
@@ -111,4 +111,4 @@ def _hold_through_faults() -> None:
 
 
 def _failing(generation: int) -> int:
-    raise paths.StoreUnavailable("the store does not answer")
+    raise errors.StoreUnavailable("the store does not answer")

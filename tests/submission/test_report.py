@@ -345,7 +345,7 @@ def test_mistakes_are_named_in_one_line(tmp_path, refusal):
     (tmp_path / "results" / "box" / "bert").mkdir(parents=True)
     assert "no bert/result_*.txt" in refusal(report, tmp_path)
     points = f"--custom_rcps={tmp_path / 'none.json'}"
-    assert "none.json: no file of reference points" in refusal(report, tmp_path, points)
+    assert "none.json: No such file or directory" in refusal(report, tmp_path, points)
     for name, message in (
         ("all.json", "all.json: give the name of a page, as report.html"),
         ("result_0.txt", "result_0.txt: give the name of a page, as report.html"),

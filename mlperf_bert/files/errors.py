@@ -1,0 +1,139 @@
+"""Errors: the nearest `with` says of which file or flag they are, a command's `main` prints them.
+
+Any function may raise. `named` and `failures_named` say of which file, line or flag an error is;
+`messages.ends_in_one_line` makes a line and an exit code of whatever arrives.
+"""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+REMEDIES = {
+    errno.ENOSPC: "make room and repeat the command",
+    errno.EDQUOT: "make room in your quota and repeat the command",
+    errno.EMFILE: "raise ulimit -n, or read fewer files at once (--num_parallel_files)",
+    errno.ENFILE: "raise fs.file-max, or end what else has files open",
+    errno.EAGAIN: "raise ulimit -u, or start fewer processes",
+    errno.EIO: "its disk, or the way to it, has failed; repeat the command, or take another copy",
+}
+"""What to do about errors of the system."""
+# TensorFlow's errors repeat the words of the system; the last are Python's, in a RuntimeError.
+_REMEDIES_BY_WORDS = {os.strerror(number): remedy for number, remedy in REMEDIES.items()} | {
+    "can't start new thread": REMEDIES[errno.EAGAIN]
+}
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or the disk fails
+_CAUSE_IN_A_GRAPH = re.compile(r"^(?:\s*\(\d+\) \w+:)?[ \t]*(\S.*)\n\s*\[\[\{\{node", re.MULTILINE)
+_NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
+# What reading content of another form raises.
+_OTHER_FORM = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, StopIteration, RecursionError),
+)
+
+
+class StoreUnavailable(OSError):
+    """A store could not be reached for a while; the same command may succeed later."""
+
+
+# By the names of their classes: no library is imported for a look.
+_LIBRARIES = {
+    "tensorflow": "TensorFlow",
+    "jaxlib": "jax",
+    **{name: name for name in ("absl", "google", "jax", "pyarrow", "requests", "safetensors")},
+}
+_KINDS: dict[type[OSError], tuple[str, ...]] = {
+    FileNotFoundError: ("NotFoundError", "NotFound"),
+    FileExistsError: ("PreconditionFailed",),
+    PermissionError: ("PermissionDeniedError", "Forbidden", "Unauthorized", "GoogleAuthError"),
+    # AbortedError: all ten tries of TensorFlow's client have failed.
+    StoreUnavailable: (
+        *("AbortedError", "UnavailableError", "TransportError", "RetryError"),
+        *("ServerError", "TooManyRequests", "RequestException"),
+    ),
+    OSError: ("OpError", "GoogleAPIError"),
+}
+_ADVICE: dict[type[OSError], str] = {
+    FileNotFoundError: "no such bucket or object; check the path",
+    PermissionError: "the store refuses these credentials; give their account the role Storage "
+    "Object User on the bucket, or set GOOGLE_APPLICATION_CREDENTIALS to the key file of another, "
+    "or run gcloud auth application-default login",
+    StoreUnavailable: "the store does not answer, or asks to try later; repeat the command later",
+}
+
+
+@contextlib.contextmanager
+def named(where: object, *, damaged: str | None = None) -> Iterator[None]:
+    """What is refused inside becomes a ValueError that begins with `where`, unless it does.
+
+    Args:
+      where: a file, a line of one, or a flag.
+      damaged: what to do about content of another form, whatever Python raises for it; without it
+        only a ValueError and a library's error is refused, and a mistake of ours stays one.
+    """
+    kinds = (ValueError,) if damaged is None else _OTHER_FORM
+    try:
+        yield
+    except Exception as error:
+        told = reason(error)
+        is_of_others = library_of(error) is not None and not isinstance(error, OSError)
+        is_named = damaged is None and told.startswith(str(where))
+        if is_named or not (is_of_others or isinstance(error, kinds)):
+            raise
+        if damaged is not None:
+            told = f"damaged ({told.removeprefix(f'{where}: ')[:300]}); {damaged}"
+        raise ValueError(f"{where}: {told}".removesuffix("; ")) from error
+
+
+@contextlib.contextmanager
+def failures_named(path: object) -> Iterator[None]:
+    """What a disk or a client of a bucket fails at inside becomes an OSError with the path."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _OF_DISKS:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        # What epath raises for an object that is absent names none.
+        is_nameless = isinstance(error, FileNotFoundError) and error.filename is None
+        kind = FileNotFoundError if is_nameless and _is_of_bucket(path) else kind_of(error)
+        if kind is None:
+            raise
+        told = _ADVICE.get(kind) if _is_of_bucket(path) else None
+        raise kind(f"{path}: {told or with_remedy(reason(error))}") from error
+
+
+def _is_of_bucket(path: object) -> bool:
+    return "://" in str(path)
+
+
+def library_of(error: BaseException) -> str | None:
+    """The library whose error this is, in words; None for one of Python or of ours."""
+    roots = (base.__module__.split(".")[0] for base in type(error).__mro__)
+    return next((_LIBRARIES[root] for root in roots if root in _LIBRARIES), None)
+
+
+def kind_of(error: BaseException) -> type[OSError] | None:
+    """The class of OSError for what TensorFlow or a client of a bucket raises; else None."""
+    names = [b.__name__ for b in type(error).__mro__] if library_of(error) else []
+    kinds = (kind for name in names for kind, known in _KINDS.items() if name in known)
+    return next(kinds, None)
+
+
+def reason(error: BaseException) -> str:
+    """The words of an error in one line; of a graph those of its cause, which name no node."""
+    whole = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if library_of(error) is None:
+        return whole or type(error).__name__
+    # Of a graph the first line names nothing; the cause stands before the node that failed.
+    cause = _CAUSE_IN_A_GRAPH.search(whole)
+    text = cause[1] if cause else next(iter(whole.splitlines()), "") or type(error).__name__
+    return _NODE_NAMES.sub("", text).split(" [Op:")[0]
+
+
+def with_remedy(text: str) -> str:
+    """The words of an error, and what to do where they are those of the system: "/d; No space"."""
+    remedy = next((each for words, each in _REMEDIES_BY_WORDS.items() if words in text), None)
+    return text if remedy is None else f"{text.replace('; ', ': ', 1)}; {remedy}"
