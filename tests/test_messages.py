@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from tensorflow import errors as tf_errors
 
 from mlperf_bert import command_line, messages, signals, tensorflow_import
-from mlperf_bert.files import errors, paths
+from mlperf_bert.files import errors
 from mlperf_bert.messages import Progress, ends_in_one_line, lasting
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs
@@ -194,12 +194,6 @@ def test_gpus_are_counted_as_nvml_counts_them_if_nothing_else_is_asked_for(monke
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     tensorflow_import.tensorflow()
     assert os.environ["CUDA_DEVICE_ORDER"] == (own or "PCI_BUS_ID")
-
-
-def test_files_that_are_compared_are_counted_one_by_one():
-    counted = []
-    assert paths.in_parallel(str, [1, 2, 3], counted.append) == ["1", "2", "3"]
-    assert counted == [1, 1, 1]
 
 
 NO_FILE = "/d/part-7; Too many open files"

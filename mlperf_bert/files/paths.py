@@ -216,15 +216,7 @@ def read_bytes(path: str | os.PathLike) -> bytes:
         return file.read()
 
 
-def in_parallel(
-    function: Callable[[_Item], _T],
-    items: Sequence[_Item],
-    advance: Callable[[int], None] = lambda _: None,
-) -> list[_T]:
-    """function(item) for each, several requests at a time; `advance` is given 1 after each."""
+def in_parallel(function: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
+    """function(item) for each, several requests at a time."""
     with ThreadPoolExecutor(max_workers=_REQUESTS_AT_ONCE) as pool:
-        results = []
-        for result in pool.map(function, items):
-            results.append(result)
-            advance(1)
-        return results
+        return list(pool.map(function, items))

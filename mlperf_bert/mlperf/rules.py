@@ -93,10 +93,6 @@ def evaluation_interval_samples(global_batch_size: int) -> int:
 
 def samples_to_steps(num_samples: int, global_batch_size: int) -> int:
     """Return the fewest steps that cover `num_samples`; only this makes steps of samples."""
-    if global_batch_size < 1:
-        raise ValueError(f"global_batch_size={global_batch_size}: must be 1 or more samples")
-    if num_samples < 0:
-        raise ValueError(f"num_samples={num_samples}: a number of samples cannot be negative")
     # Rounded up, in integers.
     return -(-num_samples // global_batch_size)
 

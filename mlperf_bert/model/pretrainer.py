@@ -11,7 +11,7 @@ from official.nlp.modeling import layers, models, networks
 
 from mlperf_bert.messages import lasting
 from mlperf_bert.model import tf_models
-from mlperf_bert.model.config import PRECISIONS, RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
+from mlperf_bert.model.config import RECOMPUTE_NONE, BertConfig
 
 
 def tanh_gelu(x: tf.Tensor) -> tf.Tensor:
@@ -120,10 +120,6 @@ def build_pretrainer(
     Dropout draws from `tf.random.Generator`s (see `random_generators`), so that their state can be
     saved and a run resumed exactly: one for each layer, or a single one with the speed options.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
-    if recompute not in RECOMPUTE_CHOICES:
-        raise ValueError(f"recompute must be one of {RECOMPUTE_CHOICES}, got {recompute!r}")
     # A switch of the whole process, which TensorFlow has on: float32 must turn it off.
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     model = _with_random_weights(config, seed)
