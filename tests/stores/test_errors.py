@@ -41,23 +41,6 @@ def test_a_refusal_is_named(store, bucket, client, status):
     assert str(error.value).startswith(f"{PATH}: {text}") and type(error.value) is kind
 
 
-def _read(path: str) -> bytes:
-    return paths.read_bytes(path)
-
-
-def test_clients_try_again(store, bucket):
-    """What may pass is asked for ten times before it is an error."""
-    store.put(bucket, "x", b"content")
-    store.fail(0.3, 503, seed=1)
-    assert [store.call(_read, PATH) for _ in range(5)] == [b"content"] * 5
-    assert [request.status for request in store.requests].count(503) > 2
-    store.fail(1.0, 503)
-    store.requests.clear()
-    with pytest.raises(errors.StoreUnavailable):
-        store.call(_read, PATH)
-    assert store.kinds() == {"stat": 11}
-
-
 def test_an_object_is_read_in_few_requests_from_anywhere_in_it(store: Store, bucket):
     content = bytes(range(256)) * 2**17  # 32 MiB
     store.put(bucket, "x", content)
