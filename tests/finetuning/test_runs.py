@@ -411,7 +411,7 @@ def test_what_a_finished_run_has_left_is_its_result(own):
         "{",
     ):
         (run.folder / "metrics.jsonl").write_text(damaged)
-        with pytest.raises(ValueError, match=r"metrics.jsonl: damaged, an epoch .* remove the fol"):
+        with pytest.raises(ValueError, match=r"metrics.jsonl: damaged .*; remove the folder"):
             run_of(own).is_finished()
 
 
