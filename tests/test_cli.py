@@ -260,16 +260,13 @@ REFUSED = [
             ("--warm_up_steps=0", "_steps: '0': give a whole number from 1 to 999,999,999"),
         )
     ),
-    ("benchmarks.accelerator export --output={folder}", "{folder}: File exists"),
     *(
         (f"demo.{name} --output_dir=gs://bucket/demo",
          "--output_dir: gs://bucket/demo: give a local path, and copy it")
         for name in ("__main__", "campaign")
     ),
-    ("demo.picture --metrics_file={folder}/none --output_file={folder}/x",
+    ("demo.picture --metrics_file={folder}/none --output_file={folder}/x.png",
      "demo.picture: {folder}/none: No such file or directory"),
-    ("demo.picture --metrics_file={folder}/x --output_file={folder}/x",
-     "demo.picture: --output_file={folder}/x: is an input too; name another file"),
     ("demo.model --seed=1 --input_file={folder}/none --output_dir={folder}/x",
      "demo.model: no text to learn a vocabulary from: --input_file matches nothing"),
     ("demo.encyclopedia --seed=1 --num_articles=3 --output_dir={folder}/x",
