@@ -40,12 +40,12 @@ def stored(name: str, grid: tuple, results: Sequence) -> Callable:
 
 
 def settings(seq: int) -> jax.Array:
-    """As kernel_encoder.settings."""
+    """The numbers of kernel_encoder.settings."""
     return jnp.array([*SEED, *kernel_call.dropout(RATE), seq // BLOCK], jnp.int32)
 
 
 def ranges(ids: np.ndarray) -> np.ndarray:
-    """As kernel_encoder._ranges."""
+    """The parts of a row that each block needs, as kernel_encoder._ranges has them."""
     rows, seq = ids.shape
     same = (ids[:, :, None] == ids[:, None, :]) & (ids > 0)[:, None, :]
     needed = same.reshape(rows, seq // BLOCK, BLOCK, seq // INNER, INNER).any((2, 4))
@@ -72,7 +72,7 @@ def kept(first_row: int, rows: int, columns: int) -> np.ndarray:
 
 
 def float64(array: jax.Array) -> np.ndarray:
-    """For formulas."""
+    """The array as formulas take it."""
     return np.asarray(array, np.float64)
 
 
@@ -82,7 +82,7 @@ def distance(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def milliseconds(run: Callable, repeat: int = 20) -> float:
-    """Of a call, the mean of many, that are started one after the other."""
+    """The mean time of a call, of many that are started one after the other."""
     jax.block_until_ready(run())
     began = time.perf_counter()
     jax.block_until_ready([run() for _ in range(repeat)])

@@ -46,7 +46,7 @@ class Size:
     batches: dict[bool, int]
     """Examples of a step: False: one a row, True: packed."""
     num_steps: int
-    """Before the first evaluation."""
+    """Steps before the first evaluation."""
     eval_batch: int
     num_eval_batches: int
     demo_flags: tuple[str, ...] = ()

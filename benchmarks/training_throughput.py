@@ -212,7 +212,7 @@ def processor() -> str:
 
 
 def rates_by_name(turns: Sequence[dict]) -> dict[str, tuple[list[float], list[float]]]:
-    """Of each contestant that has turns, in their order: samples a second of each turn, and tokens.
+    """Samples and tokens a second of each turn, by contestant; only of those that have turns.
 
     The tokens are those of the turns whose examples are known.
     """

@@ -29,7 +29,7 @@ TASK = json.loads(sys.argv[1])
 # Beside contestants that compute on processors it does so too.
 DEVICE = "cuda" if TASK.get("takes_gpu") and torch.cuda.is_available() else "cpu"
 NUM_WARM_UP = 3
-"""Of an exported step: compiling may take some steps."""
+"""Steps of an exported program before the timed ones: compiling may take some."""
 
 
 class Pretrainer(torch.nn.Module):

@@ -238,7 +238,7 @@ def _normalise_by_vectors(hidden, update, gamma, beta) -> tf.Tensor:
 
 
 def _gradient_by_vectors(hidden, update, gamma, beta, upstream) -> tuple[tf.Tensor, ...]:
-    """Its gradients, of all four; TensorFlow's own add up rows one after the other."""
+    """The gradients of its four inputs; TensorFlow's own add up rows one after the other."""
     width = upstream.shape[-1]
     x, scale = _statistics(hidden, update)
     up = tf.cast(upstream, tf.float32)

@@ -16,7 +16,7 @@ _Pair = tuple[tf.Tensor, tf.Tensor]
 
 
 class KernelEncoder(Encoder):
-    """As `Encoder`, in bfloat16; rows have a multiple of BLOCK tokens, at most 2^31 / 3 / H in all.
+    """`Encoder` in bfloat16; rows have a multiple of BLOCK tokens, at most 2^31 / 3 / H in all.
 
     Attention to and from padding is 0: nobody reads what `Encoder` computes there.
     """
@@ -85,7 +85,7 @@ def settings(seed: tf.Tensor | None, rate: float, seq: int) -> tf.Tensor:
 
 
 def _ranges(ids: tf.Tensor) -> tf.Tensor:
-    """For ids [R, S] the parts of a row that each of its blocks needs, [R * S / BLOCK, 2].
+    """The parts of a row that each of its blocks needs, for ids [R, S]: [R * S / BLOCK, 2].
 
     Those between the first and the last that have an id of the block's; 0 is padding. As ids are
     those of queries and of keys, the same parts are needed by a block of either.

@@ -39,7 +39,7 @@ class Trains(Protocol):
 
 
 class Pretrains(Trains, Protocol):
-    """Also reads the input, and compiles before the clock starts."""
+    """A trainer that also reads the input, and compiles before the clock starts."""
 
     @property
     def variables_to_train(self) -> list[tf.Variable]:

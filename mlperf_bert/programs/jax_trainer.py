@@ -51,7 +51,7 @@ class JaxTrainer(OnDevices):
         self._compiled: dict[int, jax.stages.Compiled] = {}
         self._calls: list[str] = []
         self._names: list[str] = []
-        """Of the state that a step is given; known once one is lowered."""
+        """What a step is given of the state; known once one is lowered."""
         self.state_bytes = 0
         """What the state takes on each device; known once a step is lowered."""
         self._count = jax.jit(_counts, out_shardings=jax_step.replicated(mesh))
@@ -92,7 +92,7 @@ class JaxTrainer(OnDevices):
         return np.array(figures, np.float32)
 
     def _filled(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """With rows without examples, so that each process has as many: of packed batches alone."""
+        """Pads a packed batch with empty rows until all processes have equally many."""
         if jax.process_count() == 1 or len(self._compiled) < 2:
             return batch
         rows = len(batch["input_ids"])
@@ -207,7 +207,7 @@ class JaxTrainer(OnDevices):
         return iter(dataset)
 
     def gathered(self, values: Sequence[float]) -> np.ndarray:
-        """As `Trainer.gathered`, of every process: [processes, values]."""
+        """What every process says, the chief first: [processes, values]."""
         if jax.process_count() == 1:
             return np.array([values])
         return multihost_utils.process_allgather(np.array(values))

@@ -50,11 +50,11 @@ class Entries:
         self._path = folder  # jax logs it
 
     def get(self, key: str) -> bytes | None:
-        """As `read`."""
+        """What `put` has left under this key; None if there is nothing, or it is damaged."""
         return read(Path(self._path, f"{key}-cache"))
 
     def put(self, key: str, value: bytes) -> None:
-        """As `write`."""
+        """Leaves a program whole for later starts."""
         write(Path(self._path, f"{key}-cache"), value)
 
 

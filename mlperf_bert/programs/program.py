@@ -49,11 +49,9 @@ class Value(TypedDict):
     """weight, slot, accumulator, counter, constant, seed, batch, count, gradient, or result; in a
     program that is not written to a folder, variable."""
     initial: NotRequired[str | float]
-    """The first value of an input, or that of a synthetic batch: normal, or a number."""
-    below: NotRequired[int]
-    """Of an input of a batch: in a synthetic one it is drawn from 0 up to this."""
+    """The first value of an input that is state: normal, or a number."""
     feeds: NotRequired[int]
-    """Of an output: the index of the input that it replaces in the next step."""
+    """The index of the input that an output replaces in the next step."""
 
 
 def kept_or_made(folder: Path | None, depends_on: str, make: Callable[[], Part]) -> Part:
@@ -78,7 +76,7 @@ def kept_or_made(folder: Path | None, depends_on: str, make: Callable[[], Part])
 
 @functools.cache
 def _digest_of_code() -> str:
-    """Of what decides how a step is exported: our files, and the versions of the libraries."""
+    """One digest of all that decides how a step is exported: our files, libraries' versions."""
     package = Path(__file__).parents[1]
     rooms = ("model", "optimization", "programs")
     every = (file for room in rooms for file in sorted((package / room).rglob("*")))
@@ -107,7 +105,7 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
         return losses
 
     seed = tf.zeros([2], tf.int32)
-    given = [*_inputs_of_batch(batch, trainer.model), _given("seed", seed, SEED)]
+    given = [*_inputs_of_batch(batch), _given("seed", seed, SEED)]
     return _export(step, (batch, seed), given, [_LOSSES], state_of(trainer))
 
 
@@ -125,7 +123,7 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
 
     seed, one = tf.zeros([2], tf.int32), tf.ones([])
     counts = [_given(name, one, COUNT) for name in ("num_predictions", "num_examples")]
-    given = [*_inputs_of_batch(batch, trainer.model), _given("seed", seed, SEED), *counts]
+    given = [*_inputs_of_batch(batch), _given("seed", seed, SEED), *counts]
     results = [_LOSSES, *_gradients(trainer)]
     return _export(half, (batch, seed, one, one), given, results, state_of(trainer))
 
@@ -147,8 +145,7 @@ def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Part:
     """
     weights = tf.ones([batch["input_ids"].shape[0]])
     result = Value(name="totals", shape=[6], dtype="float32", role=RESULT)
-    given = _inputs_of_batch(batch, evaluator.model)
-    given.append(_given(EXAMPLE_WEIGHTS, weights, BATCH, initial=1.0))
+    given = [*_inputs_of_batch(batch), _given(EXAMPLE_WEIGHTS, weights, BATCH)]
     known = weights_of(pretrainer.trained_variables(evaluator.model))
     return _export(evaluator.totals, (batch, weights), given, [result], known)
 
@@ -157,8 +154,7 @@ def of_function(
     function: Callable, batch: dict[str, tf.Tensor], variables: Iterable[tf.Variable]
 ) -> Part:
     """Any function of a batch, with one result; `variables` are all that it reads or changes."""
-    given = [_given(name, batch[name], BATCH) for name in sorted(batch)]
-    return _export(function, (batch,), given, None, numbered(variables))
+    return _export(function, (batch,), _inputs_of_batch(batch), None, numbered(variables))
 
 
 def numbered(variables: Iterable[tf.Variable]) -> Iterator[tuple[tf.Variable, Value]]:
@@ -241,7 +237,7 @@ def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
 
 
 def _replaced_inputs(attributes: Any) -> dict[int, int]:
-    """By the alias that TensorFlow's compiler gives to every variable that changes.
+    """The index of an input by that of the output that replaces it, from TensorFlow's aliases.
 
     One is `{alias = {..., parameter_number = 8 : i64}, output_index = array<i64: 1>}`.
     """
@@ -251,32 +247,13 @@ def _replaced_inputs(attributes: Any) -> dict[int, int]:
     return {int(output or 0): int(parameter) for parameter, output in re.findall(pattern, text)}
 
 
-def _inputs_of_batch(batch: dict[str, tf.Tensor], model: tf.Module) -> list[Value]:
-    """With what a synthetic batch holds: full rows of random tokens, each row one example."""
-    vocab_size = model.encoder_network.get_config()["vocab_size"]
-    below = {
-        "input_ids": vocab_size,
-        "masked_lm_ids": vocab_size,
-        "masked_lm_positions": batch["input_ids"].shape[1],
-        "next_sentence_labels": 2,
-    }
-    ones = ("input_mask", "block_ids", "masked_lm_weights", "next_sentence_weights")
-    return [
-        _given(
-            name,
-            batch[name],
-            BATCH,
-            below=below.get(name),
-            initial=None if name in below else float(name in ones),
-        )
-        for name in sorted(batch)
-    ]
+def _inputs_of_batch(batch: dict[str, tf.Tensor]) -> list[Value]:
+    return [_given(name, batch[name], BATCH) for name in sorted(batch)]
 
 
 def _given(name: str, tensor: tf.Tensor | tf.Variable, role: str, **more: Any) -> Value:
     shape, dtype = tensor.shape.as_list(), tensor.dtype.name
-    value = {"name": name, "shape": shape, "dtype": dtype, "role": role, **more}
-    return cast(Value, {key: each for key, each in value.items() if each is not None})
+    return cast(Value, {"name": name, "shape": shape, "dtype": dtype, "role": role, **more})
 
 
 def state_of(trainer: Trainer) -> Iterator[tuple[tf.Variable, Value]]:

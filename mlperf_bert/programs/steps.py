@@ -254,7 +254,7 @@ class Evaluator(tf.Module):
 
     @tf.function(autograph=False)
     def evaluate_batch(self, features, example_weights) -> tf.Tensor:
-        """As `totals`, compiled."""
+        """The totals of one batch, compiled."""
         return self.totals(features, example_weights)
 
     def totals(self, features, example_weights) -> tf.Tensor:

@@ -21,7 +21,7 @@ KERNELS = {
     "norm_backward": norm.backward,
 }
 BLOCK, INNER = 16, 8
-"""In place of 128 and 64: the generated task's rows are short."""
+"""Sizes in place of 128 and 64: the generated task's rows are short."""
 
 
 def interpret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _elements(name: str) -> int:
-    """Of qkv, or of hidden of the tiny model, that a program of the grid has."""
+    """What a program of the grid has of qkv, or of hidden of the tiny model."""
     if name.startswith("attention"):
         return BLOCK * 3 * 8  # the generated task's heads are of 8
     return 32 * kernel_encoder.ROWS * (kernel_encoder.STEPS if "backward" in name else 1)

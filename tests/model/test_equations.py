@@ -113,7 +113,7 @@ def test_attention_over_the_allowed_keys_and_its_gradients(way, length, rate):
 @pytest.mark.parametrize("way", [*WAYS, "vectors"])  # each pass, with sums of vectors
 @pytest.mark.parametrize("shape", [(3, 4, 12), (3, 8, 256)])
 def test_the_norm_of_a_sum_and_its_gradients(way, shape):
-    """With x = (h + u - mean) / std: y = x * gamma + beta; dh = du."""
+    """x = (h + u - mean) / std, y = x * gamma + beta, dh = du."""
     passes = passes_of(way)
     hidden, update = draw(*shape), draw(*shape, seed=1)
     gamma, beta = draw(shape[-1]), draw(shape[-1], seed=1)

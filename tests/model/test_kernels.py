@@ -23,7 +23,7 @@ from tests.model import interpreted
 from tests.training import generated_task
 
 ROUNDING = 5e-3
-"""Of norms of differences: bfloat16 has 8 bits."""
+"""A limit for norms of differences: bfloat16 has 8 bits."""
 pytestmark = pytest.mark.usefixtures("_in_32_bits")
 SEED = [5, -7]
 HEADS, SIZE = 2, 16
@@ -31,7 +31,7 @@ HEADS, SIZE = 2, 16
 
 @pytest.fixture
 def _in_32_bits():
-    """As the texts for GPUs are made; the runtime of jax has 64."""
+    """Numbers have 32 bits, as in the texts for GPUs; the runtime of jax has 64."""
     with jax.enable_x64(False):
         yield
 
@@ -144,7 +144,7 @@ def test_attention_and_its_gradients_are_the_formula(name, rate, seed, factor):
 @pytest.mark.gate
 @pytest.mark.usefixtures("_interpreted")
 def test_the_kernels_alone_on_a_card_are_compared_with_the_formula():
-    """By the interpreter in place of a card; a kernel that is wrong has large errors."""
+    """The interpreter stands in place of a card; a kernel that is wrong has large errors."""
 
     def of(name, grid, results):
         kernel = jax.jit(lambda *given: tuple(interpreted.KERNELS[name](*given)))
@@ -222,7 +222,7 @@ def test_ranges_have_all_parts_with_an_id_of_the_block():
 
 
 def test_rows_beyond_the_kernels_addresses_are_refused_in_one_line():
-    """Of 512 tokens 1,365 rows have all of 3 * 1,024 numbers below 2^31, and 1,366 do not."""
+    """1,365 rows of 512 tokens have all of 3 * 1,024 numbers below 2^31, and 1,366 do not."""
     config = BertConfig(**CONFIG)
     encoder = kernel_encoder.KernelEncoder.__new__(kernel_encoder.KernelEncoder)
     encoder._config = config
@@ -243,7 +243,7 @@ def test_rows_beyond_the_kernels_addresses_are_refused_in_one_line():
 
 
 def test_gradients_take_and_give_arrays_in_the_order_of_the_kernels(monkeypatch):
-    """With a stand-in for the kernels, whose results are all different."""
+    """A stand-in for the kernels has results that are all different."""
     rows, heads, size = 2, 3, 2
     tokens, random, told = rows * BLOCK, np.random.RandomState(0), []
 

@@ -47,6 +47,6 @@ def export(
 
 
 def flags_of(task: Path) -> list[str]:
-    """Of a run on a generated task."""
+    """The flags of a run on a generated task."""
     files = [f"--bert_config_file={task}/bert_config.json", f"--input_file={task}/train.tfrecord"]
     return [*files, *TRAIN]

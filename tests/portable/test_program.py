@@ -47,7 +47,7 @@ class Export:
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_quickly():
-    """By jax and by TensorFlow; what they compile then computes slower, and the same."""
+    """What jax and TensorFlow compile then computes slower, and the same."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
         yield
@@ -182,7 +182,7 @@ def test_bad_input_is_one_line(export, flags, message):
 
 
 def test_the_flop_are_those_of_every_product():
-    """Of 3 rows, 8 tokens, 5 of them predicted; hidden 6, inner 20, 11 words, 2 blocks."""
+    """3 rows of 8 tokens, 5 of them predicted; hidden 6, inner 20, 11 words, 2 blocks."""
     sizes = {"hidden_size": 6, "intermediate_size": 20, "vocab_size": 11, "num_hidden_layers": 2}
     config = BertConfig(**generated_task.CONFIG | sizes | {"num_attention_heads": 2})
     dense, scores = 4 * (8 * 6 * 6), 2 * (8 * 8 * 6)  # both heads together
@@ -200,7 +200,7 @@ def test_a_folder_that_is_there_stays(export):
 
 
 def dialects(path: Path) -> set[str]:
-    """Of all operations of a program."""
+    """The dialects of all operations of a program."""
     module = jaxlib_stablehlo.deserialize_portable_artifact(
         mlir.make_ir_context(), path.read_bytes()
     )
@@ -267,7 +267,7 @@ def test_a_program_names_the_oldest_version_that_holds_it():
     "normalization", ["global", pytest.param("replica_sum", marks=pytest.mark.all)]
 )
 def test_two_devices_train_as_one_with_the_whole_batch(tmp_path, normalization):
-    """Without dropout, on examples with different numbers of predictions."""
+    """The examples have different numbers of predictions, and nothing is dropped."""
     generated_task.write_task(tmp_path / "task", dropout=0.0, num_hidden_layers=1)
     same = ["--optimizer=lamb", "--noshuffle", "--num_recorded_steps=0"]
     two = Export(tmp_path / "task", tmp_path / "two")

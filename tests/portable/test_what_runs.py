@@ -67,7 +67,7 @@ def compared(
 
 @pytest.mark.gate
 def test_the_tpu_recipe_compiles_what_the_folder_gives_its_128_cores(task, preset_step):
-    """Without libtpu for as many devices of a CPU."""
+    """Where there is no libtpu, as many devices of a CPU stand for the cores."""
     has_compiler = any(REPOSITORY.glob(".venv-compilers/lib/python*/site-packages/libtpu"))
     topology = TPU if has_compiler else "here"
     done = compared(task, preset_step, *PRESET, num_devices=128, topology=topology)
@@ -88,7 +88,7 @@ _BRANCHES = re.compile(r"(@cond_(?:true|false))_\d+")
 
 
 def devices_named(name: str) -> Devices | None:
-    """Of a topology, for a run as if they were there; None: the run shall take those it finds."""
+    """The devices of a topology, as if they were there; None: the run takes those it finds."""
     if name == "here":
         return None
     # After this environment's own packages, so that it lends libtpu alone.

@@ -39,7 +39,7 @@ class Dropout:
         self._of_rows = _mix(_mix(first.astype(jnp.uint32), 17, 0xED5AD4BB), 11, 0xAC4C1B51)
         self._of_columns = second.astype(jnp.uint32)
         self.factor = lax.bitcast_convert_type(factor, jnp.float32)
-        """Of what stays, 1 / (1 - rate)."""
+        """What elements that stay are multiplied with, 1 / (1 - rate)."""
 
     def rows(self, which: Any):
         """Hashes of these rows."""
