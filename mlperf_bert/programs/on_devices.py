@@ -42,7 +42,7 @@ class OnDevices:
                 variable.assign(np.array(array.addressable_data(0)))
 
     def on_devices(self, names: Iterable[str]) -> Arrays:
-        """These, as they are on the devices; taken from TensorFlow's variables if they are not."""
+        """The named arrays on the devices; those that are not there are taken from TensorFlow."""
         return {
             name: self._state[name] if name in self._state else _put(self._initial[name], self.mesh)
             for name in names
@@ -70,7 +70,7 @@ class Functions(OnDevices):
         super().__init__(mesh, program.numbered(variables))
         self._variables = variables
         self._programs: dict[str, tuple[jax.stages.Compiled, dict[str, dict]]] = {}
-        """By the name of a function, each with what it is given of the state."""
+        """The programs by the names of their functions, each with what it is given of the state."""
 
     def compile(self, function: Callable, batch: Mapping[str, np.ndarray]) -> int:
         """Compiles a function that TensorFlow can trace, if it is not yet; executes nothing.
@@ -107,7 +107,7 @@ def _compiled(content: bytes, entry: str, mesh: Mesh) -> jax.stages.Compiled:
 
 
 def _put(value: tf.Variable | tf.Tensor, mesh: Mesh) -> jax.Array:
-    """On every device; a copy, so that TensorFlow's memory is not donated to a step."""
+    """Puts a copy on every device, so that TensorFlow's memory is not donated to a step."""
     kept = np.array(value.numpy())
     return jax.make_array_from_callback(kept.shape, jax_step.replicated(mesh), kept.__getitem__)
 
