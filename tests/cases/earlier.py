@@ -46,7 +46,7 @@ CHOICES = {
 }
 ROWS = {
     # Words that nobody reads.
-    "words_run": ("$RUN $IN --do_eval False", ["run_pretraining.py: False: not read"], DAMAGE),
+    "words_run": ("$RUN $IN --output_dir=$O/run --do_eval False", ["py: False: not read"], DAMAGE),
     "words_data": ("$DATA --do_lower_case False", ["False: not read by any flag"], DAMAGE),
     "words_glob": ("$DATA --input_file $C/text/*", ["quote a pattern"], DAMAGE),
     # JSON lines taken for text.
@@ -119,7 +119,7 @@ ROWS = {
     ),
     "open_files": (
         'python() { "$PY" "$@"; }; export -f python; rm -rf /tmp/c6run; bash $C/second/6/run.sh $G',
-        ["too many open files.*(ulimit|num_parallel_files)"], ["out of memory", *DAMAGE],
+        ["Too many open files; raise ulimit -n, or lower --num_par"], ["out of memory", *DAMAGE],
     ),
     "packed_records": (
         "for f in $C/records/*; do $RUN --input_file=$f --check --output_dir=$O/r; done",
