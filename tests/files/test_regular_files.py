@@ -42,7 +42,7 @@ def test_a_disk_that_fails_while_it_is_read_names_the_file(tmp_path, read):
         "command, or take another copy"
     )
     findings = Findings()
-    with findings.collected():
+    with findings.collecting():
         BertConfig.from_json_file(str(tmp_path / "input"))
     assert findings[0].text.startswith(f"{tmp_path}/input: Input/output error; its disk")
 
