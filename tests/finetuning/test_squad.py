@@ -6,6 +6,7 @@ and its metrics. The end of this file lists what differs on purpose.
 Long because windows, answers and scores share one generated data set.
 """
 
+import dataclasses
 import itertools
 import json
 
@@ -354,6 +355,20 @@ def test_a_context_without_tokens_has_no_window_and_no_answer(context, tokenizer
     path = task.write_predictions(split, logits, name="dev", folder=tmp_path)
     assert json.loads(path.read_text()) == {"empty": "", "q0": "bu"}
     assert task.metrics(split, logits)["exact"] == 50
+
+
+def test_an_answer_has_at_most_its_greatest_number_of_tokens(tokenizer, tmp_path):
+    """The best span has four tokens, of which the task allows three; the next best has three."""
+    sizes = of_sizes(*SIZES[0])
+    content = file_of("bu da bu da bu", {})
+    task, examples, features = encoded("dev", content, tmp_path, tokenizer, **sizes)
+    first = int(np.flatnonzero(features["char_starts"][0] >= 0)[0])
+    logits = np.zeros((*features["input_ids"].shape, 2), np.float32)
+    logits[0, first, 0], logits[0, first + 3, 1], logits[0, first + 2, 1] = 9, 9, 8
+    split = Split(examples=examples, features=features)
+    assert list(task.predict(split, logits).values()) == ["bu da bu da"]
+    shorter = dataclasses.replace(task, max_answer_length=3)
+    assert list(shorter.predict(split, logits).values()) == ["bu da bu"]
 
 
 def test_windows_shorter_than_the_stride_hold_all_tokens(tokenizer, tmp_path):
