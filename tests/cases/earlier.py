@@ -119,7 +119,8 @@ ROWS = {
     ),
     "open_files": (
         'python() { "$PY" "$@"; }; export -f python; rm -rf /tmp/c6run; bash $C/second/6/run.sh $G',
-        ["Too many open files; raise ulimit -n, or lower --num_par"], ["out of memory", *DAMAGE],
+        ["Too many open files; raise ulimit -n, or read fewer files at once"],
+        ["out of memory", *DAMAGE],
     ),
     "packed_records": (
         "for f in $C/records/*; do $RUN --input_file=$f --check --output_dir=$O/r; done",
@@ -215,6 +216,6 @@ ROWS = {
     "no_devices": (
         "$PY -m mlperf_bert.portable.export $M $T $IN --num_recorded_steps=0 --output_dir=$O/step; "
         "$PY $O/step/run_step.py $O/step --num_devices=0",
-        ["num_devices.*1 or more|give 1 or more|from 1"], ["UnboundLocalError", *DAMAGE],
+        ["num_devices=0: must be above 0"], ["UnboundLocalError", *DAMAGE],
     ),
 }  # fmt: skip
