@@ -68,6 +68,7 @@ fetch() {
     [ "$file" != results_text.tar.gz ] || url=${base_url%/}/processed_dataset/$file
     # MLCommons has another name for this file alone; TensorFlow needs that of its index.
     [ "$file" != "tf1_ckpt/$checkpoint.data-00000-of-00001" ] || url=${url/$checkpoint/$checkpoint-003}
+    command -v curl >/dev/null || die "curl is not installed, and $out_dir/$file is not there: install curl, or put the file there"
     mkdir -p "$(dirname "$file")"
     echo "fetching $url" >&2
     # What is whole already makes curl fail; a page for a login does not.

@@ -19,7 +19,7 @@ import pytest
 from mlperf_bert.data import published, punkt
 from tests.data.file_server import serving
 from tests.data.making import clean_up, packed
-from tests.fixtures import REPOSITORY
+from tests.fixtures import REPOSITORY, lacking
 from tests.helpers import programs
 
 SCRIPT = "cleanup_scripts/download_and_uncompress.sh"
@@ -68,6 +68,8 @@ class Room:
 
     def run(self, *words: str, **environment):
         given = {"env": {**os.environ, **environment}, "cwd": self.folder}
+        if not shutil.which("curl"):
+            lacking("curl is not installed: apt-get install curl")
         url = [f"--base_url={self.server.url}/"]
         if any("--base_url" in word for word in words):
             url = []

@@ -114,7 +114,8 @@ def test_a_command_between_two_samples_and_all_it_waited_for_are_counted(
     trace = loaded.Trace(tmp_path, summary)
     used_ms = int(trace.usage["cpu_ms"].iloc[-1])
     assert 0 < used_ms <= 10 * sum(int(field) for field in spent[11:15])
-    assert 3_000_000 <= trace.counters["read_call_bytes"].iloc[-1] < 3_500_000
+    if os.geteuid() == 0:  # nobody else may read the bytes of a process that has ended
+        assert 3_000_000 <= trace.counters["read_call_bytes"].iloc[-1] < 3_500_000
     assert set(trace.table("processes")["num_threads"]) == {0 if is_started_by_a_tracer else 1}
 
 
