@@ -1,11 +1,9 @@
-"""Processes that measure: one of its own, a command that is watched, the workers of a cluster."""
+"""Processes that measure: one of its own, and a command that is watched."""
 
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -76,20 +74,3 @@ def finished(
         code = process.wait()
     failed = {} if code == expected else {"failed": f"exit code {code}, not {expected}"}
     return {"said": said[-50:]} | failed
-
-
-def free_addresses(count: int) -> list[str]:
-    """Loopback addresses whose ports were free just now."""
-    servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
-    for server in servers:
-        server.close()
-    return addresses
-
-
-def environment_of(addresses: list[str], index: int) -> dict[str, str]:
-    """The environment of one worker; without addresses, of a single process."""
-    if not addresses:
-        return dict(os.environ)
-    cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-    return {**os.environ, "TF_CONFIG": json.dumps(cluster)}

@@ -5,17 +5,18 @@ signals, like `python program flags`; only the imports, seconds of each start, a
 """
 
 import atexit
+import json
 import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.processes import environment_of, free_addresses
 from tests.fixtures import REPOSITORY
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -101,6 +102,23 @@ def run(
 
 # A proxy for the web that does not answer: the processes of a run do without it.
 NO_WEB = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback addresses whose ports were free just now."""
+    servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
+    for server in servers:
+        server.close()
+    return addresses
+
+
+def environment_of(addresses: list[str], index: int) -> dict[str, str]:
+    """The environment of one worker; without addresses, of a single process."""
+    if not addresses:
+        return dict(os.environ)
+    cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    return {**os.environ, "TF_CONFIG": json.dumps(cluster)}
 
 
 def workers(commands: Sequence[Sequence[object]], **environment: str) -> list[Start]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import environment_of, free_addresses
 from tests.helpers import starts, waiting
 from tests.stores.rig import Store
 from tests.training import generated_task, small_runs
@@ -232,13 +231,13 @@ def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, ta
 @pytest.mark.all
 def test_two_processes_share_a_bucket(filled, task, tmp_path):
     """They find each other, their data and the checkpoint in the bucket alone."""
-    addresses = free_addresses(2)
+    addresses = starts.free_addresses(2)
     hosts = [Host(filled, tmp_path / f"host-{index}") for index in range(2)]
 
     def train() -> list[str]:
         words = training(num_train_steps=44)
         started = [
-            host.start(words, TF_CONFIG=environment_of(addresses, index)["TF_CONFIG"])
+            host.start(words, TF_CONFIG=starts.environment_of(addresses, index)["TF_CONFIG"])
             for index, host in enumerate(hosts)
         ]
         try:
