@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import tensorflow as tf
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint, damage_named
-from mlperf_bert.files import errors
+from mlperf_bert.files import paths
 from mlperf_bert.messages import lasting
 from mlperf_bert.mlperf.log import TimedRun
 
@@ -110,7 +110,7 @@ class RunState:
         path = f"{self.directory.rstrip('/')}/{CHECKPOINT_NAME}-{step}"
         saved = saved_checkpoints(self.directory)
         try:
-            with errors.failures_named(path):
+            with paths.failures_named(path):
                 # A killed process leaves it. TensorFlow would remove it only if it were empty.
                 if tf.io.gfile.isdir(f"{path}_temp"):
                     tf.io.gfile.rmtree(f"{path}_temp")

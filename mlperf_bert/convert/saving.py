@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading
-from mlperf_bert.files import errors, paths
+from mlperf_bert.files import paths
 
 
 def new_folder(output_dir: str) -> Path:
@@ -51,7 +51,7 @@ def written_whole(prefix: str) -> Iterator[str]:
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        with errors.failures_named(prefix):
+        with paths.failures_named(prefix):
             yield f"{beside}/checkpoint"
         (index,) = beside.glob("*.index")
         # The index last: where it is, the data are.

@@ -1,7 +1,8 @@
 """Errors: the nearest `with` says of which file or flag they are, a command's `main` prints them.
 
-Any function may raise. `named` and `failures_named` say of which file, line or flag an error is;
-`messages.ends_in_one_line` makes a line and an exit code of whatever arrives.
+Any function may raise. `named`, and `paths.failures_named` for disks and stores, say of which file,
+line or flag an error is; `messages.ends_in_one_line` makes a line and an exit code of whatever
+arrives.
 """
 
 import contextlib
@@ -23,7 +24,6 @@ REMEDIES = {
 _REMEDIES_BY_WORDS = {os.strerror(number): remedy for number, remedy in REMEDIES.items()} | {
     "can't start new thread": REMEDIES[errno.EAGAIN]
 }
-_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or the disk fails
 _CAUSE_IN_A_GRAPH = re.compile(r"^(?:\s*\(\d+\) \w+:)?[ \t]*(\S.*)\n\s*\[\[\{\{node", re.MULTILINE)
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
 # What reading content of another form raises.
@@ -54,13 +54,6 @@ _KINDS: dict[type[OSError], tuple[str, ...]] = {
     ),
     OSError: ("OpError", "GoogleAPIError"),
 }
-_ADVICE: dict[type[OSError], str] = {
-    FileNotFoundError: "no such bucket or object; check the path",
-    PermissionError: "the store refuses these credentials; give their account the role Storage "
-    "Object User on the bucket, or set GOOGLE_APPLICATION_CREDENTIALS to the key file of another, "
-    "or run gcloud auth application-default login",
-    StoreUnavailable: "the store does not answer, or asks to try later; repeat the command later",
-}
 
 
 @contextlib.contextmanager
@@ -84,27 +77,6 @@ def named(where: object, *, damaged: str | None = None) -> Iterator[None]:
         if damaged is not None:
             told = f"damaged ({told.removeprefix(f'{where}: ')[:300]}); {damaged}"
         raise ValueError(f"{where}: {told}".removesuffix("; ")) from error
-
-
-@contextlib.contextmanager
-def failures_named(path: object) -> Iterator[None]:
-    """What a disk or a client of a bucket fails at inside becomes an OSError with the path."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename is None and error.errno in _OF_DISKS:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        # What epath raises for an object that is absent names none.
-        is_nameless = isinstance(error, FileNotFoundError) and error.filename is None
-        kind = FileNotFoundError if is_nameless and _is_of_bucket(path) else kind_of(error)
-        if kind is None:
-            raise
-        told = _ADVICE.get(kind) if _is_of_bucket(path) else None
-        raise kind(f"{path}: {told or with_remedy(reason(error))}") from error
-
-
-def _is_of_bucket(path: object) -> bool:
-    return "://" in str(path)
 
 
 def library_of(error: BaseException) -> str | None:

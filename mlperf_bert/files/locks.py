@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from mlperf_bert.files import errors, paths
+from mlperf_bert.files import paths
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Client
@@ -154,7 +154,7 @@ class BucketLock:
         with self._writing, contextlib.suppress(OSError):
             held, self._generation = self._generation, 0
             if held:
-                with errors.failures_named(self._path):
+                with paths.failures_named(self._path):
                     self._blob().delete(if_generation_match=held)
 
     def _keep(self) -> None:
@@ -186,7 +186,7 @@ class BucketLock:
         """The generation after writing it over one; 0 if that one is gone."""
         blob = self._blob()
         try:
-            with errors.failures_named(self._path):
+            with paths.failures_named(self._path):
                 blob.upload_from_string(self._content, if_generation_match=generation)
             return blob.generation
         except FileExistsError:
@@ -198,7 +198,7 @@ class BucketLock:
         """Generation and content of the object; 0 and nothing if there is none."""
         blob = self._blob()
         try:
-            with errors.failures_named(self._path):
+            with paths.failures_named(self._path):
                 blob.reload()
                 content = self._blob(blob.generation).download_as_bytes()
         except FileNotFoundError:  # or there is no such bucket: the writing will fail

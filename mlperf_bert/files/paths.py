@@ -7,6 +7,7 @@ authenticate. TensorFlow is imported when the first of them is used.
 
 import contextlib
 import dataclasses
+import errno
 import io
 import math
 import os
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, Union, cast
 
-from mlperf_bert.files.errors import failures_named
+from mlperf_bert.files.errors import StoreUnavailable, kind_of, reason, with_remedy
 from mlperf_bert.tensorflow_import import tensorflow
 
 if TYPE_CHECKING:  # epath takes a tenth of a second, which local paths need not wait for
@@ -33,11 +34,36 @@ BUCKETS = "gs://"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _REQUESTS_AT_ONCE = 16
 _BUFFER_BYTES = 8 * 2**20
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room, or the disk fails
+_ADVICE: dict[type[OSError], str] = {
+    FileNotFoundError: "no such bucket or object; check the path",
+    PermissionError: "the store refuses these credentials; give their account the role Storage "
+    "Object User on the bucket, or set GOOGLE_APPLICATION_CREDENTIALS to the key file of another, "
+    "or run gcloud auth application-default login",
+    StoreUnavailable: "the store does not answer, or asks to try later; repeat the command later",
+}
 
 
 def is_remote(path: str | os.PathLike) -> bool:
     """Whether a path leads to a bucket, or would lead to what nothing here reads."""
     return bool(_SCHEME.match(os.fspath(path)))
+
+
+@contextlib.contextmanager
+def failures_named(path: object) -> Iterator[None]:
+    """What a disk or a client of a bucket fails at inside becomes an OSError with the path."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _OF_DISKS:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        # What epath raises for an object that is absent names none.
+        is_nameless = isinstance(error, FileNotFoundError) and error.filename is None
+        kind = FileNotFoundError if is_nameless and is_remote(str(path)) else kind_of(error)
+        if kind is None:
+            raise
+        told = _ADVICE.get(kind) if is_remote(str(path)) else None
+        raise kind(f"{path}: {told or with_remedy(reason(error))}") from error
 
 
 def are_local(names: Iterable[str | os.PathLike]) -> bool:

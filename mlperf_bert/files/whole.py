@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mlperf_bert.files import errors, paths
+from mlperf_bert.files import paths
 from mlperf_bert.tensorflow_import import tensorflow
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -36,14 +36,14 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         target = paths.location(path)
         with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
             local = Path(folder, target.name)
-            with errors.failures_named(local), local.open("wb") as file:
+            with paths.failures_named(local), local.open("wb") as file:
                 yield file
             upload(local, target)
         return
     path = _replaceable(path)
     beside = _replaceable(partial(path))
     try:
-        with errors.failures_named(path), beside.open("wb") as file:
+        with paths.failures_named(path), beside.open("wb") as file:
             yield file
             file.flush()
             # Before the rename: a power cut must not leave an empty file under the name.
@@ -79,7 +79,7 @@ def folder_written_beside(path: Path) -> Iterator[Path]:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        with errors.failures_named(path):
+        with paths.failures_named(path):
             yield beside
         beside.rename(path)
     finally:
@@ -94,7 +94,7 @@ def write_whole(path: str | os.PathLike, text: str) -> None:
 
 def upload(source: Path, target: paths.Location) -> None:
     """Copies a local file to an object, which is replaced as a whole or not at all."""
-    with errors.failures_named(target):
+    with paths.failures_named(target):
         if source.stat().st_size > _BYTES_UPLOADED_AT_ONCE:
             tensorflow().io.gfile.copy(str(source), str(target), overwrite=True)
         else:  # half as many requests
@@ -131,7 +131,7 @@ def matching_files(pattern: str) -> list[str]:
     """The sorted names that match a glob; "~" is the home directory."""
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
-    with errors.failures_named(pattern):
+    with paths.failures_named(pattern):
         wanted = paths.location(pattern)
         return sorted(str(path) for path in wanted.parent.glob(wanted.name))
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlperf_bert.files import errors, paths
+from mlperf_bert.files import paths
 from mlperf_bert.files.locks import lock_of
 from mlperf_bert.files.whole import matching_files, upload
 
@@ -57,7 +57,7 @@ class WorkingFolder:
         if self._temporary:
             place = self._location / self._record
             probe = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
-            with errors.failures_named(place):
+            with paths.failures_named(place):
                 probe.write_bytes(b"can be removed\n")
                 probe.unlink()
             self._fetch()

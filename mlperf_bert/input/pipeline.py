@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from mlperf_bert.data import validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
-from mlperf_bert.files import errors, paths
+from mlperf_bert.files import paths
 from mlperf_bert.input import packing
 
 # Examples held for shuffling while training. Source: the reference.
@@ -43,7 +43,7 @@ def expand_input(
     files: dict[str, paths.Status] = {}
     every: list[str] = []
     for pattern in filter(None, map(str.strip, patterns.split(","))):
-        with errors.failures_named(pattern):
+        with paths.failures_named(pattern):
             names = tf.io.gfile.glob(pattern)
         looked_up = zip(names, paths.in_parallel(paths.look_up, names))
         matches = {name: status for name, status in looked_up if not status.is_folder}

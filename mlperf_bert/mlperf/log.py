@@ -41,7 +41,7 @@ import numpy as np
 from mlperf_logging.mllog import constants
 from mlperf_logging.mllog.mllog import MLLogger
 
-from mlperf_bert.files import errors
+from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Meter
@@ -338,7 +338,7 @@ class MlperfLog:
     def copy_line(self, line: str) -> None:
         """Write a line, such as one of another log, as it is."""
         # The thread that writes a checkpoint logs too, even when the log is closed.
-        with self._lock, errors.failures_named(str(self.path)):
+        with self._lock, paths.failures_named(str(self.path)):
             if not self._lines.closed:
                 self._lines.write(f"{line}\n")
                 # At once: a killed run leaves what it has logged.

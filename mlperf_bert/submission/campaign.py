@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mlperf_bert.files import errors, json_text, locks, paths
+from mlperf_bert.files import json_text, locks, paths
 from mlperf_bert.files.whole import matching_files
 from mlperf_bert.messages import EXIT_TRY_AGAIN, ends_in_one_line
 from mlperf_bert.mlperf import convergence, logs
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     overrides = given.system_description and json_text.read_object(given.system_description)
     points = given.custom_rcps and paths.require_local(given.custom_rcps, flag="custom_rcps")
-    with errors.failures_named(campaign.folder):
+    with paths.failures_named(campaign.folder):
         verdict = run_campaign(
             campaign,
             ruleset=given.ruleset,

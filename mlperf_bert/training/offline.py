@@ -17,7 +17,7 @@ from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.data import parts
-from mlperf_bert.files import errors, paths
+from mlperf_bert.files import paths
 from mlperf_bert.files.locks import held, lock_of
 from mlperf_bert.input import checked, pipeline
 from mlperf_bert.messages import Progress, lasting
@@ -85,7 +85,7 @@ def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
     Returns: step -> evaluation, for the checkpoints that this call has evaluated.
     """
     directory = paths.location(config.output_dir)
-    with errors.failures_named(directory):
+    with paths.failures_named(directory):
         if not directory.is_dir():
             raise ValueError(
                 f"--output_dir={directory}: no such directory; start the training first, or give "
@@ -121,7 +121,7 @@ def _locked(directory: paths.Location) -> contextlib.AbstractContextManager:
 
 def _holds_a_run(directory: paths.Location) -> bool:
     """Whether a training has begun here, or is about to begin."""
-    with errors.failures_named(directory):
+    with paths.failures_named(directory):
         begun = (directory / RECORD_NAME).exists() or saved_checkpoints(str(directory))
         return bool(begun) or lock_of(directory).is_held_elsewhere()
 

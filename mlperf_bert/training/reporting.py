@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import tensorflow as tf
 
-from mlperf_bert.files import errors, json_text
+from mlperf_bert.files import errors, json_text, paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.mlperf import caches, rules
@@ -54,26 +54,26 @@ class MetricsWriter:
             return
         rounded = {name: float(f"{value:.9g}") for name, value in values.items()}
         line = {"kind": kind, "step": step, "samples": samples, **rounded}
-        with errors.failures_named(self._path):
+        with paths.failures_named(self._path):
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()  # a killed process loses no line
-        with errors.failures_named(self._path.parent), self._summaries.as_default(step=step):
+        with paths.failures_named(self._path.parent), self._summaries.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(f"{kind}/{name}", value)
 
     def flush(self) -> None:
         """Puts all that was written onto the disk: evaluations are what results are read from."""
         if self._file is not None:
-            with errors.failures_named(self._path):
+            with paths.failures_named(self._path):
                 os.fsync(self._file.fileno())
-            with errors.failures_named(self._path.parent):
+            with paths.failures_named(self._path.parent):
                 self._summaries.flush()
 
     def close(self) -> None:
         """Flushes and closes both."""
         if self._file is not None:
             self._file.close()
-            with errors.failures_named(self._path.parent):
+            with paths.failures_named(self._path.parent):
                 self._summaries.close()
 
     def _drop_after(self, step: int) -> None:

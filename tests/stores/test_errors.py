@@ -21,12 +21,12 @@ PATH = "gs://bucket/x"
 
 
 def _by_tensorflow() -> None:
-    with errors.failures_named(PATH):
+    with paths.failures_named(PATH):
         paths.location(PATH).write_bytes(b"x")
 
 
 def _by_google() -> None:
-    with errors.failures_named(PATH):
+    with paths.failures_named(PATH):
         blob = locks.client().bucket("bucket").blob("x")
         blob.upload_from_string(b"x", retry=None)
 
