@@ -1,7 +1,8 @@
 """Makes TFRecords of masked training examples from text with one sentence a line.
 
 With --output_file all input becomes one set of examples, as in the reference. With --output_dir
-every input file becomes a TFRecord of the same name, in parallel, resumable, with a record of them.
+every input file becomes a TFRecord of the same name. They are made in parallel, a repeated command
+resumes, and parts.json records them.
 """
 
 from mlperf_bert import signals

@@ -1,4 +1,4 @@
-"""Picks evenly spaced examples: from eval_intermediate to the evaluation shard eval_10k."""
+"""Picks evenly spaced examples of eval_intermediate for the evaluation shard eval_10k."""
 
 from mlperf_bert import signals
 

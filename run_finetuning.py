@@ -1,6 +1,6 @@
 """Fine-tunes a pre-trained BERT on GLUE or SQuAD, and evaluates it on the dev sets.
 
-Exit codes: 0 done, 1 bad input or a failure, 75 interrupted by a signal: the same command goes on
+Exit codes: 0 done; 1 bad input or a failure; 75 interrupted by a signal: the same command resumes
 from the end of the last epoch.
 """
 

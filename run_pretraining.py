@@ -1,8 +1,8 @@
-"""Trains BERT until masked-LM accuracy 0.720, or evaluates the checkpoints of a run.
+"""Trains BERT to masked-LM accuracy 0.720, or evaluates the checkpoints of a run.
 
-Exit codes: 0 the run went to its end (the RESULT line says whether the target was reached),
-1 bad input or a failure, 75 run the same command again to resume: interrupted by a signal,
-with the checkpoint saved if training had begun, or a bucket or device does not answer.
+Exit codes: 0 the run went to its end, and the RESULT line says whether it reached the target; 1 bad
+input or a failure; 75 a signal interrupted the run, or a bucket or device did not answer: the same
+command resumes. A signal saves a checkpoint if training had begun.
 """
 
 from mlperf_bert import signals

@@ -1,8 +1,8 @@
 """The stages of the clean-up, each by the name of its script: clean_up.py STAGE FLAGS -- STAGE ...
 
-The scripts with the reference's names lie beside this one and start it. Several stages run one
-after the other in one process: of few files, importing what they need takes as long as what they
-do. The first that fails ends the process as it would end its own.
+The scripts with the reference's names are beside this one and start it. Several stages run one
+after the other in one process, because with few files the imports take as long as the work. The
+first stage that fails ends the process as it would end its own.
 """
 
 import argparse

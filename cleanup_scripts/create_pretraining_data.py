@@ -1,4 +1,4 @@
-"""Where the reference keeps it: the script itself lies one folder up."""
+"""Starts the script of this name one folder up; the reference keeps it here."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""Documents to text as WikiExtractor writes it."""
+"""Writes the articles of documents as text in the form of WikiExtractor."""
 
 from clean_up import main
 

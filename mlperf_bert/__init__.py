@@ -1,7 +1,8 @@
 """MLPerf Training BERT pre-training: the parts behind the root scripts.
 
-Imports go one way: mlperf | data | model | optimization -> checkpoints | input -> training ->
-submission | finetuning | portable | convert -> root scripts (tests/test_architecture.py).
+Imports go one way: files -> mlperf | data | model | optimization -> checkpoints | input -> programs
+-> training -> convert | submission | finetuning | portable -> root scripts
+(tests/test_architecture.py).
 """
 
 import importlib.util

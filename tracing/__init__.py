@@ -1,4 +1,4 @@
-"""Traces of what a training run does to storage, memory, processors and GPUs, on one clock."""
+"""Traces of what a command does to storage, memory, processors and GPUs, on one clock."""
 
 import argparse
 import contextlib

@@ -1,1 +1,1 @@
-"""Checkpoints from and to the layouts of others: TF1, TF2, Hugging Face."""
+"""Conversion of checkpoints from and to other layouts: TF1, TF2, Hugging Face."""

@@ -1,1 +1,1 @@
-"""Local or in a bucket: paths, whole files and folders, locks, records. Nobody else asks which."""
+"""Paths, whole files, locks and records, local or in a bucket; no other room asks which."""

@@ -1,1 +1,1 @@
-"""Records to batches, with TensorFlow: reading, checking, packing."""
+"""Batches from records, with TensorFlow: reading, checking, packing."""

@@ -1,1 +1,1 @@
-"""What runs on the devices: the step and the evaluation, and what executes them."""
+"""The step and the evaluation that run on the devices, and what executes them."""

@@ -1,1 +1,1 @@
-"""Devices, the training step, the loop, evaluation."""
+"""Devices, the loop and its events, one whole run."""
