@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From WikiExtractor's files to ./results/part-00XXX-of-00500, eval.txt and eval.md5.
+# Makes ./results/part-00XXX-of-00500, eval.txt and eval.md5 from the files of WikiExtractor.
 #
 #   cleanup_scripts/process_wiki.sh 'wiki/text/??/wiki_??'
 #   cleanup_scripts/process_wiki.sh 'corpus/*.parquet'
