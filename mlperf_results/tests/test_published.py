@@ -132,6 +132,19 @@ def test_a_failed_run_is_the_slowest_and_the_checkers_scaling_counts(tmp_path):
         found = own.entry_of(System(name="box", runs=runs, rcp=rcp))
         assert (found.rcp_scaling_factor, found.minutes) == (expected, 11.5 * scaling)
         assert found.rcp == "passed, RCP found"
+    # So is what does not count; what else a reader has to know is noted.
+    planned = {"samples_to_converge": None, "planned_samples": 3_000_256}
+    more = (dataclasses.replace(each, **planned, minutes=m) for each, m in zip(runs, (10, 10, 30)))
+    copies, left_out = ("a: the same run as b",), ("c: cut", "d: no log")
+    found = own.entry_of(System(name="box", runs=(*more,), copies=copies, left_out=left_out))
+    assert (found.runs, found.runs_converged, found.minutes_scored) == (5, 3, None)
+    assert (found.run_samples, found.samples_mean) == ((None,) * 3, None)
+    assert found.notes.splitlines() == [
+        "copies left out: a: the same run as b",
+        "runs left out: c: cut; d: no log",
+        "far off in minutes: result_2.txt",
+        "samples unknown: train_samples, 3,000,256, is a plan or the size of the data set",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -34,40 +34,21 @@ from tests.helpers import programs, waiting
 from tests.mlperf.example_log import write_log
 from tests.submission import stand_in
 
-# As a process of its own.
-STAND_IN = f"""
-import pathlib, sys
-sys.path.insert(0, {str(REPOSITORY)!r})
-from tests.submission import stand_in
-sys.exit(stand_in.run(pathlib.Path(__file__).parent, sys.argv[1:]))
-"""
-
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """Returns a function that makes a campaign with a plan of what happens to its runs.
 
-    Its runs are calls in this process; `stand_in.py` in the folder is the same as a program.
+    Its runs are calls in this process.
     """
-    program, call = tmp_path / "stand_in.py", campaign._call
-    program.write_text(STAND_IN)
-
-    def call_here(command):
-        if list(command[:2]) == [sys.executable, str(program)]:
-            return stand_in.run(tmp_path, command[2:])
-        return call(command)
-
-    monkeypatch.setattr(campaign, "_call", call_here)
+    monkeypatch.setattr(campaign, "_call", lambda words: stand_in.run(tmp_path, words[2:]))
 
     def make(plan=None, *, num_runs=10, **changes):
         (tmp_path / "plan.json").write_text(json.dumps(plan or {}))
         given = {"org": "example", "system": "1xExample", "status": "onprem", "flags": ("--x=1",)}
-        return Campaign(
-            **given | changes,
-            folder=tmp_path / "campaign",
-            num_runs=num_runs,
-            command=(sys.executable, str(program)),
-        )
+        command = (sys.executable, "stand-in")
+        folder = tmp_path / "campaign"
+        return Campaign(**given | changes, folder=folder, num_runs=num_runs, command=command)
 
     return make
 
@@ -309,127 +290,86 @@ def test_mistakes_are_named(make, changes, message):
         make(**changes)
 
 
-def test_the_folder_runs_what_the_campaign_ran(make, tmp_path):
-    made = make(offline_eval_input_file="eval", num_runs=1)
-    campaign.write_submission(made, train(made), ruleset="5.0.0", overrides={})
+TRAINING = ["--x=1", "--drop_caches", "--submission_org=example"]
+TRAINING += ["--submission_platform=1xExample", "--submission_status=onprem"]
+EVALUATION = ["--x=1", "--nodo_train", "--do_eval", "--input_file=/data/eval_10k"]
+
+
+def written(made) -> tuple[Path, Path]:
+    """The system's folder and the implementation's of a campaign's submission."""
+    run_dir = made.runs_dir / "0"
+    run_dir.mkdir(parents=True)
+    result = read_run(write_log(run_dir / "bert.log", [0.73]))
+    (run_dir / "run.json").write_text("{}")
+    campaign.write_submission(made, [result], ruleset="5.0.0", overrides={})
     benchmark = made.org_dir / "benchmarks" / "bert"
-    assert "its log is `out/bert.offline.log`" in (benchmark / "1xExample/README.md").read_text()
-    python = benchmark / "implementations" / "mlperf_bert" / ".venv" / "bin" / "python"
-    programs.stand_in(python, f'exec {shlex.join(made.command)} "$@"')
-    (tmp_path / "elsewhere").mkdir()
-    for output_dir in ("0", str(tmp_path / "1")):
-        subprocess.run(
-            [benchmark / "1xExample" / "run_and_time.sh"],
-            cwd=tmp_path / "elsewhere", env={**os.environ, "OUTPUT_DIR": output_dir}, check=True,
-        )  # fmt: skip
-    for folder_of_run in (tmp_path / "elsewhere" / "0", tmp_path / "1"):
-        assert {"bert.log", "bert.offline.log"} <= {path.name for path in folder_of_run.iterdir()}
-    script = benchmark / "1xExample" / "run_and_time.sh"
+    return benchmark / "1xExample", benchmark / "implementations" / "mlperf_bert"
+
+
+def test_the_folder_runs_what_the_campaign_ran(make, tmp_path):
+    folder, implementation = written(make(offline_eval_input_file="/data/eval_10k"))
+    assert "its log is `out/bert.offline.log`" in (folder / "README.md").read_text()
+    programs.stand_in(implementation / ".venv" / "bin" / "python", 'echo "$@"')
+    script = folder / "run_and_time.sh"
+    for given, place in (("9", f"{tmp_path}/9"), ("/nowhere/9", "/nowhere/9")):
+        env = {**os.environ, "OUTPUT_DIR": given}
+        done = programs.run(script, cwd=tmp_path, env=env, check=True)
+        commands = (["run_pretraining.py", *flags] for flags in (TRAINING, EVALUATION))
+        told = [" ".join([*words, f"--output_dir={place}"]) for words in commands]
+        assert done.stdout.splitlines() == told
     done = programs.run(script, env={"PATH": os.environ["PATH"]})
     assert done.returncode == 1 and "OUTPUT_DIR: a new directory" in done.stderr
 
 
-# Runs the stand-in above in place of a container; writes down the words of each.
-ENGINE = """#!{python}
-import json, os, re, sys
-words = sys.argv[1:]
-if words[0] == "info":
-    print("[name=seccomp,profile=builtin]")
-elif words[:2] == ["image", "inspect"]:
-    print("sha256:4711")
-elif words[0] == "run":
-    with open("{folder}/containers", "a") as record:
-        record.write(json.dumps(words) + "\\n")
-    [output] = [m[1] for w in words if (m := re.fullmatch(".*source=(.*),target=/output", w))]
-    flags = words[words.index("./train_model.sh") + 1 :]
-    command = [sys.executable, "{folder}/stand_in.py", *flags, "--output_dir=" + output]
-    os.execv(sys.executable, command)
-"""
+def test_runs_in_containers_are_those_of_the_launcher_and_so_is_the_folder(make):
+    launcher = str(REPOSITORY / "start_training.sh")
+    made = make(offline_eval_input_file="/data/eval_10k")
+    made = dataclasses.replace(made, command=(launcher,))
+    campaign.require_startable(made)  # the file is one of the container
+    # A seed of the environment would be that of every run.
+    start = ["env", "-u", "SEED", "OUTPUT_DIR=/runs/0"]
+    assert made.run_commands(Path("/runs/0")) == [
+        [*start, "EVAL_FILE=", launcher, *flags, "--output_dir=/runs/0"]
+        for flags in (TRAINING, EVALUATION)
+    ]
+    online = dataclasses.replace(made, offline_eval_input_file=None)
+    expected = [[*start, launcher, *TRAINING, "--output_dir=/runs/0"]]
+    assert online.run_commands(Path("/runs/0")) == expected
+    folder, implementation = written(made)
+    settings = "`DATA_DIR=... WIKI_DIR=... EVAL_FILE= OUTPUT_DIR=out ./run_and_time.sh`"
+    assert settings in (folder / "README.md").read_text()
+    assert (implementation / "demo").is_dir()  # as whatever else the Dockerfile compiles
+    programs.stand_in(implementation / "start_training.sh", 'echo "$@"')
+    env = {**os.environ, "OUTPUT_DIR": "/nowhere"}
+    done = programs.run(folder / "run_and_time.sh", env=env, check=True)
+    told = [" ".join([*flags, "--output_dir=/nowhere"]) for flags in (TRAINING, EVALUATION)]
+    assert done.stdout.splitlines() == told
 
 
 @pytest.fixture
-def containers(make, tmp_path, monkeypatch):
-    """Makes campaigns whose runs are started by start_training.sh with a stand-in engine."""
-    text = ENGINE.format(python=sys.executable, folder=tmp_path)
-    engine = programs.stand_in(tmp_path / "bin" / "docker", text)
-    for name in ("data", "wiki"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "data" / "part-00000-of-00500").touch()
-    (tmp_path / "wiki" / "bert_config.json").touch()
-    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
-    for name, value in (("DATA_DIR", "data"), ("WIKI_DIR", "wiki")):
-        monkeypatch.setenv(name, str(tmp_path / value))
-    monkeypatch.setenv("SEED", "5")  # which would be that of every run
+def describe(make, tmp_path):
+    """Describes the system of a run with a record."""
+    made = dataclasses.replace(make(status="research"), folder=tmp_path)
 
-    def made(*arguments, **changes):
-        launcher = str(REPOSITORY / "start_training.sh")
-        return dataclasses.replace(make(*arguments, **changes), command=(launcher,))
+    def describe(record=None, ruleset="5.0.0", **overrides) -> dict:
+        (tmp_path / "run.json").write_text(json.dumps(record or {}))
+        return system.describe(
+            made, tmp_path, division="open", ruleset=ruleset, overrides=overrides
+        )
 
-    made.started = lambda: [
-        json.loads(line) for line in (tmp_path / "containers").read_text().splitlines()
-    ]
-    return made
+    return describe
 
 
-def test_each_run_is_a_container(containers, tmp_path):
-    assert [result.seeds for result in train(containers(num_runs=2))] == [(100,), (101,)]
-    first, second = containers.started()
-    assert f"type=bind,source={tmp_path}/data,target=/data,readonly" in first
-    output = f"type=bind,source={tmp_path}/campaign/runs/0,target=/output"
-    assert "MLPERF_BERT_IMAGE=sha256:4711" in first and "SEED=5" not in first
-    flags = first[first.index("./train_model.sh") :]
-    assert {"--x=1", "--drop_caches", "--submission_org=example"} <= set(flags)
-    assert not [word for word in flags if word.startswith(("--output_dir", "--seed"))]
-    assert "--tty" not in first and "--detach" not in first
-    # One image, the same folders: the runs differ only in name and output.
-    assert len(first) == len(second)
-    differing = [word for word, other in zip(first, second) if word != other]
-    assert differing == [first[first.index("--name") + 1], output]
-
-
-def test_the_folder_of_a_campaign_in_containers_starts_containers(
-    containers, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("EVAL_FILE", "/data/eval_10k")  # not during the training
-    made = containers(num_runs=1, offline_eval_input_file="/data/eval_10k")
-    campaign.require_startable(made)  # the file is one of the container
-    runs = train(made)
-    assert [result.path.name for result in runs] == ["bert.offline.log"]
-    campaign.write_submission(made, runs, ruleset="5.0.0", overrides={})
-    benchmark = made.org_dir / "benchmarks" / "bert"
-    readme = (benchmark / "1xExample" / "README.md").read_text()
-    settings = "`DATA_DIR=... WIKI_DIR=... EVAL_FILE= OUTPUT_DIR=out ./run_and_time.sh`"
-    assert settings in readme
-    subprocess.run(
-        [benchmark / "1xExample" / "run_and_time.sh"],
-        env={**os.environ, "OUTPUT_DIR": str(tmp_path / "9"), "EVAL_FILE": ""}, check=True,
-    )  # fmt: skip
-    assert all("EVAL_FILE=" in words for words in containers.started())
-    flags = [words[words.index("./train_model.sh") :] for words in containers.started()]
-    assert flags[:2] == flags[2:]
-    assert flags[1][-3:] == ["--nodo_train", "--do_eval", "--input_file=/data/eval_10k"]
-    # Whatever the Dockerfile compiles is there.
-    assert (benchmark / "implementations" / "mlperf_bert" / "demo").is_dir()
-
-
-def test_the_software_of_the_runs_is_described(make, monkeypatch):
-    made = make(num_runs=1)
-    runs = train(made)
-
-    def described(**overrides) -> tuple[str, str]:
-        campaign.write_submission(made, runs, ruleset="5.0.0", overrides=overrides)
-        found = json.loads((made.org_dir / "systems" / "1xExample.json").read_text())
-        return found["framework"], found["other_software_stack"]
-
-    framework, stack = described()
+def test_the_software_of_the_runs_is_described(describe, monkeypatch):
+    found = describe()
+    framework, stack = found["framework"], found["other_software_stack"]
     assert framework.startswith("TensorFlow 2.") and stack.startswith("Python 3.")
     assert "numpy" in stack and "image" not in stack
     monkeypatch.setenv("MLPERF_BERT_IMAGE", "sha256:4711")
     record = {"made_with": software.made_with()}
-    (runs[0].path.parent / "run.json").write_text(json.dumps(record))
     monkeypatch.delenv("MLPERF_BERT_IMAGE")  # this process is not in it
-    assert described() == (framework, f"{stack}, image sha256:4711")
-    assert described(framework="mine")[0] == "mine"
+    assert describe(record)["other_software_stack"] == f"{stack}, image sha256:4711"
+    assert describe(record, framework="mine")["framework"] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -442,17 +382,27 @@ def test_the_software_of_the_runs_is_described(make, monkeypatch):
     ],
 )
 def test_the_description_counts_the_devices_of_the_runs(
-    make, tmp_path, monkeypatch, device, num_workers, nodes, gpus
+    describe, tmp_path, monkeypatch, device, num_workers, nodes, gpus
 ):
     says = "yes 'A100, 81920 MiB, 1410 MHz' | head -n 8"
     tool = programs.stand_in(tmp_path / "bin" / "nvidia-smi", says)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
-    parameters = {"device": device, "num_workers": num_workers} if device else {}
-    (tmp_path / "run.json").write_text(json.dumps({"parameters": parameters}))
-    made = dataclasses.replace(make(), folder=tmp_path)
-    found = system.describe(made, tmp_path, division="open", ruleset="5.0.0", overrides={})
+    found = describe(
+        {"parameters": {"device": device, "num_workers": num_workers} if device else {}}
+    )
     assert (found["number_of_nodes"], found["accelerators_per_node"]) == (nodes, gpus)
     assert bool(found["accelerator_model_name"]) is (gpus != "0")
+
+
+def test_a_description_has_every_field_and_no_other(describe, monkeypatch):
+    memory, disk = types.SimpleNamespace(total=7 * 2**30), types.SimpleNamespace(total=9 * 2**30)
+    monkeypatch.setattr(system.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(system.shutil, "disk_usage", lambda path: disk)
+    for ruleset, status in (("3.1.0", "research"), ("4.0.0", system.STATUS_SINCE_4_0["research"])):
+        found = describe(ruleset=ruleset)
+        assert tuple(found) == system.FIELDS
+        assert found["status"] == status
+        assert (found["host_memory_capacity"], found["host_storage_capacity"]) == ("7 GiB", "9 GiB")
 
 
 @pytest.mark.parametrize(
@@ -522,15 +472,3 @@ def test_the_command_prints_its_runs_and_the_verdict_and_ends_as_it_says(
         "official summarizer: 2.5000 minutes",
         f"{word}PASSED under ruleset 5.0.0",
     ]
-
-
-def test_system_description_has_every_field_and_no_other(make, tmp_path, monkeypatch):
-    memory, disk = types.SimpleNamespace(total=7 * 2**30), types.SimpleNamespace(total=9 * 2**30)
-    monkeypatch.setattr(system.psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(system.shutil, "disk_usage", lambda path: disk)
-    made = dataclasses.replace(make(status="research"), folder=tmp_path)
-    for ruleset, status in (("3.1.0", "research"), ("4.0.0", system.STATUS_SINCE_4_0["research"])):
-        found = system.describe(made, tmp_path, division="open", ruleset=ruleset, overrides={})
-        assert tuple(found) == system.FIELDS
-        assert found["status"] == status
-        assert (found["host_memory_capacity"], found["host_storage_capacity"]) == ("7 GiB", "9 GiB")

@@ -44,6 +44,8 @@ def test_logs_that_do_not_count_are_left_out_with_the_reason(tmp_path):
         "result_3.txt: eval_accuracy is not from 0 to 1",
     ]
     assert copies == ["result_4.txt: the same run as result_0.txt"]
+    lines = ["a: cut", "b: no log", "c: cut", "d: empty", "e: another"]
+    assert runs.in_words(lines) == "a and 1 more: cut; b: no log; d: empty; ..."
 
 
 @pytest.mark.parametrize(

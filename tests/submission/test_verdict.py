@@ -65,18 +65,35 @@ def test_problems_of_a_result(tmp_path, changes, problems):
     assert "9 logs, the rules require 10" in too_few
 
 
-def test_a_failed_run_is_the_slowest_that_is_left_out(tmp_path, monkeypatch):
+MISSED = "says success, and no evaluation has an accuracy of 0.720 or more"
+
+
+@pytest.mark.parametrize(
+    ("second", "problems"),
+    [
+        ({"status": "aborted"}, []),
+        ({"accuracy": 0.7199}, ["9 logs, the rules require 10",
+                                f"left out, result_2.txt: {MISSED}"]),
+    ],
+)  # fmt: skip
+def test_a_run_that_failed_or_does_not_count_is_the_slowest_that_is_left_out(
+    tmp_path, monkeypatch, second, problems
+):
+    folder = tmp_path / "box" / "bert"
     for number in range(1, 11):
-        status = "aborted" if number == 2 else "success"
-        timed_log.write_log(
-            tmp_path / "box" / "bert" / f"result_{number}.txt", number, seed=number, status=status
-        )
+        changes = second if number == 2 else {}
+        timed_log.write_log(folder / f"result_{number}.txt", number, seed=number, **changes)
     passed = RcpVerdict(True, "", None, None, None, 1.0)
     monkeypatch.setattr(verdict, "check_rcp", lambda *_, **__: passed)
     monkeypatch.setattr(verdict, "check_log", lambda log, ruleset: Verdict(log, ruleset, True, ()))
     monkeypatch.setattr(official, "check_seeds", lambda *_: ToolVerdict("seed checker", True))
-    found = verdict.judge(tmp_path / "box", "5.0.0")
-    assert found.olympic_minutes == pytest.approx(sum(range(3, 11)) / 8) and found.passed
+    found = verdict.judge(folder.parent, "5.0.0")
+    assert found.olympic_minutes == pytest.approx(sum(range(3, 11)) / 8)
+    assert (list(found.problems), found.passed) == (problems, not problems)
+    for log in folder.iterdir():
+        timed_log.write_log(log, 5, accuracy=0.7199)
+    with pytest.raises(ValueError, match=f"box: no run in it counts; .* and 9 more: {MISSED}"):
+        verdict.judge(folder.parent, "5.0.0")
 
 
 @pytest.mark.parametrize(
@@ -111,14 +128,28 @@ def test_a_result_passes_if_all_that_applies_does(changes, passed):
     assert found.passed is passed
 
 
-@pytest.mark.parametrize(("counts", "told"), [((True, True), True), ((True, False), False)])
+@pytest.mark.parametrize(
+    ("counts", "told"), [((True, True), True), ((True, False), False), ((False, False), False)]
+)
 def test_the_rcp_checker_is_told_what_all_logs_count_by(tmp_path, monkeypatch, counts, told):
     run = logs.read_run(write_log(tmp_path / "result.txt", [0.73]))
-    runs = [dataclasses.replace(run, counts_by_train_samples=each) for each in counts]
+    runs = tuple(dataclasses.replace(run, counts_by_train_samples=each) for each in counts)
     calls = []
     monkeypatch.setattr(verdict, "check_rcp", lambda *_, **options: calls.append(options))
-    verdict.with_convergence(verdict.System(name="box", runs=tuple(runs)), "5.0.0")
+    system = verdict.System(name="box", runs=runs)
+    verdict.with_convergence(system, "5.0.0")
     assert calls == [{"by_train_samples": told, "custom_rcps": None}]
+    # Whatever a log says it would count.
+    planned = tuple(dataclasses.replace(each, **PLANNED) for each in runs)
+    for changes, why in (
+        ({"copies": ("a: the same run as b",)}, "it would count copies, a: the same run as b"),
+        ({"left_out": ("a: cut",)}, "it would count runs that do not count, a: cut"),
+        ({"runs": planned}, "samples unknown: train_samples, 3,000,256, is a plan or the size of "
+         "the data set"),
+    ):  # fmt: skip
+        found = verdict.with_convergence(dataclasses.replace(system, **changes), "5.0.0")
+        assert (found.rcp.passed, found.rcp.reason, found.rcp.word) == (None, why, "no verdict")
+    assert len(calls) == 1
 
 
 NO_ERRORS = "INFO - PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"

@@ -30,15 +30,6 @@ def require(backend: str) -> None:
         lacking(f"{backend} cannot run here: {reason}")
 
 
-@pytest.fixture(scope="session")
-def soonest() -> list[str]:
-    """Where the backend does not matter: strace begins the soonest, /proc works everywhere."""
-    if backends.STRACE not in backends.choose(None).reasons or os.environ.get("CI"):
-        require(backends.STRACE)
-        return [f"--backend={backends.STRACE}"]
-    return [f"--backend={backends.PROC}"]
-
-
 class Traced:
     """A finished call of trace.sh."""
 
@@ -54,11 +45,6 @@ class Traced:
 def command_line(output: Path, *words, options=()) -> list[str]:
     """Of a trace."""
     return [str(word) for word in [TRACE, "--output", output, *options, "--", *words]]
-
-
-def example_command(folder: Path, *flags: str) -> list[str]:
-    """Of the example training."""
-    return [sys.executable, "-m", "tracing.tests.example_training", str(folder), *flags]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -79,11 +65,9 @@ def traced(request, tmp_path_factory) -> Traced:
     require(request.param)
     folder = tmp_path_factory.mktemp("example")
     example_training.make_data(folder)
-    found = trace(
-        folder / "trace",
-        *example_command(folder, "--wait_s=4"),
-        options=[f"--backend={request.param}", "--interval_s=0.25"],
-    )
+    words = [sys.executable, "-m", "tracing.tests.example_training", folder, 2]
+    options = [f"--backend={request.param}", "--interval_s=0.25"]
+    found = trace(folder / "trace", *words, options=options)
     assert found.done.returncode == 0, found.done.stderr
     return found
 
@@ -98,13 +82,3 @@ def whole_trace(tmp_path_factory) -> Path:
 def copied(whole_trace, tmp_path) -> Path:
     """A copy of it, to be changed."""
     return Path(shutil.copytree(whole_trace, tmp_path / "trace"))
-
-
-@pytest.fixture
-def training_folder(tmp_path) -> Path:
-    """Data for one more example training."""
-    folder = tmp_path / "training"
-    folder.mkdir()
-    example_training.make_data(folder)
-    yield folder
-    shutil.rmtree(folder)

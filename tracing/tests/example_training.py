@@ -1,14 +1,11 @@
 """A program that does to files what a training run does, in a second and without TensorFlow.
 
-It reads TFRecords, logs for MLPerf, writes a checkpoint under another name first, ends in order on
-SIGINT and SIGTERM.
+It reads TFRecords, logs for MLPerf, and writes a checkpoint under another name first.
 
-    python -m tracing.tests.example_training FOLDER [--epochs=2] [--wait_s=0] [--log=NAME]
+    python -m tracing.tests.example_training FOLDER SECONDS     # for so long it does nothing
 """
 
-import argparse
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,6 +18,7 @@ from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION
 REQUEST_BYTES = 65536
 CHECKPOINT_BYTES = 300_000
 NUM_FILES, NUM_RECORDS, RECORD_BYTES = 4, 300, 2500
+NUM_EPOCHS = 2
 
 
 def make_data(folder: Path) -> list[Path]:
@@ -51,42 +49,28 @@ def save(folder: Path, step: int) -> None:
 
 def main() -> None:
     """Trains, so to speak."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--wait_s", type=float, default=0.0)
-    parser.add_argument("--log", default="bert.log")
-    given = parser.parse_args()
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: stopped.set())
-    folder = given.folder
-    log = MlperfLog(folder / given.log)
+    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    log = MlperfLog(folder / "bert.log")
     log.init_start(cache_cleared=False)
     log.events(SUBMISSION.events() | HYPERPARAMETERS)
     log.init_stop()
     paths = sorted(folder.glob("part-*"))
-    samples = NUM_FILES * NUM_RECORDS * given.epochs
+    samples = NUM_FILES * NUM_RECORDS * NUM_EPOCHS
     with log.run() as run:
         log.commit()
         run.block_start(0, num_samples=samples)
-        for _ in range(given.epochs):
+        for _ in range(NUM_EPOCHS):
             readers = [threading.Thread(target=read_all, args=(path,)) for path in paths]
             for reader in readers:
                 reader.start()
             for reader in readers:
                 reader.join()
-        (folder / "is_running").touch()
-        deadline = time.monotonic() + given.wait_s
-        while time.monotonic() < deadline and not stopped.wait(0.02):
-            pass
+        time.sleep(seconds)
         run.block_stop(samples)
         run.checkpoint_start(3)
         save(folder, 3)
         run.checkpoint_stop(3)
     log.commit()
-    if stopped.is_set():
-        sys.exit(75)
 
 
 if __name__ == "__main__":

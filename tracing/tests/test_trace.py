@@ -18,19 +18,17 @@ import pytest
 
 from tests.helpers import programs, waiting
 from tracing import backends, processes, tables
+from tracing.__main__ import main
 from tracing.tests import example_training as example
 from tracing.tests.conftest import (
     TRACE,
     command_line,
     environment,
-    example_command,
     require,
     trace,
 )
 
 FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
-
-STRACE = ["--backend=strace"]
 
 
 # --- what is recorded ---------------------------------------------------------------------------
@@ -113,70 +111,53 @@ def test_nothing_is_left_mounted_or_running(traced):
 # --- ends of all kinds --------------------------------------------------------------------------
 
 
-def start(output, training_folder, *options, **more) -> subprocess.Popen:
-    words = example_command(training_folder, "--wait_s=600")
-    command = command_line(output, *words, options=["--interval_s=0.1", *options])
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment(), **more
-    )
-    waiting.until((training_folder / "is_running").exists, process)
-    time.sleep(3)  # for the sampler to see which files are open, on a busy machine too
-    return process
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize(
-    ("backend", "number"),
-    [
-        pytest.param(backends.BPFTRACE, signal.SIGINT, marks=pytest.mark.all),
-        (backends.STRACE, signal.SIGTERM),
-    ],
-)
-def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, backend, number):
-    require(backend)
-    process = start(tmp_path / "trace", training_folder, f"--backend={backend}")
-    process.send_signal(number)
-    _, lines = process.communicate(timeout=300)
-    assert process.returncode == 75, lines
-    assert f"{number.name}: waiting for the command to end" in lines
-    summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
-    assert (summary["exit_code"], summary["ended_by"]) == (75, number.name)
-    assert [p["is_closed"] for p in summary["phases"]] == [True] * 4
-    assert (training_folder / "model.ckpt-3.index").exists()
-
-
 @pytest.mark.all
-def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folder, terminal):
+def test_ctrl_c_on_a_terminal_reaches_the_command_once(tmp_path, terminal):
     """The terminal signals the whole group: a second signal by the tracer would be a hard stop."""
     require(backends.STRACE)
-    counting = tmp_path / "counting.py"
-    counting.write_text(
-        "import pathlib, signal, sys, time\n"
-        "came = []\n"
-        "signal.signal(signal.SIGINT, lambda *a: came.append(1))\n"
-        f"pathlib.Path({str(training_folder / 'is_running')!r}).touch()\n"
-        "deadline = time.monotonic() + 300\n"
-        "while not came and time.monotonic() < deadline: time.sleep(0.01)\n"
-        "time.sleep(0.7)\n"
-        "sys.exit(10 + len(came))\n"
-    )
-    command = command_line(tmp_path / "trace", sys.executable, counting, options=STRACE)
+    ready = tmp_path / "ready"
+    counting = f"""if True:
+        import pathlib, signal, sys, time
+        came = []
+        signal.signal(signal.SIGINT, lambda *a: came.append(1))
+        pathlib.Path({str(ready)!r}).touch()
+        deadline = time.monotonic() + 300
+        while not came and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.7)
+        sys.exit(10 + len(came))
+    """
+    words = [sys.executable, "-c", counting]
     leader, follower = terminal
     process = subprocess.Popen(
-        command, stdin=follower, stderr=subprocess.PIPE, text=True, env=environment(),
-        start_new_session=True, preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+        command_line(tmp_path / "trace", *words, options=["--backend=strace"]), stdin=follower,
+        stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
     )  # fmt: skip
-    waiting.until((training_folder / "is_running").exists, process)
+    waiting.until(ready.exists, process)
     os.write(leader, b"\x03")
     _, lines = process.communicate(timeout=300)
     assert process.returncode == 11, lines
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_reaches_the_command_and_its_code_is_the_traces(tmp_path, number):
-    ready = tmp_path / "ready"
-    words = ["sh", "-c", f"trap 'exit 7' TERM USR1; touch {ready}; while :; do sleep 0.05; done"]
-    command = command_line(tmp_path / "trace", *words, options=["--backend=proc"])
+@pytest.mark.parametrize(
+    ("backend", "number"),
+    [
+        (backends.PROC, signal.SIGTERM),
+        pytest.param(backends.STRACE, signal.SIGTERM, marks=pytest.mark.gate),
+        pytest.param(backends.BPFTRACE, signal.SIGINT, marks=pytest.mark.all),
+    ],
+)
+def test_signals_reach_the_command_and_its_code_is_the_traces(tmp_path, backend, number):
+    require(backend)
+    ready, first = tmp_path / "ready", tmp_path / "first"
+    script = f"""
+        trap 'touch {first}' USR1
+        trap 'exit 7' INT TERM
+        touch {ready}
+        while :; do sleep 0.05; done
+    """
+    command = command_line(tmp_path / "trace", "sh", "-c", script, options=[f"--backend={backend}"])
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     waiting.until(ready.exists, process)
     # Ctrl-Z and fg, for longer than a look takes: the trace goes on.
@@ -185,6 +166,8 @@ def test_a_signal_reaches_the_command_and_its_code_is_the_traces(tmp_path, numbe
     process.send_signal(signal.SIGCONT)
     time.sleep(0.4)
     assert process.poll() is None
+    process.send_signal(signal.SIGUSR1)
+    waiting.until(first.exists, process)
     process.send_signal(number)
     _, lines = process.communicate(timeout=300)
     summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
@@ -201,24 +184,29 @@ def test_a_signal_reaches_the_command_and_its_code_is_the_traces(tmp_path, numbe
 )
 def test_a_command_that_ends_at_once(tmp_path, backend, told):
     require(backend)
-    words = ["sh", "-c", "kill -USR1 $$"]
-    found = trace(tmp_path / "trace", *words, options=[f"--backend={backend}"])
+    # What goes on is waited for by strace, and named without.
+    left = "sleep 60 > /dev/null 2>&1 & echo $! > $0; sleep 1;" * (backend == backends.PROC)
+    words = ["sh", "-c", f"{left} kill -USR1 $$", tmp_path / "left"]
+    options = [f"--backend={backend}", "--interval_s=0.1"]
+    found = trace(tmp_path / "trace", *words, options=options)
     code = 128 + signal.SIGUSR1
     assert (found.done.returncode, found.summary["exit_code"]) == (code, code)
     assert f"{backend} records " in found.done.stderr
     assert told in (found.folder / "summary.html").read_text()
-    again = trace(tmp_path / "trace", "true", options=[f"--backend={backend}"]).done
+    if left:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGTERM)
+        assert "the trace ends with the command; sleep (" in found.done.stderr
+    again = trace(tmp_path / "trace", "true", options=options).done
     assert again.returncode == 1 and "trace is there already: name another folder" in again.stderr
     assert found.summary["exit_code"] == code
 
 
 @pytest.mark.all
 @pytest.mark.parametrize("backend", [backends.BPFTRACE, backends.STRACE])
-def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, backend):
+def test_what_runs_already_is_traced_and_goes_on(tmp_path, backend):
     require(backend)
-    training = subprocess.Popen(example_command(training_folder, "--wait_s=600"))
-    waiting.until((training_folder / "is_running").exists, training)
-    options = ["--output", str(tmp_path / "trace"), f"--pid={training.pid}"]
+    watched = subprocess.Popen(["sleep", "600"])
+    options = ["--output", str(tmp_path / "trace"), f"--pid={watched.pid}"]
     process = subprocess.Popen(
         [TRACE, *options, f"--backend={backend}"], stderr=subprocess.PIPE, text=True,
         env=environment(),
@@ -231,9 +219,9 @@ def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, back
     _, lines = process.communicate(timeout=300)
     assert process.returncode == 0, lines
     assert "the trace ends; what it watched goes on" in lines
-    assert training.poll() is None
-    training.send_signal(signal.SIGINT)
-    assert training.wait(timeout=300) == 75
+    assert watched.poll() is None
+    watched.terminate()
+    assert watched.wait(timeout=300) == -signal.SIGTERM
     summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
     assert summary["exit_code"] is None
     assert summary["usage"]["num_processes_sampled"] == 1
@@ -254,11 +242,11 @@ def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, back
         (["--container=x", "--engine=no-engine"], [], "no-engine is not installed"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, options, words, message):
-    found = trace(tmp_path / "trace", *words, options=options)
-    assert found.done.returncode == 1
-    [line] = found.done.stderr.strip().splitlines()
-    assert message in line
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, options, words, message):
+    given = ["trace", f"--output={tmp_path / 'trace'}", *options, "--", *words]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(SystemExit, match=f"^trace: [^\n]*{re.escape(message)}[^\n]*$"):
+        main()
     assert not (tmp_path / "trace").exists()
 
 
@@ -308,65 +296,57 @@ def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path, backend, u
     assert set(owners) == {(number, number)}
 
 
-def test_a_folder_that_is_no_trace_keeps_its_owner(tmp_path):
+def test_a_folder_that_is_no_trace_keeps_its_owner(tmp_path, monkeypatch):
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
     (tmp_path / "mine").touch()
-    as_nobody = environment(SUDO_USER="nobody", SUDO_UID="65534", SUDO_GID="65534")
-    done = programs.run(TRACE, f"--convert={tmp_path}", env=as_nobody)
-    assert done.returncode == 1 and "the raw files are needed" in done.stderr
+    for name, value in (("USER", "nobody"), ("UID", "65534"), ("GID", "65534")):
+        monkeypatch.setenv(f"SUDO_{name}", value)
+    monkeypatch.setattr(sys, "argv", ["trace", f"--convert={tmp_path}"])
+    with pytest.raises(SystemExit, match="the raw files are needed"):
+        main()
     assert {path.stat().st_uid for path in (tmp_path, tmp_path / "mine")} == {0}
 
 
-def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_folder, soonest):
-    disk = small_disk(200)
-    found = trace(disk / "trace", *example_command(training_folder), options=soonest)
-    assert found.done.returncode == 1
-    assert (training_folder / "model.ckpt-3.index").exists()
+def test_a_full_disk_costs_the_trace_and_not_the_command(small_disk, tmp_path):
+    require(backends.STRACE)
+    disk, end = small_disk(200), tmp_path / "end"
+    words = [sys.executable, "-c", f"import unittest, http.client; open({str(end)!r}, 'w')"]
+    found = trace(disk / "trace", *words, options=["--backend=strace"])
+    assert found.done.returncode == 1 and end.exists()
     last = found.done.stderr.strip().splitlines()[-1]
     assert re.search(r"No space left.*lies in .*raw: make room, then .*--convert", last), last
     assert not list((disk / "trace").glob("*.unfinished"))
 
 
-@pytest.mark.all
-def test_a_trace_is_finished_later(tmp_path, training_folder, soonest):
-    first = trace(
-        tmp_path / "trace", *example_command(training_folder), options=["--keep_raw", *soonest]
-    )
-    before = first.summary
-    (tmp_path / "trace" / "summary.json").unlink()
-    command = [TRACE, "--convert", tmp_path / "trace"]
-    programs.run(*command, check=True, env=environment())
-    assert json.loads((tmp_path / "trace" / "summary.json").read_text()) == before
-    assert not (tmp_path / "trace" / "raw").exists()
-    done = programs.run(*command, env=environment())
-    assert done.returncode == 1
-    assert "the raw files are needed" in done.stderr
+def test_a_trace_is_finished_later(copied, monkeypatch, capsys):
+    before = json.loads((copied / "summary.json").read_text())
+    (copied / "summary.json").unlink()
+    monkeypatch.setattr(sys, "argv", ["trace", f"--convert={copied}"])
+    main()
+    assert json.loads((copied / "summary.json").read_text()) == before
+    assert not (copied / "raw").exists()
+    with pytest.raises(SystemExit, match="the raw files are needed"):
+        main()
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("ends", ["kill", "signal"])
-def test_what_a_command_leaves_behind_is_named_and_can_be_ended(tmp_path, ends):
+def test_what_a_command_leaves_behind_is_named_and_can_be_ended(tmp_path):
+    """One is killed, the other ended by a signal to the trace."""
     require(backends.STRACE)
-    command = command_line(
-        tmp_path / "t", "sh", "-c", "setsid sleep 600 & exit 7", options=["--backend=strace"]
-    )
+    words = ["sh", "-c", "setsid sleep 600 & setsid sleep 600 & exit 7"]
+    command = command_line(tmp_path / "t", *words, options=["--backend=strace"])
     tracing = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    named = r"the command has ended, but sleep \((\d+)\), sleep \((\d+)\).*: kill (\d+) (\d+)"
     for line in tracing.stderr:
-        if found := re.search(r"the command has ended, but sleep \((\d+)\).*: kill (\d+)", line):
-            assert found[1] == found[2]
-            os.kill(int(found[1]), signal.SIGTERM) if ends == "kill" else tracing.terminate()
+        if found := re.search(named, line):
+            assert found.groups()[:2] == found.groups()[2:]
+            os.kill(int(found[1]), signal.SIGTERM)
+            waiting.until(lambda number=int(found[1]): not processes.is_running(number), tracing)
+            tracing.terminate()
     assert tracing.wait(timeout=60) == 7
     notes = json.loads((tmp_path / "t" / "summary.json").read_text())["notes"]
     assert any("the command has ended, but sleep" in note for note in notes)
-
-
-def test_what_goes_on_when_the_trace_ends_with_the_command_is_named(tmp_path):
-    options = ["--backend=proc", "--interval_s=0.1"]
-    words = ["sh", "-c", "sleep 60 > /dev/null 2>&1 & echo $! > $0; sleep 1", tmp_path / "pid"]
-    taken = trace(tmp_path / "t", *words, options=options)
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
-    assert "the trace ends with the command; sleep (" in taken.done.stderr
 
 
 def test_no_thread_takes_a_signal_that_ends_the_trace():

@@ -21,7 +21,7 @@ from google.protobuf import text_format
 from matplotlib.figure import Figure
 
 from mlperf_bert.data import tfrecord
-from tracing import look, outputs, tables
+from tracing import look, outputs, recording, tables
 from tracing.clocks import Alignment, ClockPair
 from tracing.containers import Container
 from tracing.export import OUTPUTS
@@ -262,19 +262,20 @@ def write(folder: Path, backend: str) -> Path:
         container, lines = _container(folder)
         (trace / RAW / "1.txt").write_text(lines)
         containers, raw_files = [container], [*raw_files, RawFile("1.txt", container)]
-    recording = by_hand.recording(
+    taken = by_hand.recording(
         command=["python", "train.py", "a b"], folder=str(folder), exit_code=75,
         ended_by="SIGTERM", backend=backend, notes=["a note"], containers=containers,
         raw_files=raw_files, num_lost_lines=2, pairs=pairs,
         machine={"num_cpus": 2, "hostname": "here"},
     )  # fmt: skip
+    recording.save(taken, trace)
     if backend != "bpftrace":
         alignment = Alignment(pairs)
         tables.write_table(trace, "processes", _processes(), alignment)
         for table in _OWNERS:
             tables.write_table(trace, table, _samples(table), alignment)
     with mock.patch.object(look, "svg", drawn):
-        lines = "\n".join(outputs.write_all(trace, recording))
+        lines = "\n".join(outputs.write_all(trace, recording.load(trace)))
     (trace / "told.txt").write_text(lines + "\n")
     return trace
 
