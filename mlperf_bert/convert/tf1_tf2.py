@@ -42,11 +42,10 @@ def convert(
         )
     wanted = variables
     if converted_model == "encoder":
-        # Heads may be missing, also in part.
         wanted = [
             variable
             for weight, variable in weights.items()
-            if not weight.tf1_name.startswith("cls/") or stored.name_of(weight)
+            if not weight.tf1_name.startswith("cls/")
         ]
     loaded = reading.load_weights(wanted, stored)
     # Our pooler is in the next-sentence head; users of the encoder alone look for it there.
