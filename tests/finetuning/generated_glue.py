@@ -1,4 +1,4 @@
-"""A tiny GLUE in the layout of the published one, a vocabulary, and a small BERT for it.
+"""A tiny GLUE in the layout of the published one, a vocabulary, and a BERT of one layer for it.
 
 Every task has a rule that can be learned. The text has what real text has: quotation marks that
 are never closed, accents, Chinese, carriage returns within a sentence, empty second sentences.
@@ -29,10 +29,10 @@ def vocabulary() -> list[str]:
     return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *pieces, *WORDS]
 
 
-def sentence(random: np.random.RandomState, label: int, *, odd: bool = True) -> str:
+def sentence(random: np.random.RandomState, label: int) -> str:
     """Words, of which "red" says that the label is 1."""
     words = list(random.choice(WORDS[1:], random.randint(1, 18)))
-    if odd and random.rand() < 0.4:
+    if random.rand() < 0.4:
         words.insert(random.randint(len(words)), ODD[random.randint(len(ODD))])
     return " ".join(["red", *words] if label else words)
 
@@ -101,6 +101,7 @@ def write_model(folder: Path, *, dropout: float = 0.0, without: str | None = Non
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
     config = CONFIG | {
         "vocab_size": len(tokens),
+        "num_hidden_layers": 1,
         "hidden_dropout_prob": dropout,
         "attention_probs_dropout_prob": dropout,
     }
