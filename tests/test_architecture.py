@@ -1,5 +1,6 @@
 """The house rules: who imports whom, who reads flags, how long a root is."""
 
+import argparse
 import ast
 import functools
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import tracing
+from mlperf_bert.portable import run_step
 from tests.helpers import imports
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -217,7 +220,7 @@ COMMANDS = [
 ]
 
 
-def test_every_command_line_expands_the_home_folder():
+def test_every_command_line_expands_the_home_folder_and_refuses_empty_values():
     calls = [
         (path, node)
         for path in COMMANDS
@@ -229,8 +232,12 @@ def test_every_command_line_expands_the_home_folder():
     ]
     assert calls
     for path, call in calls:
-        expands = call.args and ast.unparse(call.args[0]).startswith("words_with_home(")
-        assert expands, f"{path}:{call.lineno}: give parse_args words_with_home(arguments)"
+        given = ast.unparse(call.args[0]) if call.args else ""
+        expands = re.fullmatch(r"words_with_home\((arguments)?\)", given)
+        is_clean_up = path.name == "clean_up.py" and "may_be_empty=MAY_BE_EMPTY" in given
+        assert expands or is_clean_up, (
+            f"{path}:{call.lineno}: give parse_args words_with_home(arguments)"
+        )
 
 
 def test_every_command_line_ends_in_one_line():
@@ -241,9 +248,21 @@ def test_every_command_line_ends_in_one_line():
             assert "ends_in_one_line(" in text and "sys.exit(main())" in text, path
 
 
-def test_so_do_those_that_import_nothing_of_the_package():
+KINDS = {"int", "float", "word", "not_empty", "path_with_home", "path"}
+"""Types of options that refuse an empty value."""
+
+
+def test_what_imports_nothing_of_the_package_refuses_an_empty_value_by_its_type():
     for path in [*ALONE, *(ROOT / "tracing").glob("*.py")]:
-        assert "type=Path" not in path.read_text(encoding="utf-8"), path
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+                given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                assert given.keys() & {"action", "choices"} or given.get("type") in KINDS, (
+                    f"{path}:{node.lineno}: type= one of {KINDS}"
+                )
+    for kind in (tracing.word, tracing.path_with_home, run_step.not_empty, run_step.path):
+        with pytest.raises(argparse.ArgumentTypeError, match="is empty"):
+            kind(" ")
 
 
 def loaded_with(path: Path) -> set[Path]:
@@ -272,11 +291,15 @@ def test_a_trace_asks_for_its_packages_before_it_records():
     assert sorted(foreign - others) == sorted(asked)
 
 
-def imports_tensorflow(path: Path) -> bool:
-    heads = parsed(path).body
+def loaded_from_others(path: Path) -> set[str]:
+    """The packages of others that are loaded with a file."""
+    heads = [node for file in loaded_with(path) for node in parsed(file).body]
     names = {alias.name for node in heads if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module.split(".")[0] for node in heads if isinstance(node, ast.ImportFrom)}
-    return bool(names & {"tensorflow", "tf_keras", "official"})
+    names |= {node.module for node in heads if isinstance(node, ast.ImportFrom)}
+    return {name.split(".")[0] for name in names} - OUR_OWN
+
+
+TENSORFLOW = {"tensorflow", "tf_keras", "official"}
 
 
 PROGRAMS = [
@@ -290,12 +313,13 @@ PROGRAMS = [
 def test_programs_load_tensorflow_without_its_lines(path):
     source = path.read_text(encoding="utf-8")
     assert "TF_CPP_MIN_LOG_LEVEL" not in source, f"{path}: tensorflow_import sets it"
-    if any(map(imports_tensorflow, loaded_with(path))):
+    if loaded_from_others(path) & TENSORFLOW:
         assert re.search(r"^ *tensorflow\(\)  # before other modules import it$", source, re.M), (
             path
         )
 
 
+@functools.cache
 def imported_by(modules: str) -> set[str]:
     """All that is loaded with modules, in a process of its own."""
     program = f"import sys, {modules}; print(*sys.modules)"
@@ -313,24 +337,29 @@ NOT_OF_A_RUN = "keras google.cloud.storage " + " ".join(
         "training.inspection training.offline model.encoder model.fusion data.stages mlperf.joining"
     ).split()
 )
-RESULTS = {f"mlperf_results.{path.stem}" for path in (ROOT / "mlperf_results").glob("[!_]*.py")}
+WITHOUT = {
+    "create_pretraining_data.py": {"matplotlib", *TENSORFLOW},
+    "pick_eval_samples.py": {"matplotlib", "numba", *TENSORFLOW},
+    "mlperf_results/compare.py": {"matplotlib", *TENSORFLOW},
+    f"{PACKAGE}/training/config.py": TENSORFLOW,
+    f"{PACKAGE}/data/parts.py": {"numpy", "numba", *TENSORFLOW},
+    "tracing/__main__.py": {"matplotlib", "pandas", *TENSORFLOW},
+}
 
 
-@pytest.mark.parametrize(
-    ("modules", "slow"),
-    [
-        ("create_pretraining_data", "matplotlib tensorflow"),
-        ("pick_eval_samples", "matplotlib numba tensorflow"),
-        ("mlperf_results.compare", "matplotlib tensorflow"),
-        (", ".join(sorted(RESULTS - {"mlperf_results.setup"})), "tensorflow"),
-        (f"{PACKAGE}.training.config", "tensorflow"),
-        (f"{PACKAGE}.data.parts", "numpy numba tensorflow"),
-        ("tracing.__main__", "matplotlib pandas tensorflow"),
-        pytest.param("run_pretraining", NOT_OF_A_RUN, marks=pytest.mark.gate),
-    ],
-)
-def test_a_command_starts_without_what_its_work_may_not_need(modules, slow):
-    assert not imported_by(modules) & set(slow.split())
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_command_starts_without_what_its_work_may_not_need(name):
+    assert not loaded_from_others(ROOT / name) & WITHOUT[name]
+
+
+@pytest.mark.gate
+def test_what_needs_no_tensorflow_is_loaded_without_it():
+    """By packages of others neither; and the training without what only other commands need."""
+    commands = [name.removesuffix(".py").replace("/", ".") for name in WITHOUT]
+    results = {f"mlperf_results.{path.stem}" for path in (ROOT / "mlperf_results").glob("[!_]*.py")}
+    modules = ", ".join([*commands, *sorted(results - {"mlperf_results.setup"})])
+    assert "tensorflow" not in imported_by(modules)
+    assert not imported_by("run_pretraining") & set(NOT_OF_A_RUN.split())
 
 
 # What `import run_pretraining` loads of ours. As a room: more needs a named capability.

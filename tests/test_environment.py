@@ -34,32 +34,30 @@ exec {real} -I -c 'import sys; sys.version_info = {version}; {before}; exec(sys.
 
 @pytest.fixture
 def setup(tmp_path):
-    """Runs setup.sh on a machine with stand-ins: {"python3": ((3, 14), "")} is a Python 3.14."""
-    tools = tmp_path / "bin"
+    """Runs setup.sh on a machine with stand-ins: python3="(3, 14)" is a Python 3.14."""
+    tools, asked = tmp_path / "bin", tmp_path / "asked"
     tools.mkdir()
     for tool in TOOLS:
         (tools / tool).symlink_to(shutil.which(tool))
 
     def setup(pythons, folder="", lock=LOCK, **environment):
-        for name, (version, before) in pythons.items():
-            values = {
-                "real": sys.executable, "folder": tmp_path,
-                "version": version, "before": before or 0,
-            }  # fmt: skip
+        for name, version in pythons.items():
+            version, _, before = version.partition(" without ")
+            values = {"real": sys.executable, "folder": str(tmp_path), "version": version}
+            values["before"] = f"sys.modules[{before!r}] = None" if before else "0"
             text = PYTHON
             for word, value in values.items():
-                text = text.replace(f"{{{word}}}", str(value))
+                text = text.replace(f"{{{word}}}", value)
             programs.stand_in(tools / name, text)
+        asked.unlink(missing_ok=True)
         given = {"PATH": str(tools), "HOME": str(tmp_path), **environment}
         done = programs.run(SETUP, folder or tmp_path / "made", lock, env=given)
-        asked = tmp_path / "asked"
         return done, asked.read_text().splitlines() if asked.exists() else []
 
     return setup
 
 
 INSTALL = "-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r " + LOCK
-WITHOUT_VENV = 'sys.modules["ensurepip"] = None'
 
 
 def version_of(tmp_path) -> str:
@@ -70,13 +68,13 @@ def version_of(tmp_path) -> str:
 @pytest.mark.parametrize(
     "pythons, chosen",
     [
-        ({"python3": (3, 12), "python3.13": (3, 13)}, "(3, 12)"),
-        ({"python3": (3, 14), "python3.12": (3, 12), "python3.13": (3, 13)}, "(3, 13)"),
-        ({"python3": (3, 9), "python3.11": (3, 11)}, "(3, 11)"),
+        ({"python3": "(3, 12)", "python3.13": "(3, 13)"}, "(3, 12)"),  # the machine's default first
+        ({"python3": "(3, 14)", "python3.12": "(3, 12)", "python3.13": "(3, 13)"}, "(3, 13)"),
+        ({"python3": "(3, 9)", "python3.11": "(3, 11)"}, "(3, 11)"),
     ],
 )
-def test_a_python_of_the_machine_is_taken_its_default_first(setup, tmp_path, pythons, chosen):
-    done, asked = setup({name: (version, "") for name, version in pythons.items()})
+def test_a_python_of_the_machine_is_taken(setup, tmp_path, pythons, chosen):
+    done, asked = setup(pythons)
     assert done.returncode == 0 and version_of(tmp_path) == chosen
     assert asked == [INSTALL]
 
@@ -89,26 +87,26 @@ NO_PYTHON = (
 
 
 @pytest.mark.parametrize(
-    "pythons, options, line",
+    "pythons, python, line",
     [
-        ({}, {}, NO_PYTHON),
-        ({"python3": ((3, 13), WITHOUT_VENV)}, {}, NO_PYTHON),
-        ({"python3": ((3, 14), ""), "python3.10": ((3, 10), "")}, {}, NO_PYTHON),
-        ({"python3": ((3, 13), ""), "python3.14": ((3, 14), "")}, {"PYTHON": "python3.14"},
+        ({}, "", NO_PYTHON),
+        ({"python3": "(3, 13) without ensurepip"}, "", NO_PYTHON),
+        ({"python3": "(3, 14)", "python3.10": "(3, 10)"}, "", NO_PYTHON),
+        ({"python3": "(3, 13)", "python3.14": "(3, 14)"}, "python3.14",
          "PYTHON=python3.14 is not a Python of 3.11 to 3.13 with the modules venv and ensurepip; "
          "name another, or leave PYTHON out"),
-        ({"python3": ((3, 13), "")}, {"PYTHON": "/no/such"}, "PYTHON=/no/such is not a Python of "),
+        ({"python3": "(3, 13)"}, "/no/such", "PYTHON=/no/such is not a Python of "),
     ],
 )  # fmt: skip
-def test_what_cannot_be_had_is_said_in_a_line(setup, tmp_path, pythons, options, line):
-    done, asked = setup(pythons, **options)
+def test_what_cannot_be_had_is_said_in_a_line(setup, tmp_path, pythons, python, line):
+    done, asked = setup(pythons, PYTHON=python)
     assert done.returncode == 1 and not asked and not (tmp_path / "made").exists()
     [said] = done.stderr.splitlines()
     assert said.startswith(f"setup: {line}")
 
 
 def test_an_environment_of_another_python_is_made_again(setup, tmp_path):
-    pythons = {"python3": ((3, 13), ""), "python3.11": ((3, 11), "")}
+    pythons = {"python3": "(3, 13)", "python3.11": "(3, 11)"}
     assert setup(pythons)[0].returncode == 0
     kept = tmp_path / "made" / "kept"
     kept.touch()
@@ -128,26 +126,25 @@ def test_an_environment_of_another_python_is_made_again(setup, tmp_path):
 def test_what_would_lie_in_the_same_folders_leaves_first(setup, tmp_path, kind, leave):
     """Such as CUDA 13 for jax, where the lock has CUDA 12."""
     lock = f"environment/requirements{kind}.lock"
-    setup({"python3": ((3, 13), "")})
+    setup({"python3": "(3, 13)"})
     packages = tmp_path / "made" / "lib" / "python3.13" / "site-packages"
     installed = "jax jax_cuda12_plugin jaxlib libtpu nvidia_cublas nvidia_cudnn_cu12 nvidia_ml_py "
     for name in (installed + "tensorflow tensorflow_cpu tensorflow_text torch").split():
         (packages / f"{name}-1.2.3.dist-info").mkdir(parents=True)
-    (tmp_path / "asked").unlink()
     done, asked = setup({}, lock=lock)
     names = leave.replace("_", "-")
     assert asked[0] == f"-m pip uninstall --quiet --yes {names}" and len(asked) == 2, asked
     assert f"setup: removing what is not in {lock}: {names}\n" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["mine", "mine/", "linked", "file", "nowhere"])
+@pytest.mark.parametrize("name", ["mine", "linked", "file", "nowhere"])
 def test_a_folder_that_is_not_an_environment_keeps_what_is_in_it(setup, tmp_path, name):
     (tmp_path / "mine" / "bin").mkdir(parents=True)
     (tmp_path / "mine" / ".hidden").write_text("kept")
     (tmp_path / "linked").symlink_to("mine")
     (tmp_path / "file").write_text("kept")
     (tmp_path / "nowhere").symlink_to("gone")
-    done, asked = setup({"python3": ((3, 13), "")}, folder=f"{tmp_path}/{name}")
+    done, asked = setup({"python3": "(3, 13)"}, folder=f"{tmp_path}/{name}")
     assert done.returncode == 1 and not asked
     assert done.stderr.splitlines() == [
         f"setup: {tmp_path}/{name} is not an environment, and it is not empty: name another "

@@ -305,9 +305,7 @@ COMPARED = "3.1/Dell/XE9680x8H100-SXM-80GB 4.1/Dell/XE9680x8H200-SXM-141GB"
     ("command", "unbuffered"),
     [
         (f"-m mlperf_results.compare {COMPARED}", ""),
-        ("-m mlperf_results.compare --help", ""),
         ("-m tracing --help", ""),
-        ("create_pretraining_data.py --help", ""),
         ("create_pretraining_data.py --helpfull", ""),
         ("pick_eval_samples.py --help", "1"),
     ],

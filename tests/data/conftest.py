@@ -1,10 +1,15 @@
 """Texts with their vocabulary, and the tables that split sentences as the recorded runs did."""
 
+import runpy
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from mlperf_bert.data.punkt import PunktTables
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import write_tables
+from tests.fixtures import REPOSITORY
 
 
 @pytest.fixture
@@ -28,3 +33,21 @@ SMALL_TABLES = PunktTables(
 def punkt(tmp_path):
     write_tables(SMALL_TABLES, tmp_path / "punkt")
     return tmp_path / "punkt"
+
+
+@pytest.fixture
+def stage(monkeypatch, capsys) -> Callable[..., str]:
+    """Runs a stage of the clean-up in this process, as its script does.
+
+    Returns the one line with which it is refused, or nothing.
+    """
+    main = runpy.run_path(str(REPOSITORY / "cleanup_scripts" / "clean_up.py"))["main"]
+
+    def stage(name: str, *words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["clean_up.py", name, *words])
+        code = main()
+        *notes, last = capsys.readouterr().err.splitlines()
+        assert all(line.startswith("note: ") for line in notes) and code in (0, 1)
+        return last if code else ""
+
+    return stage

@@ -180,6 +180,14 @@ class Readers:
         """All examples, filled up."""
         self._draw(self._evaluation)
 
+    def check(self) -> None:
+        """The check of the pipeline by itself, which training and evaluation share."""
+        checked._require_valid_files([str(self.path)], LIMITS, ())
+
+    def check_packed(self) -> None:
+        """The check of a packed training by itself."""
+        checked._require_valid_files([str(self.path)], LIMITS, [str(self.path)])
+
     def _draw(self, dataset: tf.data.Dataset, **given) -> None:
         files = pipeline.expand_input(str(self.path), flag="input_file")
         with checked.input_of(files, LIMITS, **given):
@@ -190,4 +198,5 @@ class Readers:
                     assert_in_range(features)
 
 
-READERS = ("pick", "train", "train_packed", "evaluate")
+READERS = {"pick": "pick", "train": "check", "train_packed": "check_packed", "evaluate": "check"}
+"""Reader -> by which check it refuses a record."""

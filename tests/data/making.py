@@ -1,11 +1,9 @@
 """Data sets of three small parts, made by the command line; scripts of the clean-up; archives."""
 
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 from mlperf_bert import options
@@ -69,17 +67,6 @@ def clean_up_sample(shared, work, pattern) -> dict:
     found = {path.name: md5(path) for path in (work / "results").glob("*[!n]")}
     assert found == golden["results_md5"]
     return golden
-
-
-def packed(*entries: tuple[str, bytes]) -> bytes:
-    """A .tar.gz of files; text that does not compress well, so that flipped bytes fall on it."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=0) as file:
-        for name, text in entries:
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            file.addfile(member, io.BytesIO(text))
-    return content.getvalue()
 
 
 def parts_of(work) -> dict[str, parts.File]:

@@ -3,6 +3,7 @@
 Of text that the project wraps for the clean-up itself nothing is lost.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -99,18 +100,6 @@ def process_wiki(folder, punkt, pattern, **environment):
     return results_in(folder)
 
 
-def ended(script, *flags, **environment) -> tuple[int, str]:
-    """Exit code and the last line of a script."""
-    done = clean_up(script, *flags, **environment)
-    assert "Traceback" not in done.stderr
-    return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
-
-
-def extract(folder, *flags, **environment) -> tuple[int, str]:
-    given = [f"--out_dir={folder}/text", "--nworker=1", *flags]
-    return ended("extract_documents.py", *given, **environment)
-
-
 def parquet(path: Path, **columns) -> None:
     pq.write_table(pa.table(columns), path)
 
@@ -139,7 +128,7 @@ def packed(share: float) -> bytes:
 NOT_UTF_8 = pa.Array.from_buffers(
     pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
 )
-BAD_FILES = {
+BAD_PARQUET = {
     "no column": (
         lambda path: parquet(path, id=["1"], body=["a"]),
         "row 1: holds no text in 'text'; fix or remove it, or name another column or key with "
@@ -147,35 +136,32 @@ BAD_FILES = {
     ),
     "no text": (lambda path: parquet(path, text=[b"a"]), "row 1: holds no text in 'text'"),
     "null": (lambda path: parquet(path, text=["a"] * 99 + [None]), "row 100: holds no text"),
-    "not UTF-8": (
-        lambda path: parquet(path, text=NOT_UTF_8),
-        "damaged behind row 0 ('utf-8' ",
-    ),
+    "not UTF-8": (lambda path: parquet(path, text=NOT_UTF_8), "damaged behind row 0 ('utf-8' "),
     "no rows": (lambda path: parquet(path, text=pa.array([], pa.string())), "holds no document"),
-    "no bytes": (lambda path: path.touch(), "damaged behind row 0"),
+    "no bytes": (Path.touch, "damaged behind row 0"),
     "cut off": (cut_off, "damaged behind row 0"),
     "a changed byte": (with_checksums, "damaged behind row 0"),
     "no file": (lambda path: path.symlink_to("none"), "No such file"),
     "a FIFO": (os.mkfifo, "is not a regular file; give one"),
 }
 BAD_LINES = {
-    "half a line": ("jsonl", b'{"text": "a"}\n{"text": \n', "line 2: damaged (not JSON"),
-    "a list": ("jsonl", b'{"text": "a"}\n\n[1]\n', "line 3: holds no text in 'text'; fix or rem"),
-    "other bytes": ("jsonl", b'{"text": "\xff"}\n', "line 1: damaged (not JSON"),
-    "half of zstd": ("jsonl.zst", packed(0.5), "damaged behind line "),
-    "nearly all of zstd": ("jsonl.zst", packed(0.99), "damaged behind line "),
-    "no zstd": ("jsonl.zst", b"no zstd at all", "damaged behind line 0"),
+    "half a line.jsonl": (b'{"text": "a"}\n{"text": \n', "line 2: damaged (not JSON"),
+    "a list.jsonl": (b'{"text": "a"}\n\n[1]\n', "line 3: holds no text in 'text'; fix or rem"),
+    "other bytes.jsonl": (b'{"text": "\xff"}\n', "line 1: damaged (not JSON"),
+    "half of zstd.jsonl.zst": (packed(0.5), "damaged behind line "),
+    "nearly all of zstd.jsonl.zst": (packed(0.99), "damaged behind line "),
+    "no zstd.jsonl.zst": (b"no zstd at all", "damaged behind line 0"),
+}
+BAD_FILES = {f"{name}.parquet": row for name, row in BAD_PARQUET.items()} | {
+    name: (functools.partial(Path.write_bytes, data=content), message)
+    for name, (content, message) in BAD_LINES.items()
 }
 
 
-@pytest.mark.parametrize("case", [*BAD_FILES, *BAD_LINES])
-def test_a_bad_file_is_one_line(tmp_path, case):
-    if case in BAD_FILES:
-        make_file, message = BAD_FILES[case]
-        make_file(path := tmp_path / "a.parquet")
-    else:
-        suffix, content, message = BAD_LINES[case]
-        (path := tmp_path / f"a.{suffix}").write_bytes(content)
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_one_line(tmp_path, name):
+    make, message = BAD_FILES[name]
+    make(path := tmp_path / name)
     with pytest.raises((ValueError, OSError)) as caught:
         articles.write_articles(str(path), tmp_path / "a", "text")
     told = as_lines(caught.value)
@@ -183,35 +169,32 @@ def test_a_bad_file_is_one_line(tmp_path, case):
     assert not written(tmp_path / "a")
 
 
-def test_scripts_say_the_same_in_one_line(tmp_path, punkt):
+def test_scripts_say_the_same_in_one_line(tmp_path, punkt, stage):
+    def extract(folder, *words) -> str:
+        return stage("extract_documents.py", f"--out_dir={folder}/text", "--nworker=1", *words)
+
     parquet(tmp_path / "a.parquet", body=["a"])
-    code, line = extract(tmp_path, f"--data={tmp_path}/*.parquet")
-    assert (
-        code == 1
-        and line.startswith("extract_documents.py: ")
-        and "for process_wiki.sh), of body" in line
-    )
-    code, line = extract(tmp_path, f"--data={tmp_path}/*.parquet", "--text_column=body")
-    assert code == 0
+    line = extract(tmp_path, f"--data={tmp_path}/*.parquet")
+    assert line.startswith("extract_documents.py: ") and "for process_wiki.sh), of body" in line
+    assert not extract(tmp_path, f"--data={tmp_path}/*.parquet", "--text_column=body")
 
     parquet(tmp_path / "b.parquet", body=["b"])
-    code, line = extract(tmp_path, f"--data={tmp_path}/b*", "--text_column=body")
-    assert code == 1
+    line = extract(tmp_path, f"--data={tmp_path}/b*", "--text_column=body")
     assert f"{tmp_path}/text: holds a, which this run does not make (1 of this kind)" in line
     (tmp_path / "b.jsonl").write_text("\n")
-    code, line = extract(tmp_path / "c", f"--data={tmp_path}/b.*")
-    assert code == 1 and "c/text/b: is the same file as" in line
-    code, line = extract(tmp_path, f"--data={tmp_path}/text/*/wiki*")
-    assert code == 1 and "expected a name that ends with .jsonl, .json, .jsonl.zst," in line
+    line = extract(tmp_path / "c", f"--data={tmp_path}/b.*")
+    assert "c/text/b: is the same file as" in line
+    line = extract(tmp_path, f"--data={tmp_path}/text/*/wiki*")
+    assert "expected a name that ends with .jsonl, .json, .jsonl.zst," in line
 
-    code, line = ended("cleanup_file.py", f"--data={tmp_path}/*.jsonl")
-    assert code == 1 and "b.jsonl: documents, not text; run extract_documents.py first" in line
-    segment = ("do_sentence_segmentation.py", f"--punkt={punkt}", f"--data={tmp_path}/a.parquet")
-    code, line = ended(*segment)
-    assert code == 1 and "a.parquet: documents, not text; run extract_documents.py" in line
-    for words in (["--test_output=gs://b/eval"], ["--data=gs://b/eval"]):
-        code, line = ended("seperate_test_set.py", *words)
-        assert code == 1 and f"{words[0]}: give a local path, and copy it from or to" in line
+    line = stage("cleanup_file.py", f"--data={tmp_path}/*.jsonl")
+    assert "b.jsonl: documents, not text; run extract_documents.py first" in line
+    words = (f"--punkt={punkt}", f"--data={tmp_path}/a.parquet")
+    line = stage("do_sentence_segmentation.py", *words)
+    assert "a.parquet: documents, not text; run extract_documents.py" in line
+    for words in ("--test_output=gs://b/eval", "--data=gs://b/eval"):
+        line = stage("seperate_test_set.py", words)
+        assert f"{words}: give a local path, and copy it from or to" in line
 
 
 PEAK_MIB = """

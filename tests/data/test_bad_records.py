@@ -61,11 +61,12 @@ def packed(data: bytes) -> bytes:
     return changed(input_ids=field(3, field(1, data)))
 
 
-TRAINING = {"train", "train_packed", "evaluate"}
+CHECKS = {check: check for check in ("pick", "check", "check_packed")}
+TRAINING = {"check", "check_packed"}
 MAKE = "make the file again with create_pretraining_data.py"
 OTHER_MODEL = "give the --bert_config_file that belongs to these data, or make the file again"
 
-# What stands in the record, what is said of it, and who refuses it if not all do.
+# What stands in the record, what is said of it, and which checks refuse it if not all do.
 BAD_RECORDS = {
     **{
         f"{name} of {value}": (
@@ -156,7 +157,7 @@ BAD_RECORDS = {
         {"pick"},
     ),
     **{
-        name: (record, "cannot be used: .*packing needs real tokens first, and ", {"train_packed"})
+        name: (record, "cannot be used: .*packing needs real tokens first, and ", {"check_packed"})
         for name, record in (
             ("a hole in the mask", ints("input_mask", 0, 1)),
             ("a hole in the predictions", changed(masked_lm_weights=floats([0, 1, 0]))),
@@ -181,15 +182,26 @@ def write(readers: Readers, *framed: bytes) -> list[bytes]:
     return [*framed]
 
 
-@pytest.mark.parametrize("case", BAD_RECORDS)
-def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case):
+# Of every check, one record that it alone refuses, and one that all do.
+IN_WHOLE_READERS = (
+    "input_ids of -1", "no features", "an id behind the vocabulary", "a feature twice",
+    "a hole in the mask",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case, readers_of_a_case",
+    [*((case, CHECKS) for case in BAD_RECORDS),
+     *((case, READERS) for case in IN_WHOLE_READERS)],
+)  # fmt: skip
+def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case, readers_of_a_case):
     record, said, *refusing = BAD_RECORDS[case]
     framed = framed_examples()
     place = sum(map(len, framed[:-2]))
     framed[-2] = tfrecord.frame(record)
     write(readers, *framed)
-    for reader in READERS:
-        if reader not in (refusing[0] if refusing else READERS):
+    for reader, check in readers_of_a_case.items():
+        if check not in (refusing[0] if refusing else CHECKS):
             assert readers.refusal(reader) is None
             continue
         readers.picked.write_bytes(b"as it was")
@@ -199,12 +211,6 @@ def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case):
         assert readers.picked.read_bytes() == b"as it was"
         left = {path.name for path in readers.path.parent.iterdir()} - {parts.NAME}
         assert left == {"part", "picked"}
-
-
-def test_the_second_of_two_records_is_named(readers):
-    first, *_ = framed_examples()
-    write(readers, first, tfrecord.frame(ints("input_mask", 0, 1)))
-    assert f"record 1 at byte {len(first)} cannot be used" in readers.refusal("train_packed")
 
 
 def flipped(data: bytes, at: int) -> bytes:

@@ -114,50 +114,42 @@ def test_a_script_that_is_called_otherwise_says_how(words, message):
 
 def test_stages_in_one_process_end_with_the_first_that_fails(tmp_path):
     (tmp_path / "wiki_00.1").write_text("One.\n")
-    stage = ["clean.py", f"--data={tmp_path}/wiki_00", "--"]
-    assert "x: choose of punkt, " in script("clean_up.py", "x", "--", *stage)
-    assert "no file matches" in script("clean_up.py", *stage, "cleanup_file.py")
+    data = f"--data={tmp_path}/wiki_00"
+    done = clean_up("clean_up.py", "x", "--", "clean.py", data)
+    assert done.returncode == 1 and done.stderr.startswith("clean_up.py: x: choose of punkt, ")
     (tmp_path / "wiki_00").touch()
-    others = ["seperate_test_set.py", stage[1], "--", "cleanup_file.py", stage[1]]
-    done = clean_up("clean_up.py", *stage, *others)
+    words = ["clean.py", data, "--", "seperate_test_set.py", data, "--", "cleanup_file.py", data]
+    done = clean_up("clean_up.py", *words)
     assert done.returncode == 1 and "wiki_00.3: no such file" in done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"wiki_00", "wiki_00.1", "wiki_00.2"}
 
 
-def script(name, *flags) -> str:
-    """Runs a script that must fail; returns its one line."""
-    done = clean_up(name, *flags)
-    assert done.returncode == 1
-    [line] = done.stderr.strip().splitlines()
-    return line
-
-
-def test_bad_input_is_one_line_and_leaves_no_output(tmp_path):
+def test_bad_input_is_one_line_and_leaves_no_output(tmp_path, stage):
     data = f"--data={tmp_path}/wiki_*"
-    assert "no file matches" in script("cleanup_file.py", data)
+    assert "no file matches" in stage("cleanup_file.py", data)
 
     (tmp_path / "wiki_00").write_bytes(b"good \xff bad")
-    line = script("cleanup_file.py", data)
+    line = stage("cleanup_file.py", data)
     assert "wiki_00: byte 5 is not UTF-8" in line
-    assert "--nworker=0: must be a number at least 1" in script("do_gather.py", "--nworker=0")
+    assert "--nworker=0: must be a number at least 1" in stage("do_gather.py", "--nworker=0")
     (tmp_path / "wiki_00.1").write_bytes(b"a\0b\n")
     data = f"--data={tmp_path}/wiki_??"
-    assert "wiki_00.1: a NUL character" in script("clean.py", data)
+    assert "wiki_00.1: a NUL character" in stage("clean.py", data)
     (tmp_path / "wiki_00.2").write_bytes(b"\xff")
     punkt = tmp_path / "punkt"
     punkt.mkdir()
     segment = ("do_sentence_segmentation.py", data, f"--punkt={punkt}")
-    assert "abbrev_types.txt" in script(*segment)
+    assert "abbrev_types.txt" in stage(*segment)
     separate = ("seperate_test_set.py", data, f"--test_output={tmp_path}/eval")
-    assert "wiki_00.3: no such file" in script(*separate)
+    assert "wiki_00.3: no such file" in stage(*separate)
     (tmp_path / "wiki_00.3").write_bytes(b"one \xff")
-    assert "wiki_00.3: byte 4 is not UTF-8" in script(*separate)
+    assert "wiki_00.3: byte 4 is not UTF-8" in stage(*separate)
     gather = ("do_gather.py", data, f"--out_dir={tmp_path}/out")
-    assert "wiki_00.3: byte 4 is not UTF-8" in script(*gather)
+    assert "wiki_00.3: byte 4 is not UTF-8" in stage(*gather)
     (tmp_path / "wiki_00.3").write_text("one\n\ntwo\n\n")
-    line = script(*separate, "--num_test_articles=4")
+    line = stage(*separate, "--num_test_articles=4")
     assert "4 test articles wanted, but the file has 3 articles" in line
-    line = script("do_gather.py", data, "--input_suffix=.4", f"--out_dir={tmp_path}/out")
+    line = stage("do_gather.py", data, "--input_suffix=.4", f"--out_dir={tmp_path}/out")
     assert "wiki_00.4: no such file" in line
     made = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert made == {"wiki_00", "wiki_00.1", "wiki_00.2", "wiki_00.3"}
@@ -178,17 +170,17 @@ def test_without_worker_processes_a_stage_still_runs(tmp_path, monkeypatch):
     assert asked and [(tmp_path / f"{n}.1").read_text() for n in range(3)] == ["\nText\n"] * 3
 
 
-def test_a_full_disk_leaves_nothing_half_written(tmp_path, small_disk):
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, small_disk, stage):
     raw = tmp_path / "wiki_00"
     raw.write_text('<doc id="1">\nTitle\n\n' + "One sentence is here.\n" * 20_000 + "</doc>\n")
     disk = small_disk(200)
     (disk / "wiki_00").symlink_to(raw)
-    for stage, suffix in (("cleanup_file.py", ""), ("clean.py", "--input_suffix=")):
-        line = script(stage, f"--data={disk}/wiki_??", *filter(None, [suffix]))
+    for words in (["cleanup_file.py"], ["clean.py", "--input_suffix="]):
+        line = stage(*words, f"--data={disk}/wiki_??")
         told = "No space left on device; make room and repeat the command"
         assert re.search(rf"{disk}/wiki_00\S*: {told}$", line)
     gather = ("do_gather.py", f"--data={disk}/wiki_??", "--input_suffix=", f"--out_dir={disk}")
-    assert "No space left on device" in script(*gather)
+    assert "No space left on device" in stage(*gather)
     assert [path.name for path in disk.iterdir()] == ["wiki_00"]
 
 
@@ -239,11 +231,11 @@ REPLACING = [
 
 
 @pytest.mark.parametrize(("name", "words"), REPLACING)
-def test_no_stage_replaces_what_it_reads(tmp_path, name, words):
+def test_no_stage_replaces_what_it_reads(tmp_path, stage, name, words):
     for file in ("wiki_0", "wiki_0_1", "eval.txt", "part-00000-of-00500"):
         (tmp_path / file).write_text("One.\n")
     (tmp_path / "link").symlink_to("wiki_0")
-    line = script(name, *(word.format(tmp_path, tmp_path.name) for word in words))
+    line = stage(name, *(word.format(tmp_path, tmp_path.name) for word in words))
     assert line.endswith(": is an input too; give other suffixes, or another folder"), line
     assert len(list(tmp_path.iterdir())) == 5
     assert all(path.read_text() == "One.\n" for path in tmp_path.iterdir())

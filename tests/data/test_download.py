@@ -1,4 +1,4 @@
-"""download_and_uncompress.sh: fetched from a server on loopback that stands for the published one.
+"""download_and_uncompress.sh, from a folder that stands for the published one.
 
 A copy of the script has a list of MD5s of small files with the published names.
 """
@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shutil
+import tarfile
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -17,8 +18,7 @@ import nltk.downloader
 import pytest
 
 from mlperf_bert.data import published, punkt
-from tests.data.file_server import serving
-from tests.data.making import clean_up, packed
+from tests.data.making import clean_up
 from tests.fixtures import REPOSITORY, lacking
 from tests.helpers import programs
 
@@ -34,8 +34,21 @@ TEXTS = {
 }
 UNPACKED = {f"results/{name}": text for name, text in TEXTS.items()}
 XML = b"<page>text</page>\n" * 10_000
+
+
+def packed(texts: dict[str, bytes]) -> bytes:
+    """A .tar.gz of files; not compressed, so that flipped bytes fall on their text."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=0) as file:
+        for name, text in texts.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            file.addfile(member, io.BytesIO(text))
+    return content.getvalue()
+
+
 FETCHED = {name: os.urandom(2000) for name in CONFIG + TF1 + TF2} | {
-    TEXT: packed(*((f"results4/{name}", text) for name, text in TEXTS.items())),
+    TEXT: packed({f"results4/{name}": text for name, text in TEXTS.items()}),
     f"{DUMP}.bz2": bz2.compress(XML),
 }
 FILES = {**FETCHED, **UNPACKED, DUMP: XML}
@@ -48,43 +61,40 @@ def place_of(name: str) -> str:
 
 
 class Room:
-    """A folder with a copy of the script, beside a server of the published places."""
+    """A folder with a copy of the script, beside the published places."""
 
-    def __init__(self, folder: Path, server):
-        self.folder, self.server = folder, server
+    def __init__(self, folder: Path):
+        self.folder, self.published = folder, folder / "the published"
         for name in (SCRIPT, LIST):
             (folder / name).parent.mkdir(parents=True)
         shutil.copy(REPOSITORY / SCRIPT, folder / SCRIPT)
-        server.files = {f"/{place_of(name)}": content for name, content in FETCHED.items()}
-        self.publish()
+        for name, content in FETCHED.items():
+            self.publish(name, content)
+        names = [line.split()[1] for line in (REPOSITORY / LIST).read_text().splitlines()]
+        md5s = {name: hashlib.md5(FILES[name]).hexdigest() for name in names}
+        (folder / LIST).write_text("".join(f"{md5}  {name}\n" for name, md5 in md5s.items()))
 
-    def publish(self) -> None:
-        """Writes the list of MD5s."""
-        lines = (REPOSITORY / LIST).read_text().splitlines()
-        names = [line.split()[1] for line in lines]
-        md5s = (hashlib.md5(FILES[name]).hexdigest() for name in names)
-        text = "".join(f"{md5}  {name}\n" for md5, name in zip(md5s, names))
-        (self.folder / LIST).write_text(text)
+    def publish(self, name: str, content: bytes) -> None:
+        path = self.published / place_of(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
-    def run(self, *words: str, **environment):
-        given = {"env": {**os.environ, **environment}, "cwd": self.folder}
+    def run(self, *words: str):
         if not shutil.which("curl"):
             lacking("curl is not installed: apt-get install curl")
-        url = [f"--base_url={self.server.url}/"]
-        if any("--base_url" in word for word in words):
-            url = []
-        return programs.run(f"./{SCRIPT}", *url, *words, **given)
+        return programs.run(
+            f"./{SCRIPT}", f"--base_url=file://{self.published}/", *words, cwd=self.folder
+        )
 
-    def brings(self, *words: str, **environment) -> list[str]:
-        """The places that the server was asked for by a call that ends well."""
-        self.server.requests.clear()
-        done = self.run(*words, **environment)
+    def brings(self, *words: str) -> dict[str, bytes]:
+        """All files that are there after a call that ends well."""
+        done = self.run(*words)
         assert done.returncode == 0, done.stderr
-        return [path[1:] for path, _ in self.server.requests]
+        return self.files()
 
-    def refusal(self, *words: str, code: int = 1, **given) -> str:
+    def refusal(self, *words: str, code: int = 1) -> str:
         """The last line of a call that fails; what comes before is curl's or tar's."""
-        done = self.run(*words, **given)
+        done = self.run(*words)
         assert done.returncode == code, done.stderr
         line = done.stderr.splitlines()[-1]
         assert line.startswith("download_and_uncompress.sh: ")
@@ -97,45 +107,35 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path):
-    with serving() as server:
-        yield Room(tmp_path, server)
+def room(tmp_path) -> Room:
+    return Room(tmp_path)
 
 
-def test_without_words_all_that_a_run_needs_comes_whole_and_once(room):
-    assert room.brings() == [place_of(name) for name in [*CONFIG, *TF1, TEXT]]
-    assert room.files() == {name: FILES[name] for name in [*CONFIG, *TF1, TEXT, *UNPACKED]}
-    assert room.brings() == []
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], [*CONFIG, *TF1, TEXT, *UNPACKED]),
+        (["dump", "tf2"], [*TF2, f"{DUMP}.bz2", DUMP]),
+    ],
+)
+def test_words_bring_their_files_whole_and_once(room, words, names):
+    assert room.brings(*words) == {name: FILES[name] for name in names}
+    shutil.rmtree(room.published)
+    (room.folder / "wiki" / f"{DUMP}.bz2").unlink(missing_ok=True)
+    assert room.brings(*words).keys() == set(names) - {f"{DUMP}.bz2"}
 
 
-def test_other_words_bring_theirs(room):
-    assert room.brings("dump", "tf2") == [place_of(name) for name in [f"{DUMP}.bz2", *TF2]]
-    assert room.files() == {name: FILES[name] for name in [*TF2, f"{DUMP}.bz2", DUMP]}
-    assert room.brings("dump") == []
-    (room.folder / "wiki" / f"{DUMP}.bz2").unlink()
-    assert room.brings("dump") == []
-
-
-def test_a_broken_download_goes_on(room):
-    room.server.plan = ["half"]
-    assert "bert_config.json: not whole yet, or not the" in (told := room.refusal("config"))
-    assert "(curl ended with 18 at http" in told and "repeat the command to go on" in told
-    assert room.files() == {"bert_config.json.partial": FILES["bert_config.json"][:1000]}
-    room.brings("config")
-    assert room.server.requests[0][1] == "bytes=1000-"
-    assert room.files() == {name: FILES[name] for name in CONFIG}
-
-
-def test_what_is_not_the_published_file_gets_no_name(room):
-    """A page for a login is such a file; what is whole and only lacks its name is taken."""
-    room.server.plan = ["page"]
+def test_a_broken_download_goes_on_and_what_is_whole_only_lacks_its_name(room):
+    name = "bert_config.json"
+    room.publish(name, FILES[name][:1000])
     told = room.refusal("config")
-    assert "bert_config.json: not whole yet, or not the published file (curl ended with 0" in told
-    assert "remove wiki/bert_config.json.partial to begin again" in told
-    assert list(room.files()) == ["bert_config.json.partial"]
-    (room.folder / "wiki/bert_config.json.partial").write_bytes(FILES["bert_config.json"])
-    room.brings("config")
-    assert room.files() == {name: FILES[name] for name in CONFIG}
+    assert f"{name}: not whole yet, or not the published file (curl ended with 0 at file" in told
+    assert f"repeat the command to go on, or remove wiki/{name}.partial to begin again" in told
+    assert room.files() == {f"{name}.partial": FILES[name][:1000]}
+    room.publish(name, b"x" * 1000 + FILES[name][1000:])  # the first bytes are not read again
+    assert room.brings("config") == {name: FILES[name] for name in CONFIG}
+    (room.folder / "wiki" / name).rename(room.folder / "wiki" / f"{name}.partial")
+    assert room.brings("config") == {name: FILES[name] for name in CONFIG}
 
 
 @pytest.mark.parametrize(
@@ -153,16 +153,6 @@ def test_a_file_that_is_there_and_wrong_is_named_and_not_touched(room, words, na
     assert path.read_bytes() == b"foreign"
 
 
-def test_a_folder_in_which_their_downloader_was_started_is_a_place(room):
-    there = room.folder / "a place"
-    for name in CONFIG + TF1:
-        path = there / place_of(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(FILES[name])
-    assert room.brings("config", "tf1", f"--base_url=file://{there}", "--out_dir=a/b c") == []
-    assert (room.folder / "a/b c" / TF1[2]).read_bytes() == FILES[TF1[2]]
-
-
 WORDS = "choose of config tf1 tf2 dump text punkt --out_dir= --base_url="
 
 
@@ -178,38 +168,43 @@ WORDS = "choose of config tf1 tf2 dump text punkt --out_dir= --base_url="
 )
 def test_other_words_are_refused_before_anything_is_done(room, words, message):
     assert room.refusal(*words, code=2) == message
-    assert not (room.folder / "wiki").exists() and not room.server.requests
+    assert not (room.folder / "wiki").exists()
 
 
 def test_punkt_is_fetched_from_an_index_when_missing(tmp_path, monkeypatch):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
+    zipped = tmp_path / "punkt_tab.zip"
+    with zipfile.ZipFile(zipped, "w") as archive:
         for name in punkt.PUBLISHED_SHA256:
             archive.writestr(f"punkt_tab/english/{name}", "")
-    zipped = content.getvalue()
-    with serving(**{"/punkt_tab.zip": zipped}) as server:
-        server.files["/index.xml"] = (
-            f'<nltk_data><packages><package id="punkt_tab" subdir="tokenizers" unzip="1" '
-            f'size="{len(zipped)}" unzipped_size="0" checksum="{hashlib.md5(zipped).hexdigest()}" '
-            f'url="{server.url}/punkt_tab.zip"/></packages><collections/></nltk_data>'
-        ).encode()
-        monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
-        monkeypatch.setattr(nltk.downloader._downloader, "_url", f"{server.url}/index.xml")
-        monkeypatch.setattr("nltk.downloader.urlopen", urllib.request.urlopen)  # it bars loopback
-        assert punkt.find_or_fetch() == tmp_path / "tokenizers/punkt_tab/english"
-        server.files.clear()
-        monkeypatch.setattr("nltk.data.path", [str(tmp_path / "other")])
-        with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab.*PUNKT="):
-            punkt.find_or_fetch()
+    md5 = hashlib.md5(zipped.read_bytes()).hexdigest()
+    (tmp_path / "index.xml").write_text(
+        f'<nltk_data><packages><package id="punkt_tab" subdir="tokenizers" unzip="1" '
+        f'size="{zipped.stat().st_size}" unzipped_size="0" checksum="{md5}" '
+        f'url="file://{zipped}"/></packages><collections/></nltk_data>'
+    )
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
+    monkeypatch.setattr(nltk.downloader._downloader, "_url", f"file://{tmp_path}/index.xml")
+    monkeypatch.setattr("nltk.downloader.urlopen", urllib.request.urlopen)  # it bars such places
+    assert punkt.find_or_fetch() == tmp_path / "tokenizers/punkt_tab/english"
+    zipped.unlink()
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path / "other")])
+    with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab.*PUNKT="):
+        punkt.find_or_fetch()
 
 
-def test_other_tables_of_punkt_that_are_there_are_named(tmp_path, punkt):
+def test_other_tables_of_punkt_that_are_there_are_named(tmp_path, punkt, stage, monkeypatch):
     folder = shutil.copytree(punkt, tmp_path / "tokenizers/punkt_tab/english")
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
+    line = stage("punkt")
+    assert line.startswith(f"punkt: {folder}: abbrev_types.txt, ")
+    assert line.endswith(" not as published; remove it and repeat")
+
+
+def test_the_word_punkt_starts_this_stage(tmp_path):
+    python = programs.stand_in(tmp_path / "python", 'echo "$@"')
     words = (f"--out_dir={tmp_path}", "punkt")
-    done = clean_up("download_and_uncompress.sh", *words, NLTK_DATA=str(tmp_path))
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"punkt: {folder}: abbrev_types.txt, ")
-    assert done.stderr.endswith(" not as published; remove it and repeat\n")
+    done = clean_up("download_and_uncompress.sh", *words, check=True, PYTHON=str(python))
+    assert done.stdout.endswith("/cleanup_scripts/clean_up.py punkt\n")
 
 
 def test_the_published_tables_of_punkt_are_known(shared):

@@ -37,6 +37,7 @@ def test_half_a_masked_token_is_rounded_to_the_even_number(length, num_masked):
     assert len(counts) > 100 and set(counts) == {num_masked}
 
 
+@pytest.mark.gate
 def test_more_masked_tokens_than_a_buffer_holds_are_kept_and_written_within_it():
     """The digest was recorded with a buffer that never grows."""
     made = many_masks.made()

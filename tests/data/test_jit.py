@@ -86,6 +86,7 @@ def test_beside_a_read_only_source_the_cache_goes_to_the_temporary_folder(
     assert (temporary / f"mlperf-bert-numba-{uid}").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.gate
 def test_a_loop_is_compiled_again_where_one_that_it_calls_has_changed(source, temporary):
     open_to_all(source)
     for folder in (source / "mlperf_bert", source / "mlperf_bert" / "data"):

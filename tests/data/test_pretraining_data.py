@@ -126,21 +126,9 @@ def test_what_lies_beside_the_parts_is_refused(tmp_path, name):
     assert expand_input(f"{tmp_path}/results/part-?") == [f"{tmp_path}/results/part-0"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [(b"ok\n\xff", "byte 3 is not UTF-8"), (b"\n \n\n", "no document")]
-)
-def test_bad_input_is_one_line_and_leaves_no_output(generated, text, message):
-    (generated / "text").write_bytes(text)
-    done = create(generated, check=False)
-    assert done.returncode == 1
-    [line] = done.stderr.strip().splitlines()
-    assert message in line
-    assert {path.name for path in generated.iterdir()} == {"text", "vocab.txt"}
-
-
-def hints(tmp_path, capsys, text: str, words: list[str], **tokenizer) -> list[str]:
+def hints(tmp_path, capsys, text: str | bytes, words: list[str], **tokenizer) -> list[str]:
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]))
-    (tmp_path / "text").write_text(text)
+    (tmp_path / "text").write_bytes(text if isinstance(text, bytes) else text.encode())
     config = InstanceConfig(
         max_seq_length=16, max_predictions_per_seq=2, dupe_factor=1,
         masked_lm_prob=0.15, short_seq_prob=0.1, random_seed=1,
@@ -161,6 +149,15 @@ def hints(tmp_path, capsys, text: str, words: list[str], **tokenizer) -> list[st
 def test_a_layout_that_spoils_next_sentences_is_told(tmp_path, capsys, text, hint):
     told, _ = hints(tmp_path, capsys, text, ["[MASK]", "one", "two", "three"])
     assert told.startswith(hint) and "one sentence a line, and a blank line after each" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(b"ok\n\xff", "byte 3 is not UTF-8"), (b"\n \n\n", "no document")]
+)
+def test_bad_input_leaves_no_output(tmp_path, capsys, text, message):
+    with pytest.raises(ValueError, match=message):
+        hints(tmp_path, capsys, text, ["[MASK]"])
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "vocab.txt"}
 
 
 KNOWN = "the a\nthe the\n\na the\nthe a\n"

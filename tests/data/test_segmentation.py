@@ -44,13 +44,16 @@ def md5(text: str) -> str:
     return hashlib.md5(text.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("seed", range(len(RECORDED)))
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.gate) for seed in (3, 4, 5))]
+)
 def test_hard_lines_split_as_recorded(seed, tables):
     text = generated_sentences.hard_lines(seed)
     sentences = segmentation.split_lines(text, segmentation.SentenceSplitter(tables))
     assert (md5(text), md5(sentences)) == RECORDED[seed]
 
 
+@pytest.mark.gate
 def test_hard_lines_split_by_the_published_tables_as_recorded(shared):
     folder = shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
     splitter = segmentation.load_splitter(folder)
@@ -98,17 +101,6 @@ def test_each_way_in_which_a_word_was_seen_counts(seen, behind_abbreviation, beh
     splitter = segmentation.SentenceSplitter(tables)
     assert len(splitter.tokenize("It is approx. Word is here.")) == behind_abbreviation
     assert len(splitter.tokenize("It is J. Word is here.")) == behind_initial
-
-
-def test_words_that_belong_together_are_kept_together():
-    tables = punkt.PunktTables(
-        abbrev_types=frozenset(),
-        collocations=frozenset({("word", "next")}),
-        sent_starters=frozenset(),
-        ortho_context={},
-    )
-    found = segmentation.SentenceSplitter(tables).tokenize("A word. Next is a word. Other.")
-    assert found == ["A word. Next is a word.", "Other."]
 
 
 def test_a_last_line_of_one_character_gets_a_blank_line_before_it(tables):

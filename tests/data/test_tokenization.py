@@ -65,26 +65,16 @@ class Words(Tokenizer):
         return [piece]
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("do_lower_case", CHARACTERS_37)
+@pytest.mark.parametrize(
+    "do_lower_case",
+    [pytest.param(True, marks=pytest.mark.gate), pytest.param(False, marks=pytest.mark.all)],
+)
 def test_every_character_is_treated_as_the_reference_does(vocab_file, do_lower_case):
     tokenizer = Words(vocab_file, do_lower_case=do_lower_case)
     found = hashlib.sha256()
     for line in generated_words.every_character():
         found.update("\n".join(tokenizer.tokenize(line)).encode() + b"\n\n")
     assert found.hexdigest() == CHARACTERS_37[do_lower_case]
-
-
-def test_words_over_200_characters_are_unknown(vocab_file):
-    tokenizer = Tokenizer(vocab_file)
-    assert len(tokenizer.tokenize("a" * 200)) > 1
-    assert tokenizer.tokenize("a" * 201) == [tokenizer.vocabulary["[UNK]"]]
-
-
-def test_tokens_of_the_vocabulary_are_kept_before_lower_casing(vocab_file):
-    unused = Tokenizer(vocab_file, preserve_unused_tokens=True).tokenize("[unused1] [UNUSED1]")
-    assert unused[0] == 1 and 1 not in unused[1:]
-    assert 1 not in Tokenizer(vocab_file).tokenize("[unused1]")
 
 
 def test_sentences_are_the_lines_that_the_tokenizer_takes(vocab_file, tmp_path, monkeypatch):

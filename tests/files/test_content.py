@@ -1,4 +1,4 @@
-"""What is compressed, a pointer, JSON or no text is named wherever it is read."""
+"""What is no regular file, compressed, a pointer, JSON or no text is named by every reader."""
 
 import bz2
 import gzip
@@ -9,10 +9,21 @@ import pytest
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving, stored_model
-from mlperf_bert.data import sentences, stages, tfrecord, vocabulary, wiki
+from mlperf_bert.data import (
+    parts,
+    punkt,
+    segmentation,
+    sentences,
+    stages,
+    tfrecord,
+    vocabulary,
+    wiki,
+)
 from mlperf_bert.data.documents import read_documents
 from mlperf_bert.files import json_text
 from mlperf_bert.finetuning import glue
+from mlperf_bert.mlperf import convergence, logs
+from mlperf_bert.model.config import BertConfig
 
 TEXT = b"The river rises.\n" * 99
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
@@ -50,6 +61,25 @@ def test_what_is_packed_is_named_by_every_reader(tmp_path, reader, kind):
     assert str(tmp_path) in str(error.value) and len(str(error.value).splitlines()) == 1
     assert "iconv" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["input"]
+
+
+OTHER_READERS = {
+    "model's configuration": BertConfig.from_json_file,
+    "record of data": lambda path: parts.read(Path(path).parent),
+    "tables of sentences": lambda path: punkt.not_published(Path(path).parent),
+    "splitter": lambda path: segmentation.load_splitter(Path(path).parent),
+    "log": lambda path: logs.read_records(Path(path)),
+    "reference points": lambda path: convergence.reference_points(custom_rcps=Path(path)),
+}
+
+
+@pytest.mark.parametrize("reader", [*list(READERS)[:-2], *OTHER_READERS])
+def test_every_reader_asks_for_a_regular_file(tmp_path, reader):
+    """A device that ends at once: a reader that does not ask fails here and does not hang."""
+    for name in ("input", parts.NAME, *punkt.PUBLISHED_SHA256):
+        (tmp_path / name).symlink_to("/dev/null")
+    with pytest.raises(ValueError, match="is not a regular file; give one"):
+        (READERS | OTHER_READERS)[reader](str(tmp_path / "input"))
 
 
 @pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])

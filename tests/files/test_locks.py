@@ -1,4 +1,4 @@
-"""One process at a time writes into a local folder; of buckets tests/stores/test_locks.py."""
+"""One process at a time writes into a local folder; of buckets tests/stores/test_files.py."""
 
 import errno
 import threading

@@ -1,7 +1,4 @@
-"""What is not a regular file is neither read nor replaced; files and folders appear whole or not.
-
-And JSON of others is taken, or refused in one line.
-"""
+"""Only regular files are read and replaced; files and folders appear whole or not at all."""
 
 import errno
 import os
@@ -10,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import parts, punkt, segmentation, sentences, vocabulary
-from mlperf_bert.data.documents import read_documents
-from mlperf_bert.files import json_text, paths, whole
+from mlperf_bert.files import paths, whole
 from mlperf_bert.files.paths import require_regular_file
 from mlperf_bert.files.whole import partial, require_apart, write_whole, written_beside
 from mlperf_bert.messages import as_lines
-from mlperf_bert.mlperf import convergence, logs
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training.setup import Findings
 
@@ -26,17 +20,10 @@ def bind(path: Path) -> None:
         made.bind(str(path))
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda file: file.readline(),
-        lambda file: file.readinto(bytearray(9)),
-    ],
-)
-def test_a_disk_that_fails_while_it_is_read_names_the_file(tmp_path, read):
+def test_a_disk_that_fails_while_it_is_read_names_the_file(tmp_path):
     (tmp_path / "input").symlink_to("/proc/self/mem")  # has no first byte: EIO
     with pytest.raises(OSError) as failed, paths.opened(tmp_path / "input") as file:
-        read(file)
+        file.readline()
     assert as_lines(failed.value) == (
         f"{tmp_path}/input: Input/output error; its disk, or the way to it, has failed; repeat the "
         "command, or take another copy"
@@ -91,28 +78,6 @@ def test_a_file_may_be_behind_a_link(tmp_path):
         assert (file.seek(-1, os.SEEK_END), file.read()) == (2, b"3")
     with pytest.raises(FileNotFoundError):
         require_regular_file(tmp_path / "none")
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        vocabulary.read_vocabulary,
-        lambda path: sentences.read_documents([path], None),
-        lambda path: list(read_documents(path)),
-        BertConfig.from_json_file,
-        lambda path: parts.read(Path(path).parent),
-        lambda path: punkt.not_published(Path(path).parent),
-        lambda path: segmentation.load_splitter(Path(path).parent),
-        lambda path: logs.read_records(Path(path)),
-        lambda path: convergence.reference_points(custom_rcps=Path(path)),
-    ],
-)
-def test_every_reader_asks(tmp_path, read):
-    """A device that ends at once: a reader that does not ask fails here and does not hang."""
-    for name in ("input", parts.NAME, *punkt.PUBLISHED_SHA256):
-        (tmp_path / name).symlink_to("/dev/null")
-    with pytest.raises(ValueError, match="is not a regular file; give one"):
-        read(str(tmp_path / "input"))
 
 
 @pytest.mark.parametrize("dangling", [False, True])
@@ -180,43 +145,3 @@ def test_a_folder_appears_with_all_that_is_in_it_or_not_at_all(tmp_path):
         (folder / "a").write_text("1")
         assert not new.exists()
     assert list(tmp_path.rglob("*")) == [new, new / "a"]
-
-
-REFUSED = {
-    b"": r"not JSON \(Expecting value",
-    b"{]": r"not JSON \(",
-    b"\xff": r"not JSON \(",
-    b"[" * 100_000: r"not JSON \(nested too deeply\)",
-    b'{"a":' * 100_000: r"not JSON \(nested too deeply\)",
-    b'{"a": 1' + b"0" * 5000 + b"}": r"not JSON \(Exceeds the limit",
-    b"null": "expected a JSON object, got NoneType",
-    b"[1]": "expected a JSON object, got list",
-}
-
-
-@pytest.mark.parametrize("text", REFUSED, ids=lambda text: repr(text[:20]))
-def test_refused(text, tmp_path):
-    (tmp_path / "x.json").write_bytes(text)
-    with pytest.raises(ValueError, match=f"^{REFUSED[text]}") as error:
-        json_text.parse_object(text)
-    assert len(str(error.value).splitlines()) == 1
-    with pytest.raises(ValueError, match=f"/x.json: {REFUSED[text]}"):
-        json_text.read_object(tmp_path / "x.json")
-
-
-def test_taken(tmp_path):
-    text = '{"a": "é \\ud83d\\ude00", "b": [{"a": 1}, {"a": 2}]}'
-    expected = {"a": "é \U0001f600", "b": [{"a": 1}, {"a": 2}]}
-    assert json_text.parse_object(text) == json_text.parse_object(text.encode()) == expected
-    (tmp_path / "x.json").write_text(text)
-    assert json_text.read_object(tmp_path / "x.json") == expected
-    (tmp_path / "x.json").write_text(text, encoding="utf-8-sig")
-    assert json_text.read_object(tmp_path / "x.json") == expected
-
-
-def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path):
-    record = tmp_path / "run.json"
-    assert json_text.read_record(record, dict, remedy="copy it again") is None
-    record.symlink_to("/proc/self/mem")  # has no first byte: EIO
-    with pytest.raises(OSError, match="Input/output error"):
-        json_text.read_record(record, dict, remedy="copy it again")

@@ -9,12 +9,6 @@ from tests.stores.rig import Store
 
 @pytest.fixture
 def store() -> Iterator[Store]:
+    """A store with an empty bucket, `gs://bucket`."""
     with Store() as served:
         yield served
-
-
-@pytest.fixture
-def bucket(store) -> str:
-    """The name of an empty bucket of the store: `gs://{bucket}/...`."""
-    store.make_bucket("bucket")
-    return "bucket"

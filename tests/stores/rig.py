@@ -18,7 +18,6 @@ import ssl
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,6 +33,7 @@ from gcp_storage_emulator.handlers import buckets, objects
 from gcp_storage_emulator.storage import Storage
 
 _END_OF_HEADERS = b"\r\n\r\n"
+BUCKET = "bucket"
 HOSTS = ("storage.googleapis.com", "www.googleapis.com", "oauth2.googleapis.com")
 # What Google's client finds as a user's: it asks the last host for a token.
 _CREDENTIALS = {"type": "authorized_user"} | dict.fromkeys(
@@ -47,7 +47,7 @@ _FORKS.set_forkserver_preload(["tests.helpers.imported"])
 class Request(NamedTuple):
     """A request that was answered, or whose connection was cut: status 0.
 
-    Kinds: read, stat, write (the upload of a whole object), other.
+    Kinds: read, write (the upload of a whole object), other.
     """
 
     kind: str
@@ -56,17 +56,17 @@ class Request(NamedTuple):
 
 
 class Store:
-    """An object store, empty and without buckets, as long as the context lasts."""
+    """An object store with one empty bucket, as long as the context lasts."""
 
     def __init__(self):
         self.token = "token-of-the-test"  # the one that is let in
         self.requests: list[Request] = []
         self._lock = threading.Lock()
         self._storage = _Storage(use_memory_fs=True)
+        buckets.create_bucket(BUCKET, self._storage)
         self._writable = True
         self._random = random.Random(0)
         self._fault: tuple[float, int] = (0.0, 0)
-        self._gathered: threading.Barrier | None = None
 
     def __enter__(self) -> "Store":
         self._folder = tempfile.TemporaryDirectory(prefix="store-")
@@ -98,43 +98,39 @@ class Store:
         self._server.server_close()
         self._folder.cleanup()
 
-    def make_bucket(self, name: str) -> None:
-        assert len(name) > 2  # as the real store asks; and the emulator takes `b` for its interface
-        with self._lock:
-            buckets.create_bucket(name, self._storage)
-
-    def objects(self, bucket: str) -> dict[str, bytes]:
+    def objects(self) -> dict[str, bytes]:
         """The contents by name; a folder that TensorFlow made is an empty object `name/`."""
         with self._lock:
-            names = sorted(self._storage.objects.get(bucket, {}))
-            return {name: self._storage.get_file(bucket, name) for name in names}
+            names = sorted(self._storage.objects.get(BUCKET, {}))
+            return {name: self._storage.get_file(BUCKET, name) for name in names}
 
-    def put(self, bucket: str, name: str, content: bytes) -> None:
+    def put(self, name: str, content: bytes) -> None:
         resource = objects._make_object_resource(
-            f"https://{HOSTS[0]}", bucket, name, "application/octet-stream", str(len(content))
+            f"https://{HOSTS[0]}", BUCKET, name, "application/octet-stream", str(len(content))
         )
         with self._lock:
             resource = objects._checksums(content, resource)
-            self._storage.create_file(bucket, name, content, resource)
+            self._storage.create_file(BUCKET, name, content, resource)
 
-    def upload(self, folder: Path, bucket: str, place: str = "") -> None:
+    def upload(self, folder: Path, place: str) -> None:
         """Puts the files of a folder, and of those in it, below a place that ends with a slash."""
-        for name, content in files_in(folder).items():
-            self.put(bucket, f"{place}{name}", content)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.put(f"{place}{path.relative_to(folder).as_posix()}", path.read_bytes())
 
-    def download(self, bucket: str, place: str, folder: Path) -> Path:
+    def download(self, place: str, folder: Path) -> Path:
         """Writes what is below a place into a folder, which holds nothing else then."""
         shutil.rmtree(folder, ignore_errors=True)
-        for name, content in self.objects(bucket).items():
+        for name, content in self.objects().items():
             if name.startswith(place) and not name.endswith("/"):
                 path = folder / name.removeprefix(place)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
         return folder
 
-    def remove(self, bucket: str, name: str) -> None:
+    def remove(self, name: str) -> None:
         with self._lock:
-            self._storage.delete_file(bucket, name)
+            self._storage.delete_file(BUCKET, name)
 
     def fail(
         self, probability: float, status: int | Literal["cut"] = 503, *, seed: int = 0
@@ -149,21 +145,9 @@ class Store:
             self._random.seed(seed)
             self._fault = (probability, 0 if status == "cut" else status)
 
-    def gather_writes(self, number: int) -> None:
-        """Lets none of the next uploads through before so many are there."""
-
-        def let_through() -> None:
-            self._gathered = None
-
-        self._gathered = threading.Barrier(number, let_through, timeout=300)
-
     def deny_writes(self, denied: bool = True) -> None:
         """Answers 403 to all that changes something, as for credentials that may only read."""
         self._writable = not denied
-
-    def kinds(self) -> Counter[str]:
-        """How many requests of each kind there were."""
-        return Counter(request.kind for request in self.requests)
 
     def call(self, function: Callable, *arguments: Any) -> Any:
         """What a function of a test's module returns in a process with this store's environment.
@@ -195,12 +179,6 @@ class Store:
         with self._lock:
             probability, status = self._fault
             return status if self._random.random() < probability else None
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    """As `Store.objects`, of a folder of a disk."""
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 def _answer(
@@ -288,8 +266,6 @@ class _Handler(emulator.RequestHandler):
         else:
             body = self._chunks() if chunked else self.rfile.read(length)
             kind, name = _kind_and_name(self.command, self.path, self.headers, body)
-            if kind == "write" and (gathered := store._gathered):
-                gathered.wait()
             answer = self._error(fault) if fault else self._answer_of_emulator(body, name)
         if fault == 0:
             self.status = 0
@@ -309,7 +285,10 @@ class _Handler(emulator.RequestHandler):
         self.rfile, self.wfile = io.BytesIO(body), io.BytesIO()
         try:
             with self.server.store._lock:
-                if self._precondition_fails(name):
+                # The emulator ignores on which generation an upload depends; 0: there must be none.
+                query = parse_qs(urlsplit(self.path).query)
+                now = self.storage.objects.get(BUCKET, {}).get(name, {"generation": "0"})
+                if now["generation"] != query.get("ifGenerationMatch", [now["generation"]])[0]:
                     return self._error(412)
                 emulator.Router(self).handle(self.command)
             answer = self.wfile.getvalue()
@@ -318,19 +297,6 @@ class _Handler(emulator.RequestHandler):
         if self.status == 206 and answer.endswith(_END_OF_HEADERS):
             return self._error(416)  # a read beyond the end, which the emulator takes for a part
         return answer
-
-    def _precondition_fails(self, name: str) -> bool:
-        """Whether the object is not of the generation asked for, which the emulator ignores.
-
-        0: there must be none, as for TensorFlow when it makes a folder.
-        """
-        parts = urlsplit(self.path)
-        query = parse_qs(parts.query)
-        if not (wanted := query.get("ifGenerationMatch")):
-            return False
-        bucket = parts.path.split("/b/")[1].split("/o")[0]
-        now = self.storage.objects.get(bucket, {}).get(name, {"generation": "0"})
-        return now["generation"] != wanted[0]
 
     def _chunks(self) -> bytes:
         body = []
@@ -381,12 +347,9 @@ def _kind_and_name(method: str, path: str, headers, body: bytes) -> tuple[str, s
         in_body = re.search(rb'"name": "([^"]+)"', body) if "name" not in query else None
         name = in_body[1].decode() if in_body else query.get("name", [""])[0]
         return "other" if begins or asks else "write", name
-    if not (found := re.fullmatch(r"/storage/v1/b/[^/]+(?:/o(?:/(.+))?)?", parts.path)):
+    if not (found := re.match(r"/storage/v1/b/[^/]+(?:/o(?:/([^/]+))?)?", parts.path)):
         return "read", unquote(parts.path).split("/", 2)[-1]
-    if (name := found[1]) is None:
-        return "other", query.get("prefix", [""])[0]
-    copied, *to = re.split("/(?:rewriteTo|copyTo)/", name)
-    return ("stat" if method == "GET" and not to else "other"), unquote(copied)
+    return "other", unquote(found[1]) if found[1] else query.get("prefix", [""])[0]
 
 
 def _write_certificate(path: Path) -> None:

@@ -3,6 +3,7 @@
 Dropout and shuffling are on. The twin of each run is the same command with local paths.
 """
 
+import collections
 import json
 import os
 import random
@@ -29,9 +30,9 @@ def undisturbed(task, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def filled(store, bucket, task) -> Store:
+def filled(store, task) -> Store:
     """A store whose bucket holds the task."""
-    store.upload(task, bucket, "task/")
+    store.upload(task, "task/")
     return store
 
 
@@ -70,19 +71,19 @@ def training(output_dir: str = "BUCKET/run", **changed) -> list[str]:
 
 def has_ended(store: Store) -> bool:
     """Whether the run's end is in the bucket; its process may have been killed after that."""
-    record = store.objects("bucket").get("run/run.json", b"{}")
+    record = store.objects().get("run/run.json", b"{}")
     return json.loads(record).get("status", "running") != "running"
 
 
 def has_a_third(store: Store) -> bool:
     """Whether the checkpoint of step 66, a third of the run, is in the bucket."""
-    return b"model.ckpt-66" in store.objects("bucket").get("run/checkpoint", b"")
+    return b"model.ckpt-66" in store.objects().get("run/checkpoint", b"")
 
 
 def forget_the_owner(store: Store) -> None:
     """As 40 s in which a killed run does not write its lock again."""
-    if "run/.lock" in store.objects("bucket"):
-        store.remove("bucket", "run/.lock")
+    if "run/.lock" in store.objects():
+        store.remove("run/.lock")
 
 
 def last_line(text: str) -> str:
@@ -90,9 +91,11 @@ def last_line(text: str) -> str:
 
 
 @pytest.mark.all
-def test_a_run_in_a_bucket_is_the_run_on_disks(host, filled, undisturbed, repository, tmp_path):
+def test_a_run_in_a_bucket_is_the_run_on_disks_in_a_few_requests(
+    host, filled, undisturbed, repository, tmp_path
+):
     text = host.run(training())
-    found = filled.download("bucket", "run/", tmp_path / "found")
+    found = filled.download("run/", tmp_path / "found")
     assert_same_end(found, undisturbed)
     assert {path.name for path in found.iterdir() if "tfevents" not in path.name} == {
         path.name for path in undisturbed.iterdir() if "tfevents" not in path.name
@@ -103,41 +106,27 @@ def test_a_run_in_a_bucket_is_the_run_on_disks(host, filled, undisturbed, reposi
     ]
     # A thread logs it whenever a checkpoint is complete; before the next one begins.
     stops = [key for key in keys[0] if key.startswith("checkpoint_")]
-    assert stops == ["checkpoint_start", "checkpoint_stop"] * (NUM_STEPS // 22 + 1)
+    num_checkpoints, num_evaluations = NUM_STEPS // 22 + 1, NUM_STEPS // 28 + 1
+    assert stops == ["checkpoint_start", "checkpoint_stop"] * num_checkpoints
     in_order = [[key for key in found if key != "checkpoint_stop"] for found in keys]
     assert in_order[0] == in_order[1] and sorted(keys[0]) == sorted(keys[1])
     assert json.loads((found / "run.json").read_text())["status"] == "aborted"
     assert re.search(r"^RESULT,bert,7,.*,aborted,", text, re.MULTILINE)
     assert not [path for folder in (repository, host.folder) for path in folder.glob("gs:*")]
+    # Of a step none but for records; of an evaluation and a checkpoint a fixed number.
+    first = next(n for n, request in enumerate(filled.requests) if request.name == "run/run.json")
+    kinds = collections.defaultdict(list)
+    for kind, name, _ in filled.requests[first:]:
+        log = re.match("run/(bert.log|metrics|events|run.json)", name)
+        kinds["log" if log else "checkpoint" if "ckpt" in name else name[:5]].append(kind)
+    assert set(kinds["task/"]) == {"read"}
+    assert len(kinds["checkpoint"]) <= 40 * num_checkpoints
+    assert len(kinds["log"]) <= 24 * (num_checkpoints + num_evaluations)
     refused = host.run(training(), code=1)
     assert last_line(refused).endswith(
         f"--output_dir={BUCKET}/run holds a finished run (status aborted); choose a new directory, "
         "or remove this one to train again"
     )
-
-
-@pytest.mark.all
-def test_requests(host, filled):
-    """Of a step none but for records; of an evaluation and a checkpoint a fixed number."""
-    host.run(training(log_every_steps=1, keep_checkpoint_max=0))
-    requests = filled.requests
-    first = next(n for n, request in enumerate(requests) if request.name == "run/run.json")
-    while_training = [request for request in requests[first:] if "/.lock" not in request.name]
-    of_data = {request.kind for request in while_training if request.name.startswith("task/")}
-    assert of_data == {"read"}
-    num_checkpoints = NUM_STEPS // 22 + 1
-    num_evaluations = NUM_STEPS // 28 + 1
-    num_events = num_checkpoints + num_evaluations
-    of_checkpoints = [request for request in while_training if "ckpt" in request.name]
-    of_logs = [
-        request
-        for request in while_training
-        if request.name.startswith(("run/bert.log", "run/metrics", "run/events", "run/run.json"))
-    ]
-    print(f"{len(of_checkpoints) / num_checkpoints:.1f} requests a checkpoint")
-    print(f"{len(of_logs) / num_events:.1f} requests for logs, each checkpoint or evaluation")
-    assert len(of_checkpoints) <= 40 * num_checkpoints
-    assert len(of_logs) <= 24 * num_events
 
 
 @pytest.mark.all
@@ -161,33 +150,35 @@ def test_kills_on_any_host(filled, undisturbed, tmp_path):
     assert num_kills >= 5
     if not has_ended(filled):
         host.run(training())
-    assert_same_end(filled.download("bucket", "run/", tmp_path / "found"), undisturbed)
-    for name, content in filled.objects("bucket").items():
+    assert_same_end(filled.download("run/", tmp_path / "found"), undisturbed)
+    for name, content in filled.objects().items():
         if name.startswith("run/bert."):
             text = content.decode()
             assert text.count('"run_start"') == text.count('"run_stop"') == 1, name
 
 
 @pytest.mark.gate
-def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(
-    host, filled, undisturbed, tmp_path
-):
-    """Refused requests until a third of the run is saved; killed; cut connections from then on."""
+def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(host, filled, task, tmp_path):
+    """Refused requests until some of the run is saved; killed; cut connections from then on."""
+    num_steps = {"num_train_steps": 112}
+    twin = command(task, tmp_path / "twin", async_checkpoint="false", **num_steps)
+    starts.run(twin, check=True)
     filled.fail(0.1, 503, seed=1)
-    started = host.start(training())
+    started = host.start(training(**num_steps))
     waiting.until(lambda: has_a_third(filled), started)
     started.kill()
     started.wait(60)
     forget_the_owner(filled)
-    objects = filled.objects("bucket")
+    objects = filled.objects()
     half = "run/model.ckpt-999.data-00000-of-00001"
-    filled.put("bucket", half, objects["run/model.ckpt-66.data-00000-of-00001"][:100_000])
+    filled.put(half, objects["run/model.ckpt-66.data-00000-of-00001"][:100_000])
     filled.fail(0.1, "cut", seed=1)
-    text = host.run(training("BUCKET//run/"))  # another way to write it
-    found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", text)
-    assert 66 <= int(found[1]) < 999
+    text = host.run(training("BUCKET//run/", **num_steps))  # another way to write it
+    begin = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", text)
+    assert 66 <= int(begin[1]) < 999
     filled.fail(0)
-    assert_same_end(filled.download("bucket", "run/", tmp_path / "found"), undisturbed)
+    found = filled.download("run/", tmp_path / "found")
+    assert_same_end(found, tmp_path / "twin", num_steps=112)
     statuses = [request.status for request in filled.requests]
     assert statuses.count(503) > 10 and statuses.count(0) > 10
 
@@ -205,7 +196,7 @@ def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     filled.deny_writes(False)
     found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
     assert int(found[1]) >= 66
-    assert_same_end(filled.download("bucket", "run/", tmp_path / "found"), undisturbed)
+    assert_same_end(filled.download("run/", tmp_path / "found"), undisturbed)
 
 
 @pytest.mark.all
@@ -213,14 +204,14 @@ def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, ta
     words = in_bucket(small_runs.training_to_evaluate("BUCKET/task", "BUCKET/run", "--seed=7"))
     trainer = Host(filled, tmp_path / "trainer").start(words)
     evaluator = Host(filled, tmp_path / "evaluator")
-    waiting.until(lambda: "run/model.ckpt-0.index" in filled.objects("bucket"), trainer)
+    waiting.until(lambda: "run/model.ckpt-0.index" in filled.objects(), trainer)
     evaluation = in_bucket(
         small_runs.offline_evaluation("BUCKET/task", "BUCKET/run", "--num_train_steps=30")
     )
     text = evaluator.run(evaluation)
     assert trainer.wait(60) == 0
     assert f"{BUCKET}/run/bert.offline.log: aborted after 240 samples" in text
-    found = filled.download("bucket", "run/", tmp_path / "found")
+    found = filled.download("run/", tmp_path / "found")
     local = tmp_path / "local"
     starts.run(small_runs.training_to_evaluate(task, local, "--seed=7"), check=True)
     starts.run(small_runs.offline_evaluation(task, local, "--num_train_steps=30"), check=True)
@@ -250,9 +241,9 @@ def test_two_processes_share_a_bucket(filled, task, tmp_path):
 
     text, other = train()
     assert "RESULT,bert,7," in text and "RESULT" not in other
-    record = json.loads(filled.objects("bucket")["run/run.json"])
+    record = json.loads(filled.objects()["run/run.json"])
     assert record["status"] == "aborted"
-    assert not [name for name in filled.objects("bucket") if "/." in name]  # locks, signs of life
+    assert not [name for name in filled.objects() if "/." in name]  # locks, signs of life
 
 
 def check(**changed) -> list[str]:
@@ -265,7 +256,7 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     assert "errors: 0;" in text
     text = host.run(check(output_dir="gs://nobody/run"), code=1)
     assert "cannot be written to (gs://nobody/run/run.json: no such bucket" in text
-    filled.put("bucket", "an-object", b"x")
+    filled.put("an-object", b"x")
     text = host.run(check(output_dir=f"{BUCKET}/an-object"), code=1)
     assert f"({BUCKET}/an-object: is a file, not a folder; choose another name)" in text
     text = host.run(training(input_file=f"{BUCKET}/none-*"), code=1)
@@ -280,4 +271,4 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     filled.token = "another"
     text = host.run(check(), code=1)
     assert f"{BUCKET}/task/bert_config.json: the store refuses these credentials" in text
-    assert not [name for name in filled.objects("bucket") if name.startswith("run")]
+    assert not [name for name in filled.objects() if name.startswith("run")]
