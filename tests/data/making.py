@@ -1,4 +1,4 @@
-"""Data sets of three small parts, made by the command line; scripts of the clean-up; archives."""
+"""Scripts of the clean-up, the real sample cleaned by them, and tables that split sentences."""
 
 import json
 import os
@@ -6,38 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mlperf_bert import options
-from mlperf_bert.data import parts
-from mlperf_bert.data.dataset import DatasetConfig
 from mlperf_bert.data.punkt import PunktTables
 from tests.data.reference_figures import md5
 from tests.fixtures import REPOSITORY
-from tests.helpers import programs, starts
-
-FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
-
-
-def command(work, **flags) -> list[str]:
-    flags = {
-        "input_file": f"{work}/part-*",
-        "output_dir": work / "out",
-        "vocab_file": work / "vocab.txt",
-        "nworker": 2,
-        **FLAGS,
-        **flags,
-    }
-    given = (f"--{name}={value}" for name, value in flags.items() if value is not None)
-    return [sys.executable, "create_pretraining_data.py", *given]
-
-
-def config_of(**flags) -> DatasetConfig:
-    """How a data set is made by these flags and the defaults of the others."""
-    defaults = {name: about.default for name, about in options.flags_of(DatasetConfig).items()}
-    return DatasetConfig(**options.values_of(DatasetConfig, defaults | flags, {}))
-
-
-def run(work, *, check: bool = False, **flags) -> subprocess.CompletedProcess:
-    return starts.run(command(work, **flags), check=check)
+from tests.helpers import programs
 
 
 def clean_up(
@@ -67,22 +39,6 @@ def clean_up_sample(shared, work, pattern) -> dict:
     found = {path.name: md5(path) for path in (work / "results").glob("*[!n]")}
     assert found == golden["results_md5"]
     return golden
-
-
-def parts_of(work) -> dict[str, parts.File]:
-    """Each part that the record of out/ has."""
-    made = parts.read(work / "out").get(parts.PARTS)
-    return made.files if made else {}
-
-
-def visible(folder) -> set[str]:
-    return {path.name for path in folder.iterdir()} - {".lock"}
-
-
-def fails(done) -> str:
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    return done.stderr.strip().splitlines()[-1]
 
 
 def write_tables(tables: PunktTables, folder: Path) -> None:

@@ -9,29 +9,64 @@ Long because one command has many ways to be disturbed.
 import functools
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from mlperf_bert import options
 from mlperf_bert.data import dataset, parts, published, tfrecord
+from mlperf_bert.data.dataset import DatasetConfig
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
-from tests.data.making import (
-    FLAGS,
-    clean_up,
-    command,
-    config_of,
-    fails,
-    parts_of,
-    run,
-    visible,
-)
+from tests.data.making import clean_up
 from tests.helpers import starts
 
+FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
 NUM_PARTS = 20
 ALL_FILES = {"part-0", "part-1", "part-2", "parts.json"}
+
+
+def command(work, **flags) -> list[str]:
+    flags = {
+        "input_file": f"{work}/part-*",
+        "output_dir": work / "out",
+        "vocab_file": work / "vocab.txt",
+        "nworker": 2,
+        **FLAGS,
+        **flags,
+    }
+    given = (f"--{name}={value}" for name, value in flags.items() if value is not None)
+    return [sys.executable, "create_pretraining_data.py", *given]
+
+
+def config_of(**flags) -> DatasetConfig:
+    """How a data set is made by these flags and the defaults of the others."""
+    defaults = {name: about.default for name, about in options.flags_of(DatasetConfig).items()}
+    return DatasetConfig(**options.values_of(DatasetConfig, defaults | flags, {}))
+
+
+def run(work, *, check: bool = False, **flags) -> subprocess.CompletedProcess:
+    return starts.run(command(work, **flags), check=check)
+
+
+def parts_of(work) -> dict[str, parts.File]:
+    """Each part that the record of out/ has."""
+    made = parts.read(work / "out").get(parts.PARTS)
+    return made.files if made else {}
+
+
+def visible(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def fails(done) -> str:
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.gate

@@ -77,6 +77,12 @@ def test_every_character_is_treated_as_the_reference_does(vocab_file, do_lower_c
     assert found.hexdigest() == CHARACTERS_37[do_lower_case]
 
 
+def test_words_over_200_characters_are_unknown(vocab_file):
+    tokenizer = Tokenizer(vocab_file)
+    assert len(tokenizer.tokenize("a" * 200)) > 1
+    assert tokenizer.tokenize("a" * 201) == [tokenizer.vocabulary["[UNK]"]]
+
+
 def test_sentences_are_the_lines_that_the_tokenizer_takes(vocab_file, tmp_path, monkeypatch):
     monkeypatch.setattr(sentences, "_PIECE_BYTES", 1000)  # documents go on from one into the next
     blank = ["", "  ", "\u3000 \x1c", "\u200b", "\u200b \u2028"]  # \u200b is no white space
