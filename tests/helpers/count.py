@@ -34,7 +34,7 @@ CEILINGS = {
     "mlperf_bert/training": 4_420,
     "mlperf_results": 1_484,
     "root": 545,
-    "tracing": 5_400,
+    "tracing": 5_350,
 }
 
 

@@ -50,14 +50,14 @@ def trace(folder: Path, backend: str, seeds: range) -> list[Record]:
     return list(compared(found, folder / "programs"))
 
 
-def trace_soon(folder: Path, seeds: range) -> list[Record]:
+def trace_soon(folder: Path, backend: str, seeds: range) -> list[Record]:
     """By strace alone: without samples, figures and a page."""
     (folder / "programs").mkdir()
     (raw := folder / "trace" / recording.RAW).mkdir(parents=True)
     options, began = strace.options(raw / "strace-0.txt"), clocks.read_pair()
     programs.run(*options, "--", *_words(folder, seeds), check=True)
     made = recording.Recording(
-        command=[], folder=str(Path.cwd()), exit_code=0, ended_by=None, backend=backends.STRACE,
+        command=[], folder=str(Path.cwd()), exit_code=0, ended_by=None, backend=backend,
         notes=[], containers=[], raw_files=[recording.RawFile("strace-0.txt", None)],
         num_lost_lines=0, pairs=[began, clocks.read_pair()], machine={},
     )  # fmt: skip

@@ -8,25 +8,18 @@ from tracing.tests.conftest import require
 
 
 @pytest.mark.parametrize(
-    ("backend", "seeds"),
+    ("trace", "backend", "seeds"),
     [
-        pytest.param(backends.STRACE, range(1060, 1100), marks=pytest.mark.gate),
-        pytest.param(backends.BPFTRACE, range(1060, 1100), marks=pytest.mark.gate),
+        (drawn.trace_soon, backends.STRACE, range(1093, 1100)),
+        pytest.param(drawn.trace_soon, backends.STRACE, range(1060, 1093), marks=pytest.mark.gate),
+        pytest.param(drawn.trace, backends.BPFTRACE, range(1060, 1100), marks=pytest.mark.gate),
     ],
 )
-def test_what_drawn_programs_did_is_in_a_trace_or_unknown_to_it(backend, seeds, tmp_path):
+def test_what_drawn_programs_did_is_in_a_trace_or_unknown_to_it(trace, backend, seeds, tmp_path):
     require(backend)
-    check(drawn.trace(tmp_path, backend, seeds), len(seeds))
-
-
-def test_what_a_few_did_is_in_straces_lines_or_unknown_by_them(tmp_path):
-    require(backends.STRACE)
-    check(drawn.trace_soon(tmp_path, range(1093, 1100)), 7)
-
-
-def check(records: list[drawn.Record], num_programs: int) -> None:
+    records = trace(tmp_path, backend, seeds)
     assert [record for record in records if record.differences] == []
     moved = [record for record in records if record.kind in ("read", "write")]
-    assert len(moved) > 5 * num_programs
+    assert len(moved) > 5 * len(seeds)
     # One that never knows would be of no use.
     assert sum(not record.nulls for record in moved) > len(moved) / 2
