@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,39 @@ from mlperf_bert.submission.verdict import SystemVerdict
 from tests.fixtures import REPOSITORY
 from tests.helpers import programs, waiting
 from tests.mlperf.example_log import write_log
-from tests.submission import stand_in
+
+
+def stand_in(here: Path, flags: Sequence[str]) -> int:
+    """One training or evaluation, which writes log and record at once; returns its exit code.
+
+    What happens to run N is in `here`/plan.json: "exit 75" (once), "refuses", "fails",
+    "unevaluated". The names of the runs are noted in `here`/calls.
+    """
+    given = dict(flag.lstrip("-").split("=", 1) for flag in flags if "=" in flag)
+    folder = Path(given["output_dir"])
+    with (here / "calls").open("a") as calls:
+        calls.write(f"{folder.name}\n")
+    plan = json.loads((here / "plan.json").read_text())
+    word, _, value = plan.pop(folder.name, "").partition(" ")
+    if word == "refuses":
+        return 1
+    folder.mkdir(parents=True, exist_ok=True)
+    if word == "exit":
+        (here / "plan.json").write_text(json.dumps(plan))
+        write_log(folder / "bert.log", [0.5])
+        (folder / "run.json").write_text('{"status": "running"}')
+        return int(value)
+    seed = 100 + int(folder.name.partition(".")[0])
+    accuracies = [0.5] * 16 + [0.5 if word == "fails" else 0.73]
+    if "--nodo_train" in flags:
+        if word == "unevaluated":
+            return 1
+        write_log(folder / "bert.offline.log", accuracies, seed=seed)
+        return 0
+    write_log(folder / "bert.log", accuracies, seed=seed)
+    status = "aborted" if word == "fails" else "success"
+    (folder / "run.json").write_text(json.dumps({"status": status}))
+    return 0
 
 
 @pytest.fixture
@@ -41,7 +74,7 @@ def make(tmp_path, monkeypatch):
 
     Its runs are calls in this process.
     """
-    monkeypatch.setattr(campaign, "_call", lambda words: stand_in.run(tmp_path, words[2:]))
+    monkeypatch.setattr(campaign, "_call", lambda words: stand_in(tmp_path, words[2:]))
 
     def make(plan=None, *, num_runs=10, **changes):
         (tmp_path / "plan.json").write_text(json.dumps(plan or {}))
