@@ -14,7 +14,6 @@ import jax
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.input import pipeline
 from mlperf_bert.programs import jax_step, jax_trainer
 from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
 from mlperf_bert.programs.steps import Evaluator, Trainer
@@ -23,19 +22,19 @@ from tests.training import generated_task, recorded_cases, small_trainer
 from tests.training.configurations import run_config
 
 COMPILED = run_config(runtime="jax").compilation
+QUICKLY = "--xla_backend_optimization_level=0"
+"""What XLA then compiles, in half of the time, computes slower; a flag of XLA_FLAGS."""
 
 
 def compiled_quickly(program: jax.stages.Lowered, calls: Sequence[str]) -> jax.stages.Compiled:
-    """In place of `jax_trainer._compiled`: in half of the time, and so that it computes slower.
-
-    Tests that start runs compile as users do.
-    """
+    """In place of `jax_trainer._compiled`, as `QUICKLY` does in processes that a test starts."""
     return program.compile({"xla_backend_optimization_level": 0})
 
 
-def of_devices(trainer: Trainer, number: int = 1) -> JaxTrainer:
+def of_devices(trainer: Trainer, number: int = 1, *, described: str = "") -> JaxTrainer:
     """The same trainer, its steps run by so many devices of jax."""
-    return JaxTrainer(trainer, jax_step.mesh_of(jax.devices("cpu")[:number]))
+    mesh = jax_step.mesh_of(jax.devices("cpu")[:number])
+    return JaxTrainer(trainer, mesh, described=described)
 
 
 def evaluator_of(trainer: JaxTrainer) -> Evaluator:
@@ -44,11 +43,10 @@ def evaluator_of(trainer: JaxTrainer) -> Evaluator:
     return JaxEvaluator(evaluator, trainer.mesh, trainer.on_devices)
 
 
-def trainer_of_case(task: dict, case: dict, *, devices: int = 1) -> JaxTrainer:
+def trainer_of(task: dict, flags: dict, *, devices: int = 1) -> JaxTrainer:
     """As `recorded_cases.make_trainer` makes TensorFlow's."""
-    case = {"normalization": "global", "compiled": False, **case, "runtime": "jax"}
-    trainer = recorded_cases.make_trainer(task, case)
-    return of_devices(trainer, devices)
+    trainer = recorded_cases.make_trainer(task, flags | {"runtime": "jax"})
+    return of_devices(trainer, devices, described=json.dumps(flags))
 
 
 def trained(task: dict, case: dict, trainers: dict[str, JaxTrainer]) -> dict[str, list]:
@@ -58,35 +56,18 @@ def trained(task: dict, case: dict, trainers: dict[str, JaxTrainer]) -> dict[str
     `trainers` takes what was compiled.
     """
     if "imitated_replicas" in case:
-        trainer = recorded_cases.make_trainer(task, case)
-        losses = recorded_cases.imitate_replicas(task, case, trainer)
-    else:
-        size, packs = case["flags"]["train_batch_size"], "pack_sequences" in case["flags"]
-        of_same = json.dumps([case["devices"], case["normalization"], case["flags"]])
-        if of_same not in trainers:
-            trainers[of_same] = trainer_of_case(task, case, devices=case["devices"])
-            if not packs:
-                trainers[of_same].warm_up(
-                    pipeline.synthetic_batches(
-                        generated_task.SHAPE,
-                        batch_size=size // case["devices"],
-                        pack_sequences=False,
-                    )
-                )
-        trainer = trainers[of_same]
-        trainer.step.assign(0)
-        trainer.put_state()
-        batches = recorded_cases.batches_of(task, trainer, batch_size=size, pack_sequences=packs)
-        if "unpacked" in case:
-            packed = trainers[case["unpacked"]]
-            batches = map(
-                unpacked,
-                recorded_cases.batches_of(task, packed, batch_size=size, pack_sequences=True),
-            )
-        elif packs:
-            trainers[case["name"]] = trainer
-        figures = np.concatenate([trainer.train(batches, tf.constant(n)) for n in (13, 7)])
-        losses = figures[:, 0].tolist()
+        trainer = recorded_cases.make_trainer(task, case["flags"])
+        return {"losses": recorded_cases.imitate_replicas(task, case, trainer)}
+    trainer = trainer_of(task, case["flags"], devices=case["devices"])
+    trainers[case["name"]] = trainer
+    packed = trainers.get(case.get("unpacked", ""), trainer)
+    packs = packed is not trainer or "pack_sequences" in case["flags"]
+    size = case["flags"]["train_batch_size"]
+    batches = recorded_cases.batches_of(task, packed, batch_size=size, pack_sequences=packs)
+    if packed is not trainer:
+        batches = map(unpacked, batches)
+    figures = np.concatenate([trainer.train(batches, tf.constant(n)) for n in (13, 7)])
+    losses = figures[:, 0].tolist()
     if not case["evaluates"]:
         return {"losses": losses}
     found = recorded_cases.evaluation(task, trainer, evaluator_of(trainer))
@@ -136,7 +117,7 @@ def dropped(folder: Path) -> dict[str, list]:
 
 def empty_rows(task: dict, trainer: JaxTrainer) -> int:
     """How many rows without examples fill up the batches of twenty steps."""
-    batches = recorded_cases.batches_of(task, trainer, batch_size=8, pack_sequences=True)
+    batches = recorded_cases.batches_of(task, trainer, batch_size=4, pack_sequences=True)
     masks = [next(batches)["input_mask"].numpy() for _ in range(20)]
     return int(sum((mask.sum(axis=1) == 0).sum() for mask in masks))
 
@@ -145,6 +126,9 @@ def main() -> None:
     """Runs the cases one after the other."""
     jax_trainer._compiled = compiled_quickly
     folder, plan, output = map(Path, sys.argv[1:])
+    # A half that several numbers of devices share is exported once.
+    (kept := output.with_name("kept")).mkdir()
+    jax.config.update("jax_compilation_cache_dir", f"{kept}/by jax")
     task, trainers = generated_task.files_of(folder) | {"eval_batch_size": 12}, {}
     found = {case["name"]: trained(task, case, trainers) for case in json.loads(plan.read_text())}
     found["empty rows"] = empty_rows(task, trainers["packed"])

@@ -20,17 +20,11 @@ def limits_of(task: dict) -> ExampleLimits:
     return ExampleShape(**task["shape"]).for_model(config)
 
 
-def make_trainer(task: dict, case: dict) -> Trainer:
-    """A trainer as the case's flags describe it, at the task's initial checkpoint."""
-    config = run_config(
-        runtime=case.get("runtime", "tensorflow"),
-        **case["flags"],
-        normalization=case["normalization"],
-        jit_compile="auto" if case["compiled"] else "false",
-        recompute=case.get("recompute", "none"),
-    )
+def make_trainer(task: dict, flags: dict) -> Trainer:
+    """A trainer as the flags describe it, at the task's initial checkpoint."""
     model = BertConfig.from_json_file(task["bert_config_file"])
-    trainer = trainer_of(config, model, seed=0)
+    usual = {"runtime": "tensorflow", "jit_compile": "false"}
+    trainer = trainer_of(run_config(**usual | flags), model, seed=0)
     stored = StoredCheckpoint(task["init_checkpoint"])
     reading.load_initial_weights(trainer.variables_to_train, stored)
     return trainer
@@ -56,20 +50,13 @@ def batches_of(
 def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
     """The reference's replicas one after the other on one device, written down from its formulas.
 
-    Replica r takes what process r reads, every n-th example, or, as a device of one process, the
-    r-th part of a batch; it divides its losses by its own counts and clips its own gradient.
-    Gradients are then summed (GPUs) or averaged (TPUs).
+    Replica r takes the r-th part of a batch; it divides its losses by its own counts and clips its
+    own gradient. Gradients are then summed, as on GPUs.
     """
     replicas, optimizer = case["imitated_replicas"], trainer.optimizer
     own = case["flags"]["train_batch_size"] // replicas
-    in_parts = case.get("of_one_process", False)
-    shares = [
-        slice(r * own, (r + 1) * own) if in_parts else slice(r, None, replicas)
-        for r in range(replicas)
-    ]
+    shares = [slice(r * own, (r + 1) * own) for r in range(replicas)]
     variables = trainer.variables_to_train
-    clips_late = optimizer.clip_after_allreduce
-    scale = 1.0 if case["normalization"] == "replica_sum" else 1.0 / replicas
 
     def gradient_of(features):
         with tf.GradientTape() as tape:
@@ -82,7 +69,7 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
             )
             loss = masked + tf.reduce_mean(next_sentence)
         gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables)]
-        return loss, gradients if clips_late else tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
+        return loss, tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
 
     @tf.function
     def step(features):
@@ -90,7 +77,7 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
             gradient_of({name: value[share] for name, value in features.items()})
             for share in shares
         ]
-        summed = [scale * tf.add_n(parts) for parts in zip(*(found for _, found in pieces))]
+        summed = [tf.add_n(parts) for parts in zip(*(found for _, found in pieces))]
         optimizer.step(summed)
         return tf.add_n([loss for loss, _ in pieces]) / replicas
 
