@@ -16,7 +16,6 @@ from mlperf_bert.mlperf import ledger
 from mlperf_bert.submission import campaign
 from tests.fixtures import REPOSITORY, lacking
 from tests.helpers.tiny_examples import spoil, train, write_inputs
-from tests.training import generated_task
 
 
 @pytest.fixture
@@ -73,17 +72,6 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
 
 
 @pytest.mark.all
-def test_profile_of_some_steps(work):
-    done = train(work, profile_steps="2-3")
-    assert done.returncode == 0, done.stderr
-    [profile] = (work / "out" / "run" / "plugins" / "profile").glob("*/*.xplane.pb")
-    assert profile.stat().st_size > 10_000
-    lines = (work / "out" / "run" / "metrics.jsonl").read_text().splitlines()
-    steps = [json.loads(line)["step"] for line in lines if '"train"' in line]
-    assert steps == [1, 2, 3, 4]
-
-
-@pytest.mark.all
 def test_steps_that_are_sleeps_read_and_save_and_are_no_result(work):
     done = train(
         work, emulate_step_seconds=0.4, eval_input_file="", num_parallel_files=2,
@@ -126,17 +114,18 @@ def test_damage_behind_the_first_record_names_the_file(work, change, reason, sta
         assert re.findall(r'"run_stop".*"status": "(\w+)"', log.read_text()) == statuses
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 @pytest.mark.parametrize(
-    "command",
+    "command, number",
     [
-        ["run_pretraining.py"],
-        ["run_finetuning.py"],
-        ["create_pretraining_data.py"],
-        ["cleanup_scripts/clean_up.py"],
-        ["-m", "demo"],
+        (["run_pretraining.py"], signal.SIGTERM),
+        (["run_pretraining.py"], signal.SIGINT),
+        (["run_pretraining.py"], signal.SIGUSR1),
+        (["run_finetuning.py"], signal.SIGTERM),
+        (["create_pretraining_data.py"], signal.SIGTERM),
+        (["cleanup_scripts/clean_up.py"], signal.SIGTERM),
+        (["-m", "demo"], signal.SIGTERM),
     ],
-    ids=lambda command: command[-1],
+    ids=str,
 )
 def test_process_1_of_a_container_ends_at_once_during_its_imports(command, number, tmp_path):
     """It has no default action for signals; `unshare` makes such a process."""
@@ -164,9 +153,11 @@ def test_process_1_of_a_container_ends_at_once_during_its_imports(command, numbe
     assert process.returncode == 128 + number and errors == ""
 
 
+TASK = {"num_hidden_layers": 1}
 FLAGS = """--do_train --max_seq_length=32 --max_predictions_per_seq=6 --optimizer=lamb
     --learning_rate=1e-4 --num_warmup_steps=0 --num_train_steps=30 --save_checkpoints_steps=10
     --train_batch_size=8 --eval_batch_size=9 --eval_interval_samples=80 --target_accuracy=0.01
+    --jit_compile=false
     """.split()
 
 
@@ -174,9 +165,7 @@ FLAGS = """--do_train --max_seq_length=32 --max_predictions_per_seq=6 --optimize
 @pytest.mark.parametrize(
     "offline", [False, pytest.param(True, marks=pytest.mark.all)], ids=["online", "offline"]
 )
-def test_a_training_becomes_a_submission(tmp_path, offline, capfd):
-    task = tmp_path / "task"
-    generated_task.write_task(task, num_hidden_layers=1)
+def test_a_training_becomes_a_submission(task, tmp_path, offline, capfd):
     data = f"{task / 'eval.tfrecord'}"
     status = campaign.main(
         [

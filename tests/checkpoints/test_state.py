@@ -106,6 +106,14 @@ def test_old_ones_go_once_the_new_one_is_listed(tmp_path, value, monkeypatch):
     assert len(old) == 2 and all(names == ["model.ckpt-20"] for names in old.values()), listed
 
 
+def test_those_that_are_not_disposable_stay_however_many(tmp_path, value):
+    state = state_in(
+        str(tmp_path), value, keep_checkpoint_max=1, disposable=lambda steps: {0, 10} & {*steps}
+    )
+    save(state, value, 0, 10, 20, 30)
+    assert list(complete_checkpoints(str(tmp_path))) == [20, 30]
+
+
 def test_of_one_that_cannot_be_listed_nothing_is_left(tmp_path, value, monkeypatch):
     state = state_in(str(tmp_path), value)
     save(state, value, 10)
@@ -146,6 +154,17 @@ def test_without_a_list_the_files_that_are_whole_count(tmp_path, value, case):
     for path in tmp_path.glob("model.ckpt-20*"):  # a first checkpoint that was cut short
         path.unlink()
     assert newest_checkpoint(str(tmp_path)) == (None, "")
+
+
+def test_a_listed_one_that_is_damaged_is_named_with_the_way_out(tmp_path, value):
+    state = state_in(str(tmp_path), value)
+    save(state, value, 10, 20)
+    data = tmp_path / "model.ckpt-20.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-3])
+    step, path = newest_checkpoint(str(tmp_path))
+    assert step == 20
+    with pytest.raises(ValueError, match=r"-20: cannot be restored .* go on from the one before"):
+        state.restore(path)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

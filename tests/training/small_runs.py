@@ -64,13 +64,6 @@ def wait_for_step(process, output: Path, step: int) -> None:
         time.sleep(0.002)
 
 
-def kill_at_step(step: int, task, output, **changed) -> None:
-    process = start(task, output, **changed)
-    wait_for_step(process, output, step)
-    process.kill()
-    process.communicate()
-
-
 def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) -> None:
     name = f"model.ckpt-{num_steps}"
     readers = [tf.train.load_checkpoint(str(folder / name)) for folder in (found, expected)]

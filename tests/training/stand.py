@@ -19,10 +19,11 @@ EVALUATION = 30.0
 
 
 class Stand:
-    """Everything around the events; a step takes a second.
+    """Everything around the events; a step takes a second, if `step_seconds` says no other.
 
-    `events` has what happens, `written` what goes to metrics.jsonl, `said` the lines; `loss_of`
-    gives the loss of a step.
+    `events` has what happens, `written` what goes to metrics.jsonl, `said` the lines, `calls` the
+    steps of each device call; `loss_of` gives the loss of a step. `saved_at` is the second of the
+    last checkpoint.
     """
 
     batch_size = 8
@@ -30,6 +31,7 @@ class Stand:
     def __init__(self, *, step=0, used=0.0, reached_at=None, evaluates=True, **flags):
         self.clock, self.events, self.said, self.signal_name = Clock(), [], [], None
         self.written, self.loss_of = [], lambda step: 0.0
+        self.calls, self.step_seconds, self.saved_at = [], lambda step: 1.0, None
         self.step, self.time_spent, self.samples_at_success = step, used, reached_at
         self.trained_step, self.signal_at, self.evaluated = step, None, []
         given = {
@@ -45,14 +47,17 @@ class Stand:
         self.config = run_config(**given | flags)
 
     def train_steps(self, num_steps):
-        self.clock.pass_by(num_steps)
+        before = self.trained_step
+        seconds = sum(map(self.step_seconds, range(before, before + num_steps)))
+        self.clock.pass_by(seconds)
         self.trained_step += num_steps
+        self.calls.append(num_steps)
         if self.signal_at is not None and self.trained_step >= self.signal_at:
             self.signal_name = "SIGTERM"
         figures = np.zeros((num_steps, len(FIGURES)))
         last = self.trained_step
         figures[:, 0] = [self.loss_of(step) for step in range(last - num_steps + 1, last + 1)]
-        return figures, float(num_steps)
+        return figures, seconds
 
     def evaluate(self):
         self.events.append("evaluate")
@@ -69,6 +74,7 @@ class Stand:
 
     def save(self, step, run):
         self.events.append(f"save {step}")
+        self.saved_at = self.clock.now - Clock.now
 
     def wait(self):
         self.events.append("saved")
@@ -98,7 +104,8 @@ class Stand:
         return step / 10
 
     def gathered(self, values):
-        return np.array([values])
+        # Another process, whose clock and steps say twice as much, decides nothing.
+        return np.array([values, np.multiply(values, 2)])
 
     def run(self, path):
         """The outcome; `events` and the log's blocks are there even if it fails."""

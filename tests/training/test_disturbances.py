@@ -18,12 +18,11 @@ import pytest
 from mlperf_bert.mlperf import ledger, logs
 from mlperf_bert.training.evaluations import RESULTS_LINES
 from tests.helpers import starts, waiting
+from tests.training import by_jax
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import (
-    NUM_STEPS,
     assert_same_end,
     command,
-    kill_at_step,
     last_logged_step,
     metrics,
     offline_evaluation,
@@ -33,22 +32,27 @@ from tests.training.small_runs import (
     wait_for_step,
 )
 
-TASK, WATTS = SMALL, 250
+TASK, WATTS, NUM_STEPS = SMALL, 250, 132
 SAVED = [*range(22, NUM_STEPS, 22), NUM_STEPS]
-BY_JAX = pytest.mark.parametrize("runtime", ["jax"], indirect=True)
-BY_TENSORFLOW = pytest.mark.parametrize("runtime", ["tensorflow"], indirect=True)
+BY_JAX = pytest.mark.parametrize("flags", ["jax"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "jax"])
-def runtime(request) -> str:
-    return request.param
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_quickly():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XLA_FLAGS", by_jax.QUICKLY)
+        yield
 
 
 @pytest.fixture(scope="module")
-def flags(task, runtime) -> dict:
-    """Flags of a run; what one by jax has compiled, the next reads."""
-    kept = {"compilation_cache_dir": f"{task}-cache"} if runtime == "jax" else {}
-    return kept | {"runtime": runtime, "keep_checkpoint_max": 0}
+def flags(request, task) -> dict:
+    """Flags of a run by a runtime, so that it starts soon."""
+    starts_soon = {
+        "tensorflow": {"jit_compile": "false"},
+        "jax": {"compilation_cache_dir": f"{task}-cache"},  # what one compiles, the next reads
+    }
+    every = {"runtime": request.param, "keep_checkpoint_max": 0, "num_train_steps": NUM_STEPS}
+    return starts_soon[request.param] | every
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +66,20 @@ def undisturbed(task, flags, tmp_path_factory) -> Path:
 
 
 @pytest.mark.gate
+@pytest.mark.parametrize(
+    "flags", ["tensorflow", pytest.param("jax", marks=pytest.mark.all)], indirect=True
+)
 def test_killed_and_stopped_it_goes_on_bitwise_with_every_checkpoint(
     repository, task, flags, undisturbed, tmp_path
 ):
-    """Written while the training goes on, each is that of a run that waits."""
+    """Written while the training goes on, each is that of a run that waits.
+
+    Two processes by jax are killed in test_faults.py.
+    """
     output = tmp_path / "out"
     relative = os.path.relpath(output, repository)
     process = start(task, relative, **flags)
-    wait_for_step(process, output, 60)
+    wait_for_step(process, output, 30)
     process.kill()
     process.communicate()
     there = flags["runtime"]
@@ -79,7 +89,7 @@ def test_killed_and_stopped_it_goes_on_bitwise_with_every_checkpoint(
     assert f"holds another run (runtime: {there} there, {here} here)" in other.stderr
 
     process = start(task, relative, **flags)
-    wait_for_step(process, output, 110)
+    wait_for_step(process, output, 60)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 75 and "Traceback" not in said, said
@@ -104,6 +114,13 @@ def test_killed_and_stopped_it_goes_on_bitwise_with_every_checkpoint(
     assert '"submission_division", "value": "open"' in resumed
     for step in SAVED:
         assert_same_end(output, undisturbed, num_steps=step)
+    assert profile_of(undisturbed).stat().st_size > 10_000
+
+
+def profile_of(output: Path) -> Path:
+    """The one profile of a run."""
+    [profile] = (output / "plugins" / "profile").glob("*/*.xplane.pb")
+    return profile
 
 
 @pytest.mark.gate
@@ -118,8 +135,7 @@ def test_a_run_by_jax_logs_its_runtime_its_energy_and_where_the_time_went(undist
     said = (undisturbed.parent / "said").read_text()
     assert re.search(r"^where the time went: .*accelerator utilization [\d.]+%$", said, re.M)
     assert found.seconds[ledger.COMPUTE] > 0 and found.seconds[ledger.EVALUATION_COMPUTE] > 0
-    [profile] = (undisturbed / "plugins" / "profile").glob("*/*.xplane.pb")
-    assert b"PjRt" in profile.read_bytes()
+    assert b"PjRt" in profile_of(undisturbed).read_bytes()
 
 
 @pytest.mark.gate
@@ -150,61 +166,14 @@ def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     assert "Traceback" not in text and not output.exists()
 
 
-@pytest.mark.all
-@pytest.mark.parametrize(
-    ("options", "without"),
-    [
-        ({"precision": "bfloat16", "pack_sequences": True}, ["float32", "False"]),
-        ({"recompute": "blocks"}, ["none"]),
-    ],
-)
-def test_runs_with_options_for_speed_go_on_bitwise_too(task, tmp_path, options, without):
-    flags = {**options, "num_train_steps": 120}
-    starts.run(command(task, tmp_path / "alone", **flags), check=True)
-    output = tmp_path / "out"
-    kill_at_step(60, task, output, **flags)
-    done = starts.run(command(task, output, num_train_steps=120))
-    assert done.returncode == 1 and "holds another run (" in done.stderr
-    for (name, value), here in zip(options.items(), without, strict=True):
-        assert re.search(rf"[(, ]{name}: {value} there, {here} here[,)]", done.stderr)
-    starts.run(command(task, output, **flags), check=True)
-    assert_same_end(output, tmp_path / "alone", num_steps=120)
-
-
-@pytest.mark.all
-@BY_TENSORFLOW
-def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
-    output = tmp_path / "out"
-    kill_at_step(60, task, output)
-    newest = max(output.glob("model.ckpt-*.index"), key=lambda path: path.stat().st_mtime)
-    data = newest.with_suffix(".data-00000-of-00001")
-    whole = data.read_bytes()
-    data.write_bytes(whole[: len(whole) // 2])
-    done = starts.run(command(task, output))
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    line = done.stderr.strip().splitlines()[-1]
-    assert f"{newest.stem}: cannot be restored" in line and "one before" in line, done.stderr
-    data.write_bytes(whole)
-    (output / "checkpoint").unlink()  # the list of checkpoints is lost: their files are looked for
-    done = starts.run(command(task, output))
-    assert done.returncode == 0, done.stderr
-    assert f"Going on from {newest.with_suffix('')}\n" in done.stdout
-    assert_same_end(output, undisturbed)
-    for log in ("bert.log", "bert.resumed-1.log"):
-        stops = re.findall(r'"run_stop".*"metadata": ({.*})}', (output / log).read_text())
-        assert [json.loads(stop)["status"] for stop in stops] == ["aborted"]
-        assert ("written_ms" in stops[0]) == (log == "bert.log")  # the killed run's
-
-
 @pytest.mark.gate
-@BY_TENSORFLOW
+@pytest.mark.parametrize("flags", ["tensorflow"], indirect=True)
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
-    task, undisturbed, tmp_path, small_disk
+    task, flags, undisturbed, small_disk
 ):
     each = sum(p.stat().st_size for p in undisturbed.glob(f"model.ckpt-{NUM_STEPS}*"))
     output = small_disk(40 * each // 1024) / "out"
-    process = start(task, output, keep_checkpoint_max=0)
+    process = start(task, output, **flags)
     wait_for_step(process, output, 45)  # the save of 44 waited for that of 22
     filler = output.parent / "filler"
     process.send_signal(signal.SIGSTOP)  # so that the next save takes nothing meanwhile
@@ -228,9 +197,8 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     assert saved == set(range(22, failed_step, 22))
     assert not list(output.glob(f"model.ckpt-{failed_step}*"))
     filler.unlink()
-    again = command(task, output, keep_checkpoint_max=0)
-    starts.run(again, check=True)
-    assert_same_end(output, undisturbed)
+    starts.run(command(task, output, **flags), check=True)
+    assert_same_end(output, undisturbed, num_steps=NUM_STEPS)
 
 
 def has_half_a_checkpoint(output: Path, since: float) -> bool:

@@ -1,10 +1,9 @@
-"""Offline evaluation: each checkpoint once, oldest first, during or after training. Two minutes."""
+"""Offline evaluation: each checkpoint once, oldest first, during or after training."""
 
 import dataclasses
 import json
 import re
 import shutil
-import subprocess
 import types
 from contextlib import nullcontext
 from pathlib import Path
@@ -31,39 +30,17 @@ from mlperf_bert.training.evaluations import (
 )
 from mlperf_bert.training.output import OutputDirectory
 from tests.checkpoints.stored_weights import read_weights
-from tests.helpers import starts, waiting
-from tests.training import generated_task
+from tests.helpers import starts
 from tests.training.configurations import run_config
-from tests.training.small_runs import offline_evaluation, training_to_evaluate
+from tests.training.small_runs import training_to_evaluate
 
+TASK = {"num_hidden_layers": 1}
 ALIKE = Evaluation(**dict.fromkeys(Evaluation.__annotations__, 0.5))
-
-
-def evaluate(task, output, *extra) -> subprocess.CompletedProcess:
-    return starts.run(offline_evaluation(task, output, *extra))
 
 
 def lines_of(output) -> list[dict]:
     lines = (output / RESULTS_LINES).read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def saved_steps(output) -> list[int]:
-    return sorted(int(path.stem.split("-")[1]) for path in output.glob("model.ckpt-*.index"))
-
-
-@pytest.mark.all
-def test_evaluated_checkpoints_are_pruned(task, tmp_path):
-    output = tmp_path / "out"
-    trainer = starts.Start(training_to_evaluate(task, output, "--keep_checkpoint_max=1"))
-    # An evaluator waits for it too.
-    waiting.until((output / "run.json").exists, trainer, every_seconds=0.01)
-    lines = "".join(json.dumps({"step": step, **vars(ALIKE)}) + "\n" for step in (0, 10))
-    (output / RESULTS_LINES).write_text(lines + '{"step": 20, "masked')
-    assert trainer.wait(timeout=300) == 0, trainer.errors()
-    assert saved_steps(output) == [20, 30]  # the line of 20 is being written
-    assert not list(output.glob("model.ckpt-1*")) and not list(output.glob("model.ckpt-0*"))
-    assert "model.ckpt-20" in (output / "checkpoint").read_text()
 
 
 def configuration(task, output, **changed) -> RunConfig:
@@ -196,11 +173,8 @@ def test_all_figures_of_a_run_are_of_one_evaluation(task, tmp_path, monkeypatch)
 
 @pytest.mark.gate
 def test_a_given_checkpoint_is_evaluated_where_there_is_no_run(task, tmp_path):
-    given = f"{task}/init/model.ckpt-0"
-    output = tmp_path / "new" / "out"
-    done = evaluate(task, output, f"--init_checkpoint={given}", "--max_eval_steps=2")
-    assert done.returncode == 0, done.stderr
-    [told] = done.stdout.splitlines()
+    given, output = f"{task}/init/model.ckpt-0", tmp_path / "new" / "out"
+    told = offline.evaluate(configuration(task, output, init_checkpoint=given, max_eval_steps=2))
     assert re.fullmatch(
         rf"{given}: masked-LM accuracy 0\.\d{{5}}, loss \d\.\d{{5}}, on 14 examples; see "
         rf"{output}/eval_results\.txt", told,
@@ -211,9 +185,10 @@ def test_a_given_checkpoint_is_evaluated_where_there_is_no_run(task, tmp_path):
     assert line["checkpoint"] == given and line["num_examples"] == 14
     assert read_evaluations(output) == {}  # it is not one of a run
     assert not list(output.glob(".*"))
-    done = evaluate(task, tmp_path / "none", "--init_checkpoint=/none/model.ckpt-1")
-    assert done.returncode == 1 and not (tmp_path / "none").exists()
-    assert "/none/model.ckpt-1: no such checkpoint" in done.stderr
+    with pytest.raises(ValueError, match=r"/none/model\.ckpt-1: no such checkpoint"):
+        absent = configuration(task, tmp_path / "none", init_checkpoint="/none/model.ckpt-1")
+        offline.evaluate(absent)
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.usefixtures("all_alike")
@@ -230,15 +205,14 @@ def test_the_given_checkpoint_of_a_run_is_evaluated_alone(tmp_path, capsys):
 
 
 @pytest.mark.gate
-def test_a_run_draws_the_head_that_its_checkpoint_lacks(task, tmp_path):
+def test_a_run_draws_the_head_that_its_checkpoint_lacks(task, tmp_path, capsys):
     """From its seed, whatever the warm-up has made of it; an evaluation says that it is random."""
     weights = read_weights(str(task / "init" / "model.ckpt-0"))
     held = {n: value for n, value in weights.items() if "seq_relationship" not in n}
     given, output = str(tmp_path / "given"), tmp_path / "out"
     write_name_based(given, held)
     flags = (f"--init_checkpoint={given}", "--num_train_steps=1", "--seed=7")
-    done = starts.run(training_to_evaluate(task, output, *flags))
-    assert done.returncode == 0, done.stderr
+    done = starts.run(training_to_evaluate(task, output, *flags, "--jit_compile=false"), check=True)
     assert "drawn, for it lacks them: next-sentence head\n" in done.stdout
     model = build_pretrainer(BertConfig.from_json_file(task / "bert_config.json"), seed=7)
     drawn = weights_by_tf1_name(trained_variables(model))
@@ -247,13 +221,13 @@ def test_a_run_draws_the_head_that_its_checkpoint_lacks(task, tmp_path):
         value = weight.to_tf1(initial.read(weight, tuple(variable.shape)))
         expected = held.get(weight.tf1_name, drawn[weight.tf1_name])
         assert np.array_equal(value, expected), weight.tf1_name
-    done = evaluate(task, tmp_path / "alone", f"--init_checkpoint={given}")
-    assert done.returncode == 0, done.stderr
-    assert f"{given} has no next-sentence head: drawn at random; the masked-LM" in done.stderr
+    alone = configuration(task, tmp_path / "alone", init_checkpoint=given)
+    offline.evaluate(alone)
+    told = f"{given} has no next-sentence head: drawn at random; the masked-LM"
+    assert told in capsys.readouterr().err
     write_name_based(given, {n: each for n, each in held.items() if "predictions" not in n})
-    done = evaluate(task, tmp_path / "alone", f"--init_checkpoint={given}")
-    assert done.returncode == 1
-    assert "given: has no masked-LM head, no next-sentence head; a training that" in done.stderr
+    with pytest.raises(ValueError, match="given: has no masked-LM head, no next-sentence head; a "):
+        offline.evaluate(alone)
 
 
 @pytest.mark.parametrize("begins", [False, True])
@@ -271,7 +245,8 @@ def test_bad_input_is_named_and_nothing_recorded(task, tmp_path):
     for path in (task / "init").glob("model.ckpt-0.*"):
         shutil.copy(path, output / path.name.replace("-0.", "-30.", 1))
     other = tmp_path / "bert_config.json"
-    other.write_text(json.dumps({**generated_task.CONFIG, "intermediate_size": 24}))
+    config = json.loads((task / "bert_config.json").read_text())
+    other.write_text(json.dumps(config | {"intermediate_size": 24}))
     with pytest.raises(ValueError, match=r"model\.ckpt-30: not a checkpoint of this architecture"):
         offline.evaluate_checkpoints(configuration(task, output, bert_config_file=str(other)))
     with pytest.raises(ValueError, match="max_position_embeddings"):
