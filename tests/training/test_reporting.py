@@ -96,27 +96,21 @@ def test_a_full_disk_is_no_lack_of_memory(small_disk):
 
 
 @pytest.mark.parametrize(
-    "precision, device, expected",
+    "precision, device, capability, expected",
     [
-        ("float32", {"num_gpus": 1}, "fp32"),
-        ("float32", {"use_tpu": True}, "fp32"),
-        ("bfloat16", {}, "bfloat16"),
-        ("tf32", {}, "fp32"),
-        ("tf32", {"use_tpu": True}, "bfloat16"),
+        ("float32", {"num_gpus": 1}, None, "fp32"),
+        ("float32", {"use_tpu": True}, None, "fp32"),
+        ("bfloat16", {}, None, "bfloat16"),
+        ("tf32", {}, None, "fp32"),
+        ("tf32", {"use_tpu": True}, None, "bfloat16"),
+        *(("tf32", {"num_gpus": 1}, newer, "tf32") for newer in ("8.0", "9.0", "10.0")),
+        *(("tf32", {"num_gpus": 1}, other, "fp32") for other in ("7.0", "gfx942")),
     ],
 )
-def test_the_precision_that_a_device_computes_in(precision, device, expected):
-    assert precision_of_products(precision, DeviceConfig(**device)) == expected
-
-
-@pytest.mark.parametrize(
-    "capability, expected",
-    [("9.0", "tf32"), ("8.0", "tf32"), ("10.0", "tf32"), ("7.0", "fp32"), ("gfx942", "fp32")],
-)
-def test_the_precision_that_a_gpu_of_jax_computes_in(capability, expected):
+def test_the_precision_that_a_device_computes_in(precision, device, capability, expected):
     gpu = types.SimpleNamespace(compute_capability=capability)
-    mesh = types.SimpleNamespace(devices=np.array([gpu]))
-    assert precision_of_products("tf32", DeviceConfig(num_gpus=1), mesh) == expected
+    mesh = types.SimpleNamespace(devices=np.array([gpu])) if capability else None
+    assert precision_of_products(precision, DeviceConfig(**device), mesh) == expected
 
 
 def test_gpus_of_all_processes_on_the_chiefs_host_are_used(config, monkeypatch):

@@ -24,11 +24,17 @@ def tf_config(cluster, kind="worker", index=0) -> dict[str, str]:
 
 
 TWO = {"worker": ["a:1", "b:1"]}
-
-
 TFJOB = {"worker": ["w0:2222", "w1:2222"], "chief": ["c:2222"]}
 WITH_CHIEF = ("c:2222", "w0:2222", "w1:2222")
 BRACKETED = ["a:1", "[::1]:22", "[fe80::1%eth0]:3"]
+SLURM = {
+    "SLURM_STEP_NUM_TASKS": "16", "SLURM_PROCID": "11",
+    "SLURM_STEP_NUM_NODES": "2", "SLURM_LOCALID": "3",
+}  # fmt: skip
+OPEN_MPI = {
+    f"OMPI_COMM_WORLD_{name}": number
+    for name, number in {"SIZE": "4", "RANK": "3", "LOCAL_SIZE": "2", "LOCAL_RANK": "1"}.items()
+}
 
 
 @pytest.mark.parametrize(
@@ -45,69 +51,6 @@ BRACKETED = ["a:1", "[::1]:22", "[fe80::1%eth0]:3"]
             tf_config({"worker": ["a:1", "b:1", "a:2"]}, index=2),
             Cluster(3, 2, 2, 2, 1, ("a:1", "b:1", "a:2")),
         ),
-    ],
-)
-def test_processes_of_tf_config(environment, expected):
-    assert read_cluster(environment) == expected
-    assert expected is None or expected.is_chief == (expected.index == 0)
-
-
-BAD_CONFIGS = {
-    "no JSON": ({"TF_CONFIG": "{cluster"}, r"TF_CONFIG is not as expected \(.*should look like"),
-    "a list": ({"TF_CONFIG": "[1]"}, r"TF_CONFIG is not as expected"),
-    "an index that is not a number": (tf_config(TWO, index="x"), r"is not as expected"),
-    "a host twice": (
-        tf_config({"worker": ["a:1", "a:1"]}),
-        r"a:1 appears twice: give every process its own port",
-    ),
-    "a host in two jobs": (
-        tf_config({"chief": ["a:1"], "worker": ["a:1"]}),
-        r"a:1 appears twice: give every process its own port",
-    ),
-    "no port": (tf_config({"worker": ["a", "b:1"]}), r"'a' is not host:port"),
-    "a table of hosts": (tf_config({"worker": {"0": "a:1"}}), r"'0' is not host:port"),
-    "an IPv6 address without brackets": (
-        tf_config({"worker": ["::1:1", "b:1"]}),
-        r"'::1:1' is not host:port",
-    ),
-    "a port too high": (
-        tf_config({"worker": ["a:65536", "b:1"]}),
-        r"'a:65536' is not host:port",
-    ),
-    "a number": (tf_config({"worker": [1, "b:1"]}), r"1 is not host:port"),
-    "a list as kind": (tf_config(TWO, kind=[]), r"is \[\] 0, which is not in its cluster"),
-    "an infinite index": (tf_config(TWO, index=float("inf")), r"is not as expected"),
-    "nested deeply": ({"TF_CONFIG": "[" * 100_000}, r"not JSON \(nested too deeply\)"),
-    "a parameter server": (
-        tf_config({**TWO, "ps": ["c:1"]}),
-        r"'ps': every process here is a chief",
-    ),
-    "an index too high": (tf_config(TWO, index=2), r"'worker' 2, which is not in its cluster"),
-    "no task": ({"TF_CONFIG": json.dumps({"cluster": TWO})}, r"None 0, which is not in its"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_CONFIGS)
-def test_bad_tf_config_is_told_in_one_line(case):
-    environment, message = BAD_CONFIGS[case]
-    with pytest.raises(ValueError, match=message) as error:
-        read_cluster(environment)
-    assert "\n" not in str(error.value)
-
-
-SLURM = {
-    "SLURM_STEP_NUM_TASKS": "16", "SLURM_PROCID": "11",
-    "SLURM_STEP_NUM_NODES": "2", "SLURM_LOCALID": "3",
-}  # fmt: skip
-OPEN_MPI = {
-    f"OMPI_COMM_WORLD_{name}": number
-    for name, number in {"SIZE": "4", "RANK": "3", "LOCAL_SIZE": "2", "LOCAL_RANK": "1"}.items()
-}
-
-
-@pytest.mark.parametrize(
-    "environment, expected",
-    [
         (SLURM, Cluster(16, 11, 2, 8, 3)),
         (OPEN_MPI, Cluster(4, 3, 2, 2, 1)),
         (OPEN_MPI | SLURM, Cluster(16, 11, 2, 8, 3)),  # srun, in a job of mpirun
@@ -116,23 +59,51 @@ OPEN_MPI = {
         ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}, None),  # in a batch script, not under srun
     ],
 )
-def test_processes_of_a_launcher(environment, expected):
+def test_processes_are_those_of_tf_config_or_of_a_launcher(environment, expected):
     assert read_cluster(environment) == expected
+    assert expected is None or expected.is_chief == (expected.index == 0)
 
 
-@pytest.mark.parametrize(
-    "changed, message",
-    [
-        ({"SLURM_PROCID": "16"}, "SLURM_PROCID=16 of SLURM_STEP_NUM_TASKS=16"),
-        ({"SLURM_PROCID": "x"}, "invalid literal"),
-        ({"SLURM_STEP_NUM_NODES": "0"}, "division"),
-        ({"SLURM_LOCALID": None}, "'SLURM_LOCALID' is missing"),
-    ],
-)
-def test_variables_of_a_launcher_that_do_not_fit_are_told(changed, message):
-    given = {name: value for name, value in (SLURM | changed).items() if value is not None}
-    with pytest.raises(ValueError, match=rf"launcher are .*\(.*{message}.* srun .* set TF_CONFIG$"):
-        read_cluster(given)
+DOES_NOT_FIT = r"launcher are .*\(.*{}.* srun .* set TF_CONFIG$"
+TWICE = r"a:1 appears twice: give every process its own port"
+BAD_ENVIRONMENTS = {  # values of other types are drawn in tests/test_damaged_files.py
+    "no JSON": ({"TF_CONFIG": "{cluster"}, r"TF_CONFIG is not as expected \(.*should look like"),
+    "a host twice": (tf_config({"worker": ["a:1", "a:1"]}), TWICE),
+    "a host in two jobs": (tf_config({"chief": ["a:1"], "worker": ["a:1"]}), TWICE),
+    "no port": (tf_config({"worker": ["a", "b:1"]}), r"'a' is not host:port"),
+    "an IPv6 address without brackets": (
+        tf_config({"worker": ["::1:1", "b:1"]}),
+        r"'::1:1' is not host:port",
+    ),
+    "a port too high": (
+        tf_config({"worker": ["a:65536", "b:1"]}),
+        r"'a:65536' is not host:port",
+    ),
+    "a parameter server": (
+        tf_config({**TWO, "ps": ["c:1"]}),
+        r"'ps': every process here is a chief",
+    ),
+    "an index too high": (tf_config(TWO, index=2), r"'worker' 2, which is not in its cluster"),
+    "no task": ({"TF_CONFIG": json.dumps({"cluster": TWO})}, r"None 0, which is not in its"),
+    "a rank too high": (
+        SLURM | {"SLURM_PROCID": "16"},
+        DOES_NOT_FIT.format("SLURM_PROCID=16 of SLURM_STEP_NUM_TASKS=16"),
+    ),
+    "no rank": (SLURM | {"SLURM_PROCID": "x"}, DOES_NOT_FIT.format("invalid literal")),
+    "no nodes": (SLURM | {"SLURM_STEP_NUM_NODES": "0"}, DOES_NOT_FIT.format("division")),
+    "no local rank": (
+        {name: SLURM[name] for name in SLURM if name != "SLURM_LOCALID"},
+        DOES_NOT_FIT.format("'SLURM_LOCALID' is missing"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ENVIRONMENTS)
+def test_a_bad_environment_is_told_in_one_line(case):
+    environment, message = BAD_ENVIRONMENTS[case]
+    with pytest.raises(ValueError, match=message) as error:
+        read_cluster(environment)
+    assert "\n" not in str(error.value)
 
 
 def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(config, tmp_path):
