@@ -1,6 +1,7 @@
 """Checkpoints to convert and load: one generated, and the real one."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,11 @@ class Start:
     checkpoint: str
     config_file: Path
 
-    @property
+    @functools.cached_property
     def config(self) -> BertConfig:
         return BertConfig.from_json_file(self.config_file)
 
-    @property
+    @functools.cached_property
     def weights(self) -> dict[str, np.ndarray]:
         """TF1 name -> value."""
         return read_weights(self.checkpoint)

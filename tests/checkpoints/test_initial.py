@@ -22,10 +22,10 @@ from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from tests.checkpoints.stored_weights import assert_same_bits, encoder_of_tf_models
 
 
-@pytest.fixture
-def tf2(generated, tmp_path) -> str:
+@pytest.fixture(scope="module")
+def tf2(generated, tmp_path_factory) -> str:
     """The generated checkpoint in TF2's layout."""
-    prefix = str(tmp_path / "tf2" / "model.ckpt-28252")
+    prefix = str(tmp_path_factory.mktemp("tf2") / "model.ckpt-28252")
     convert(generated.checkpoint, prefix, config=generated.config)
     return prefix
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -95,11 +96,13 @@ def test_what_a_run_has_logged_is_published_though_it_fails(tmp_path):
     assert published == [True]
 
 
-def test_what_computes_may_sleep(setup):
-    assert not isinstance(build.build_programs(setup, seed=1).trainer, Asleep)
-    config = dataclasses.replace(setup.config, eval_input_file=None, emulate_step_seconds=0.5)
-    programs = build.build_programs(dataclasses.replace(setup, config=config), seed=1)
-    assert isinstance(programs.trainer, Asleep)
+@pytest.mark.parametrize("seconds", [None, 0.5])
+def test_what_computes_may_sleep(setup, monkeypatch, seconds):
+    trainer = mock.Mock(model=tf.Module())
+    monkeypatch.setattr(build, "build_trainer", lambda *_, **__: (None, trainer))
+    config = dataclasses.replace(setup.config, eval_input_file=None, emulate_step_seconds=seconds)
+    made = build.build_programs(dataclasses.replace(setup, config=config), seed=1)
+    assert isinstance(made.trainer, Asleep if seconds else mock.Mock)
 
 
 @pytest.mark.parametrize(

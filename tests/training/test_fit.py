@@ -1,25 +1,31 @@
 """What a run by jax says of memory before it executes a step: the numbers of the compiler."""
 
 import dataclasses
+import json
 import re
 import types
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mlperf_bert.input import pipeline
+from mlperf_bert.programs import jax_trainer
 from mlperf_bert.programs.jax_trainer import JaxTrainer
 from mlperf_bert.training import build, checks, fit, run
 from mlperf_bert.training.inspection import inspect_closely
-from tests.training.configurations import write_records
+from tests.training import by_jax
+from tests.training.configurations import TINY, write_records
 
 GIB = 2**30
 LESS = "give --recompute=attention, then blocks, then fewer examples with more --steps_per_update"
 
 
 @pytest.fixture
-def by_jax(config):
+def config(config):
+    """A run by jax."""
     return dataclasses.replace(config, runtime="jax", num_train_steps=8)
 
 
@@ -47,12 +53,10 @@ class Compiled:
 
 def programs_of(config, compiled):
     """A run's programs, of which only the shapes of their batches are there."""
-    batches = pipeline.synthetic_batches(
-        config.shape, batch_size=config.train_batch_size, pack_sequences=True
-    )
-    evaluation = batches.map(lambda batch: (batch, 1.0)) if config.eval_input_file else None
+    batch = pipeline.synthetic_batch(config.shape, batch_size=config.train_batch_size)
+    evaluation = tf.data.Dataset.from_tensors((batch, 1.0)) if config.eval_input_file else None
     made = {"rates": None, "trainer": compiled, "evaluator": compiled}
-    return build.Programs(**made, batches=batches, evaluation=evaluation)
+    return build.Programs(**made, batches=[batch], evaluation=evaluation)
 
 
 @pytest.mark.parametrize(
@@ -73,25 +77,25 @@ def programs_of(config, compiled):
     ],
 )  # fmt: skip
 def test_what_the_compiler_says_is_compared_with_the_limit_of_the_device(
-    by_jax, monkeypatch, of_compiler, said
+    config, monkeypatch, of_compiler, said
 ):
     monkeypatch.setattr(checks, "memory_bytes", lambda: 30 * GIB)
-    assert str(fit.finding_of(programs_of(by_jax, Compiled(**of_compiler)))) == said
+    assert str(fit.finding_of(programs_of(config, Compiled(**of_compiler)))) == said
 
 
-def test_without_evaluation_only_the_step_is_told(by_jax):
-    alone = dataclasses.replace(by_jax, eval_input_file=None)
+def test_without_evaluation_only_the_step_is_told(config):
+    alone = dataclasses.replace(config, eval_input_file=None)
     found = fit.finding_of(programs_of(alone, Compiled(limit_gib=76.9)))
     assert found.text == "a step takes 40.0 of 76.9 GiB of this cpu"
 
 
-def test_a_compiler_that_refuses_for_another_reason_is_no_lack_of_memory(by_jax):
+def test_a_compiler_that_refuses_for_another_reason_is_no_lack_of_memory(config):
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"^INTERNAL: ptxas"):
-        fit.finding_of(programs_of(by_jax, Compiled(refuses="INTERNAL: ptxas has failed")))
+        fit.finding_of(programs_of(config, Compiled(refuses="INTERNAL: ptxas has failed")))
 
 
-def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypatch):
-    setup = checks.inspect(by_jax)
+def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(config, monkeypatch):
+    setup = checks.inspect(config)
     executed, said = [], []
     team = types.SimpleNamespace(has_checkpoint=False, cluster=None, say=said.append)
 
@@ -99,8 +103,8 @@ def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypa
         compiled = Compiled(**of_compiler)
         compiled.warm_up = lambda *_, **__: executed.append("steps")
         compiled.evaluate = lambda *_: executed.append("evaluation")
-        programs = programs_of(by_jax, compiled)
-        of_run = {"setup": setup, "config": by_jax, "team": team, "programs": programs}
+        programs = programs_of(config, compiled)
+        of_run = {"setup": setup, "config": config, "team": team, "programs": programs}
         run._compile(types.SimpleNamespace(**of_run))
 
     with pytest.raises(ValueError, match=r"does not fit: an evaluation takes 41\.1 of 41"):
@@ -114,11 +118,14 @@ def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(by_jax, monkeypa
 
 
 @pytest.mark.gate
-def test_the_check_asks_the_compiler_and_executes_nothing(by_jax, tmp_path, monkeypatch):
+def test_the_check_asks_the_compiler_and_executes_nothing(config, tmp_path, monkeypatch):
     """A step of few examples: the compiler's own numbers, on this CPU."""
-    write_records(tmp_path, by_jax)
+    write_records(tmp_path, config)
+    one_layer = dataclasses.asdict(TINY) | {"num_hidden_layers": 1}
+    Path(config.bert_config_file).write_text(json.dumps(one_layer))
+    monkeypatch.setattr(jax_trainer, "_compiled", by_jax.compiled_quickly)
     monkeypatch.setattr(JaxTrainer, "put_state", lambda _: pytest.fail("a step was executed"))
-    found = inspect_closely(by_jax, measure_initial_accuracy=False).findings
+    found = inspect_closely(config, measure_initial_accuracy=False).findings
     [line] = [str(finding) for finding in found if "a step takes" in finding.text]
     assert re.fullmatch(
         r"note: a step takes under 0\.1 of \d+\.\d GiB available to this cpu; an evaluation under "

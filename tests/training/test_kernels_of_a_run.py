@@ -24,6 +24,7 @@ from tests.training.small_trainer import batches_of, make_trainer
 
 KERNELS = {"kernels": "triton", "precision": "bfloat16"}
 USUAL = {"precision": "bfloat16"}
+# The last block is computed without kernels.
 TWO_LAYERS = {"config": {"num_hidden_layers": 2, "initializer_range": 0.02}}
 # So slow that the next losses show the kernels' rounding, and not what updates make of it.
 SLOW = {"dropout": 0.1, "learning_rate": 1e-4, **TWO_LAYERS}
@@ -140,24 +141,20 @@ def test_devices_that_cannot_run_the_kernels(given, obstacle, monkeypatch):
             devices.create(run_config(**ON_GPUS))
 
 
-def test_what_xla_refuses_names_the_way_back(task, monkeypatch):
-    trainer = trainer_of(**USUAL)
-    batch = next(iter(batches_of(task)))
+def test_what_xla_refuses_names_the_way_back():
+    trainer = object.__new__(jax_trainer.JaxTrainer)
+    trainer._compiled, trainer._calls = {}, ["__gpu$xla.gpu.triton"]
 
     class Refused:
         def compile(self):
             raise jax.errors.JaxRuntimeError("INTERNAL: Failed to parse Triton module\nmore")
 
-    def lowered(batches):
-        trainer._calls = ["__gpu$xla.gpu.triton"]
-        yield 8, Refused()
-
-    monkeypatch.setattr(trainer, "lowered", lowered)
+    trainer.lowered = lambda batches: [(8, Refused())]
     message = (
         r"^--kernels=triton: XLA of jax \S+ does not compile them \(INTERNAL: Failed to parse "
     )
     with pytest.raises(ValueError, match=message + r"Triton module\); give --kernels=xla$"):
-        trainer.compile([batch])
+        trainer.compile([{"input_ids": tf.zeros([8])}])
 
 
 @pytest.mark.gate

@@ -20,28 +20,17 @@ from mlperf_bert.optimization.optimizers import (
 )
 from mlperf_bert.programs import jax_step, program, steps
 from mlperf_bert.programs.config import FIGURES
+from tests.mlperf.example_log import Clock
 from tests.training import generated_task
 from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer, slowed
 
 
-class Clock:
-    """Moves when a stand-in sleeps."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
+    """Moves when a stand-in sleeps."""
     clock = Clock()
     monkeypatch.setattr(steps, "monotonic", clock)
-    monkeypatch.setattr(steps, "sleep", clock.sleep)
+    monkeypatch.setattr(steps, "sleep", clock.pass_by)
     return clock
 
 
@@ -52,7 +41,7 @@ def test_a_trainer_that_sleeps_waits_for_its_input_alone(clock):
     asleep = steps.Asleep(wrapped, 2.0)
     asleep.warm_up(None)
     input_seconds = (0.25, 0.5, 0.0)
-    batches = (clock.sleep(seconds) for seconds in input_seconds)
+    batches = (clock.pass_by(seconds) for seconds in input_seconds)
     figures = asleep.train(batches, tf.constant(3)).numpy()
     expected = np.zeros((3, len(FIGURES)))
     expected[:, FIGURES.index("input_wait_seconds")] = input_seconds
@@ -64,10 +53,10 @@ def test_a_trainer_that_sleeps_waits_for_its_input_alone(clock):
 def test_a_call_counts_its_own_seconds_of_computing_and_waiting(clock):
     time = Ledger(clock=clock)
     with time.counting(ledger.EVALUATION_COMPUTE):
-        clock.sleep(64)
+        clock.pass_by(64)
 
     def train(_, num_steps):
-        clock.sleep(10 * int(num_steps))
+        clock.pass_by(10 * int(num_steps))
         return np.full((int(num_steps), len(FIGURES)), 0.25)
 
     train_steps = steps.counted_steps(SimpleNamespace(train=train), iter([]), time)
@@ -222,20 +211,20 @@ def waits(trainer, batches, num_steps: int) -> tuple[list[float], float]:
 
 @pytest.mark.gate
 def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile():
-    trainer = make_trainer()
+    trainer = make_trainer(config={"num_hidden_layers": 1})
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
     fast = tf.data.Dataset.from_tensors(batch).repeat()
     waits(trainer, fast, 2)
     without, seconds = waits(trainer, fast, 6)
     assert sum(without) < 0.5 * seconds
     pause = pause_seconds(seconds / 6)
-    shares = []
-    for _ in range(3):
+    # A step hides as much of a sleep as it takes: most on a busy machine, so the best turn counts.
+    for turn in range(3):
         slept: list[float] = []
         found, _ = waits(trainer, slowed(fast, pause, slept), 4)
-        shares.append(sum(found) / sum(slept[:4]))
-    # A step hides as much of a sleep as it takes: most on a busy machine, so the best turn counts.
-    assert max(shares) == pytest.approx(1, abs=0.1)
+        if sum(found) / sum(slept[:4]) == pytest.approx(1, abs=0.1):
+            break
+        assert turn < 2
     # Made ahead, the first batches are there. The next is made while a step computes.
     ahead = iter(slowed(fast, pause, []).prefetch(3))
     next(ahead)
