@@ -14,7 +14,7 @@ $(if $(filter-out cpu $(ACCELERATORS),$(ACCELERATOR)),$(error ACCELERATOR=$(ACCE
 
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
-	@echo "make test              5 minutes: every test of less than 4 seconds, and five whole runs"
+	@echo "make test              5 minutes: every test of less than 4 seconds, and two whole runs"
 	@echo "make gate              15 minutes: the same, and each promise once as a whole; what CI runs"
 	@echo "make test-all          two hours: the many ways in which a promise could break; before a change of that part"
 	@echo "make test-container    15 minutes: the image, built and run; as root on Debian; CI runs it too"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.frozen import readers
@@ -41,44 +40,24 @@ class Room:
         done = starts.run(command)
         return {"exit": done.returncode, "result": readers.printed_result(done.stdout)}
 
-    def trained(self, name: str, disturbances: Sequence[str], flags: dict) -> dict:
-        """Runs the same command until its process is not disturbed, or has ended nevertheless."""
-        output, ends = self.folder / name, []
-        command = self.command(output, **flags)
-        for disturbance in (*disturbances, ""):
-            ends.append(self.end(_disturbed(command, disturbance)))
-            if not ends[-1]["exit"]:
-                break
-        return {"processes": ends, **readers.run_values(output, root=self.folder)}
-
-
-def _disturbed(command: list[str], disturbance: str) -> list[str]:
-    python, *rest = command
-    return [python, _DISTURBED, disturbance, *rest] if disturbance else command
-
 
 # An evaluation is logged after step 24; checkpoints are of steps 11, 22, 33 and 40.
 _EVALUATION = r'"eval_accuracy".*"step_num": 24'
 _FIRST_SAVE = r'"checkpoint_start".*"step_num": 11'
-_LAST_SAVE = r'"checkpoint_start".*"step_num": 24'  # of a run whose time is over after step 24
 _WAITS = {"async_checkpoint": "false"}  # so that a kill finds the same checkpoints every time
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A command, and what disturbs its processes; after these, one is left alone."""
+    """A command, and the lines of the log at which its processes are killed; the last is not."""
 
     flags: dict = dataclasses.field(default_factory=dict)
-    disturbances: tuple[str, ...] = ()
+    killed_at: tuple[str, ...] = ()
 
 
 TRAININGS = {
     "plain": Training(),
-    "killed_at_its_target": Training({"target_accuracy": 0.01, **_WAITS}, ('KILL at "run_stop"',)),
-    "signalled_in_a_save": Training({}, (f"TERM at {_FIRST_SAVE}",)),
-    "over_time_and_killed": Training(
-        {"time_budget": "30m", **_WAITS}, (f"HOUR at {_EVALUATION} then KILL at {_LAST_SAVE}",)
-    ),
+    "killed_at_its_target": Training({"target_accuracy": 0.01, **_WAITS}, ('"run_stop"',)),
     # Killed before its first checkpoint, so that its metrics begin again, and after it.
     "aggregated_and_killed": Training(
         {
@@ -89,7 +68,7 @@ TRAININGS = {
             "keep_checkpoint_max": 2,
             **_WAITS,
         },
-        (f"KILL at {_FIRST_SAVE}", f"KILL at {_EVALUATION}"),
+        (_FIRST_SAVE, _EVALUATION),
     ),
     "packed": Training({"pack_sequences": True}),
     "diverged": Training({"learning_rate": 1e30, "num_warmup_steps": 0}),
@@ -97,9 +76,12 @@ TRAININGS = {
 
 
 def training_values(room: Room, name: str) -> dict:
-    """One of TRAININGS."""
-    training = TRAININGS[name]
-    return room.trained(name, training.disturbances, training.flags)
+    """One of TRAININGS: the same command again and again, until its process is not killed."""
+    training, output = TRAININGS[name], room.folder / name
+    python, *rest = room.command(output, **training.flags)
+    disturbed = [[python, _DISTURBED, line, *rest] for line in training.killed_at]
+    ends = [room.end(command) for command in (*disturbed, [python, *rest])]
+    return {"processes": ends, **readers.run_values(output, root=room.folder)}
 
 
 def offline_values(room: Room, name: str) -> dict:
