@@ -109,31 +109,26 @@ def test_picture_is_drawn(tmp_path, monkeypatch):
     ]
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    png = picture.png
+    png, drawn, words = picture.png, [], []
 
     @contextlib.contextmanager
     def seen(*given, **options):
         with png(*given, **options) as axes:
             yield axes
-            [[above], [below]] = axes
-            drawn = [line.get_xydata().tolist() for line in (above.lines[0], *below.lines)]
-            assert drawn == [
-                [[641, 0.5], [1921, 0.7]],
-                [[640, 6.0], [1280, 4.0], [1920, 3.0]],
-                [[641, 5.9], [1921, 3.5]],
-            ]
-            assert above.lines[1].get_ydata() == [0.72, 0.72]
-            assert [text.get_text() for text in above.texts] == ["0.7000"]
-            names = [
-                [text.get_text() for text in each.get_legend().texts] for each in (above, below)
-            ]
-            assert names == [
-                ["on held-out articles", "target 0.720"],
-                ["training", "held-out articles"],
-            ]
+            for [each] in axes:
+                drawn.append([np.array(line.get_data()).T.tolist() for line in each.lines])
+                words.append([text.get_text() for text in (*each.texts, *each.get_legend().texts)])
 
     monkeypatch.setattr(picture, "png", seen)
     picture.draw(metrics, tmp_path / "report.png")
+    accuracy, target = drawn[0]
+    assert accuracy == [[641, 0.5], [1921, 0.7]] and {y for _, y in target} == {0.72}
+    training, held_out = [[640, 6], [1280, 4], [1920, 3]], [[641, 5.9], [1921, 3.5]]
+    assert drawn[1] == [training, held_out]
+    assert words == [
+        ["0.7000", "on held-out articles", "target 0.720"],
+        ["training", "held-out articles"],
+    ]
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "report.png"]
 
@@ -206,50 +201,36 @@ def test_a_variant_is_trained_in_a_folder_of_any_name(tmp_path, monkeypatch):
 
 
 def test_demo_uses_the_public_commands(tmp_path, repository):
-    (tmp_path / "cleaned").mkdir()
+    """In a folder of any name, the masks of the reference, and an evaluation without doubles."""
+    folder = tmp_path / "a b"
+    (folder / "cleaned").mkdir(parents=True)
     for number in range(2):
-        (tmp_path / "cleaned" / f"part-{number}").touch()
-    steps = [*the_demo.data_steps(tmp_path, 7), the_demo.training_step(tmp_path, 7)]
-    steps += the_demo.verdict_steps(tmp_path)
-    found = [shlex.split(command.replace(str(tmp_path), "TO")) for _, command in steps]
-    shape = "--max_seq_length=64 --max_predictions_per_seq=10"
-    masked = (
-        f"--vocab_file=TO/vocab.txt --do_lower_case=True {shape} --masked_lm_prob=0.15 "
-        "--short_seq_prob=0.1 --random_seed=12345"
-    )
-    masking = "python create_pretraining_data.py --input_file=TO/cleaned"
-    assert found == [
-        shlex.split(line)
-        for line in (
-            "python -m demo.encyclopedia --seed=7 --num_articles=6000 --output_dir=TO/text",
-            "NUM_TEST_ARTICLES=600 BLOCK_SIZE=2.8 RESULTS=TO/cleaned PUNKT=demo/punkt "
-            "cleanup_scripts/process_wiki.sh TO/text/wiki_??",
-            "python -m demo.model --seed=7 --input_file=TO/cleaned/part-* --max_seq_length=64 "
-            "--output_dir=TO",
-            *(
-                f"{masking}/part-{number} --output_file=TO/train/part-{number}.tfrecord "
-                f"--dupe_factor=4 {masked}"
-                for number in range(2)
-            ),
-            f"{masking}/eval.txt --output_file=TO/eval_all.tfrecord --dupe_factor=1 {masked}",
-            "python pick_eval_samples.py --input_tfrecord=TO/eval_all.tfrecord "
-            f"--output_tfrecord=TO/eval.tfrecord --num_examples_to_pick=1000 {shape}",
-            "python run_pretraining.py --do_train "
-            "--bert_config_file=TO/checkpoint/bert_config.json "
-            "--init_checkpoint=TO/checkpoint/model.ckpt-0 --input_file=TO/train/*.tfrecord "
-            f"--eval_input_file=TO/eval.tfrecord --output_dir=TO/run {shape} "
-            "--train_batch_size=64 --eval_batch_size=100 --optimizer=lamb --learning_rate=0.01 "
-            "--num_warmup_steps=100 --num_train_steps=1500 --eval_interval_samples=6400 "
-            "--iterations_per_loop=100 --save_checkpoints_steps=1500 --seed=7 "
-            "--submission_org=demo --submission_platform=this-machine",
-            "python -m mlperf_bert.submission.compliance TO/results/result_0.txt",
-            "python create_pretraining_data.py --output_dir=TO/train --verify",
-            "python -m demo.picture --metrics_file=TO/run/metrics.jsonl "
-            "--output_file=TO/report.png",
-        )
+        (folder / "cleaned" / f"part-{number}").touch()
+    steps = [*the_demo.data_steps(folder, 7), the_demo.training_step(folder, 7)]
+    steps += the_demo.verdict_steps(folder)
+    found = [shlex.split(command) for _, command in steps]
+    is_program = re.compile(r"[\w/]+\.(py|sh)|(demo|mlperf_bert)\.[\w.]+").fullmatch
+    programs = [next(filter(is_program, words)) for words in found]
+    masking = "create_pretraining_data.py"
+    assert programs == [
+        *("demo.encyclopedia", "cleanup_scripts/process_wiki.sh", "demo.model"),
+        *(masking, masking, masking, "pick_eval_samples.py", "run_pretraining.py"),
+        *("mlperf_bert.submission.compliance", masking, "demo.picture"),
     ]
-    scripts = {word for line in found for word in line if re.fullmatch(r"[\w/]+\.(py|sh)", word)}
-    assert len(scripts) == 4 and all((repository / script).is_file() for script in scripts)
+    assert all((repository / each).is_file() for each in programs if each.endswith(("py", "sh")))
+    shape = {"--max_seq_length=64", "--max_predictions_per_seq=10"}
+    for number, words in enumerate(found[3:6]):
+        text = f"part-{number}" if number < 2 else "eval.txt"
+        expected = {"--masked_lm_prob=0.15", "--short_seq_prob=0.1", "--random_seed=12345", *shape}
+        expected |= {f"--input_file={folder}/cleaned/{text}", f"--vocab_file={folder}/vocab.txt"}
+        expected.add(f"--dupe_factor={4 if number < 2 else 1}")
+        assert expected < set(words), words
+    expected = {"--do_train", "--optimizer=lamb", "--seed=7", "--eval_interval_samples=6400"}
+    expected |= {
+        f"--input_file={folder}/train/*.tfrecord",
+        f"--eval_input_file={folder}/eval.tfrecord",
+    }
+    assert expected | shape < set(found[7])
 
 
 OTHER = "holds other things: name an empty --output_dir"

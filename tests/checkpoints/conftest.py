@@ -1,4 +1,4 @@
-"""Checkpoints to convert and load: one generated, and the real one."""
+"""A checkpoint to convert and load."""
 
 import dataclasses
 import functools
@@ -48,13 +48,3 @@ def generated(tmp_path_factory) -> Start:
     prefix = str(folder / "init" / "model.ckpt-28252")
     saving.write_name_based(prefix, weights | slots | {"global_step": np.int64(28252)})
     return Start(prefix, folder / "bert_config.json")
-
-
-@pytest.fixture(
-    scope="session", params=["generated", pytest.param("golden", marks=pytest.mark.gate)]
-)
-def start(request) -> Start:
-    if request.param == "generated":
-        return request.getfixturevalue("generated")
-    folder = request.getfixturevalue("shared") / "golden"
-    return Start(str(folder / "init" / "model.ckpt-28252"), folder / "bert_config.json")

@@ -1,4 +1,4 @@
-"""The checkpoints of tests/checkpoints, vocabularies, and a model in Hugging Face's layout."""
+"""The generated checkpoint and the real one, vocabularies, a model in Hugging Face's layout."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from mlperf_bert.convert import exporting, importing, tf1_tf2
 from mlperf_bert.convert.exporting import export
 from mlperf_bert.model.pretrainer import build_pretrainer
-from tests.checkpoints.conftest import generated, start  # noqa: F401 - fixtures
+from tests.checkpoints.conftest import Start, generated  # noqa: F401 - fixtures
 
 
 def write_vocabulary(path, size: int) -> str:
@@ -33,6 +33,16 @@ def models_built_once():
         for module in (exporting, importing, tf1_tf2):
             patched.setattr(module, "build_pretrainer", build)
         yield
+
+
+@pytest.fixture(
+    scope="session", params=["generated", pytest.param("golden", marks=pytest.mark.all)]
+)
+def start(request) -> Start:
+    if request.param == "generated":
+        return request.getfixturevalue("generated")
+    folder = request.getfixturevalue("shared") / "golden"
+    return Start(str(folder / "init" / "model.ckpt-28252"), folder / "bert_config.json")
 
 
 @pytest.fixture(scope="session")
