@@ -344,7 +344,7 @@ def test_the_folder_runs_what_the_campaign_ran(make, tmp_path):
     assert "its log is `out/bert.offline.log`" in (folder / "README.md").read_text()
     programs.stand_in(implementation / ".venv" / "bin" / "python", 'echo "$@"')
     script = folder / "run_and_time.sh"
-    for given, place in (("9", f"{tmp_path}/9"), ("/nowhere/9", "/nowhere/9")):
+    for given, place in (("9", f"{tmp_path}/9"), ("/no/9", "/no/9"), ("gs://b/9", "gs://b/9")):
         env = {**os.environ, "OUTPUT_DIR": given}
         done = programs.run(script, cwd=tmp_path, env=env, check=True)
         commands = (["run_pretraining.py", *flags] for flags in (TRAINING, EVALUATION))

@@ -31,7 +31,11 @@ class Disk:
     def __init__(self):
         self.may_finish = threading.Event()
         self.complete: list[int] = []
+        self.flushed: list[list[int]] = []
         self.is_full = False
+
+    def flush(self) -> None:
+        self.flushed.append(list(self.complete))
 
     def copy(self) -> dict:
         return {"content": len(self.complete)}
@@ -62,7 +66,7 @@ def saves_to(disk: Disk, *, asynchronous: bool = True, published=None) -> Saves:
         if published is not None:
             published.append(list(disk.complete))
 
-    return Saves(disk, flush=lambda: None, publish=publish, asynchronous=asynchronous)
+    return Saves(disk, flush=disk.flush, publish=publish, asynchronous=asynchronous)
 
 
 def test_a_save_waits_for_the_one_before_and_the_end_for_all(tmp_path):
@@ -76,6 +80,7 @@ def test_a_save_waits_for_the_one_before_and_the_end_for_all(tmp_path):
         assert disk.complete[:1] == [1] and log.events[1:3] == [("stop", 1), ("start", 2)]
     assert log.events[3:] == [("stop", 2)] and disk.complete == [1, 2]
     assert published == [[], [1], [1], [1, 2]]  # before and after each
+    assert disk.flushed == [[], [1]]  # before each, by the thread of the training
 
 
 def test_without_a_thread_a_checkpoint_is_complete_at_once():
