@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from absl import flags
@@ -298,25 +300,31 @@ def test_the_nearest_with_names_the_file(error, damaged, told):
     assert str(raised.value) == (told if expected is ValueError else str(error))
 
 
-COMPARED = "3.1/Dell/XE9680x8H100-SXM-80GB 4.1/Dell/XE9680x8H200-SXM-141GB"
+@pytest.fixture
+def nobody() -> Iterator[TextIO]:
+    """An output whose reader has ended."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(write_end, "w") as output:
+        yield output
+
+
+def test_a_command_that_nobody_reads_on_ends_as_a_shell_has_it(nobody, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout", nobody)
+    assert ends_in_one_line("name")(lambda: print("the result"))() == 128 + signal.SIGPIPE
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     ("command", "unbuffered"),
     [
-        (f"-m mlperf_results.compare {COMPARED}", ""),
         ("-m tracing --help", ""),
         ("create_pretraining_data.py --helpfull", ""),
         ("pick_eval_samples.py --help", "1"),
     ],
 )
-def test_nobody_who_reads_on_is_no_trace_back(monkeypatch, command, unbuffered):
+def test_nobody_who_reads_on_is_no_trace_back(nobody, monkeypatch, command, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "w") as nobody:
-        done = subprocess.run(
-            [sys.executable, *command.split()],
-            stdout=nobody, stderr=subprocess.PIPE, cwd=REPOSITORY, text=True, check=False,
-        )  # fmt: skip
+    command = [sys.executable, *command.split()]
+    done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, cwd=REPOSITORY, text=True)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

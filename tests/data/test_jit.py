@@ -97,6 +97,7 @@ def test_a_loop_is_compiled_again_where_one_that_it_calls_has_changed(source, te
     assert run(source, temporary)[0] == "21"
 
 
+@pytest.mark.gate
 def test_a_cache_of_another_user_is_not_trusted(read_only_source, temporary):
     if os.geteuid():
         pytest.skip("needs root, to own the folder as another user")

@@ -27,14 +27,6 @@ def path(tmp_path):
     return path
 
 
-def test_masked_crc_of_the_published_check_value():
-    """CRC-32C of "123456789" is e3069283. Source: RFC 3720, B.4; the mask: record_writer.h."""
-    crc = 0xE3069283
-    assert tfrecord.masked_crc32c(b"123456789") == (
-        ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    )
-
-
 def test_records_are_counted_by_their_headers_alone(tmp_path):
     """Storage is not asked for what lies between them."""
 

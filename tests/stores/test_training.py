@@ -119,7 +119,9 @@ def test_a_run_in_a_bucket_is_the_run_on_disks_in_a_few_requests(
     for kind, name, _ in filled.requests[first:]:
         log = re.match("run/(bert.log|metrics|events|run.json)", name)
         kinds["log" if log else "checkpoint" if "ckpt" in name else name[:5]].append(kind)
-    assert set(kinds["task/"]) == {"read"}
+    # TensorFlow's client looks at a file again where it is opened after some seconds.
+    looks = [kind for kind in kinds["task/"] if kind != "read"]
+    assert set(looks) <= {"other"} and len(looks) < NUM_STEPS / 4
     assert len(kinds["checkpoint"]) <= 40 * num_checkpoints
     assert len(kinds["log"]) <= 24 * (num_checkpoints + num_evaluations)
     refused = host.run(training(), code=1)
