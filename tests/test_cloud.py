@@ -249,10 +249,12 @@ STORIES = {
         "train", {RUN: ["other"]}, 1, [],
         ["gcp_tpu.sh: bert runs another command; docs/clusters.md says how to stop it"],
     ),
-    "ssh is broken for a while": (
+    "ssh is broken for a while, twice": (
         "train",
-        {"tpu-vm ssh bert --worker=all": [DOWN, DOWN, ""], RUN: [*["absent"] * 3, "inactive"]},
-        0, [*[SCP, SSH] * 3, SSH], ["bert: absent", "bert: the run has ended"],
+        {"tpu-vm ssh bert --worker=all": [*[DOWN] * 4, "", "", DOWN, DOWN, ""],
+         RUN: [*["absent"] * 5, "active", *["absent"] * 3, "inactive"]},
+        0, [*[SCP, SSH] * 4, *START, *[SCP, SSH] * 2, *START],
+        ["bert: absent", "bert: active", "bert: absent", "bert: the run has ended"],
     ),
     "ssh stays broken": (
         "train", {"tpu-vm ssh bert --worker=all": [DOWN], RUN: ["absent"]}, 1, [SCP, SSH] * 5,
