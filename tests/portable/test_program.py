@@ -1,7 +1,4 @@
-"""The exported step under jax equals TensorFlow's, with all that shapes a step; and bad input.
-
-Long because the steps that are exported once serve most of its tests.
-"""
+"""The exported step under jax equals TensorFlow's, with all that shapes a step; and bad input."""
 
 import json
 import os
@@ -20,29 +17,14 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.portable import flop
 from mlperf_bert.programs import jax_step, program
 from tests.helpers import programs, starts
-from tests.portable.programs_by_hand import export as export_step
-from tests.portable.programs_by_hand import serialized
+from tests.portable.programs_by_hand import export, serialized
 from tests.training import generated_task
 
 RUN_STEP = "mlperf_bert/portable/run_step.py"
 # The model has dropout, and one layer: XLA compiles it in half the time of two.
 TASK = generated_task.SMALL
 PACKED = ["--optimizer=lamb", "--pack_sequences", "--train_batch_size=2"]  # 1 or 2 rows
-
-
-class Export:
-    """Exports the step of a run on the task to a folder."""
-
-    def __init__(self, task: Path, folder: Path):
-        self.task, self.folder = task, folder
-
-    def __call__(
-        self, *flags: str, weights: bool = True, data_parallel: bool = False, check: bool = True
-    ):
-        given = ["--train_batch_size=8", *flags]
-        given += [f"--init_checkpoint={self.task}/init/model.ckpt-0"] * weights
-        given += ["--nodata_parallel"] * (not data_parallel)  # saves half of the time
-        return export_step(self.task, self.folder, *given, check=check)
+BFLOAT16 = ["--precision=bfloat16"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,28 +35,19 @@ def _compiled_quickly():
         yield
 
 
-@pytest.fixture
-def export(task, tmp_path) -> Export:
-    return Export(task, tmp_path / "step")
-
-
 @pytest.fixture(scope="module")
-def lamb_step(tmp_path_factory) -> Path:
-    """The folder of LAMB's step, of two layers, each with its own dropout; no test changes it."""
-    folder = tmp_path_factory.mktemp("lamb")
-    generated_task.write_task(folder / "task", dropout=0.1)
-    export = Export(folder / "task", folder / "step")
-    export("--optimizer=lamb", "--num_recorded_steps=6")
-    return export.folder
+def lamb(task, tmp_path_factory) -> Path:
+    """The folder of LAMB's step with aggregation, its halves and the evaluation; to be read."""
+    folder = tmp_path_factory.mktemp("lamb") / "step"
+    flags = ["--do_train", "--optimizer=lamb", "--steps_per_update=2"]  # the first is in presets
+    flags += [f"--init_checkpoint={task}/init/model.ckpt-0", "--train_batch_size=8"]
+    flags += ["--evaluation", f"--eval_input_file={task}/eval.tfrecord", "--eval_batch_size=9"]
+    export(task, folder, *flags, "--num_recorded_steps=6")
+    return folder
 
 
-@pytest.fixture(scope="module")
-def unrecorded_step(task, tmp_path_factory) -> Path:
-    """The folder of a step of LAMB with aggregation, without losses to compare; only to be read."""
-    export = Export(task, tmp_path_factory.mktemp("unrecorded") / "step")
-    flags = ["--do_train", "--optimizer=lamb", "--steps_per_update=2", "--num_recorded_steps=0"]
-    export(*flags, data_parallel=True)  # the first is in every preset
-    return export.folder
+def signature_of(folder: Path) -> dict:
+    return json.loads((folder / "signature.json").read_text())
 
 
 def run(folder, *flags: str, check: bool = True) -> tuple[dict, str]:
@@ -85,67 +58,70 @@ def run(folder, *flags: str, check: bool = True) -> tuple[dict, str]:
     return json.loads(output.read_text()), done.stdout
 
 
-def assert_six_steps_equal_tensorflows(folder: Path) -> None:
-    figures, _ = run(folder, "--num_steps=6")
-    assert figures["compared_steps"] == 6 and figures["agrees"]
-    assert len({result[0] for result in figures["results"]}) == 6
+def results_equal_to_tensorflows(folder: Path, number: int, *flags: str) -> list[list[float]]:
+    figures, _ = run(folder, f"--num_steps={number}", *flags)
+    assert figures["compared_steps"] == number and figures["agrees"]
+    return figures["results"]
 
 
 @pytest.mark.gate
-def test_six_steps_of_lamb_with_dropout_equal_tensorflows(lamb_step):
-    assert_six_steps_equal_tensorflows(lamb_step)
+def test_six_steps_of_lamb_with_dropout_equal_tensorflows(lamb):
+    results = results_equal_to_tensorflows(lamb, 6)
+    assert len({loss for loss, *_ in results}) == 6
 
 
 @pytest.mark.gate
+def test_evaluation_equals_tensorflows(lamb):
+    results = results_equal_to_tensorflows(lamb, 5, "--kind=evaluation")
+    assert sum(result[5] for result in results) == 45  # every example once
+
+
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(["--optimizer=adamw", "--precision=bfloat16"], marks=pytest.mark.all),
-        [*PACKED, "--precision=bfloat16", "--recompute=blocks"],
+        pytest.param(PACKED, marks=pytest.mark.gate),
+        pytest.param([*PACKED, *BFLOAT16, "--recompute=blocks"], marks=pytest.mark.all),
+        pytest.param(
+            ["--optimizer=adamw", "--train_batch_size=8", *BFLOAT16], marks=pytest.mark.all
+        ),
     ],
-    ids=["adamw_bfloat16", "packed_bfloat16_recomputed"],
+    ids=["packed", "packed_bfloat16_recomputed", "adamw_bfloat16"],
 )
-def test_six_steps_with_dropout_equal_tensorflows(export, flags):
-    export(*flags, "--num_recorded_steps=6")
-    assert_six_steps_equal_tensorflows(export.folder)
-    assert_stablehlo_alone(export.folder)
-    with np.load(export.folder / "batches.npz") as stored:
+def test_six_steps_with_dropout_equal_tensorflows(task, tmp_path, flags):
+    folder = tmp_path / "step"
+    given = [f"--init_checkpoint={task}/init/model.ckpt-0", "--num_recorded_steps=6"]
+    export(task, folder, *flags, *given, "--nodata_parallel")
+    results = results_equal_to_tensorflows(folder, 6)
+    assert len({loss for loss, *_ in results}) == 6
+    assert_stablehlo_alone(folder)
+    with np.load(folder / "batches.npz") as stored:
         rows = {len(stored[name]) for name in stored.files if name.endswith("input_ids")}
-    programs = json.loads((export.folder / "signature.json").read_text())["programs"]
-    assert {each["num_rows"] for each in programs} == rows
+    assert {each["num_rows"] for each in signature_of(folder)["programs"]} == rows
 
 
 @pytest.mark.gate
-def test_the_folder_alone_runs_elsewhere(lamb_step, tmp_path):
+def test_the_folder_alone_runs_elsewhere(lamb, tmp_path):
     """Isolated, Python sees no folder but those of installed packages: the project is not one."""
-    python, folder = [sys.executable, "-I"], shutil.copytree(lamb_step, tmp_path / "copied")
+    python, folder = [sys.executable, "-I"], shutil.copytree(lamb, tmp_path / "copied")
     assert programs.run(*python, "-c", "import mlperf_bert", cwd=tmp_path).returncode
     done = programs.run(*python, "copied/run_step.py", folder, "--num_steps=2", cwd=tmp_path)
     assert done.stdout.endswith("agrees                  True\n"), done.stderr
 
 
 @pytest.mark.all
-def test_without_a_checkpoint_both_draw_the_same_weights(export):
-    export("--num_recorded_steps=2", weights=False)
-    assert not (export.folder / "weights.npz").exists()
-    figures, printed = run(export.folder, "--num_steps=2")
+def test_without_a_checkpoint_both_draw_the_same_weights(task, tmp_path):
+    folder = tmp_path / "step"
+    export(task, folder, "--num_recorded_steps=2", "--train_batch_size=8", "--nodata_parallel")
+    assert not (folder / "weights.npz").exists()
+    figures, printed = run(folder, "--num_steps=2")
     assert figures["compared_steps"] == 2 and figures["agrees"]
     assert re.search(r"^samples_per_second +\d", printed, re.MULTILINE)
     assert re.search(r"^share_of_peak +unknown: give --peak_tflops$", printed, re.MULTILINE)
 
 
 @pytest.mark.gate
-def test_evaluation_equals_tensorflows(export, task):
-    export("--evaluation", f"--eval_input_file={task}/eval.tfrecord", "--eval_batch_size=9")
-    assert_stablehlo_alone(export.folder)
-    figures, _ = run(export.folder, "--kind=evaluation", "--num_steps=5")
-    assert figures["compared_steps"] == 5 and figures["agrees"]
-    assert sum(result[5] for result in figures["results"]) == 45  # every example once
-
-
-@pytest.mark.gate
-def test_the_signature_names_every_value(unrecorded_step):
-    signature = json.loads((unrecorded_step / "signature.json").read_text())
+def test_the_signature_names_every_value(lamb):
+    signature = signature_of(lamb)
     entry = signature["programs"][0]
     inputs, outputs = entry["inputs"], entry["outputs"]
     roles = [value["role"] for value in inputs]
@@ -175,10 +151,10 @@ def test_the_signature_names_every_value(unrecorded_step):
         (["--bert_config_file=absent.json"], "absent.json: No such file"),
     ],
 )
-def test_bad_input_is_one_line(export, flags, message):
-    done = export(*flags, check=False)
+def test_bad_input_is_one_line(task, tmp_path, flags, message):
+    done = export(task, tmp_path / "step", *flags, check=False)
     assert done.returncode == 1 and message in done.stderr
-    assert "Traceback" not in done.stderr and not export.folder.exists()
+    assert "Traceback" not in done.stderr and not (tmp_path / "step").exists()
 
 
 def test_the_flop_are_those_of_every_product():
@@ -192,42 +168,34 @@ def test_the_flop_are_those_of_every_product():
     assert flop.of_training_step(config, **shape) == 3 * 2 * 3 * (2 * block + heads)
 
 
-def test_a_folder_that_is_there_stays(export):
-    export.folder.mkdir()
-    done = export(check=False)
+def test_a_folder_that_is_there_stays(task, tmp_path):
+    done = export(task, tmp_path, check=False)
     assert done.returncode == 1 and "exists; give a folder that is not there yet" in done.stderr
-    assert not list(export.folder.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
-def dialects(path: Path) -> set[str]:
-    """The dialects of all operations of a program."""
-    module = jaxlib_stablehlo.deserialize_portable_artifact(
-        mlir.make_ir_context(), path.read_bytes()
-    )
-    return {operation.name.split(".")[0] for operation in jax_step.operations(module)}
+def program_in(path: Path):
+    return jaxlib_stablehlo.deserialize_portable_artifact(mlir.make_ir_context(), path.read_bytes())
 
 
 def assert_stablehlo_alone(folder: Path) -> None:
-    signature = json.loads((folder / "signature.json").read_text())
-    for entry in signature["programs"]:
-        assert dialects(folder / entry["file"]) == {"builtin", "func", "stablehlo"}, entry["file"]
+    for entry in signature_of(folder)["programs"]:
+        module = program_in(folder / entry["file"])  # without it its operations are no more
+        dialects = {each.name.split(".")[0] for each in jax_step.operations(module)}
+        assert dialects == {"builtin", "func", "stablehlo"}, entry["file"]
         assert re.fullmatch(r"\d+\.\d+\.\d+", entry["stablehlo_version"])
 
 
 @pytest.mark.gate
-def test_every_operation_is_stablehlos(unrecorded_step):
-    assert_stablehlo_alone(unrecorded_step)
-    kinds = [
-        e["kind"] for e in json.loads((unrecorded_step / "signature.json").read_text())["programs"]
-    ]
-    assert kinds == ["training", "gradients", "update"]
+def test_every_operation_is_stablehlos(lamb):
+    assert_stablehlo_alone(lamb)
+    kinds = [each["kind"] for each in signature_of(lamb)["programs"]]
+    assert kinds == ["training", "gradients", "update", "evaluation"]
 
 
 @pytest.mark.gate
-def test_sums_are_where_a_gpu_computes_them_fast_and_once(unrecorded_step):
-    module = jaxlib_stablehlo.deserialize_portable_artifact(
-        mlir.make_ir_context(), (unrecorded_step / "step.stablehlo").read_bytes()
-    )
+def test_sums_are_where_a_gpu_computes_them_fast_and_once(lamb):
+    module = program_in(lamb / "step.stablehlo")
     sums, held = [], []  # shape of the first operand, of a sum or maximum with its axes
     for op in jax_step.operations(module):
         if op.name == "stablehlo.reduce":
@@ -263,26 +231,24 @@ def test_a_program_names_the_oldest_version_that_holds_it():
 
 
 @pytest.mark.all
-@pytest.mark.parametrize(
-    "normalization", ["global", pytest.param("replica_sum", marks=pytest.mark.all)]
-)
+@pytest.mark.parametrize("normalization", ["global", "replica_sum"])
 def test_two_devices_train_as_one_with_the_whole_batch(tmp_path, normalization):
     """The examples have different numbers of predictions, and nothing is dropped."""
-    generated_task.write_task(tmp_path / "task", dropout=0.0, num_hidden_layers=1)
+    task, one, two = (tmp_path / name for name in ("task", "one", "two"))
+    generated_task.write_task(task, dropout=0.0, num_hidden_layers=1)
     same = ["--optimizer=lamb", "--noshuffle", "--num_recorded_steps=0"]
-    two = Export(tmp_path / "task", tmp_path / "two")
-    two(*same, "--train_batch_size=4", f"--normalization={normalization}", data_parallel=True)
-    one = Export(tmp_path / "task", tmp_path / "one")
-    one(*same, "--train_batch_size=8")
-    with np.load(two.folder / "batches.npz") as stored:
+    same.append(f"--init_checkpoint={task}/init/model.ckpt-0")
+    export(task, two, *same, "--train_batch_size=4", f"--normalization={normalization}")
+    export(task, one, *same, "--train_batch_size=8", "--nodata_parallel")
+    with np.load(two / "batches.npz") as stored:
         counts = [stored[f"training/{n}/masked_lm_weights"].sum() for n in range(2)]
     assert counts[0] != counts[1]
     figures = tmp_path / "figures.json"
-    command = [sys.executable, RUN_STEP, two.folder, "--num_steps=4", "--num_devices=2"]
+    command = [sys.executable, RUN_STEP, two, "--num_steps=4", "--num_devices=2"]
     devices = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     subprocess.run([*command, f"--output={figures}"], env=devices, check=True)
     shared = json.loads(figures.read_text())["results"]
-    whole = run(one.folder, "--num_steps=4")[0]["results"]
+    whole = run(one, "--num_steps=4")[0]["results"]
     close = np.allclose(shared, whole, rtol=1e-5, atol=0)
     # The reference's ways divide by each device's own count: another computation.
     assert close == (normalization == "global")

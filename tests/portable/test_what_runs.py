@@ -47,12 +47,6 @@ def exported(task: Path, folder: Path, *flags: str) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def preset_step(task, tmp_path_factory) -> Path:
-    """The folder of the TPU recipe's step; only to be read."""
-    return exported(task, tmp_path_factory.mktemp("preset") / "step", *PRESET)
-
-
 def compared(
     task: Path, folder: Path, *flags: str, num_devices: int, topology: str = "here"
 ) -> subprocess.CompletedProcess:
@@ -66,11 +60,12 @@ def compared(
 
 
 @pytest.mark.gate
-def test_the_tpu_recipe_compiles_what_the_folder_gives_its_128_cores(task, preset_step):
+def test_the_tpu_recipe_compiles_what_the_folder_gives_its_128_cores(task, tmp_path):
     """Where there is no libtpu, as many devices of a CPU stand for the cores."""
     has_compiler = any(REPOSITORY.glob(".venv-compilers/lib/python*/site-packages/libtpu"))
     topology = TPU if has_compiler else "here"
-    done = compared(task, preset_step, *PRESET, num_devices=128, topology=topology)
+    folder = exported(task, tmp_path / "step", *PRESET)
+    done = compared(task, folder, *PRESET, num_devices=128, topology=topology)
     assert done.stdout.splitlines()[-1:] == ["1 equal"], done.stderr
 
 
