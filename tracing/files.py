@@ -51,18 +51,9 @@ def classify(path: str, *, seen_as: str | None = None) -> str:
 def holds_tfrecords(path: str) -> bool:
     """Whether a file begins with a record's length and the masked CRC of this length."""
     try:
-        if not Path(path).is_file():
-            return False
-        with Path(path).open("rb") as file:
-            head = file.read(12)
+        return Path(path).is_file() and bool(record_lengths(path, 1))  # a FIFO would be waited for
     except OSError:
         return False
-    return _begins_record(head)
-
-
-def _begins_record(head: bytes) -> bool:
-    """Whether 12 bytes are a record's length and the masked CRC of it."""
-    return len(head) == 12 and struct.unpack("<I", head[8:])[0] == _masked_crc32c(head[:8])
 
 
 def _masked_crc32c(data: bytes) -> int:
@@ -82,9 +73,14 @@ def record_lengths(path: str | Path, most: int) -> list[int]:
     What is not a record ends the list.
     """
     lengths: list[int] = []
+    begin = 0
     with Path(path).open("rb") as file:
-        while len(lengths) < most and _begins_record(head := file.read(12)):
+        while len(lengths) < most:
+            file.seek(begin)
+            head = file.read(12)
+            if len(head) < 12 or struct.unpack("<I", head[8:])[0] != _masked_crc32c(head[:8]):
+                break
             [length] = struct.unpack("<Q", head[:8])
             lengths.append(length)
-            file.seek(length + 4, 1)
+            begin += length + 16
     return lengths

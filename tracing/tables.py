@@ -20,7 +20,7 @@ ROWS_PER_GROUP = 100_000
 
 _TYPES = {
     "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(), "text": pa.string(),
-    "word": pa.dictionary(pa.int32(), pa.string()), "int64s": pa.list_(pa.int64()),
+    "word": pa.dictionary(pa.int32(), pa.string()),
 }  # fmt: skip
 _STAMPS = {
     "monotonic_ns": (pa.int64(), "ns, CLOCK_MONOTONIC"),
