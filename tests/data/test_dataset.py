@@ -9,6 +9,7 @@ Long because one command has many ways to be disturbed.
 import functools
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import create_pretraining_data
 from mlperf_bert import options
 from mlperf_bert.data import dataset, parts, published, tfrecord
 from mlperf_bert.data.dataset import DatasetConfig
@@ -248,11 +250,6 @@ USAGE = [
     ({"verify": True}, "no parts.json; make the data with"),
     (FILE | {"output_file": "x", "examples_per_part": 2}, "needs --output_dir"),
     (FILE | {"output_file": "x", "verify": True}, "--verify needs --output_dir"),
-    (FILE | {"output_file": "one,./one"}, "--output_file=one: is the same file as --output_file="),
-    (FILE | {"output_file": "one,"}, "--output_file=one,: '' is no file; name one"),
-    (FILE | {"output_file": "{0}"}, "--output_file={0}: '{0}' is no file; name one"),
-    (FILE | {"output_file": "no/one"}, "--output_file: no/one: there is no folder no; make it"),
-    (FILE | {"output_file": "gs://b/one"}, "--output_file=gs://b/one: give a local path, and copy"),
 ]
 
 
@@ -262,6 +259,23 @@ def test_usage_errors(work):
         given = {n: f.format(work) if isinstance(f, str) else f for n, f in flags.items()}
         assert message.format(work) in fails(run(work, **given))
     assert not (work / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("output_file", "message"),
+    [
+        ("one,./one", "--output_file=one: is the same file as --output_file="),
+        ("one,", "--output_file=one,: '' is no file; name one"),
+        (".", "--output_file=.: '.' is no file; name one"),
+        ("no/one", "--output_file: no/one: there is no folder no; make it"),
+        ("gs://b/one", "--output_file=gs://b/one: give a local path, and copy"),
+        ("other,text", "--output_file=text: is an input too; name another file"),
+    ],
+)
+def test_what_cannot_be_an_output_is_refused(tmp_path, monkeypatch, output_file, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        create_pretraining_data._outputs(output_file, ["text"])
 
 
 def test_two_texts_of_one_name_are_refused(tmp_path):
