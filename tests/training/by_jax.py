@@ -58,8 +58,12 @@ def trained(task: dict, case: dict, trainers: dict[str, JaxTrainer]) -> dict[str
     if "imitated_replicas" in case:
         trainer = recorded_cases.make_trainer(task, case["flags"])
         return {"losses": recorded_cases.imitate_replicas(task, case, trainer)}
-    trainer = trainer_of(task, case["flags"], devices=case["devices"])
-    trainers[case["name"]] = trainer
+    of_same = json.dumps([case["devices"], case["flags"]])
+    if of_same not in trainers:
+        trainers[of_same] = trainer_of(task, case["flags"], devices=case["devices"])
+    trainers[case["name"]] = trainer = trainers[of_same]
+    trainer.step.assign(0)
+    trainer.put_state()
     packed = trainers.get(case.get("unpacked", ""), trainer)
     packs = packed is not trainer or "pack_sequences" in case["flags"]
     size = case["flags"]["train_batch_size"]
@@ -117,7 +121,7 @@ def dropped(folder: Path) -> dict[str, list]:
 
 def empty_rows(task: dict, trainer: JaxTrainer) -> int:
     """How many rows without examples fill up the batches of twenty steps."""
-    batches = recorded_cases.batches_of(task, trainer, batch_size=4, pack_sequences=True)
+    batches = recorded_cases.batches_of(task, trainer, batch_size=8, pack_sequences=True)
     masks = [next(batches)["input_mask"].numpy() for _ in range(20)]
     return int(sum((mask.sum(axis=1) == 0).sum() for mask in masks))
 
