@@ -68,7 +68,7 @@ def test_held_out_articles_cannot_be_known_by_heart():
 
 
 def test_vocabulary_covers_the_text(tmp_path, monkeypatch):
-    text = "\n".join(text for _, text in encyclopedia.articles(seed=1, num_articles=200))
+    text = "\n".join(text for _, text in encyclopedia.articles(seed=1, num_articles=60))
     (tmp_path / "text").write_text(text, encoding="utf-8")
     flags = {"input_file": tmp_path / "te*", "output_dir": tmp_path, "vocab_size": 800, "seed": 1}
     given = [f"--{name}={value}" for name, value in flags.items()]
