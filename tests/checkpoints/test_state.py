@@ -106,6 +106,11 @@ def test_old_ones_go_once_the_new_one_is_listed(tmp_path, value, monkeypatch):
     assert len(old) == 2 and all(names == ["model.ckpt-20"] for names in old.values()), listed
 
 
+def test_without_a_limit_all_stay(tmp_path, value):
+    save(state_in(str(tmp_path), value, keep_checkpoint_max=0), value, 0, 10, 20)
+    assert list(complete_checkpoints(str(tmp_path))) == [0, 10, 20]
+
+
 def test_those_that_are_not_disposable_stay_however_many(tmp_path, value):
     state = state_in(
         str(tmp_path), value, keep_checkpoint_max=1, disposable=lambda steps: {0, 10} & {*steps}
