@@ -102,6 +102,20 @@ def loss_of(rows) -> float:
     return float(np.dot(rows, np.arange(1, len(rows) + 1)))
 
 
+def test_the_loss_of_a_filled_up_batch_is_the_mean_of_its_examples(monkeypatch):
+    """The last batch of an epoch has copies, which count for nothing."""
+    monkeypatch.setattr(task_model, "trained_variables", lambda scale: [scale])
+    monkeypatch.setattr(task_model, "forward", lambda scale, batch, training: scale)
+    monkeypatch.setattr(task_model, "losses", lambda logits, batch: logits * batch["loss"])
+    trainer = TaskTrainer(
+        build_model=lambda: tf.Variable(2.0, name="scale"),
+        schedule=WarmupPolynomialDecay(learning_rate=1e-3, num_train_steps=9, num_warmup_steps=0),
+    )
+    features = {"loss": np.array([1.0, 3.0, 9.0], np.float32)}
+    batch = training.batch_of(features, np.array([0, 1]), 4)
+    assert trainer.train(iter([batch]), 1).tolist() == [[4.0]]
+
+
 @pytest.fixture
 def stand_in(own, monkeypatch):
     """Three epochs of MNLI with unequal dev sets by the stand-in."""
