@@ -150,7 +150,7 @@ ROWS = {
         "$PY $C/heads/encoder_without_heads.py $O/h; $PY tf2_encoder_checkpoint_converter.py "
         "--bert_config_file=$O/h/bert_config.json --checkpoint_to_convert=$O/h/model.ckpt-0 "
         "--converted_checkpoint_path=$O/c --converted_model=encoder",
-        [r"39 weights converted to TF2 \(encoder\)"], DAMAGE,
+        [r"23 weights converted to TF2 \(encoder\)"], DAMAGE,
     ),
     "process_1": (
         "unshare --pid --fork $PY run_pretraining.py --help >/dev/null & p=$!; sleep 1; "
