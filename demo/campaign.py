@@ -7,7 +7,7 @@ demo/rcps_miniature.json are the samples that twenty runs of it needed. A run de
 closed rules (a tiny model, short sequences), says so, and is logged as division open. An
 interrupted campaign goes on with the same command. docs/report.png is its report, drawn by
 
-    chromium --headless --force-device-scale-factor=2 --window-size=830,806 \
+    chromium --headless --hide-scrollbars --force-device-scale-factor=2 --window-size=830,806 \
         --screenshot=docs/report.png build/campaign/report.html
 """
 
