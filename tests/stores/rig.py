@@ -56,14 +56,14 @@ class Request(NamedTuple):
 
 
 class Store:
-    """An object store with one empty bucket, as long as the context lasts."""
+    """An object store with one empty bucket at first, as long as the context lasts."""
 
     def __init__(self):
         self.token = "token-of-the-test"  # the one that is let in
         self.requests: list[Request] = []
         self._lock = threading.Lock()
         self._storage = _Storage(use_memory_fs=True)
-        buckets.create_bucket(BUCKET, self._storage)
+        self.make_bucket(BUCKET)
         self._writable = True
         self._random = random.Random(0)
         self._fault: tuple[float, int] = (0.0, 0)
@@ -98,25 +98,32 @@ class Store:
         self._server.server_close()
         self._folder.cleanup()
 
-    def objects(self) -> dict[str, bytes]:
+    def make_bucket(self, name: str) -> None:
+        """Makes a bucket, unless it is there."""
+        assert len(name) > 2  # as the real store asks; and the emulator takes `b` for its interface
+        with self._lock:
+            if name not in self._storage.buckets:
+                buckets.create_bucket(name, self._storage)
+
+    def objects(self, bucket: str = BUCKET) -> dict[str, bytes]:
         """The contents by name; a folder that TensorFlow made is an empty object `name/`."""
         with self._lock:
-            names = sorted(self._storage.objects.get(BUCKET, {}))
-            return {name: self._storage.get_file(BUCKET, name) for name in names}
+            names = sorted(self._storage.objects.get(bucket, {}))
+            return {name: self._storage.get_file(bucket, name) for name in names}
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, bucket: str, name: str, content: bytes) -> None:
         resource = objects._make_object_resource(
-            f"https://{HOSTS[0]}", BUCKET, name, "application/octet-stream", str(len(content))
+            f"https://{HOSTS[0]}", bucket, name, "application/octet-stream", str(len(content))
         )
         with self._lock:
             resource = objects._checksums(content, resource)
-            self._storage.create_file(BUCKET, name, content, resource)
+            self._storage.create_file(bucket, name, content, resource)
 
     def upload(self, folder: Path, place: str) -> None:
         """Puts the files of a folder, and of those in it, below a place that ends with a slash."""
         for path in folder.rglob("*"):
             if path.is_file():
-                self.put(f"{place}{path.relative_to(folder).as_posix()}", path.read_bytes())
+                self.put(BUCKET, f"{place}{path.relative_to(folder).as_posix()}", path.read_bytes())
 
     def download(self, place: str, folder: Path) -> Path:
         """Writes what is below a place into a folder, which holds nothing else then."""

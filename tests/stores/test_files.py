@@ -57,7 +57,7 @@ def test_a_refusal_is_named(store, status):
 
 def test_an_object_is_read_in_few_requests_from_anywhere_in_it(store):
     content = bytes(range(256)) * 2**17  # 32 MiB
-    store.put("x", content)
+    store.put("bucket", "x", content)
     assert store.call(_parts) == [content[:4], content[10**7 : 10**7 + 4], content[-4:]]
     assert sum(request.kind == "read" for request in store.requests) < 8
 
@@ -148,7 +148,7 @@ def _hold() -> None:
 def test_of_two_hosts_at_once_the_store_lets_one_write(store, before):
     """Both see the same object, or none, before either writes."""
     if before:
-        store.put(LOCK, before)
+        store.put("bucket", LOCK, before)
     assert store.call(_both) == (True, 0)
     assert 412 in statuses_of_writes(store)
 
@@ -163,7 +163,7 @@ def test_an_owner_that_lives_keeps_it(store):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(store.call, take, 600.0)
         while not asked.done():
-            store.put(LOCK, OF_ANOTHER_HOST)  # of another generation each time
+            store.put("bucket", LOCK, OF_ANOTHER_HOST)  # of another generation each time
             time.sleep(0.1)
         assert not asked.result()
     assert store.objects()[LOCK] == OF_ANOTHER_HOST

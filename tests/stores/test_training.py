@@ -175,7 +175,7 @@ def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(host, filled
     forget_the_owner(filled)
     objects = filled.objects()
     half = "run/model.ckpt-999.data-00000-of-00001"
-    filled.put(half, objects["run/model.ckpt-66.data-00000-of-00001"][:100_000])
+    filled.put("bucket", half, objects["run/model.ckpt-66.data-00000-of-00001"][:100_000])
     filled.fail(0.1, "cut", seed=1)
     text = host.run(training("BUCKET//run/", **num_steps))  # another way to write it
     begin = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", text)
@@ -260,7 +260,7 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     assert "errors: 0;" in text
     text = host.run(check(output_dir="gs://nobody/run"), code=1)
     assert "cannot be written to (gs://nobody/run/run.json: no such bucket" in text
-    filled.put("an-object", b"x")
+    filled.put("bucket", "an-object", b"x")
     text = host.run(check(output_dir=f"{BUCKET}/an-object"), code=1)
     assert f"({BUCKET}/an-object: is a file, not a folder; choose another name)" in text
     text = host.run(training(input_file=f"{BUCKET}/none-*"), code=1)
