@@ -94,13 +94,19 @@ def test_every_stage_that_is_named_and_fits_has_a_line_of_its_own(tmp_path, caps
 
 def test_the_stages_are_in_the_order_of_their_worth(tmp_path):
     stages = list(on_a_card.stages(tmp_path, tmp_path, on_a_card.LARGE, [], "triton", "python3"))
-    names = [name for name, *_ in stages]
-    assert names[:4] == [
-        *("kernels", "product", "step large_56_kernels", "step large_112_packed_kernels"),
-    ]
-    assert names[-4:] == [
-        *("training large_56_kernels", "training large_56_kernels, resumed", "demo"),
-        "training large_112_packed_kernels",
+    assert [(name, most) for name, most, _ in stages] == [
+        ("kernels", 90),
+        ("product", 60),
+        ("step large_56_kernels", 100),
+        ("step large_112_packed_kernels", 100),
+        ("step large_56", 100),
+        ("step large_112_packed", 100),
+        ("step large_56_kernels, again", 100),
+        ("PyTorch large_56, torch.compile", 200),
+        ("training large_56_kernels", 150),
+        ("training large_56_kernels, resumed", 100),
+        ("demo", 120),
+        ("training large_112_packed_kernels", 400),
     ]
     # The first training is stopped after 40 steps of 56, to be resumed.
     how = [stage.keywords for name, _, stage in stages if name.startswith("training")]

@@ -42,6 +42,7 @@ NOT_FOUND = (
     "'projects/my-project/locations/europe-west4-a/x' was not found"
 )
 DOWN = "ERROR: the network is down"
+QUOTA = "ERROR: (gcloud) RESOURCE_EXHAUSTED: Quota limit 'TPUV3sPerZone' has been exceeded."
 SIGNED_OUT = "ERROR: (gcloud) no active account selected.\nPlease run:\n\n  $ gcloud auth login"
 # Writes down its arguments, then answers. ANSWERS: for a pattern in its arguments, what it says
 # the first, the second, ... time; the last answer stays. An answer that begins with ERROR fails.
@@ -260,6 +261,14 @@ STORIES = {
         "train", {"tpu-vm ssh bert --worker=all": [DOWN], RUN: ["absent"]}, 1, [SCP, SSH] * 5,
         ["gcp_tpu.sh: bert does not run; the lines above say why; then: cloud/gcp_tpu.sh train"],
     ),
+    "a preempted TPU that cannot be deleted": (
+        "train", {REQUEST: ["SUSPENDED\t"], "resources delete": [DOWN]}, 1, DELETE,
+        ["gcp_tpu.sh: bert is not deleted; the lines above say why", "bert is SUSPENDED; it may"],
+    ),
+    "not requested": (
+        "train", {REQUEST: [NOT_FOUND], "resources create": [QUOTA]},
+        1, [CREATE], [f"gcp_tpu.sh: bert was not requested: {QUOTA}"],
+    ),
     "not granted": (
         "train", {REQUEST: ["FAILED\tno more capacity in the zone"]}, 1, [],
         ["gcp_tpu.sh: bert is not granted: FAILED?no more capacity in the zone; "
@@ -269,6 +278,11 @@ STORIES = {
         "train", {"describe": [SIGNED_OUT]}, 1, [],
         ["gcp_tpu.sh: cannot look for bert: UNKNOWN (ERROR: (gcloud) no active account selected.)"],
     ),
+    "the connection of logs breaks": (
+        "logs", {"journalctl": [DOWN]}, 1, [SSH],
+        ["gcp_tpu.sh: the connection has ended, the run goes on; then: cloud/gcp_tpu.sh logs"],
+    ),
+    "a TPU that is deleted": ("delete", {REQUEST: [NOT_FOUND]}, 0, DELETE, []),
     "what cannot be deleted": (
         "delete", {"resources delete": [DOWN]}, 1, DELETE,
         ["gcp_tpu.sh: bert is not deleted; the lines above say why", COSTS],
@@ -286,6 +300,7 @@ def test_stories(recorded, tmp_path, name):
     assert [" ".join(line.split()[:2]) for line in changes(told)] == changed
     printed = iter((done.stdout + done.stderr).splitlines())
     assert all(any(text in line for line in printed) for text in said), done.stdout + done.stderr
+    assert said or not done.stderr
     assert not list(tmp_path.glob("bert-checkout*"))  # the archive goes, however it ends
 
 

@@ -310,11 +310,14 @@ def test_gpus_that_nvidia_smi_cannot_list_are_no_cpu(host):
 
 @pytest.mark.parametrize("name", ["train_model.sh", "finetune_model.sh"])
 @pytest.mark.parametrize("does", FAILS)
-def test_without_an_engine_nvidia_smi_must_list_them_too(repository, tmp_path, name, does):
+def test_without_an_engine_nvidia_smi_must_list_them_too(repository, script, tmp_path, name, does):
     tool = programs.stand_in(tmp_path / "bin" / "nvidia-smi", does)
     done = programs.run(repository / name, env={"PATH": f"{tool.parent}:{os.environ['PATH']}"})
     [told] = done.stderr.splitlines()
     assert done.returncode == 1 and FAILS[does] in told and told.startswith(f"{name}: nvidia-smi")
+    most = 1 if name == "finetune_model.sh" else 2  # one computes
+    for line, number in (("NUM_GPUS=0", 0), ("CUDA_VISIBLE_DEVICES=4,6", most)):
+        assert f"--num_gpus={number}" in script(name, line)
 
 
 def test_the_help_names_every_setting_that_is_passed_on(host):
