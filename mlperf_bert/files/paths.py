@@ -57,12 +57,13 @@ def failures_named(path: object) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None and error.errno in _OF_DISKS:
             raise OSError(error.errno, error.strerror, str(path)) from error
+        remote = is_remote(str(path))
         # What epath raises for an object that is absent names none.
         is_nameless = isinstance(error, FileNotFoundError) and error.filename is None
-        kind = FileNotFoundError if is_nameless and is_remote(str(path)) else kind_of(error)
+        kind = FileNotFoundError if is_nameless and remote else kind_of(error)
         if kind is None:
             raise
-        told = _ADVICE.get(kind) if is_remote(str(path)) else None
+        told = _ADVICE.get(kind) if remote else None
         raise kind(f"{path}: {told or with_remedy(reason(error))}") from error
 
 
