@@ -292,10 +292,7 @@ class _Handler(emulator.RequestHandler):
         self.rfile, self.wfile = io.BytesIO(body), io.BytesIO()
         try:
             with self.server.store._lock:
-                # The emulator ignores on which generation an upload depends; 0: there must be none.
-                query = parse_qs(urlsplit(self.path).query)
-                now = self.storage.objects.get(BUCKET, {}).get(name, {"generation": "0"})
-                if now["generation"] != query.get("ifGenerationMatch", [now["generation"]])[0]:
+                if self._precondition_fails(name):
                     return self._error(412)
                 emulator.Router(self).handle(self.command)
             answer = self.wfile.getvalue()
@@ -304,6 +301,18 @@ class _Handler(emulator.RequestHandler):
         if self.status == 206 and answer.endswith(_END_OF_HEADERS):
             return self._error(416)  # a read beyond the end, which the emulator takes for a part
         return answer
+
+    def _precondition_fails(self, name: str) -> bool:
+        """Whether the object is not of the generation asked for, which the emulator ignores.
+
+        0: there must be none, as for TensorFlow when it makes a folder.
+        """
+        parts = urlsplit(self.path)
+        if not (wanted := parse_qs(parts.query).get("ifGenerationMatch")):
+            return False
+        bucket = re.search("/b/([^/]+)", parts.path)[1]
+        now = self.storage.objects.get(bucket, {}).get(name, {"generation": "0"})
+        return now["generation"] != wanted[0]
 
     def _chunks(self) -> bytes:
         body = []

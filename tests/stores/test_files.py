@@ -115,11 +115,6 @@ def quick_lock(gone_after_seconds: float = 1.0) -> BucketLock:
     return BucketLock(paths.location("gs://bucket/run"))
 
 
-def take(gone_after_seconds: float = 1.0) -> bool:
-    """Takes the lock and ends like a process that is killed: nothing is released."""
-    return quick_lock(gone_after_seconds).acquire()
-
-
 def statuses_of_writes(store) -> list[int]:
     return [request.status for request in store.requests if request.kind == "write"]
 
@@ -161,12 +156,16 @@ def _both() -> tuple[bool, int]:
 
 def test_an_owner_that_lives_keeps_it(store):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(store.call, take, 600.0)
+        asked = pool.submit(store.call, _take)
         while not asked.done():
             store.put("bucket", LOCK, OF_ANOTHER_HOST)  # of another generation each time
             time.sleep(0.1)
         assert not asked.result()
     assert store.objects()[LOCK] == OF_ANOTHER_HOST
+
+
+def _take() -> bool:
+    return quick_lock(gone_after_seconds=600.0).acquire()
 
 
 def test_a_store_that_fails_for_a_while_does_not_lose_the_lock(store):
@@ -202,16 +201,14 @@ def working() -> WorkingFolder:
     return WorkingFolder(location, record="run.json", needed=("run.json", "*.log"))
 
 
-def write(files: dict[str, str], *, released: bool = True) -> WorkingFolder:
-    """Writes local files, as a run does, and uploads them."""
+def write(files: dict[str, str]) -> WorkingFolder:
+    """Writes local files, as a run does, and uploads them; the run holds its lock still."""
     run = working()
     assert run.acquire()
     for name, text in files.items():
         (run.local / name).parent.mkdir(exist_ok=True)
         (run.local / name).write_text(text)
     run.publish()
-    if released:
-        run.lock.release()
     return run
 
 
@@ -242,7 +239,7 @@ def _look() -> dict[str, str]:
 
 def _write_and_die() -> None:
     """As a run that is killed: nothing is released."""
-    killed = write({"run.json": "1", "a.log": "1\n", "events": "x"}, released=False)
+    killed = write({"run.json": "1", "a.log": "1\n", "events": "x"})
     with (killed.local / "a.log").open("a") as file:
         file.write("2\n")
 
@@ -259,7 +256,7 @@ def test_only_what_changed_is_uploaded_the_record_last_and_nothing_before_it(sto
 
 
 def _publish_often() -> None:
-    run = write({"a.log": "1\n", "sub/b": "1"}, released=False)
+    run = write({"a.log": "1\n", "sub/b": "1"})
     (run.local / "run.json").write_text("1")
     run.publish()
     run.publish()
@@ -296,7 +293,7 @@ def test_nothing_is_uploaded_by_a_run_whose_folder_was_taken_over(store):
 
 
 def _lose() -> str:
-    run = write({}, released=False)
+    run = write({})
     paths.location(f"{FOLDER}/.lock").write_bytes(b"process 7 on elsewhere")
     (run.local / "run.json").write_text("1")
     try:

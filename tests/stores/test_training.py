@@ -3,7 +3,6 @@
 Dropout and shuffling are on. The twin of each run is the same command with local paths.
 """
 
-import collections
 import json
 import os
 import random
@@ -20,6 +19,7 @@ from tests.training.small_runs import NUM_STEPS, assert_same_end, command
 
 BUCKET = "gs://bucket"
 TASK = generated_task.SMALL
+NUM_CHECKPOINTS = NUM_STEPS // 22 + 1
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def has_ended(store: Store) -> bool:
     return json.loads(record).get("status", "running") != "running"
 
 
-def has_a_third(store: Store) -> bool:
-    """Whether the checkpoint of step 66, a third of the run, is in the bucket."""
+def has_step_66(store: Store) -> bool:
+    """Whether the checkpoint of step 66, of 112 or 200, is in the bucket."""
     return b"model.ckpt-66" in store.objects().get("run/checkpoint", b"")
 
 
@@ -91,9 +91,7 @@ def last_line(text: str) -> str:
 
 
 @pytest.mark.all
-def test_a_run_in_a_bucket_is_the_run_on_disks_in_a_few_requests(
-    host, filled, undisturbed, repository, tmp_path
-):
+def test_a_run_in_a_bucket_is_the_run_on_disks(host, filled, undisturbed, repository, tmp_path):
     text = host.run(training())
     found = filled.download("run/", tmp_path / "found")
     assert_same_end(found, undisturbed)
@@ -106,31 +104,35 @@ def test_a_run_in_a_bucket_is_the_run_on_disks_in_a_few_requests(
     ]
     # A thread logs it whenever a checkpoint is complete; before the next one begins.
     stops = [key for key in keys[0] if key.startswith("checkpoint_")]
-    num_checkpoints, num_evaluations = NUM_STEPS // 22 + 1, NUM_STEPS // 28 + 1
-    assert stops == ["checkpoint_start", "checkpoint_stop"] * num_checkpoints
+    assert stops == ["checkpoint_start", "checkpoint_stop"] * NUM_CHECKPOINTS
     in_order = [[key for key in found if key != "checkpoint_stop"] for found in keys]
     assert in_order[0] == in_order[1] and sorted(keys[0]) == sorted(keys[1])
     assert json.loads((found / "run.json").read_text())["status"] == "aborted"
     assert re.search(r"^RESULT,bert,7,.*,aborted,", text, re.MULTILINE)
     assert not [path for folder in (repository, host.folder) for path in folder.glob("gs:*")]
-    # Of a step none but for records; of an evaluation and a checkpoint a fixed number.
-    first = next(n for n, request in enumerate(filled.requests) if request.name == "run/run.json")
-    kinds = collections.defaultdict(list)
-    for kind, name, _ in filled.requests[first:]:
-        log = re.match("run/(bert.log|metrics|events|run.json)", name)
-        kinds["log" if log else "checkpoint" if "ckpt" in name else name[:5]].append(kind)
-    for name in ("task/train.tfrecord", "task/eval.tfrecord"):
-        of_file = [request.kind for request in filled.requests[first:] if request.name == name]
-        # Where it is opened again after 5 s, TensorFlow's client looks first whether it changed.
-        assert of_file.count("read") <= 20
-        assert set(of_file) <= {"read", "other"} and of_file.count("other") <= of_file.count("read")
-    assert len(kinds["checkpoint"]) <= 40 * num_checkpoints
-    assert len(kinds["log"]) <= 24 * (num_checkpoints + num_evaluations)
     refused = host.run(training(), code=1)
     assert last_line(refused).endswith(
         f"--output_dir={BUCKET}/run holds a finished run (status aborted); choose a new directory, "
         "or remove this one to train again"
     )
+
+
+@pytest.mark.all
+def test_requests(host, filled):
+    """Of a step none but for records; of an evaluation and a checkpoint a fixed number."""
+    host.run(training(log_every_steps=1, keep_checkpoint_max=0))
+    first = next(n for n, request in enumerate(filled.requests) if request.name == "run/run.json")
+    while_training = filled.requests[first:]
+    of_data = [request for request in while_training if request.name.startswith("task/")]
+    for name in ("task/train.tfrecord", "task/eval.tfrecord"):
+        kinds = [request.kind for request in of_data if request.name == name]
+        # Where it is opened again after 5 s, TensorFlow's client looks first whether it changed.
+        assert set(kinds) <= {"read", "other"} and kinds.count("other") <= kinds.count("read") <= 20
+    of_checkpoints = [request for request in while_training if "ckpt" in request.name]
+    logs = ("run/bert.log", "run/metrics", "run/events", "run/run.json")
+    of_logs = [request for request in while_training if request.name.startswith(logs)]
+    assert len(of_checkpoints) <= 40 * NUM_CHECKPOINTS
+    assert len(of_logs) <= 24 * (NUM_CHECKPOINTS + NUM_STEPS // 28 + 1)
 
 
 @pytest.mark.all
@@ -163,13 +165,13 @@ def test_kills_on_any_host(filled, undisturbed, tmp_path):
 
 @pytest.mark.gate
 def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(host, filled, task, tmp_path):
-    """Refused requests until some of the run is saved; killed; cut connections from then on."""
+    """Refused requests until step 66 is saved; killed; cut connections from then on."""
     num_steps = {"num_train_steps": 112}
     twin = command(task, tmp_path / "twin", async_checkpoint="false", **num_steps)
     starts.run(twin, check=True)
     filled.fail(0.1, 503, seed=1)
     started = host.start(training(**num_steps))
-    waiting.until(lambda: has_a_third(filled), started)
+    waiting.until(lambda: has_step_66(filled), started)
     started.kill()
     started.wait(60)
     forget_the_owner(filled)
@@ -192,7 +194,7 @@ def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     host, filled, undisturbed, tmp_path
 ):
     started = host.start(training())
-    waiting.until(lambda: has_a_third(filled), started)
+    waiting.until(lambda: has_step_66(filled), started)
     filled.deny_writes()
     text, _ = started.communicate(timeout=300)
     assert started.returncode == 1 and "Traceback" not in text
