@@ -132,7 +132,7 @@ def test_every_module_that_is_named_as_a_command_exists():
         assert script.is_file(), f"{module} in {names}"
 
 
-LEVELS = ("test", "gate", "test-all", "test-container")
+LEVELS = ("test", "gate", "test-all", "test-container", "test-compilers")
 
 
 def test_contributing_and_help_agree_on_what_runs_where():
