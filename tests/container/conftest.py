@@ -101,6 +101,21 @@ def docker(workplace, storage):
         run("umount", *mounts, check=False)
 
 
+@pytest.fixture(scope="session")
+def podman(workplace, storage):
+    """The variables with which `podman` keeps its images and containers here."""
+    if not shutil.which("podman"):
+        install("podman", "runc")
+    images, settings = workplace / "podman.conf", workplace / "containers.conf"
+    images.write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{storage}/podman"\n'
+        f'runroot = "{workplace}/podman-run"\n'
+    )
+    settings.write_text('[engine]\nruntime = "runc"\n')  # crun refuses hosts with both cgroups
+    yield {"CONTAINERS_STORAGE_CONF": str(images), "CONTAINERS_CONF": str(settings)}
+    run("umount", storage / "podman" / "overlay", check=False)
+
+
 def debian(docker: dict[str, str], workplace: Path, suite: str, image: str) -> str:
     """Imports an image: Debian with its own Python, and this machine's certificates."""
     if not shutil.which("debootstrap"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.container.conftest import install, run
+from tests.container.conftest import run
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.reference_figures import GENERATED, figures
 from tests.fixtures import open_to_all
@@ -256,28 +256,24 @@ def test_evaluation_in_a_second_container(start):
     assert "bert.offline.log: aborted after 8,000 samples" in done.stdout
 
 
-def test_podman_runs_the_same_image(docker, image, start, workplace, storage):
-    """Podman sees docker's files and configuration; a copy of 3 GB would take minutes."""
-    if not shutil.which("podman"):
-        install("podman", "runc")
+@pytest.mark.all  # a copy of 3 GB
+def test_podman_runs_the_same_image(docker, podman, image, start):
+    run("bash", "-c", f"set -o pipefail; docker save {image} | podman load", env=docker | podman)
+    trains_under_podman(start, podman)
+
+
+def test_podman_runs_its_files_under_its_configuration(docker, podman, image, start, tmp_path):
+    """Podman mounts docker's files, and imports what is left of the image."""
     words = ["docker", "run", "--detach", "--rm", "--user=0", image, "sleep", "infinity"]
     source = run(*words, env=docker).stdout.strip()
     try:
         inspected = json.loads(run("docker", "inspect", source, env=docker).stdout)[0]
         files = Path(inspected["GraphDriver"]["Data"]["MergedDir"])
-        storage_of_podman = workplace / "podman.conf"
-        storage_of_podman.write_text(
-            f'[storage]\ndriver = "overlay"\ngraphroot = "{storage}/podman"\n'
-            f'runroot = "{workplace}/podman-run"\n'
+        settings = tmp_path / "containers.conf"
+        settings.write_text(
+            Path(podman["CONTAINERS_CONF"]).read_text()
+            + f'[containers]\nvolumes = ["{files}/opt:/opt:ro", "{files}/usr:/usr:ro"]\n'
         )
-        settings = workplace / "containers.conf"
-        settings.write_text(  # crun refuses hosts with both cgroups
-            f'[containers]\nvolumes = ["{files}/opt:/opt:ro", "{files}/usr:/usr:ro"]\n'
-            '[engine]\nruntime = "runc"\n'
-        )
-        environment = {
-            "CONTAINERS_STORAGE_CONF": str(storage_of_podman), "CONTAINERS_CONF": str(settings),
-        }  # fmt: skip
         of_image = run("docker", "image", "inspect", image, env=docker).stdout
         configuration = json.loads(of_image)[0]["Config"]
         changes = [f"ENV {variable}" for variable in configuration["Env"]]
@@ -286,9 +282,13 @@ def test_podman_runs_the_same_image(docker, image, start, workplace, storage):
         without = "--exclude=./opt/* --exclude=./usr/* --exclude=./proc/* --exclude=./sys/*"
         words = ["podman", "import", *(f"--change={change}" for change in changes), "-", image]
         script = f"set -o pipefail; tar -C {shlex.quote(str(files))} {without} -cf - . | "
-        run("bash", "-c", script + shlex.join(words), env={**os.environ, **environment})
-        done = start(*TRAIN, "--num_train_steps=50", ENGINE="podman", **environment)
-        assert done.returncode == 0, done.stderr
-        assert "RESULT,bert,7," in done.stdout
+        run("bash", "-c", script + shlex.join(words), env={**os.environ, **podman})
+        trains_under_podman(start, {**podman, "CONTAINERS_CONF": str(settings)})
     finally:
         run("docker", "rm", "--force", source, env=docker)
+
+
+def trains_under_podman(start, podman: dict[str, str]) -> None:
+    done = start(*TRAIN, "--num_train_steps=50", ENGINE="podman", **podman)
+    assert done.returncode == 0, done.stderr
+    assert "RESULT,bert,7," in done.stdout
