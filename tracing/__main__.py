@@ -9,12 +9,13 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tracing import ends_in_one_line, path_with_home, signals_blocked, word
 
 
-def _given() -> argparse.Namespace:
+def _given(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tracing",
         usage="%(prog)s [options] -- COMMAND...\n"
@@ -40,7 +41,7 @@ def _given() -> argparse.Namespace:
     parser.add_argument(
         "--convert", type=path_with_home, metavar="FOLDER", help="finish a broken-off trace"
     )
-    words = sys.argv[1:]
+    words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     return argparse.Namespace(**vars(parser.parse_args(words[:end])), command=words[end + 1 :])
 
@@ -90,13 +91,13 @@ def _give_to_user(folder: Path) -> None:
 
 
 @ends_in_one_line("trace")
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Takes one trace."""
     with signals_blocked():
         # Only now: what is imported starts threads, one of which would take the signal.
         from tracing import recorder
 
-        given = _given()
+        given = _given(arguments)
         recording = None if given.convert else recorder.record(given, _user(), _say)
     if recording is None:
         _convert(given.convert, keep_raw=given.keep_raw)

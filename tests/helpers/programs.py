@@ -20,12 +20,15 @@ def run(*words: object, check: bool = False, **options) -> subprocess.CompletedP
     return done
 
 
-def refusal(main: Callable, *words: object) -> str:
-    """The one line with which the main of a command ends this process; it begins with its name."""
+def refusal(main: Callable, *words: object, name: str | None = None) -> str:
+    """The one line with which the main of a command ends this process.
+
+    It begins with the command's name, which is its module's where no other is given.
+    """
     with pytest.raises(SystemExit) as raised:
         main(list(map(str, words)))
     line = str(raised.value)
-    name = main.__module__.rpartition(".")[2]
+    name = name or main.__module__.rpartition(".")[2]
     assert len(line.splitlines()) == 1 and line.startswith(f"{name}: "), line
     return line
 

@@ -65,7 +65,7 @@ def traced(request, tmp_path_factory) -> Traced:
     require(request.param)
     folder = tmp_path_factory.mktemp("example")
     example_training.make_data(folder)
-    words = [sys.executable, "-m", "tracing.tests.example_training", folder, 2]
+    words = [sys.executable, "-m", "tracing.tests.example_training", folder]
     options = [f"--backend={request.param}", "--interval_s=0.25"]
     found = trace(folder / "trace", *words, options=options)
     assert found.done.returncode == 0, found.done.stderr

@@ -50,14 +50,14 @@ def trace(folder: Path, backend: str, seeds: range) -> list[Record]:
     return list(compared(found, folder / "programs"))
 
 
-def trace_soon(folder: Path, backend: str, seeds: range) -> list[Record]:
+def trace_soon(folder: Path, seeds: range) -> list[Record]:
     """By strace alone: without samples, figures and a page."""
     (folder / "programs").mkdir()
     (raw := folder / "trace" / recording.RAW).mkdir(parents=True)
     options, began = strace.options(raw / "strace-0.txt"), clocks.read_pair()
     programs.run(*options, "--", *_words(folder, seeds), check=True)
     made = recording.Recording(
-        command=[], folder=str(Path.cwd()), exit_code=0, ended_by=None, backend=backend,
+        command=[], folder=str(Path.cwd()), exit_code=0, ended_by=None, backend=backends.STRACE,
         notes=[], containers=[], raw_files=[recording.RawFile("strace-0.txt", None)],
         num_lost_lines=0, pairs=[began, clocks.read_pair()], machine={},
     )  # fmt: skip
@@ -75,6 +75,8 @@ def _words(folder: Path, seeds: range) -> list:
 def compared(trace: Trace, folder: Path) -> Iterator[Record]:
     """Every record that a trace must hold by what the programs wrote, and what nobody made."""
     rows, events = trace.operations, trace.table("process_events")
+    # By these a program looks at itself, just before a call.
+    rows = rows[~rows["path"].str.startswith("/proc/thread-self/")]
     calls = {tid: part.to_dict("records") for tid, part in rows.groupby("tid")}
     made_by: dict[int, list[dict]] = collections.defaultdict(list)
     for row in (row for part in calls.values() for row in part):

@@ -1,8 +1,8 @@
-"""A program that does to files what a training run does, in a second and without TensorFlow.
+"""A program that does to files what a training run does, in three seconds and without TensorFlow.
 
 It reads TFRecords, logs for MLPerf, and writes a checkpoint under another name first.
 
-    python -m tracing.tests.example_training FOLDER SECONDS     # for so long it does nothing
+    python -m tracing.tests.example_training FOLDER
 """
 
 import os
@@ -19,15 +19,14 @@ REQUEST_BYTES = 65536
 CHECKPOINT_BYTES = 300_000
 NUM_FILES, NUM_RECORDS, RECORD_BYTES = 4, 300, 2500
 NUM_EPOCHS = 2
+IDLE_SECONDS = 2  # for samples of its counters
 
 
-def make_data(folder: Path) -> list[Path]:
+def make_data(folder: Path) -> None:
     """TFRecord files named as the reference names them, without a suffix."""
     framed = tfrecord.frame(bytes(RECORD_BYTES))
-    paths = [folder / f"part-{number:05d}-of-{NUM_FILES:05d}" for number in range(NUM_FILES)]
-    for path in paths:
-        path.write_bytes(framed * NUM_RECORDS)
-    return paths
+    for number in range(NUM_FILES):
+        (folder / f"part-{number:05d}-of-{NUM_FILES:05d}").write_bytes(framed * NUM_RECORDS)
 
 
 def read_all(path: Path) -> None:
@@ -49,7 +48,7 @@ def save(folder: Path, step: int) -> None:
 
 def main() -> None:
     """Trains, so to speak."""
-    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    folder = Path(sys.argv[1])
     log = MlperfLog(folder / "bert.log")
     log.init_start(cache_cleared=False)
     log.events(SUBMISSION.events() | HYPERPARAMETERS)
@@ -65,7 +64,7 @@ def main() -> None:
                 reader.start()
             for reader in readers:
                 reader.join()
-        time.sleep(seconds)
+        time.sleep(IDLE_SECONDS)
         run.block_stop(samples)
         run.checkpoint_start(3)
         save(folder, 3)

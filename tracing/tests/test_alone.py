@@ -37,10 +37,10 @@ def test_installed_alone_it_traces_from_any_folder_and_from_the_checkout(tmp_pat
     assert "trace: look at trace/summary.html" in done.stderr
     assert "Read from the page cache" in (elsewhere / "trace/summary.html").read_text()
     given = {"cwd": elsewhere, "env": environment(PYTHON=str(python)), "check": True}
-    for command in (python.with_name("mlperf-trace"), TRACE):
-        assert programs.run(command, "--help", **given).stdout.startswith(
-            "usage: python -m tracing"
-        )
+    done = programs.run(python.with_name("mlperf-trace"), "--help", **given)
+    assert done.stdout.startswith("usage: python -m tracing")
+    done = programs.run(TRACE, "--backend=proc", "--", "ls", **given)
+    assert done.stdout == "trace\ntraces\n"  # the second is the default folder
     loaded = set(programs.run(python, "-c", ALL_MODULES, **given).stdout.split())
     assert {"pyarrow", "perfetto", "google"} < loaded
     assert not loaded & {"tensorflow", "mlperf_bert", "pages", "tests"}

@@ -68,10 +68,11 @@ def test_a_reader_that_ends_is_no_error(whole_trace, tmp_path):
     assert done.returncode == 141 and "Error" not in done.stderr
 
 
-def test_a_full_disk_leaves_nothing(whole_trace, small_disk):
+@pytest.mark.parametrize("target", export.OUTPUTS)
+def test_a_full_disk_leaves_nothing(whole_trace, small_disk, target):
     disk = small_disk(4)
     (disk / "full").write_bytes(bytes(4096))
-    line = refusal(export.main, whole_trace, "--to=chakra", f"--output={disk / 'export'}")
+    line = refusal(export.main, whole_trace, f"--to={target}", f"--output={disk / 'export'}")
     assert "No space left on device" in line
     assert list(disk.iterdir()) == [disk / "full"]
 

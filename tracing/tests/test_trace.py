@@ -3,9 +3,11 @@
 Long because all of its tests look at the same traces.
 """
 
+import functools
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,13 +22,9 @@ from tests.helpers import programs, waiting
 from tracing import backends, processes, tables
 from tracing.__main__ import main
 from tracing.tests import example_training as example
-from tracing.tests.conftest import (
-    TRACE,
-    command_line,
-    environment,
-    require,
-    trace,
-)
+from tracing.tests.conftest import TRACE, command_line, environment, require, trace
+
+refusal = functools.partial(programs.refusal, main, name="trace")
 
 FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
 
@@ -172,7 +170,8 @@ def test_signals_reach_the_command_and_its_code_is_the_traces(tmp_path, backend,
     _, lines = process.communicate(timeout=300)
     summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
     assert (process.returncode, summary["exit_code"], summary["ended_by"]) == (7, 7, number.name)
-    assert f"{number.name}: waiting for the command to end" in lines
+    for name in ("SIGUSR1", number.name):
+        assert f"{name}: waiting for the command to end" in lines
 
 
 @pytest.mark.parametrize(
@@ -242,12 +241,10 @@ def test_what_runs_already_is_traced_and_goes_on(tmp_path, backend):
         (["--container=x", "--engine=no-engine"], [], "no-engine is not installed"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, options, words, message):
-    given = ["trace", f"--output={tmp_path / 'trace'}", *options, "--", *words]
-    monkeypatch.setattr(sys, "argv", given)
-    with pytest.raises(SystemExit, match=f"^trace: [^\n]*{re.escape(message)}[^\n]*$"):
-        main()
-    assert not (tmp_path / "trace").exists()
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, options, words, message):
+    output = tmp_path / "trace"
+    assert message in refusal(f"--output={output}", *options, "--", *words)
+    assert not output.exists()
 
 
 @pytest.mark.all
@@ -302,9 +299,7 @@ def test_a_folder_that_is_no_trace_keeps_its_owner(tmp_path, monkeypatch):
     (tmp_path / "mine").touch()
     for name, value in (("USER", "nobody"), ("UID", "65534"), ("GID", "65534")):
         monkeypatch.setenv(f"SUDO_{name}", value)
-    monkeypatch.setattr(sys, "argv", ["trace", f"--convert={tmp_path}"])
-    with pytest.raises(SystemExit, match="the raw files are needed"):
-        main()
+    assert "the raw files are needed" in refusal(f"--convert={tmp_path}")
     assert {path.stat().st_uid for path in (tmp_path, tmp_path / "mine")} == {0}
 
 
@@ -319,32 +314,35 @@ def test_a_full_disk_costs_the_trace_and_not_the_command(small_disk, tmp_path):
     assert not list((disk / "trace").glob("*.unfinished"))
 
 
-def test_a_trace_is_finished_later(copied, monkeypatch, capsys):
+def test_a_trace_is_finished_later(copied):
     before = json.loads((copied / "summary.json").read_text())
-    (copied / "summary.json").unlink()
-    monkeypatch.setattr(sys, "argv", ["trace", f"--convert={copied}"])
-    main()
-    assert json.loads((copied / "summary.json").read_text()) == before
-    assert not (copied / "raw").exists()
-    with pytest.raises(SystemExit, match="the raw files are needed"):
-        main()
+    for options, is_kept in ((["--keep_raw"], True), ([], False)):
+        (copied / "summary.json").unlink()
+        main([f"--convert={copied}", *options])
+        assert json.loads((copied / "summary.json").read_text()) == before
+        assert (copied / "raw").exists() == is_kept
+    assert "the raw files are needed" in refusal(f"--convert={copied}")
 
 
 @pytest.mark.gate
 def test_what_a_command_leaves_behind_is_named_and_can_be_ended(tmp_path):
-    """One is killed, the other ended by a signal to the trace."""
+    """One by a signal to the trace, which the other ignores; the trace ends after both."""
     require(backends.STRACE)
-    words = ["sh", "-c", "setsid sleep 600 & setsid sleep 600 & exit 7"]
+    stays = shlex.quote("trap '' TERM; exec sleep 600")
+    words = ["sh", "-c", f"setsid sleep 600 & setsid sh -c {stays} & exit 7"]
     command = command_line(tmp_path / "t", *words, options=["--backend=strace"])
     tracing = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     named = r"the command has ended, but sleep \((\d+)\), sleep \((\d+)\).*: kill (\d+) (\d+)"
-    for line in tracing.stderr:
-        if found := re.search(named, line):
-            assert found.groups()[:2] == found.groups()[2:]
-            os.kill(int(found[1]), signal.SIGTERM)
-            waiting.until(lambda number=int(found[1]): not processes.is_running(number), tracing)
-            tracing.terminate()
-    assert tracing.wait(timeout=60) == 7
+    found = next(filter(None, (re.search(named, line) for line in tracing.stderr)))
+    assert found.groups()[:2] == found.groups()[2:]
+    first, second = map(int, found.groups()[:2])
+    tracing.terminate()
+    waiting.until(lambda: not processes.is_running(first), tracing)
+    assert processes.is_running(second) and tracing.poll() is None
+    os.kill(second, signal.SIGKILL)
+    _, lines = tracing.communicate(timeout=60)
+    assert tracing.returncode == 7
+    assert "SIGTERM: waiting for what the command has left to end" in lines
     notes = json.loads((tmp_path / "t" / "summary.json").read_text())["notes"]
     assert any("the command has ended, but sleep" in note for note in notes)
 
