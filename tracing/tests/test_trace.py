@@ -338,6 +338,7 @@ def test_what_a_command_leaves_behind_is_named_and_can_be_ended(tmp_path):
     first, second = map(int, found.groups()[:2])
     tracing.terminate()
     waiting.until(lambda: not processes.is_running(first), tracing)
+    time.sleep(0.5)  # longer than the trace looks away
     assert processes.is_running(second) and tracing.poll() is None
     os.kill(second, signal.SIGKILL)
     _, lines = tracing.communicate(timeout=60)
