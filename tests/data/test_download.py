@@ -18,6 +18,7 @@ import nltk.downloader
 import pytest
 
 from mlperf_bert.data import published, punkt
+from tests.data.file_server import serving
 from tests.data.making import clean_up
 from tests.fixtures import REPOSITORY, lacking
 from tests.helpers import programs
@@ -113,29 +114,13 @@ def room(tmp_path) -> Room:
 
 @pytest.mark.parametrize(
     ("words", "names"),
-    [
-        ([], [*CONFIG, *TF1, TEXT, *UNPACKED]),
-        (["dump", "tf2"], [*TF2, f"{DUMP}.bz2", DUMP]),
-    ],
+    [([], [*CONFIG, *TF1, TEXT, *UNPACKED]), (["dump", "tf2"], [*TF2, f"{DUMP}.bz2", DUMP])],
 )
 def test_words_bring_their_files_whole_and_once(room, words, names):
     assert room.brings(*words) == {name: FILES[name] for name in names}
     shutil.rmtree(room.published)
     (room.folder / "wiki" / f"{DUMP}.bz2").unlink(missing_ok=True)
     assert room.brings(*words).keys() == set(names) - {f"{DUMP}.bz2"}
-
-
-def test_a_broken_download_goes_on_and_what_is_whole_only_lacks_its_name(room):
-    name = "bert_config.json"
-    room.publish(name, FILES[name][:1000])
-    told = room.refusal("config")
-    assert f"{name}: not whole yet, or not the published file (curl ended with 0 at file" in told
-    assert f"repeat the command to go on, or remove wiki/{name}.partial to begin again" in told
-    assert room.files() == {f"{name}.partial": FILES[name][:1000]}
-    room.publish(name, b"x" * 1000 + FILES[name][1000:])  # the first bytes are not read again
-    assert room.brings("config") == {name: FILES[name] for name in CONFIG}
-    (room.folder / "wiki" / name).rename(room.folder / "wiki" / f"{name}.partial")
-    assert room.brings("config") == {name: FILES[name] for name in CONFIG}
 
 
 @pytest.mark.parametrize(
@@ -151,6 +136,38 @@ def test_a_file_that_is_there_and_wrong_is_named_and_not_touched(room, words, na
         "remove it|move it aw", told
     )
     assert path.read_bytes() == b"foreign"
+
+
+def test_a_server_that_breaks_off_or_that_sends_a_page_leaves_no_file(room):
+    """What has come goes on; what is whole is taken, though the server has no more to send."""
+    config, vocab = CONFIG
+    files = {f"/mirror/{place_of(name)}": FILES[name] for name in CONFIG}
+    with serving(files) as server:
+        words = ("config", f"--base_url={server.url}/mirror/")
+        server.plan = ["half", "serve", "page"]
+        told = f"{config}: not whole yet, or not the published file (curl ended with 18 at http"
+        assert told in (line := room.refusal(*words)) and ": repeat the command to go on, " in line
+        assert room.files() == {f"{config}.partial": FILES[config][:1000]}
+        line = room.refusal(*words)
+        assert "(curl ended with 0 at" in line
+        assert line.endswith(f" or remove wiki/{vocab}.partial to begin again")
+        assert room.files().keys() == {config, f"{vocab}.partial"}
+        assert [range for _, range in server.requests] == [None, "bytes=1000-", None]
+        (room.folder / "wiki" / f"{vocab}.partial").unlink()
+        content = files.pop(f"/mirror/{place_of(vocab)}")
+        assert "(curl ended with 22 at" in room.refusal(*words)
+        assert room.files().keys() == {config}
+        files[f"/mirror/{place_of(vocab)}"] = content
+        (room.folder / "wiki" / config).rename(room.folder / "wiki" / f"{config}.partial")
+        assert room.brings(*words) == {name: FILES[name] for name in CONFIG}
+        assert server.requests[-2] == (f"/mirror/{place_of(config)}", "bytes=2000-")
+
+
+def test_a_folder_in_which_their_downloader_was_started_is_a_place(room):
+    words = (f"--base_url=file://{room.published}", "--out_dir=a/b c")
+    assert not room.brings("config", "tf1", *words)
+    there = {name: (room.folder / "a/b c" / name).read_bytes() for name in CONFIG + TF1}
+    assert there == {name: FILES[name] for name in CONFIG + TF1}
 
 
 WORDS = "choose of config tf1 tf2 dump text punkt --out_dir= --base_url="
