@@ -66,8 +66,8 @@ def work(inputs, tmp_path):
     return shutil.copytree(inputs, tmp_path / "work")
 
 
-def words_of_a_vocabulary(size: int) -> bytes:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(5, size))]
+def vocabulary_of_65(_: bytes) -> bytes:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(5, 65))]
     return "".join(f"{word}\n" for word in words).encode()
 
 
@@ -79,8 +79,7 @@ BAD_INPUTS = [
      r"unknown keys \['hiden_size'\]"),
     (("bert_config.json", lambda text: text.replace(b'"hidden_size": 8, ', b"")),
      r"missing keys .*hidden_size"),
-    (("vocab.txt", lambda _: words_of_a_vocabulary(65)),
-     r"vocab.txt has 65 words, but .* vocab_size=64"),
+    (("vocab.txt", vocabulary_of_65), r"vocab.txt has 65 words, but .* vocab_size=64"),
     ("init_checkpoint={work}/model.ckpt-1", r"model.ckpt-1: no such checkpoint"),
     ("check_initial_accuracy=True",
      r"--check_initial_accuracy has an effect only with --check; add it"),

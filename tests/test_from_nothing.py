@@ -41,7 +41,7 @@ def write_inputs(folder: Path) -> None:
     ]
     doors.write(folder / "articles.parquet", rows)
     words = set(re.findall(r"\w+|[^\w\s]", "".join(text.lower() for _, text in articles)))
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(words)]
+    tokens = [*model.SPECIAL_TOKENS, *sorted(words)]
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     config = model.tiny_config(len(tokens), max_seq_length=64)
     checkpoint = str(folder / "model.ckpt-0")

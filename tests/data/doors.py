@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,15 +9,6 @@ import pyarrow.parquet as pq
 import zstandard
 
 DOCUMENTS = (".jsonl", ".jsonl.zst", ".json.gz", ".parquet")
-_ARTICLE = re.compile(
-    r'<doc id="(?P<id>.*)" url="(?P<url>.*)" title="(?P<title>.*)">\n'
-    r"(?P=title)\n\n(?P<text>(?:.*\n)*?.*)\n\n</doc>\n"
-)
-
-
-def articles_of(extracted: str) -> list[dict[str, str]]:
-    """What WikiExtractor knew of each article of a file."""
-    return [match.groupdict() for match in _ARTICLE.finditer(extracted)]
 
 
 def as_text(articles: list[dict[str, str]]) -> str:

@@ -61,8 +61,8 @@ def packed(data: bytes) -> bytes:
     return changed(input_ids=field(3, field(1, data)))
 
 
-CHECKS = {check: check for check in ("pick", "check", "check_packed")}
-TRAINING = {"check", "check_packed"}
+CHECKS = {check: check for check in READERS.values()}
+TRAINING = CHECKS.keys() - {"pick"}
 MAKE = "make the file again with create_pretraining_data.py"
 OTHER_MODEL = "give the --bert_config_file that belongs to these data, or make the file again"
 
@@ -182,7 +182,7 @@ def write(readers: Readers, *framed: bytes) -> list[bytes]:
     return [*framed]
 
 
-# Of every check, one record that it alone refuses, and one that all do.
+# Two that all refuse, and one that only a training, the pick or a packed training does.
 IN_WHOLE_READERS = (
     "input_ids of -1", "no features", "an id behind the vocabulary", "a feature twice",
     "a hole in the mask",

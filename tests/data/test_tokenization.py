@@ -52,9 +52,8 @@ def test_white_space_of_the_running_python_is_that_of_unicode_11():
 @pytest.mark.parametrize(
     ("do_lower_case", "preserve"),
     [
-        (True, False),
-        pytest.param(False, False, marks=pytest.mark.gate),
-        pytest.param(True, True, marks=pytest.mark.gate),
+        pytest.param(*flags, marks=[] if flags == (True, False) else pytest.mark.gate)
+        for flags in LINES_37
     ],
 )
 def test_lines_equal_the_reference(vocab_file, do_lower_case, preserve):
@@ -74,7 +73,7 @@ class Words(Tokenizer):
 
 @pytest.mark.parametrize(
     "do_lower_case",
-    [pytest.param(True, marks=pytest.mark.gate), pytest.param(False, marks=pytest.mark.all)],
+    [pytest.param(n, marks=pytest.mark.gate if n else pytest.mark.all) for n in CHARACTERS_37],
 )
 def test_every_character_is_treated_as_the_reference_does(vocab_file, do_lower_case):
     tokenizer = Words(vocab_file, do_lower_case=do_lower_case)
@@ -88,6 +87,11 @@ def test_words_over_200_characters_are_unknown(vocab_file):
     tokenizer = Tokenizer(vocab_file)
     assert len(tokenizer.tokenize("a" * 200)) > 1
     assert tokenizer.tokenize("a" * 201) == [tokenizer.vocabulary["[UNK]"]]
+
+
+def test_tokens_of_the_vocabulary_are_kept_before_lower_casing(vocab_file):
+    unused = Tokenizer(vocab_file, preserve_unused_tokens=True).tokenize("[unused1] [UNUSED1]")
+    assert unused[0] == 1 and 1 not in unused[1:]
 
 
 def test_sentences_are_the_lines_that_the_tokenizer_takes(vocab_file, tmp_path, monkeypatch):
