@@ -289,7 +289,7 @@ def test_nothing_is_uploaded_by_a_run_whose_folder_was_taken_over(store):
     assert store.call(_lose) == f"{FOLDER}/.lock: process 7 on elsewhere has taken over; this " \
         "process stops, the other goes on"  # fmt: skip
     assert not uploaded(store)
-    assert store.objects() == {"a/run/.lock": b"process 7 on elsewhere"}  # not released
+    assert store.objects() == {"a/run/.lock": b"process 7 on elsewhere"}  # still there
 
 
 def _lose() -> str:
