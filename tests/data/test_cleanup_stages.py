@@ -112,6 +112,17 @@ def test_a_script_that_is_called_otherwise_says_how(words, message):
     assert done.returncode == 2 and re.fullmatch(message, done.stderr, re.DOTALL)
 
 
+@pytest.mark.parametrize(
+    "script",
+    ["cleanup_file", "do_sentence_segmentation", "seperate_test_set", "do_gather",
+     "extract_documents"],
+)  # fmt: skip
+def test_a_script_starts_the_stage_of_its_name_in_any_folder(tmp_path, script):
+    done = clean_up(f"{script}.py", "--data=none", folder=tmp_path)
+    told = f"{script}.py: --data=none: no file matches; quote the glob, and check the folder\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 def test_stages_in_one_process_end_with_the_first_that_fails(tmp_path):
     (tmp_path / "wiki_00.1").write_text("One.\n")
     data = f"--data={tmp_path}/wiki_00"
