@@ -20,15 +20,12 @@ from mlperf_bert.files.working import WorkingFolder
 
 # --- What a store refuses is named by the type of the client's error, and is no damage of a file.
 
-REFUSALS = {
-    401: (PermissionError, "the store refuses these credentials; give their account the role"),
-    403: (PermissionError, "the store refuses these credentials; give their account the role"),
-    404: (FileNotFoundError, "no such bucket or object; check the path"),
-    429: (errors.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
-    503: (errors.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
-    "cut": (errors.StoreUnavailable, "the store does not answer, or asks to try later; repeat"),
-}
+DENIED = (PermissionError, "the store refuses these credentials; give their account the role")
+ABSENT = (FileNotFoundError, "no such bucket or object; check the path")
+AWAY = (errors.StoreUnavailable, "the store does not answer, or asks to try later; repeat")
+REFUSALS = {401: DENIED, 403: DENIED, 404: ABSENT, 429: AWAY, 503: AWAY, "cut": AWAY}
 PATH = "gs://bucket/x"
+RUN = "gs://bucket/run"
 
 
 def _errors_of_both_clients() -> list[OSError]:
@@ -71,34 +68,37 @@ def _parts() -> list[bytes]:
         return [first, middle, file.read()]
 
 
-def _save(directory: str) -> None:
+def _state() -> RunState:
     variable = tf.Variable(tf.fill([300, 300], 2.5))
-    RunState(directory, parts={"variable": variable}, keep_checkpoint_max=2).save(20)
+    return RunState(RUN, parts={"variable": variable}, keep_checkpoint_max=2)
 
 
-def _read_checkpoint(directory: str, *ways: str) -> None:
-    """In some ways, of which the first request is that of the checkpoint."""
-    path = f"{directory}/model.ckpt-20"
-    if "restore" in ways:
-        run = RunState(directory, parts={"variable": tf.Variable(tf.zeros([300, 300]))},
-                       keep_checkpoint_max=2)  # fmt: skip
-        run.restore(path)
-    if "look" in ways:
-        state._is_whole(path)
-    if "open" in ways:
-        StoredCheckpoint(path)
+def _save() -> None:
+    _state().save(20)
+
+
+# The first request of each is that of the checkpoint.
+WAYS = {
+    "restore": lambda path: _state().restore(path),
+    "look": state._is_whole,
+    "open": StoredCheckpoint,
+}
+
+
+def _read_checkpoint(*ways: str) -> None:
+    for way in ways:
+        WAYS[way](f"{RUN}/model.ckpt-20")
 
 
 @pytest.mark.parametrize("status", [503, 403])
 def test_what_a_store_refuses_is_no_damage(store, status):
-    ways = ("restore", "look", "open")
-    store.call(_save, "gs://bucket/run")
-    store.call(_read_checkpoint, "gs://bucket/run", *ways)
+    store.call(_save)
+    store.call(_read_checkpoint, *WAYS)
     store.fail(1.0, status)
     kind, told = REFUSALS[status]
-    for way in ways:
+    for way in WAYS:
         with pytest.raises(kind, match=told) as error:
-            store.call(_read_checkpoint, "gs://bucket/run", way)
+            store.call(_read_checkpoint, way)
         assert type(error.value) is kind
         assert "remove" not in str(error.value) and "copy it here" not in str(error.value)
 
@@ -112,7 +112,7 @@ OF_ANOTHER_HOST = b"process 7 on elsewhere (abcd)"
 def quick_lock(gone_after_seconds: float = 1.0) -> BucketLock:
     locks.REWRITE_SECONDS, locks._LOOK_SECONDS = 0.1, 0.1
     locks.GONE_AFTER_SECONDS = gone_after_seconds
-    return BucketLock(paths.location("gs://bucket/run"))
+    return BucketLock(paths.location(RUN))
 
 
 def statuses_of_writes(store) -> list[int]:
