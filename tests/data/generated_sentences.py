@@ -29,11 +29,11 @@ _TAILS = ".?!)\";}]*:@'({[,-.?!\t\x1c\xa0"
 _SPACES = [" "] * 12 + ["", "  ", "\t", "\x1c", "\u2028", "\xa0", "\x85", "\u3000"]
 
 
-def hard_lines(seed: int, num_lines: int = 4000) -> str:
-    """Lines of one to twenty-five words each."""
+def hard_lines(seed: int) -> str:
+    """4,000 lines of one to twenty-five words each."""
     rng = random.Random(seed)
     lines = []
-    for _ in range(num_lines):
+    for _ in range(4000):
         words = (_word(rng) + _one_of(rng, _SPACES) for _ in range(1 + int(rng.random() * 25)))
         lines.append("".join(words) + "\n")
     return "".join(lines)

@@ -23,11 +23,11 @@ _MARKUP = (
 ).split(" ")
 
 
-def wiki_text(seed: int, num_articles: int = 120) -> str:
-    """One file of articles."""
+def wiki_text(seed: int) -> str:
+    """One file of 120 articles."""
     rng = random.Random(seed)
     pieces = []
-    for number in range(num_articles):
+    for number in range(120):
         pieces.append(f'<doc id="{number}" url="u?curid={number}" title="T {number}">\n')
         pieces.append(f"T {number}\n\n")
         for _ in range(int(rng.random() * 6)):

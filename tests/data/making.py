@@ -24,12 +24,12 @@ def clean_up(
     return programs.run(*command, *words, cwd=folder, env=given, timeout=600, check=check)
 
 
-def clean_up_sample(shared, work, pattern) -> dict:
+def clean_up_sample(shared, work) -> dict:
     """Cleans a copy of the real sample, whose results are those of the reference: its figures."""
     golden = json.loads((shared / "golden" / "data.json").read_text())
     clean_up(
         "process_wiki.sh",
-        pattern,
+        "wiki_??",
         folder=work,
         check=True,
         PUNKT=str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
