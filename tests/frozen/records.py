@@ -18,7 +18,7 @@ NAMES = tuple(_MAKE)
 _LINE = 250
 
 
-def record(folder: Path, names: Sequence[str] = NAMES) -> None:
+def record(folder: Path, names: Sequence[str]) -> None:
     """Makes the named runs in a folder, and records them in place of what was recorded of them."""
     recorded = read() if VALUES.exists() else {}
     for name, values in _made(folder, names):
@@ -28,7 +28,7 @@ def record(folder: Path, names: Sequence[str] = NAMES) -> None:
     VALUES.write_text(_text(kept) + "\n")
 
 
-def compare(folder: Path, names: Sequence[str] = NAMES) -> Iterator[str]:
+def compare(folder: Path, names: Sequence[str]) -> Iterator[str]:
     """Makes the named runs in a folder; yields a line for every value that is not as recorded."""
     recorded = read()
     for name, values in _made(folder, names):

@@ -264,6 +264,16 @@ def test_the_cards_say_what_logs_and_tools_say(judged):
     assert [row.split()[3] for row in rows[4:6]] == ["2,551,360", "-"]
 
 
+def test_a_result_without_verdict_or_score_says_why(judged):
+    copies = "result_1.txt and 9 more: the same run as result_0.txt"
+    rcp = dataclasses.replace(judged.rcp, passed=None, reason=f"it would count copies, {copies}")
+    changes = {"rcp": rcp, "olympic_minutes": None, "problems": (copies, "1 log")}
+    printed = report.as_text(dataclasses.replace(judged, **changes))
+    assert "\n  Time to train: no score (olympic mean of 10 runs)\n" in printed
+    assert f"\n  Convergence (RCP): no verdict (2,551,360 samples; {rcp.reason})\n" in printed
+    assert printed.endswith(f"\n  problem: {copies}\n  problem: 1 log")
+
+
 def test_what_the_official_tools_refuse_is_told_once_with_the_logs(judged):
     def told(*refused: str, num_runs: int = 3) -> list[str]:
         compliance = [

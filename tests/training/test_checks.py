@@ -527,7 +527,6 @@ def test_as_many_files_may_be_open_as_the_system_allows(config, monkeypatch):
         # A preset's batch is not sent to the presets.
         (True, {"train_batch_size": 8192},
          "batch size 8192: .*the reference has a point here, but the checker drops it$"),
-        (False, {"train_batch_size": 448}, None),  # for the real model only
         (False, {"drop_caches": True}, "not possible; not root"),
         (False, {"runtime": "tensorflow", "compilation_cache_dir": "kept"},
          "keeps what jax compiles"),
@@ -537,8 +536,13 @@ def test_options_that_do_not_fit_are_told(config, monkeypatch, is_large, changed
     monkeypatch.setattr(caches, "obstacle", lambda: "not root")
     config = large_model(config) if is_large else config
     new = {*texts(config, "warning", **changed)} - {*texts(config, "warning")}
-    assert len([text for text in new if told and re.search(told, text)]) == bool(told)
-    assert told or not any("reference point" in text for text in new)
+    assert len([text for text in new if re.search(told, text)]) == 1
+
+
+def test_a_batch_without_reference_point_is_told_for_the_real_model_only(config):
+    assert not any("reference point" in text for text in texts(config, "warning"))
+    with_point = large_model(config, train_batch_size=448)
+    assert not any("reference point" in text for text in texts(with_point, "warning"))
 
 
 def test_a_precision_of_other_devices_is_told(config):

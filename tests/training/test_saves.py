@@ -14,8 +14,8 @@ from tests.training import saved_states, small_trainer
 @pytest.mark.parametrize(
     "compiled",
     [
-        pytest.param(NO_COMPILATION, id="nothing"),
-        pytest.param(small_trainer.PASSES, id="passes", marks=pytest.mark.all),
+        pytest.param(NO_COMPILATION, id="nothing", marks=pytest.mark.all),
+        pytest.param(small_trainer.PASSES, id="passes"),  # the default
         pytest.param(small_trainer.STEP, id="step", marks=pytest.mark.all),
     ],
 )

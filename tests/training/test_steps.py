@@ -219,12 +219,12 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile():
     assert sum(without) < 0.5 * seconds
     pause = pause_seconds(seconds / 6)
     # A step hides as much of a sleep as it takes: most on a busy machine, so the best turn counts.
-    for turn in range(3):
+    shares = [0.0]
+    while max(shares) < 0.9 and len(shares) <= 3:
         slept: list[float] = []
         found, _ = waits(trainer, slowed(fast, pause, slept), 4)
-        if sum(found) / sum(slept[:4]) == pytest.approx(1, abs=0.1):
-            break
-        assert turn < 2
+        shares.append(sum(found) / sum(slept[:4]))
+    assert 0.9 <= max(shares) < 1.1
     # Made ahead, the first batches are there. The next is made while a step computes.
     ahead = iter(slowed(fast, pause, []).prefetch(3))
     next(ahead)
