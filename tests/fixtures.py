@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import collections
+import functools
 import gc
 import os
 import stat
@@ -25,6 +26,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
+QUICKLY = {"xla_backend_optimization_level": 0}
+"""Options of XLA by which it compiles in half of the time what computes slower, and the same."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -152,6 +155,26 @@ def refusal(capsys):
         return line
 
     return refusal
+
+
+@pytest.fixture(scope="module")
+def compiles_quickly() -> Iterator[None]:
+    """What jax compiles in the module's own process is compiled quickly."""
+    import jax  # not every process of the tests needs it
+
+    compiles = functools.partialmethod(jax.stages.Lowered.compile, QUICKLY)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(jax.stages.Lowered, "compile", compiles)
+        yield
+
+
+@pytest.fixture(scope="module")
+def starts_compile_quickly() -> Iterator[str]:
+    """What jax and TensorFlow compile in the module's starts is; returns the flags of XLA_FLAGS."""
+    flags = " ".join(f"--{name}={value}" for name, value in QUICKLY.items())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XLA_FLAGS", flags)
+        yield flags
 
 
 @pytest.fixture(scope="module")

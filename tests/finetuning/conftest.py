@@ -1,7 +1,5 @@
 """The tiny GLUE and its model, made once."""
 
-import functools
-import json
 import shutil
 
 import pytest
@@ -12,23 +10,12 @@ tensorflow()  # quietly, before other modules import it
 
 from mlperf_bert.convert.exporting import export
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.programs import jax_step, on_devices
 from tests.finetuning import generated_glue
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_quickly():
-    """What jax compiles within a test then computes slower, and the same."""
-
-    @functools.cache
-    def compiled(content, entry, mesh):
-        parts = [jax_step.Part(content, json.loads(entry))]
-        lowered = jax_step.lowered(parts, [*mesh.devices.flat])
-        return lowered.compile({"xla_backend_optimization_level": 0})
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(on_devices, "_compiled", compiled)
-        yield
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_quickly(compiles_quickly):
+    """In every module of this folder."""
 
 
 @pytest.fixture(scope="session")

@@ -148,15 +148,6 @@ class NumpyAdamW:
             variable.assign(value.astype(np.float32))
 
 
-def their_inputs(features, rows):
-    names = {
-        "input_ids": "input_ids",
-        "attention_mask": "input_mask",
-        "token_type_ids": "segment_ids",
-    }
-    return {theirs: tf.constant(features[ours][rows]) for theirs, ours in names.items()}
-
-
 def mean_loss(features, logits) -> tf.Tensor:
     """Cross-entropies of classes, or of begins and ends; or squares of differences."""
     if "labels" in features and logits.shape[-1] == 1:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.programs import jax_step, jax_trainer
+from mlperf_bert.programs import jax_step
 from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
 from mlperf_bert.programs.steps import Evaluator, Trainer
 from tests.input import unpacking
@@ -22,13 +22,6 @@ from tests.training import generated_task, recorded_cases, small_trainer
 from tests.training.configurations import run_config
 
 COMPILED = run_config(runtime="jax").compilation
-QUICKLY = "--xla_backend_optimization_level=0"
-"""What XLA then compiles, in half of the time, computes slower; a flag of XLA_FLAGS."""
-
-
-def compiled_quickly(program: jax.stages.Lowered, calls: Sequence[str]) -> jax.stages.Compiled:
-    """In place of `jax_trainer._compiled`, as `QUICKLY` does in processes that a test starts."""
-    return program.compile({"xla_backend_optimization_level": 0})
 
 
 def of_devices(trainer: Trainer, number: int = 1, *, described: str = "") -> JaxTrainer:
@@ -128,7 +121,6 @@ def empty_rows(task: dict, trainer: JaxTrainer) -> int:
 
 def main() -> None:
     """Runs the cases one after the other."""
-    jax_trainer._compiled = compiled_quickly
     folder, plan, output = map(Path, sys.argv[1:])
     # A half that several numbers of devices share is exported once.
     (kept := output.with_name("kept")).mkdir()

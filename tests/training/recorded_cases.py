@@ -51,12 +51,13 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
     """The reference's replicas one after the other on one device, written down from its formulas.
 
     Replica r takes the r-th part of a batch; it divides its losses by its own counts and clips its
-    own gradient. Gradients are then summed, as on GPUs.
+    own gradient. Gradients are then summed (GPUs) or averaged (TPUs).
     """
     replicas, optimizer = case["imitated_replicas"], trainer.optimizer
     own = case["flags"]["train_batch_size"] // replicas
     shares = [slice(r * own, (r + 1) * own) for r in range(replicas)]
     variables = trainer.variables_to_train
+    scale = 1.0 if case["flags"]["normalization"] == "replica_sum" else 1.0 / replicas
 
     def gradient_of(features):
         with tf.GradientTape() as tape:
@@ -77,7 +78,7 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
             gradient_of({name: value[share] for name, value in features.items()})
             for share in shares
         ]
-        summed = [tf.add_n(parts) for parts in zip(*(found for _, found in pieces))]
+        summed = [scale * tf.add_n(parts) for parts in zip(*(found for _, found in pieces))]
         optimizer.step(summed)
         return tf.add_n([loss for loss, _ in pieces]) / replicas
 

@@ -18,7 +18,6 @@ import pytest
 from mlperf_bert.mlperf import ledger, logs
 from mlperf_bert.training.evaluations import RESULTS_LINES
 from tests.helpers import starts, waiting
-from tests.training import by_jax
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import (
     assert_same_end,
@@ -32,16 +31,11 @@ from tests.training.small_runs import (
     wait_for_step,
 )
 
+pytestmark = pytest.mark.usefixtures("starts_compile_quickly")
+
 TASK, WATTS, NUM_STEPS = SMALL, 250, 132
 SAVED = [*range(22, NUM_STEPS, 22), NUM_STEPS]
 BY_JAX = pytest.mark.parametrize("flags", ["jax"], indirect=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_quickly():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("XLA_FLAGS", by_jax.QUICKLY)
-        yield
 
 
 @pytest.fixture(scope="module")

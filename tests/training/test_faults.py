@@ -17,7 +17,6 @@ import pytest
 import tensorflow as tf
 
 from tests.helpers import starts
-from tests.training import by_jax
 from tests.training.small_runs import (
     assert_same_end,
     command,
@@ -35,7 +34,7 @@ LOST = re.compile(r"another process was lost \(.*\); start all again")
 
 
 @pytest.fixture(scope="module")
-def start(task, tmp_path_factory):
+def start(task, tmp_path_factory, starts_compile_quickly):
     """Starts the processes of a run; their shares of a batch are those of one process.
 
     What one start compiles is kept for the next, as between the starts of a resumed run.
@@ -47,12 +46,12 @@ def start(task, tmp_path_factory):
         flags |= {"runtime": "jax", "shuffle": "false"}
         # Two processes share these batches as well as three.
         flags |= {"train_batch_size": 12, "eval_batch_size": 24, "eval_interval_samples": 12 * 25}
-        xla_flags = f"--xla_force_host_platform_device_count={devices} {by_jax.QUICKLY}"
+        number = f"--xla_force_host_platform_device_count={devices}"
         commands = [command(task, output, **flags | changed)] * processes
         return starts.workers(
             commands,
             **starts.NO_WEB,
-            XLA_FLAGS=xla_flags,
+            XLA_FLAGS=f"{number} {starts_compile_quickly}",
             JAX_COMPILATION_CACHE_DIR=kept_in,
             CUDA_VISIBLE_DEVICES="",
         )

@@ -12,11 +12,9 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.input import pipeline
-from mlperf_bert.programs import jax_trainer
 from mlperf_bert.programs.jax_trainer import JaxTrainer
 from mlperf_bert.training import build, checks, fit, run
 from mlperf_bert.training.inspection import inspect_closely
-from tests.training import by_jax
 from tests.training.configurations import TINY, write_records
 
 GIB = 2**30
@@ -118,12 +116,12 @@ def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(config, monkeypa
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("compiles_quickly")
 def test_the_check_asks_the_compiler_and_executes_nothing(config, tmp_path, monkeypatch):
     """A step of few examples: the compiler's own numbers, on this CPU."""
     write_records(tmp_path, config)
     one_layer = dataclasses.asdict(TINY) | {"num_hidden_layers": 1}
     Path(config.bert_config_file).write_text(json.dumps(one_layer))
-    monkeypatch.setattr(jax_trainer, "_compiled", by_jax.compiled_quickly)
     monkeypatch.setattr(JaxTrainer, "put_state", lambda _: pytest.fail("a step was executed"))
     found = inspect_closely(config, measure_initial_accuracy=False).findings
     [line] = [str(finding) for finding in found if "a step takes" in finding.text]

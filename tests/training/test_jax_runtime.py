@@ -19,16 +19,11 @@ from tests.helpers import starts
 from tests.training import by_jax, saved_states
 from tests.training.small_trainer import batches_of, make_trainer
 
+pytestmark = pytest.mark.usefixtures("compiles_quickly")
+
 TASK = {"num_hidden_layers": 1}
 ONE_LAYER = {"config": {"num_hidden_layers": 1}}
 WAIT = FIGURES.index("input_wait_seconds")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_quickly():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(jax_trainer, "_compiled", by_jax.compiled_quickly)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +67,7 @@ LAMB |= {"num_train_steps": 40, "num_warmup_steps": 4, "start_warmup_step": 0}
 LAMB |= {"steps_per_update": 2}
 
 
-SUM = LAMB | {"normalization": "replica_sum"}
+OF_REPLICAS = {name: LAMB | {"normalization": name} for name in ("replica_sum", "replica_mean")}
 
 
 def case(name: str, devices: int, flags: dict = LAMB, **more) -> dict:
@@ -83,19 +78,20 @@ CASES = [
     *(case(f"{number} devices", number, evaluates=number < 4) for number in (1, 2, 4)),
     case("packed", 2, LAMB | {"pack_sequences": True}),
     case("unpacked", 1, unpacked="packed"),
-    case("replica_sum", 2, SUM),
-    case("replica_sum in turn", 1, SUM, imitated_replicas=2),
+    *(case(name, 2, flags) for name, flags in OF_REPLICAS.items()),
+    *(case(f"{n} in turn", 1, each, imitated_replicas=2) for n, each in OF_REPLICAS.items()),
 ]
 
 
 @pytest.fixture(scope="module")
-def found(task, tmp_path_factory) -> dict:
+def found(task, tmp_path_factory, starts_compile_quickly) -> dict:
     """What one process with four virtual devices made of all cases."""
     folder = tmp_path_factory.mktemp("devices")
     plan, output = folder / "plan.json", folder / "found.json"
     plan.write_text(json.dumps(CASES))
     command = [sys.executable, "tests/training/by_jax.py", task, plan, output]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    xla_flags = f"--xla_force_host_platform_device_count=4 {starts_compile_quickly}"
+    environment = {**os.environ, "XLA_FLAGS": xla_flags}
     starts.run(command, env=environment, check=True, seconds=900)
     return json.loads(output.read_text())
 
@@ -117,10 +113,10 @@ def test_two_and_four_devices_compute_what_one_does(found):
 
 
 @pytest.mark.gate
-def test_a_mode_of_the_reference_is_what_its_replicas_would_do_in_turn(found):
-    """How the other mode differs is in test_steps.py."""
-    assert_same(found, "replica_sum", "replica_sum in turn")
-    difference = np.subtract(found["replica_sum"]["losses"], found["1 devices"]["losses"])
+@pytest.mark.parametrize("name", OF_REPLICAS)
+def test_the_modes_of_the_reference_are_what_its_replicas_would_do_in_turn(found, name):
+    assert_same(found, name, f"{name} in turn")
+    difference = np.subtract(found[name]["losses"], found["1 devices"]["losses"])
     assert np.abs(difference).max() > 1e-3  # another computation than the global one
 
 

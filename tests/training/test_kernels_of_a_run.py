@@ -48,8 +48,8 @@ def assert_as_without_kernels(losses: np.ndarray, task, flags: dict, **given) ->
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("compiles_quickly")
 def test_aggregated_and_resumed_in_an_update(task, monkeypatch, tmp_path):
-    monkeypatch.setattr(jax_trainer, "_compiled", by_jax.compiled_quickly)
     flags = {"steps_per_update": 2, "clip_by_global_norm_after_gradient_allreduce": True}
     called, trainer = interpreted.install(monkeypatch), trainer_of(**KERNELS, **flags)
     batches = iter(batches_of(task))
