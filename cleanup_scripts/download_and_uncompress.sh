@@ -26,7 +26,7 @@ Fetches the published files into OUT_DIR by curl, checks them by their MD5s and 
   dump        the Wikipedia dump and its XML
   punkt       nltk's tables for splitting sentences, where they are missing
 
-What is there already is checked and not fetched; a broken download goes on. --base_url names a mirror of MLCommons'
+What is there already is checked and not fetched; a broken download is resumed. --base_url names a mirror of MLCommons'
 folder, or one that their own downloader was started in, as file://\$PWD.
 END
       exit
@@ -74,7 +74,7 @@ fetch() {
     # What is whole already makes curl fail; a page for a login does not.
     curl --fail --globoff --location --continue-at - --output "$file.partial" "$url" || code=$?
     is_whole "$file" .partial || die "$out_dir/$file: not whole yet, or not the published file (curl ended with \
-$code at $url): repeat the command to go on, or remove $out_dir/$file.partial to begin again"
+$code at $url): repeat the command to resume, or remove $out_dir/$file.partial to begin again"
     mv "$file.partial" "$file"
     echo "$out_dir/$file: as published"
   done

@@ -44,7 +44,7 @@ class RunFiles:
     """The folder of result_*.txt of a vendor's run."""
 
     @property
-    def goes_on(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether it is a run of this project whose record does not say that it has ended."""
         # Its log may have a run_stop already, while its last checkpoint is being written.
         folder = self.output_dir

@@ -91,7 +91,7 @@ def _known(*figures: float | None) -> dict[str, float]:
 
 def _why_left_out(files: RunFiles) -> str:
     """Return why a run does not count, whatever its log says; "" if it may."""
-    if files.goes_on:
+    if files.is_unfinished:
         return "has not ended"
     if len(files.logs) != 1:
         return WAS_RESUMED if files.logs else "has no log"

@@ -70,7 +70,7 @@ def _of_run(place: Path) -> Entry:
     if others:
         raise ValueError(f"{place}: {len(others) + 1} runs; give one, or the folder above results/")
     # A log that is named may be whole, though its run was killed before run.json said so.
-    if files.goes_on and not place.is_file():
+    if files.is_unfinished and not place.is_file():
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
     if len(files.logs) != 1:
         raise ValueError(f"{place}: {WAS_RESUMED}")

@@ -307,7 +307,7 @@ class Parser(CallParser):
     def _fork(self, began, pid, tid, child, flags) -> Iterator[Row]:
         row = {"event": "process", "parent_pid": pid}
         self._unborn[child] = {**self._stamps(began, child, child), **row}
-        # As they are now: the parent may go on first.
+        # As they are now: the parent may continue first.
         self._inherit(child, pid, flags)
         self._num_threads[pid] = self._num_threads.get(pid, 1) + 1  # until it shows to be none
         yield from ()

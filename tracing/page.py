@@ -138,7 +138,7 @@ def page(trace: Trace) -> str:
 def _how_it_ended(summary: dict) -> str:
     early = f" after {summary['ended_by']}" if summary["ended_by"] else ""
     if summary["exit_code"] is None:
-        return f"the trace ended{early}, the program goes on or was gone"
+        return f"the trace ended{early}, the program continues or had ended"
     return f"exit code {summary['exit_code']}{early}"
 
 

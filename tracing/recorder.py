@@ -171,11 +171,11 @@ class _Recorder:
             watcher.look()  # now: the command may have started one in its last moment
             if (has_ended or not self._command) and not self._still_runs():
                 if has_ended and (pids := list(filter(processes.is_running, self._target.pids()))):
-                    self._note(f"the trace ends with the command; {_named(pids)} goes on without")
+                    self._note(f"the trace ends with the command; {_named(pids)} continues")
                 return
             if has_ended and not announced:
                 announced = True
-                self._say("the command has ended; its container goes on, and so does the trace")
+                self._say("the command has ended; its container continues, and so does the trace")
             if not has_ended and not announced and time.monotonic() > next_look_s:
                 found = set(self._left_behind())
                 if still := sorted(left & found):
@@ -199,7 +199,7 @@ class _Recorder:
             self._target.add_tree(pid)
         self._note(
             f"the command has ended, but {_named(pids)}, which it started, did not: the trace "
-            f"goes on until then; to end it: kill {' '.join(map(str, pids))}, or Ctrl-C"
+            f"continues until then; to end it: kill {' '.join(map(str, pids))}, or Ctrl-C"
         )
 
     def _still_runs(self) -> bool:
@@ -211,7 +211,7 @@ class _Recorder:
         """Passes a signal on; returns whether the trace ends at once."""
         self._ended_by = signal.Signals(came.si_signo).name
         if not self._command:
-            self._say("the trace ends; what it watched goes on")
+            self._say("the trace ends; what it watched continues")
             return True
         if left := self._left_behind():
             # Not let go: their calls fail without strace, whose filter they have.

@@ -80,7 +80,7 @@ class Session(threading.Thread):
             raise
 
     def let_go(self) -> None:
-        """Asks the tracer to end; what it traces goes on."""
+        """Asks the tracer to end; what it traces continues."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)  # both tracers detach
 

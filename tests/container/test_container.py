@@ -156,7 +156,7 @@ def test_python_is_process_1_under_a_read_only_root_as_any_user(docker, image, t
     assert {path.stat().st_uid for path in output.iterdir()} == {USER}
 
 
-def test_stop_saves_within_its_time_and_the_next_start_goes_on(docker, start):
+def test_stop_saves_within_its_time_and_the_next_start_resumes(docker, start):
     long = [*TRAIN, "--num_train_steps=4000", "--target_accuracy=0.999"]
     detached = start(*long, "--detach", NAME="bert-stop", STOP_TIMEOUT="300", MEMORY="3g")
     assert detached.returncode == 0, detached.stderr
@@ -181,7 +181,7 @@ def test_stop_saves_within_its_time_and_the_next_start_goes_on(docker, start):
 
 
 @pytest.mark.all  # two whole runs
-def test_a_campaign_of_containers_is_stopped_and_goes_on(docker, image, repository, task, tmp_path):
+def test_a_campaign_of_containers_is_stopped_and_resumes(docker, image, repository, task, tmp_path):
     folder = tmp_path / "a campaign"
     flags = [flag for flag in TRAIN if not flag.startswith("--seed")]
     command = [sys.executable, "-m", "mlperf_bert.submission.campaign", "--org=lab", "--runs=2"]

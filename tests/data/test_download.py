@@ -139,14 +139,14 @@ def test_a_file_that_is_there_and_wrong_is_named_and_not_touched(room, words, na
 
 
 def test_a_server_that_breaks_off_or_that_sends_a_page_leaves_no_file(room):
-    """What has come goes on; what is whole is taken, though the server has no more to send."""
+    """What has come is kept; what is whole is taken, though the server has no more to send."""
     config, vocab = CONFIG
     files = {f"/mirror/{place_of(name)}": FILES[name] for name in CONFIG}
     with serving(files) as server:
         words = ("config", f"--base_url={server.url}/mirror/")
         server.plan = ["half", "serve", "page"]
         told = f"{config}: not whole yet, or not the published file (curl ended with 18 at http"
-        assert told in (line := room.refusal(*words)) and ": repeat the command to go on, " in line
+        assert told in (line := room.refusal(*words)) and ": repeat the command to resume, " in line
         assert room.files() == {f"{config}.partial": FILES[config][:1000]}
         line = room.refusal(*words)
         assert "(curl ended with 0 at" in line

@@ -309,7 +309,7 @@ class Actor:
         self.some(self.draw.randrange(1, 5))
 
     def fork(self) -> None:
-        """The child goes on, its parent, and again the child, of which nobody waits for some."""
+        """The child acts, then its parent, and again the child, of which nobody waits for some."""
         if self.depth > 2:
             return
         (ready, done), (go, goes) = os.pipe(), os.pipe()
@@ -385,7 +385,7 @@ class Actor:
             os.execv(words[0], words)
 
     def first_ends(self) -> None:
-        """The first thread of the process; another goes on."""
+        """The first thread of the process; another continues."""
         if HAS_OLD_CALLS and threading.current_thread() is threading.main_thread():
             threading.Thread(target=self.go_on_alone).start()
             ctypes.CDLL(None).syscall(OLD_CALLS["exit"], 0)
@@ -445,7 +445,7 @@ def run(root: str, seed: int) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Draws the programs, or goes on as one of them after an exec."""
+    """Draws the programs, or continues as one of them after an exec."""
     if words[0] == "go on":
         root, seed, fds, depth = json.loads(words[1])
         Actor(root, seed, fds, depth).all()

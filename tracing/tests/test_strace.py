@@ -182,7 +182,7 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         ([*OPENED, "7 read(3</d/x>, damaged", READ], [*FROM_BEGIN, (7, "read", None)]),
         # So may somebody else what was open before.
         (["7 lseek(3</d/x>, 5, SEEK_SET) = 5", READ], [(7, "seek", 5), (7, "read", None)]),
-        # A program keeps its standard input. A shell looks for it, and goes on with all its files.
+        # A program keeps its standard input. A shell looks for it, and keeps all its files.
         ([OPEN, "7 dup2(3</d/x>, 0</dev/null>) = 0</d/x>",
           '7 execve("/none/cat", ["cat"], 0x7ffd0 /* 10 vars */) = -1 ENOENT (No such file)',
           '7 pread64(3</d/x>, "", 1, 77) = 1', '7 read(3</d/x>, "", 0) = 0',

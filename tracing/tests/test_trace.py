@@ -158,7 +158,7 @@ def test_signals_reach_the_command_and_its_code_is_the_traces(tmp_path, backend,
     command = command_line(tmp_path / "trace", "sh", "-c", script, options=[f"--backend={backend}"])
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     waiting.until(ready.exists, process)
-    # Ctrl-Z and fg, for longer than a look takes: the trace goes on.
+    # Ctrl-Z and fg, for longer than a look takes: the trace continues.
     process.send_signal(signal.SIGSTOP)
     time.sleep(0.4)
     process.send_signal(signal.SIGCONT)
@@ -183,7 +183,7 @@ def test_signals_reach_the_command_and_its_code_is_the_traces(tmp_path, backend,
 )
 def test_a_command_that_ends_at_once(tmp_path, backend, told):
     require(backend)
-    # What goes on is waited for by strace, and named without.
+    # What still runs is waited for by strace, and named by the others.
     left = "sleep 60 > /dev/null 2>&1 & echo $! > $0; sleep 1;" * (backend == backends.PROC)
     words = ["sh", "-c", f"{left} kill -USR1 $$", tmp_path / "left"]
     options = [f"--backend={backend}", "--interval_s=0.1"]
@@ -202,7 +202,7 @@ def test_a_command_that_ends_at_once(tmp_path, backend, told):
 
 @pytest.mark.all
 @pytest.mark.parametrize("backend", [backends.BPFTRACE, backends.STRACE])
-def test_what_runs_already_is_traced_and_goes_on(tmp_path, backend):
+def test_what_runs_already_is_traced_and_continues(tmp_path, backend):
     require(backend)
     watched = subprocess.Popen(["sleep", "600"])
     options = ["--output", str(tmp_path / "trace"), f"--pid={watched.pid}"]
@@ -217,7 +217,7 @@ def test_what_runs_already_is_traced_and_goes_on(tmp_path, backend):
     process.send_signal(signal.SIGINT)
     _, lines = process.communicate(timeout=300)
     assert process.returncode == 0, lines
-    assert "the trace ends; what it watched goes on" in lines
+    assert "the trace ends; what it watched continues" in lines
     assert watched.poll() is None
     watched.terminate()
     assert watched.wait(timeout=300) == -signal.SIGTERM

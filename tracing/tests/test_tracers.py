@@ -86,7 +86,7 @@ def test_a_session_takes_all_lines_and_ends_without_any(tmp_path):
     assert (ended(unused).num_lost_lines, (tmp_path / "none").read_bytes()) == (0, b"")
 
 
-def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_tracer_goes_on(tmp_path):
+def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_tracer_continues(tmp_path):
     (tmp_path / "full").symlink_to("/dev/full")
     session = Session(tmp_path / "full")
     session.start()
