@@ -112,8 +112,7 @@ def podman(workplace, storage):
         f'runroot = "{workplace}/podman-run"\n'
     )
     settings.write_text('[engine]\nruntime = "runc"\n')  # crun refuses hosts with both cgroups
-    yield {"CONTAINERS_STORAGE_CONF": str(images), "CONTAINERS_CONF": str(settings)}
-    run("umount", storage / "podman" / "overlay", check=False)
+    return {"CONTAINERS_STORAGE_CONF": str(images), "CONTAINERS_CONF": str(settings)}
 
 
 def debian(docker: dict[str, str], workplace: Path, suite: str, image: str) -> str:
