@@ -70,15 +70,12 @@ class Room:
             (folder / name).parent.mkdir(parents=True)
         shutil.copy(REPOSITORY / SCRIPT, folder / SCRIPT)
         for name, content in FETCHED.items():
-            self.publish(name, content)
+            path = self.published / place_of(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
         names = [line.split()[1] for line in (REPOSITORY / LIST).read_text().splitlines()]
         md5s = {name: hashlib.md5(FILES[name]).hexdigest() for name in names}
         (folder / LIST).write_text("".join(f"{md5}  {name}\n" for name, md5 in md5s.items()))
-
-    def publish(self, name: str, content: bytes) -> None:
-        path = self.published / place_of(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
 
     def run(self, *words: str):
         if not shutil.which("curl"):

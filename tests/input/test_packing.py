@@ -31,9 +31,9 @@ def stored(tmp_path, monkeypatch):
     return str(path), examples
 
 
-def batches_of(path: str, batch_size: int, **more: int) -> tf.data.Dataset:
-    given = {"batch_size": batch_size, "seed": None, "pack_sequences": True, **more}
-    return pipeline.training_batches([path], SHAPE, **given)
+def batches_of(path: str, batch_size: int, first_example: int = 0) -> tf.data.Dataset:
+    given = {"batch_size": batch_size, "seed": None, "first_example": first_example}
+    return pipeline.training_batches([path], SHAPE, **given, pack_sequences=True)
 
 
 @pytest.mark.parametrize("batch_size", [3, pytest.param(4, marks=pytest.mark.all), 24])
