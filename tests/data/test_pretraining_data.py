@@ -151,9 +151,10 @@ def test_a_layout_that_spoils_next_sentences_is_told(tmp_path, capsys, text, hin
 @pytest.mark.parametrize(
     ("text", "message"), [(b"ok\n\xff", "byte 3 is not UTF-8"), (b"\n \n\n", "no document")]
 )
-def test_bad_input_leaves_no_output(tmp_path, capsys, text, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_input_is_one_line_and_leaves_no_output(tmp_path, capsys, text, message):
+    with pytest.raises(ValueError, match=message) as refused:
         hints(tmp_path, capsys, text, ["[MASK]"])
+    assert len(str(refused.value).splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"text", "vocab.txt"}
 
 
