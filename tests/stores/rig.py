@@ -169,7 +169,11 @@ class Store:
         there.close()
         try:
             assert here.poll(300), "no answer within five minutes"
-            result, error = here.recv()
+            try:
+                result, error = here.recv()
+            except EOFError:
+                child.join()
+                raise RuntimeError(f"it ended without an answer, exit code {child.exitcode}") from None
         finally:
             child.kill()
             child.join()
