@@ -25,7 +25,7 @@ case "$*" in
     echo > "$folder/pyvenv.cfg"
     exit ;;
   "-m pip --version") exit ;;
-  "-m pip "*) echo "$*" >> {folder}/asked; exit ;;
+  "-m pip "*|"-m compileall "*) echo "$*" >> {folder}/asked; exit ;;
 esac
 shift 2
 exec {real} -I -c 'import sys; sys.version_info = {version}; {before}; exec(sys.argv[1])' "$1"
@@ -57,7 +57,9 @@ def setup(tmp_path):
     return setup
 
 
-INSTALL = "-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r " + LOCK
+INSTALL = (
+    "-m pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes -r "
+)
 
 
 def version_of(tmp_path) -> str:
@@ -76,7 +78,8 @@ def version_of(tmp_path) -> str:
 def test_a_python_of_the_machine_is_taken(setup, tmp_path, pythons, chosen):
     done, asked = setup(pythons)
     assert done.returncode == 0 and version_of(tmp_path) == chosen
-    assert asked == [INSTALL]
+    compiled = f"-m compileall -qq -j 0 {tmp_path / 'made'}/lib"  # on every core
+    assert asked == [INSTALL + LOCK, compiled]
 
 
 NO_PYTHON = (
@@ -133,7 +136,7 @@ def test_what_would_lie_in_the_same_folders_leaves_first(setup, tmp_path, kind, 
         (packages / f"{name}-1.2.3.dist-info").mkdir(parents=True)
     done, asked = setup({}, lock=lock)
     names = leave.replace("_", "-")
-    assert asked[0] == f"-m pip uninstall --quiet --yes {names}" and len(asked) == 2, asked
+    assert asked[:2] == [f"-m pip uninstall --quiet --yes {names}", INSTALL + lock]
     assert f"setup: removing what is not in {lock}: {names}\n" in done.stdout
 
 
