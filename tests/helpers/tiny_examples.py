@@ -25,7 +25,8 @@ TINY = {
 }
 
 
-def example(rng, *, sequence=16, predictions=4) -> dict:
+def example(rng) -> dict:
+    sequence, predictions = 16, 4
     positions = np.sort(rng.choice(np.arange(1, sequence), predictions, replace=False))
     return {
         "input_ids": rng.integers(0, 64, sequence),

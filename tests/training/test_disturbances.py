@@ -160,6 +160,20 @@ def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     assert "Traceback" not in text and not output.exists()
 
 
+@pytest.mark.all
+def test_a_run_with_options_for_speed_goes_on_bitwise_too(task, tmp_path):
+    flags = {"precision": "bfloat16", "pack_sequences": True, "recompute": "blocks"}
+    flags["num_train_steps"] = 120
+    starts.run(command(task, tmp_path / "alone", **flags), check=True)
+    output = tmp_path / "out"
+    process = start(task, output, **flags)
+    wait_for_step(process, output, 60)
+    process.kill()
+    process.communicate()
+    starts.run(command(task, output, **flags), check=True)
+    assert_same_end(output, tmp_path / "alone", num_steps=120)
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize("flags", ["tensorflow"], indirect=True)
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
