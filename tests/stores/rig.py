@@ -173,7 +173,9 @@ class Store:
                 result, error = here.recv()
             except EOFError:
                 child.join()
-                raise RuntimeError(f"it ended without an answer, exit code {child.exitcode}") from None
+                raise RuntimeError(
+                    f"it ended without an answer, exit code {child.exitcode}"
+                ) from None
         finally:
             child.kill()
             child.join()
