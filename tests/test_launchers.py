@@ -529,7 +529,7 @@ def script(repository, tmp_path):
     says = 'printf "%s\\n" $$ "$@"\nexit 9'
     programs.stand_in(tmp_path / "bin" / "python", says)
 
-    def words_of(name: str, line: str = "") -> list[str]:
+    def words_of(name: str, line: str) -> list[str]:
         settings, flags = split(line)
         started = ["bash", "-c", 'echo $$; exec "$@"', "", repository / name, *flags]
         path = f"{tmp_path}/bin:{os.environ['PATH']}"

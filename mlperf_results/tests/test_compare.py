@@ -19,12 +19,12 @@ def compared(a, b):
     return compare.compare(sides.read_side(str(a)), sides.read_side(str(b)))
 
 
-def write_campaign(folder, all_minutes, *, hosts=(), python="3.11", flags=None, **log):
+def write_campaign(folder, all_minutes, *, flags, hosts=(), python="3.11", **log):
     """A campaign whose runs have host after host; their input was made on another one."""
     for number, minutes in enumerate(all_minutes):
         run = folder / "runs" / str(number)
         write_log(run / "bert.log", minutes, **log)
-        parameters = {"output_dir": str(run), "seed": minutes, "device": flags or {}}
+        parameters = {"output_dir": str(run), "seed": minutes, "device": flags}
         record = {"status": "success", "parameters": parameters}
         if hosts:
             record["made_with"] = {"host": hosts[number % len(hosts)], "python": python}

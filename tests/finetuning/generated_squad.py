@@ -42,8 +42,8 @@ def plain_word(rng):
     return "".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) + rng.choice(["", "", "", ",", "."])
 
 
-def text(rng, num_words, make=word, spaces=SPACES):
-    parts = [make(rng) + rng.choice(spaces) for _ in range(num_words)]
+def text(rng, num_words, make):
+    parts = [make(rng) + rng.choice(SPACES) for _ in range(num_words)]
     return "".join(parts) if rng.random() < 0.5 else "".join(parts).strip()
 
 
@@ -64,18 +64,18 @@ def answer(rng, context):
     return {"text": piece, "answer_start": start}
 
 
-def questions(seed, *, num_answers=1, num_paragraphs=40, make=word, spaces=SPACES):
+def questions(seed, *, num_paragraphs, num_answers=1, make=word):
     """The content of a file."""
     rng = random.Random(seed)
     articles = []
     for number in range(num_paragraphs):
-        context = text(rng, rng.choice([1, 3, 20, 50, 110]), make, spaces) + make(rng)
+        context = text(rng, rng.choice([1, 3, 20, 50, 110]), make) + make(rng)
         while not any(char.isalnum() for char in context):
             context += make(rng)
         found = []
         for index in range(rng.randint(1, 4)):
             one = {"id": f"{seed}-{number}-{index}"}
-            one["question"] = "What " + text(rng, rng.choice([1, 8, 30, 60]), make, spaces)
+            one["question"] = "What " + text(rng, rng.choice([1, 8, 30, 60]), make)
             one["answers"] = [answer(rng, context) for _ in range(rng.randint(1, num_answers))]
             found.append(one)
         paragraph = {"context": context, "qas": found}

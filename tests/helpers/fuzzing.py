@@ -87,7 +87,7 @@ def damaged(content):
 
 
 @st.composite
-def damaged_lines(draw, lines: list[dict], *, mark: bytes = b""):
+def damaged_lines(draw, lines: list[dict], *, mark: bytes):
     """The same for a file with one JSON object a line, each behind a mark."""
     texts = [mark + json.dumps(line).encode() for line in lines]
     for _ in range(draw(st.integers(1, 3))):

@@ -76,9 +76,9 @@ def write_log(
     return path
 
 
-def write_submission(org_dir: Path, curves, *, system: str = "box", **changes: object) -> Path:
-    """Write a submitter's folder with the logs of one system's runs, by their accuracies."""
-    folder = org_dir / "results" / system / "bert"
+def write_submission(org_dir: Path, curves, **changes: object) -> Path:
+    """Write a submitter's folder with the logs of the runs of a box, by their accuracies."""
+    folder = org_dir / "results" / "box" / "bert"
     folder.mkdir(parents=True)
     for number, accuracies in enumerate(curves):
         write_log(folder / f"result_{number}.txt", accuracies, seed=number, **changes)
@@ -97,7 +97,7 @@ class Clock:
         self.now += seconds
 
 
-def write_log_of_minutes(path, *, minutes: float, saved=()) -> None:
+def write_log_of_minutes(path, *, minutes: float, saved: list[int]) -> None:
     """The log of a process that ran so long; `saved` are steps."""
     with MlperfLog(path) as log:
         initialise(log)

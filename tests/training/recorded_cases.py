@@ -91,7 +91,7 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
     return found
 
 
-def evaluation(task: dict, trainer: Trainer, evaluator: Evaluator | None = None) -> Evaluation:
+def evaluation(task: dict, trainer: Trainer, evaluator: Evaluator | None) -> Evaluation:
     """Of the task's examples, by the weights as they are; `evaluator` is another than the usual."""
     batches = pipeline.evaluation_batches(
         [task["eval_input_file"]],

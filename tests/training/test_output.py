@@ -11,8 +11,8 @@ PARAMETERS = {"learning_rate": 0.1}
 RECORD = {"status": "running", "seed": 1, "parameters": PARAMETERS}
 
 
-def directory(path, parameters=PARAMETERS) -> OutputDirectory:
-    return OutputDirectory(str(path), parameters)
+def directory(path) -> OutputDirectory:
+    return OutputDirectory(str(path), PARAMETERS)
 
 
 def test_a_directory_is_held_until_it_is_released(tmp_path):
