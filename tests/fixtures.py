@@ -27,7 +27,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
 QUICKLY = {"xla_backend_optimization_level": 0}
-"""Options of XLA by which it compiles in half of the time what computes slower, and the same."""
+"""With these options XLA compiles in half of the time; the programs compute the same, slower."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -159,7 +159,7 @@ def refusal(capsys):
 
 @pytest.fixture(scope="module")
 def compiles_quickly() -> Iterator[None]:
-    """What jax compiles in the module's own process is compiled quickly."""
+    """The process of the tests compiles quickly what jax compiles."""
     import jax  # not every process of the tests needs it
 
     compiles = functools.partialmethod(jax.stages.Lowered.compile, QUICKLY)
@@ -170,7 +170,7 @@ def compiles_quickly() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def starts_compile_quickly() -> Iterator[str]:
-    """What jax and TensorFlow compile in the module's starts is; returns the flags of XLA_FLAGS."""
+    """Processes that the module starts compile quickly, by jax and TensorFlow; yields XLA_FLAGS."""
     flags = " ".join(f"--{name}={value}" for name, value in QUICKLY.items())
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XLA_FLAGS", flags)
