@@ -170,6 +170,7 @@ def test_a_run_with_options_for_speed_goes_on_bitwise_too(task, tmp_path):
     wait_for_step(process, output, 60)
     process.kill()
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
     starts.run(command(task, output, **flags), check=True)
     assert_same_end(output, tmp_path / "alone", num_steps=120)
 
