@@ -17,11 +17,6 @@ def read(path: Path) -> tuple[Any, list[Any]]:
         return metadata, list(nodes)
 
 
-def attributes_of(message) -> dict[str, Any]:
-    """Name -> value of the attributes of a node or of the metadata."""
-    return {attr.name: getattr(attr, attr.WhichOneof("value")) for attr in message.attr}
-
-
 def violations(nodes: Iterable[Any]) -> Iterator[str]:
     """What a trace breaks of its own order, in words; nothing for a good one.
 
