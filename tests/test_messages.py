@@ -119,10 +119,10 @@ def test_a_script_that_is_stopped_asks_to_be_repeated(handlers, number, capsys):
     assert capsys.readouterr().err == told
 
 
-def test_a_terminal_that_is_closed_ends_nothing(monkeypatch):
+def test_a_terminal_that_is_closed_ends_nothing(terminal, monkeypatch):
     """As by the end of a connection, also before the signal that tells of it has come."""
-    leader, follower = os.openpty()
-    written = os.fdopen(follower, "w")
+    leader, follower = terminal
+    written = os.fdopen(os.dup(follower), "w")
     monkeypatch.setattr(sys, "stdout", written)
     monkeypatch.setattr(sys, "stderr", written)
 
@@ -130,7 +130,8 @@ def test_a_terminal_that_is_closed_ends_nothing(monkeypatch):
     def main():
         print("before", flush=True)
         assert os.read(leader, 100) == b"before\r\n"
-        os.close(leader)
+        os.dup2(unconnected := os.open(os.devnull, os.O_RDONLY), leader)  # closes the terminal
+        os.close(unconnected)
         with pytest.raises(OSError, match="Input/output"):
             os.write(follower, b"the terminal is gone")
         with messages.Progress(total=3, unit="files", description="copy") as progress:
