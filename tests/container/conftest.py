@@ -1,6 +1,6 @@
 """An engine, a base image and our image, made here: nothing is taken from an image registry.
 
-Needs root on Debian: docker.io, podman and debootstrap are installed if they are missing. The
+Needs root on Debian: docker.io, podman and mmdebstrap are installed if they are missing. The
 engine started here has folders of its own and is stopped at the end.
 """
 
@@ -117,19 +117,14 @@ def podman(workplace, storage):
 
 def debian(docker: dict[str, str], workplace: Path, suite: str, image: str) -> str:
     """Imports an image: Debian with its own Python, and this machine's certificates."""
-    if not shutil.which("debootstrap"):
-        install("debootstrap")
-    root = workplace / "root"
-    packages = "--include=ca-certificates,python3,python3-venv"
-    run("debootstrap", "--variant=minbase", packages, suite, root)
-    shutil.copy(CERTIFICATES, root / CERTIFICATES.relative_to("/"))
-    shutil.rmtree(root / "var/cache/apt")
-    shutil.rmtree(root / "var/lib/apt/lists")
+    if not shutil.which("mmdebstrap"):
+        install("mmdebstrap", "gpg")
     archive = workplace / "root.tar"
-    run("tar", "-C", root, "-cf", archive, ".")
+    words = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates,python3,python3-venv"]
+    words += [f"--customize-hook=upload {CERTIFICATES} {CERTIFICATES}"]
+    run(*words, suite, archive)
     run("docker", "import", f"--change=ENV PIP_CERT={CERTIFICATES}", archive, image, env=docker)
     archive.unlink()
-    shutil.rmtree(root)
     return image
 
 
