@@ -9,7 +9,6 @@ by its name.
 
 import dataclasses
 import operator
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from mlperf_bert.files.json_text import read_record, write_record
 
 NAME = "parts.json"
 PARTS = "parts"
-OTHERS = re.compile(r"(^|/)(eval_(10k|intermediate)|eval\.(txt|md5)|[^/]*\.json)$")
-"""Evaluation examples and records, as they lie beside parts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

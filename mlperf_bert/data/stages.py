@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert.data.parts import OTHERS
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress
 
+_RECORDS = re.compile(r"(^|/)(parts\.json|eval\.(txt|md5))$")
 _JSON = re.compile(rf'{whole.BYTE_ORDER_MARK}?[\s\[]*{{\s*"[^"\n]*"\s*:')
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
@@ -31,7 +31,7 @@ def input_files(
         )
     present = set(files)
     copies = {name for name in files if _COPY.search(name) and _COPY.sub("", name) in present}
-    others = [name for name in files if name in copies or OTHERS.search(name)]
+    others = [name for name in files if name in copies or _RECORDS.search(name)]
     if others and len(files) > 1:
         shown = ", ".join(map(posixpath.basename, others[:3]))
         raise ValueError(

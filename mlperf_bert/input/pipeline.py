@@ -6,12 +6,12 @@ int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sen
 
 import functools
 import posixpath
+import re
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from mlperf_bert.data import validity
-from mlperf_bert.data.parts import OTHERS
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.input import packing
@@ -23,6 +23,9 @@ BATCHES_AHEAD = 4
 # not so many that much is read ahead.
 EXAMPLES_PARSED_AT_ONCE = 64
 PARSED_AT_A_TIME = 4
+
+# Evaluation examples and records, as they lie in the folders of parts.
+_NO_PART = re.compile(r"eval_(10k|intermediate)|eval\.(txt|md5)|.*\.json")
 
 
 def expand_input(
@@ -49,7 +52,7 @@ def expand_input(
                 f"--{flag}: no file matches {pattern!r}; make TFRecords with "
                 "create_pretraining_data.py, or quote the glob so that the shell leaves it alone"
             )
-        others = list(filter(OTHERS.search, matches))
+        others = [name for name in matches if _NO_PART.fullmatch(posixpath.basename(name))]
         listed = ", ".join(map(posixpath.basename, others[:3]))
         if others and len(matches) > 1:  # what lies beside the parts, by a glob such as tfrecords/*
             raise ValueError(

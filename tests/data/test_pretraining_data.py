@@ -108,7 +108,7 @@ def test_real_sample(shared, tmp_path):
         assert found == {key: expected[key] for key in found}, name
 
 
-@pytest.mark.parametrize("name", ["eval.txt", "eval.md5", "eval_10k", "parts.json", "part-0.4"])
+@pytest.mark.parametrize("name", ["eval.txt", "eval.md5", "parts.json", "part-0.4"])
 def test_what_lies_beside_the_parts_is_refused(tmp_path, name):
     (tmp_path / "results").mkdir()
     for file in ("part-0", name):
