@@ -55,7 +55,8 @@ quiet=--quiet
 if [ -t 2 ]; then quiet=''; fi # a terminal shows progress; a log would get a line for every package
 # --no-deps: the lock names every package.
 "$python" -m pip install $quiet --disable-pip-version-check --no-deps --no-compile --require-hashes -r "$lock"
-# pip would compile on one core, and the packages' own tests too, a quarter of all. Several cores need locks, which
-# /dev/shm may refuse. What fails is for other Pythons, and never imported.
+# pip would compile in one process, and the packages' own tests too, a quarter of all. Eight processes, because a
+# machine may have more cores than a container may use. They need locks, which /dev/shm may refuse: then one compiles.
+# Files that fail are for other Pythons, and never imported.
 compile() { "$python" -m compileall -qq "$@" -x '/site-packages/.*/tests/' "$folder"/lib; }
-compile -j 0 2>/dev/null || compile || true
+compile -j 8 2>/dev/null || compile || true
