@@ -78,7 +78,7 @@ def version_of(tmp_path) -> str:
 def test_a_python_of_the_machine_is_taken(setup, tmp_path, pythons, chosen):
     done, asked = setup(pythons)
     assert done.returncode == 0 and version_of(tmp_path) == chosen
-    compiled = "-m compileall -qq -j 8 -x /site-packages/.*/tests/"  # on every core
+    compiled = "-m compileall -qq -j 8 -x /site-packages/.*/tests/"
     assert asked == [INSTALL + LOCK, f"{compiled} {tmp_path / 'made'}/lib"]
 
 
