@@ -5,7 +5,7 @@ r"""A whole MLPerf campaign in miniature: ten runs, the submission, the official
 The task is demo/miniature.py's. No official reference points exist for it; those in
 demo/rcps_miniature.json are the samples that twenty runs of it needed. A run departs from the
 closed rules (a tiny model, short sequences), says so, and is logged as division open. An
-interrupted campaign goes on with the same command. docs/report.png is its report, drawn by
+interrupted campaign resumes by the same command. docs/report.png is its report, drawn by
 
     chromium --headless --hide-scrollbars --force-device-scale-factor=2 --window-size=830,806 \
         --screenshot=docs/report.png build/campaign/report.html

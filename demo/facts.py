@@ -1,4 +1,4 @@
-"""The facts of the encyclopedia: a world of invented countries, and of every article its own.
+"""The facts of the encyclopedia: a world of invented countries, and the facts of each article.
 
 Facts of the world (which language is spoken in which country, who fought in which war, what a
 fox eats) hold in all articles: a model can know them. Facts of an article (its river, its founder,

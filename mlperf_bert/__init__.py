@@ -13,7 +13,7 @@ from types import TracebackType
 def _in_one_line(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Says what this Python lacks; any other error as before."""
+    """Names the package that this Python lacks; any other error is shown as before."""
     package = (getattr(error, "name", None) or "mlperf_bert").partition(".")[0]
     if kind is ModuleNotFoundError and importlib.util.find_spec(package) is None:
         name = sys.argv[0].rpartition("/")[2]

@@ -50,7 +50,7 @@ def define(*configurations: type) -> None:
 
 
 def _register_check(name: str, about: Option) -> None:
-    """Not absl's own: its bounds accept NaN, and it ends at the first value that it cannot read."""
+    """Replaces absl's check, which accepts NaN and ends at the first value that it cannot read."""
     flag: Any = flags.FLAGS[name]
     read = flag.parse
 
@@ -82,13 +82,13 @@ def read(configuration: type[_Configuration], **others: object) -> _Configuratio
 
 
 def warn(text: str) -> None:
-    """Prints what the user should know, in one line; the script goes on."""
+    """Prints what the user should know, in one line; the script continues."""
     print(f"{Path(sys.argv[0]).name}: warning: {printable(text)}", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Signals become Interrupted: the same command goes on."""
+    """Signals become Interrupted: the same command resumes."""
     # Process 1 of a container would ignore them. Training handles them by itself.
     for number in set(handled()) - {signal.SIGINT}:
         signal.signal(number, signal.default_int_handler)
@@ -107,10 +107,10 @@ def run(
 ) -> None:
     """Defines and parses the flags of configurations, and runs a script's `main`; ends the process.
 
-    `beside` is what else is wrong where flags are, by the values of others.
+    If flags are bad, `beside` says what else is wrong, given the values of the other flags.
 
-    Bad flags end it with a line for each and exit code 1; what `main` raises, as `ends_in_one_line`
-    says, which takes the `advice`.
+    With bad flags it prints a line for each and the exit code is 1. What `main` raises is handled
+    by `ends_in_one_line`, which takes the `advice`.
     """
     define(*configurations)
     logging.set_verbosity(logging.ERROR)
@@ -122,7 +122,7 @@ def run(
         raise_on_ctrl_c()
         main()
 
-    # What has been imported is never garbage: without this, Python looks through all of TensorFlow
+    # Imported modules are never garbage: without this, Python looks through all of TensorFlow
     # again and again while a model is built, and once more at the end.
     gc.freeze()
     parser = functools.partial(parse, beside=beside)

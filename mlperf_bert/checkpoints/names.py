@@ -64,7 +64,7 @@ HEADS = {
     "next-sentence head": "cls/seq_relationship/",
 }
 
-# Where tf-models' own converter and its first pretrainer keep these weights: the pooler in the
+# tf-models' own converter and its first pretrainer keep these weights elsewhere: the pooler in the
 # encoder, the next-sentence layer in a network of its own. Our name comes first: in a model that
 # has both, the encoder's pooler is not trained.
 _PUBLISHED_NAMES = {
@@ -74,8 +74,8 @@ _PUBLISHED_NAMES = {
     "next_sentence/logits/bias": "predictions/transform/logits/bias",
 }
 
-# The names that Keras puts before a variable's: of the pretrainer and of the encoder, which get a
-# number when a process builds more than one.
+# Keras puts the names of the pretrainer and of the encoder before a variable's, and numbers them
+# when a process builds more than one.
 _SCOPE = re.compile(r"^(bert(_\w+)?/)+")
 
 
@@ -90,7 +90,7 @@ class Weight:
 
     @property
     def tf2_names(self) -> list[str]:
-        """What the weight may be called in a TF2 checkpoint, the most trusted name first."""
+        """The names that the weight may have in a TF2 checkpoint, the most trusted one first."""
         published = _PUBLISHED_NAMES.get(self.our_name)
         return [self.our_name, published] if published else [self.our_name]
 

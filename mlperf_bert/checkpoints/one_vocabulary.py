@@ -1,6 +1,6 @@
-"""Whether data and model have one vocabulary, in one casing, as far as their records say.
+"""Checks that data and model have one vocabulary, in one casing, as far as their records say.
 
-The record in the folder of data says it, vocab.txt in a folder of a model's files, and run.json in
+Sources: the record in a folder of data, vocab.txt in a folder of a model's files, and run.json in
 the folder of a run.
 """
 
@@ -16,7 +16,7 @@ from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
 Known: TypeAlias = tuple[str, dict[str, str]]
 """Whose vocabulary it is, in words, and what is known of it, by the names of `_WORDS`."""
 
-# Parameters of data and of runs that name their vocabulary, in words; how data are made again.
+# Parameter of data and runs that names their vocabulary -> its words, how data are made again.
 _WORDS = {
     "vocab_md5": ("different vocabularies, by MD5", "with the vocab.txt of the model"),
     "do_lower_case": ("different casings, by --do_lower_case", "with one --do_lower_case"),
@@ -24,7 +24,7 @@ _WORDS = {
 
 
 def recorded(of: str, values: object) -> Known:
-    """What the parameters of a record say."""
+    """The vocabulary that the parameters of a record name."""
     said = values if isinstance(values, Mapping) else {}
     return of, {name: str(said[name]) for name in _WORDS if said.get(name) is not None}
 
@@ -62,7 +62,7 @@ def known_of(
 
 
 def require_one(known: Iterable[Known]) -> dict[str, str]:
-    """What all of them say, together."""
+    """The vocabulary that all of them agree on."""
     problems, joined = [], {}
     for name, (what, remedy) in _WORDS.items():
         owners: dict[str, dict[str, None]] = {}

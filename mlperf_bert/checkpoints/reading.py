@@ -84,13 +84,13 @@ class StoredCheckpoint:
         return num_layers(self._keys)
 
     def name_of(self, weight: Weight) -> str | None:
-        """What the weight is called in this checkpoint; None if it is missing."""
+        """The weight's name in this checkpoint; None if it is missing."""
         candidates = weight.tf2_names if self.is_object_based else [weight.tf1_name]
         return next((name for name in candidates if name in self._keys), None)
 
     @functools.cached_property
     def lacking_heads(self) -> dict[str, str]:
-        """Those of `names.HEADS` of which no weight is in this checkpoint."""
+        """The heads of `names.HEADS` that have no weight in this checkpoint."""
         held = [weight.tf1_name for weight in names.weights(0) if self.name_of(weight)]
         return {
             head: beginning
@@ -100,11 +100,11 @@ class StoredCheckpoint:
 
     @property
     def what_it_lacks(self) -> str:
-        """The lacking heads in words: no pooler, no next-sentence head."""
+        """The lacking heads in words, such as "no pooler, no next-sentence head"."""
         return ", ".join(f"no {head}" for head in self.lacking_heads)
 
     def is_of_a_lacking_head(self, weight: Weight) -> bool:
-        """Whether the weight belongs to a head of which nothing is in this checkpoint."""
+        """Whether the weight belongs to a head that has no weight in this checkpoint."""
         return weight.tf1_name.startswith(tuple(self.lacking_heads.values()))
 
     def locate(self, weight: Weight, our_shape: tuple[int, ...]) -> str:
@@ -162,12 +162,12 @@ def damage_named(
 
     Raises:
       ValueError: it is damaged, or one of its files is an archive or a Git LFS pointer.
-      OSError: a store refuses it; StoreUnavailable if that may pass.
+      OSError: a store refuses it; StoreUnavailable if a later try may succeed.
     """
     try:
         yield
     except _DAMAGE as error:
-        # Asked first: the files of a checkpoint that a store refuses may be whole. TensorFlow's
+        # Asked first, because a checkpoint that a store refuses may be whole. TensorFlow's
         # readers of checkpoints raise a ValueError for whatever a store answers.
         paths.is_file(f"{prefix}.index")
         for file in whole.matching_files(f"{glob.escape(prefix)}.*"):
@@ -178,7 +178,7 @@ def damage_named(
 
 
 def num_layers(weight_names: Iterable[str]) -> int:
-    """How many layers an encoder has whose weights have these names, TF1's or ours."""
+    """The number of layers of an encoder, by the names of its weights, TF1's or ours."""
     numbers = [int(match[1]) for match in map(_LAYER.search, weight_names) if match]
     return max(numbers, default=-1) + 1
 
@@ -207,7 +207,7 @@ def load_initial_weights(model_variables: list[tf.Variable], stored: StoredCheck
 def held_variables(
     model_variables: Iterable[tf.Variable], stored: StoredCheckpoint
 ) -> list[tf.Variable]:
-    """The variables of weights, without those of heads of which the checkpoint has nothing."""
+    """The variables of weights, without those of heads that the checkpoint lacks."""
     table = weights_of(model_variables)
     return [each for weight, each in table.items() if not stored.is_of_a_lacking_head(weight)]
 
@@ -234,7 +234,7 @@ def require_fitting(
 ) -> None:
     """Checks names, shapes and types against `shapes`, those of our variables; reads no weight.
 
-    What a user may do `or_else` follows the remedy.
+    In messages `or_else`, what else a user may do, follows the remedy.
     """
     problems = []
     for weight, shape in shapes.items():

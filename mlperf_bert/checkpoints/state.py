@@ -33,7 +33,7 @@ class RunState:
     keep_checkpoint_max: int
     """How many checkpoints stay; 0 = all."""
     disposable: Callable[[Collection[int]], Collection[int]] = lambda steps: steps
-    """Those of some steps whose checkpoints may go; others stay, however many."""
+    """Given steps -> those whose checkpoints may go; the others stay, however many."""
     fetch: Callable[[], None] = lambda: None
     """Brings the state to the variables of `parts`, if it is elsewhere."""
 
@@ -61,7 +61,7 @@ class RunState:
     def restore_input(self, iterator: tf.data.Iterator) -> bool:
         """Moves an iterator over the input to where the run was.
 
-        Returns: whether it is there; not if the files have other names than the checkpoint has.
+        Returns: whether it could; it cannot if the files have other names than in the checkpoint.
         """
         if not self._restored:
             return True
@@ -69,7 +69,7 @@ class RunState:
             try:
                 tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
             except tf.errors.NotFoundError:
-                # The names of the files are part of the position: under others it has no key.
+                # File names are part of the position: files with other names have no key.
                 return False
         return True
 
@@ -82,7 +82,7 @@ class RunState:
             self._checkpoint = _checkpoint_of({**self.parts, "iterator": iterator})
 
     def copy(self) -> dict[str, tf.Tensor]:
-        """What `save` would write now, by key, in this host's memory; training does not change it.
+        """The tensors that `save` would write now, by key, in host memory; training changes none.
 
         On a CPU nothing is copied here: a tensor shares its variable's memory, and whatever changes
         the variable while the tensor is held makes a copy first, as TensorFlow promises of values
@@ -111,13 +111,13 @@ class RunState:
         saved = saved_checkpoints(self.directory)
         try:
             with paths.failures_named(path):
-                # A killed process leaves it. TensorFlow would remove it only if it were empty.
+                # A killed process leaves this folder. TensorFlow would remove only an empty one.
                 if tf.io.gfile.isdir(f"{path}_temp"):
                     tf.io.gfile.rmtree(f"{path}_temp")
                 _write(path, copied or self.copy())
                 saved[step] = path
                 kept = self._kept(saved)
-                # Before old ones go: whenever the process is killed, what is listed is there.
+                # Before old ones are removed: after a kill too, what is listed is there.
                 self._list(path, kept)
         except OSError:
             _remove(path)
@@ -129,10 +129,10 @@ class RunState:
     def _list(self, newest: str, kept: list[str]) -> None:
         """Writes the file `checkpoint`, with names that stay right when the directory moves."""
         listed = [newest, *kept]
-        # From a relative path or gs://... TensorFlow removes the directory itself.
+        # TensorFlow takes the directory off a path that is relative or begins with gs://.
         if self.directory.startswith("/"):
             listed = [name.rpartition("/")[2] for name in listed]
-        # Of TF1: tf.train.CheckpointManager would choose by its own rules which ones stay.
+        # TF1's function: tf.train.CheckpointManager would choose by its own rules what stays.
         tf.compat.v1.train.update_checkpoint_state(self.directory, listed[0], listed[1:])
 
     def _kept(self, saved: dict[int, str]) -> list[str]:
@@ -144,7 +144,7 @@ class RunState:
 
 @dataclasses.dataclass
 class Saves(contextlib.AbstractContextManager["Saves"]):
-    """The checkpoints of a run, written one at a time, also while the training goes on.
+    """The checkpoints of a run, written one at a time, also while the training continues.
 
     At the end of the context the last one is complete, or its failure is raised.
     """
@@ -157,11 +157,11 @@ class Saves(contextlib.AbstractContextManager["Saves"]):
     publish: Callable[[], None]
     """Called before and after a checkpoint, by the thread that writes it."""
     asynchronous: bool
-    """Whether the training goes on while a checkpoint is written."""
+    """Whether the training continues while a checkpoint is written."""
 
     def __post_init__(self) -> None:
-        # Not by tf.train.CheckpointOptions(enable_async=True): what its thread raises comes out at
-        # the next save only, and it does not report when a checkpoint is complete.
+        # tf.train.CheckpointOptions(enable_async=True) would not do: its thread's error comes out
+        # at the next save only, and it does not report when a checkpoint is complete.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saves")
         self._writing: Future | None = None
 
@@ -200,7 +200,7 @@ class Saves(contextlib.AbstractContextManager["Saves"]):
 
     @lasting("saving a checkpoint")
     def _write(self, step: int, run: TimedRun | None, copied: dict | None = None) -> None:
-        """What a resumed run needs beside a checkpoint is there before the checkpoint is."""
+        """Publishes what a resumed run needs beside a checkpoint, then writes the checkpoint."""
         # A checkpoint whose log or metrics are missing in the bucket could not be resumed from.
         self.publish()
         if self.state:
@@ -270,7 +270,7 @@ def _is_whole(path: str) -> bool:
     try:
         stored = StoredCheckpoint(path)
         return stored.held_bytes >= stored.listed_bytes
-    # Another refusal of a store goes on: what it does not let be read may be whole.
+    # Other refusals of a store are raised: the checkpoint that it refuses may be whole.
     except (ValueError, FileNotFoundError):
         return False
 

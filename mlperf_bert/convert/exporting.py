@@ -72,6 +72,6 @@ def _card(config: BertConfig, *, do_lower_case: bool) -> str:
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """Writes float32 arrays in the order of their names, marked as PyTorch's."""
-    # Not save_file: its file is readable by the owner only, whatever the umask says.
+    # save_file would make a file that only its owner can read, whatever the umask says.
     contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     path.write_bytes(safetensors.numpy.save(contiguous, metadata={"format": "pt"}))

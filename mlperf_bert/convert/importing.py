@@ -20,7 +20,7 @@ CHECKPOINT = "model.ckpt-0"
 def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     """Writes bert_config.json, model.ckpt-0 in TF1's layout and, if the model has one, vocab.txt.
 
-    Also tokenizer_config.json, if the model says whether text is lower-cased.
+    It also writes tokenizer_config.json, if the model says whether text is lower-cased.
 
     Args:
       model: folder of a BertForPreTraining or BertForMaskedLM.

@@ -9,8 +9,8 @@ from mlperf_bert.model.config import BertConfig
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
-# Their activation -> ours. Our "gelu", as the reference's, is the tanh approximation. Of two names
-# for one of ours the first is written.
+# Their activation -> ours. Our "gelu", as the reference's, is the tanh approximation. Where they
+# have two names for one of ours, an export writes the first.
 _ACTIVATIONS = {
     "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
@@ -19,7 +19,7 @@ _ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Keys of config.json that change what a BERT computes: the value that this project has, which is
+# Key of config.json that changes what a BERT computes -> the value that this project has, which is
 # also theirs when the key is missing.
 _REQUIRED = {
     "position_embedding_type": "absolute",
@@ -38,7 +38,7 @@ _WEIGHT_NAMES = [
 
 
 def bert_config(values: dict, path: str) -> BertConfig:
-    """Our configuration from theirs, whose other keys do not change what is computed."""
+    """Makes our configuration of theirs; keys that do not change the result are ignored."""
     if values.get("model_type") != "bert":
         raise ValueError(
             f"{path}: model_type is {values.get('model_type')!r:.80}, expected 'bert'; give a BERT"

@@ -54,7 +54,7 @@ def written_whole(prefix: str) -> Iterator[str]:
         with paths.failures_named(prefix):
             yield f"{beside}/checkpoint"
         (index,) = beside.glob("*.index")
-        # The index last: where it is, the data are.
+        # The index comes last: where it is, the data are.
         for file in (*beside.glob(f"{index.stem}.data-*"), index):
             file.rename(target.with_name(target.name + file.name.removeprefix(index.stem)))
     finally:

@@ -14,7 +14,7 @@ from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.convert import layout
 from mlperf_bert.files import errors, paths, whole
 
-# Copies that some versions store: here they are one weight with the original.
+# Some versions store these copies; here the copy and the original are one weight.
 _TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -27,7 +27,7 @@ _MOST_PROBLEMS = 3
 
 
 def read(file: Path) -> dict[str, np.ndarray]:
-    """Current name in BertForPreTraining -> tensor, without counters and copies of tied ones.
+    """Current name in BertForPreTraining -> tensor, without counters and copies of tied weights.
 
     Google's models on the hub, such as bert-base-uncased, have gamma and beta in their safetensors.
     Source: huggingface/candle, issue 1887.

@@ -75,8 +75,8 @@ ACCUMULATOR = "GradientAccumulator"
 def add_accumulators(old: str, new: str) -> int:
     """Copies a TF1 checkpoint and adds zeros, NAME/GradientAccumulator, for every tensor NAME.
 
-    Every tensor: slots and step too, as the reference does. Our own training ignores accumulators
-    in its initial checkpoint. Holds twice the checkpoint in memory.
+    Slots and the step get accumulators too, as in the reference. Our own training ignores those of
+    its initial checkpoint. Holds twice the checkpoint in memory.
 
     Returns: how many accumulators were added.
     """

@@ -14,9 +14,9 @@ from mlperf_bert.files.whole import written_beside
 
 FILE_BYTES = 1 << 20
 """WikiExtractor's default; a file is a unit of work of every stage."""
-_NAME = "wiki_{:06d}"  # process_wiki.sh goes on with */wiki_??????
-# Of a document's own "<doc" and "</doc" stage .1 would make tags. A NUL, which no dump can hold,
-# keeps them apart until stage .2 has applied its rules for these tags too.
+_NAME = "wiki_{:06d}"  # process_wiki.sh continues with */wiki_??????
+# Stage .1 would take a document's own "<doc" and "</doc" for tags. A NUL, which no dump can hold,
+# marks them until stage .2 has applied its rules for these tags too.
 _LIKE_A_TAG = re.compile(r"(</?\0*)(?=doc)")
 _KEPT_APART = re.compile(r"(</?\0*)\0(?=doc)")
 
@@ -75,7 +75,7 @@ def in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 def _article(document: dict[str, str]) -> bytes:
     """The tag, the title and the text, with the blank lines of WikiExtractor."""
-    # Each in a line: stage .1 drops the line behind <doc>, and only that.
+    # Tag and title have a line each: stage .1 drops the line behind <doc>, and only that.
     names = (document[name] for name in ("id", "url", "title"))
     number, url, title = (re.sub(r"[\r\n]+", " ", name) for name in names)
     tag = f'<doc id="{number}" url="{url}" title="{title}">'
@@ -84,5 +84,5 @@ def _article(document: dict[str, str]) -> bytes:
 
 
 def with_own_tags(text: str) -> str:
-    """The text with what documents have of "<doc" and "</doc" as they wrote it."""
+    """The text with the documents' own "<doc" and "</doc" as the documents have them."""
     return _KEPT_APART.sub(r"\1", text) if "\0" in text else text

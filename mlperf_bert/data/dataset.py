@@ -23,7 +23,7 @@ from mlperf_bert.files import locks, whole
 from mlperf_bert.messages import Progress, as_lines
 from mlperf_bert.options import flags_of, option, options
 
-# The workers of a run that was killed keep its lock for a moment.
+# The workers of a killed run keep its lock for a moment.
 LOCK_PATIENCE_SECONDS = 5
 
 
@@ -144,7 +144,7 @@ def _record_to_go_on(
 
 
 def _missing(folder: Path, made: parts.DataSet, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Name -> text of every part that is not what the record says, or of another text.
+    """Name -> text of every part that differs from its record, or whose text does.
 
     Sizes are always compared; the content only of files changed since the record was written, so
     that a rerun over hundreds of GB is quick. `--verify` reads everything.
@@ -211,7 +211,7 @@ def make_in_processes(
     *,
     workers: int,
 ) -> Results:
-    """A `Make`: each part by itself, as they end, by so many processes; 0: one for each core."""
+    """A `Make` by so many processes, 0: one for each core; yields each part as it ends."""
     if not inputs:
         return
     print("compiling (takes long the first time only)", file=sys.stderr)
@@ -229,7 +229,7 @@ def make_in_processes(
             state = "failed" if isinstance(result, str) else "done"
             progress.line(f"{names[number]}: {state}, {left} to go")
             if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
-                # The others would fail too; those that have begun go on, and are recorded.
+                # The others would fail too; parts that have begun continue, and are recorded.
                 pool.shutdown(wait=False, cancel_futures=True)
             yield names[number], result
 

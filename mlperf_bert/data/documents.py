@@ -15,7 +15,7 @@ _PLAIN = (".jsonl", ".json")
 _COMPRESSION = {".zst": "zstd", ".gz": "gzip"}
 _PARQUET = ".parquet"
 SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), _PARQUET)
-# Long documents of a batch, and what is read ahead of a column, must fit into every process.
+# A batch of long documents, and the part of a column that is read ahead, must fit in each process.
 _ROWS_AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
 
@@ -67,7 +67,7 @@ def _rows(path: str, text_column: str) -> Iterator[dict | bytes]:
     table = pq.ParquetFile(
         path, buffer_size=_BYTES_AT_ONCE, pre_buffer=False, page_checksum_verification=True
     )
-    # All columns, to name them, where the one with the text is missing.
+    # Where the column with the text is missing, all columns are read, to name them.
     columns = [text_column, *_NAMES] if text_column in table.schema_arrow.names else None
     for batch in table.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
         yield from batch.to_pylist()

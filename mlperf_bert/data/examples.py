@@ -101,7 +101,7 @@ def write_examples(
     instances = make_instances(text, tokenizer.vocabulary, config)
     del text  # memory: what follows needs the instances alone
     if at_most:
-        # After all random calls, so that these are the examples that would come first anyway.
+        # Cut off after all random calls, so that the examples are those that come first anyway.
         instances = instances._replace(order=instances.order[:at_most])
     with (
         contextlib.ExitStack() as files,

@@ -93,7 +93,7 @@ def describe(path: Path, *, examples: int = 0) -> File:
 
 
 def difference(path: Path, file: File, *, since: Path | None = None) -> str | None:
-    """How a file differs from its record, in a line; None if it does not.
+    """A line that says how a file differs from its record; None if it does not.
 
     The content of a file that is older than the file `since` is not read.
     """

@@ -13,7 +13,7 @@ MD5S = {
     path: md5
     for md5, path in map(str.split, Path(__file__).with_suffix(".md5").read_text().splitlines())
 }
-"""Path -> MD5, of md5sum's list: every published file as download_and_uncompress.sh stores it."""
+"""Path -> MD5 of every published file, in the folders of download_and_uncompress.sh."""
 CHECKPOINT_DATA_BYTES = {"tf1_ckpt": 4_034_713_312, "tf2_ckpt": 1_344_982_997}
 """Folder of a published initial checkpoint -> bytes of its data file."""
 

@@ -44,8 +44,8 @@ def find_or_fetch(folder: str = "") -> Path:
 
 
 def _in_nltk_data() -> Path:
-    # Not by nltk.data.find: it passes over folders that others own or may write to, as mounted ones
-    # often are. The tables' checksums say whether they are the published ones.
+    # nltk.data.find would pass over folders that others own or may write to, as mounted ones often
+    # are. The tables' checksums say whether they are the published ones.
     roots = _nltk("data").path  # $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data...
     places = [Path(root, "tokenizers/punkt_tab/english") for root in roots]
     if there := next((place for place in places if place.is_dir()), None):

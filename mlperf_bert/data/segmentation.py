@@ -19,7 +19,7 @@ from mlperf_bert.data.stages import lines_of, read_text
 from mlperf_bert.data.unicode11 import as_in_unicode_11
 from mlperf_bert.files.whole import write_whole
 
-# How a word type was seen in training, as bits of ortho_context: at the beginning of a sentence,
+# Bits of ortho_context say how a word type was seen in training: at the beginning of a sentence,
 # in its middle, or where that is unknown; with an upper- or a lower-case first letter.
 _MIDDLE_UPPER = 1 << 2
 _ANY_UPPER = 1 << 1 | 1 << 2 | 1 << 3
@@ -53,8 +53,8 @@ class SentenceSplitter:
         """The sentences of a line, without the white space between them."""
         slices, start = [], 0
         for match, run in _candidates(text):
-            # Most runs end a sentence whatever word follows, and runs come again more often than
-            # they do with what follows them.
+            # The run alone decides most cases, and its answer is kept: runs recur more often alone
+            # than with the same words behind them.
             if (match[2] and self._ends(run)) or self._is_boundary(run + match[1]):
                 slices.append((start, match.end()))
                 start = match.end() if match[2] is None else match.start(2)
@@ -62,7 +62,7 @@ class SentenceSplitter:
         return list(_with_closing_punctuation(text, slices))
 
     def _decide(self, context: str) -> bool:
-        """Whether any word but the last of a candidate and what follows it ends a sentence."""
+        """Whether a sentence ends within a candidate and what follows it, before the last word."""
         words = _WORD.findall(as_in_unicode_11(context))
         return any(
             self._ends_sentence(word, following)
@@ -71,7 +71,7 @@ class SentenceSplitter:
         )
 
     def _ends_whatever_follows(self, run: str) -> bool:
-        """Whether a run ends a sentence before any other; False is undecided."""
+        """Whether a run ends a sentence whatever word follows; False means undecided."""
         word = _WORD.findall(as_in_unicode_11(run))[-1]
         if word[-1] != ".":
             return word in ("?", "!")
@@ -136,7 +136,7 @@ def _candidates(text: str) -> Iterator[tuple[re.Match, str]]:
             between = text[match.end() : following.end()]
             if between.split(maxsplit=1)[0] == between:
                 continue  # no white space: the same run
-        # From the last space, or from other white space behind it.
+        # The run begins behind the last space, or behind other white space after it.
         start = text.rfind(" ", 0, match.start()) + 1
         yield match, text[start : match.end()].split()[-1]
 

@@ -39,11 +39,11 @@ class Text(NamedTuple):
 
     @property
     def num_documents(self) -> int:
-        """D."""
+        """The number of documents, D."""
         return len(self.document_starts) - 1
 
     def in_order(self, order: np.ndarray) -> "Text":
-        """The same documents, [D] of them, in another order."""
+        """The same documents in another order, [D] numbers of documents."""
         firsts = self.document_starts[1:-1]
         tokens = np.split(self.tokens, self.sentence_starts[firsts])
         lengths = np.split(np.diff(self.sentence_starts), firsts)
@@ -55,7 +55,7 @@ class Text(NamedTuple):
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
-    """Where each begins, of some that stand one after the other, and where the last ends."""
+    """Where each of consecutive pieces of these lengths begins, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
@@ -89,7 +89,7 @@ def _put_together(
     """
     counts = lengths[numbers]
     stops = np.cumsum(counts)
-    # Where the ids of each word stand among all, less where its tokens begin here.
+    # The place of each word's ids among all ids, minus the place where its tokens begin here.
     moved = (np.cumsum(lengths) - lengths)[numbers] - (stops - counts)
     tokens = ids[np.arange(stops[-1]) + np.repeat(moved, counts)]
     ends = np.flatnonzero(numbers == _LINE_END)
@@ -152,16 +152,16 @@ def read_documents(
 ) -> Text:
     """The documents of files as `text_of_bytes`; `progress` counts the files that are read.
 
-    A document goes on from one file into the next unless a blank line stands between.
+    A document continues from one file into the next unless a blank line is between them.
     """
     texts = []
     for path in paths:
         stages.require_sentences(text := text_of(path), path)
         if hint := stages.hint_of_markup(text, path):
             print(hint, file=sys.stderr)
-        # Bytes: one hieroglyph makes a text four times as large in memory.
+        # Read as bytes: as text, one hieroglyph would make all of it four times as large in memory.
         texts.append(text.encode())
-        # A last line without an end is one too, and no blank line comes between two files.
+        # A last line without a line end is a line too, and adds no blank line between two files.
         texts.append(b"" if text[-1:] in ("", "\n") else b"\n")
         del text
         if progress:

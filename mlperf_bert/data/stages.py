@@ -42,7 +42,7 @@ def input_files(
 
 
 def require_no_others(folder: Path, pattern: str, names: Iterable[str], *, variable: str) -> None:
-    """Raises ValueError for what another run has left, which would be read with this one's `names`.
+    """Raises ValueError for files of another run, which would be read with this one's `names`.
 
     The `variable` of process_wiki.sh names the folder.
     """
@@ -89,7 +89,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def processes(number: int) -> concurrent.futures.Executor:
-    """So many worker processes, which end with this one; a thread where there can be none."""
+    """A pool of worker processes that end with this one; one thread where it cannot have any."""
     fork = multiprocessing.get_context("fork")
     try:
         return concurrent.futures.ProcessPoolExecutor(number, fork, initializer=_watch_parent)
@@ -98,7 +98,7 @@ def processes(number: int) -> concurrent.futures.Executor:
 
 
 def _watch_parent() -> None:
-    """A parent that is killed cannot stop its workers: each watches it and ends itself."""
+    """Makes a worker end with its parent: a parent that is killed cannot stop its workers."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # a worker's
 

@@ -37,7 +37,7 @@ class BadRecord(ValueError):
     """A record that cannot be used: where it is, what is wrong with it, and the fix."""
 
     def __init__(self, path: str | os.PathLike, index: int, offset_bytes: int, problem: str):
-        """`problem` goes on after "record N at byte M"; records are counted from 0."""
+        """`problem` continues the line "record N at byte M"; records are counted from 0."""
         where = f"{os.fspath(path)}: record {index} at byte {offset_bytes}"
         super().__init__(f"{where} {problem}")
 
@@ -66,7 +66,7 @@ def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> B
 
 
 def _require_records(file: BinaryIO, path: str | os.PathLike) -> None:
-    """Names what a file is that does not begin with a record, if that can be seen."""
+    """Raises ValueError for a file that cannot begin with a record, and says what it is."""
     file.seek(0)
     head = file.read(whole.HEAD_BYTES)
     if problem := whole.packed(head):

@@ -74,7 +74,7 @@ class Tokenizer:
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a line."""
         words = _WHITE_SPACE_CONTROLS.sub("", text).split()
-        # Without a loop here, nearly all words are looked up without a step of the interpreter.
+        # `map` looks up nearly all words without a step of the interpreter.
         return list(itertools.chain.from_iterable(map(self._words.__getitem__, words)))
 
     def _ids_of_word(self, raw_word: str) -> Iterable[int]:
@@ -110,7 +110,7 @@ class Tokenizer:
         unknown = [self.vocabulary["[UNK]"]]
         if len(piece) > MAX_CHARS_PER_WORD:  # quirk
             return unknown
-        # Greedy: the longest match from the left, though another cut may leave nothing unknown.
+        # Greedy: the longest match from the left, even where another cut would know all pieces.
         ids, start = [], 0
         while start < len(piece):
             prefix = "##" if start else ""

@@ -1,4 +1,4 @@
-"""What the files beside a vocabulary say of its tokenizer: its kind, its casing, added tokens.
+"""Checks the files beside a vocabulary for its tokenizer's kind, its casing and added tokens.
 
 They are those of Hugging Face's layout. Text is cut here by BERT's own tokenizer alone: whatever
 says that another one, or more words, belong to the vocabulary would give other ids, and is refused.
@@ -12,18 +12,18 @@ from typing import Any
 from mlperf_bert.files import errors, json_text, paths
 
 TOKENIZER = "tokenizer.json"
-"""It holds the words too."""
+"""This file holds the words too."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
-"""It says whether text is lower-cased; an import writes one."""
+"""This file says whether text is lower-cased; an import writes one."""
 _ADDED, _SPECIAL = "added_tokens.json", "special_tokens_map.json"
 FILES = (TOKENIZER, TOKENIZER_CONFIG, _ADDED, _SPECIAL)
 _MODEL_CONFIG = "config.json"
 
-# Those of transformers that cut text as BertTokenizer does, or as tokenizer.json says.
+# Classes of transformers that cut text as BertTokenizer does, or as tokenizer.json says.
 _CLASSES = re.compile(
     r"(Bert|DistilBert|Electra|MobileBert)Tokenizer(Fast)?|PreTrainedTokenizerFast|TokenizersBackend"
 )
-# Key, of one inside another with a dot -> the value of BERT's own tokenizer, also without the key.
+# Key, with a dot for one inside another -> value of BERT's own tokenizer, also without the key.
 _OF_BERT: Mapping[str, Mapping[str, object]] = {
     TOKENIZER_CONFIG: {
         "word_tokenizer_type": "basic",
@@ -106,11 +106,11 @@ def require_casing(path: str, *, do_lower_case: bool) -> None:
 
 
 def _read(path: str) -> dict[str, dict]:
-    """Name -> content, of those of `FILES` that lie beside a vocabulary."""
+    """Name -> content of each of `FILES` that lies beside a vocabulary."""
     folder = paths.location(path).parent
     there = [name for name in FILES if paths.is_file(folder / name)]
     files = {name: json_text.read_object(folder / name) for name in there}
-    # It may be of something else than a model.
+    # A config.json beside it may belong to something else than a model.
     with contextlib.suppress(ValueError, OSError):
         files[_MODEL_CONFIG] = json_text.read_object(folder / _MODEL_CONFIG)
     return files
@@ -148,19 +148,19 @@ def _value(values: Any, key: str) -> Any:
 
 
 def _content(token: Any) -> Any:
-    """The text of a token, which may stand there alone or with what is known of it."""
+    """The text of a token, which a file gives as a text or as an object."""
     return token.get("content", token) if isinstance(token, dict) else token
 
 
 def _added(files: Mapping[str, dict]) -> Iterator[tuple[str, int | None]]:
-    """Yields tokens beside those of a vocabulary, with their ids where these are said."""
+    """Yields the tokens that files add to a vocabulary, with their ids where a file has them."""
     config, tokenizer = files.get(TOKENIZER_CONFIG, {}), files.get(TOKENIZER, {})
     for values in (config, files.get(_SPECIAL, {})):
         for key in ("additional_special_tokens", "extra_special_tokens"):
             listed = values.get(key) or []
             for token in listed.values() if isinstance(listed, dict) else listed:
                 yield _content(token), None
-    # These know ids: of a token that stands in several places, the last one counts.
+    # These have ids: for a token in several places the last id counts.
     for token in tokenizer.get("added_tokens") or []:
         yield token["content"], token["id"]
     for number, token in (config.get("added_tokens_decoder") or {}).items():

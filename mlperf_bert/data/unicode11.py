@@ -19,14 +19,14 @@ from pathlib import Path
 
 _NEVER_ASSIGNED = "\uffff"
 """Stands for all that Unicode 11.0 has not: no letter, no digit, without case."""
-# What later versions took for another kind of character, and one that stayed what this one was.
+# Character that later versions took for another kind -> one that is still of its old kind.
 _CHANGED = str.maketrans(
     dict.fromkeys("\u055f\u1cf2\u1cf3\ua9bd", _NEVER_ASSIGNED)  # letters since 12.0
     | dict.fromkeys("\u1734\U0001171e", "\u0301")  # casing ignores them, until 14.0 and 16.0
     | {"\u10fc": "\u0640"}  # a letter without case, until 15.0
 )
 _SIGMA = "\u03a3"
-# Letters of the same kind as the small sigmas, which only the capital one then becomes.
+# Small sigmas become a letter of their kind: then only capital ones are lower-cased to a sigma.
 _NO_SMALL_SIGMA = str.maketrans("\u03c3\u03c2", "ss")
 
 
@@ -70,7 +70,7 @@ def lower(text: str) -> str:
     if text.isascii():
         return text.lower()
     if _SIGMA in text:
-        # Which of the two it becomes depends on what stands around it, all else on itself alone.
+        # Only a capital sigma depends on its neighbours: they decide between the two small ones.
         seen = as_in_unicode_11(text.translate(_NO_SMALL_SIGMA)).lower()
         small = iter(re.findall("[\u03c3\u03c2]", seen))
         text = re.sub(_SIGMA, lambda _: next(small), text)

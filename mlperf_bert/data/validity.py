@@ -1,4 +1,4 @@
-"""What an example must be so that a model can take it: a tf.Example, its types, lengths and values.
+"""Checks that a model can take an example: that it is a tf.Example, its types, lengths, values.
 
 S = max_seq_length, P = max_predictions_per_seq. Decoding is written here, not left to protobuf: it
 is strict, so that what is read here is read alike by every reader. Nothing here needs TensorFlow;
@@ -49,7 +49,7 @@ class ExampleShape:
         return lengths
 
     def for_model(self, config) -> "ExampleLimits":
-        """The limits of such examples for a model, whose `config` has the two sizes."""
+        """The limits of such examples for a model; `config` has the sizes of its vocabularies."""
         return ExampleLimits(
             max_seq_length=self.max_seq_length,
             max_predictions_per_seq=self.max_predictions_per_seq,
@@ -103,7 +103,7 @@ def require_valid(example: Mapping[str, np.ndarray], limits: ExampleLimits) -> N
     """Checks a decoded example.
 
     Raises:
-      ValueError: what it lacks, or which feature holds what; to be put after "record N".
+      ValueError: says what it lacks, or which feature holds what, to follow "record N".
     """
     if missing := sorted(FEATURE_DTYPES.keys() - example.keys()):
         raise ValueError(f"lacks the features {', '.join(missing)}; {MAKE_AGAIN}")

@@ -90,7 +90,7 @@ def _words_of_json(path: str) -> dict[str, int]:
         )
     added = values.get("added_tokens") or []
     with errors.named(path, damaged="fetch it again"):
-        # Of the other added ones only `require_no_more` knows.
+        # `require_no_more` looks at the other added tokens.
         of_bert = [token for token in added if token["content"] in (*SPECIAL_TOKENS, "[PAD]")]
         words = words | {token["content"]: token["id"] for token in of_bert}
         by_id = {int(number): word for word, number in words.items()}

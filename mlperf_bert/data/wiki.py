@@ -36,7 +36,7 @@ def apply_rules(text: str) -> str:
         raise ValueError("a NUL character; remove it (tr -d '\\000'; in JSON it is \\u0000)")
     if text and not text.endswith("\n"):
         text += "\n"  # grep completes the last line
-    # Each rule needs one of these three: most lines are left as they are at once.
+    # Each rule needs one of these three characters: most lines need no rule.
     edited = (
         _edited(line) if "<" in line or "[" in line or "alt=" in line else line
         for line in lines_of(text)
@@ -58,7 +58,7 @@ def write_stage_1(input_path: str, output_path: str) -> None:
 
 def write_stage_2(input_path: str, output_path: str) -> None:
     """Stage .2 from file to file."""
-    # Not as text: sed keeps \r, and what is no UTF-8.
+    # Read as bytes: sed keeps \r, and bytes that are not UTF-8.
     text = read_regular_file(input_path).decode("utf-8", "surrogateescape")
     require_sentences(text, input_path)
     with errors.named(input_path):
@@ -84,7 +84,7 @@ _PIPED_LINK = _rule("[[", r"\[\[[^]|[\n]*\|([^]|[\n]*)\]\]", r"\1")
 _RULES = [
     _rule("<doc ", r"^<doc [^>\n]*>\n"),
     _rule("[[Category:", r"^.*\[\[Category:[^][\n]*\]\].*\n"),
-    # Twice each: the second pass finds what the first one uncovered.
+    # Each rule runs twice: the second pass finds the tags that the first one uncovered.
     _LINK,
     _LINK,
     _PIPED_LINK,

@@ -1,8 +1,8 @@
-"""Errors: the nearest `with` says of which file or flag they are, a command's `main` prints them.
+"""Errors: the nearest `with` adds the file or flag that is meant, a command's `main` prints them.
 
-Any function may raise. `named`, and `paths.failures_named` for disks and stores, say of which file,
-line or flag an error is; `messages.ends_in_one_line` makes a line and an exit code of whatever
-arrives.
+Any function may raise. `named`, and `paths.failures_named` for disks and stores, put the file, line
+or flag at the start of an error; `messages.ends_in_one_line` makes a line and an exit code of
+whatever arrives.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ REMEDIES = {
     errno.EIO: "its disk, or the way to it, has failed; repeat the command, or take another copy",
 }
 """What to do about errors of the system."""
-# TensorFlow's errors repeat the words of the system; the last are Python's, in a RuntimeError.
+# TensorFlow's errors repeat the words of the system; the last entry is of Python's RuntimeError.
 _REMEDIES_BY_WORDS = {os.strerror(number): remedy for number, remedy in REMEDIES.items()} | {
     "can't start new thread": REMEDIES[errno.EAGAIN]
 }
 _CAUSE_IN_A_GRAPH = re.compile(r"^(?:\s*\(\d+\) \w+:)?[ \t]*(\S.*)\n\s*\[\[\{\{node", re.MULTILINE)
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
-# What reading content of another form raises.
+# Reading content of another form raises one of these.
 _OTHER_FORM = (
     *(ValueError, LookupError, TypeError, AttributeError),
     *(ArithmeticError, StopIteration, RecursionError),
@@ -37,7 +37,7 @@ class StoreUnavailable(OSError):
     """A store could not be reached for a while; the same command may succeed later."""
 
 
-# By the names of their classes: no library is imported for a look.
+# Found by the names of their classes, so that no library is imported for it.
 _LIBRARIES = {
     "tensorflow": "TensorFlow",
     "jaxlib": "jax",
@@ -58,7 +58,7 @@ _KINDS: dict[type[OSError], tuple[str, ...]] = {
 
 @contextlib.contextmanager
 def named(where: object, *, damaged: str | None = None) -> Iterator[None]:
-    """What is refused inside becomes a ValueError that begins with `where`, unless it does.
+    """A refusal inside becomes a ValueError that begins with `where`, unless it begins so already.
 
     Args:
       where: a file, a line of one, or a flag.
@@ -93,19 +93,19 @@ def kind_of(error: BaseException) -> type[OSError] | None:
 
 
 def reason(error: BaseException) -> str:
-    """The words of an error in one line; of a graph those of its cause, which name no node."""
+    """The words of an error in one line; for a graph the words of the cause, without its node."""
     whole = f"lacks {error}" if isinstance(error, KeyError) else str(error)
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if library_of(error) is None:
         return whole or type(error).__name__
-    # Of a graph the first line names nothing; the cause stands before the node that failed.
+    # An error of a graph names nothing in its first line: the cause stands before the node.
     cause = _CAUSE_IN_A_GRAPH.search(whole)
     text = cause[1] if cause else next(iter(whole.splitlines()), "") or type(error).__name__
     return _NODE_NAMES.sub("", text).split(" [Op:")[0]
 
 
 def with_remedy(text: str) -> str:
-    """The words of an error, and what to do where they are those of the system: "/d; No space"."""
+    """The words of an error; if they are the system's, as in "/d; No space", with the remedy."""
     remedy = next((each for words, each in _REMEDIES_BY_WORDS.items() if words in text), None)
     return text if remedy is None else f"{text.replace('; ', ': ', 1)}; {remedy}"

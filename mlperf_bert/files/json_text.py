@@ -1,8 +1,8 @@
-"""JSON from outside: parsed, or refused with a ValueError, whatever the file holds; and records.
+"""Reads JSON from outside, or refuses it with a ValueError, whatever it holds; reads records.
 
-Records are files in which data, runs, exports and campaigns say what they were made from, as
-run.json. All are written, read and refused here; what their fields mean is known to the modules
-that own them.
+Records, such as run.json, are files in which data, runs, exports and campaigns say what they were
+made from. All are written, read and refused here; the modules that own them know what their fields
+mean.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def parse(text: str | bytes) -> object:
-    """The value of a JSON text, in bytes also behind a byte order mark; else a ValueError."""
+    """The value of a JSON text; bytes may begin with a byte order mark. Raises ValueError."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -40,7 +40,7 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path, *, file_name: str = LOCK_NAME):
-        """Only names the directory."""
+        """Names the directory; locks nothing yet."""
         self._directory = directory
         self._path = directory / file_name
         self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False)
@@ -75,13 +75,13 @@ class DirectoryLock:
         return False
 
     def require_held(self) -> None:
-        """Nothing takes a lock of the operating system away."""
+        """Does nothing: nobody can take away a lock of the operating system."""
 
     def release(self) -> None:
         """Releases the lock, if held, and removes the folders that were made and are empty."""
         if not self._lock.is_locked:
             return
-        # Unlinked while held: a process that has opened it already notices, and tries again.
+        # Removed while held: a process that has opened the file notices, and tries again.
         self._path.unlink(missing_ok=True)
         self._lock.release()
         for folder in self._made:
@@ -102,16 +102,16 @@ class BucketLock:
 
     The store lets one process have it: an object is written on the condition that it is still of
     the generation that the writer has seen, 0 if there was none (if_generation_match). TensorFlow's
-    client cannot ask for this, so that Google's does. The owner writes it again every few seconds.
-    Whoever finds one watches it: if its generation does not change for as long as four rewrites
-    take, its owner is gone, whatever the clocks of the two hosts say.
+    client cannot ask for this; Google's can. The owner writes the object again every few seconds.
+    A process that finds one watches it: if its generation does not change for as long as four
+    rewrites take, its owner is gone, whatever the clocks of the two hosts say.
     """
 
     def __init__(self, folder: paths.Location, *, file_name: str = LOCK_NAME):
-        """Only names the folder."""
+        """Names the folder; locks nothing yet."""
         self._folder = folder
         self._path = folder / file_name
-        # The number tells this lock from another of the same process.
+        # The random number tells this lock from others of the same process.
         by = f"process {os.getpid()} on {socket.gethostname()}"
         self._content = f"{by} ({secrets.token_hex(8)})"
         self._generation = 0  # of the object that this process has written
@@ -119,7 +119,7 @@ class BucketLock:
         self._released = threading.Event()
 
     def acquire(self, *, patience_seconds: float = 0) -> bool:
-        """Takes the lock; False if another process has it: to find that out takes patience."""
+        """Takes the lock; False if another process has it, which takes seconds to find out."""
         paths.make_folder(self._folder)
         replaceable = self._replaceable()
         if replaceable is not None:
@@ -150,7 +150,7 @@ class BucketLock:
     def release(self) -> None:
         """Removes the object, if it is still this process's."""
         self._released.set()
-        # Where the store refuses it, whoever comes next finds that the owner is gone.
+        # If the store refuses, the next process will find that the owner is gone.
         with self._writing, contextlib.suppress(OSError):
             held, self._generation = self._generation, 0
             if held:
@@ -159,7 +159,7 @@ class BucketLock:
 
     def _keep(self) -> None:
         while not self._released.wait(REWRITE_SECONDS):
-            # The next rewrite may succeed; a run asks by itself before it goes on.
+            # The next rewrite may succeed; a run calls `require_held` itself before it continues.
             with contextlib.suppress(OSError):
                 self.require_held()
 
@@ -183,14 +183,14 @@ class BucketLock:
         return generation
 
     def _written(self, generation: int) -> int:
-        """The generation after writing it over one; 0 if that one is gone."""
+        """Replaces the object of a generation; returns the new one, 0 if the old one is gone."""
         blob = self._blob()
         try:
             with paths.failures_named(self._path):
                 blob.upload_from_string(self._content, if_generation_match=generation)
             return blob.generation
         except FileExistsError:
-            # Where an answer is lost the client writes again, and may meet its own first try.
+            # If an answer is lost, the client writes again, and may meet its own first try.
             found, content = self._found()
             return found if content == self._content else 0
 
@@ -227,7 +227,7 @@ def held(
     patience_seconds: float = 0,
     by_another: str = "another process writes here",
 ) -> Iterator[Lock]:
-    """Holds the lock of a folder, and yields it; raises ValueError with `by_another` if that is."""
+    """Holds a folder's lock and yields it; raises ValueError if another process has it."""
     lock = lock_of(folder, file_name=file_name)
     if not lock.acquire(patience_seconds=patience_seconds):
         raise ValueError(f"{folder}: {by_another}; wait for it, or stop it")

@@ -1,4 +1,4 @@
-"""Where a user's path leads: to local disks, or to a bucket such as gs://bucket/folder.
+"""A user's path leads to local disks, or to a bucket such as gs://bucket/folder.
 
 Local paths are pathlib's. Those of a bucket are etils.epath's, with the same methods but for `stat`
 (see `size_bytes`); TensorFlow's own client reads and writes them, so that there is one way to
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
 BUCKETS = "gs://"
-# Also gs:/BUCKET, which a Path makes of gs://BUCKET.
+# This includes gs:/BUCKET, which a Path makes of gs://BUCKET.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _REQUESTS_AT_ONCE = 16
 _BUFFER_BYTES = 8 * 2**20
@@ -51,14 +51,14 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 @contextlib.contextmanager
 def failures_named(path: object) -> Iterator[None]:
-    """What a disk or a client of a bucket fails at inside becomes an OSError with the path."""
+    """A failure of a disk or a bucket's client inside becomes an OSError with the path."""
     try:
         yield
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None and error.errno in _OF_DISKS:
             raise OSError(error.errno, error.strerror, str(path)) from error
         remote = is_remote(str(path))
-        # What epath raises for an object that is absent names none.
+        # epath's error for an absent object does not name it.
         is_nameless = isinstance(error, FileNotFoundError) and error.filename is None
         kind = FileNotFoundError if is_nameless and remote else kind_of(error)
         if kind is None:
@@ -73,8 +73,8 @@ def are_local(names: Iterable[str | os.PathLike]) -> bool:
 
 
 def require_supported(path: str) -> None:
-    """Raises ValueError for another scheme than that of buckets, and for "~" of nobody."""
-    # "./~x", which is advised, has lost its "./" once it was a Path.
+    """Raises ValueError for a scheme other than gs://, and for the "~" of an unknown user."""
+    # The message advises "./~x", but a Path has dropped its "./".
     if path.startswith("~") and not Path(path.split("/")[0]).exists():
         raise ValueError(f"{path}: there is no such home folder; give the whole path, or ./{path}")
     if is_remote(path) and not re.match(f"{BUCKETS}[^/]", path):
@@ -84,7 +84,7 @@ def require_supported(path: str) -> None:
 def location(path: str | os.PathLike) -> Location:
     """The path as an object."""
     name = os.fspath(path)
-    # A Path was looked at before, unless somebody made one of gs://BUCKET.
+    # A Path was checked before, unless a caller made it of gs://BUCKET.
     if isinstance(path, Path) and not is_remote(name):
         return path
     require_supported(name)
@@ -124,7 +124,7 @@ def require_no_file(path: Location) -> None:
 
 
 def free_bytes(folder: Location) -> float:
-    """The room on the disk of a folder, which need not exist; a bucket has room without end."""
+    """The free bytes on the disk of a folder, which need not exist; in a bucket, infinite."""
     if not isinstance(folder, Path):
         return math.inf
     whole = folder.absolute()
@@ -148,7 +148,7 @@ def look_up(path: str | os.PathLike) -> Status:
         local = target.stat()
         is_file, is_folder = stat.S_ISREG(local.st_mode), stat.S_ISDIR(local.st_mode)
         return Status(is_file, is_folder, local.st_size)
-    with failures_named(target):  # epath's own asks for more
+    with failures_named(target):  # epath's own stat makes more requests
         remote = tensorflow().io.gfile.stat(str(target))
     is_folder = remote.is_directory
     return Status(not is_folder, is_folder, remote.length)
@@ -181,12 +181,12 @@ def size_bytes(path: str | os.PathLike) -> int:
 
 
 def identity(path: str | os.PathLike) -> str:
-    """Equal for all names of one local file, links followed; a bucket's name is all it has."""
+    """Equal for all names of one local file, links followed; an object has one name alone."""
     return os.fspath(path) if is_remote(path) else os.path.realpath(path)
 
 
 def named_twice(names: Iterable[str]) -> str | None:
-    """Which file is named again, also by a link, as the begin of a line; None if none is."""
+    """Which file is named twice, also by a link, as the beginning of a line; None if none is."""
     first: dict[str, str] = {}
     for name in names:
         if before := first.setdefault(identity(name), ""):

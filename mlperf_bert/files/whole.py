@@ -1,7 +1,7 @@
-"""Whole files and folders: read, if they are regular; written so that they appear whole or not.
+"""Reads regular files; writes files and folders so that they appear whole or not at all.
 
 On local disks they are written beside and renamed. For a bucket they are written to a temporary
-file and uploaded: an object is there once all of it is.
+file and uploaded: an object appears once all of it is uploaded.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from mlperf_bert.tensorflow_import import tensorflow
 
 BYTE_ORDER_MARK = "\ufeff"
 HEAD_BYTES = 4096
-"""So many of a file tell what it is."""
+"""How many bytes of a file tell what it is."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PACKED_BY = {"gzip": b"\x1f\x8b\x08", "bzip2": b"BZh"}
 _BYTES_UPLOADED_AT_ONCE = 64 * 2**20
@@ -46,7 +46,7 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with paths.failures_named(path), beside.open("wb") as file:
             yield file
             file.flush()
-            # Before the rename: a power cut must not leave an empty file under the name.
+            # Synced before the rename: a power cut must not leave an empty file under the name.
             os.fsync(file.fileno())
         beside.replace(path)
     except BaseException:
@@ -65,7 +65,7 @@ def _replaceable(path: str | os.PathLike) -> Path:
 
 
 def partial(path: Path) -> Path:
-    """The hidden name, next to `path`, of what is not complete yet."""
+    """The hidden name, next to `path`, of a file or folder that is not complete yet."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -102,7 +102,7 @@ def upload(source: Path, target: paths.Location) -> None:
 
 
 def require_writable(path: str | os.PathLike) -> None:
-    """Looks for the folder of a local file, so that nobody waits hours for a refusal."""
+    """Checks that a local file's folder exists, before hours of work would end in a refusal."""
     target = Path(path)
     if not target.parent.is_dir():
         raise ValueError(f"{target}: there is no folder {target.parent}; make it")
@@ -145,7 +145,7 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
 
 
 def packed(head: bytes) -> str | None:
-    """What hides the real content of a file, to go on after its name; None if nothing does.
+    """What hides the real content of a file, as words behind its name; None if nothing does.
 
     No text, JSON or vocabulary begins so. A TFRecord file can, by chance: ask after it has failed.
     """

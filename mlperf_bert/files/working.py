@@ -16,15 +16,15 @@ from mlperf_bert.files.whole import matching_files, upload
 
 
 class WorkingFolder:
-    """The folder of a run: where to write, `local`, and how that comes into a bucket.
+    """The folder of a run: its files are written to `local`, and `publish` uploads them.
 
     Attributes:
-      local: where the files of the run are written; of a bucket one that ends with the process.
-      lock: that of the folder.
+      local: where the files of the run are written; for a bucket, a temporary folder.
+      lock: the lock of the folder.
     """
 
     def __init__(self, location: paths.Location, *, record: str, needed: Sequence[str]):
-        """Only names the folder.
+        """Names the folder; locks and reads nothing yet.
 
         Args:
           location: local, or in a bucket.
@@ -45,7 +45,7 @@ class WorkingFolder:
         self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
 
     def acquire(self) -> bool:
-        """Locks it, and fetches what a run in a bucket goes on from; False if another has it."""
+        """Locks it, and fetches what a run in a bucket resumes from; False if another has it."""
         if not self.lock.acquire():
             return False
         self._fetch()
@@ -81,7 +81,7 @@ class WorkingFolder:
                 return
             files = [path for path in self.local.rglob("[!.]*") if path.is_file()]
             for path in sorted(files, key=lambda path: (path == record, path)):
-                # Before the upload: what is written meanwhile is uploaded the next time.
+                # Noted before the upload: what is written meanwhile is uploaded the next time.
                 known, name = path.stat(), path.relative_to(self.local).as_posix()
                 state = known.st_size, known.st_mtime_ns
                 if self._published.get(name) != state:

@@ -37,7 +37,7 @@ class JaxTaskTrainer(Functions, OneProcess):
         states = (generator.state for generator in generators)
         super().__init__(mesh, [*trainer.model.variables, *slots, *states])
         self._trainer = trainer
-        # What the contract of a trainer has beside methods.
+        # The attributes that the contract of a trainer asks for beside methods.
         self.step, self.state = trainer.step, trainer.state
 
     def compile_for(self, to_train: Features, to_predict: Features) -> Finding:

@@ -119,7 +119,7 @@ class FinetuningConfig:
 
     def create(self, name: str) -> Task:
         """One of `TASKS`, over the files in `data_dir`."""
-        # Not given: the field's, which depends on the task.
+        # Flags that are not given keep the default of the task's field.
         given = {"max_seq_length": self.max_seq_length} if self.max_seq_length else {}
         if name in glue.NAMES:
             return glue.create(name, self.data_dir, **given)

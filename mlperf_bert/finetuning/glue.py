@@ -25,7 +25,7 @@ _LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0  # of STS-B
 _COLA_COLUMNS = ("source", "label", "original_label", "sentence")
 _INFERENCE = ("entailment", "not_entailment")
 _F1_FIRST = ("f1", "accuracy")
-# Test split -> what the name of its answers' file has after that of the folder.
+# Test split -> the suffix of its answers' file, after the name of the task's folder.
 _ANSWERS = {"test": "", "test_matched": "-m", "test_mismatched": "-mm"}
 
 
@@ -56,7 +56,7 @@ class GlueTask:
     """Runs are compared by the first, on the first of the dev sets."""
     eval_splits: tuple[str, ...] = ("dev",)
     names_without_header: tuple[str, ...] | None = None
-    """Columns of train and dev, where these have no line with them."""
+    """Columns of train and dev, if these files have no header line."""
     skips_incomplete: bool = False
 
     @property
@@ -77,8 +77,8 @@ class GlueTask:
     def read(self, split: str) -> list[Example]:
         """Reads SPLIT.tsv.
 
-        Lines that lack columns are skipped and counted where GLUE has such; not in a test set,
-        whose answers need a row for each.
+        Lines that lack columns are skipped and counted where GLUE has such lines; a test set may
+        have none, because its answers need a row for each.
         """
         path = Path(self.data_dir, self.folder, f"{split}.tsv")
         is_test = split in self.predicted_splits
@@ -130,7 +130,7 @@ class GlueTask:
     def encode(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, is_training: bool
     ) -> Features:
-        """One feature for each example; `labels` where all have one.
+        """One feature for each example; with `labels` if every example has one.
 
         The longer of two sentences is cut first, by a token at a time, from its end. The second
         sentence and its [SEP] are segment 1; no second sentence (None) has no second [SEP].
@@ -182,8 +182,8 @@ class GlueTask:
 def _lines(path: Path) -> list[list[str]]:
     r"""The values of every line.
 
-    Not by the csv module, which takes a "\r" within a sentence for the end of the line; and
-    quotation marks are text here.
+    The csv module would take a "\r" within a sentence for the end of the line; and quotation marks
+    are text here.
     """
     try:
         content = whole.read_regular_file(path)
@@ -271,7 +271,7 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 def cut(first: list[int], second: list[int], *, at_most: int) -> tuple[list[int], list[int]]:
     """Cuts the longer one until both have `at_most` tokens; of two equally long, the second."""
-    # Each may have half of the room, the first its odd token too, and what the other leaves.
+    # Each may have half of the room and what the other leaves; an odd token goes to the first.
     half = at_most // 2
     num_second = max(half, at_most - len(first))
     num_first = max(at_most - half, at_most - len(second))

@@ -94,16 +94,16 @@ def forward(model: tf_keras.Model, features: dict[str, tf.Tensor], *, training: 
 
 
 def trained_variables(model: tf_keras.Model) -> list[tf.Variable]:
-    """All weights; without the pooler where the head does not use it."""
+    """All weights, but the pooler only if the head uses it."""
     if isinstance(model, models.BertSpanLabeler):
         return pretrainer.trained_variables(model)
     return model.trainable_variables
 
 
 def losses(logits: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """The loss of every example, [B]: cross-entropy in nats, or the squared error of a score.
+    """The loss of every example, [B] float32: cross-entropy in nats, or a score's squared error.
 
-    That of a span is the mean of its start's and its end's.
+    The loss of a span is the mean of the losses of its start and its end.
     """
     if "start_positions" in features:
         begin, end = tf.unstack(logits, axis=-1)

@@ -53,7 +53,7 @@ def read_split(task: Task, source: Source, name: str) -> Split:
     return Split(examples=examples, features=features)
 
 
-@functools.cache  # all runs of a sweep compute the same
+@functools.cache  # said once, because all runs of a sweep compute alike
 def _tell(finding: Finding) -> None:
     print(finding, file=sys.stderr)
 
@@ -86,7 +86,7 @@ class TaskRun:
         splits: Mapping[str, Split],
         setting: Setting,
     ):
-        """Writes nothing; `splits` are those to train on, to evaluate and to predict, by name."""
+        """Writes nothing; `splits` are the splits to train on, evaluate and predict, by name."""
         self._config, self._task, self._source = config, task, source
         self._splits, self.setting = splits, setting
         self.folder = Path(config.output_dir, task.name, setting.folder)
@@ -97,10 +97,10 @@ class TaskRun:
         self._num_steps = config.num_train_epochs * self._steps_per_epoch
         self._output = OutputDirectory(str(self.folder), self._parameters())
         self.main_metric = f"{self._task.eval_splits[0]}/{self._task.main_metric}"
-        """A key of what `epochs` has, by which runs are compared."""
+        """The key of `epochs` by which runs are compared."""
 
     def _parameters(self) -> dict:
-        """What the result depends on."""
+        """The parameters that decide the result."""
         config = self._config
         model = dataclasses.asdict(self._source.config)
         return {
@@ -122,7 +122,7 @@ class TaskRun:
         }
 
     def _num_samples(self, step: int) -> int:
-        """Examples, of SQuAD windows, trained after so many steps."""
+        """Examples trained after so many steps; for SQuAD, windows."""
         epochs, steps = divmod(step, self._steps_per_epoch)
         return epochs * self._num_features + steps * self._config.train_batch_size
 
@@ -161,7 +161,7 @@ class TaskRun:
         Raises:
           ValueError: bad input, or the folder holds another run.
           FloatingPointError: the loss or a logit is not finite.
-          KeyboardInterrupt: a signal came; the run goes on from the end of the last epoch.
+          KeyboardInterrupt: a signal came; the run resumes from the end of the last epoch.
         """
         self._output.claim()
         try:
@@ -224,7 +224,7 @@ class TaskRun:
             yield split, self._outputs(trainer, split)
 
     def remove_checkpoints(self) -> None:
-        """Leaves records and metrics."""
+        """Removes all checkpoints; records and metrics stay."""
         for path in self.folder.glob("*"):
             if path.name == "checkpoint" or path.name.startswith("model.ckpt-"):
                 # A killed process leaves a folder: model.ckpt-N_temp.
@@ -232,7 +232,7 @@ class TaskRun:
 
     def _build(self) -> tuple[Predicts, RunState]:
         config = self._config
-        tf_keras.backend.clear_session()  # of the run before
+        tf_keras.backend.clear_session()  # frees the model of the run before
         trainer = TaskTrainer(
             build_model=lambda: task_model.build(
                 self._task, self._source, seed=self.setting.seed, precision=config.precision
@@ -271,7 +271,7 @@ class TaskRun:
     def _events(
         self, trainer: Predicts, state: RunState, metrics: MetricsWriter, progress: Progress
     ) -> list[Event]:
-        """What the run does between its device calls, in this order."""
+        """The list of what the run does between its device calls, in this order."""
 
         def log(trained: Trained) -> None:
             samples = self._num_samples(trained.step)

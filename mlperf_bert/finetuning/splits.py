@@ -1,4 +1,4 @@
-"""A part of a task's data, as both kinds of task make it; a file of its own, because both know it.
+"""A split of a task's data; it has a file of its own, because both kinds of task make splits.
 
 Shapes: F=features (of GLUE one for each example, of SQuAD one for each window), S=sequence.
 """

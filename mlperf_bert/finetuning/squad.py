@@ -1,6 +1,6 @@
 """Fine-tuning on SQuAD 1.1: the answer to a question is a span of its context.
 
-The test set is hidden: what is handed in are predictions of the dev set, scored here as there.
+The test set is hidden: predictions of the dev set are handed in, and scored here in the same way.
 
 Legend: F=windows, S=sequence length.
 Source: Devlin et al., arXiv 1810.04805, sections 4.2 and 4.3, and the code published with it. Where
@@ -39,7 +39,7 @@ NAME = "squad1"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadTask:
-    """SQuAD in the form that fine-tuning takes; the defaults are the field's."""
+    """SQuAD in the form that fine-tuning takes; the defaults are those of the published code."""
 
     data_dir: str
     """The folder of train-v1.1.json and dev-v1.1.json, and test-v1.1.json without answers."""
@@ -72,7 +72,7 @@ class SquadTask:
         examples = read_examples(path, needs_answers=path.name != TEST_NAME)
         if split != TRAIN:
             return examples
-        # As in the field: an answer that is not at its offset cannot be trained on.
+        # An answer that is not at its offset cannot be trained on; the published code skips it too.
         kept = [one for one in examples if place_of_answer(one)]
         if not kept:
             raise ValueError(f"{path}: no answer is at its answer_start; correct the offsets")
@@ -188,7 +188,7 @@ class SquadTask:
         Of each window the n best starts and ends are combined. Both lie in the context, the start
         in the window with the most context around it, and the end not before it or too far away.
         """
-        # Stable: of equal logits, the field takes the earlier position first.
+        # A stable sort: of equal logits the published code takes the earlier position first.
         best = np.argsort(-outputs, axis=1, kind="stable")[:, : self.n_best_size]
         windows, starts, ends = np.broadcast_arrays(
             np.arange(len(outputs))[:, None, None], best[:, :, None, 0], best[:, None, :, 1]

@@ -1,7 +1,7 @@
 """The tokens of a context and their characters; a long context becomes several windows.
 
-The tokenizer lower-cases, strips accents and drops characters. The field predicts tokens, and then
-aligns their text with that of the words, which fails for unknown words and for accents that are
+The tokenizer lower-cases, strips accents and drops characters. The published code predicts tokens,
+then aligns their text with the words, which fails for unknown words and for accents that are
 characters of their own. Here each token knows its characters, so that an answer is a piece of the
 context as it is written.
 
@@ -41,8 +41,8 @@ def windows_of(num_tokens: int, room: int, stride: int) -> list[tuple[slice, np.
 def tokens_of_answer(example: SquadExample, tokens: np.ndarray) -> tuple[int, int] | None:
     """The first and the last token that have characters of the first answer.
 
-    The field takes the whole words of an answer whose own tokens are not among theirs, and of
-    equal ones the first: in a text without spaces all of it is one word.
+    If the answer's tokens are not among those of its words, the published code takes the whole
+    words; if they occur there twice, the first place. A text without spaces is one word.
     """
     if (place := place_of_answer(example)) is None:
         return None

@@ -18,7 +18,7 @@ _REMEDY = (
     '"...", "qas": [{"id": "1", "question": "...", "answers": [{"text": "...", "answer_start": '
     "0}]}]}]}]}"
 )
-# Quirk of the field: of all white space, these five separate the words of a context.
+# Quirk of the published code: of all white space, these five separate the words of a context.
 _SPACES = " \t\r\n\u202f"
 _KINDS = {str: "a text", int: "a number", bool: "true or false", list: "a list", dict: "an object"}
 _WORD = re.compile(f"[^{_SPACES}]+")
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
     text: str
     start: int
-    """Its first character in the context, counted in code points."""
+    """The place of its first character in the context, in code points."""
 
 
 class SquadExample(NamedTuple):
@@ -125,10 +125,10 @@ def piece_of(context: str, start: int, end: int) -> str:
 
 
 def place_of_answer(example: SquadExample) -> tuple[int, int] | None:
-    """The characters of the first answer, from start to before end; None if it is not there.
+    """The first answer's characters, from start to before end; None if it is not in the context.
 
-    As in the field, an offset that is wrong by some characters is right if the answer is within
-    the words that it leads to; of several, the nearest counts.
+    As in the published code, an offset may be wrong by some characters if the answer is within the
+    words that it leads to; the nearest of several places counts.
     """
     (text, start), context = example.answers[0], example.context
     if not 0 <= start < len(context) or not (parts := text.split()):

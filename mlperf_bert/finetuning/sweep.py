@@ -26,7 +26,7 @@ def best_of(runs: Sequence[TaskRun]) -> TaskRun:
 
 
 def record_of(task: Task, runs: Sequence[TaskRun]) -> dict:
-    """What results.json has of a task: the learning rate with the best median over its seeds."""
+    """The task's entry in results.json: the learning rate with the best median over its seeds."""
     rates: dict[float, list[TaskRun]] = {}
     for run in runs:
         rates.setdefault(run.setting.learning_rate, []).append(run)
@@ -132,12 +132,12 @@ def run(config: FinetuningConfig) -> tuple[dict[str, dict], list[Path]]:
 
 
 def _splits_needed(task: Task, config: FinetuningConfig) -> tuple[str, ...]:
-    """Those that the command will use."""
+    """The names of the splits that the command will use."""
     return (TRAIN, *task.eval_splits, *(task.predicted_splits if config.do_predict else ()))
 
 
 def _train(runs: Sequence[TaskRun]) -> None:
-    """Trains those that are not finished; only the best of them keeps its checkpoint."""
+    """Trains the runs that are not finished; only the best run keeps its checkpoint."""
     trained: list[TaskRun] = []
     for number, run in enumerate(runs, start=1):
         if run.is_finished():
@@ -152,7 +152,7 @@ def _train(runs: Sequence[TaskRun]) -> None:
 
 
 def _predict(folder: Path, task: Task, splits: Mapping[str, Split], best: TaskRun) -> list[Path]:
-    """Writes the answers of the best run: of GLUE together, as its server takes them."""
+    """Writes the answers of the best run; GLUE's tasks share a folder, as its server takes them."""
     if task.name not in glue.NAMES:
         folder /= task.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -163,9 +163,9 @@ def _predict(folder: Path, task: Task, splits: Mapping[str, Split], best: TaskRu
 
 
 def _write(folder: Path, name: str, record: dict) -> None:
-    """Writes results.json; other tasks, and of whom earlier predictions are, stay in it."""
+    """Writes results.json; entries of other tasks and of earlier predictions stay in it."""
     path = folder / RESULTS_NAME
-    # Another task's command may write now.
+    # A command for another task may write at the same time.
     with locks.held(folder, file_name=_LOCK_NAME, patience_seconds=_PATIENCE_SECONDS):
         known = _read(path)
         known[name] = known.get(name, {}) | record

@@ -28,7 +28,7 @@ _WEIGHT = "weights"
 
 def order_of_epoch(num_features: int, *, seed: int, epoch: int) -> np.ndarray:
     """The order of the features in an epoch (from 0), a function of the seed."""
-    # RandomState never changes its streams: a later numpy resumes an earlier one's run.
+    # RandomState never changes its streams: a run can be resumed with a later numpy.
     return np.random.RandomState([seed, epoch]).permutation(num_features)
 
 
@@ -86,8 +86,8 @@ class TaskTrainer(OneProcess, tf.Module):
         super().__init__(name="fine_tuning")
         with pretrainer.one_replica().scope():
             self.model = build_model()
-            # With bias correction: without it, as BERT was first fine-tuned, small tasks fail with
-            # some seeds. Source: Mosbach et al., arXiv 2006.04884.
+            # AdamW with bias correction. BERT was first fine-tuned without it, and small tasks
+            # then fail with some seeds. Source: Mosbach et al., arXiv 2006.04884.
             adamw = AdamWeightDecay(
                 learning_rate=schedule,
                 beta_1=0.9,

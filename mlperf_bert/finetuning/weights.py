@@ -31,7 +31,7 @@ class Source:
 
 
 def find(config: FinetuningConfig, tasks: Sequence[Task]) -> Source:
-    """Finds the model that a user names, of a run's folder the newest checkpoint; reads its words.
+    """Finds the model that a user names (the newest checkpoint of a run's folder) and its words.
 
     Opens the weights without reading them, so that what is missing is found before any data are
     read.
@@ -59,7 +59,7 @@ def find(config: FinetuningConfig, tasks: Sequence[Task]) -> Source:
     one_vocabulary.require_one([given, *one_vocabulary.known_of(folders=folders)])
     lacks_pooler = "pooler" in StoredCheckpoint(newest).lacking_heads
     if lacks_pooler and not all(isinstance(task, SquadTask) for task in tasks):
-        # A random one would be trained too, but the result would not show what was pre-trained.
+        # A random pooler would be trained too, but the result would not show the pre-training.
         raise ValueError(
             f"{newest}: has no pooler (bert/pooler), which tasks with one answer for each example "
             "need; give a checkpoint that was pre-trained with next-sentence prediction, or choose "
