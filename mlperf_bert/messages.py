@@ -24,8 +24,8 @@ from mlperf_bert.files.errors import (
 from mlperf_bert.signals import Interrupted
 
 EXIT_TRY_AGAIN = 75
-"""Nothing is wrong: the same command goes on."""
-exit_code = 1  # once the command has ended, its own; 1 for an error that nobody expects
+"""Nothing is wrong: the same command resumes."""
+exit_code = 1  # the command's own once it has ended; 1 for an error that nobody expects
 SECONDS_BETWEEN_LINES = 10.0
 _lasting: list[threading.Event] = []
 _Arguments = ParamSpec("_Arguments")
@@ -81,7 +81,7 @@ def problems_of(error: Exception) -> tuple[str, ...]:
 
 
 def _end_of(error: BaseException, out_of_memory: str) -> tuple[int, str] | None:
-    """The exit code of a command that an error ends, and the line; None for a mistake of ours."""
+    """Exit code and line of a command that ends by this error; None for a bug of this project."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT, str(error) or "interrupted"
     if isinstance(error, Interrupted | StoreUnavailable):
@@ -94,7 +94,7 @@ def _end_of(error: BaseException, out_of_memory: str) -> tuple[int, str] | None:
     if (library := library_of(error)) is None:
         return None
     told = f"{library} failed: {printable(text[:300])}"
-    # A device is gone, as the host of a TPU, or a store that records are read from.
+    # A device has gone, such as the host of a TPU, or a store that records are read from.
     if kind_of(error) is StoreUnavailable or text.startswith("UNAVAILABLE"):
         return EXIT_TRY_AGAIN, f"{told}; repeat the command later"
     if "RESOURCE_EXHAUSTED" in text or type(error).__name__ == "ResourceExhaustedError":
@@ -106,23 +106,23 @@ def _end_of(error: BaseException, out_of_memory: str) -> tuple[int, str] | None:
 
 @contextlib.contextmanager
 def _printed() -> Iterator[None]:
-    """Writes what was printed, also of --help, which exits."""
+    """Flushes what was printed, also by --help, which exits."""
     try:
         yield
     except SystemExit:
         print(end="", flush=True)
         raise
-    print(end="", flush=True)  # nothing, where standard output is closed
+    print(end="", flush=True)  # does nothing where standard output is closed
 
 
 def ends_in_one_line(
     name: str, *, out_of_memory: str = "give smaller batches"
 ) -> Callable[[Callable[_Arguments, int | None]], Callable[_Arguments, int]]:
-    """Decorates the `main` of a command, so that what goes wrong is one line, named so.
+    """Decorates the `main` of a command: an error becomes one line that begins with `name`.
 
-    Its exit code is then EXIT_TRY_AGAIN for Interrupted and what may pass; 130 for Ctrl-C, as a
-    shell has it; 141, without a line, if what it prints goes to a program that has ended, such as
-    `head -1`; and 1 for everything else that is not a mistake of ours.
+    The exit code is then EXIT_TRY_AGAIN for Interrupted and for failures that may pass; 130 for
+    Ctrl-C, as in a shell; 141, without a line, if it prints to a program that has ended, such as
+    `head -1`; and 1 for everything else but a bug of this project, which is raised.
 
     Args:
       name: of the command.
@@ -170,7 +170,7 @@ class _Terminal(io.FileIO):
 
 
 def _outliving_its_terminal(stream: Any) -> Any:
-    """A stream whose terminal may be closed; one of no terminal as it is."""
+    """The stream, made to outlive its terminal if it has one."""
     if stream is None or not stream.isatty():
         return stream
     raw = io.BufferedWriter(_Terminal(stream.fileno(), "w", closefd=False))
@@ -179,15 +179,15 @@ def _outliving_its_terminal(stream: Any) -> Any:
 
 @contextlib.contextmanager
 def lasting(doing: str) -> Iterator[None]:
-    """Says on standard error, every ten seconds, that work lasts which counts nothing.
+    """Says every ten seconds, on standard error, that work without a progress still runs.
 
-    Of work within other work the inner says so.
+    For work within other work, the inner one says so.
     """
     ended, began = threading.Event(), time.monotonic()
     _lasting.append(ended)
 
     def tell() -> None:
-        from tqdm import tqdm  # above the bar of a progress, if there is one
+        from tqdm import tqdm  # it writes above the bar of a progress, if there is one
 
         while not ended.wait(SECONDS_BETWEEN_LINES):
             if ended is _lasting[-1]:
@@ -205,14 +205,14 @@ def lasting(doing: str) -> Iterator[None]:
 
 
 class _Lines:
-    """A file for tqdm where there is no terminal: what it writes again and again are lines."""
+    """A file for tqdm where there is no terminal: each rewrite of the bar becomes a line."""
 
     def write(self, text: str) -> None:
         if text.strip():
             print(text.strip(), file=sys.stderr, flush=True)
 
     def flush(self) -> None:
-        """Nothing that is printed is kept back."""
+        """Does nothing: no printed text is held back."""
 
 
 class Progress:
@@ -238,7 +238,7 @@ class Progress:
             "mininterval": SECONDS_BETWEEN_LINES,
             "delay": SECONDS_BETWEEN_LINES,
             "leave": False,
-            "position": 0,  # also of one inside another: no moves of a cursor
+            "position": 0,  # also for one inside another, so that no cursor moves
             "bar_format": f"{{desc}}: {amount}, {{rate_fmt}}, {{remaining}} left{{postfix}}",
         }
         self.done, self._silent = initial, silent
@@ -261,7 +261,7 @@ class Progress:
             sys.stderr.flush()
 
     def close(self) -> None:
-        """Leaves the bar as it stands."""
+        """Ends the bar, which stays on the screen."""
         self._bar.close()
 
     def __enter__(self) -> "Progress":

@@ -1,9 +1,9 @@
-"""Options: what a field of a configuration says of its flag, of its range and of a resumed run.
+"""Options: a configuration's field describes its flag, its range and what a resumed run may change.
 
 A field is defined once, with `option` or, where several flags make one value, with `options`.
 command_line.py makes flags of the fields, and a configuration of the flags; flags_page.py makes the
-page. The end of this file is how a duration and a count are written, and the words of commands that
-take argparse.
+page. The end of this file reads durations, counts and paths, and the words of commands that use
+argparse.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Option:
     help: str
     _: dataclasses.KW_ONLY
     kind: type | None = None
-    """bool, int, float or str; None: that of the default, a text if that is None too."""
+    """bool, int, float or str; None: the type of the default, str if there is no default."""
     choices: tuple[str, ...] = ()
     required: bool = False
     path: bool = False
@@ -48,9 +48,9 @@ class Option:
     may_be_empty: bool = False
     """Whether an empty path counts as none."""
     may_have_wildcards: bool = True
-    """Whether a path may have them: not that of checkpoints, where TensorFlow sees patterns."""
+    """Whether a path may have wildcards: TensorFlow takes those of a checkpoint for patterns."""
     page: str | None = None
-    """The page of docs/ that explains it, if it is not that of the script."""
+    """The page of docs/ that explains it, if it is not the script's page."""
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
@@ -73,7 +73,7 @@ class Option:
         return ", ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in self.bounds.items())
 
     def problem(self, value: Any) -> str | None:
-        """Why a value is refused, to go on after it; None if it is not."""
+        """Why a value is refused, as words behind the value; None if it is not."""
         if isinstance(value, str):
             return self._problem_of_text(value)
         if value is None or not self.bounds:
@@ -151,7 +151,7 @@ def flags_of(configuration: type) -> dict[str, Option]:
 
 
 def free_to_change(configuration: type) -> frozenset[str]:
-    """The fields that a resumed run may have another value of."""
+    """The names of the fields that a resumed run may change."""
     fields = dataclasses.fields(configuration)
     return frozenset(field.name for field in fields if not field.metadata.get("identifies", True))
 
@@ -212,8 +212,8 @@ def whole_number(text: str) -> int:
 def with_home(path: str) -> str:
     """The path, or several with commas, with home folders in place of "~" and "~user".
 
-    One of a bucket has no slash twice or at its end: in a bucket //run is another folder than /run,
-    and of the clients one reads it so and the other does not.
+    In a bucket's path double slashes and one at the end are removed: there //run is another folder
+    than /run, but only one of the two clients reads it so.
     """
     path = _HOME.sub(lambda found: found[1] + os.path.expanduser(found[2]), path)  # noqa: PTH111
     return _IN_BUCKET.sub(lambda found: _SLASHES.sub(_slash_within, found[0]), path)

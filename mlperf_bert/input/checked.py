@@ -1,7 +1,7 @@
-"""Input that is looked at before batches are drawn, and whose bad record is named if that fails.
+"""Looks at input before batches are drawn, and names the bad record if drawing fails.
 
-TensorFlow's error names neither file nor record. So the files are read again then, by the checks of
-the pipeline itself (pipeline.py) and by those that say what is wrong (data/validity.py).
+TensorFlow's error names neither file nor record. So the files are then read again, with the checks
+of the pipeline itself (pipeline.py) and with those that say what is wrong (data/validity.py).
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 
-# TensorFlow's reader crashes on a length that exceeds memory but has the right checksum, which does
-# not happen by accident. Lengths are checked beforehand where that takes less than a second.
+# TensorFlow's reader crashes on a length that exceeds memory and has the right checksum, which no
+# accident makes. Lengths are checked beforehand where that takes less than a second.
 _MAX_BYTES_CHECKED_FIRST = 256 * 2**20
 # TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
 _MOST_WITHOUT_WEIGHT = 1000
@@ -43,11 +43,11 @@ def input_of(
     less than a second.
 
     Args:
-      files: from which batches are drawn.
+      files: batches are drawn from them.
       limits: of their examples.
-      eval_files: further ones, whose examples are counted.
+      eval_files: files whose examples are counted.
       packs: whether the examples of `files` are packed.
-      time: where the first look counts as waiting for input.
+      time: counts the first look as waiting for input.
 
     Yields: the number of examples in `eval_files`.
 
@@ -56,7 +56,7 @@ def input_of(
       OSError: TensorFlow cannot read the input, but no record is bad.
     """
     with (time or Ledger()).counting(ledger.INPUT_WAIT):
-        # One of each kind: to look into all of them would take time of the run; --check does.
+        # One file of each kind: looking into all files takes time of the run; --check does that.
         for path in [files[0], *eval_files[:1]]:
             validity.require_valid_record(tfrecord.first_frame(path), limits)
             if hint := hint_of_weights(path):
@@ -77,12 +77,12 @@ def input_of(
 
 
 def hint_of_weights(path: str) -> str | None:
-    """What to do with a file whose first examples have no weight of any prediction, else None."""
+    """What to do with a file whose first examples have no prediction with a weight, else None."""
     number = 0
     for number, frame in enumerate(tfrecord.read_frames(path), 1):
         try:
             weights = validity.decode(frame.record).get("masked_lm_weights")
-        except ValueError:  # it is named where it is read
+        except ValueError:  # a bad record is named when the pipeline reads it
             return None
         if weights is None or weights.any():
             return None
@@ -101,7 +101,7 @@ def _require_valid_files(
     with Progress(total=len(files), unit="files", description="find the bad record") as progress:
         for path in files:
             check, frames = _pipeline_check(limits, path in packed), tfrecord.read_frames(path)
-            # Groups: nearly all of them are good, and one call a record would take far longer.
+            # In groups: nearly all of them are good, and one call a record would take far longer.
             while group := list(itertools.islice(frames, pipeline.EXAMPLES_PARSED_AT_ONCE)):
                 _require_valid(group, limits, check)
             progress.advance(1)
@@ -109,7 +109,7 @@ def _require_valid_files(
 
 @functools.cache
 def _pipeline_check(limits: ExampleLimits, packs: bool) -> Callable[[tf.Tensor], object]:
-    """What the pipeline does with serialized examples [B] that it may refuse."""
+    """Returns the pipeline's check of serialized examples [B], which may refuse them."""
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
     def check(examples):
@@ -132,5 +132,5 @@ def _require_valid(
                 _require_valid([frame], limits, check)
             return
         validity.require_valid_record(frames[0], limits)
-        # The record is valid: packing refuses it, or TensorFlow, by its own words.
+        # The record is valid, so packing or TensorFlow refuses it; the error has their words.
         raise frames[0].bad(f"cannot be used: {errors.reason(error)}") from error

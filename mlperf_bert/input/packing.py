@@ -63,7 +63,7 @@ def packed(
     """
 
     def measure(serialized):
-        # Not the features: windows are held in memory, and serialized examples take less of it.
+        # Features are dropped: windows are held in memory, and serialized examples take less of it.
         return serialized, *require_packable(parse(serialized))
 
     def plan_window(serialized, lengths, predictions):
@@ -79,7 +79,7 @@ def packed(
     windows = examples.batch(window_size(batch_size), drop_remainder=True)
     # Two buffers between three stages: one window is measured while another is planned.
     planned = windows.map(measure).prefetch(1).map(plan_window).prefetch(1).unbatch()
-    return planned.map(  # `measure` has checked
+    return planned.map(  # `measure` has checked the values
         lambda serialized, rows: assemble(parse(serialized, checks=False), rows), tf.data.AUTOTUNE
     )
 
@@ -266,7 +266,7 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     # Most examples first; between equal ones, that with the oldest example.
     turns = tf.argsort(tf.where(counts > 0, oldest, num_examples) - counts * num_examples)
 
-    # Always the same lots: a run that goes on packs as it did before.
+    # Always the same lots: a resumed run packs as it did before.
     draw = tf.random.experimental.stateless_shuffle(tf.range(num_batches), seed=[0, 0])
 
     def deal(turn, needs, places, batch_of_row):
@@ -363,7 +363,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
 
 def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """The sum over the examples before each example in its row: [B], [B] -> [B]."""
-    # The sum over all examples before, less that before the first one of the row: the least of the
-    # row, for these sums only grow. The rows ascend, as segment_min requires.
+    # The sum over all examples before, minus the sum before the row's first example: the least of
+    # the row, because these sums only grow. The rows ascend, as segment_min requires.
     before = tf.cumsum(values, exclusive=True)
     return before - tf.gather(tf.math.segment_min(before, rows), rows)

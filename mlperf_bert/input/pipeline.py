@@ -33,7 +33,7 @@ def expand_input(
 ) -> list[str]:
     """The files behind globs or names separated by commas, sorted.
 
-    TensorFlow looks for them, as it reads them: they may lie in a bucket.
+    TensorFlow looks for them, because it also reads them: they may lie in a bucket.
 
     Args:
       patterns: the flag's value.
@@ -54,7 +54,7 @@ def expand_input(
             )
         others = [name for name in matches if _NO_PART.fullmatch(posixpath.basename(name))]
         listed = ", ".join(map(posixpath.basename, others[:3]))
-        if others and len(matches) > 1:  # what lies beside the parts, by a glob such as tfrecords/*
+        if others and len(matches) > 1:  # files beside the parts match a glob such as tfrecords/*
             raise ValueError(
                 f"--{flag}: {pattern} matches {listed} too, which must not become "
                 "training data; give a glob of the parts alone, such as tfrecords/part-*"
@@ -72,7 +72,7 @@ def expand_input(
             f"--{flag}: {twice}; a name counts once, but what a link leads to is read twice: name "
             "each file once"
         )
-    # Sorted, each once: what a seed means depends on the order and number of the files.
+    # Sorted, and each once: the order and number of the files decide what a seed means.
     return sorted(files)
 
 
@@ -108,7 +108,7 @@ def training_batches(
     Every value is checked as it is parsed; `checked.input_of` explains TensorFlow's errors.
     """
     if seed is None:
-        # After `repeat`: so the workers together go on as one process would in the next epoch too.
+        # After `repeat`: so the workers together continue into the next epoch as one process would.
         dataset = tf.data.TFRecordDataset(files).repeat().shard(num_workers, worker)
     else:
         # With fewer files than workers some would read nothing; then each reads every file and
@@ -136,7 +136,7 @@ def _shuffled(
     num_parallel_files: int,
     in_order: bool,
 ) -> tf.data.Dataset:
-    """Examples in an order of the seed: of each file all, or a share as `Dataset.shard` has it."""
+    """Examples in an order of the seed: all of each file, or its share as by `Dataset.shard`."""
 
     def read(file):
         examples = tf.data.TFRecordDataset(file)
@@ -167,7 +167,7 @@ def evaluation_batches(
     """
     dataset = tf.data.TFRecordDataset(files).batch(batch_size)
     if max_batches is not None:
-        # Before the parsing: what is not evaluated is not read.
+        # Limited before parsing: what is not evaluated is not read.
         dataset = dataset.take(max_batches)
     parsed = dataset.map(
         lambda examples: _fill_up(parse(examples, limits), batch_size), tf.data.AUTOTUNE

@@ -5,7 +5,7 @@ from pathlib import Path
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 _IN_CONTAINER = Path("/drop_caches")
-"""Where start_training.sh mounts it for the host's root: there /proc/sys is read-only."""
+"""start_training.sh mounts the control here for the host's root: /proc/sys is read-only."""
 _PAGES_AND_INODES = "3\n"
 
 

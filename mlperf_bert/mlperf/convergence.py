@@ -68,7 +68,7 @@ def bound_of(
 ) -> Bound:
     """Return the bound that the RCP checker applies at a batch size."""
     checker = _checker(ruleset, custom_rcps)
-    # Without the points that it prunes: a result there is judged by an interpolation.
+    # Points that the checker prunes are left out: it judges results there by an interpolation.
     records = _by_batch_size(checker.pruned_rcp_data)
     smaller = [record for record in records if record["BS"] <= global_batch_size]
     larger = [record for record in records if record["BS"] >= global_batch_size]
@@ -99,12 +99,12 @@ def _point(record: Mapping) -> ReferencePoint:
 @functools.cache
 def _checker(ruleset: str, custom_rcps: Path | None):
     require_ruleset(ruleset)
-    # Here, because it imports SciPy: every training imports this module, few use it.
+    # Imported here, because it imports SciPy: every training imports this module, few use it.
     from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
 
     if custom_rcps is None:
         return RCP_Checker("training", ruleset, "bert", verbose=False)
-    # Numbers as text would crash the checker; two runs or fewer leave it nothing to average.
+    # Numbers in quotes would crash the checker; two runs or fewer leave it nothing to average.
     remedy = (
         "give records with Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's "
         "rcps_bert.json"

@@ -1,7 +1,7 @@
-"""The energy of a run in one process: what its GPUs count by NVML, or that of a given power.
+"""The energy of a run in one process: by its GPUs' counters in NVML, or from a given power.
 
-A counter of joules is read at both ends, by `mlperf.log` at run_start and at run_stop. There is no
-reading in between, so that a power alone cannot be summed up.
+`mlperf.log` reads a counter of joules at run_start and at run_stop, and never in between: so a
+sensor that shows only a power, in watts, cannot be summed up.
 
 Source: NVML's API reference, nvmlDeviceGetTotalEnergyConsumption.
 """
@@ -41,7 +41,7 @@ class Energy:
 
     @classmethod
     def from_event(cls, value: Any, metadata: Mapping[str, Any]) -> "Energy | None":
-        """What `as_event` made; None of a damaged or another's event."""
+        """Reads what `as_event` made; None for an event that is damaged or another program's."""
         try:
             joules, about = value["joules"], str(metadata["about"])
             read = cls(joules=None if joules is None else float(joules), about=about)
@@ -60,7 +60,7 @@ class Energy:
 class Meter:
     """Measures from the first reading on; a counter that fails makes all unknown from then on.
 
-    The run goes on.
+    The run continues.
     """
 
     about: str
@@ -81,7 +81,7 @@ class Meter:
             joules = {name: read() for name, read in self.counters.items()}
             self._first = self._first or joules
             for name, now in joules.items():
-                # It begins again when the driver is loaded again.
+                # A counter begins again at 0 when the driver is loaded again.
                 if now < self._first[name]:
                     raise SensorFailed(f"{name} began again at 0")
         except SensorFailed as failure:
@@ -103,10 +103,10 @@ def meter(
     """Returns what measures a run of this process's host.
 
     Args:
-      power_watts: of the whole system, all its hosts; then nothing is measured.
+      power_watts: of the whole system, all hosts together; if given, nothing is measured.
       num_gpus: GPUs that the run uses here; without any, nothing is measured.
-      visible: CUDA_VISIBLE_DEVICES; None, and all GPUs of the host count, if processes with others
-        of their own run here too.
+      visible: CUDA_VISIBLE_DEVICES; None counts all GPUs of the host, for runs with several
+        processes on it, each with GPUs of its own.
       num_hosts: of the run.
       nvml: as the module pynvml.
       clock: returns seconds.
@@ -139,13 +139,13 @@ def _gpus(nvml: Any, num_gpus: int, visible: str | None) -> Counters:
         count = num_gpus if visible is not None else nvml.nvmlDeviceGetCount()
         names = visible.split(",")[:num_gpus] if visible else map(str, range(count))
         for name in map(str.strip, names):
-            # NVML knows a GPU by its number or whole UUID; CUDA would take the begin of one too.
+            # NVML knows a GPU by number or whole UUID; CUDA would take the start of a UUID too.
             if name.isdecimal():
                 handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
             else:
                 handle = nvml.nvmlDeviceGetHandleByUUID(name)
             read = functools.partial(_joules_of_gpu, nvml, handle)
-            # What cannot be read fails here, where a run is only planned: GPUs before Volta, MIG.
+            # A GPU without a counter (before Volta, MIG) fails here, while the run is only planned.
             read()
             counters[f"GPU {name}"] = read
     except nvml.NVMLError as error:

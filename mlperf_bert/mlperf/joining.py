@@ -51,7 +51,7 @@ def join(
         log.copy_line(line)
     if rules.departure_of_evaluation(num_eval_samples):
         log.declare_open()
-    # Every line has a time of the training, none that of this call.
+    # Every line has a time of the training, not the time of this call.
     log.time_ms = start.time_ms
     with log.run() as run:
         run.eval_samples(num_eval_samples)
@@ -82,18 +82,18 @@ def _counted(
 
 def _saved_ms(records: Sequence[LogRecord]) -> dict[int, float]:
     """Step -> when its checkpoint was saved."""
-    # In the order of the logs: a step that was trained again after a kill counts the last time.
+    # In the order of the logs: of a step that was trained again after a kill, the last time counts.
     saved_ms = {
         record.metadata["step_num"]: record.time_ms
         for record in records
         if record.key == "checkpoint_stop"
     }
-    # That of step 0 was saved before anything was trained.
+    # The checkpoint of step 0 was saved before anything was trained.
     return {step: time_ms for step, time_ms in saved_ms.items() if step > 0}
 
 
 def _micro_batch_size(records: Sequence[LogRecord]) -> int:
-    """Samples of a step, by which checkpoints are counted."""
+    """Samples per step, which turn the steps of checkpoints into samples."""
     values: dict[str, Any] = {record.key: record.value for record in records}
     return values["global_batch_size"] // values["gradient_accumulation_steps"]
 

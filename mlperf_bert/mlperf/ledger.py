@@ -23,7 +23,7 @@ Seconds = dict[str, float]
 
 
 class Ledger:
-    """Divides the seconds from its making to `stop`; what is not said otherwise is host work.
+    """Divides the seconds from its making to `stop` into kinds; host work is the kind by default.
 
     The sum over the kinds is the time that has passed.
     """
@@ -45,9 +45,9 @@ class Ledger:
             self._switch(outer)
 
     def waiting(self, items: Iterable) -> Iterator:
-        """Draws items from an input, and counts the time until each as waiting of an evaluation."""
+        """Draws items from an input; the time until each counts as an evaluation's waiting."""
         end = object()
-        # The making of an iterator counts too: files are opened there.
+        # Making the iterator counts too: it opens files.
         with self.counting(EVALUATION_INPUT_WAIT):
             iterator = iter(items)
         while True:
@@ -58,11 +58,11 @@ class Ledger:
             yield item
 
     def move(self, seconds: float, *, source: str, to: str) -> None:
-        """Moves seconds to another kind: what was measured apart, by a clock of its own.
+        """Moves seconds to another kind: they were measured apart, by a clock of its own.
 
         At most what `source` has is moved, and nothing if the clock ran backwards.
         """
-        # First the time that has passed by now: it may be of `source`.
+        # Time that has passed until now may be of `source`: it is counted first.
         self._switch(self._kind)
         moved = min(max(seconds, 0.0), self._seconds[source])
         self._seconds[source] -= moved
@@ -79,7 +79,7 @@ class Ledger:
         self._since = None
 
     def _switch(self, kind: str) -> str:
-        """Counts the time since the last switch, and returns the kind that it was of."""
+        """Counts the time since the last switch, and returns the kind that it counted as."""
         if self._since is not None:
             now = self._clock()
             self._seconds[self._kind] += now - self._since
@@ -100,16 +100,16 @@ def accelerator_utilization(seconds: Seconds) -> float:
 
 
 def as_fields(seconds: Seconds) -> dict[str, float]:
-    """The names under which files hold them: `input_wait_seconds` and so on."""
+    """Kind -> seconds as fields of a file: `input_wait_seconds` and so on."""
     return {f"{kind}_seconds": seconds[kind] for kind in KINDS}
 
 
 def from_fields(fields: object) -> Seconds | None:
-    """What `as_fields` made; None if it is something else."""
+    """Reads what `as_fields` made; None if it is something else."""
     if not isinstance(fields, Mapping):
         return None
     seconds: Seconds = {}
-    # All of them or nothing: the key of the event is everybody's.
+    # All kinds or none: other programs use this key for events of their own.
     for kind in KINDS:
         value = fields.get(f"{kind}_seconds")
         if not isinstance(value, int | float) or not 0 <= value < math.inf:

@@ -111,9 +111,9 @@ class TimedRun:
 
     log: "MlperfLog"
     meter: Meter | None = None
-    """What the run takes of energy, logged before run_stop."""
+    """Measures the energy of the run, which is logged before run_stop."""
     samples: int = 0
-    """Trained so far. `block_stop` and `eval_accuracy` set it; the training loop may set it more
+    """Samples trained so far. `block_stop` and `eval_accuracy` set it; the loop may set it more
     often, so that an aborted run logs the right number."""
     is_stopped: bool = False
     """run_stop has been logged."""
@@ -129,7 +129,7 @@ class TimedRun:
 
     @property
     def _running(self) -> "MlperfLog":
-        """The log, for what may only stand before run_stop."""
+        """The log, for lines that may only stand before run_stop."""
         if self.is_stopped:
             raise RuntimeError("run_stop has been logged: the run is over")
         return self.log
@@ -191,7 +191,7 @@ class TimedRun:
 
     def checkpoint_start(self, step: int) -> None:
         """Log that the checkpoint of `step` is being written."""
-        # Also after run_stop: the last one is written when the clock has stopped.
+        # Allowed after run_stop too: the last checkpoint is written when the clock has stopped.
         self.log.start("checkpoint_start", {"step_num": step})
 
     def checkpoint_stop(self, step: int) -> None:
@@ -213,7 +213,7 @@ class TimedRun:
 
     def _stop(self, status: str, **metadata: object) -> None:
         log = self._running
-        # First: if a line cannot be written, nothing tries to log another end.
+        # Set first: if a line cannot be written, nothing tries to log another end.
         self.is_stopped = True
         self.ledger.stop()
         self._log_ledger(self.ledger.read(), {**_position(self.samples), "of": "run"})
@@ -239,7 +239,7 @@ def _position(samples: int) -> dict[str, int]:
 
 
 class _Lines(logging.Logger):
-    """What mllog writes its lines to; a failure is raised, which logging's handlers would print."""
+    """Takes mllog's lines; raises a failure to write, which logging's handlers would only print."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         super().__init__(constants.DEFAULT_LOGGER_NAME)
@@ -272,7 +272,7 @@ class MlperfLog:
         self.path = None if path is None else Path(path)
         self._require_absent()
         self.time_ms: float | None = None
-        # Added to the monotonic clock, it is the host's clock as it was at this moment.
+        # The host's clock minus the monotonic one: later times are added to this difference.
         self._epoch_seconds = time.time() - time.monotonic()
         self._lines: TextIO = io.StringIO()
         self._lock = threading.Lock()
@@ -341,7 +341,7 @@ class MlperfLog:
         with self._lock, paths.failures_named(str(self.path)):
             if not self._lines.closed:
                 self._lines.write(f"{line}\n")
-                # At once: a killed run leaves what it has logged.
+                # Flushed at once: a killed run leaves what it has logged.
                 self._lines.flush()
 
     def declare_open(self) -> None:
@@ -367,7 +367,7 @@ class MlperfLog:
 
     def discard(self) -> None:
         """Stop writing; without `commit` no file is left."""
-        # A line that failed has raised its error.
+        # A line that failed has raised its error already.
         with contextlib.suppress(OSError):
             self._lines.close()
 
@@ -411,11 +411,11 @@ class MlperfLog:
         try:
             yield run
         except BaseException:
-            # Not this error but the first one is of use, such as a full disk.
+            # The first error, such as a full disk, is of use; this one is not.
             with contextlib.suppress(OSError):
                 run.stop_unless_stopped()
             raise
-        # Here, not in a `finally`: an error of this line is the first one.
+        # This is not in a `finally`, because an error of this line is the first one.
         run.stop_unless_stopped()
 
 
@@ -437,7 +437,7 @@ def close_log(path: Path) -> bool:
 
     Returns: whether the log was changed.
     """
-    # As text: the log of a killed run may end in the middle of a line.
+    # Read as text: the log of a killed run may end in the middle of a line.
     text = path.read_text(encoding="utf-8", errors="replace")
     whole = text[: text.rfind("\n") + 1]
     if '"key": "run_start"' not in whole or '"key": "run_stop"' in whole:

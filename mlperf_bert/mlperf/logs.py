@@ -1,9 +1,9 @@
-"""How logs are read: their lines, whoever wrote them, and what a log says of its run.
+"""Reads MLPerf logs: the lines of logs by any submitter, and what a log says of its run.
 
 Source: how mlperf_logging's result_summarizer and rcp_checker read logs. Two conventions are in
 use: eval_accuracy's epoch_num is the number of samples, or it counts epochs, evaluations or steps
-and train_samples holds the number. A train_samples of before the training is none: the logs of
-Google and Habana have there what was planned, others the size of the data set.
+and train_samples holds the number. A train_samples from before the training does not count: logs of
+Google and Habana have the planned number there, others the size of the data set.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ MOST_SAMPLES_TO_CONVERGE = 50_000_000
 """Ten times what any BERT-large needs; the data set of the benchmark has three times as many."""
 _TOKEN = re.compile(r":::MLLOG\s*")
 _OTHER_TOKEN = re.compile(r":::[A-Z][\w.]*")
-# How a file begins that holds a log in another form -> how to get the log itself.
+# The first bytes of a log in another form -> how to get the log itself.
 _OTHER_FORMS = {
     '{"log":': "is docker's own record of a container; take what `docker logs` prints",
     "\xff\xfe": "is UTF-16; write it as plain text (iconv -f UTF-16 -t UTF-8)",
@@ -50,7 +50,7 @@ _END_OF_TIME_MS = 2**63
 _STAMPS_MS = 10**12, 10**13
 """The milliseconds since 1970 in the years 2001 to 2286."""
 _UNITS = {10: "seconds", 16: "microseconds", 19: "nanoseconds"}
-"""Number of digits of a time since 1970 -> what it is in."""
+"""Number of digits of a time since 1970 -> its unit."""
 _DIVISIONS = {"c": "closed", "o": "open"}
 _T = TypeVar("_T")
 
@@ -70,16 +70,16 @@ class LoggedEvaluation:
     """One eval_accuracy."""
 
     minutes: float
-    """Since run_start."""
+    """Minutes since run_start."""
     samples: float | None
-    """Trained before it; None if the log does not say."""
+    """Samples trained before it; None if the log does not say."""
     accuracy: float
     """The accuracy of the masked-LM task; NaN for a run that has diverged."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one log says; None for what it does not say."""
+    """What one log says of its run; None for what it does not say."""
 
     path: Path
     status: str
@@ -98,7 +98,7 @@ class RunResult:
     seeds: tuple[int, ...] = ()
     """Every seed logged."""
     evaluations: tuple[LoggedEvaluation, ...] = ()
-    """Before run_stop, in the order of the log."""
+    """The evaluations before run_stop, in the order of the log."""
     benchmark: str | None = None
     """bert, in small letters."""
     division: str | None = None
@@ -110,7 +110,7 @@ class RunResult:
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Commit, image and digests of data and initial weights, in this project's logs."""
     seconds: ledger.Seconds | None = None
-    """Where the time from run_start to run_stop went, in this project's logs."""
+    """What the time from run_start to run_stop was spent on, in this project's logs."""
     energy: Energy | None = None
     """The energy from run_start to run_stop, in this project's logs."""
     max_sequence_length: int | None = None
@@ -122,7 +122,7 @@ class RunResult:
     planned_samples: float | None = None
     """A train_samples that is no number of trained samples, if the log has no other."""
     started_ms: float | None = None
-    """Since 1970: of no two runs the same."""
+    """Milliseconds since 1970; no two runs have the same."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -143,16 +143,16 @@ def read_records(path: paths.Location, *, may_be_cut: bool = False) -> list[LogR
     Several on a line, as writers that do not wait for each other leave them, are all read. With
     `may_be_cut` an incomplete last line, which a killed run leaves, is skipped.
     """
-    # Latin-1, as the official tools read: no byte of a foreign log is refused.
+    # Read as Latin-1, as by the official tools: no byte of a foreign log is refused.
     text = read_regular_file(path).decode("latin-1")
     for begin, remedy in _OTHER_FORMS.items():
         if text.startswith(begin):
             raise ValueError(f"{path}: {remedy}")
-    # What stands behind the last end of a line may still be written, or was cut by a kill.
+    # The last line, if it has no end, is still being written, or was cut by a kill.
     if may_be_cut:
         text = text[: text.rfind("\n") + 1]
     records = []
-    # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
+    # splitlines would take some letters of UTF-8, read as Latin-1, for ends of lines.
     for number, line in enumerate(text.split("\n"), start=1):
         try:
             end = 0
@@ -229,14 +229,14 @@ def _result(path: Path, records: list[LogRecord], *, may_be_cut: bool) -> RunRes
     batch_size = next(reversed(counts_of(records, "global_batch_size")), None)
     train_samples, planned_samples = _train_samples(records)
     evaluations = _evaluations(
-        # Behind run_stop lie those of weights that the run has left.
+        # Accuracies behind run_stop are of weights that the run has left.
         records[: records.index(stop)],
         start.time_ms,
         global_batch_size=batch_size,
         train_samples=train_samples,
     )
     status = str(stop.metadata.get("status"))
-    # Before train_samples, which may be a plan.
+    # Evaluations count before train_samples, which may be a plan.
     last_samples = evaluations[-1].samples if evaluations else None
     samples = last_samples if last_samples is not None else train_samples
     provenance = _first(records, "provenance", dict) or {}
@@ -248,12 +248,12 @@ def _result(path: Path, records: list[LogRecord], *, may_be_cut: bool) -> RunRes
     if status == "success":
         if stop.time_ms == start.time_ms:
             raise ValueError("its log has no times, run_start and run_stop are the same")
-        # Another rank may log the last evaluation when the first has logged run_stop.
+        # Another rank may log the last evaluation after the first one has logged run_stop.
         late = _of_key(records[records.index(stop) :], "eval_accuracy")
         _require_success(
             [each.accuracy for each in evaluations],
             [_accuracy(each.value) for each in late if each.time_ms <= stop.time_ms],
-            may_have_other_target=division == "open",  # which a log does not say
+            may_have_other_target=division == "open",  # a log does not say its target
         )
     return RunResult(
         path=path,
@@ -283,16 +283,16 @@ def _result(path: Path, records: list[LogRecord], *, may_be_cut: bool) -> RunRes
 
 def _require_units(records: Sequence[LogRecord]) -> None:
     """Refuses times that are no milliseconds since 1970, accuracies that are no share of 1."""
-    # Of these keys alone: Google's logs have submission_platform at the time 0.
+    # Only these keys count: Google's logs have submission_platform at the time 0.
     timed = [r for r in records if r.key in ("run_start", "run_stop", "eval_accuracy")]
     for record in timed:
         if not _STAMPS_MS[0] <= record.time_ms < _STAMPS_MS[1]:
-            # Without the time: what is alike of several logs is said once.
+            # The message names no time: what is alike in several logs is said once.
             unit = _UNITS.get(len(str(int(record.time_ms))), "something else")
             raise ValueError(
                 f"time_ms of {record.key} is not in milliseconds since 1970 but in {unit}"
             )
-        # NaN, of a run that has diverged, is neither less nor more.
+        # NaN, which a diverged run logs, is neither less nor more.
         if record.key == "eval_accuracy":
             accuracy = _accuracy(record.value)
             if accuracy < 0 or accuracy > 1:
@@ -302,7 +302,7 @@ def _require_units(records: Sequence[LogRecord]) -> None:
 def _require_success(
     accuracies: Sequence[float], late: Sequence[float], *, may_have_other_target: bool
 ) -> None:
-    """Refuses a success whose accuracies, and those of lines behind run_stop, are none."""
+    """Refuses a success if no accuracy, also behind run_stop, reaches the target."""
     if accuracies and not math.isfinite(accuracies[-1]):
         raise ValueError(f"says success with accuracy {accuracies[-1]}")
     target = TARGET_MASKED_LM_ACCURACY
@@ -313,7 +313,7 @@ def _require_success(
 def _train_samples(records: Sequence[LogRecord]) -> tuple[float | None, float | None]:
     """Return the last train_samples that counts trained samples, and the last one that does not.
 
-    What stands before the training, or before evaluations with another result, counts none.
+    A number from before the training, or before evaluations with another result, is a plan.
     """
     begun = [record.key for record in records].index("run_start")
     evaluated = [
@@ -382,7 +382,7 @@ def _evaluations(
     counts_samples = (
         None not in samples
         and _are_samples(counts, global_batch_size, train_samples)
-        # One number beside different results is that of a plan.
+        # The same number beside different results is a plan.
         and not (len({*counts} - {0}) == 1 and len(results) > 1 + (0 in counts))
     )
     return tuple(
@@ -398,7 +398,7 @@ def _evaluations(
 def _are_samples(
     counts: Sequence[float], global_batch_size: float | None, train_samples: float | None
 ) -> bool:
-    """Whether the epoch_num of evaluations are samples, not epochs, evaluations or steps.
+    """Whether the evaluations' epoch_num counts samples, not epochs, evaluations or steps.
 
     A stack that counts epochs says 1 in every line, or fractions; one that counts evaluations says
     1, 2, 3. Some stacks write the train_samples that were planned: more of them than the last
@@ -423,7 +423,7 @@ def _init_minutes(records: list[LogRecord]) -> float | None:
     starts, stops = _of_key(records, "init_start"), _of_key(records, "init_stop")
     if not starts or not stops:
         return None
-    # Of several ranks the first that starts, and the last that stops.
+    # With several ranks: from the first that starts to the last that stops.
     return (stops[-1].time_ms - min(record.time_ms for record in starts)) / 60_000
 
 
@@ -445,7 +445,7 @@ def energy_of_run(records: Sequence[LogRecord]) -> Energy | None:
 
 def logs_of_run(output_dir: paths.Location) -> list[paths.Location]:
     """Return the logs that a run has written during its training, the oldest first."""
-    # By number: as text, resumed-10 would come before resumed-2.
+    # Sorted by number: as text, resumed-10 would come before resumed-2.
     numbers = {log.stem.rpartition("-")[2]: log for log in output_dir.glob(RESUMED_LOGS)}
     resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
     return [log for log in (output_dir / LOG_NAME, *resumed) if log.exists()]

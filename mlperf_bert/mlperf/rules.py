@@ -147,7 +147,7 @@ def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
 
 
 def open_division(departures: Sequence[Issue]) -> str:
-    """Return why a run is not in the closed division: a line a departure, and one for the model."""
+    """Return why a run is not closed division: a line for each departure, one for the model."""
     # One line for the model, however many of its sizes are others.
     of_model = [name for each in departures if (name := each.parameter.partition(_OF_MODEL)[2])]
     lines = [str(each) for each in departures if not each.parameter.startswith(_OF_MODEL)]

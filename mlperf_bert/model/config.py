@@ -13,7 +13,7 @@ _WITHOUT_EFFECT = frozenset(
 PRECISIONS = ("float32", "bfloat16", "tf32")
 RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCKS = ("none", "attention", "blocks")
 RECOMPUTE_CHOICES = (RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCKS)
-"""What the backward pass computes again, see encoder.py; each keeps less than the last."""
+"""What the backward pass computes again (encoder.py); each keeps less than the one before."""
 ACTIVATIONS = ("gelu", "gelu_exact", "relu", "tanh", "linear")
 
 

@@ -2,7 +2,7 @@
 
 The arithmetic is that of tf-models' layers; what differs is the work around the matrix products:
 element-wise passes are fused, dropout's bits come from a hash (fusion.py), and several examples may
-share a row (mlperf_bert/input/packing.py). The end of this file is what --recompute takes.
+share a row (mlperf_bert/input/packing.py). The end of this file serves --recompute.
 Shapes: R=rows (= batch where rows are not shared), S=sequence, H=hidden, N=heads, D=head size,
 P=predictions of a row, E=examples of a row, Q=query positions, V=vocabulary.
 """
@@ -60,8 +60,8 @@ class Encoder:
         seeds = Seeds(dropout_seed)
         hidden = self._embed(features, seeds)
         query_ids, key_ids = _mask_ids(features)
-        # One seed for each dropout, drawn in the order of the layers: recomputation and compilation
-        # leave the bits as they are.
+        # Each dropout has a seed, drawn in the order of the layers: recomputation and compilation
+        # do not change the bits.
         *blocks, last = self._layers.blocks
         queries, hidden = self._all_but_last(blocks, hidden, query_ids, key_ids, seeds)
         # The heads read few positions; the last block computes only these.
@@ -69,7 +69,7 @@ class Encoder:
         # One gather for both heads: masked positions first, then the first token of each example.
         positions = tf.concat([predictions, _first_tokens(features)], axis=1)
         queries = tf.gather(queries, positions, batch_dims=1)
-        # Not packed, all queries of a row have the same id, and the axis is 1 wide.
+        # If rows are not packed, all queries have the same id, and the axis of ids is 1 wide.
         if query_ids.shape[1] != 1:
             query_ids = tf.gather(query_ids, positions, batch_dims=1)
         hidden = self._run(self._block, last, seeds, queries, hidden, query_ids, key_ids)
@@ -94,15 +94,15 @@ class Encoder:
     def _all_but_last(
         self, blocks: Sequence[tf_models.Block], hidden, query_ids, key_ids, seeds: "Seeds"
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """What the last block takes, [R, S, H] twice: for its queries, and for keys and values."""
+        """The last block's inputs, [R, S, H] twice: for its queries, and for keys and values."""
         for block in blocks:
             hidden = self._run(self._block, block, seeds, hidden, hidden, query_ids, key_ids)
         return hidden, hidden
 
     def _run(self, compute: Callable, block: tf_models.Block, seeds: "Seeds", *inputs) -> Any:
-        """Computes a block; only these inputs are kept of it if blocks are recomputed."""
+        """Computes a block; if blocks are recomputed, only its inputs are kept."""
         config, weights = self._config, tf.nest.map_structure(tf.convert_to_tensor, block)
-        # Drawn outside of what is computed again: it would draw the next seeds the second time.
+        # Drawn outside the recomputed part, which would draw the next seeds the second time.
         drawn = BlockSeeds(
             attention=seeds.draw(config.attention_probs_dropout_prob),
             attended=seeds.draw(config.hidden_dropout_prob),
@@ -160,9 +160,9 @@ class Encoder:
         )
 
     def _project(self, inputs: tf.Tensor, dense, add_bias: Callable | None = None) -> tf.Tensor:
-        """A dense layer over the last axis; attention's kernels have two axes: heads and sizes.
+        """A dense layer over the last axis; attention's kernels have two axes: heads and head size.
 
-        `add_bias` is that of the passes, or `activate`.
+        `add_bias` is the passes' `add_bias` or their `activate`.
         """
         size = inputs.shape[-1]
         kernel = self._matrix(dense, size)
@@ -171,7 +171,7 @@ class Encoder:
         return (add_bias or self._passes.add_bias)(product, tf.reshape(dense.bias, [-1]), shape)
 
     def _matrix(self, dense, size: int) -> tf.Tensor:
-        """The kernel of a dense layer of inputs of this size, [size, H], as products take it."""
+        """The kernel of a dense layer as a matrix [size, H], for inputs of this size."""
         return tf.cast(tf.reshape(dense.kernel, [size, -1]), self._dtype)
 
     def _normalise(self, hidden: tf.Tensor, update: tf.Tensor, norm) -> tf.Tensor:
@@ -249,7 +249,7 @@ class BlockSeeds(NamedTuple):
 
 
 class Seeds:
-    """Seeds of dropout, each from the step's seed and the number of those drawn before."""
+    """Seeds of dropout, each from the step's seed and the number of seeds drawn before."""
 
     def __init__(self, seed: tf.Tensor | None):
         """Takes int32 [2], or None for no dropout at all."""
@@ -266,13 +266,13 @@ class Seeds:
 
 
 def recomputed(function: Callable, *inputs) -> Any:
-    """`function(*inputs)`, of which only the inputs are kept for the backward pass.
+    """`function(*inputs)`; only the inputs are kept for the backward pass, which computes it again.
 
     It returns one tensor or several. Inputs are nested tensors, or None; variables are given as
     tensors. The function may depend on nothing else: what bypassed `_after`, such as the bits of
     dropout made from the seed alone, would be kept.
     """
-    # A custom gradient takes no None: it is left out here, and put back for the function.
+    # A custom gradient takes no None: these inputs are left out, and put back for the function.
     leaves = tf.nest.flatten(inputs)
 
     def of_tensors(tensors):

@@ -45,14 +45,14 @@ class Passes:
         """Compiles nothing yet; `barriers` need XLA around all passes, as one program."""
         self._is_compiled = compiled
         self._barriers = barriers
-        # In one program XLA would take both directions' gelu for one, and keep its tanh in float32.
-        # LayerNorm may be taken for one: its sums are small, and cost much the second time.
+        # In one program XLA would merge both directions' gelu, and keep its tanh in float32. It may
+        # merge LayerNorm's: its sums are small, and cost much the second time.
         self._activation_in_float32 = _in_float32(activation)
         self._activation = self._fused(self._activation_in_float32, again=barriers)
         self.add_and_normalise = self._fused(_add_and_normalise)
         if sums_of_vectors:
             self.add_and_normalise = self._fused(_normalise_by_vectors, _gradient_by_vectors)
-        # Compiled alone, it reads the rows once, and writes no float32 copy of them.
+        # Compiled alone, the sum reads the rows once and writes no float32 copy of them.
         self._bias_gradient = self._compiled(_sum_of_rows)
         if sums_of_vectors:
             self._bias_gradient = self._compiled(_sum_of_rows_by_vectors)
@@ -77,16 +77,16 @@ class Passes:
         allowed = tf.equal(
             query_ids[:, tf.newaxis, :, tf.newaxis], key_ids[:, tf.newaxis, tf.newaxis]
         )
-        # Added, not selected: a query without any allowed key attends to all alike, as in the
-        # reference, and no row divides 0 by 0.
+        # The mask is added, not selected: a query without any allowed key attends to all keys
+        # alike, as in the reference, and no row divides 0 by 0.
         bias = tf.where(allowed, 0.0, _MASKED)
 
         @tf.custom_gradient
         def attend(query, key, value):
             scores = tf.matmul(query, key, transpose_b=True)
             biased = tf.cast(scores, tf.float32) + bias
-            # Left to TensorFlow: as a program of its own it took XLA on a CPU twice as long, and so
-            # did one loop with dropout (benchmarks/NOTES.md).
+            # The softmax is left to TensorFlow: as an XLA program it took twice as long on a CPU,
+            # and so did one loop with dropout (benchmarks/NOTES.md).
             probabilities = tf.cast(tf.nn.softmax(biased), scores.dtype)
             if self._barriers:
                 # XLA for GPUs would compute the softmax, with its sums, a second time for the
@@ -128,7 +128,7 @@ class Passes:
                 if self._barriers:
                     # XLA for GPUs would write the gradient in float32 too, for the sum alone.
                     up = _behind_barrier(up)
-                # In the shape whose sizes are known: of [R * Q] neither is, if rows are packed.
+                # Summed in the shape with known sizes: in [R * Q] none is known if rows are packed.
                 return up, self._bias_gradient(tf.reshape(up, shape))
 
             return tf.nn.bias_add(product, tf.cast(bias, product.dtype)), backward
@@ -136,11 +136,11 @@ class Passes:
         return tf.reshape(add(product, bias), shape)
 
     def activate(self, product: tf.Tensor, bias: tf.Tensor, shape: list[int]) -> tf.Tensor:
-        """The activation of `add_bias`."""
+        """The activation of what `add_bias` returns."""
         if not self._barriers or product.dtype == tf.float32:
             return self._activation(self.add_bias(product, bias, shape))
 
-        # One pass, which keeps the product alone: XLA would write the sum too.
+        # One pass that keeps only the product: XLA would also write the sum.
         @tf.custom_gradient
         def activate(product, bias):
             def biased(product):
@@ -159,7 +159,7 @@ class Passes:
         return tf.reshape(activate(product, bias), shape)
 
     def dropout(self, inputs: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Drops elements at `rate` (float32 scalar); `seed`: int32 [2], of step and call."""
+        """Drops elements at `rate` (float32 scalar); `seed`: int32 [2], another for each call."""
 
         @tf.custom_gradient
         def drop(values):
@@ -176,7 +176,7 @@ class Passes:
     def _fused(
         self, function: Callable, gradient: Callable | None = None, *, again: bool = False
     ) -> Callable:
-        """The pass with its gradient; with `again` XLA cannot take both directions for one."""
+        """The pass with its gradient; with `again` XLA cannot merge the two directions."""
         forward = self._compiled(function)
 
         @self._compiled
@@ -202,8 +202,8 @@ class Passes:
 def _behind_barrier(tensor: tf.Tensor) -> tf.Tensor:
     """The same values, across which XLA merges nothing.
 
-    It neither computes them again where they are used, nor takes what is computed from them a
-    second time for the first time. Only a program that XLA compiles knows the operation.
+    It neither computes them again where they are used, nor merges a second computation from them
+    with the first. Only a program that XLA compiles knows the operation.
     """
     return xla.optimization_barrier(tensor)[0]
 
@@ -214,7 +214,7 @@ def _in_float32(function: Callable) -> Callable:
 
 def _sum_of_rows(rows) -> tf.Tensor:
     """Sums over all axes but the last, [..., H] -> [H], float32."""
-    # Not reduce_sum, which takes a CPU twice as long over rows of 3,072; XLA makes one of it.
+    # reduce_sum takes a CPU twice as long over rows of 3,072; XLA makes a sum of this too.
     return tf.raw_ops.BiasAddGrad(out_backprop=tf.cast(rows, tf.float32))
 
 
@@ -279,7 +279,7 @@ def _row_sums(values: tf.Tensor) -> tf.Tensor:
 
 
 def _sums_of_vectors(values: tf.Tensor) -> tf.Tensor:
-    """The same, of 128 neighbours at a time.
+    """`_row_sums`, of 128 neighbours at a time.
 
     TensorFlow's XLA adds the elements of a row on a CPU one after the other, but vectors of them
     many at once. Other compilers would copy the parts.
@@ -299,11 +299,11 @@ def _column_sums(values: tf.Tensor) -> tf.Tensor:
 def _keep(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
     """Zeroes elements where 31 bits of the hash are below the rate, scales up the others."""
     width = values.shape[-1]
-    # 31 bits: as int32 they are not negative, and the comparison needs no unsigned type.
+    # 31 bits are never negative as int32, so that the comparison needs no unsigned type.
     bits = tf.bitwise.right_shift(_hash(tf.size(values) // width, width, seed), _uint32(1))
     threshold = tf.cast(rate * 2.0**31, tf.int32)
     kept = tf.reshape(tf.cast(bits, tf.int32) >= threshold, tf.shape(values))
-    # Divided while training, so that evaluation needs no factor.
+    # Training divides by 1 - rate, so that evaluation needs no factor.
     scaled = tf.cast(values, tf.float32) / (1.0 - rate)
     return tf.cast(tf.where(kept, scaled, 0.0), values.dtype)
 

@@ -1,4 +1,4 @@
-"""How XLA for NVIDIA's GPUs is told of a kernel, and a kernel of its settings; no TensorFlow."""
+"""Describes a kernel to XLA for NVIDIA's GPUs, and dropout to a kernel; needs no TensorFlow."""
 
 import functools
 import re
@@ -26,6 +26,6 @@ def config(name: str, grid: tuple[int, int, int]) -> str:
 
 
 def dropout(rate: float) -> tuple[int, int]:
-    """Threshold and factor, the latter's bits as a whole number; float32, as in fusion._keep."""
+    """Threshold, and the bits of the float32 factor as a whole number, as in fusion._keep."""
     factor = np.float32(1.0) / (np.float32(1.0) - np.float32(rate))
     return int(np.float32(rate) * np.float32(2.0**31)), int(factor.view(np.int32))

@@ -1,4 +1,4 @@
-"""The encoder whose blocks, but for the last, run by the kernels of kernels/.
+"""The encoder whose blocks, except for the last, run by the kernels of kernels/.
 
 They stand in TensorFlow's graph as calls, which XLA for NVIDIA's GPUs compiles.
 Shapes: as in kernels/attention.py and kernels/norm.py.
@@ -36,7 +36,7 @@ class KernelEncoder(Encoder):
                 "--steps_per_update, or give --kernels=xla"
             )
         ids = tf.ensure_shape(key_ids, shape[:2])
-        # Once: all blocks need the same.
+        # Computed once: all blocks need the same ranges.
         masks = (ids, _ranges(ids))
         pair = twice(tf.reshape(hidden, [-1, shape[2]]))
         for block in blocks:
@@ -47,7 +47,7 @@ class KernelEncoder(Encoder):
     def _by_kernels(
         self, block: tf_models.Block, seeds: BlockSeeds, hidden, residual, ids, ranges
     ) -> _Pair:
-        """A block of hidden [T, H], which is given and returned twice."""
+        """A block: hidden [T, H], given twice (for products, for sums) -> the same twice."""
         size, seq = hidden.shape[1], ids.shape[1]
         dense = (block.query, block.key, block.value)
         # One product for all three, and its gradient: they read and write `hidden` once.
@@ -74,10 +74,10 @@ class KernelEncoder(Encoder):
 
 
 def settings(seed: tf.Tensor | None, rate: float, seq: int) -> tf.Tensor:
-    """What a kernel is told, int32 [5]: seeds, threshold and factor of dropout, blocks of a row.
+    """A kernel's settings, int32 [5]: seeds, threshold and factor of dropout, blocks of a row.
 
-    Operands and not constants, so that one kernel serves all rates and lengths. Without a seed
-    nothing is dropped.
+    They are operands and not constants, so that one kernel serves all rates and lengths. Without a
+    seed nothing is dropped.
     """
     if seed is None:
         seed, rate = tf.zeros([2], tf.int32), 0.0
@@ -85,10 +85,10 @@ def settings(seed: tf.Tensor | None, rate: float, seq: int) -> tf.Tensor:
 
 
 def _ranges(ids: tf.Tensor) -> tf.Tensor:
-    """The parts of a row that each of its blocks needs, for ids [R, S]: [R * S / BLOCK, 2].
+    """The parts of a row that each block needs, first and last + 1: [R * S / BLOCK, 2].
 
-    Those between the first and the last that have an id of the block's; 0 is padding. As ids are
-    those of queries and of keys, the same parts are needed by a block of either.
+    A block needs all from the first to the last part with one of its ids [R, S]; 0 is padding.
+    Queries and keys have the same ids, so that a block of either needs the same parts.
     """
     seq = ids.shape[1]
     same = tf.equal(ids[:, :, None], ids[:, None, :]) & (ids > 0)[:, None, :]

@@ -79,7 +79,7 @@ class Evaluation:
         batches = [Totals(*batch) for batch in totals]
         all_batches = Totals(*(sum(column) for column in zip(*totals)))
         num_predictions, num_examples = all_batches.num_predictions, all_batches.num_examples
-        # Each batch counts alike, a short one too: the one figure that depends on the batch size.
+        # Each batch counts alike, a short one too: only this figure depends on the batch size.
         losses_of_batches = [
             batch.masked_lm_loss / (batch.num_predictions + EPSILON)
             + batch.next_sentence_loss / batch.num_examples

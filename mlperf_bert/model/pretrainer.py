@@ -40,7 +40,7 @@ def _with_random_weights(config: BertConfig, seed: int) -> models.BertPretrainer
     [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2], `sequence_output`
     [B, S, H], `pooled_output` (unused).
     """
-    # Dropout of tf-models' layers then draws from generators, whose state a checkpoint can hold.
+    # With this, tf-models' dropout draws from generators, whose state a checkpoint can hold.
     tf_keras.backend.experimental.enable_tf_random_generator()
     # Python's, numpy's and TensorFlow's generators: weights are drawn in the order in which the
     # layers are made.
@@ -120,12 +120,12 @@ def build_pretrainer(
     Dropout draws from `tf.random.Generator`s (see `random_generators`), so that their state can be
     saved and a run resumed exactly: one for each layer, or a single one with the speed options.
     """
-    # A switch of the whole process, which TensorFlow has on: float32 must turn it off.
+    # This switch is the process's, and on by default: float32 must turn it off.
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     model = _with_random_weights(config, seed)
     model.fused = None
     if is_fused(precision, compile_passes, pack_sequences, recompute):
-        from mlperf_bert.model import encoder, fusion, kernel_encoder  # speed options alone
+        from mlperf_bert.model import encoder, fusion, kernel_encoder  # for speed options
 
         passes = fusion.Passes(
             ACTIVATIONS[config.hidden_act],
@@ -177,9 +177,9 @@ def forward(
 
 @functools.cache
 def one_replica() -> tf.distribute.Strategy:
-    """TensorFlow's CPU, as a replica: within one a generator draws other numbers than outside.
+    """TensorFlow's CPU as a replica: inside, a generator draws other numbers than outside.
 
-    Whatever draws dropout, and whatever it changes, is made in its scope.
+    Everything that draws dropout, and everything that it changes, is made in its scope.
     """
     return tf.distribute.OneDeviceStrategy("CPU:0")
 

@@ -42,16 +42,16 @@ class LAMB(lamb.LAMB):
         self._last_changes: dict[str, list] = {}
 
     def apply_scaled(self, gradients_and_variables, factor: tf.Tensor) -> None:
-        """Applies reduced gradients times a float32 scalar; only of one that is compiled.
+        """Applies reduced gradients times a float32 scalar; only with `compiled`.
 
-        The program multiplies while it reads them, and no scaled gradient is written.
+        The program multiplies while it reads them, and writes no scaled gradient.
         """
         self._factor = factor
         self.apply_gradients(gradients_and_variables, experimental_aggregate_gradients=False)
         self._factor = None
 
     def _prepare(self, var_list):
-        # Before each update: what was changed in another trace is not in this graph.
+        # Before each update: a change in another trace is not in this graph.
         self._last_changes = {}
         return super()._prepare(var_list)
 
@@ -61,7 +61,7 @@ class LAMB(lamb.LAMB):
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         if self.is_compiled:
             constants = constants | {"factor": 1.0 if self._factor is None else self._factor}
-        # After the variable before it, whose temporary results are gone by then.
+        # Runs after the variable before it, whose temporary results are then gone.
         with tf.control_dependencies(self._last_changes.get(var.device, [])):
             change = self._change(
                 var, grad, m, v, constants, decays=self._do_use_weight_decay(var.name)
@@ -98,7 +98,7 @@ def lamb_change(
     v_t = v.assign(
         constants["beta_2_t"] * v + constants["one_minus_beta_2_t"] * (gradient * gradient)
     )
-    # Both began at 0. Divided by the sum of the weights of t gradients, 1 - beta^t, they are means.
+    # m and v began at 0. Divided by 1 - beta^t, the sum of t gradients' weights, they are means.
     m_hat = m_t / (1.0 - constants["beta_1_power"])
     v_hat = v_t / (1.0 - constants["beta_2_power"])
     update = m_hat / (tf.sqrt(v_hat) + constants["epsilon"])
@@ -114,9 +114,9 @@ def lamb_change(
 
 
 def _scaled_change(weight, gradient, m, v, constants, *, decays: bool) -> tf.Tensor:
-    """`lamb_change` by the gradient times `factor`, a constant; returns a scalar that waits for it.
+    """`lamb_change` with gradient times `factor`, a constant; returns a scalar that waits for it.
 
-    XLA would copy the new weight, if its program returned it.
+    If the program returned the new weight, XLA would copy it.
     """
     scaled = gradient * constants["factor"]
     change = lamb_change(weight, scaled, m, v, constants, decays=decays, norm=_norm_by_slices)
@@ -274,7 +274,7 @@ class GradientAggregationOptimizer(tf.Module):
         return self._clipped(gradients)
 
     def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        # g / max(1, |all g|), for the bound is 1.
+        # g / max(1, |all g|), because the bound is 1.
         norm = _norm_of_all(gradients) if self._whole_step else None
         return tf.clip_by_global_norm(gradients, CLIP_NORM, use_norm=norm)[0]
 
@@ -308,7 +308,7 @@ class GradientAggregationOptimizer(tf.Module):
             return
         if clips:
             gradients = self._clipped(gradients)
-        # They are reduced already; Keras would add them up over the replicas once more.
+        # Gradients are reduced already; Keras would add them up over the replicas again.
         self.optimizer.apply_gradients(
             zip(gradients, self.variables_to_train), experimental_aggregate_gradients=False
         )

@@ -1,7 +1,7 @@
 """Writes the training step as a portable program: StableHLO, its signature, batches and weights.
 
-Takes the flags of run_pretraining.py, so also --flagfile=configs/batch_24.flags; those of its mode
-and of its files have no effect. run_step.py runs the program on CPU, GPU or TPU with jax and numpy,
+Takes the flags of run_pretraining.py, also --flagfile=configs/batch_24.flags; its flags of mode and
+of output files have no effect. run_step.py runs the program on CPU, GPU or TPU with jax and numpy,
 without TensorFlow.
 """
 

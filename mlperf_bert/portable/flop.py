@@ -12,7 +12,7 @@ def of_forward_pass(
       num_tokens: of a row.
       num_predictions: of a row.
 
-    All blocks count whole, as is the custom; ours computes the last one only where the heads read.
+    All blocks count whole, as is usual; our last block computes only what the heads read.
     Source: Kaplan et al., arXiv 2001.08361, section 2.1, and the masked-LM head.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -23,5 +23,5 @@ def of_forward_pass(
 
 
 def of_training_step(config: BertConfig, **sizes: int) -> int:
-    """Forward and backward pass; the backward pass has two products for each of the forward's."""
+    """FLOP of both passes; the backward pass has two products for each of the forward pass."""
     return 3 * of_forward_pass(config, **sizes)

@@ -1,4 +1,4 @@
-"""Writes a folder that holds a training step as a program, and what runs it without the project.
+"""Writes a folder with a training step as a program, and scripts that run it without the project.
 
 signature.json         inputs, outputs and cost of every program, flags, commit and versions
 step.stablehlo         packed, one for each number of rows of the batches: step-12.stablehlo, ...
@@ -35,7 +35,7 @@ from mlperf_bert.training import build
 from mlperf_bert.training.setup import Setup
 
 _LICENCE = "Apache-2.0, as the project that exported it; the weights have that of their checkpoint"
-# What results may differ by, relative where they are above 1.
+# The most that results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
 _EXPORT = Compilation(passes=True, exported=True, reason="its user compiles it")
 _COPIES = ("portable/run_step.py", "programs/jax_step.py")
@@ -45,7 +45,7 @@ Batch = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the folder shall hold beside the programs of a training step."""
+    """What the folder will hold beside the programs of a training step."""
 
     evaluation: bool = option(False, "Also export the evaluation step.")
     data_parallel: bool = option(True, "Also export the halves of a step of many devices.")
@@ -87,7 +87,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
             values = {value["name"]: variable.numpy() for variable, value in weights}
             np.savez(folder / run_step.WEIGHTS, **values)
         elif wanted.num_recorded_steps:
-            # As run_step.py draws them.
+            # Weights are drawn as run_step.py draws them.
             told = {"seed": seed, "initializer_range": setup.bert_config.initializer_range}
             with lasting("drawing the weights as run_step.py does"):
                 for variable, value in program.weights_of(trainer.variables_to_train):
@@ -111,7 +111,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
 
 @contextlib.contextmanager
 def _weights_not_set() -> Iterator[None]:
-    """Variables made here have a shape, but no memory of their own until somebody writes them."""
+    """Variables made inside have a shape, but no memory until they are written."""
 
     def create(next_creator, *, initial_value, **rest):
         if callable(initial_value):
@@ -127,7 +127,7 @@ def _weights_not_set() -> Iterator[None]:
 
 
 def _require_exportable(setup: Setup) -> None:
-    """A program is the step of one device, and computes its learning rate from the step alone."""
+    """Refuses a run whose step no program can be: of one device, its rate from the step alone."""
     config = setup.config
     if (replicas := setup.devices.num_replicas) > 1:
         raise ValueError(
@@ -167,9 +167,9 @@ def _parts(
     trainer: Trainer, evaluator: Evaluator, batches: list[Batch], evaluation: list[Batch],
     wanted: Wanted,
 ) -> Iterator[tuple[str, str, Callable[[], jax_step.Part]]]:  # fmt: skip
-    """Kind and name of each program, and what exports it; packed ones for the rows of the batches.
+    """Yields each program's kind, name and exporter; a packed step for each number of rows.
 
-    Of a batch its shapes alone matter.
+    Only the shapes of a batch matter.
     """
     for rows, batch in sorted({len(each["input_ids"]): each for each in batches}.items()):
         after = f"-{rows}" if "block_ids" in batch else ""
@@ -193,7 +193,7 @@ def _write_program(
     file = f"{name}.stablehlo"
     (folder / file).write_bytes(part.content)
     entry: dict = {"file": file, "kind": kind}
-    if kind != UPDATE:  # it takes a batch: its size, and the FLOP of its products by formula
+    if kind != UPDATE:  # all others take a batch: its size, and FLOP of the products by formula
         config = setup.config
         shapes = {value["name"]: value["shape"] for value in part.entry["inputs"]}
         evaluates = kind == EVALUATION
@@ -219,7 +219,7 @@ def _evaluate(evaluator: Evaluator, batches: Sequence[Batch]) -> list[dict[str, 
 
 @lasting("steps by TensorFlow, to compare with")
 def _train(trainer: Trainer, batches: Sequence[Batch]) -> list[dict[str, list]]:
-    """Trains on each batch, as run_pretraining.py does; the seed and the losses of each step."""
+    """Trains on each batch as run_pretraining.py does; returns seed and losses of each step."""
     generator = trainer.model.dropout_generator
     state = generator.state.numpy()
     seeds = [trainer.dropout_seeds(1).numpy().tolist() for _ in batches]

@@ -50,7 +50,7 @@ class Dropout:
         return _numbers(which) * jnp.uint32(0x9E3779B9) + self._of_columns
 
     def keeps(self, one, other):
-        """Whether elements stay, [M, K], by the hashes [M] of rows and [K] of columns, or so."""
+        """Whether elements stay, bool [M, K], by the hashes of rows [M] and of columns [K]."""
         bits = one[:, None] ^ other[None, :]
         bits = _mix(_mix(bits, 17, 0xED5AD4BB), 11, 0x31848BAB)
         return (bits ^ lax.shift_right_logical(bits, jnp.uint32(14))) >= self._kept_from
@@ -79,18 +79,18 @@ class _Head:
         num_blocks = settings_ref[4]
         row = lax.div(self.number, num_blocks)
         self.start = (self.number - row * num_blocks) * BLOCK
-        # Products with BLOCK: so the compiler knows that rows begin at multiples of it.
+        # Written as products with BLOCK, so that the compiler knows where rows may begin.
         self._first_token = row * num_blocks * BLOCK
         self._first_score = (row * qkv_ref.shape[2] + self.head) * num_blocks * BLOCK
         self._qkv, self._bias, self._ids = qkv_ref, bias_ref, ids_ref
         self.scale = qkv_ref.shape[3] ** -0.5
 
     def tokens(self, start, size: int):
-        """Where tokens of the row are in arrays [T, ...]."""
+        """The slice of arrays [T, ...] that holds tokens of the row."""
         return pl.ds(self._first_token + start, size)
 
     def scores(self, start, size: int):
-        """Where the rows of their scores are in arrays [R * N * S]."""
+        """The slice of arrays [R * N * S] that holds these tokens' rows of scores."""
         return pl.ds(self._first_score + start, size)
 
     def load(self, which: int, start, size: int):
@@ -103,7 +103,7 @@ class _Head:
         return product + bias[None, :]  # rounded, as in the step without kernels
 
     def ids(self, start, size: int, *, padding: int = 0):
-        """Ids of tokens, with another one for padding: then it equals none."""
+        """Ids of tokens, with another id for padding, so that it equals none."""
         ids = triton.load(self._ids.at[self.tokens(start, size)])
         return jnp.where(ids == 0, padding, ids)
 
@@ -114,7 +114,7 @@ class _Head:
 
 
 def exp2(powers):
-    """2 to the power of each; one instruction on a GPU, which has 0 for the smallest."""
+    """2 to the power of each; one instruction on a GPU, which gives 0 for very low powers."""
     [result] = triton.elementwise_inline_asm(
         "ex2.approx.ftz.f32 $0, $1;",
         args=[powers],
@@ -151,7 +151,7 @@ def _forward(qkv_ref, bias_ref, ids_ref, ranges_ref, settings_ref, context_ref, 
     context, largest, total = lax.fori_loop(
         ranges_ref[head.number, 0], ranges_ref[head.number, 1], of_keys, nothing
     )
-    # Padding has no keys: its total is 0, and its logarithm shall be finite.
+    # Padding has no keys: its total is 0, and the logarithm must be finite.
     is_padding = total == 0
     context = context * jnp.where(is_padding, 0.0, dropout.factor / total)[:, None]
     lse = jnp.where(is_padding, 0.0, largest + jnp.log2(total))
@@ -164,7 +164,7 @@ def _backward(
     qkv_ref, bias_ref, up_ref, lse_ref, delta_ref, ids_ref, ranges_ref, settings_ref,
     of_qkv_ref, of_bias_ref,
 ):  # fmt: skip
-    """A block of keys with all queries that need it; then the queries beside it, with all keys."""
+    """One block: as keys with all queries that need it, then as queries with all their keys."""
     head = _Head(qkv_ref, bias_ref, ids_ref, settings_ref)
     dropout, start = Dropout(settings_ref), head.start
 
@@ -184,14 +184,14 @@ def _backward(
 
     limits = ranges_ref[head.number, 0], ranges_ref[head.number, 1]
     of_key, of_value = _of_keys_and_values(head, dropout, of_queries, *limits)
-    # Before the next loop, which needs their registers.
+    # Stored before the next loop, which needs their registers.
     store(_KEY, of_key)
     store(_VALUE, of_value)
     store(_QUERY, _of_queries(head, dropout, of_queries, *limits))
 
 
 def _of_keys_and_values(head: _Head, dropout: Dropout, of_queries, first, last):
-    """Scores are [keys, queries] here: so they are the left operands of the last two products."""
+    """Scores are [keys, queries] here, because they are left operands of the last two products."""
     key, value = head.load(_KEY, head.start, BLOCK), head.load(_VALUE, head.start, BLOCK)
     ids = head.ids(head.start, BLOCK, padding=-1)
     columns = dropout.columns(pl.ds(head.start, BLOCK))

@@ -22,10 +22,10 @@ _BACKWARD = triton.CompilerParams(num_warps=8, num_stages=1)
 
 
 def _sum(hidden_ref, update_ref, bias, settings_ref, start):
-    """Hidden + drop(update + bias), float32 [ROWS, H], and what dropout keeps of it."""
+    """The sum hidden + drop(update + bias), float32 [ROWS, H], and which elements dropout keeps."""
     at, dropout = pl.ds(start, ROWS), Dropout(settings_ref)
     hidden, update = (triton.load(ref.at[at, :]) for ref in (hidden_ref, update_ref))
-    # Rounded twice, as the step without kernels does it.
+    # Rounded twice, as in the step without kernels.
     biased = (update + bias[None, :]).astype(jnp.float32)
     kept = dropout.keeps(dropout.rows(at), dropout.columns(pl.ds(0, update.shape[1])))
     dropped = jnp.where(kept, biased * dropout.factor, 0.0).astype(hidden.dtype)
@@ -42,7 +42,7 @@ def _forward(
     width = total.shape[1]
     mean = jnp.sum(total, axis=1) / width
     centred = total - mean[:, None]
-    # One over the deviation.
+    # The scale is one over the deviation.
     scale = lax.rsqrt(jnp.sum(centred * centred, axis=1) / width + _EPSILON)
     gamma, beta = (triton.load(ref)[None, :] for ref in (gamma_ref, beta_ref))
     y = centred * scale[:, None] * gamma + beta
@@ -83,7 +83,7 @@ def _backward(
 
 
 def forward(hidden, update, bias, gamma, beta, settings):
-    """Y [T, H] bfloat16; of each sum the mean, and one over its deviation, [T] float32."""
+    """The result y [T, H] bfloat16; each sum's mean and one over its deviation, [T] float32."""
     tokens = len(hidden)
     of_token = jax.ShapeDtypeStruct((tokens,), jnp.float32)
     results = [jax.ShapeDtypeStruct(hidden.shape, hidden.dtype), of_token, of_token]

@@ -2,8 +2,8 @@
 
     python -m mlperf_bert.model.kernels.triton_ir
 
-A text serves every number of rows and every length: what depends on them is an operand. It is kept
-as data, so that a step does not depend on the jax at hand, whose later versions write it otherwise.
+A text serves every number of rows and every length: what depends on them is an operand. The texts
+are stored, so that a step does not depend on jax's version: later ones write them differently.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def texts(num_blocks: int = 1009) -> Iterator[tuple[str, str]]:
     def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype)
 
-    # A prime number: one that a kernel has too would be the same constant.
+    # A prime number: a number that a kernel has too would be the same constant in the text.
     tokens, heads, size = num_blocks * BLOCK, NUM_HEADS, HEAD_SIZE
     qkv = array(tokens, 3, heads, size, dtype=jnp.bfloat16), array(3, heads, size)
     up, of_scores = array(tokens, heads, size, dtype=jnp.bfloat16), array(tokens * heads)
@@ -42,7 +42,7 @@ def texts(num_blocks: int = 1009) -> Iterator[tuple[str, str]]:
 
 
 def _text(kernel: Callable, *operands: jax.ShapeDtypeStruct) -> tuple[str, str]:
-    with jax.enable_x64(False):  # others of this process may have set it
+    with jax.enable_x64(False):  # other modules of this process may have set it
         lowered = jax.jit(kernel).trace(*operands).lower(lowering_platforms=("cuda",))
     [main] = lowered.compiler_ir("stablehlo").body.operations
     [call] = [each for each in main.entry_block.operations if "custom_call" in each.name]
@@ -54,7 +54,7 @@ def _text(kernel: Callable, *operands: jax.ShapeDtypeStruct) -> tuple[str, str]:
         # Without it the numbers of tokens stand in constants that nothing uses.
         PassManager.parse("builtin.module(canonicalize,cse)").run(module.operation)
         if kernel in (attention.forward, norm.backward):
-            # With the few more that compilers take, a multiprocessor has fewer programs at once.
+            # Compilers take a few registers more, and a multiprocessor then has fewer programs.
             module.operation.attributes["ttg.maxnreg"] = ir.Attribute.parse("128 : i32")
         text = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=False)
     return ir.StringAttr(config["name"]).value, f"// {', '.join(launch)}\n{text}"
