@@ -22,29 +22,29 @@ def ends_at_once() -> None:
 
 
 def raise_on_ctrl_c() -> None:
-    """Undoes it for Ctrl-C, which becomes KeyboardInterrupt again."""
+    """Undoes `ends_at_once` for Ctrl-C, which becomes KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, _exit):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _exit(number: int, _: FrameType | None) -> None:
-    os._exit(128 + number)  # nothing has begun that would have to be ended
+    os._exit(128 + number)  # nothing has begun that must be ended in order
 
 
 def handled() -> list[signal.Signals]:
     """`SIGNALS` without those that nohup, or whoever started this process, lets it ignore."""
-    always = (signal.SIGTERM, signal.SIGINT)  # a shell's & ignores Ctrl-C, not what asks by kill
+    always = (signal.SIGTERM, signal.SIGINT)  # kill sends both; a shell's & ignores only Ctrl-C
     return [n for n in SIGNALS if n in always or signal.getsignal(n) != signal.SIG_IGN]
 
 
 class Interrupted(Exception):
-    """The same command goes on: a signal asked to stop and all is saved, or a failure may pass."""
+    """The same command resumes: a signal came and all is saved, or a failure may pass."""
 
 
 class StopRequest:
     """Handles `SIGNALS`: they interrupt at once, and after `defer` between two steps.
 
-    SIGHUP, SIGUSR1 and SIGUSR2 stay ignored where they are, as by nohup.
+    SIGHUP, SIGUSR1 and SIGUSR2 stay ignored if they are, as with nohup.
 
     A KeyboardInterrupt can be lost: TensorFlow swallows it while it builds a graph, and Python
     where it cannot be raised (a callback of the garbage collector). `defer` raises it again, so

@@ -13,7 +13,7 @@ from types import ModuleType
 
 _ABOUT = Path("/proc/cpuinfo")
 _importing = threading.RLock()
-# What TensorFlow logs as information while it is loaded, and that it logs before it is ready to.
+# Lines of information while TensorFlow is loaded, and its note that it logs before it is ready.
 INFORMATION = re.compile(rb"^(I\d{4} \d|WARNING: All log messages before absl::InitializeLog)")
 
 
@@ -21,12 +21,12 @@ def tensorflow() -> ModuleType:
     """TensorFlow; its first import sets what must be set before it.
 
     TF_CPP_MIN_LOG_LEVEL says what it reports: 3, fatal errors only, if it is not set. TensorFlow
-    2.21 obeys it only after it is loaded, hence the lines of information are left out here.
+    2.21 obeys it only once it is loaded; so its lines of information are left out here.
 
     Raises:
       ImportError: TensorFlow cannot be loaded, or not on this processor.
     """
-    with _importing:  # a module that another thread still loads is in sys.modules already
+    with _importing:  # a module that another thread is still loading is in sys.modules already
         if "tensorflow" in sys.modules:
             return sys.modules["tensorflow"]
         level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -39,7 +39,7 @@ def tensorflow() -> ModuleType:
 
 
 def _require_instructions() -> None:
-    """Raises ImportError where TensorFlow would end the process and say nothing that is read."""
+    """Raises ImportError where TensorFlow would end the process without a readable word."""
     if platform.machine() == "x86_64" and _ABOUT.exists():
         flags = re.search(r"^flags\s*:(.*)$", _ABOUT.read_text(), re.MULTILINE)
         if flags and "avx" not in flags[1].split():

@@ -1,4 +1,4 @@
-"""What a step is compiled of and what it reports; without TensorFlow, as a run's configuration."""
+"""What XLA compiles of a step, and what a step reports; does not import TensorFlow."""
 
 import dataclasses
 

@@ -1,6 +1,6 @@
-"""What a run asks of what trains and of what evaluates.
+"""The contract of trainers and evaluators: what a run asks of them.
 
-TensorFlow's trainer keeps it, jax's, the one that sleeps, and both of fine-tuning.
+TensorFlow's trainer keeps it, jax's trainer, the one that sleeps, and both of fine-tuning.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ class Trains(Protocol):
         """Brings the state back to TensorFlow's variables."""
 
     def gathered(self, values: Sequence[float]) -> np.ndarray:
-        """What every process says, the chief first: [processes, values]."""
+        """The values of every process, the chief first: [processes, values]."""
 
 
 class Pretrains(Trains, Protocol):
@@ -63,7 +63,7 @@ class Evaluates(Protocol):
 
 
 class OneProcess:
-    """The part of the contract that is nothing where TensorFlow's variables are the state."""
+    """The methods of the contract that have nothing to do if one process holds all state."""
 
     def put_state(self) -> None:
         """Nothing: the state is where the variables are."""
@@ -72,5 +72,5 @@ class OneProcess:
         """Nothing: the state is where the variables are."""
 
     def gathered(self, values: Sequence[float]) -> np.ndarray:
-        """What this process says, which is alone."""
+        """The values of this process, which is the only one: [1, values]."""
         return np.array([values])

@@ -1,4 +1,4 @@
-"""The step and the evaluation run by jax, on whatever devices it knows.
+"""Runs the step and the evaluation by jax, on any devices that jax knows.
 
 TensorFlow defines both, once: its `Trainer` is exported as a program (program.py), which jax
 compiles. TensorFlow also reads the input, draws the seeds of dropout, and holds the variables from
@@ -51,11 +51,11 @@ class JaxTrainer(OnDevices):
         self._compiled: dict[int, jax.stages.Compiled] = {}
         self._calls: list[str] = []
         self._names: list[str] = []
-        """What a step is given of the state; known once one is lowered."""
+        """The names of the state that a step is given; known once a step is lowered."""
         self.state_bytes = 0
-        """What the state takes on each device; known once a step is lowered."""
+        """Bytes that the state takes on each device; known once a step is lowered."""
         self._count = jax.jit(_counts, out_shardings=jax_step.replicated(mesh))
-        # What the contract of a trainer has beside methods.
+        # The attributes that the contract of a trainer asks for beside methods.
         self.model, self.optimizer, self.step = trainer.model, trainer.optimizer, trainer.step
         self.variables_to_train, self.state = trainer.variables_to_train, trainer.state
 
@@ -68,9 +68,9 @@ class JaxTrainer(OnDevices):
 
         Returns: as `Trainer.train`.
 
-        Nothing here waits for the devices before the end, but see `_filled`: they compute while the
-        next batch is drawn and sent. A step has waited for its batch if the one before came to its
-        end meanwhile; the wait is the longest that the devices can have had.
+        Nothing here waits for the devices before the end, except `_filled`: they compute while the
+        next batch is drawn and sent. A step has waited for its batch if the step before it ended
+        meanwhile; the figure is the longest wait that the devices can have had.
         """
         results: list[tuple[Any, jax.Array]] = []
         waits = []
@@ -82,11 +82,11 @@ class JaxTrainer(OnDevices):
             batch = self._filled(drawn)
             compiled = self._compiled_for(batch)
             given = shared(batch | {"seed": self._own_seeds()}, self.mesh)
-            # At once: the state before is donated, so it is gone.
+            # Kept at once: the state before is donated, so it is gone.
             losses, self._state = compiled(self.on_devices(self._names), given)
             results.append((losses, self._count(given["input_mask"])))
             self.step.assign_add(1)
-        # Together: one after the other they would each wait for a transfer.
+        # Fetched together: one after the other they would each wait for a transfer.
         fetched = jax.device_get(results)
         figures = [[*losses, *counts, wait] for (losses, counts), wait in zip(fetched, waits)]
         return np.array(figures, np.float32)
@@ -96,7 +96,7 @@ class JaxTrainer(OnDevices):
         if jax.process_count() == 1 or len(self._compiled) < 2:
             return batch
         rows = len(batch["input_ids"])
-        # The one place within a call that waits for the devices: they say what the others have.
+        # Only this place within a call waits for the devices: they say what other processes have.
         missing = int(self.gathered([rows]).max()) - rows
         return {
             name: np.pad(each, [(0, missing), *[(0, 0)] * (each.ndim - 1)])
@@ -104,14 +104,14 @@ class JaxTrainer(OnDevices):
         }
 
     def _own_seeds(self) -> np.ndarray:
-        # All processes draw those of all devices, so that their generators stay equal.
+        # All processes draw the seeds of all devices, so that their generators stay equal.
         number = 2 * self._num_local
         first = number * jax.process_index()
         seeds = self._trainer.dropout_seeds(self.mesh.size).numpy()
         return seeds[first : first + number]
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
-        """Compiles the step for batches of all these shapes, of one device, and tries each once.
+        """Compiles the step for one device's batches of all these shapes, and runs each once.
 
         The first execution takes seconds that are not the training's: it connects the devices and
         loads kernels. TensorFlow's variables are kept in any case.
@@ -125,13 +125,13 @@ class JaxTrainer(OnDevices):
             {name: tf.repeat(value, self._num_local, axis=0) for name, value in batch.items()}
             for batch in each_shape
         ]
-        # Before the steps: they wait for all devices, and so for all connections of this too.
+        # This runs before the steps, which wait for all devices and so for its connections too.
         self.gathered([0.0])
         self.train(iter(together), tf.constant(len(together)))
         for variable, value in kept:
             variable.assign(value)
         self.step.assign(0)
-        self._state = {}  # it is that of these steps
+        self._state = {}  # the steps above have changed it
 
     def _compiled_for(self, batch: Mapping[str, np.ndarray]) -> jax.stages.Compiled:
         rows = len(batch["input_ids"]) // self._num_local
@@ -140,11 +140,11 @@ class JaxTrainer(OnDevices):
         return self._compiled[rows]
 
     def compile(self, batches: Sequence[dict[str, tf.Tensor]]) -> int:
-        """Compiles the step for batches of one device, those that it is not compiled for yet.
+        """Compiles the step for batches of one device, unless it is compiled for their shapes.
 
         Exports them one by one, and compiles several at once. Executes nothing.
 
-        Returns: bytes that a step takes on each device, the largest of all that are compiled.
+        Returns: bytes that a step takes on each device, the most of all compiled steps.
         """
         batches = [each for each in batches if len(each["input_ids"]) not in self._compiled]
         with (
@@ -161,7 +161,7 @@ class JaxTrainer(OnDevices):
         return max(map(jax_step.needed_bytes, self._compiled.values()))
 
     def usable_bytes(self) -> int | None:
-        """What programs may use of the smallest device of all processes; None if no device says it.
+        """Bytes that programs may use on the smallest of all devices; None if no device says it.
 
         All processes must call it.
         """
@@ -171,9 +171,9 @@ class JaxTrainer(OnDevices):
     def lowered(
         self, batches: Sequence[dict[str, tf.Tensor]]
     ) -> Iterator[tuple[int, jax.stages.Lowered]]:
-        """The steps that are compiled for batches of one device, each with its number of rows."""
+        """The steps for these batches of one device, lowered, each with its number of rows."""
         export = partial(_exported, self._described)
-        halves: list[Part] = []  # the second, which takes no batch
+        halves: list[Part] = []  # holds the second half, which takes no batch
         for batch in batches:
             if self.mesh.size == 1:
                 parts = [export(program.of_training, self._trainer, batch)]
@@ -207,7 +207,7 @@ class JaxTrainer(OnDevices):
         return iter(dataset)
 
     def gathered(self, values: Sequence[float]) -> np.ndarray:
-        """What every process says, the chief first: [processes, values]."""
+        """The values of every process, the chief first: [processes, values]."""
         if jax.process_count() == 1:
             return np.array([values])
         return multihost_utils.process_allgather(np.array(values))
@@ -227,9 +227,9 @@ class JaxEvaluator:
         """Wraps an evaluator on one CPU.
 
         Args:
-          evaluator: its model's variables have the weights, if nothing else has.
-          mesh: of the devices.
-          on_devices: as `OnDevices.on_devices`, of a state that is there, weights included.
+          evaluator: its model's variables have the weights, unless `on_devices` is given.
+          mesh: the devices.
+          on_devices: `OnDevices.on_devices` of a state on the devices that has the weights.
           described: says all that decides its step, but for the shapes of batches.
         """
         self._evaluator, self.mesh, self._described = evaluator, mesh, described
@@ -237,7 +237,7 @@ class JaxEvaluator:
         self._on_devices = on_devices or OnDevices(mesh, of_model).on_devices
         self._compiled: jax.stages.Compiled | None = None
         self._weights: dict[str, dict] = {}
-        """The program's, by name; known once it is exported."""
+        """The weights among the program's inputs, by name; known once it is exported."""
 
     def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> metrics.Evaluation:
         """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
@@ -249,13 +249,13 @@ class JaxEvaluator:
                 compiled(weights, shared(self._own(*batch), self.mesh))[0]
                 for batch in time.waiting(dataset)
             ]
-            # Reading a total waits for the devices: that comes after all batches, once.
+            # Reading a total waits for the devices: that is done once, after all batches.
             return metrics.Evaluation.from_totals(
                 [total.tolist() for total in jax.device_get(totals)]
             )
 
     def compile(self, spec: tuple) -> int:
-        """Compiles it, if it is not yet, for batches as a data set's `element_spec` describes them.
+        """Compiles the evaluation for batches of an `element_spec`, unless it is compiled already.
 
         Returns: bytes that an evaluation takes on each device beside the weights.
         """
@@ -285,7 +285,7 @@ class JaxEvaluator:
 
 
 def _compiled(program: jax.stages.Lowered, calls: Sequence[str]) -> jax.stages.Compiled:
-    """Compiles a program with these calls; names the way back if XLA refuses them."""
+    """Compiles a program with these calls; if XLA refuses them, says how to do without them."""
     try:
         return program.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -309,7 +309,7 @@ def _exported(
     of: Trainer | Evaluator,
     *batch: dict[str, tf.Tensor],
 ) -> Part:
-    """A program of this kind; kept beside what jax compiles for one processor, as it is for all."""
+    """A program of this kind; it is kept beside what jax compiles, though it fits any processor."""
     folder = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - mypy knows none
     values = sorted((name, each) for features in batch for name, each in features.items())
     shapes = {name: (each.shape, each.dtype) for name, each in values}

@@ -1,7 +1,7 @@
-"""What is exported and compiled, kept in a folder for later starts, with a digest of each file.
+"""Keeps exported and compiled programs in a folder for later starts, with a digest of each file.
 
-XLA loads machine code without a look: where one bit is wrong the process may crash, or train with
-other losses. So what is damaged is never loaded, but made again, and ends no run.
+XLA loads machine code unchecked: with one wrong bit the process may crash, or train with other
+losses. So a damaged file is never loaded, but made again, and ends no run.
 """
 
 import functools
@@ -15,7 +15,7 @@ from mlperf_bert.messages import WARNING, Finding
 
 
 def read(file: Path) -> bytes | None:
-    """What `write` has left; None if nothing is there, or it is damaged, which is said."""
+    """The content that `write` has left; None if there is no file; says so if it is damaged."""
     try:
         digest, _, content = file.read_bytes().partition(b"\n")
     except FileNotFoundError:
@@ -30,7 +30,7 @@ def read(file: Path) -> bytes | None:
 
 
 def write(file: Path, content: bytes) -> None:
-    """Leaves it whole for later starts; of two starts at the same time either's is right."""
+    """Leaves content whole for later starts; if two starts write at once, either's will do."""
     beside = file.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         beside.write_bytes(_digest(content) + b"\n" + content)
@@ -50,7 +50,7 @@ class Entries:
         self._path = folder  # jax logs it
 
     def get(self, key: str) -> bytes | None:
-        """What `put` has left under this key; None if there is nothing, or it is damaged."""
+        """The program that `put` left under this key; None if there is none or it is damaged."""
         return read(Path(self._path, f"{key}-cache"))
 
     def put(self, key: str, value: bytes) -> None:
@@ -59,7 +59,7 @@ class Entries:
 
 
 def take_from_jax() -> None:
-    """Keeps what jax compiles as `Entries`, and not as jax does: without digests, not whole."""
+    """Makes jax keep its programs as `Entries`; its own way has no digests and no whole files."""
     import jax
     from jax._src import compilation_cache
 
@@ -70,7 +70,7 @@ def take_from_jax() -> None:
             "pyproject.toml, or leave the flag out"
         )
     ours.get_file_cache = lambda folder: (Entries(folder), folder)
-    # XLA's own files of a GPU would lie there too, without digests.
+    # XLA's own files for a GPU would be there too, without digests.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     if getattr(jax.config, "jax_compilation_cache_max_size") != -1:  # noqa: B009 - mypy knows none
         _say("JAX_COMPILATION_CACHE_MAX_SIZE has no effect; remove the folder if it is too large")

@@ -35,35 +35,35 @@ class OnDevices:
         self._state = {name: _put(each, self.mesh) for name, each in self._initial.items()}
 
     def fetch_state(self) -> None:
-        """Brings it back to TensorFlow's variables; waits for the devices."""
+        """Brings the state back to TensorFlow's variables; waits for the devices."""
         for name, array in self._state.items():
             if isinstance(variable := self._initial[name], tf.Variable):
-                # A copy: the next step is donated the array, whose memory this may be on a CPU.
+                # A copy, because the array is donated to the next step, and on a CPU shares memory.
                 variable.assign(np.array(array.addressable_data(0)))
 
     def on_devices(self, names: Iterable[str]) -> Arrays:
-        """The named arrays on the devices; those that are not there are taken from TensorFlow."""
+        """The named arrays on the devices; arrays that are not there come from TensorFlow."""
         return {
             name: self._state[name] if name in self._state else _put(self._initial[name], self.mesh)
             for name in names
         }
 
     def usable_bytes(self) -> int | None:
-        """What programs may use of this process's smallest device; None if no device says it."""
+        """Bytes that programs may use on this process's smallest device; None if none says it."""
         stats = [device.memory_stats() or {} for device in self.mesh.local_devices]
         if not all("bytes_limit" in each for each in stats):  # a CPU has none
             return None
         return min(each["bytes_limit"] for each in stats)
 
     def add_constants(self, state: Mapping[str, dict]) -> None:
-        """Adds what programs are given of the state and no variable has: the optimizer's."""
+        """Adds the optimizer's constants, which programs take as state and no variable holds."""
         for name, value in state.items():
             if value["role"] == program.CONSTANT:
                 self._initial[name] = tf.constant(value["initial"], value["dtype"], value["shape"])
 
 
 class Functions(OnDevices):
-    """Functions of a batch and of variables, of which they may change some; each has one result."""
+    """Functions of a batch and of variables, some of which they may change; each has one result."""
 
     def __init__(self, mesh: Mesh, variables: Sequence[tf.Variable]):
         """Compiles nothing yet; `variables` are all that the functions read or change."""
@@ -73,7 +73,7 @@ class Functions(OnDevices):
         """The programs by the names of their functions, each with what it is given of the state."""
 
     def compile(self, function: Callable, batch: Mapping[str, np.ndarray]) -> int:
-        """Compiles a function that TensorFlow can trace, if it is not yet; executes nothing.
+        """Compiles a function that TensorFlow can trace, unless it is compiled; executes nothing.
 
         Returns: bytes that it takes on each device beside the whole state.
         """
@@ -89,7 +89,7 @@ class Functions(OnDevices):
 
     @property
     def state_bytes(self) -> int:
-        """What all variables take on each device."""
+        """Bytes that all variables take on each device."""
         return sum(each.shape.num_elements() * each.dtype.size for each in self._variables)
 
     def call(self, function: Callable, batch: Mapping[str, np.ndarray]) -> jax.Array:

@@ -3,8 +3,8 @@
 Every weight, slot and counter is an input, and, where the step changes it, an output. So the
 program needs neither TensorFlow nor Python: run_step.py runs it with jax.
 
-For several devices the step is two programs, gradients and update, and who runs them adds up the
-gradients between the two.
+For several devices the step is two programs, gradients and update; the caller adds up the gradients
+between the two.
 """
 
 import functools
@@ -35,7 +35,7 @@ VARIABLE = "variable"
 EXAMPLE_WEIGHTS = "example_weights"
 
 _DIALECTS = {"builtin", "func", "stablehlo"}
-# Every version that an operation may need, the oldest first; 1.0.0 followed 0.20.0.
+# Every version that an operation may need, the oldest first; after 0.20.0 came 1.0.0.
 _VERSIONS = [*((0, minor, 0) for minor in range(21)), *((1, minor, 0) for minor in range(100))]
 
 
@@ -55,7 +55,7 @@ class Value(TypedDict):
 
 
 def kept_or_made(folder: Path | None, depends_on: str, make: Callable[[], Part]) -> Part:
-    """An exported program: read if an earlier run has left it in a folder, else made and left.
+    """An exported program: read if an earlier run has left it in a folder, else made and kept.
 
     Args:
       folder: where programs are kept; None: nowhere.
@@ -76,7 +76,7 @@ def kept_or_made(folder: Path | None, depends_on: str, make: Callable[[], Part])
 
 @functools.cache
 def _digest_of_code() -> str:
-    """One digest of all that decides how a step is exported: our files, libraries' versions."""
+    """One digest of all that decides how a step is exported: our files and libraries' versions."""
     package = Path(__file__).parents[1]
     rooms = ("model", "optimization", "programs")
     every = (file for room in rooms for file in sorted((package / room).rglob("*")))
@@ -129,7 +129,7 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
 
 
 def of_update(trainer: Trainer) -> Part:
-    """The second half: what the reduced gradient of every weight, an input, changes."""
+    """The second half: changes the state by the reduced gradient of every weight, an input."""
 
     def half(*gradients):
         trainer.apply(list(gradients))
@@ -198,7 +198,7 @@ def _export(
 def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
     """Takes what TensorFlow's compiler returns for the stage `stablehlo_serialized`.
 
-    By jax: TensorFlow registers no pass that writes an older version.
+    jax writes it: TensorFlow registers no pass that writes an older version.
 
     Returns: StableHLO's portable form; the oldest version of StableHLO that has all its operations,
     later ones read it too; for each output that replaces an input, variables that change, the index
@@ -206,8 +206,8 @@ def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
     """
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, exported)
-        # TensorFlow copies every variable that it returns. Of jax's compilers only the CPU's knows
-        # mhlo.copy; its value is that of its operand.
+        # TensorFlow copies every variable that it returns, by mhlo.copy. Only jax's compiler for
+        # CPUs knows this operation; its operand has the same value.
         for copy in [op for op in operations(module) if op.name == "mhlo.copy"]:
             copy.result.replace_all_uses_with(copy.operands[0])
             copy.erase()
@@ -215,7 +215,7 @@ def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
         replaced = _replaced_inputs(attributes)
         for name in [name for name in attributes if name.startswith("mhlo.")]:
             del attributes[name]
-        # TensorFlow's name has a counter; so the same step is the same program, which is kept.
+        # TensorFlow's name has a counter; without it the same step is the same, kept program.
         attributes["sym_name"] = ir.StringAttr.get("step")
         every = operations(module)
         names = {op.name for op in every}
@@ -230,16 +230,16 @@ def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
         for version in (".".join(map(str, each)) for each in _VERSIONS if each >= oldest):
             try:
                 content = stablehlo.serialize_portable_artifact(module, version)
-            except ValueError:  # an operation is younger
+            except ValueError:  # an operation is newer than this version
                 continue
             return content, version, replaced, sorted(calls)
     raise AssertionError("the newest version holds every program")
 
 
 def _replaced_inputs(attributes: Any) -> dict[int, int]:
-    """The index of an input by that of the output that replaces it, from TensorFlow's aliases.
+    """Index of an output -> index of the input that it replaces, from TensorFlow's aliases.
 
-    One is `{alias = {..., parameter_number = 8 : i64}, output_index = array<i64: 1>}`.
+    An alias is `{alias = {..., parameter_number = 8 : i64}, output_index = array<i64: 1>}`.
     """
     name = "mhlo.input_output_alias"
     text = str(attributes[name]) if name in attributes else ""

@@ -49,7 +49,7 @@ class Trainer(OneProcess, tf.Module):
         self.normalization = normalization
         self.variables_to_train = optimizer.variables_to_train
         self._gradients_of, self._apply = self.gradients_of, self.apply
-        if compiled.step:  # two programs: the order of `_micro_step` is TensorFlow's
+        if compiled.step:  # as two programs: TensorFlow keeps the order of `_micro_step`
             self._gradients_of, self._apply = (
                 tf.function(half, jit_compile=True, autograph=False)
                 for half in (self.gradients_of, self.apply)
@@ -60,8 +60,8 @@ class Trainer(OneProcess, tf.Module):
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint holds, but for the position in the input."""
-        # These names, and the order of lists among them, are the keys of a checkpoint: if they
-        # change, runs cannot go on from the checkpoints that they have.
+        # These names, and the order within lists, are the keys of a checkpoint: if they change,
+        # runs cannot resume from the checkpoints that they have.
         return {
             "model": self.model,
             "optimizer": self.optimizer.optimizer,
@@ -98,7 +98,7 @@ class Trainer(OneProcess, tf.Module):
     def _step(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """One micro-batch, and the update that it may complete; float32 [figures - 1].
 
-        It is a function so that what waits for its result waits for the new weights too.
+        As a tf.function: whatever waits for its result also waits for the new weights.
         """
         return pretrainer.one_replica().run(self._micro_step, args=(batch,))
 
@@ -155,18 +155,18 @@ class Trainer(OneProcess, tf.Module):
         gradients = tape.gradient(loss, self.variables_to_train)
         # The gradient of an embedding comes as slices; norms and all-reduce take whole tensors.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        # What comes out of the all-reduce is clipped in "global" mode: by `apply`.
+        # In "global" mode `apply` clips, after the all-reduce.
         is_global = self.normalization == "global"
         given = gradients if is_global else self.optimizer.clip(gradients)
         return tf.stack([loss, masked_lm, next_sentence]), given
 
     def apply(self, gradients: list[tf.Tensor]) -> None:
-        """The second half: takes the gradients, reduced over all devices, and counts the step.
+        """The second half: takes gradients, reduced over all devices, and counts the step.
 
         Whichever step completes an update changes the weights.
         """
         self.optimizer.step(gradients, clips=self.normalization == "global")
-        # The count is that of micro-batches; the optimizer's own is that of updates.
+        # This counts micro-batches; the optimizer's own count is of updates.
         step = self.step.assign_add(1, read_value=True)
         if self.optimizer.steps_per_update > 1:
 
@@ -183,13 +183,13 @@ class Trainer(OneProcess, tf.Module):
         Takes one batch of every shape that the run will use. Weights that are loaded
         afterwards need not be kept; a copy takes as much memory as the weights.
         """
-        # Generators always: dropout begins at the state that the seed made, compiled or not.
+        # Generators are always restored: dropout begins at the state that the seed made.
         kept = [generator.state for generator in pretrainer.random_generators(self.model)]
         if keeps_weights:
             kept += self.model.variables
         values = [variable.numpy() for variable in kept]
         steps_per_update = self.optimizer.steps_per_update
-        # Trained weights would be wrong by these steps: everything that they change is restored.
+        # These steps change trained weights: everything that they change is restored.
         # In whole updates.
         num_steps = -(-int(batches.cardinality()) // steps_per_update) * steps_per_update
         self.train(iter(batches.repeat()), tf.constant(num_steps))
@@ -209,13 +209,13 @@ class Trainer(OneProcess, tf.Module):
 
 @tf.autograph.experimental.do_not_convert
 def _time_after(values) -> tf.Tensor:
-    """The time at which the values are there, on the host; float64 scalar, seconds since 1970."""
+    """The host's time when the values are ready; float64 scalar, seconds since 1970."""
     with tf.control_dependencies(tf.nest.flatten(values, expand_composites=True)):
         return tf.timestamp()
 
 
 class Asleep:
-    """A trainer that fetches every batch and then sleeps; all else is that of the one it wraps.
+    """A trainer that fetches every batch and then sleeps; all else is the wrapped trainer's.
 
     It shows what storage would have to do for a fast device: input, checkpoints and logs are real.
     Nothing is learnt, so such a run is never evaluated, and ends as aborted in the open division.
@@ -242,7 +242,7 @@ class Asleep:
         return tf.pad(tf.constant(waits)[:, None], [[0, 0], [len(FIGURES) - 1, 0]])
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
-        """Nothing is compiled."""
+        """Does nothing: there is nothing to compile."""
 
 
 class Evaluator(tf.Module):
@@ -266,7 +266,7 @@ class Evaluator(tf.Module):
         """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
         time = time or Ledger()
         with time.counting(ledger.EVALUATION_COMPUTE):
-            # Reading a total waits for the device: that comes after all batches, once.
+            # Reading a total waits for the device: that is done once, after all batches.
             totals = [self.evaluate_batch(*batch) for batch in time.waiting(dataset)]
             return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
 
@@ -274,15 +274,15 @@ class Evaluator(tf.Module):
 def counted_steps(
     trainer: Pretrains, batches: Iterator, time: Ledger
 ) -> Callable[[int], tuple[np.ndarray, float]]:
-    """What the loop calls to train so many steps; the ledger takes computing and waiting."""
+    """Returns the loop's function that trains so many steps; the ledger takes the times."""
 
     def train_steps(num_steps: int) -> tuple[np.ndarray, float]:
         before = time.read()
         with time.counting(ledger.COMPUTE):
-            # A tensor: a Python number would be traced again for each value. numpy() waits for the
-            # device, whose time this is.
+            # Given as a tensor: TensorFlow would trace again for each Python number. numpy() waits
+            # for the device, whose time is measured here.
             figures = np.asarray(trainer.train(batches, tf.constant(num_steps)))
-            # The device has measured this: from here a call is one stretch of computing.
+            # The device has measured the waiting; seen from here, a call is all computing.
             waited = figures[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)
             time.move(waited, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
         return figures, sum(ledger.difference(time.read(), before).values())

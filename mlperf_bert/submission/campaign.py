@@ -4,7 +4,7 @@ r"""N runs with seeds of their own, the submission folder, and the official tool
         --do_train --optimizer=lamb --bert_config_file=... --input_file=... (flags of one run)
 
 Each run is a process of its own in OUTPUT_DIR/runs/N, with the system's file caches emptied before
-(as root; if it cannot be done, the log says so). The same command goes on after an interruption:
+(as root; if it cannot be done, the log says so). The same command resumes after an interruption:
 finished runs stay; one that was cut off is run again, in runs/N.repeat-1, because a resumed run is
 no result, and the verdict names it. A run that ends without the target is a failed run: it stays
 and counts as the slowest, and a second one ends the campaign.
@@ -56,7 +56,7 @@ def claimed(campaign: Campaign) -> Iterator[None]:
         record = _record_of(campaign.folder, content)
         paths.make_folder(campaign.runs_dir)
         differing = [name for name in content if record.get(name) != content[name]]
-        # Until the first run has begun, a mistake may be corrected.
+        # Until the first run has begun, a mistake in the flags may be corrected.
         if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
@@ -68,7 +68,7 @@ def claimed(campaign: Campaign) -> Iterator[None]:
 
 
 def _record_of(folder: Path, content: dict[str, object]) -> dict:
-    """Return what a campaign's record says; an empty folder's is `content` from now on."""
+    """Return what a campaign's record says; in an empty folder `content` becomes the record."""
     record = folder / logs.CAMPAIGN_RECORD
     if record.exists():
         return logs.read_own_record(record)
@@ -80,7 +80,7 @@ def _record_of(folder: Path, content: dict[str, object]) -> dict:
 
 
 def train_runs(campaign: Campaign) -> list[RunResult]:
-    """Run what is missing of a campaign; return what all logs say, in order.
+    """Train the missing runs of a campaign; return what all logs say, in order.
 
     Raises:
       ValueError: a run was refused before its clock started, or more failed than the rules forgive.
@@ -128,7 +128,7 @@ def _train(campaign: Campaign, number: int) -> RunResult:
             raise Interrupted(
                 f"run {number} was stopped; the same command goes on, with run {number} again"
             )
-        if not has_ended(output_dir):  # there is nothing to evaluate
+        if not has_ended(output_dir):  # then there is nothing to evaluate
             break
     run = finished_run(output_dir, campaign.log_name)
     if run is None:
@@ -141,24 +141,24 @@ def _train(campaign: Campaign, number: int) -> RunResult:
 
 
 def _is_of_a_kill(returncode: int) -> bool:
-    """Whether a signal ended the command, or a process in its container (128 and the signal)."""
+    """Whether a signal ended the command, or a process in its container (128 + signal)."""
     return returncode < 0 or returncode - 128 in signal.valid_signals()
 
 
 def _vacant_dir(campaign: Campaign, number: int) -> Path:
-    """Return where a run can start: where none was cut off."""
+    """Return a folder where a run can start: one where no run was cut off."""
     *_, output_dir = dirs = campaign.output_dirs(number)
     if not output_dir.exists():
         return output_dir
     if locks.DirectoryLock(output_dir).is_held_elsewhere():
         raise ValueError(f"{output_dir}: run {number} is still training; stop it, or wait for it")
     if not any(output_dir.iterdir()):
-        return output_dir  # made for a container that has refused to run
+        return output_dir  # it was made for a container that has refused to run
     return campaign.runs_dir / f"{number}.repeat-{len(dirs)}"
 
 
 def _call(command: Sequence[str]) -> int:
-    """Run a command; return its exit code, that of an interruption if a signal came meanwhile.
+    """Run a command; return its exit code, or EXIT_TRY_AGAIN for 0 if a signal came meanwhile.
 
     SIGINT and others (as SIGTERM) are handed on to the command, and it is waited for.
     """
@@ -170,16 +170,16 @@ def _call(command: Sequence[str]) -> int:
         if child:
             child.send_signal(received[-1])
 
-    # Before the command starts: a signal must not come between.
+    # Handlers come before the command, so that no signal comes between.
     previous = {s: signal.signal(s, hand_on) for s in handled()}
     try:
-        # Without a terminal: an engine would take the keys, Ctrl-C too.
+        # Standard input is no terminal: an engine would take the keys, Ctrl-C too.
         null = subprocess.DEVNULL
         with subprocess.Popen(command, start_new_session=True, stdin=null) as child:
             for signal_number in tuple(received):
                 child.send_signal(signal_number)
             returncode = child.wait()
-            # It may have ended by itself, just then.
+            # The command may have ended by itself, just then.
             return EXIT_TRY_AGAIN if received and returncode == 0 else returncode
     finally:
         for signal_number, handler in previous.items():
@@ -209,7 +209,7 @@ def run_campaign(
 
 
 def require_startable(campaign: Campaign) -> None:
-    """Checks what is used only after the first run, or by it."""
+    """Checks inputs that only the first run, or what follows it, will use."""
     if shutil.which(campaign.command[0]) is None:
         raise ValueError(f"--run_command: {campaign.command[0]}: no such command")
     if campaign.in_containers:  # its paths are those of the container

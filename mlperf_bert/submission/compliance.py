@@ -25,7 +25,7 @@ class Verdict:
 
     path: Path
     ruleset: str
-    """For instance "5.0.0"."""
+    """The ruleset of the check, such as "5.0.0"."""
     passed: bool
     messages: tuple[str, ...]
     """What the checker found, one finding each; empty if the log passed without warning."""
@@ -44,7 +44,7 @@ def check_log(path: Path, ruleset: str) -> Verdict:
     has_ended, report = official.ask("compliance_checker", *arguments, ruleset=ruleset)
     passed = has_ended and "SUCCESS" in report
     messages = _findings(report)
-    # A log that it cannot parse ends it in an error.
+    # A log that the checker cannot parse makes it crash.
     if not passed and not messages:
         messages = (official.last_line(report),)
     return Verdict(path, ruleset, passed, messages)
@@ -56,7 +56,7 @@ def _findings(report: str) -> tuple[str, ...]:
     for record in re.split(r"^(?=INFO - |WARNING - |ERROR - )", report, flags=re.MULTILINE):
         level, _, text = record.partition(" - ")
         for finding in re.split(r"\n-{30}\n", text.strip()) if level == "WARNING" else ():
-            # Without the line of the log and the state that the checker quotes.
+            # The quoted line of the log and the quoted state are left out.
             headline, *others = finding.strip().splitlines()
             reasons = [line for line in others if line.startswith("failed test:")]
             findings.append(" ".join([headline, *reasons]))

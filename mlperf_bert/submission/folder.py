@@ -39,7 +39,7 @@ def write_submission(
     ruleset: str,
     overrides: Mapping[str, object],
 ) -> None:
-    """Write what a campaign hands in again, whole or not at all, with this machine's description.
+    """Write a campaign's submission anew, whole or not at all, with this machine's description.
 
     Args:
       campaign: whose submission it is.
@@ -89,9 +89,9 @@ def _write_run_folder(folder: Path, campaign: Campaign, description: Mapping[str
         | {"system_name": name, "flags": commands[0]},
     )
     go_there = f'cd "$(dirname "$0")/../implementations/{IMPLEMENTATION}"\n'
-    # What the campaign ran, but for the output: its reader has another place.
+    # The campaign's commands, without the output directory: a reader chooses another one.
     starter, settings = [".venv/bin/python", "run_pretraining.py"], ""
-    setup = f"{go_there}make setup\n"  # nothing is installed outside of the folder
+    setup = f"{go_there}make setup\n"  # it installs nothing outside the folder
     if campaign.in_containers:
         starter, settings = [f"./{LAUNCHER}"], "DATA_DIR=... WIKI_DIR=... "
         settings += "EVAL_FILE= " if len(commands) > 1 else ""

@@ -46,18 +46,18 @@ class RcpVerdict:
     """What the official RCP checker says of one result."""
 
     passed: bool | None
-    """Whether the result converged as slowly as is credible, or slower; None: nobody knows."""
+    """Whether the result converged no faster than is credible; None if this is unknown."""
     reason: str
     """The checker's last line, without its advice how to bypass the check."""
     mean_samples: float | None
-    """The reference's at this batch size, as `min_mean_samples`; None if there is none."""
+    """The reference's mean at this batch size; None, as `min_mean_samples`, without a point."""
     min_mean_samples: float | None
     submission_mean_samples: float | None
     """Olympic mean of the runs; None if too many failed."""
     scaling: float
     """Multiplies the minutes of a result that converged faster than the reference."""
     batch_size: float | None = None
-    """Whose point it is: the checker judges a smaller batch than all points by the smallest."""
+    """The batch size of the point: a batch smaller than all points is judged by the smallest."""
 
     @property
     def word(self) -> str:
@@ -84,7 +84,7 @@ def ask(tool: str, *arguments: str, ruleset: str) -> tuple[bool, str]:
         options = ["-m", f"mlperf_logging.{tool}", "--log_output", str(output)]
         finished = _python(*options, *arguments, ruleset=ruleset)
         report = output.read_text(encoding="utf-8") if output.exists() else ""
-    # A crash leaves a log that looks like one of a failed check, without the reason.
+    # A crash leaves a log as after a failed check, without the reason.
     crashed = "Traceback (most recent call last)" in finished.stderr and finished.returncode
     report = finished.stderr if crashed or not report else report
     return finished.returncode == 0, report
@@ -92,7 +92,7 @@ def ask(tool: str, *arguments: str, ruleset: str) -> tuple[bool, str]:
 
 def _python(*arguments: str, ruleset: str) -> subprocess.CompletedProcess:
     require_ruleset(ruleset)
-    # The compliance checker prints sets: without this each call would order them anew.
+    # The compliance checker prints sets: without this their order changes at each call.
     words = ["env", "PYTHONHASHSEED=0", sys.executable, *arguments]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
@@ -109,16 +109,16 @@ def check_rcp(
     Args:
       results_dir: holds result_0.txt and so on.
       ruleset: one with BERT.
-      by_train_samples: take the samples from train_samples, for logs whose epoch_num is not.
+      by_train_samples: take samples from train_samples, for logs whose epoch_num has none.
       custom_rcps: JSON file of reference points to use instead of the official ones.
     """
     options = ["--rcp_usage", "training", "--rcp_version", ruleset]
     options += [_BY_TRAIN_SAMPLES] if by_train_samples else []
     options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []
     has_ended, report = ask("rcp_checker", *options, str(results_dir), ruleset=ruleset)
-    reason, _, _ = last_line(report).partition(", consider adding")  # how to bypass the check
+    reason, _, _ = last_line(report).partition(", consider adding")  # its way around the check
     reason = reason.partition(" - ")[2] or reason
-    if by_train_samples:  # else it fails such logs
+    if by_train_samples:  # without this the checker fails such logs
         reason += f", counted by train_samples (its option {_BY_TRAIN_SAMPLES})"
     return RcpVerdict(
         passed=has_ended and "RCP test PASSED" in report,
@@ -148,7 +148,7 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     reasons = _errors(report)
     systems = (org_dir / "systems").glob("*.json")
     divisions = {str(json_text.read_object(path).get("division")) for path in systems}
-    # It checks nothing in a division whose name it does not know.
+    # The checker checks nothing in a division whose name it does not know.
     if other := sorted(divisions - {"closed", "open"}):
         reasons.append(
             f"systems/*.json: division {other[0]!r} is neither closed nor open, so that it left "
@@ -167,7 +167,7 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
 def check_seeds(result_files: Sequence[Path], ruleset: str) -> ToolVerdict:
     """Ask the seed checker, which the package checker skips unless the division is closed."""
     names = [str(path) for path in result_files]
-    # It warns of logs with several seeds, which the rules allow.
+    # The checker warns of logs with several seeds, which the rules allow.
     with warnings.catch_warnings(action="ignore"):
         # Private; mlperf-logging is pinned.
         findings = SeedChecker(ruleset)._assert_unique_seed_per_run(names)
@@ -182,7 +182,7 @@ def check_system_description(path: Path, ruleset: str) -> ToolVerdict:
 
 def check_repository(org_dir: Path, ruleset: str) -> ToolVerdict:
     """Ask the repository checker about names and sizes of files."""
-    # It would end in an error of its own arguments.
+    # The checker would end in an error about its own arguments.
     if ruleset in _RULESETS_WITHOUT_REPOSITORY_CHECKER:
         return ToolVerdict("repository checker", None, (f"it does not know ruleset {ruleset}",))
     _, report = ask("repo_checker", str(org_dir), "training", ruleset, ruleset=ruleset)
@@ -190,7 +190,7 @@ def check_repository(org_dir: Path, ruleset: str) -> ToolVerdict:
 
 
 def _by_phrase(tool: str, report: str, success: str) -> ToolVerdict:
-    # They end with 0 whatever they find.
+    # These tools end with 0 whatever they find.
     passed = success in report
     reasons = () if passed else tuple(_errors(report) or [last_line(report)])
     return ToolVerdict(tool, passed, reasons)
@@ -206,7 +206,7 @@ def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
     """
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "summary.csv"
-        # It prints a table for people; the numbers are in a file beside the CSV.
+        # The tool prints a table for people; the numbers are in a file beside the CSV.
         options = ["-m", "mlperf_logging.result_summarizer", str(org_dir), "training", ruleset]
         finished = _python(*options, "--csv", str(table), ruleset=ruleset)
         numbers = table.with_suffix(".json")

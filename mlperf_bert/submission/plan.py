@@ -1,4 +1,4 @@
-"""What a campaign runs: names, flags, the command of each run, and where it writes what."""
+"""What a campaign runs: names, flags, the command of each run, and the folders of its output."""
 
 import contextlib
 import reprlib
@@ -15,7 +15,7 @@ RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
-# Given to every run by the campaign.
+# The campaign gives these flags to every run.
 _OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "submission_status")
 
 
@@ -24,7 +24,7 @@ class Campaign:
     """What to run."""
 
     org: str
-    """This and `system` are the names in logs and folders."""
+    """The submitter; with `system`, a name in logs and folders."""
     system: str
     status: str
     """One of log.STATUSES."""
@@ -56,17 +56,17 @@ class Campaign:
 
     @property
     def runs_dir(self) -> Path:
-        """Holds the directories of the runs."""
+        """The folder with the directories of the runs."""
         return self.folder / "runs"
 
     @property
     def org_dir(self) -> Path:
-        """The submission."""
+        """The folder of the submission."""
         return self.folder / "submission" / self.org
 
     @property
     def log_name(self) -> str:
-        """The name of the file in a run's directory that is the result."""
+        """The name of the log in a run's directory that is the result."""
         return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
 
     def output_dirs(self, number: int) -> list[Path]:
@@ -99,7 +99,7 @@ class Campaign:
         """Return the command lines of one run: the training, and its evaluation if offline."""
         start = list(self.command)
         if self.in_containers:
-            # The launcher mounts its output directory. A fixed seed would be that of every run.
+            # The launcher mounts OUTPUT_DIR. A SEED of the environment would serve every run.
             settings = ["-u", "SEED", f"OUTPUT_DIR={output_dir}"]
             # An EVAL_FILE of the environment would evaluate during the training too.
             settings += ["EVAL_FILE="] if self.offline_eval_input_file else []
@@ -130,7 +130,7 @@ def require_name(flag: str, value: str) -> None:
 
 
 def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> set[str]:
-    """The names of flags, those in flag files too, but for the files that were `read`."""
+    """The names of flags, also of those in flag files, except for files in `read`."""
     names = set()
     for word, following in zip(given, [*given[1:], ""]):
         if word.startswith("-"):
@@ -138,7 +138,7 @@ def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> se
             names.add(name)
             value = with_home(value if equals else following)
             if name == "flagfile" and value not in read:
-                with contextlib.suppress(OSError, UnicodeDecodeError):  # the run says so
+                with contextlib.suppress(OSError, UnicodeDecodeError):  # the run will report it
                     lines = Path(value).read_text(encoding="utf-8").splitlines()
                     names |= _names_of(lines, read=read | {value})
     return names

@@ -28,7 +28,7 @@ from mlperf_bert.submission.verdict import SystemVerdict, judge
 from pages import Card
 
 _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
-"""What a report says elsewhere, or does not ask for."""
+"""Fields of verdicts that a report says elsewhere, or does not need."""
 
 _COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", "init min", "seed",
             "compliance", "kWh")  # fmt: skip
@@ -105,7 +105,7 @@ def _cards(system: SystemVerdict) -> list[Card]:
     mean = rcp.submission_mean_samples
     seeds = {run.seeds[0] for run in runs if run.seeds}
     rates = sorted(run.samples_per_second for run in runs if run.samples_per_second)
-    # The median: one run on a busy host does not move it.
+    # A median, because one run on a busy host does not move it.
     rate = f"{rates[len(rates) // 2]:,.0f} /s" if rates else "unknown"
     return [
         Card("Time to train", "no score" if score is None else f"{score:.5g} min",
@@ -127,7 +127,7 @@ def _problems(system: SystemVerdict) -> list[str]:
         problems += system.seeds.reasons
     names: dict[str, list[str]] = {}  # each finding of the compliance checker, and the logs with it
     for verdict in system.compliance:
-        # The same line of a log has another number in another log.
+        # The line's number is left out: the same line has another one in another log.
         messages = [re.sub(r" in line \d+", "", each) for each in verdict.messages]
         for message in () if verdict.passed else dict.fromkeys(messages):
             names.setdefault(message, []).append(verdict.path.name)
@@ -138,7 +138,7 @@ def _problems(system: SystemVerdict) -> list[str]:
 
 
 def _rows(system: SystemVerdict) -> list[list[tuple[str, bool | None]]]:
-    """Each cell's text, and whether it is good or bad news; None for neither."""
+    """Each cell's text, with True for good news, False for bad news, None for neither."""
     rows = []
     for run, verdict in zip(system.runs, system.compliance, strict=True):
         accuracy = run.evaluations[-1].accuracy if run.evaluations else None
@@ -181,7 +181,7 @@ def _facts(facts: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _require_free(numbers: Path, read: Sequence[Path | None]) -> None:
-    """Refuses to replace what a report was made from, and the record of a run or a campaign."""
+    """Refuses to replace the report's inputs, or the record of a run or a campaign."""
     require_apart([(str(numbers), numbers)], filter(None, read), remedy="choose another --output")
     if numbers.name in (CAMPAIGN_RECORD, RECORD_NAME):
         raise ValueError(f"{numbers}: is the name of a record; choose another --output")
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if output.suffix != ".html":
             raise ValueError(f"--output={given.output}: give the name of a page, as report.html")
         _require_free(output.with_suffix(".json"), [*org_dir.glob("systems/*.json"), custom_rcps])
-    convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
+    convergence.reference_points(given.ruleset, custom_rcps)  # refuses bad input at once
     verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
     for system in verdicts:
         print(as_text(system))

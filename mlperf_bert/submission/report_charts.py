@@ -53,7 +53,7 @@ def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | N
         axes.axhline(
             target, color=RED, linestyle=dashes, linewidth=1.2, label=f"target {target:.3f}"
         )
-        # A run that has diverged has NaN, which would leave the axis without ends.
+        # A diverged run has NaN, with which the axis would have no ends.
         shown = [e.accuracy for run in runs for e in run.evaluations if math.isfinite(e.accuracy)]
         low, high = (end([*shown, target]) for end in (min, max))
         axes.set_ylim(low - 0.05 * (high - low) - 0.005, high + 0.08 * (high - low) + 0.005)
@@ -84,7 +84,7 @@ def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> 
     known = {place: run.minutes for place, run in enumerate(runs) if run.succeeded}
     if not known:
         return None
-    # As the olympic mean counts: a failed run is the slowest one that it leaves out.
+    # A failed run is the slowest, which the olympic mean leaves out.
     ordered = sorted(known, key=lambda place: known[place])
     left_out = ordered[:1] if len(known) < len(runs) else [ordered[0], ordered[-1]]
 

@@ -1,4 +1,4 @@
-"""The runs of one system: each once, what does not count and why, and what is far off."""
+"""Reads the runs of one system: each once, with those that do not count and those far off."""
 
 import math
 import statistics
@@ -16,9 +16,9 @@ from mlperf_bert.mlperf.logs import (
 )
 
 _FAR_OFF = 5
-"""Standard deviations, as the median absolute deviation has them."""
+"""Standard deviations, estimated by the median absolute deviation."""
 _FAR_OFF_SHARE = 0.2
-"""The least share of the median: where runs hardly scatter, a little more is not far off."""
+"""At least this share of the median is far off, even where runs hardly scatter."""
 _LEAST_RUNS = 3
 
 
@@ -39,7 +39,7 @@ def read_runs(logs: Mapping[str, Path]) -> tuple[dict[str, RunResult], list[str]
             reason = str(error).removeprefix(f"{path}: ").removeprefix(f"{path} ")
             left_out.append(f"{name}: {reason.replace(': ', ', ')}")
             continue
-        # As text: accuracies may be NaN, which is not equal to itself.
+        # Compared as text: accuracies may be NaN, which is not equal to itself.
         text = repr(replace(run, path=Path()))
         if (other := first.setdefault(text, name)) == name:
             runs[name] = run
@@ -62,7 +62,7 @@ def in_words(left_out: Sequence[str]) -> str:
 
 
 def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Return the runs of one system; what all of them were to train is not what each has trained.
+    """Return the runs of one system without samples that were planned, not trained.
 
     The same train_samples after different numbers of evaluations is a plan.
     """
@@ -81,7 +81,7 @@ def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
 
 
 def why_samples_are_unknown(runs: Sequence[RunResult]) -> str:
-    """Return "samples unknown: " and why, of logs of runs that succeeded; "" if all say them."""
+    """Return "samples unknown: " and why, if a successful run's log has no samples; else ""."""
     unknown = [run for run in runs if run.succeeded and run.samples_to_converge is None]
     if not unknown:
         return ""
@@ -93,9 +93,9 @@ def why_samples_are_unknown(runs: Sequence[RunResult]) -> str:
 
 
 def far_off(figures: Mapping[str, float]) -> list[str]:
-    """Return the names of runs whose figure is far from the others', if they are enough to tell.
+    """Return the names of runs whose figure is far from the others', if there are enough runs.
 
-    By the median and the median absolute deviation of logarithms, which one run does not move.
+    Uses the median and the median absolute deviation of logarithms: one run moves neither.
     """
     logarithms = {name: math.log(figure) for name, figure in figures.items() if figure > 0}
     if len(logarithms) < _LEAST_RUNS:

@@ -53,8 +53,8 @@ def describe(
 
     Args:
       campaign: has the names; its folder lies on the storage that is described.
-      run_dir: of a run that has recorded which nodes, GPUs and software took part; else those of
-        this machine and process.
+      run_dir: of a run, which may have recorded its nodes, GPUs and software; without a record,
+        this machine's and this process's count.
       division: as in the logs.
       ruleset: for instance "5.0.0"; from 4.0.0 on the status is respelt.
       overrides: fields from the submitter, as `require_fields`: cooling, notes, other nodes.
@@ -94,17 +94,17 @@ def read_description(folder: Path) -> dict[str, object]:
 
 
 def _processors() -> dict[str, str]:
-    """What lscpu says: psutil knows neither model nor caches, nor the sockets."""
-    # In English: other languages name the lines otherwise.
+    """What lscpu says; psutil does not know model, caches and sockets."""
+    # lscpu is asked in English: other languages have other names.
     lines = software.printed_by("env", "LC_ALL=C", "lscpu").splitlines()
     said = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    says = {name: value for name, value in said.items() if value not in ("", "-")}  # unknown
+    says = {name: value for name, value in said.items() if value not in ("", "-")}  # "-": unknown
     caches = [f"{level} {says[level]}" for level in ("L2 cache", "L3 cache") if level in says]
     megahertz = says.get("CPU max MHz")
     return {
         "host_processors_per_node": says.get("Socket(s)", "1"),
         "host_processor_model_name": says.get("Model name", platform.machine()),
-        # Of one socket, as the field asks; the virtual ones are of all.
+        # The field asks for the cores of one socket; virtual cores are those of all.
         "host_processor_core_count": says.get("Core(s) per socket", str(os.cpu_count())),
         "host_processor_vcpu_count": str(os.cpu_count()),
         "host_processor_frequency": f"{float(megahertz):.0f} MHz" if megahertz else "",
@@ -114,7 +114,7 @@ def _processors() -> dict[str, str]:
 
 def accelerators(num_gpus: int | None) -> dict[str, str]:
     """Return what nvidia-smi says; other accelerators are left to the overrides."""
-    if num_gpus == 0:  # of a run on processors, on a host that may have GPUs
+    if num_gpus == 0:  # a run on processors; the host may have GPUs
         return {"accelerators_per_node": "0"}
     query = "name,memory.total,clocks.max.sm"
     rows = software.printed_by(
@@ -132,7 +132,7 @@ def accelerators(num_gpus: int | None) -> dict[str, str]:
 
 
 def _software(run_dir: Path) -> dict[str, str]:
-    """The software that the run has recorded, for this process may have another."""
+    """The software that the run has recorded, because this process may have another."""
     recorded = read_own_record(run_dir / RECORD_NAME).get("made_with")
     made_with = recorded if isinstance(recorded, dict) and recorded else software.made_with()
     others = ("numpy", "numba", "jax", "image")
@@ -147,14 +147,14 @@ def _software(run_dir: Path) -> dict[str, str]:
 
 
 def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:
-    """Return how many processes, one a node, and GPUs of each a run has had; None: not recorded.
+    """Return a run's processes, one a node, and the GPUs of each; None if it is not recorded.
 
-    Of a TPU the processes say nothing about its hosts.
+    A TPU's processes say nothing about its hosts.
     """
     try:
         given = read_own_record(output_dir / RECORD_NAME)["parameters"]
         counts = given["num_workers"], given["device"]["num_gpus"]
         uses_tpu = given["device"]["use_tpu"]
-    except (OSError, ValueError, KeyError, TypeError):  # of another project, or none
+    except (OSError, ValueError, KeyError, TypeError):  # another project's record, or none
         return None, None
     return (None, None) if uses_tpu or any(type(n) is not int for n in counts) else counts

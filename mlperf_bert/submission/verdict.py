@@ -1,4 +1,4 @@
-"""Do one system's runs make a result, and of how many minutes? The official tools are asked."""
+"""Decides whether a system's runs make a result, and its minutes, by asking the official tools."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,17 +24,17 @@ class System:
     runs: tuple[RunResult, ...]
     """Each run once, in the order of their numbers."""
     copies: tuple[str, ...] = ()
-    """A line about each log that is one of another run again."""
+    """A line about each log that repeats the log of another run."""
     left_out: tuple[str, ...] = ()
-    """A line about each log that cannot be read, or says what cannot be: a failed run."""
+    """A line about each log that is unreadable or impossible; it counts as a failed run."""
     description: Mapping[str, object] = field(default_factory=dict)
     """systems/SYSTEM.json; empty if there is none."""
     rcp: RcpVerdict | None = None
-    """On the number of samples; None if the RCP checker was not asked."""
+    """The verdict on the number of samples; None if the RCP checker was not asked."""
 
     @property
     def counts_by_train_samples(self) -> bool:
-        """Whether the RCP checker must be told to."""
+        """Whether the RCP checker must be told to count by train_samples."""
         return all(run.counts_by_train_samples for run in self.runs)
 
 
@@ -43,15 +43,15 @@ class SystemVerdict(System):
     """What the official tools say of one system's runs."""
 
     ruleset: str
-    """For instance "5.0.0"."""
+    """The ruleset of the tools, such as "5.0.0"."""
     compliance: tuple[Verdict, ...]
-    """On the log of each run."""
+    """The verdict on each run's log."""
     rcp: RcpVerdict
     rcp_source: str = ""
     """The reference points that the RCP checker was given."""
     seeds: ToolVerdict
     folder_tools: tuple[ToolVerdict, ...] = ()
-    """On the submitter's whole folder; empty if they were not asked for."""
+    """Verdicts on the submitter's whole folder; empty if they were not asked for."""
     problems: tuple[str, ...]
     """Why the runs are not a result."""
     olympic_minutes: float | None
@@ -81,7 +81,7 @@ class SystemVerdict(System):
         return (
             self.is_compliant
             and self.rcp.passed is True
-            and all(tool.passed is not False for tool in self.tools)  # None: it does not apply
+            and all(tool.passed is not False for tool in self.tools)  # None: does not apply
             and not self.problems
             and self.olympic_minutes is not None
         )
@@ -130,7 +130,7 @@ def read_system(folder: Path) -> System:
 
 def with_convergence(system: System, ruleset: str, *, custom_rcps: Path | None = None) -> System:
     """Ask the RCP checker about the runs, unless it would count what nobody has trained."""
-    # The checker counts whatever a log says: a plan, or one run ten times, would pass.
+    # The checker believes every log: planned samples, or one run ten times, would pass.
     why = why_samples_are_unknown(system.runs)
     if not why and system.copies:
         why = f"it would count copies, {in_words(system.copies)}"
@@ -170,10 +170,10 @@ def judge(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> Sys
 def judge_submission(
     org_dir: Path, system: str, ruleset: str, *, custom_rcps: Path | None = None
 ) -> SystemVerdict:
-    """Ask all official tools about a system, also those that look at the submitter's whole folder.
+    """Ask all official tools about a system, also tools for the submitter's whole folder.
 
-    The package checker comes before the summarizer: the one writes scaling.json beside the logs,
-    the other reads it.
+    The package checker comes first: it writes scaling.json beside the logs, which the summarizer
+    reads.
     """
     verdict = judge(org_dir / "results" / system, ruleset, custom_rcps=custom_rcps)
     by_train_samples = verdict.counts_by_train_samples
@@ -192,12 +192,12 @@ def judge_submission(
 def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | None:
     """Return the mean without the fastest and the slowest; one failed run counts as slowest.
 
-    None if more runs failed than the slowest one, or nothing is left.
+    None if two runs or more failed, or nothing is left.
     """
     if num_failed > 1:
         return None
     ordered = sorted(minutes)
-    # A failed run is the slowest, and takes the place of the one that would be left out.
+    # A failed run is the slowest: it is left out in place of the slowest finished run.
     counted = ordered[1 : len(ordered) - (1 - num_failed)]
     return sum(counted) / len(counted) if counted else None
 

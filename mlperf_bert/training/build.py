@@ -1,4 +1,4 @@
-"""Builds a run from what the checks have made: its model, what computes it, its checkpoints, input.
+"""Builds a run from what the checks have made: model, programs, checkpoints and input.
 
 Reads no data.
 """
@@ -38,22 +38,22 @@ class Programs:
 
     rates: WarmupPolynomialDecay
     trainer: Pretrains
-    """Its weights are random until `load_weights`."""
+    """The trainer; its weights are random until `load_weights`."""
     evaluator: Evaluates
     batches: tf.data.Dataset
     """One batch of every shape that training will use, for one replica."""
     evaluation: tf.data.Dataset | None
-    """One: all of an evaluation have its shape, also the last, which is filled up; None: none."""
+    """One batch, whose shape all batches of an evaluation have; None without evaluation."""
 
     def warm_up(self, *, keeps_weights: bool) -> None:
-        """Compiles what is not compiled yet, and executes each program once."""
+        """Compiles all programs that are not compiled yet, and executes each once."""
         self.trainer.warm_up(self.batches, keeps_weights=keeps_weights)
         if self.evaluation:
             self.evaluator.evaluate(self.evaluation)
 
 
 def build_programs(setup: Setup, *, seed: int) -> Programs:
-    """Builds what trains and evaluates by the runtime of the run."""
+    """Builds the trainer and the evaluator for the run's runtime."""
     config, evaluation = setup.config, None
     if setup.eval_files:
         size = config.eval_batch_size
@@ -127,14 +127,14 @@ def build_trainer(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run, built once: all that it is made of. Nothing of it is replaced until it ends."""
+    """All parts of a run, built once; none is replaced until it ends."""
 
     setup: Setup
     team: Team
     origin: Origin | None
-    """What the run is made from, and its records; None but on the chief."""
+    """The run's inputs and its records; only the chief has them, others None."""
     log: MlperfLog
-    """Kept in memory until `commit`: a run that is refused before it leaves no log."""
+    """Held in memory until `commit`: a run that is refused before then leaves no log."""
     programs: Programs
     state: RunState
     """What a checkpoint holds."""
@@ -143,14 +143,14 @@ class Run:
 
     def finish(self, status: str) -> None:
         """Writes how the run ended; its only end, but for an interruption."""
-        # After the last line of the logs and metrics, of which the records have digests.
+        # Comes after the last line of logs and metrics, because the records have their digests.
         if self.origin:
             self.origin.end(status)
             self.team.publish()
 
 
 def state_of(setup: Setup, team: Team, trainer: Pretrains) -> RunState:
-    """What a checkpoint of the run holds, and which of its checkpoints stay."""
+    """The state that checkpoints of the run hold, with the rules for which of them stay."""
     config = setup.config
     return RunState(
         config.output_dir,
@@ -162,7 +162,7 @@ def state_of(setup: Setup, team: Team, trainer: Pretrains) -> RunState:
 
 
 def _disposable(setup: Setup, team: Team, steps: Collection[int]) -> Collection[int]:
-    """Those of some checkpoints that may go: without evaluation in the run, what is evaluated."""
+    """The steps whose checkpoints may go; in runs without evaluation, only evaluated ones."""
     if setup.eval_files:
         return steps
     try:
@@ -176,7 +176,7 @@ def load_weights(run: Run) -> None:
     """Restores the newest checkpoint of a resumed run, or loads the initial checkpoint."""
     if run.team.has_checkpoint:
         step, path = newest_checkpoint(run.state.directory)
-        # A process that sees other files would train other weights than the chief's.
+        # A process that sees other files would train weights that differ from the chief's.
         if step != run.team.latest_step:
             raise ValueError(
                 f"--output_dir: this process finds the checkpoint of step {step}, the chief that "
@@ -202,12 +202,12 @@ def evaluation_batches(setup: Setup) -> tf.data.Dataset:
 def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
     """The batches of the training, from the step reached on, and those of an evaluation, if any.
 
-    Checkpoints hold the position of the first. It is restored on one CPU, where the files are where
-    they were. Else the input is read again up to it.
+    Checkpoints hold the position in the training input. It is restored on one CPU if the files have
+    the same names. Otherwise the input is read again up to it.
     """
     setup, team = run.setup, run.team
     config = setup.config
-    # Once: whoever iterates over it begins with the first example.
+    # Made once: each iteration over it begins with the first example.
     evaluation = evaluation_batches(setup) if setup.eval_files else None
 
     def iterator_from(step: int):
@@ -232,7 +232,7 @@ def all_batches(run: Run) -> tuple[Iterator, tf.data.Dataset | None]:
         return run.programs.trainer.batches(own_batches)
 
     iterator = None if team.cluster else iterator_from(0)
-    # A new run has nothing to restore: it begins with this one.
+    # A new run has nothing to restore: it begins with this iterator.
     if iterator is None or not run.state.restore_input(iterator):
         iterator = iterator_from(int(run.programs.trainer.step.numpy()))
     run.state.attach_input(iterator)

@@ -38,7 +38,7 @@ def inspect(
     Args:
       config: of the run, whose output directory has been checked.
       has_checkpoint: whether the run has a checkpoint of its own, so that it loads no initial one.
-      connected: devices of several processes; None: of this one.
+      connected: devices of several processes; None: this process alone.
 
     Returns: what the run is made of, with what was found.
     """
@@ -66,7 +66,7 @@ def _check_files(setup: Setup) -> None:
 
 
 def _check_options(setup: Setup) -> None:
-    """Tells of options that make no difference here."""
+    """Warns of options that make no difference in this run."""
     config = setup.config
     if config.precision == "tf32" and not config.device.num_gpus:
         setup.findings.doubt(
@@ -83,7 +83,7 @@ def _check_options(setup: Setup) -> None:
 
 
 def _check_model(setup: Setup) -> None:
-    """Compares it with kernels, examples and vocabulary, and the batch with reference points."""
+    """Compares the model with kernels, examples and vocabulary, the batch with reference points."""
     config, findings, model = setup.config, setup.findings, setup.bert_config
     with findings.collecting():
         if config.kernels == "triton":
@@ -113,7 +113,7 @@ def require_fitting_model(
 
 
 def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
-    """Checks what the kernels of model/kernels are made for."""
+    """Checks that the run is of the sizes for which model/kernels are made."""
     length, sizes = config.shape.max_seq_length, (kernels.NUM_HEADS, kernels.HEAD_SIZE)
     own_sizes = (bert_config.num_attention_heads, bert_config.head_size)
     obstacle = ""
@@ -128,7 +128,7 @@ def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
 
 
 def _raise_limit_of_open_files() -> None:
-    """Allows as many open files as the system does: TensorFlow may end without a word for lack."""
+    """Raises the limit of open files: TensorFlow may end without a word if it has too few."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # a hard limit above the system's own
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -142,7 +142,7 @@ def _check_batches(setup: Setup) -> None:
 
 
 def _check_warm_up(setup: Setup) -> None:
-    """Tells of a run whose last step is still in the warm-up, as the default of 10,000 steps is."""
+    """Warns of a run that ends within its warm-up, as with the default of 10,000 steps."""
     config = setup.config
     last_of_warm_up = config.num_train_steps - 1 - config.start_warmup_step
     if last_of_warm_up < config.num_warmup_steps:
@@ -156,7 +156,7 @@ def _check_warm_up(setup: Setup) -> None:
 
 
 def _check_initial_checkpoint(setup: Setup) -> None:
-    """Checks names and shapes, number of layers, and files' sizes."""
+    """Checks names and shapes, number of layers, and sizes of files."""
     findings, stored = setup.findings, setup.initial_checkpoint
     if stored is None:
         return
@@ -186,7 +186,7 @@ def shapes_of(model: BertConfig) -> dict[names.Weight, tuple[int, ...]]:
 def shapes_to_load(
     stored: StoredCheckpoint, model: BertConfig
 ) -> dict[names.Weight, tuple[int, ...]]:
-    """The shapes of `shapes_of` but for heads that an initial checkpoint lacks: they are drawn."""
+    """`shapes_of` without the heads that an initial checkpoint lacks: their weights are drawn."""
     shapes = shapes_of(model)
     return {each: shapes[each] for each in shapes if not stored.is_of_a_lacking_head(each)}
 
@@ -200,15 +200,15 @@ def check_saving(setup: Setup) -> None:
     each = names.checkpoint_bytes(model, steps_per_update=config.steps_per_update)
     available = memory_bytes()
     if config.saves_while_training and available < each:
-        # No error: the memory available changes with other processes, and there may be swap.
+        # Only a warning: available memory changes with other processes, and there may be swap.
         setup.findings.doubt(
             f"--async_checkpoint: a copy of the state takes {_in_words(each)} of memory, and "
             f"{_in_words(available)} are available here; give --noasync_checkpoint"
         )
-    # Without evaluation there is one of step 0 too, and none goes before it is evaluated elsewhere.
+    # Without evaluation step 0 is saved too, and checkpoints stay until another process evaluates.
     is_evaluated = config.eval_input_file is not None
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps) + (not is_evaluated)
-    # A new one is written before the oldest goes.
+    # A new checkpoint is written before the oldest is removed.
     at_once = min((config.keep_checkpoint_max or num_all) + 1, num_all)
     saved = Path(config.output_dir).glob("model.ckpt-*")
     held = sum(file.stat().st_size for file in saved)  # when resuming
@@ -232,8 +232,8 @@ def check_saving(setup: Setup) -> None:
 
 
 def memory_bytes() -> int:
-    """Memory that this process may take: what the host has left, or a job or container may have."""
-    # That of the host, also in a container: limits stand in files of the control groups.
+    """Bytes of memory that this process may take: what the host, job or container has left."""
+    # psutil has the host's, also in a container: limits are in files of the control groups.
     available = psutil.virtual_memory().available
     for group in _groups():
         for name in _LIMITS:
@@ -261,7 +261,7 @@ def _in_words(num_bytes: float) -> str:
 
 
 def is_bert_large(bert_config: BertConfig) -> bool:
-    """Only this model has reference points."""
+    """Whether it is the benchmark's model; only this one has reference points."""
     return rules.is_bert_large(dataclasses.asdict(bert_config))
 
 
@@ -270,7 +270,7 @@ _OFFICIAL_DATA = {
     "dupe_factor": rules.DUPE_FACTOR,
     "masked_lm_prob": rules.MASKED_LM_PROB,
 }
-"""Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
+"""Parameter of data generation -> its value in the rules; config.py checks the lengths."""
 
 
 def _check_data(setup: Setup) -> None:
@@ -315,7 +315,7 @@ def _check_parameters(setup: Setup, folder: paths.Location, made: parts.DataSet)
 def departures(setup: Setup) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules.
 
-    Of the data, every difference from the published ones, by the records in their folders.
+    Data are compared with the published data, by the records in their folders.
 
     Raises:
       ValueError, OSError: a part of the run cannot be made, or its checkpoint not be read.
@@ -334,7 +334,7 @@ def _departures_of_weights(setup: Setup) -> list[rules.Issue]:
 
 
 def _departures_of_data(setup: Setup) -> list[rules.Issue]:
-    # Of data without a record nothing is known, and no departure either; `_check_data` warns.
+    # Data without a record have no known departure; `_check_data` warns of them.
     recorded = [(folder, made) for folder, each in setup.data_sets.items() for made in each]
     issues: list[rules.Issue] = []
     for folder, made in recorded:
@@ -348,7 +348,7 @@ def _departures_of_data(setup: Setup) -> list[rules.Issue]:
             issues.append(
                 rules.Issue("input_file", f"the {num_published} published parts", present)
             )
-        # What a record does not say counts as the rules have it.
+        # A parameter that a record does not have counts as in the rules.
         for name, expected in _OFFICIAL_DATA.items():
             if (value := made.parameters.get(name, expected)) != expected:
                 issues.append(rules.Issue(f"{name} of the data", expected, value))
@@ -358,8 +358,8 @@ def _departures_of_data(setup: Setup) -> list[rules.Issue]:
 def _departure_of_weights(prefix: str) -> list[rules.Issue]:
     """Compares a checkpoint with both published ones, without reading gigabytes.
 
-    The index has a checksum of every tensor, with which TensorFlow compares what it loads: so its
-    MD5 and the size of the data are enough.
+    The index has a checksum of every tensor, and TensorFlow compares what it loads with them: so
+    the index's MD5 and the size of the data are enough.
     """
     index, data = f"{prefix}.index", f"{prefix}.data-00000-of-00001"
     data_bytes = paths.size_bytes(data) if paths.is_file(data) else None

@@ -33,7 +33,7 @@ class DeviceConfig:
     """What the user asked for."""
 
     num_gpus: int = 0
-    """GPUs of this host; 0 = the CPU."""
+    """The number of this host's GPUs to use; 0 = the CPU."""
     use_tpu: bool = False
     tpu_name: str | None = None
     tpu_zone: str | None = None
@@ -100,7 +100,7 @@ def _optimizer(
         beta_2=lamb_beta_2,
         epsilon=10**log_epsilon,
     )
-    return {"adamw": ADAMW, "lamb": lamb}[optimizer]  # no name falls back to another's constants
+    return {"adamw": ADAMW, "lamb": lamb}[optimizer]  # an unknown name is an error
 
 
 def _submission(
@@ -115,8 +115,8 @@ def _submission(
 class RunConfig:
     """What to train, on which data, how, and where the output goes."""
 
-    # Input and output, on local disks or in a bucket (gs://BUCKET/FOLDER). What is in the files is
-    # compared when a run is resumed, not how they are called; see output.py.
+    # Input and output, on local disks or in a bucket (gs://BUCKET/FOLDER). A resumed run compares
+    # the content of files, not their names; see output.py.
     bert_config_file: str = option(
         None, "The model: a bert_config.json.", required=True, path=True, identifies=False
     )
@@ -172,7 +172,7 @@ class RunConfig:
         at_least=1,
     )
 
-    # How long, and how often to look. Steps are micro-batches, steps_per_update of them an update.
+    # How long, and how often to evaluate. A step is a micro-batch; steps_per_update make an update.
     train_batch_size: int = option(
         32, "Examples per step (micro-batch), over all replicas.", at_least=1
     )
@@ -238,7 +238,7 @@ class RunConfig:
         lamb_weight_decay_rate=Option(0.01, "Weight decay of LAMB.", at_least=0),
         lamb_beta_1=Option(0.9, "Decay of the first moment in LAMB.", at_least=0, below=1),
         lamb_beta_2=Option(0.999, "Decay of the second moment in LAMB.", at_least=0, below=1),
-        log_epsilon=Option(  # at least the smallest of float32
+        log_epsilon=Option(  # epsilon is at least the smallest float32
             -6.0, "Base-10 logarithm of the epsilon of LAMB.", at_least=-37, at_most=0
         ),
     )
@@ -249,7 +249,7 @@ class RunConfig:
     num_warmup_steps: int = option(
         10000, "Steps of linear warm-up of the learning rate; 0 = none.", at_least=0
     )
-    start_warmup_step: int = option(  # after 0 the rate would be negative in the steps before it
+    start_warmup_step: int = option(  # above 0, earlier steps would have a negative rate
         0, "Step at which the warm-up starts; 0 or negative.", at_most=0
     )
     steps_per_update: int = option(
@@ -414,7 +414,7 @@ class RunConfig:
         """Samples between evaluations, rounded up to whole updates."""
         if self.eval_interval_samples is None:
             return rules.evaluation_interval_samples(self.global_batch_size)
-        # Whole updates: within one the weights do not change.
+        # Rounded to whole updates: within an update the weights do not change.
         updates = rules.samples_to_steps(self.eval_interval_samples, self.global_batch_size)
         return updates * self.global_batch_size
 
@@ -434,7 +434,7 @@ class RunConfig:
 
     @property
     def compilation(self) -> Compilation:
-        """What XLA compiles; with --jit_compile=auto what is faster on the device.
+        """What XLA compiles; with --jit_compile=auto the fastest choice for the device.
 
         With --jit_compile=false, TF_XLA_FLAGS=--tf_xla_auto_jit=2 and --tf_xla_cpu_global_jit
         together still have an effect.
@@ -463,19 +463,19 @@ class RunConfig:
         processes = self.cluster.size_here if self.cluster else 1
         return energy.meter(
             power_watts=self.power_watts,
-            num_gpus=self.device.num_gpus * processes,  # each has its own
+            num_gpus=self.device.num_gpus * processes,  # each process has its own
             visible=self.cuda_visible_devices if processes == 1 else None,
             num_hosts=self.cluster.num_hosts if self.cluster else 1,
         )
 
     def parameters(self) -> dict:
-        """What run.json records of the run; the names of `may_change` among it are not compared."""
+        """What run.json records of the run; parameters in `may_change` are not compared."""
         num_workers = self.cluster.size if self.cluster else 1
         return {**_values_to_record(vars(self)), "num_workers": num_workers}
 
     @property
     def may_change(self) -> frozenset[str]:
-        """Parameters with which an interrupted run may go on with another value.
+        """Parameters that may have another value when an interrupted run resumes.
 
         They do not change the computation. Input files and the initial checkpoint are compared by
         what is in them, not by their names; see output.py.
@@ -485,8 +485,8 @@ class RunConfig:
     def hyperparameters(self, *, seed: int) -> dict[str, object]:
         """MLLOG key -> value of what the log must contain before the run starts.
 
-        `seed` is the one that was drawn, if none was given. The number of evaluation examples is
-        counted after run_start, by `checked.input_of`: their files are data too.
+        `seed` is the drawn one if none was given. `checked.input_of` counts the evaluation examples
+        after run_start, because their files are data too.
         """
         return {
             constants.SEED: seed,
@@ -534,7 +534,7 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mode:
-    """What run_pretraining.py does; its flags that say nothing about a run."""
+    """What run_pretraining.py is to do: the flags that do not describe a run."""
 
     do_train: bool = option(False, "Train.")
     do_eval: bool = option(
@@ -560,6 +560,6 @@ def _values_to_record(values: Mapping[str, Any]) -> dict:
     for name, value in kept.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             kept[name] = dataclasses.asdict(value)
-    # A TPU that was made again may have another name.
+    # A TPU that was created again may have another name.
     kept["device"] = {n: v for n, v in kept["device"].items() if n not in _NAMES_OF_A_TPU}
     return kept

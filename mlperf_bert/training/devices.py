@@ -33,7 +33,7 @@ class Devices:
         return self.mesh.size if self.mesh else 1
 
     def __str__(self) -> str:
-        """Kind and number, runtime and its version: 8 x NVIDIA H100 by jax 0.10.2."""
+        """Number and kind, runtime and its version: 8 x NVIDIA H100 by jax 0.10.2."""
         if not self.mesh:
             return f"1 x cpu by TensorFlow {tf.__version__}"
         import jax
@@ -48,7 +48,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
     kept_in = config.compilation_cache_dir
     if runtime == "jax":
         kept_in = kept_in or with_home(config.jax_compilation_cache_dir) or None
-    # Nobody has measured ours on a GPU yet.
+    # The kernels have not been measured on a GPU yet.
     kernels = "xla" if config.kernels == "auto" else config.kernels
     if kernels == "triton" and not (runtime == "jax" and config.device.kind == "GPU"):
         raise ValueError(
@@ -61,7 +61,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
 
 
 def runtime_of(asked: str, device: DeviceConfig, *, in_cluster: bool = False) -> str:
-    """The runtime that --runtime means: TensorFlow on the CPU of one process, jax on all else."""
+    """The runtime that --runtime means; auto: TensorFlow on one process's CPU, jax on all else."""
     if device.use_tpu and device.num_gpus:
         raise ValueError(TWO_KINDS)
     wants = (
@@ -79,7 +79,7 @@ def runtime_of(asked: str, device: DeviceConfig, *, in_cluster: bool = False) ->
 
 
 def create(config: RunConfig) -> Devices:
-    """Those of one process."""
+    """The devices of one process."""
     return jax_devices(config) if config.runtime == "jax" else Devices()
 
 
@@ -117,14 +117,14 @@ def all_of_jax(config: DeviceConfig, *, kept_in: str | None) -> list["jax.Device
     """
     import jax
 
-    # Before TensorFlow's first operation: it would take the memory of every GPU that it sees.
+    # Comes before TensorFlow's first operation, which would take the memory of all visible GPUs.
     tf.config.set_visible_devices([], "GPU")
     if getattr(jax.config, "jax_disable_jit"):  # noqa: B009 - mypy knows none
         raise ValueError("JAX_DISABLE_JIT: jax runs compiled programs only; leave the variable out")
     if config.kind == "CPU":
-        # Else jax starts GPUs too, and takes their memory.
+        # Without this jax also starts GPUs, and takes their memory.
         jax.config.update("jax_platforms", "cpu")
-    # JAX_PLATFORM_NAME would send what has no device of its own to another kind of device.
+    # JAX_PLATFORM_NAME would send values without a device to another kind of device.
     jax.config.update("jax_platform_name", "")
     if kept_in:
         folder = _cache_folder(kept_in, f"jax {jax.__version__}")
@@ -139,7 +139,7 @@ def all_of_jax(config: DeviceConfig, *, kept_in: str | None) -> list["jax.Device
 
 
 def _why_no_devices(config: DeviceConfig, reason: str) -> str:
-    """What jax's error means for a user, and how to fix it."""
+    """The error for a user: what jax's error means, and how to fix it."""
     import jax
 
     asked = f"--num_gpus={config.num_gpus}" if config.num_gpus else "--use_tpu"
@@ -176,9 +176,9 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
 
 
 def _cache_folder(directory: str, compiler: str) -> Path:
-    """Each processor and each version of a compiler has a folder of its own, which is made.
+    """Makes the folder for this processor and this version of a compiler; returns its path.
 
-    What was compiled for one may crash on another.
+    Code that was compiled for one processor may crash on another.
     """
     if "://" in directory or '"' in directory:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""The results of offline evaluations: a line for each, and the newest as text.
+"""Reads and writes the results of offline evaluations: a line for each, and the newest as text.
 
-Also what tells the examples of one evaluation from those of another: all of a run have the same.
+All evaluations of a run must have the same examples; `data_of` tells examples apart.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ RESULTS_LINES = "eval_results.jsonl"
 
 
 def data_of(config: RunConfig, files: Sequence[str]) -> str:
-    """What tells the examples of an evaluation from others, by content; reads all of them.
+    """Words with a digest that identify an evaluation's examples; reads all files.
 
-    The same files elsewhere, or under other names, are the same.
+    Copies of the same files, also with other names, give the same words.
     """
     digests = paths.in_parallel(lambda path: digest(path, "sha256"), list(files))
     limit = config.max_eval_steps and config.max_eval_steps * config.eval_batch_size
@@ -37,7 +37,7 @@ def data_of(config: RunConfig, files: Sequence[str]) -> str:
 
 
 def size_in_words(num_files: int, num_bytes: int) -> str:
-    """How much data there are."""
+    """The amount of data, in words."""
     return f"{num_files} files, {num_bytes:,} bytes"
 
 
@@ -85,9 +85,9 @@ def record_evaluation(
     of_what = {"data": data} if data else {}
     line = json.dumps({"step": step, **of_whom, **of_what, **values}).encode() + b"\n"
     with written_beside(directory / RESULTS_LINES) as file:
-        # The file is written again as a whole: a line that a kill has cut is left out.
+        # The whole file is written again, without a line that a kill has cut.
         file.writelines([*_whole_lines(directory), line])
-    # After the lines, which alone say what is evaluated: a kill in between costs only this text.
+    # Written after the lines, which alone count: a kill in between costs only this text.
     listed = {"global_step": step, **values}
     text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
     write_whole(directory / RESULTS_TEXT, text)
@@ -135,5 +135,5 @@ def _whole_lines(directory: paths.Location) -> list[bytes]:
         content = read_regular_file(directory / RESULTS_LINES)
     except FileNotFoundError:
         return []
-    # What stands behind the last end of a line was cut by a kill.
+    # A last line without an end was cut by a kill.
     return [line + b"\n" for line in content.split(b"\n")[:-1]]

@@ -1,4 +1,4 @@
-"""What a run does between device calls, each as an event of the loop; run.py puts them in order.
+"""Everything that a run does between device calls, as events of the loop; run.py orders them.
 
 Nothing here needs TensorFlow until a profile is made, so that tests drive the events with a clock
 and a stand-in trainer.
@@ -60,7 +60,7 @@ class RequireFinite(Event):
 
     def at(self, trained: Trained) -> None:
         """Looks at the loss of every step."""
-        # The total alone: if one of several losses is not finite, it is not either.
+        # The total is enough: if one of several losses is not finite, it is not either.
         for step, loss in enumerate(trained.figures[:, 0].tolist(), start=trained.before + 1):
             if not math.isfinite(loss):
                 raise self.error(step, loss)
@@ -72,12 +72,12 @@ class Log(Event):
 
     config: RunConfig
     timed: TimedRun
-    """Its ledger says where the time went since the last line."""
+    """The run, whose ledger says what the time since the last line was spent on."""
     metrics: "MetricsWriter"
     progress: Progress
     rates: "WarmupPolynomialDecay"
     limit: TimeBudget | None
-    """What else a line says."""
+    """Adds its fields to each line; None without a time budget."""
     say: Callable[[str], None]
     """Prints at the end how full the rows were."""
     _logged: ledger.Seconds = dataclasses.field(
@@ -105,7 +105,7 @@ class Log(Event):
                 step=step,
                 samples=step * self.config.train_batch_size,
                 **dict(zip(LOSSES, losses)),
-                # That of the step just trained: rates count from step 0.
+                # The learning rate of the step just trained: rates count from step 0.
                 learning_rate=float(self.rates.at_step(step - 1)),
                 samples_per_second=num_samples / trained.seconds,
                 **ledger.as_fields(ledger.difference(self._logged, logged)),
@@ -135,7 +135,7 @@ class Blocks(Event):
 
     def begin(self, step: int) -> None:
         """Opens the first block."""
-        # Said beforehand: a limit or a signal may end the block earlier.
+        # The length is planned: a limit or a signal may end the block earlier.
         last_step = self.config.num_train_steps
         end = min(
             next_multiple(step, self.config.evaluation_interval_steps or last_step), last_step
@@ -146,7 +146,7 @@ class Blocks(Event):
 
     def at(self, trained: Trained) -> None:
         """Opens the next one after an evaluation."""
-        # If the run is aborted, its log says so many.
+        # If the run is aborted, its log has this number.
         self.timed.samples = trained.step * self.config.train_batch_size
         if not self._is_open:
             self.begin(trained.step)
@@ -158,7 +158,7 @@ class Blocks(Event):
         self._is_open = False
 
     def end(self, step: int, ending: str) -> None:
-        """Ends the last block; a run that was interrupted goes on within it."""
+        """Ends the last block; an interrupted run resumes within it."""
         # At the target the evaluation has closed it.
         if ending == OVER:
             self.close(step)
@@ -187,7 +187,7 @@ class Evaluate(Event):
     reached_at: float | None
     """The samples at which the run has reached its target before; None: it has not."""
     accuracy: float | None = None
-    """That of the last evaluation."""
+    """The accuracy of the last evaluation."""
     _evaluated_step: int | None = None
 
     def next(self, step: int) -> int:
@@ -209,12 +209,12 @@ class Evaluate(Event):
     def at(self, trained: Trained) -> str | None:
         """Evaluates if it is due."""
         step = trained.step
-        # The last step is no wish of `next`: LastStep ends a call there.
+        # `next` does not name the last step: LastStep ends a call there.
         is_due = step % self._every == 0 or step == self.config.num_train_steps
-        # Killed meanwhile, a run without time would have none left to train the step again.
+        # With no time left, a run that is killed now could not train the step again.
         if not is_due or (self.limit and self.limit.is_spent(step)):
             return None
-        # First: the rules count the time of a block and of an evaluation apart.
+        # Closed first: the rules count the times of a block and an evaluation apart.
         self.blocks.close(step)
         return self.evaluate(step)
 
@@ -245,7 +245,7 @@ class Evaluate(Event):
             target=self.config.target_accuracy,
             progress=self.progress,
         )
-        # At once, also in a bucket: evaluations are rare, and what a user waits for.
+        # Published at once, also in a bucket: evaluations are rare, and users wait for them.
         self.metrics.flush()
         self.publish()
 
@@ -266,12 +266,12 @@ def tell_of_evaluation(
 
 @dataclasses.dataclass
 class EvaluateAtEnd(Event):
-    """Evaluates the last step if that was not done; it stands after what saves that step."""
+    """Evaluates the last step unless that was done; stands behind the event that saves it."""
 
     evaluation: Evaluate
 
     def end(self, step: int, ending: str) -> str | None:
-        """Evaluates what a run without steps or time left has trained."""
+        """Evaluates the last step of a run that has no steps or time left."""
         if ending == OVER and not self.evaluation.is_evaluated(step):
             return self.evaluation.evaluate(step)
         return None
@@ -307,12 +307,12 @@ class StopOnSignal(Event):
     """What every process says: all of them call it at the same steps."""
 
     def at(self, trained: Trained) -> str | None:
-        """Asks all processes, with or without a signal here: they must end at the same step."""
+        """Asks all processes, also without a signal here: all must end at the same step."""
         is_asked = float(self.request.signal_name is not None)
         return STOPPED if self.gathered([is_asked]).any() else None
 
     def end(self, step: int, ending: str) -> None:
-        """Raises Interrupted, once what stands before it has saved the step."""
+        """Raises Interrupted, after the events before this one have saved the step."""
         if ending == STOPPED:
             raise Interrupted(
                 f"{self.request.signal_name or 'another process got a signal'} after step {step}: "
@@ -338,8 +338,8 @@ class Profile(Event):
     def next(self, step: int) -> int | None:
         """The first step after `step` at which the window begins or ends.
 
-        The loop asks right before a device call. So the profile begins here: what the run does
-        after the call before, such as an evaluation, is not in it.
+        The loop asks right before a device call, and the profile begins here. So it has nothing of
+        what follows the call before, such as an evaluation.
         """
         if self.window is None:
             return None
@@ -351,7 +351,7 @@ class Profile(Event):
         return next((s for s in (self.window.first - 1, self.window.last) if s > step), None)
 
     def at(self, trained: Trained) -> None:
-        """Ends the profile with the window; it stands first, before what takes time."""
+        """Ends the profile with the window; stands first, before events that take time."""
         if self.window and trained.step >= self.window.last:
             self.close()
 
@@ -364,7 +364,7 @@ class Profile(Event):
 
 @dataclasses.dataclass(frozen=True)
 class RequireSaved(Event):
-    """Ends the run when a checkpoint could not be written, before it is evaluated or goes on."""
+    """Ends the run when a checkpoint could not be written, before it evaluates or trains on."""
 
     saves: "Saves"
 
@@ -384,7 +384,7 @@ class Save(Event):
     _saved_step: int | None = None
 
     def begin(self, step: int) -> None:
-        """The checkpoint with which the run goes on is there."""
+        """Notes that the step where the run begins needs no saving."""
         self._saved_step = step
 
     def next(self, step: int) -> int:
@@ -397,7 +397,7 @@ class Save(Event):
             self._save(trained.step)
 
     def end(self, step: int, ending: str) -> None:
-        """Saves what is not saved, and waits until the checkpoint is complete."""
+        """Saves the last step unless it is saved, and waits until the checkpoint is complete."""
         # None: the run has ended before its first event, so that nothing was trained.
         if self._saved_step not in (step, None):
             self._save(step)

@@ -1,4 +1,4 @@
-"""Whether a run fits its devices: jax's compiler says it, before anything is executed."""
+"""Finds out by jax's compiler whether a run fits its devices, before anything is executed."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def finding_of(programs: Programs) -> Finding:
     evaluation = None
     if programs.evaluation:
         spec = programs.evaluation.element_spec
-        # Beside it the whole state of the training stays on the device.
+        # The whole state of the training stays on the device beside the evaluation.
         evaluation = lambda: evaluator.compile(spec) + by_jax.state_bytes  # noqa: E731
     return finding(
         by_jax,
@@ -45,7 +45,7 @@ def finding(
     Args:
       on: the devices, with the state.
       step: compiles it; returns the bytes that it takes on each device.
-      evaluation: likewise; None: there is none.
+      evaluation: the same for the evaluation; None without one.
       remedy: what makes a step smaller.
 
     Raises:
@@ -67,7 +67,7 @@ def finding(
 
 
 def _needed_bytes(compiled: Callable[[], int]) -> float:
-    """What a compiler says; infinite where it refuses for lack of memory."""
+    """The bytes that a compiler reports; infinite if it refuses for lack of memory."""
     try:
         return compiled()
     except jax.errors.JaxRuntimeError as error:

@@ -22,11 +22,11 @@ from mlperf_bert.training.setup import Findings, Setup
 
 _INITIAL_ACCURACY_TOLERANCE = 0.001
 _MOST_BAD_FILES = 5
-"""So many files whose first record is bad are named; the cause is often one for all."""
+"""The most files with a bad first record that are named; often all have one cause."""
 
 
 def problems_of_files(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the files that flags name, where no configuration can be made of all."""
+    """Problems of the files that flags name, if the flags together make no configuration."""
     findings = Findings()
     for flag in ("input_file", "eval_input_file"):
         with findings.collecting():
@@ -82,18 +82,18 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
 
 
 def _inspect_with_output(config: RunConfig) -> Setup:
-    """Also checks the directory, and reads the weights with which the run would begin there."""
+    """Checks as `checks.inspect`, and the directory; reads the weights to begin with."""
     output = OutputDirectory.of(config)
     obstacle, latest_step, newest = None, None, ""
     try:
         output.require_available()
-        # First: whatever its logs say, a run that has a checkpoint needs no initial one.
+        # Asked first: whatever its logs say, a run that has a checkpoint needs no initial one.
         if output.before:
             latest_step, newest = state.newest_checkpoint(config.output_dir)
         output.beginning(config.seed, latest_step=latest_step)
     except (ValueError, OSError) as error:
         obstacle = error
-    # Whatever is in the way of the directory, the rest is checked: all problems are told at once.
+    # After a problem of the directory the rest is checked too: all problems are told at once.
     setup = checks.inspect(config, has_checkpoint=latest_step is not None)
     findings = setup.findings
     if not obstacle:
@@ -107,7 +107,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     if not findings.errors:
         with findings.collecting():
             _check_weights(setup, newest)
-    # For a run that resumes also beside other errors: it says which file is not the same.
+    # Also done beside other errors, if the run resumes: it says which file has changed.
     if not findings.errors or (not obstacle and output.before):
         with findings.collecting():
             Origin(setup, output, seed=0).read_evaluation_data()
@@ -141,7 +141,7 @@ def _check_first_records(setup: Setup) -> None:
         return None
 
     problems = paths.in_parallel(problem_of, [*setup.files, *setup.eval_files])
-    # A record that was refused before, as the first of its kind, is not told twice.
+    # A record that was refused before, as the first of its kind, is not named twice.
     bad = [problem for problem in problems if problem and problem not in findings.errors]
     for problem in bad[:_MOST_BAD_FILES]:
         findings.refuse(problem)

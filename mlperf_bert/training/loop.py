@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-# How training ends: the target is reached; there are no steps or there is no time left; a signal
-# asked for it.
+# How training ends: the target is reached; no steps or no time are left; a signal asked for it.
 REACHED, OVER, STOPPED = "reached", "over", "stopped"
 
 
@@ -36,17 +35,17 @@ class Event:
     """
 
     def next(self, step: int) -> int | None:
-        """The first step after `step` at which a device call must end; None: it does not mind.
+        """The first step after `step` at which a device call must end; None if any step will do.
 
         The same on all processes of a run, or they would make device calls of different lengths;
         only what is written differs.
         """
 
     def begin(self, step: int) -> str | None:
-        """Acts before the first step; `step` is where the run begins or goes on."""
+        """Acts before the first step; `step` is where the run begins or resumes."""
 
     def at(self, trained: Trained) -> str | None:
-        """Acts after a device call, also after one that ends for another event: is it due?
+        """Acts after a device call if it is due: the call may have ended for another event.
 
         An event that stands behind the one that ends the run does not see the last call.
         """
@@ -63,15 +62,15 @@ def train(
     Args:
       train_steps: trains so many steps; returns their figures [steps, figures] and the seconds.
       events: act in this order. The first that ends the run is the last that acts; then all `end`.
-      step: of the checkpoint with which the run goes on; 0 for a new run.
+      step: of the checkpoint from which the run resumes; 0 for a new run.
 
     Returns: the last step, and how the run ended.
     """
-    # Lazy: what stands behind an event that ends the run does not begin. So a run that was killed
-    # after its last step opens no block.
+    # Lazy: events behind one that ends the run do not begin. So a run that was killed after its
+    # last step opens no block.
     ending = next(filter(None, (event.begin(step) for event in events)), None)
     while ending is None:
-        # Never empty: a run has a last step, which is a wish too.
+        # The list is never empty, because LastStep names a step.
         stop = min(wish for event in events if (wish := event.next(step)) is not None)
         figures, seconds = train_steps(stop - step)
         trained = Trained(before=step, step=stop, figures=figures, seconds=seconds)

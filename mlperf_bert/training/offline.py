@@ -57,7 +57,7 @@ def evaluate(config: RunConfig) -> str:
     """
     directory, prefix = paths.location(config.output_dir), config.init_checkpoint
     if prefix and not _holds_a_run(directory):
-        # Before the minutes that it takes: an evaluator may be started before its training.
+        # Checked before minutes of work: an evaluator may be started before its training.
         _say(
             f"{directory} holds no run: --init_checkpoint={prefix} is evaluated; to wait for the "
             "checkpoints of a training, leave it out"
@@ -97,7 +97,7 @@ def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
         reached = _has_reached(directory, config.target_accuracy)
         for step, path in _pending(config, directory, only_named=reached):
             evaluations[step] = evaluate_one(path)
-            # First: what is recorded is not evaluated again, whatever ends this process.
+            # Recorded first, so that it is not evaluated again, whatever ends this process.
             record_evaluation(directory, step, evaluations[step], data=data)
             tell_of_evaluation(
                 evaluations[step],
@@ -114,7 +114,7 @@ def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
 
 
 def _locked(directory: paths.Location) -> contextlib.AbstractContextManager:
-    """One process evaluates into a directory, which is made, and removed if nothing is written."""
+    """Locks the directory for one evaluator; makes it, and removes it if it stays empty."""
     by_another = "another process evaluates its checkpoints"
     return held(directory, file_name=".eval.lock", by_another=by_another)
 
@@ -128,7 +128,7 @@ def _holds_a_run(directory: paths.Location) -> bool:
 
 def _evaluate_given(config: RunConfig, prefix: str, directory: paths.Location) -> str:
     StoredCheckpoint(prefix)  # before a model is built
-    # The number at the end of its name; 0 if there is none.
+    # The step is the number at the end of its name; 0 if it has none.
     number = re.search(r"-(\d{1,18})$", prefix)
     with _evaluator(config) as (evaluate_one, data), _locked(directory):
         evaluation = evaluate_one(prefix)
@@ -165,7 +165,7 @@ def _evaluator(config: RunConfig) -> Iterator[tuple[Callable[[str], Evaluation],
     devices.replica_batch_size(config.eval_batch_size, chosen.num_replicas, flag="eval_batch_size")
     limits = config.shape.for_model(bert_config)
     with checked.input_of(files, limits):
-        # Whatever precision the training has: a checkpoint is evaluated as the reference computes.
+        # A checkpoint is evaluated in the reference's precision, whatever the training's is.
         model, evaluator = model_to_evaluate(bert_config, chosen)
         dataset = pipeline.evaluation_batches(
             files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
@@ -180,7 +180,7 @@ def _evaluator(config: RunConfig) -> Iterator[tuple[Callable[[str], Evaluation],
 
 
 def _load(model: tf.Module, stored: StoredCheckpoint) -> None:
-    """Loads all weights; a pooler and next-sentence head that are lacking stay as drawn, told."""
+    """Loads all weights; lacking poolers and next-sentence heads stay random, with a note."""
     variables = pretrainer.trained_variables(model)
     if stored.lacking_heads and names.MASKED_LM_HEAD not in stored.lacking_heads:
         _say(
@@ -193,8 +193,8 @@ def _load(model: tf.Module, stored: StoredCheckpoint) -> None:
 
 
 def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Module, Evaluates]:
-    """A model, every weight of which is to be loaded, and what evaluates it in float32."""
-    # By jax the fused model: tf-models' layers need weights of no use too.
+    """A model whose weights are still to be loaded, and its evaluator in float32."""
+    # jax gets the fused model: tf-models' layers would also need unused weights.
     fused = chosen.mesh is not None
     model = pretrainer.build_pretrainer(bert_config, seed=0, compile_passes=fused)
     evaluator = Evaluator(model=model)
@@ -213,7 +213,7 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     directory = paths.location(output_dir)
     evaluations, logs = read_evaluations(directory), logs_of_run(directory)
     output, log = directory / RESULT_LOG, directory / LOG_NAME
-    # A log has one number of samples for all its evaluations.
+    # A log has a single number of samples for all its evaluations.
     counts = sorted({entry.num_examples for entry in evaluations.values()})
     obstacle = ""
     if log not in logs:
@@ -259,8 +259,8 @@ def _pending(
 ) -> Iterator[tuple[int, str]]:
     """Yields (step, path) of unevaluated checkpoints, oldest first; waits for a running training.
 
-    On a finished run `num_train_steps` may be the step of an earlier checkpoint: only that one. So
-    may `init_checkpoint` at any time; another one is what the run began with.
+    In a finished run `num_train_steps` may be the step of one earlier checkpoint, to evaluate it
+    alone; `init_checkpoint` may name one at any time, unless it is the run's initial one.
     """
     last_step, done = config.num_train_steps, set(read_evaluations(directory))
     saved = saved_checkpoints(str(directory))
@@ -273,7 +273,7 @@ def _pending(
         return
     waits = False
     while not only_named:
-        running = _is_running(directory)  # first: the last checkpoint is saved before the end
+        running = _is_running(directory)  # asked first: the last checkpoint comes before the end
         # Only beside a training can a checkpoint be half written.
         look = complete_checkpoints if running else saved_checkpoints
         saved = look(str(directory))

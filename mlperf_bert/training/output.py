@@ -1,4 +1,4 @@
-"""The output directory of a run: one directory, one run; and what the run was made from."""
+"""The output directory of a run, which holds one run, and the record of the run's inputs."""
 
 import contextlib
 import dataclasses
@@ -73,7 +73,7 @@ class OutputDirectory:
         """
         self.location = paths.location(name)
         self._name = f"--output_dir={self.location}"
-        # As run.json holds them: a tuple is a list there, and would differ from itself.
+        # Converted as in run.json, where a tuple becomes a list and would differ from itself.
         self._parameters = json.loads(json.dumps(parameters))
         self._may_change = frozenset(may_change)
         needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
@@ -142,7 +142,7 @@ class OutputDirectory:
                 )
             self.require_same_run()
             return
-        # Files that no run has left, such as a user's notes, are in nobody's way.
+        # Files that no run has written, such as a user's notes, do no harm.
         names = sorted(path.name for path in self.location.glob("*"))
         of_a_run = [n for n in names if any(fnmatch.fnmatch(n, each) for each in _FILES_OF_A_RUN)]
         if of_a_run:
@@ -167,7 +167,7 @@ class OutputDirectory:
             )
 
     def require_same_devices(self, num_replicas: int) -> None:
-        """Raises ValueError if a resumed run had another number: its losses would be of neither."""
+        """Raises ValueError if a resumed run had another number: its losses would change."""
         runs = readable_runs(logs_of_run(self.path)) if self.before else ()
         there = next((run.num_replicas for run in runs if run.num_replicas), None)
         if there not in (None, num_replicas):
@@ -179,7 +179,7 @@ class OutputDirectory:
 
     def log_path(self) -> Path:
         """The path of this process's MLPerf log; a resumed run keeps the older ones."""
-        # A log is never gone on with: the checkers want one run_start and one run_stop in each.
+        # A resumed run starts a new log: the checkers want one run_start and one run_stop in each.
         path, number = self.path / LOG_NAME, 0
         while path.exists():
             number += 1
@@ -188,7 +188,7 @@ class OutputDirectory:
 
     def record(self, *, status: str, seed: int, energy: Energy | None = None, **origin) -> None:
         """Writes run.json, complete or not at all; its values are those of `RunRecord`."""
-        # Written whole each time: whoever reads run.json meanwhile sees the old one or the new one.
+        # Written whole each time: a reader of run.json sees the old one or the new one.
         record = RunRecord(status=status, seed=seed, parameters=self._parameters, **origin)
         content = dataclasses.asdict(record) | {"time_budget_seconds": self.time_budget}
         if self.time_budget is not None:
@@ -203,10 +203,10 @@ class OutputDirectory:
         self.publish()
 
     def beginning(self, seed: int | None, *, latest_step: int | None) -> dict[str, Any]:
-        """Says where the run begins or goes on, as fields of `workers.Team`; draws a seed of None.
+        """Where the run begins or resumes, as fields of `workers.Team`; draws a seed if it is None.
 
-        The same command again may find the time budget used up, for the run may have been killed
-        after its last step: then it has only its end to make.
+        A repeated command may find the time budget used up, because the run may have been killed
+        after its last step: then the run only has to end in order.
 
         Args:
           seed: as the user gives it.
@@ -222,7 +222,7 @@ class OutputDirectory:
                     f"--time_budget={duration(budget)}: the run in {self._name} has used "
                     f"{duration(spent)} already; give more, or leave it out"
                 )
-            # A seed that was drawn is kept: a resumed run must draw the same examples.
+            # A drawn seed is kept: a resumed run must draw the same examples.
             seed = self.before.seed
         return {
             "seed": secrets.randbits(31) if seed is None else seed,
@@ -248,11 +248,11 @@ class RunRecord:
     seed: int
     parameters: dict
     inputs: dict = dataclasses.field(default_factory=dict)
-    """Flag -> what tells its files from others; as `Origin.inputs`."""
+    """Flag -> what identifies its files; as `Origin.inputs`."""
     made_with: dict = dataclasses.field(default_factory=dict)
     """Commit, image and versions of its last start."""
     vocabulary: dict = dataclasses.field(default_factory=dict)
-    """What is known of it; as `Known.parameters`."""
+    """What is known of the vocabulary; as `one_vocabulary.Known` has it."""
     energy: dict = dataclasses.field(default_factory=dict)
     """What the run took, if it has ended and was not resumed; as in its log."""
     time_budget_seconds: float | None = None
@@ -289,7 +289,7 @@ class Origin:
     """The inputs of a run, and its record.
 
     Attributes:
-      inputs: flag -> what tells its files from others, wherever they are.
+      inputs: flag -> what identifies its files, wherever they are.
       summary: commit, image and `inputs`, as the log names them; of evaluation data names and sizes
         count.
     """
@@ -298,8 +298,8 @@ class Origin:
         """Asks for the sizes of all inputs.
 
         Args:
-          setup: names the inputs. Where the run has a checkpoint, the initial one may be gone, or
-            not be named.
+          setup: names the inputs. If the run has a checkpoint, the initial one may be gone or
+            unnamed.
           output: of the run.
           seed: of the run.
         """
@@ -322,7 +322,7 @@ class Origin:
         }
         if before:
             if setup.has_checkpoint and not weights:
-                # It need not name its initial weights again: run.json says what it began with.
+                # A resumed run need not name its initial weights: run.json says what it began with.
                 self.inputs["init_checkpoint"] = str(before.inputs.get("init_checkpoint", ""))
             self._require_same_inputs(before)
         code = {name: self._made_with[name] for name in ("commit", "image")}
@@ -340,7 +340,7 @@ class Origin:
             then = str(before.inputs.get(flag, now))
             same = now == then
             if flag == "eval_input_file" and not all("sha256" in each for each in (now, then)):
-                same = _size_alone(now) == _size_alone(then)  # one of them has not been read
+                same = _size_alone(now) == _size_alone(then)  # the content of one has not been read
             if not same:
                 differ = _size_alone(then) != _size_alone(now)
                 then, now = (_size_alone(each) if differ else each for each in (then, now))
@@ -365,7 +365,7 @@ class Origin:
         Prints the energy since this start.
         """
         taken = _energy_in(logs_of_run(self._output.path)[-1:])
-        # A killed start has not said what it took: nobody knows that of a whole resumed run.
+        # A killed start has recorded no energy, so that a resumed run's energy is unknown.
         resumed = bool(self._output.before)
         print(f"energy{' since the run was resumed' if resumed else ''}: {taken}", flush=True)
         self._write(status, None if resumed else taken)
@@ -383,7 +383,7 @@ class Origin:
 
 def _names_and_sizes(files: Sequence[str]) -> str:
     """Number, size and a digest of names and sizes, in the order in which they are read."""
-    # Not the folders: a run may go on with copies of the files elsewhere.
+    # Folders do not count: a run may resume with copies of the files elsewhere.
     sizes = paths.in_parallel(paths.size_bytes, files)
     names = "".join(f"{posixpath.basename(file)} {size}\n" for file, size in zip(files, sizes))
     digest = hashlib.sha256(names.encode()).hexdigest()
@@ -400,7 +400,7 @@ def _size_alone(files: str) -> str:
 
 
 def _energy_in(logs: Sequence[Path]) -> Energy:
-    """What the last log of a run says; a log that is gone or damaged costs this and not the run."""
+    """The energy in the last log of a run; empty if the log is gone or damaged."""
     try:
         said = energy_of_run([record for log in logs for record in read_records(log)])
     except (ValueError, OSError) as error:

@@ -62,7 +62,7 @@ class MetricsWriter:
                 tf.summary.scalar(f"{kind}/{name}", value)
 
     def flush(self) -> None:
-        """Puts all that was written onto the disk: evaluations are what results are read from."""
+        """Puts all written lines onto the disk, because results are read from them."""
         if self._file is not None:
             with paths.failures_named(self._path):
                 os.fsync(self._file.fileno())
@@ -78,7 +78,7 @@ class MetricsWriter:
 
     def _drop_after(self, step: int) -> None:
         kept = []
-        # What stands behind the last end of a line was cut by a kill.
+        # A last line without an end was cut by a kill.
         for number, line in enumerate(self._path.read_bytes().split(b"\n")[:-1], start=1):
             with errors.named(f"{self._path} line {number}", damaged="remove the line"):
                 is_kept = json_text.parse_object(line)["step"] <= step
@@ -92,13 +92,13 @@ class Outcome:
     """How a run ended."""
 
     status: str
-    """MLPerf's words: success: the target was reached; aborted: it was not, at its end too."""
+    """In MLPerf's words: success if the target was reached, else aborted, after all steps too."""
     accuracy: float | None
     """Masked-LM accuracy of the last evaluation."""
     samples: int
 
     def in_words(self, target: float) -> str:
-        """That the run went to its end, and what the status in the RESULT line means."""
+        """A sentence: the run went to its end, and what the status in the RESULT line means."""
         if self.status == "success":
             return f"the run reached its target, masked-LM accuracy {target}"
         accuracy = "not evaluated" if self.accuracy is None else f"{self.accuracy:.4f} at its end"
@@ -118,8 +118,8 @@ class Outcome:
 def process_age() -> float:
     """Seconds since this process began: the imports before `main` count too.
 
-    psutil's answer can be a second off: it adds to the boot time in whole seconds. The host's clock
-    may be set meanwhile.
+    psutil's answer can be a second off, because it adds to the boot time in whole seconds, and the
+    host's clock may have been set meanwhile.
     """
     # The name of the process is in brackets, and may hold spaces and brackets itself. What follows
     # begins with field 3; field 22 is the start, in ticks since the boot. Source: proc(5).
@@ -157,7 +157,7 @@ def _user() -> str:
 
 
 def clock_shift_in_words(seconds: float) -> Finding:
-    """That the host's clock was set by so many seconds while the run trained."""
+    """A sentence: the host's clock was set by so many seconds while the run trained."""
     direction = "forward" if seconds > 0 else "back"
     return Finding(
         WARNING,
@@ -169,7 +169,7 @@ def clock_shift_in_words(seconds: float) -> Finding:
 def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str, str]) -> None:
     """Empties the file caches if asked to, then logs everything that the checkers require.
 
-    `provenance` is what the run is known by, as `Origin.summary`.
+    `provenance` is `Origin.summary`.
     """
     config, devices = setup.config, setup.devices
     submission = _submission(setup, team, provenance)
@@ -180,7 +180,7 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
         "lowest_numerical_precision_in_linear": precision,
         "lowest_numerical_precision_in_attn": precision,  # of its products; the softmax is fp32
         "lowest_numerical_precision_in_comm": "fp32",  # gradients have the type of the weights
-        **NO_PARALLELISM,  # but that of the data
+        **NO_PARALLELISM,  # except that of the data
         "micro_batch_size": setup.replica_batch_size,
         "config_filename": RECORD_NAME,
         "gradient_normalization": config.normalization,
@@ -206,7 +206,7 @@ def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | No
         return {"float32": "fp32", "bfloat16": "bfloat16"}[precision]
     if device.use_tpu:
         return "bfloat16"
-    if mesh:  # of jax: 9.0 of an H100, gfx942 of an MI300X
+    if mesh:  # jax says 9.0 for an H100, gfx942 for an MI300X
         named = [getattr(each, "compute_capability", "") for each in mesh.devices.flat]
         return "tf32" if any(re.match(r"([89]|\d\d)\.\d", name) for name in named) else "fp32"
     return "fp32"  # TensorFlow computes on CPUs alone
@@ -214,7 +214,7 @@ def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | No
 
 def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
     departures, submission = checks.departures(setup), setup.config.submission
-    if team.has_checkpoint and provenance.get("init_checkpoint"):  # it need not name them again
+    if team.has_checkpoint and provenance.get("init_checkpoint"):  # need not be named again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.was_started_before:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))

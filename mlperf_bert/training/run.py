@@ -45,7 +45,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
       FloatingPointError: the loss is not finite.
       signals.Interrupted: a signal came; the checkpoint is saved.
     """
-    # From now on the others wait for this process: without a report they would not end.
+    # From now on the other processes wait for this one: without its report they never end.
     with team.ending_together():
         setup = checks.inspect(config, has_checkpoint=team.has_checkpoint, connected=team.devices)
         checks.check_saving(setup)
@@ -57,9 +57,9 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
             team.output.require_same_devices(setup.num_replicas)
             origin = Origin(setup, team.output, seed=team.seed)
         start_up.done("checks")
-        # All that can be refused has been: from here on a run leaves something behind.
+        # All refusals come before this line: from here on a run leaves something behind.
         with StopRequest() as stop_request, _log_of(team) as log:
-            # Before the model, as the rules have it: `init_start` is the first line.
+            # This comes before the model, as in the rules: `init_start` is the first line.
             reporting.log_header(log, setup, team, origin.summary if origin else {})
             programs = build.build_programs(setup, seed=team.seed)
             run = Run(
@@ -75,7 +75,7 @@ def train(config: RunConfig, team: Team, start_up: StartUp) -> Outcome | None:
             start_up.done("model")
             outcome = _train(run)
             run.finish(outcome.status)
-            # Last: once the lock is gone, another process may write here.
+            # Released last: without the lock another process may write here.
             team.output.release()
     return outcome if team.is_chief else None
 
@@ -87,7 +87,7 @@ def _log_of(team: Team) -> Iterator[MlperfLog]:
     try:
         yield log
     except BaseException:
-        # Whoever resumes the run elsewhere needs its log and metrics up to here.
+        # A resumed run on another host needs its log and metrics up to here.
         with contextlib.suppress(OSError):  # keep the first error
             team.publish()
         raise
@@ -105,7 +105,7 @@ def _train(run: Run) -> Outcome:
     run.start_up.done("compilation")
     build.load_weights(run)
     run.start_up.done("weights")
-    # The first log of a resumed run has named its weights.
+    # In a resumed run, the first log has named the weights.
     if not team.was_started_before:
         table = names.weights(setup.bert_config.num_hidden_layers)
         log.weights_initialization([weight.tf1_name for weight in table])
@@ -127,14 +127,14 @@ def _train(run: Run) -> Outcome:
         ):
             if setup.eval_files:
                 _log_evaluation_samples(run, timed, num_examples)
-            # Before the log: without run.json it counts as another run's, and it is open too and
-            # would be closed as the logs of killed processes are.
+            # run.json comes before the log: without it the log would count as another run's, and
+            # would be closed like the logs of killed processes.
             if run.origin:
                 run.origin.begin()
             log.commit()
             return _train_against_the_clock(run, timed)
     except FloatingPointError:
-        # An end, not an interruption: the same command would diverge again.
+        # This is an end, not an interruption: the same command would diverge again.
         run.finish("aborted")
         raise
 
@@ -169,7 +169,7 @@ def _compile(run: Run) -> None:
 def _log_evaluation_samples(run: Run, timed: TimedRun, num_examples: int) -> None:
     """Logs how many examples an evaluation has; too few or too many open the division."""
     config = run.setup.config
-    # Without --max_eval_steps it limits nothing: as many batches as examples.
+    # Without --max_eval_steps the limit is no limit: as many batches as examples.
     limit = (config.max_eval_steps or num_examples) * config.eval_batch_size
     timed.eval_samples(min(num_examples, limit))
     if issue := rules.departure_of_evaluation(num_examples):
@@ -243,7 +243,7 @@ def list_of_events(
             reached_at=team.samples_at_success,
         )
     in_order: list[Event | None] = [
-        # First: a profile has nothing but device calls.
+        # First, so that a profile has nothing but device calls.
         outputs.profile,
         # No NaN is saved or evaluated.
         events.RequireFinite(),
@@ -260,14 +260,14 @@ def list_of_events(
             say=team.say,
         ),
         evaluation,
-        # After the evaluation, which takes time of it.
+        # After the evaluation, which takes time of the budget.
         limit,
         events.LastStep(config.num_train_steps, longest_call_steps=config.iterations_per_loop),
-        # After what may end the run: only one that goes on begins another block.
+        # After the events that may end the run: only a run that continues begins a block.
         blocks,
         # After the evaluation: the time to the target does not count the checkpoint of its step.
         events.Save(outputs.saves, timed, every=config.save_checkpoints_steps),
-        # After the save: killed in this evaluation, a run has no time left to train the step again.
+        # After the save: if killed in this evaluation, the run could not train the step again.
         evaluation and events.EvaluateAtEnd(evaluation),
         # Last: a run that ends anyway is not interrupted, and its `end` raises.
         events.StopOnSignal(run.stop_request, run.programs.trainer.gathered),
@@ -315,7 +315,7 @@ def _train_against_the_clock(run: Run, timed: TimedRun) -> Outcome:
     with _outputs_of(run, step=step) as outputs:
         if step == 0 and not run.setup.eval_files:
             with timed.ledger.counting(ledger.SAVING):
-                outputs.saves.save(0)  # for the offline evaluation
+                outputs.saves.save(0)  # the offline evaluation needs it
         run.start_up.done("data")
         run.team.say(run.start_up)
         in_order = list_of_events(

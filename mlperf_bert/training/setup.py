@@ -1,4 +1,4 @@
-"""What a run is made of: each part is made when it is first asked for, or raises."""
+"""The parts of a run: each is made when it is first asked for, or raises."""
 
 import contextlib
 import dataclasses
@@ -34,13 +34,13 @@ class Findings(list[Finding]):
         self._add(NOTE, text)
 
     def _add(self, level: str, text: str) -> None:
-        # Several checks may need one part, which cannot be made.
+        # Several checks may need the same part, which cannot be made.
         if (finding := Finding(level, text)) not in self:
             self.append(finding)
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """What is wrong within becomes errors among the findings; what follows goes on."""
+        """Errors within become findings; what follows continues."""
         try:
             yield
         except (ValueError, OSError) as error:
@@ -70,7 +70,7 @@ class Setup:
     has_checkpoint: bool = False
     """Whether the run has a checkpoint of its own, so that it loads no initial one."""
     connected: Devices | None = None
-    """Those of several processes; None: of this one."""
+    """The devices of several processes; None: only this process."""
     findings: Findings = dataclasses.field(default_factory=Findings)
     read_parts: Callable[[paths.Location], dict[str, parts.DataSet]] = dataclasses.field(
         default_factory=lambda: functools.cache(parts.read)
@@ -79,12 +79,12 @@ class Setup:
 
     @functools.cached_property
     def files(self) -> list[str]:
-        """Those to train on."""
+        """The files to train on."""
         return self._expand(self.config.input_file, "input_file")
 
     @functools.cached_property
     def eval_files(self) -> list[str]:
-        """Those to evaluate on; empty: no evaluation during training."""
+        """The files to evaluate on; empty: no evaluation during training."""
         given = self.config.eval_input_file
         return self._expand(given, "eval_input_file") if given else []
 
@@ -93,7 +93,7 @@ class Setup:
 
     @functools.cached_property
     def data_sets(self) -> dict[paths.Location, list[parts.DataSet]]:
-        """Those in each folder of training data that hold some of the files; none: not recorded."""
+        """Folder -> its data sets with some of the training files; none if not recorded."""
         return parts.of_files(self.files, read=self.read_parts)
 
     @functools.cached_property
@@ -103,15 +103,15 @@ class Setup:
 
     @functools.cached_property
     def initial_checkpoint(self) -> StoredCheckpoint | None:
-        """Opened, to load its weights; None: random ones, or those of the run's own checkpoint."""
+        """The opened initial checkpoint; None: weights are random or the run's own."""
         prefix = self.config.init_checkpoint
         return StoredCheckpoint(prefix) if prefix and not self.has_checkpoint else None
 
     @functools.cached_property
     def vocabulary(self) -> dict[str, str]:
-        """What is known of the one of data, model and run; as `one_vocabulary.require_one`."""
+        """What is known of the vocabulary of data, model and run; as `require_one` returns it."""
         files: list[str] = []
-        # Of what is there: a file that is missing hides no difference between the others.
+        # Present files are compared: a missing file hides no difference between the others.
         for flag in ("files", "eval_files"):
             with self.findings.collecting():
                 files += getattr(self, flag)
@@ -119,7 +119,7 @@ class Setup:
 
     @functools.cached_property
     def devices(self) -> Devices:
-        """Those that the run computes on, of all its processes."""
+        """The devices of all processes that the run computes on."""
         return self.connected or devices.create(self.config)
 
     @property
@@ -137,7 +137,7 @@ class Setup:
 
     @property
     def step(self) -> str:
-        """All that decides what a step computes of a batch, in words that do not change."""
+        """All that decides a step except for its batch, in words that never change."""
         config = self.config
         others = config.may_change | {"seed", "device", "num_workers"}
         decides = {name: each for name, each in config.parameters().items() if name not in others}
@@ -145,7 +145,7 @@ class Setup:
 
     @property
     def limits(self) -> ExampleLimits:
-        """What an example must keep to."""
+        """The limits of every example."""
         return self.config.shape.for_model(self.bert_config)
 
 

@@ -11,8 +11,8 @@ from mlperf_bert.options import duration
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import OVER, Event, Trained
 
-# A device call takes at most this share of what is left, and that of the whole, so that steps that
-# take longer than those before them overrun the end by little.
+# A device call takes at most these shares of what is left and of the whole budget, so that steps
+# that become slower overrun the end by little.
 _CALL_SHARE, _CALL_SHARE_OF_ALL = 0.9, 0.01
 _MAX_GROWTH = 2
 """A device call has at most so many times the steps that were measured before it."""
@@ -20,7 +20,7 @@ _MAX_GROWTH = 2
 
 @dataclasses.dataclass(kw_only=True)
 class TimeBudget(Event):
-    """Ends the run at the first update after its time. All processes go by the chief's clock.
+    """Ends the run at the first update after its time. All processes use the chief's clock.
 
     That is the clock of MLPerf: it runs from run_start on, through evaluations and checkpoints, and
     a resumed run has used what the processes before it used, up to the last lines of their logs.
@@ -30,7 +30,7 @@ class TimeBudget(Event):
     config: RunConfig
     """The configuration of the run, which has a `time_budget`."""
     timed: TimedRun
-    """Its ledger is the clock."""
+    """The run, whose ledger is the clock."""
     before: float
     """Seconds that earlier processes of this run have used."""
     gathered: Callable[[Sequence[float]], np.ndarray]
@@ -69,14 +69,14 @@ class TimeBudget(Event):
         When nothing is left, that is the end of the update, where the run ends.
         """
         self._look()
-        # Until a step is measured a call has one: a slow first step overruns the end by little.
+        # Until a step is measured, a call has one step: a slow first step overruns by little.
         most = 1.0
         if self._step_seconds:
             left = _CALL_SHARE * (self.seconds - self._spent)
             affordable = min(left, _CALL_SHARE_OF_ALL * self.seconds) / self._step_seconds
             most = min(affordable, _MAX_GROWTH * self._trained_steps)
         end_of_update = (step // self.config.steps_per_update + 1) * self.config.steps_per_update
-        # One step at the least: a call of none would not come nearer to the end.
+        # At least one step: a call without steps would never come to the end.
         return end_of_update if most < 0 else step + max(1, int(most))
 
     def is_spent(self, step: int) -> bool:
@@ -99,7 +99,7 @@ class TimeBudget(Event):
         return OVER
 
     def fields(self) -> dict[str, float]:
-        """What a line of metrics says of the budget."""
+        """The fields of the budget in a line of metrics."""
         return {
             "time_budget_seconds": self.seconds,
             "time_budget_spent_seconds": self._own_seconds(),
@@ -112,7 +112,7 @@ class TimeBudget(Event):
     def _look(self) -> None:
         """Reads the chief's clock."""
         average = self._trained_seconds / max(1, self._trained_steps)
-        # The slower one: an estimate that is too short would overrun the end.
+        # The longer time counts: an estimate that is too short would overrun the end.
         slowest = max(average, self._last_step_seconds)
         of_chief = self.gathered([self._own_seconds(), slowest])[0]
         self._spent, self._step_seconds = of_chief.tolist()

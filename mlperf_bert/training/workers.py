@@ -1,7 +1,7 @@
-"""The processes of a run: which there are, that they agree before it starts, and that all end.
+"""The processes of a run: finds them, makes them agree before it starts, and ends all of them.
 
-TF_CONFIG names them, or Slurm, Open MPI or a TPU, which jax knows. `jax.distributed` connects them
-and watches over them: a process that is lost ends the others, by an error of jax or by abort().
+TF_CONFIG, Slurm or Open MPI name them; those of a TPU jax knows. `jax.distributed` connects them
+and watches them: the loss of a process ends the others, by an error of jax or by abort().
 """
 
 import atexit
@@ -32,7 +32,7 @@ from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.output import OutputDirectory
 
 HEARTBEAT_SECONDS = 20
-"""Who has not answered for so long is lost: jax ends the others."""
+"""A process that has not answered for so long is lost: jax ends the others."""
 # The states by which jax tells that a collective operation has failed; a ValueError at times.
 _LOST = re.compile("(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|INTERNAL|DEADLINE_EXCEEDED): ")
 GLOO = re.compile(rb"\[Gloo\] Rank|^Expected number of connected peer ranks")
@@ -107,7 +107,7 @@ def _of_launcher(environment: Mapping[str, str]) -> Cluster:
     names = _SLURM if _SLURM[0] in environment else _OPEN_MPI
     try:
         size, index, third, local_index = (int(environment[name]) for name in names)
-        # As many on each host, for only one of the two numbers is told.
+        # All hosts have the same number, because a launcher names only one of the two.
         other = -(-size // third)
         num_hosts, here = (third, other) if names is _SLURM else (other, third)
         if not 0 <= index < size or not 0 <= local_index < here:
@@ -128,7 +128,7 @@ class Team:
     cluster: Cluster | None
     """None: only this one."""
     devices: Devices | None = None
-    """Those of all processes, if there are several; None: the checks choose those of one."""
+    """The devices of several processes; None for one process, whose checks choose them."""
     output: OutputDirectory
     """Locked by the chief until the end."""
     seed: int
@@ -167,7 +167,7 @@ class Team:
 
     @contextlib.contextmanager
     def ending_together(self) -> Iterator[None]:
-        """This part of the run ends on all processes: together, or for all by the failure of one.
+        """Ends this part of the run on all processes together, or on all if one fails.
 
         Raises:
           OSError: another process is lost or has failed.
@@ -195,10 +195,10 @@ def _part(cluster: Cluster | None) -> None:
 
 
 def _end_of(error: BaseException) -> BaseException:
-    """What ends this one of several processes; Python's end then does not wait for the others."""
+    """The error that ends this process; Python's exit then does not wait for the others."""
     import jax
 
-    # Registered last, it is called first: jax's own would wait for processes that are lost.
+    # Registered last, so called first: jax's own would wait for lost processes.
     atexit.register(_end_at_once)
     text = str(error)
     if not isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) or not _LOST.match(text):
@@ -242,8 +242,8 @@ def agree(config: RunConfig) -> tuple[RunConfig, Team]:
 
 
 def _claim(output: OutputDirectory, seed: int | None) -> dict:
-    # The lock first: between a look and a lock another process could begin. It also fetches what a
-    # bucket holds of the run, which the rest of this reads.
+    # Locked before looking, so that no other process begins in between. Locking also fetches a
+    # bucket's files of the run, which the lines below read.
     output.claim()
     latest_step, _ = newest_checkpoint(str(output.location))
     return output.beginning(seed, latest_step=latest_step)
@@ -264,7 +264,7 @@ def _connect(config: RunConfig) -> Cluster | None:
         given["coordinator_address"] = cluster.addresses[0]
     if cluster and config.device.num_gpus:
         given["local_device_ids"] = own_gpus(config, cluster)
-    # Its handler would take SIGTERM from Python's. Proxies are left out, of which jax would warn.
+    # jax's handler would replace Python's for SIGTERM. Its warning of proxies is needless here.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_check_proxy_envs", False)
     seconds = config.connect_timeout_seconds
@@ -292,18 +292,18 @@ def _connect(config: RunConfig) -> Cluster | None:
 
 
 def own_gpus(config: RunConfig, cluster: Cluster) -> list[int]:
-    """The numbers of the GPUs of this process, among those that it sees."""
+    """The numbers of this process's GPUs among the GPUs that it sees."""
     number = config.device.num_gpus
     visible = config.cuda_visible_devices
-    # Slurm may show to each process its own alone.
+    # Slurm may show each process only its own GPUs.
     sees_its_own = bool(visible) and len(visible.split(",")) == number
     first = 0 if sees_its_own else cluster.local_index * number
     return [*range(first, first + number)]
 
 
 def leave_out_proxies(environment: MutableMapping[str, str], cluster: Cluster) -> None:
-    """Sees to it that gRPC connects the processes directly: a proxy of the web is none for them."""
-    # gRPC compares the ends of names.
+    """Makes gRPC connect the processes directly: a web proxy cannot connect them."""
+    # gRPC compares only the ends of names.
     hosts = [address.rpartition(":")[0].strip("[]") for address in cluster.addresses]
     environment.setdefault("no_grpc_proxy", ",".join([*dict.fromkeys(hosts), "127.0.0.1"]))
 
@@ -321,7 +321,7 @@ def _join(config: RunConfig, cluster: Cluster, output: OutputDirectory) -> tuple
         "compared": to_compare(config),
     }
     problem, decision = why_not(exchange(own)), {}
-    # Last: it locks the directory, which is not done for a run that cannot begin.
+    # Last, because it locks the directory: a run that cannot begin must not do that.
     if cluster.is_chief and not problem:
         try:
             decision = _claim(output, config.seed)
@@ -334,7 +334,7 @@ def _join(config: RunConfig, cluster: Cluster, output: OutputDirectory) -> tuple
 
 
 def exchange(own: object) -> list:
-    """What every process gives, JSON values; the chief's first."""
+    """The JSON values of every process, the chief's first."""
     from jax.experimental import multihost_utils
 
     text = np.frombuffer(json.dumps(own).encode(), np.uint8)
@@ -357,7 +357,7 @@ def to_compare(config: RunConfig) -> dict:
         "sources of mlperf_bert": digest_of_sources(),
         "number of devices": jax.local_device_count(),
         "kind of devices": jax.local_devices()[0].device_kind,
-        # Not only the flags: the same path may lead to other files on another host.
+        # Files are compared too: the same path may lead to other files on another host.
         "data of --input_file": _sizes(config.input_file, "input_file"),
         "data of --eval_input_file": _sizes(config.eval_input_file, "eval_input_file"),
         "content of --bert_config_file": _content(config.bert_config_file),
@@ -365,7 +365,7 @@ def to_compare(config: RunConfig) -> dict:
 
 
 def digest_of_sources() -> str:
-    """What tells this checkout of the package from another one."""
+    """A digest of the package's sources, which tells checkouts apart."""
     package = Path(__file__).parents[1]
     files = [file for file in package.rglob("*") if file.suffix in (".py", ".mlir")]
     named = sorted((str(file.relative_to(package)), file.read_bytes()) for file in files)
