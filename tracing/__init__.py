@@ -13,7 +13,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SI
 
 
 def _in_one_line(kind, error, trace) -> None:
-    """Says what this Python lacks; any other error as before."""
+    """Names the package that this Python lacks; any other error is shown as before."""
     package = (getattr(error, "name", None) or "tracing").partition(".")[0]
     if kind is ModuleNotFoundError and importlib.util.find_spec(package) is None:
         remedy = "run make setup, or pip install tracing/"
@@ -58,8 +58,8 @@ def ends_in_one_line(name: str) -> Iterator[None]:
             raise
         print(end="", flush=True)  # a closed output is no error
     except BrokenPipeError:
-        # What it prints goes to a program that has ended, such as `head -1`. At its end Python
-        # flushes what is left, and would complain again.
+        # It prints to a program that has ended, such as `head -1`. At its end Python flushes
+        # what is left, and would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError) as error:
@@ -73,7 +73,7 @@ def ends_in_one_line(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Signals wait until they are asked for; threads that are started meanwhile inherit this."""
+    """Blocks signals inside: they wait until they are asked for; new threads inherit this."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield

@@ -47,7 +47,7 @@ def _given(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _say(line: str) -> None:
-    # Standard output is the command's.
+    # Lines go to standard error: standard output is the command's.
     print(f"trace: {line}", file=sys.stderr, flush=True)
 
 
@@ -61,11 +61,11 @@ def _user():
 
 
 def _convert(folder: Path, *, keep_raw: bool) -> None:
-    # Only now: tables and pictures take a second to import, for which the command would wait.
+    # Imported only now: tables and pictures take a second, for which the command would wait.
     from tracing import outputs
     from tracing.recording import RAW, load
 
-    recording = load(folder)  # nothing is done to a folder that is not a trace
+    recording = load(folder)  # comes first: a folder that is no trace stays as it is
     try:
         for line in outputs.write_all(folder, recording):
             _say(line)
@@ -94,7 +94,7 @@ def _give_to_user(folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Takes one trace."""
     with signals_blocked():
-        # Only now: what is imported starts threads, one of which would take the signal.
+        # Imported only now: the imports start threads, one of which would take the signal.
         from tracing import recorder
 
         given = _given(arguments)

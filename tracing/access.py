@@ -1,4 +1,4 @@
-"""How files were read: order, distinct bytes, and how many calls at once.
+"""Finds how files were read: in which order, how many distinct bytes, how many calls at once.
 
 Everything works on arrays: a trace of a million calls takes seconds. TERMS defines the words.
 """
@@ -50,7 +50,7 @@ def patterns(reads: pd.DataFrame) -> pd.Series:
 
 
 def distinct_bytes(files: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> int:
-    """How many bytes of the files were read at least once; `files` are numbers from 0."""
+    """The number of bytes that were read at least once; `files` are numbers from 0."""
     begins = (files.astype(np.int64) << _FILE_SHIFT) + offsets.astype(np.int64)
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], (begins + sizes.astype(np.int64))[order]
@@ -65,7 +65,7 @@ def queue_depth(begins_ns: np.ndarray, latencies_ns: np.ndarray) -> dict | None:
     """
     times = np.concatenate([begins_ns, begins_ns + latencies_ns]).astype(np.int64)
     moves = np.repeat([1, -1], len(begins_ns))
-    order = np.lexsort((moves, times))  # one that returns makes room for one that begins
+    order = np.lexsort((moves, times))  # at equal times, calls return before others begin
     times, depths = times[order], np.cumsum(moves[order])
     spans = np.diff(times, append=times[-1:])
     busy_ns = int(spans[depths > 0].sum())

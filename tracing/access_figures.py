@@ -9,7 +9,7 @@ from tracing import access
 from tracing.loaded import TRANSFERS, Trace, grown
 
 _MOST_STORAGE_PER_CALL_BYTE = 1.25
-"""Above it, what came from storage was not for read calls alone, and no ratio is known."""
+"""With more, storage was read not only for read calls, and the ratio is unknown."""
 
 
 def access_figures(trace: Trace) -> dict:
@@ -40,7 +40,7 @@ def _by_class(all_reads: pd.DataFrame) -> dict:
 
 
 def _queue_depths(trace: Trace) -> Iterator[tuple[str, dict | None]]:
-    """What -> how many at once; nothing for what was not traced."""
+    """Kind of call -> how many at once; kinds that were not traced are left out."""
     calls, blocks = trace.transfers, trace.table("block_io")
     for verb in TRANSFERS:
         of_verb = blocks["operation"].str.contains(verb[0].upper(), na=False)
@@ -89,7 +89,7 @@ def _page_cache(trace: Trace, storage_bytes: int | None, source: str) -> dict:
 
 
 def _is_asynchronous(trace: Trace) -> bool:
-    """Whether some reads and writes are not known to have been made."""
+    """Whether some reads and writes may have been made that no tracer saw."""
     return bool(trace.summary["losses"]["asynchronous_processes"])
 
 

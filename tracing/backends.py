@@ -1,4 +1,4 @@
-"""Which tracer works here: bpftrace, strace, or /proc alone; each is tried, not assumed."""
+"""Finds the tracer that works here, bpftrace, strace, or /proc alone, by trying each."""
 
 import os
 import re
@@ -34,7 +34,7 @@ class Backends:
         return Backends(_best(reasons), reasons)
 
     def line(self) -> str:
-        """What is recorded, and why not more."""
+        """A line: what is recorded, and why no more is."""
         better = NAMES[: NAMES.index(self.chosen)]
         reasons = [f"{name}: {self.reasons[name]}" for name in better if name in self.reasons]
         without = f" ({'; '.join(reasons)})" if reasons else ""
@@ -46,7 +46,7 @@ def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
 
     Args:
       wanted: one of NAMES; None = the best.
-      attaches_to: a process that runs already, else the tracer starts its own.
+      attaches_to: a process that runs already; None: the tracer starts the command.
 
     Raises:
       ValueError: the wanted one does not work here.

@@ -1,4 +1,4 @@
-"""bpftrace as a tracer: which programs fit the kernel, and their lines as rows."""
+"""The tracer bpftrace: chooses programs that fit the kernel, and turns their lines into rows."""
 
 import collections
 import contextlib
@@ -28,7 +28,7 @@ from tracing.calls import (
 PROGRAMS = Path(__file__).parent / "programs"
 OLDEST_VERSION = (0, 14)  # the first with comparisons of 64-bit arguments as the programs make them
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
-# In a mount name space of its own: nothing stays mounted.
+# In a mount name space of its own, so that nothing stays mounted.
 _WITH_TRACEFS = [
     *["unshare", "--mount", "/bin/sh", "-c"],
     f'mount -t tracefs nodev {TRACEFS[0]} && exec "$@"',
@@ -37,8 +37,8 @@ _WITH_TRACEFS = [
 ADD_TO_PAGE_CACHE = "add_to_page_cache"
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
-# what -> program -> tracepoint that it needs, the best one first; docs/record.md says which kernels
-# have them.
+# What is traced -> program -> tracepoint that it needs, the best one first; docs/record.md says
+# which kernels have them.
 ALTERNATIVES: Mapping[str, dict[str, str]] = {
     "calls": {"files.bt": "syscalls/sys_enter_openat"},
     "page faults": {
@@ -53,12 +53,12 @@ ALTERNATIVES: Mapping[str, dict[str, str]] = {
 
 
 def event_folder() -> Path | None:
-    """Where this kernel describes its tracepoints; None if it has none or hides them."""
+    """The folder that describes this kernel's tracepoints; None if it is absent or hidden."""
     return next((r / "events" for r in TRACEFS if (r / "events" / "block").is_dir()), None)
 
 
 def command(*words: str) -> list[str]:
-    """A command line under which tracepoints are visible where tracefs is not mounted, too."""
+    """The beginning of a command line that makes tracepoints visible, even without tracefs."""
     return [*([] if event_folder() else _WITH_TRACEFS), *words]
 
 
@@ -69,7 +69,7 @@ def tracepoints() -> frozenset[str]:
     try:
         done = subprocess.run(command(*listing), capture_output=True, text=True)
     except FileNotFoundError:
-        return frozenset()  # a system without unshare or find
+        return frozenset()  # the system lacks unshare or find
     return frozenset(line.removeprefix(f"{folder}/") for line in done.stdout.splitlines())
 
 
@@ -86,7 +86,7 @@ def missing() -> str | None:
         return "this is a container, where processes have other numbers; take the trace on its host"
     if os.geteuid() != 0:
         return "it needs root; take the trace with sudo"
-    # Last, because it lists some thousand folders.
+    # Checked last, because it lists some thousand folders.
     if not chosen_programs(tracepoints()):
         return "this kernel has none of the tracepoints in question, or hides them"
     return None
@@ -98,7 +98,7 @@ def chosen_programs(events: frozenset[str]) -> dict[str, str]:
     for what, alternatives in ALTERNATIVES.items():
         if present := [name for name, needed in alternatives.items() if needed in events]:
             chosen[what] = present[0]
-    # Faults are filtered by the tree that the program of calls keeps.
+    # The program of calls keeps the process tree by which faults are filtered.
     if "calls" not in chosen:
         chosen.pop("page faults", None)
     return chosen
@@ -117,7 +117,7 @@ def program_text(programs: Iterable[str], pids: Iterable[int], events: frozenset
 
     pattern = r"^(?P<probes>tracepoint:[\w:]+(?:,\s*tracepoint:[\w:]+)*)(?P<rest>[^{]*\{[^}]*\}\n?)"
     text = re.sub(pattern, only_present, text, flags=re.MULTILINE)
-    # bpftrace allows one END; without it, maps would be printed behind the last event.
+    # bpftrace allows one END; with none, it would print maps behind the last event.
     ends = re.findall(r"^END \{(.*)\}\n", text, flags=re.MULTILINE)
     return re.sub(r"^END .*\n", "", text, flags=re.MULTILINE) + f"END {{{''.join(ends)}}}\n"
 
@@ -136,28 +136,28 @@ def environment() -> dict[str, str]:
 
 _LOST = re.compile(r"Lost (\d+) events")
 _ERRNO_BITS = 4096
-_AT_FDCWD = -100  # of the calls that end in "at": relative to the process's folder
+_AT_FDCWD = -100  # in calls that end in "at": the path is relative to the process's folder
 _MOST_EVENTS_OUT_OF_ORDER = 40_000
 _FIOCLEX = 0x5451
 _AT_POSITION, _AT_END = -1, -2  # what the programs print for an offset
-_DISKS_TOLD_OTHERWISE = ("overlay", "btrfs")  # stat(2) does not tell the disk that faults tell
+_DISKS_TOLD_OTHERWISE = ("overlay", "btrfs")  # stat(2) and faults name different disks
 
 
 @functools.cache
 def _kind_of_mounted() -> dict[str, str]:
-    """MAJOR:MINOR -> kind of file system; a part of a btrfs is not in it."""
+    """MAJOR:MINOR -> kind of file system; subvolumes of a btrfs are missing."""
     lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     return {line.split()[2]: line.rpartition(" - ")[2].split()[0] for line in lines}
 
 
 class _Line(NamedTuple):
-    """What a line of the programs holds, by its first word."""
+    """The fields of a line of the programs, which its first word decides."""
 
     num_fields: int
     texts: tuple[int, ...] = (3,)
-    """Which fields are no numbers."""
+    """The places of the fields that are no numbers."""
     latency: int | None = None
-    """Which field it is: the event ends so long after its stamp."""
+    """The place of the latency: the event ends so long after its stamp."""
 
 
 _LINES = {
@@ -190,18 +190,18 @@ class Parser(CallParser):
         super().__init__(**where)
         for pid, fd, path, closes in opened_before:
             self._files[pid].note(fd, self._opened(path), closed_by_exec=closes)
-            self._files[pid][fd].lose()  # who else has it is not known
+            self._files[pid][fd].lose()  # other processes may have it too
         self._latest_ns = 0
         self._num_threads = collections.Counter((process_of_thread or {}).values())
-        # (disk as the kernel numbers it, inode) -> path, of what was opened; None: of a file system
-        # whose files tell another disk than its own.
+        # (the kernel's number of a disk, inode) -> path of an opened file; disk None: stat(2) names
+        # another disk than faults do.
         self._path_of_inode: dict[tuple[int | None, int], str] = {}
         self._unborn: dict[int, dict] = {}
         self._names: dict[str, dict[int, str]] = {"name": {}, "new_name": {}}
         self._notes: dict[str, Callable[[int], None]] = {
             "asynchronous": self._note_asynchronous,
-            "sent": self._lose_those_of,  # a message may have given them to others
-            "taken": lambda _: self._lose_all(),  # of another process, of which is not known
+            "sent": self._lose_those_of,  # a message may give descriptors to others
+            "taken": lambda _: self._lose_all(),  # descriptors of an unknown process
         }
 
     def parse(self, lines: Iterable[str]) -> Iterator[Row]:
@@ -225,7 +225,7 @@ class Parser(CallParser):
         for line in lines:
             if lost := _LOST.search(line):
                 self.losses.lost_events += int(lost[1])
-                # Between what waits and what comes, nobody knows where.
+                # Events were lost somewhere between those that wait and the next ones.
                 yield from ((stamp, "lost", []) for stamp in (0, self._latest_ns))
                 continue
             word, *fields = line.rstrip("\n").split("\t")
@@ -238,7 +238,7 @@ class Parser(CallParser):
                     yield self._event(word, fields)
                 elif names is not None:  # a name has several lines
                     names[tid] += "\n" + line.rstrip("\n")
-                elif fields:  # empty lines and "ready" are the programs' own; the rest was cut
+                elif fields:  # the programs print empty lines and "ready"; other lines were cut
                     self._damaged()
             except (IndexError, ValueError):
                 self._damaged()
@@ -265,13 +265,13 @@ class Parser(CallParser):
         return name
 
     def _note_cut(self, name: str) -> None:
-        # What is no UTF-8 was read as \xNN.
+        # Bytes that are not UTF-8 were read as \xNN.
         num_bytes = len(re.sub(r"\\x[0-9a-f]{2}", "?", name).encode())
         self.losses.cut_names += num_bytes >= LONGEST_NAME_BYTES
 
     @staticmethod
     def _in_order(events: Iterable[tuple[int, str, list]]) -> Iterator[tuple[str, list]]:
-        """Each processor has its own buffer: an earlier event may be printed later."""
+        """Sorts events: each processor has a buffer, so an earlier one may be printed later."""
         waiting: list[tuple[int, int, str, list]] = []
         for number, (end, word, values) in enumerate(events):
             heapq.heappush(waiting, (end, number, word, values))
@@ -281,7 +281,7 @@ class Parser(CallParser):
             yield heapq.heappop(waiting)[2:]
 
     def _born(self, pid: int, tid: int) -> Iterator[Row]:
-        """A fork may make a thread or a process; only the child's first event shows which."""
+        """Notes a child at its first event, which shows whether it is a thread or a process."""
         if (row := self._unborn.pop(tid, None)) is None:
             return
         if pid != tid:
@@ -289,12 +289,12 @@ class Parser(CallParser):
             self._files.pop(tid, None)
         else:
             self._num_threads[pid] = 1
-            self._lose_those_of(pid)  # the child moves them, and its parent
+            self._lose_those_of(pid)  # both the child and its parent may move them
             self._one_ends(row["parent_pid"])
         yield "process_events", row
 
     def _one_ends(self, pid: int) -> None:
-        """A thread of a process, whose first may end before the others."""
+        """Notes that a thread ended; the first thread may end before the others."""
         self._num_threads[pid] = self._num_threads.get(pid, 1) - 1
         if self._num_threads[pid] <= 0:
             del self._num_threads[pid]
@@ -307,9 +307,9 @@ class Parser(CallParser):
     def _fork(self, began, pid, tid, child, flags) -> Iterator[Row]:
         row = {"event": "process", "parent_pid": pid}
         self._unborn[child] = {**self._stamps(began, child, child), **row}
-        # As they are now: the parent may continue first.
+        # Descriptors are copied now, because the parent may continue first.
         self._inherit(child, pid, flags)
-        self._num_threads[pid] = self._num_threads.get(pid, 1) + 1  # until it shows to be none
+        self._num_threads[pid] = self._num_threads.get(pid, 1) + 1  # until it shows to be a process
         yield from ()
 
     def _exec(self, began, pid, tid, program) -> Iterator[Row]:
@@ -363,7 +363,7 @@ class Parser(CallParser):
     ) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
         row["operation"] = row["operation"].removesuffix("64")
-        # Else it begins where the program has told, which was not recorded.
+        # Otherwise it begins at an offset that the program gave and nobody recorded.
         ends = ((source, moves_source), (target, moves_target))
         given = [(Descriptor(fd), None, bool(moves)) for fd, moves in ends]
         yield from self._copied(row, given, self._result(row, result))

@@ -1,4 +1,4 @@
-"""What the parsers of strace's and bpftrace's lines share: calls on files, folders, positions.
+"""The base of the parsers of strace's and bpftrace's lines: follows files, folders, positions.
 
 The kernel keeps one position for each opening. Descriptors that were copied from each other (by
 dup, fork, exec, or in a message) share it. It is followed here as long as one thread alone moves
@@ -36,9 +36,9 @@ KINDS = {
 }
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
 ASYNCHRONOUS_CALLS = ("io_setup", "io_uring_setup")
-"""With them libaio and io_uring begin, whose reads and writes are no calls of their own."""
+"""libaio and io_uring begin with these calls; their reads and writes are no system calls."""
 DESCRIPTOR_CALLS = ("dup", "dup2", "dup3", "fcntl", "close_range", "fchdir", "unshare")
-"""They make no row: by them it is known which file a descriptor or a path means."""
+"""Calls that make no row, but decide which file a descriptor or a path means."""
 LONGEST_NAME_BYTES = 199
 """What bpftrace records of a name; a longer one is cut."""
 UNKNOWN = "unknown:"
@@ -48,19 +48,19 @@ CLOSE_RANGE_CLOEXEC, RENAME_EXCHANGE = 4, 2
 RENAMING = ("rename", "exchange", "remove")
 """Kinds after which a file, or what is in a folder, has another name or none."""
 REMOVED = "\0"
-"""Behind the name of what was removed: another may have this name since."""
+"""Follows the name of a removed file, because another file may have this name since."""
 
 _SHORTENED = re.compile(r"/(\.\.?)?(/|$)")
-"""Where a path can be shortened."""
+"""Matches where a path can be shortened."""
 
 Row = tuple[str, dict]
-"""Its table, and column -> value."""
+"""The row's table, and column -> value."""
 Thread = tuple[int, int]
 """Process and thread."""
 
 
 def moves(kind: str, path: str | None, new_path: str | None) -> dict[str, str]:
-    """Old name -> new name, for what a rename or removal concerns; source: rename(2).
+    """Old name -> new name of each file that a rename or removal concerns; source: rename(2).
 
     Nothing is known of names that the tracer could not read.
     """
@@ -77,18 +77,18 @@ class OpenFile:
     """What one opening made: the kernel's open file description."""
 
     path: str
-    """As it is called now."""
+    """The file's present name."""
     position: int | None = None
     """Bytes from the file's start; None: unknown."""
     appends: bool = False
     number: int = field(default_factory=itertools.count().__next__)
-    """Of the opening; no two are equal."""
+    """The number of the opening; no two are equal."""
     _mover: Thread | None = None
-    """Who alone moves the position."""
+    """The only thread that moves the position, if there is only one."""
     _is_followed: bool = True
 
     def lose(self) -> None:
-        """More than one may move the position, from now on in an order that nobody sees."""
+        """Gives the position up: several may move it from now on, in an unknown order."""
         self._is_followed, self.position = False, None
 
     def _note_mover(self, thread: Thread) -> None:
@@ -97,10 +97,10 @@ class OpenFile:
         self._mover = thread
 
     def moved(self, thread: Thread, size_bytes: int, *, writes: bool) -> int | None:
-        """Where a call began that moved the position; None: unknown."""
+        """Moves the position by a call; returns where the call began, None if unknown."""
         self._note_mover(thread)
         if writes and self.appends:
-            # It began at the file's end, which others may have moved.
+            # The call began at the file's end, which others may have moved.
             self.position = None if size_bytes else self.position
             return None
         began = self.position
@@ -108,33 +108,33 @@ class OpenFile:
         return began
 
     def sought(self, thread: Thread, position: int) -> None:
-        """A seek returned this."""
+        """Notes the position that a seek returned."""
         self._note_mover(thread)
         self.position = position if self._is_followed else None
 
 
 class Descriptors(dict[int, OpenFile]):
-    """What a process's descriptors mean, as far as it is known."""
+    """The files that a process's descriptors mean, as far as they are known."""
 
     def __init__(self, copied: "Descriptors | None" = None):
-        """Takes what it is a copy of."""
+        """Copies the descriptors of another process, if given."""
         super().__init__(copied or {})
         self.closed_by_exec: set[int] = set(copied.closed_by_exec if copied else ())
 
     def note(self, fd: int, file: OpenFile | None, *, closed_by_exec: bool) -> None:
-        """It means this from now on; None: nobody knows what."""
+        """Notes that a descriptor means this file from now on; None: an unknown one."""
         self.close(fd, fd)
         if file:
             self[fd] = file
             self.note_exec(fd, fd, closes=closed_by_exec)
 
     def note_exec(self, first: int, last: int, *, closes: bool) -> None:
-        """Whether exec closes those from the first to the last."""
+        """Notes whether exec closes the descriptors from the first to the last."""
         fds = {fd for fd in self if first <= fd <= last}
         self.closed_by_exec = self.closed_by_exec | fds if closes else self.closed_by_exec - fds
 
     def close(self, first: int, last: int) -> None:
-        """Closes those from the first to the last."""
+        """Closes the descriptors from the first to the last."""
         for fd in [fd for fd in self if first <= fd <= last]:
             del self[fd]
             self.closed_by_exec.discard(fd)
@@ -142,19 +142,19 @@ class Descriptors(dict[int, OpenFile]):
 
 @dataclass(eq=False, slots=True)
 class _Folder:
-    """Where relative and absolute paths begin; processes may share it."""
+    """The folders where relative and absolute paths begin; processes may share it."""
 
     path: str
     root: str = ""
-    """Of a process that has called chroot."""
+    """The root of a process that has called chroot."""
 
 
 class Descriptor(NamedTuple):
-    """What a call is given for a file."""
+    """The descriptor that a call is given for a file."""
 
     fd: int
     path: str | None = None
-    """What it means by the tracer; None: what it means by the calls before."""
+    """The path by the tracer; None: earlier calls decide what it means."""
 
 
 @dataclass
@@ -204,9 +204,9 @@ class CallParser:
 
         Args:
           folder: where the command was started.
-          host_path: where this machine finds a path of a container.
-          losses: what is missing is added to it.
-          folder_of: of the processes that were there before.
+          host_path: maps a path of a container to this machine's path.
+          losses: losses are counted in it.
+          folder_of: the folders of processes that were there before.
         """
         self.losses = losses or Losses()
         self._first_folder = folder
@@ -236,7 +236,7 @@ class CallParser:
                 seen_as = self._host_path(above)
                 if not Path(seen_as).is_symlink():
                     parts.pop()
-                elif seen_as == above:  # ".." behind a link leads elsewhere
+                elif seen_as == above:  # ".." behind a link leads above the link's target
                     parts = os.path.realpath(above).split("/")[1:-1]
                 else:
                     parts.append(part)
@@ -256,7 +256,7 @@ class CallParser:
         return file.path if file else UNKNOWN
 
     def _file(self, pid: int, given: Descriptor, *, moves: bool) -> OpenFile | None:
-        """None: nothing is known of it: received, there before, or renamed during the call."""
+        """The file; None if it is unknown: received, there before, or renamed during the call."""
         file = self._files[pid].get(given.fd)
         if given.path is None or (file and file.path.replace(REMOVED, "") == given.path):
             return file
@@ -265,9 +265,9 @@ class CallParser:
         return None
 
     def _named_as(self, path: str | None) -> list[OpenFile]:
-        """What may be the opening of a descriptor that is not known: by name.
+        """The openings, found by name, that an unknown descriptor may mean.
 
-        So are those received, and those that an ioctl keeps from an exec: to see the ioctls of
+        Descriptors may be received, or an ioctl may keep them through an exec: seeing ioctls of
         accelerators would cost strace too much.
         """
         is_absolute = path is not None and path.startswith("/")
@@ -285,12 +285,12 @@ class CallParser:
             self._lose_those_of(pid)
 
     def _lose_those_of(self, pid: int) -> None:
-        """Somebody else may move what a process has open."""
+        """Gives up the positions of all that a process has open: others may move them."""
         for file in self._files[pid].values():
             file.lose()
 
     def _damaged(self) -> None:
-        """A line is not understood: what it moved is unknown."""
+        """Counts a line that is not understood; all positions become unknown."""
         self.losses.damaged_lines += 1
         self._lose_all()
 
@@ -301,13 +301,13 @@ class CallParser:
     # --- processes, and calls that make no row ---
 
     def _inherit(self, child: int, maker: int, shares: int) -> None:
-        """A process has what its maker has now: copies, but what it shares by flags of clone(2)."""
+        """A process gets copies of what its maker has now, or shares it by flags of clone(2)."""
         folder, table = self._folder_of(maker), self._files[maker]
         self._folders[child] = folder if shares & CLONE_FS else dataclasses.replace(folder)
         self._files[child] = table if shares & CLONE_FILES else Descriptors(table)
 
     def _executed(self, pid: int) -> None:
-        self._files[pid] = table = Descriptors(self._files[pid])  # with others it shares no more
+        self._files[pid] = table = Descriptors(self._files[pid])  # it shares them no longer
         for fd in sorted(table.closed_by_exec):
             table.close(fd, fd)
 
@@ -316,7 +316,7 @@ class CallParser:
         self._folders.pop(pid, None)
 
     def _enters(self, pid: int, call: str, path: str) -> None:
-        """A chdir or chroot, which succeeded."""
+        """Notes a chdir or chroot that succeeded."""
         folder = self._folder_of(pid)
         if call == "chroot":
             folder.root = self._absolute(pid, path).rstrip("/")
@@ -326,7 +326,7 @@ class CallParser:
     def _note_descriptors(
         self, pid: int, call: str, given: Descriptor, result: int, value: int, flags: int
     ) -> None:
-        """One of DESCRIPTOR_CALLS, which succeeded.
+        """Notes one of DESCRIPTOR_CALLS that succeeded.
 
         Args:
           value: the command of fcntl, the last descriptor of close_range.
@@ -343,7 +343,7 @@ class CallParser:
             self._duplicate(pid, fd, result, closed_by_exec=bool(flags & os.O_CLOEXEC))
         elif call == "fcntl":
             self._note_fcntl(pid, given, result, value, flags)
-        else:  # unshare: a mount name space of its own comes with a folder of its own
+        else:  # unshare: a process with its own mount name space has its own folder
             if flags & (CLONE_FS | CLONE_NEWNS):
                 self._folders[pid] = dataclasses.replace(self._folder_of(pid))
             if flags & CLONE_FILES:
@@ -369,7 +369,7 @@ class CallParser:
     # --- calls that make rows ---
 
     def _on_opening(self, row: dict, path: str, result: int | None, flags: int) -> Row:
-        """Of an opening; the result of this and the others is None if the call failed."""
+        """Returns the row of an opening; here and below, `result` is None if the call failed."""
         if flags & os.O_CREAT:
             row["kind"] = "create"
         if result is not None:
@@ -382,7 +382,7 @@ class CallParser:
     def _on_path(
         self, row: dict, path: str, result: int | None, new_path: str | None = None, flags: int = 0
     ) -> Row:
-        """Of a call on one name or two."""
+        """Returns the row of a call on one name or two."""
         if row["kind"] == "rename":
             row["new_path"] = new_path and new_path.replace(REMOVED, "")
             row["kind"] = "exchange" if flags & RENAME_EXCHANGE else "rename"
@@ -391,7 +391,7 @@ class CallParser:
         return self._named(row, path)
 
     def _renamed(self, row: dict, path: str) -> None:
-        """What is open, and folders of processes, have another name from now on."""
+        """Renames open files and folders of processes from now on."""
         renamed = moves(row["kind"], path, row.get("new_path"))
 
         def now(name: str) -> str:
@@ -409,11 +409,11 @@ class CallParser:
         self, row: dict, given: Descriptor, result: int | None, offset: int | None = None,
         *, appends: bool = False,
     ) -> Row:  # fmt: skip
-        """Of a call on a descriptor; notes what it makes of its file's position.
+        """Returns the row of a call on a descriptor; moves its file's position.
 
         Args:
           offset: None if it reads or writes at the position.
-          appends: whether this call alone is told of the file's end.
+          appends: whether this call alone appends to the file.
         """
         kind, pid, path = row["kind"], row["pid"], self._path_of(row["pid"], given)
         moves = kind in ("read", "write", "seek") and offset is None
@@ -424,7 +424,7 @@ class CallParser:
         if kind in ("read", "write") and not appends:
             row["offset_bytes"] = self._moved(file, row, offset)
         elif kind in ("read", "write") and file and offset is None:
-            file.position = None  # the end of the file, wherever that is
+            file.position = None  # the end of the file, which is unknown
         elif kind == "seek" and result is not None:
             row["offset_bytes"] = result
             if file:
@@ -434,10 +434,10 @@ class CallParser:
         return self._named(row, path)
 
     def _moved(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
-        """Where a read or write began; without an offset of its own it moves the position."""
+        """Returns where a read or write began; moves the position if the call has no offset."""
         writes = row["kind"] == "write"
         if offset is not None:
-            # Linux appends whatever the offset says; pwrite(2), "BUGS".
+            # Linux appends, whatever the offset is: pwrite(2), "BUGS".
             return None if writes and (file is None or file.appends) else offset
         thread = row["pid"], row["tid"]
         return file.moved(thread, row["size_bytes"], writes=writes) if file else None
@@ -445,7 +445,7 @@ class CallParser:
     def _copied(
         self, row: dict, ends: Iterable[tuple[Descriptor, int | None, bool]], result: int | None
     ) -> Iterator[Row]:
-        """Of a copy: one of its source and one of its target.
+        """Yields the two rows of a copy, of its source and of its target.
 
         Args:
           ends: (descriptor, offset if it is known, whether its position is moved) of both.

@@ -26,7 +26,7 @@ _MOST_BINS = 300
 _SHORTEST_BIN_S = 0.05
 _MOST_FILES_DRAWN = 8
 Panel = Callable[[Axes], None]
-"""Draws on axes whose phases are shaded; what has a label stands in their legend."""
+"""Draws on axes whose phases are shaded; everything with a label is in their legend."""
 
 
 def _over_time(
@@ -41,7 +41,7 @@ def _over_time(
             for name, color in PHASE_COLORS.items():
                 of_name = trace.spans[trace.spans["name"] == name]
                 for span in of_name.itertuples():
-                    # Above the ground, below the grid; a checkpoint lies over its block.
+                    # Above the background, below the grid; a checkpoint is over its block.
                     place.axvspan(span.seconds, span.end_seconds, color=color, lw=0, zorder=0)
                 if len(of_name) and panel is panels[-1]:
                     handles.append(Patch(color=color, label=name))
@@ -55,7 +55,7 @@ def _over_time(
 
 
 def _draw_curves(label: str, curves: Mapping[str, tuple], place: Axes, *, most: int | None = None):
-    """Lines, by their labels: (x, y, color); of numbers between edges x has one more."""
+    """Draws label -> (x, y, color) as lines; x may be edges, one more than y has numbers."""
     for name, (x, y, color) in curves.items():
         if len(x) > len(y):
             place.stairs(y, x, color=color, label=name, linewidth=1.2)
@@ -66,13 +66,13 @@ def _draw_curves(label: str, curves: Mapping[str, tuple], place: Axes, *, most: 
 
 
 def _bins_of(seconds: float) -> np.ndarray:
-    """Edges over a trace's time."""
+    """Edges that divide a trace's time."""
     width = max(seconds / _MOST_BINS, _SHORTEST_BIN_S)
     return np.arange(0, seconds + width, width)
 
 
 def _rate(rows: pd.DataFrame, bins: np.ndarray) -> np.ndarray:
-    """MB/s of what begins between each two edges."""
+    """MB/s of the rows that begin between each two edges."""
     moved, _ = np.histogram(rows["seconds"], bins, weights=rows["size_bytes"])
     return moved / np.diff(bins) / 1e6
 
@@ -80,7 +80,7 @@ def _rate(rows: pd.DataFrame, bins: np.ndarray) -> np.ndarray:
 def _by_class(place: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray, weights=None):
     """A histogram, the classes of files on top of each other."""
     groups = {name: group for name, group in calls.groupby("file_class") if name in CLASS_COLORS}
-    # Always in this order, so that a class lies where it lay on the page of another trace.
+    # Always in this order, so that a class has the same place on the page of every trace.
     names = [name for name in CLASS_COLORS if name in groups]
     if names:
         place.hist(
@@ -92,12 +92,12 @@ def _by_class(place: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray, w
 
 
 def transfers_over_time(trace: Trace) -> str | None:
-    """Reads and writes in MB/s, by class of file, and what of it storage gave or took.
+    """Reads and writes in MB/s by class of file, and the part that storage served.
 
-    Without calls all of it is by the processes' counters; None without these too.
+    Without calls the processes' counters give all of it; None without them too.
     """
     counters = trace.storage_counters if trace.has_calls else trace.counters
-    # No line without two intervals.
+    # A line needs two intervals.
     counters = counters if len(counters) > 2 else counters[:0]
     if not trace.has_calls and counters.empty:
         return None
@@ -151,7 +151,7 @@ def _set_log_axis(place: Axes, unit: str) -> None:
 
 
 def offsets_over_time(trace: Trace) -> str | None:
-    """Where in each TFRecord file is read when, the files most read; None without reads."""
+    """Offsets of reads over time in the TFRecord files most read; None without reads."""
     reads = trace.transfers.dropna(subset=["offset_bytes"])
     reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
     if reads.empty:

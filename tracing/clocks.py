@@ -17,9 +17,9 @@ class ClockPair:
     monotonic_ns: int
     realtime_ns: int
     boottime_ns: int
-    """bpftrace stamps with this clock; it differs from monotonic by the time asleep."""
+    """The clock of bpftrace's stamps: monotonic plus the time in suspend."""
     uncertainty_ns: int
-    """How far apart the readings may lie."""
+    """The most nanoseconds between the readings."""
 
 
 def read_pair() -> ClockPair:
@@ -54,7 +54,7 @@ class Alignment:
 
     @property
     def error_bound_ns(self) -> int:
-        """The most that a converted stamp may be wrong: the largest move between neighbours."""
+        """The largest error of a converted stamp: the largest move between neighbours."""
         moves = np.abs(np.diff(self._ahead))
         return int(max(moves, default=0) + 2 * max(pair.uncertainty_ns for pair in self.pairs))
 
@@ -62,6 +62,6 @@ class Alignment:
         """Stamps (int64, any shape) of one clock as those of another: realtime_ns, and so on."""
         stamps, read = np.asarray(stamps, np.int64), self._read[clock]
         ahead = self._read[to] - read
-        # Relative to the first pair: whole stamps would lose nanoseconds as floats.
+        # Relative to the first pair, because whole stamps would lose nanoseconds as floats.
         move = np.interp((stamps - read[0]).astype(float), read - read[0], ahead - ahead[0])
         return stamps + ahead[0] + np.rint(move).astype(np.int64)

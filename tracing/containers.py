@@ -13,7 +13,7 @@ from tracing import processes
 
 ENGINES = ("docker", "podman")
 ANSWERS_WITHIN_S = 30
-_LOOKS_WITHIN_S = 2  # meanwhile no signal reaches the command
+_LOOKS_WITHIN_S = 2  # while it looks, no signal reaches the command
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Container:
     """(folder of the host, folder of the container), longest folder of the container first."""
 
     def host_path(self, path: str) -> str:
-        """Where this host finds a file of the container: a mount, or the root of its process."""
+        """This host's path of a file of the container: in a mount, or its process's root."""
         for source, destination in self.mounts:
             if path == destination or path.startswith(destination.rstrip("/") + "/"):
                 return source + path[len(destination.rstrip("/")) :]
@@ -73,12 +73,12 @@ def signal(container: Container, name: str) -> None:
 
 
 def started_by(arguments: list[str]) -> tuple[str, str] | None:
-    """(engine, name) if a command line runs a container with a name; else None."""
+    """(engine, name) of the named container that a command line runs; else None."""
     if not arguments or Path(arguments[0]).name not in ENGINES or "run" not in arguments:
         return None
     for word, after in itertools.pairwise([*arguments, ""]):
         option, has_value, value = word.partition("=")
-        if option == "--name":  # the first one: what follows the image is of the command in it
+        if option == "--name":  # the first counts: options behind the image are the command's
             name = value if has_value else after
             return (arguments[0], name) if name else None
     return None
@@ -103,7 +103,7 @@ class Watcher:
             if name in self._seen:
                 continue
             container = None
-            # It does not answer, or cannot be started: it is asked again.
+            # The engine does not answer, or does not start: it is asked again.
             with contextlib.suppress(ValueError, OSError, LookupError, TypeError):
                 container = inspect(engine, name, _LOOKS_WITHIN_S)
             if container:

@@ -1,4 +1,4 @@
-"""From raw files to tables: calls, processes, block I/O, MLLOG events, spans, clocks."""
+"""Makes tables of raw files: calls, processes, block I/O, MLLOG events, spans, clocks."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ _NAMES_OF_LOGS = ("*.log", "*.out", "*.txt")
 
 @dataclass
 class Locator:
-    """Where this machine finds the files that the traced programs name."""
+    """Finds on this machine the files that the traced programs name."""
 
     containers: list[Container] = field(default_factory=list)
     of_path: dict[str, str] = field(default_factory=dict)
 
     def within(self, raw_file: RawFile) -> Callable[[str], str]:
-        """The function from a path in one tracer's lines to this machine's path."""
+        """Returns the function that maps a path in one tracer's lines to this machine's path."""
         container = raw_file.container
         if container is None:
             return str
@@ -37,7 +37,7 @@ class Locator:
     def find(self, path: str) -> Path:
         """This machine's path of a path in the tables."""
         if path not in self.of_path:
-            # Samples do not say whose path it is: the containers' mounts are tried first.
+            # Samples do not say whose path it is, so containers' mounts are tried first.
             inside = (container.host_path(path) for container in self.containers)
             self.of_path[path] = next((found for found in inside if Path(found).exists()), path)
         return Path(self.of_path[path])
@@ -82,7 +82,7 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
     begin = recording.pairs[0].boottime_ns
     with _lines(path) as lines:
         for table, row in parser.parse(lines):
-            # The machine's disks were seen before the command was let go.
+            # The machine's disks were traced already before the command began.
             if table != "block_io" or row["boottime_ns"] >= begin:
                 writers[table]([row])
 
@@ -105,7 +105,7 @@ def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterat
     seen = set()
     for path in _written_logs(trace, locator):
         found = locator.find(path)
-        if not found.is_file():  # renamed or removed since; a FIFO would be waited for
+        if not found.is_file():  # renamed or removed since, or a FIFO, which would block
             continue
         for event in mllog.event_rows(found, begin_ns=recording.begin_ns, end_ns=recording.end_ns):
             # A copied log repeats its events.
@@ -118,13 +118,13 @@ def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterat
 def _written_logs(trace: Path, locator: Locator) -> list[str]:
     """Paths of logs in the order in which they were first seen, under their last names.
 
-    They are known by their name, or by a line of MLPerf's in a file of another name.
+    A log is known by its name, or by a line of MLPerf's in a file of another name.
     """
     operations = read_table(trace, "file_ops", ["path", "new_path", "kind"])
     written = operations[operations["kind"].isin(["create", "write", "rename"])]
     sampled = read_table(trace, "open_files", ["path"])["path"].drop_duplicates()
     folders = sorted({str(PurePath(path).parent) for path in sampled})
-    # Samples do not show renames: a log may have got its name between two of them.
+    # Samples do not show renames: a log may have been renamed between two samples.
     beside = [f"{folder}/{log.name}" for folder in folders for name in _NAMES_OF_LOGS
               for log in sorted(locator.find(folder).glob(name))]  # fmt: skip
     seen = [*written["new_path"].dropna(), *written["path"].dropna(), *sampled, *beside]

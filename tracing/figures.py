@@ -22,7 +22,7 @@ _CHECKPOINT_FILE = re.compile(r"^(?P<prefix>.*ckpt-(?P<step>\d+))\.(?:index|data
 
 
 def about(recording: Recording, losses: Losses) -> dict:
-    """What summary.json says of a trace before anything is computed of its tables."""
+    """The part of summary.json that needs no tables."""
     begin, end = recording.pairs[0].monotonic_ns, recording.pairs[-1].monotonic_ns
     alignment = recording.alignment()
     return {
@@ -47,7 +47,7 @@ def about(recording: Recording, losses: Losses) -> dict:
 
 
 def figures(trace: Trace, of_files: list[dict]) -> dict:
-    """What summary.json says of the tables; docs/record.md explains it.
+    """The part of summary.json that is computed of the tables; docs/record.md explains it.
 
     Args:
       of_files: the rows of the table of files.
@@ -66,7 +66,7 @@ def figures(trace: Trace, of_files: list[dict]) -> dict:
 
 
 def limits(trace: Trace) -> Iterator[str]:
-    """What the figures do not say, or say only in part; one line each."""
+    """The limits of the figures: what they lack, in whole or in part, one line each."""
     if trace.unsampled != 0:
         number = "" if trace.unsampled is None else f" ({trace.unsampled:,})"
         yield (
@@ -79,7 +79,7 @@ def limits(trace: Trace) -> Iterator[str]:
 
 
 def file_rows(trace: Trace) -> Iterator[dict]:
-    """The rows of the table of files: each with what was done to it."""
+    """The rows of the table of files: each file with what was done to it."""
     calls = trace.operations
     calls = calls[~calls["file_class"].isin(files.IN_KERNEL)]
     calls = calls[calls["error"].isna() & ~calls["kind"].isin(["rename", "exchange"])]
@@ -116,7 +116,7 @@ def _files_in_short(rows: list[dict]) -> list[dict]:
 
 
 def _records(trace: Trace, of_files: list[dict]) -> dict | None:
-    """How long records are, by the first ones of a few files; None without files to look at."""
+    """The lengths of records, by the first ones of a few files; None if no file is there."""
     found = [row["path"] for row in of_files if row["file_class"] == files.TFRECORDS]
     step = max(len(found) // _MOST_FILES_OPENED, 1)
     lengths: list[int] = []

@@ -1,4 +1,4 @@
-"""What kind of file a path is: by its name if that is enough, else by its first bytes."""
+"""Classifies files: by name if that is enough, else by their first bytes."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES = "tfrecords", "checkpoints", "logs", "l
 PSEUDO, PIPES, OTHER = "pseudo", "pipes", "other"
 CLASSES = (TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES, PSEUDO, PIPES, OTHER)
 IN_KERNEL = (PSEUDO, PIPES)
-"""What is in no file of a disk."""
+"""The classes of what is in no file of a disk."""
 
 IN_WORDS = {
     TFRECORDS: "TFRecords", CHECKPOINTS: "checkpoints", LOGS: "logs", LIBRARIES: "libraries",
@@ -38,7 +38,7 @@ def classify(path: str, *, seen_as: str | None = None) -> str:
 
     Args:
       path: its name.
-      seen_as: where the tracer finds its content, if elsewhere: files of a container.
+      seen_as: this machine's path of it, if it differs, as for files of a container.
     """
     for name, pattern in _COMPILED:
         if pattern.search(path):
@@ -51,7 +51,7 @@ def classify(path: str, *, seen_as: str | None = None) -> str:
 def holds_tfrecords(path: str) -> bool:
     """Whether a file begins with a record's length and the masked CRC of this length."""
     try:
-        return Path(path).is_file() and bool(record_lengths(path, 1))  # a FIFO would be waited for
+        return Path(path).is_file() and bool(record_lengths(path, 1))  # a FIFO would block
     except OSError:
         return False
 
@@ -70,7 +70,7 @@ def _masked_crc32c(data: bytes) -> int:
 def record_lengths(path: str | Path, most: int) -> list[int]:
     """The lengths in bytes of a TFRecord file's first records, without length and CRCs.
 
-    What is not a record ends the list.
+    Anything that is no record ends the list.
     """
     lengths: list[int] = []
     begin = 0

@@ -1,4 +1,4 @@
-"""A trace's tables as data frames, with seconds since its beginning, and what is asked of them."""
+"""A trace's tables as data frames, with seconds since its beginning, and common queries."""
 
 import bisect
 import collections
@@ -18,14 +18,14 @@ from tracing.tables import FORMAT_VERSION, read_table, reading
 
 TRANSFERS = ("read", "write")
 COUNTERS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storage_written_bytes")
-"""Of a process, in the table of processes."""
+"""The counters of a process, in the table of processes."""
 FAULTS = ("minor_faults", "major_faults")
 _LEAST_SHARE_COUNTED = 0.95
 _ROWS_AT_ONCE = 20_000
 
 
 def summary_of(folder: Path) -> dict:
-    """What a finished trace says of itself."""
+    """The summary of a finished trace."""
     path = folder / "summary.json"
     with reading(path):
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -35,13 +35,13 @@ def summary_of(folder: Path) -> dict:
 
 
 class Trace:
-    """A trace whose tables are there; each of them is in order of time, with a column `seconds`."""
+    """A trace with its tables; each is in order of time, with a column `seconds`."""
 
     def __init__(self, folder: Path, summary: dict | None = None, locator: Locator | None = None):
         """Takes the trace's folder.
 
         Args:
-          summary: what is known of it, as summary.json spells it; that of the folder if None.
+          summary: as in summary.json; None: the folder's.
           locator: finds the files that the traced programs named.
         """
         self.folder = folder
@@ -51,7 +51,7 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The trace's length in seconds."""
         return float(self.summary.get("seconds", 0))
 
     @property
@@ -61,7 +61,7 @@ class Trace:
 
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
     def table(self, name: str) -> pd.DataFrame:
-        """A whole table, for all who ask: not to be changed; empty if it was not written."""
+        """A whole table, shared by all callers: do not change it. Empty if it was not written."""
         found = read_table(self.folder, name)
         found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
@@ -72,7 +72,7 @@ class Trace:
         if not path.exists():
             return
         with reading(path), pq.ParquetFile(path) as file:
-            # Of a million calls all at once would be gigabytes of Python's objects.
+            # In pieces: a million calls at once would be gigabytes of Python's objects.
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
                 yield from zip(*(batch.column(name).to_pylist() for name in columns))
 
@@ -80,11 +80,11 @@ class Trace:
 
     @functools.cached_property
     def operations(self) -> pd.DataFrame:
-        """file_ops with `final_path`: what a file was called in the end, after renames."""
+        """file_ops with `final_path`, the file's last name, after renames."""
         found = self.table("file_ops")
         found = found.assign(final_path=_final_paths(found))
         renamed = found["final_path"] != found["path"]
-        # A checkpoint that is written under another name is a checkpoint.
+        # A checkpoint that is first written under another name is a checkpoint too.
         found.loc[renamed, "file_class"] = found.loc[renamed, "final_path"].map(self._class_of)
         return found
 
@@ -130,26 +130,26 @@ class Trace:
 
     @functools.cached_property
     def counters(self) -> pd.DataFrame:
-        """What all processes together had read and written, by their counters, at each sample."""
+        """What all processes together had read and written at each sample, by their counters."""
         return totals(self.table("processes"), ran_before=self.ran_before)
 
     @property
     def ran_before(self) -> bool:
-        """Whether what is traced ran before: of its counters only the growth is the trace's."""
+        """Whether the target ran before the trace; then only the growth of its counters counts."""
         return not self.summary["command"]
 
     @functools.cached_property
     def storage_counters(self) -> pd.DataFrame:
-        """As `counters`, but empty where they miss processes whose calls were recorded.
+        """`counters`, but empty if they miss processes whose calls were recorded.
 
-        They miss those that ended between two samples and that nobody waited for, and those that
-        are not ours to see.
+        They miss processes that ended between two samples and that no parent waited for, and
+        processes that this user may not see.
         """
         return self.counters if self.share_counted >= _LEAST_SHARE_COUNTED else self.counters[:0]
 
     @functools.cached_property
     def share_counted(self) -> float:
-        """The bytes that read calls returned by the counters, as a share of the recorded ones."""
+        """The bytes of read calls by the counters, as a share of the bytes of recorded calls."""
         calls = self.operations[self.operations["operation"] != "splice"]  # the kernel counts none
         recorded = calls.loc[calls["kind"] == "read", "size_bytes"].sum()
         if not self.has_calls or not recorded or self.counters.empty:
@@ -158,7 +158,7 @@ class Trace:
 
     @functools.cached_property
     def usage(self) -> pd.DataFrame:
-        """As `counters`: processor time and page faults, of those that were waited for too."""
+        """Processor time and page faults at each sample, also of children that were waited for."""
         found = self.table("processes")
         cpu_ms = found["user_ms"] + found["system_ms"] + found["children_ms"]
         faults = {n: found[n] + found[f"children_{n}"] for n in FAULTS}
@@ -169,7 +169,7 @@ class Trace:
 
     @functools.cached_property
     def unsampled(self) -> int | None:
-        """How many processes came and went between two samples; None: nobody knows."""
+        """How many processes came and went between two samples; None if unknown."""
         if not self.has_calls:
             return None
         events = self.table("process_events")
@@ -186,7 +186,7 @@ class Trace:
         return names | dict(zip(sampled["pid"].astype(int), sampled["command"]))
 
     def cpu_percentages(self) -> pd.DataFrame:
-        """By seconds: user_ms, system_ms and iowait_ms since the sample before, % of all CPUs."""
+        """Indexed by seconds: user_ms, system_ms, iowait_ms since the last sample, % of CPUs."""
         columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
         spent = self.table("cpus").groupby("seconds")[columns].sum().diff().iloc[1:]
         spent = spent[spent.sum(axis=1) > 0]
@@ -194,13 +194,13 @@ class Trace:
 
 
 def _final_paths(operations: pd.DataFrame) -> pd.Series:
-    """What the file of each row of file_ops was called in the end; rows in order of time.
+    """The last name of each row's file in file_ops; rows are in order of time.
 
-    What was removed has the name that it had, in a folder as that is called in the end.
+    A removed file keeps its name, in a folder with the folder's last name.
     """
     is_one = operations["kind"].isin(RENAMING) & operations["error"].isna()
     renames = operations[is_one]
-    # In the order in which they returned: until then one may not have been done.
+    # In the order of their returns: before it returns, a rename may not have been done.
     renames = renames.assign(end_ns=renames["monotonic_ns"] + renames["latency_ns"].fillna(0))
     renames = renames.sort_values("end_ns", kind="stable")
     names = list(zip(renames["kind"], renames["path"], renames["new_path"]))
@@ -208,9 +208,9 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
     begins_ns = renames["monotonic_ns"].to_list()
 
     def number_of(path: str, stamp_ns: int, number: int) -> int:
-        """Of the first rename after a call, or of a later one than the first that returned since.
+        """The number of the first rename after a call: of the first that returned since, or later.
 
-        One that was under way had been done if the call's name is the one that it gave.
+        A rename under way had been done if the call has the new name.
         """
         while number < len(names) and begins_ns[number] < stamp_ns:
             kind, _, new_path = names[number]
@@ -226,7 +226,7 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
     numbers = np.searchsorted(renames["end_ns"], stamps)
     calls = zip(concerned, stamps.tolist(), numbers.tolist())
     final[concerned.index] = [last_names.of(call[0], number_of(*call)) for call in calls]
-    # An opening knows its file, also if that was removed and another has its name since.
+    # An opening identifies its file, even if another file has the name since a removal.
     is_opened = operations["kind"].isin(["open", "create"]) & operations["opening"].notna()
     of_opening = pd.Series(final[is_opened].array, operations.loc[is_opened, "opening"])
     found = operations["opening"].dropna()
@@ -236,18 +236,18 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
 
 
 class LastNames:
-    """What files are called after all renames; a folder takes along what is in it.
+    """The names of files after all renames; a folder takes its files along.
 
-    The time grows as the number of renames and of names asked for.
+    The time grows in proportion to the renames and the names asked for.
     """
 
     def __init__(self, renames: Iterable[dict[str, str]]):
         """Takes what `moves` gives for each rename or removal, in order of time."""
-        # (number of a rename, what it renames) -> its new name
+        # (number of a rename, old name) -> new name
         self._news = {
             (number, old): new for number, each in enumerate(renames) for old, new in each.items()
         }
-        # What was renamed -> the numbers of its renames, ascending.
+        # Old name -> the numbers of its renames, ascending.
         self._numbers: dict[str, list[int]] = collections.defaultdict(list)
         for number, old in self._news:
             self._numbers[old].append(number)
@@ -261,7 +261,7 @@ class LastNames:
         return isinstance(path, str) and any(name in self._numbers for name in _with_folders(path))
 
     def of(self, path: str, number: int) -> str:
-        """The last name of what is called `path` before the rename of this number."""
+        """The last name of the file that is called `path` before the rename of this number."""
         passed = []
         while following := self._next_rename(path, number):
             number, renamed = following
@@ -275,7 +275,7 @@ class LastNames:
         return path
 
     def _next_rename(self, path: str, number: int) -> tuple[int, str] | None:
-        """The first rename from this number on that concerns a path, and what it renames."""
+        """The first rename from this number on that concerns a path, and the name it renames."""
         found = []
         for name in _with_folders(path):
             numbers = self._numbers.get(name, [])
@@ -294,7 +294,7 @@ def _with_folders(path: str) -> Iterator[str]:
 def grown(counters: pd.DataFrame, name: str, edges: Sequence[float]) -> list[int | None]:
     """How much a counter grew between each two edges, in seconds; None without samples.
 
-    Between samples it is taken to grow evenly, before the first not at all.
+    Between samples it is assumed to grow evenly, and before the first sample not at all.
     """
     if counters.empty:
         return [None] * (len(edges) - 1)
@@ -309,16 +309,16 @@ def totals(
     columns: Sequence[str] = COUNTERS,
     added: str = COUNTERS[0],
 ) -> pd.DataFrame:
-    """What all processes together had used at each sample, by counters that hold their children's.
+    """The use of all processes together at each sample, by counters that include children's.
 
-    A process that has ended keeps what it had, until the kernel adds it to the parent that waited
-    for it: from then on it is counted there. If both have ended since, it is the parent's parent.
+    An ended process keeps its numbers until the kernel adds them to the parent that waited for it:
+    from then on they count there. If both have ended, the parent's parent has them.
 
     Args:
       processes: the table with `seconds`.
-      ran_before: what runs at the first sample did so before the trace; only growth counts.
+      ran_before: processes of the first sample ran before the trace; only their growth counts.
       columns: the counters.
-      added: the one by whose growth is seen that a parent has waited; of the first of `columns`.
+      added: the counter whose growth shows that a parent has waited, for the first of `columns`.
 
     Returns: one row for each sample, indexed by seconds; empty if no process showed counters.
     """

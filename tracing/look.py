@@ -32,7 +32,7 @@ _STYLE: Any = {  # matplotlib's types list every name of a parameter
     "legend.fontsize": 8,
 }
 _WIDTH_INCHES = 9.6
-_DPI = 110  # of what is rasterized
+_DPI = 110  # of rasterized parts
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
@@ -45,12 +45,12 @@ class Card(NamedTuple):
 
 
 Columns = Mapping[str, tuple[str, str | Callable[[Any], str]]]
-"""Heading -> the value's name in a row, with dots to one within, and how it is written: a format
+"""Heading -> the value's name in a row, with dots for nested ones, and how it is written: a format
 or a function."""
 
 
 def table(columns: Columns, rows: Iterable[dict]) -> list[list[str]]:
-    """A table for `page`, its headings first; what a row does not know is "-"."""
+    """A table for `page`, its headings first; an unknown value is "-"."""
     return [list(columns), *([_cell(row, *of) for of in columns.values()] for row in rows)]
 
 
@@ -64,7 +64,7 @@ def _cell(row: dict, name: str, write: str | Callable[[Any], str]) -> str:
 
 
 def bytes_text(number: float) -> str:
-    """As in 2.50 MB."""
+    """Bytes with a unit, such as 2.50 MB."""
     return EngFormatter("B", places=2 if number >= 1e3 else 0)(number)
 
 
@@ -100,7 +100,7 @@ def svg(
       alt: says what is shown.
       rows, columns: of axes.
     """
-    # Not pyplot: no display is needed, and no figure stays open.
+    # Without pyplot no display is needed, and no figure stays open.
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "trace"}):
         figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
         draw(figure.subplots(rows, columns, squeeze=False))

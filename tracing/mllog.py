@@ -13,11 +13,11 @@ SPANS = ("init", "run", "block", "eval", "checkpoint")
 
 
 def holds_log(path: str | Path) -> bool:
-    """Whether the first megabyte of a file holds a line of an MLPerf log, whatever stands before.
+    """Whether the first megabyte of a file holds a line of an MLPerf log.
 
-    A launcher's lines may come first, and a rank or a time may begin every line.
+    A launcher's lines may come first, and a rank or a time may begin each line.
     """
-    if not Path(path).is_file():  # a FIFO would be waited for
+    if not Path(path).is_file():  # a FIFO would block
         return False
     try:
         with Path(path).open("rb") as file:
@@ -27,14 +27,14 @@ def holds_log(path: str | Path) -> bool:
 
 
 def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict]:
-    """The events of a log between two realtime stamps: earlier ones are of another session."""
+    """The events of a log between two realtime stamps; earlier ones are an earlier session's."""
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         # Two processes that write at once leave two events on a line.
         for text in (text for line in file for text in line.split(MARK)[1:]):
             try:
                 event = _event(text)
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                continue  # cut by a kill, or no line of a log
+                continue  # the line was cut by a kill, or is no line of a log
             stamp_ns = event["time_ms"] * 10**6
             # The log's stamps are whole milliseconds.
             if not begin_ns - 10**6 <= stamp_ns <= end_ns + 10**6:
@@ -50,7 +50,7 @@ def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict
 
 
 def _event(text: str) -> dict:
-    event, _ = json.JSONDecoder().raw_decode(text.lstrip())  # colours may end a line
+    event, _ = json.JSONDecoder().raw_decode(text.lstrip())  # colour codes may end a line
     if not isinstance(event, dict):
         raise TypeError("an event is an object")
     names = {name: event.get(name) for name in ("key", "event_type")}
@@ -62,7 +62,7 @@ def _event(text: str) -> dict:
 
 
 def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:
-    """Pairs starts with stops; what a failed run left open ends with the trace."""
+    """Pairs starts with stops; spans that a failed run left open end with the trace."""
     spans: list[dict] = []
     open_spans: dict[tuple[str, str], dict] = {}
     for event in events:
@@ -87,7 +87,7 @@ def value_of(events: pd.DataFrame, key: str) -> Any:
 
 
 def trained_samples(events: pd.DataFrame, span: Any) -> int:
-    """Samples of a block; 0 if it has not ended, and in the log of another benchmark.
+    """The samples of a block; 0 if it has not ended, or in the log of another benchmark.
 
     Args:
       events: the table mllog.

@@ -1,4 +1,4 @@
-"""Everything that a trace leaves: tables, summary.json, summary.html, trace.pftrace."""
+"""Writes everything that a trace leaves: tables, summary.json, summary.html, trace.pftrace."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
         file.write(json.dumps(trace.summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:
         file.write(page.page(trace))
-    # Last, as it takes longest: 20 s for a million calls.
+    # Last, because it takes longest: 20 s for a million calls.
     yield f"writing {TRACE}"
     perfetto.write(trace, folder / TRACE)
     yield from _lines(folder, trace.summary, losses)

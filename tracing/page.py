@@ -25,7 +25,7 @@ def _of_calls_and_bytes(shares: dict) -> str:
     return f"{shares['share_of_calls']:.0%} of calls, {shares['share_of_bytes'] or 0:.0%} of bytes"
 
 
-# Title -> heading -> where a row has it, and how it is written.
+# Title -> heading -> the value's name in a row, and how it is written.
 _TABLES: dict[str, look.Columns] = {
     "Classes of files": {
         "class": ("name", "{}"), "opens": ("num_opens", _COUNT), "reads": ("num_reads", _COUNT),
@@ -70,7 +70,7 @@ _TABLES: dict[str, look.Columns] = {
 
 
 def _rows_of(summary: dict) -> Iterator[list[dict]]:
-    """Of each of the tables."""
+    """The rows of each table."""
     classes, access = summary["file_classes"] or {}, summary["access"]
     yield [
         {"name": name, **found}
@@ -91,9 +91,9 @@ def _rows_of(summary: dict) -> Iterator[list[dict]]:
 
 
 def _between(phases: list[dict], end_seconds: float) -> Iterator[dict]:
-    """What the log gives no name: the time before, between and after its phases.
+    """The phases that the log does not name: before, between and after its own.
 
-    The phase "run" holds others and names none of its time.
+    The phase "run" does not count, because it contains others.
     """
     reached, before = 0.0, ""
     inner = [phase for phase in phases if phase["name"] != "run"]
@@ -167,6 +167,6 @@ def _cards(summary: dict, losses: Losses) -> Iterator[Card]:
     busy = f"{cpu_seconds / seconds:.2f} processors busy"
     yield Card("Processor time", f"{least}{cpu_seconds:,.1f} s", busy)
     yield Card("Peak memory", bytes_text(usage["peak_resident_bytes"]), "resident, all processes")
-    # Adding 0 takes the sign from what was rounded to zero.
+    # Adding 0 removes the sign of a rounded -0.0.
     bound, drift = (round(clocks[n] / 1000, 1) + 0 for n in ("error_bound_ns", "drift_ns"))
     yield Card("Clocks", f"± {bound:.1f} µs", f"drift {drift:.1f} µs over the trace")

@@ -1,8 +1,8 @@
-"""Who belongs to the target: process trees, and the cgroups of containers.
+"""Finds the processes of the target: process trees, and the cgroups of containers.
 
 psutil answers where it can. Its `process_iter` takes more than twice as long as `Target.pids`,
-which is asked ten times a second. /proc is read for what psutil lacks: cgroups, page faults, who
-traces whom, descriptors of pipes and of files that only a container sees; and for command lines,
+which is called ten times a second. /proc is read for what psutil lacks: cgroups, page faults,
+tracers, descriptors of pipes and of files that only a container sees; and for command lines,
 whose undecodable bytes psutil leaves as surrogates that the tables cannot hold.
 """
 
@@ -17,13 +17,13 @@ PROC = Path("/proc")
 
 
 def sees_whole_machine() -> bool:
-    """Whether this process is in the machine's own name space of process numbers."""
+    """Whether this process is in the machine's own name space of process ids."""
     # PROC_PID_INIT_INO of the kernel's proc_ns.h.
     return (PROC / "self" / "ns" / "pid").stat().st_ino == 0xEFFFFFFC
 
 
 def text_of(pid: int, name: str) -> str:
-    """What a file below /proc/PID holds; empty if the process is gone or not ours to see."""
+    """The text of a file below /proc/PID; empty if the process is gone or hidden from us."""
     try:
         return (PROC / str(pid) / name).read_bytes().decode(errors="backslashreplace")
     except OSError:
@@ -31,7 +31,7 @@ def text_of(pid: int, name: str) -> str:
 
 
 def link_of(pid: int, name: str) -> str:
-    """Where a link below /proc/PID leads; empty if the process is gone or not ours to see."""
+    """The target of a link below /proc/PID; empty if the process is gone or hidden from us."""
     try:
         return str((PROC / str(pid) / name).readlink())
     except OSError:
@@ -44,7 +44,7 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    """False for processes that are gone, and for ended ones whose parent has not noticed."""
+    """Whether a process runs; False for ended ones too whose parent has not noticed."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except (psutil.NoSuchProcess, ValueError):  # ValueError: a number below 0
@@ -52,7 +52,7 @@ def is_running(pid: int) -> bool:
 
 
 def tree(root: int) -> set[int]:
-    """A process and all that it has started, as far as their parents live."""
+    """A process and its descendants, except below a parent that has ended."""
     try:
         return {root, *(child.pid for child in psutil.Process(root).children(recursive=True))}
     except psutil.NoSuchProcess:
@@ -67,25 +67,25 @@ def cgroup_of(pid: int) -> str | None:
 
 
 def uses_asynchronous_io(pid: int) -> bool:
-    """Whether it holds a ring of io_uring, or of libaio; False if it is gone or not ours to see."""
+    """Whether it holds a ring of io_uring or libaio; False if it is gone or hidden from us."""
     if any(path.startswith("anon_inode:[io_uring]") for _, path in open_paths(pid)):
         return True
-    # Of the whole machine: where it is 0, no long list of mappings need be read.
+    # This counts the whole machine's: if it is 0, no long list of mappings need be read.
     with contextlib.suppress(OSError):
         return (PROC / "sys/fs/aio-nr").read_text() != "0\n" and "/[aio]" in text_of(pid, "maps")
     return False
 
 
 def has_ended(child: int) -> bool:
-    """Whether a child of ours has; its counters can be read until somebody waits for it."""
+    """Whether a child of this process has ended; its counters stay until it is waited for."""
     try:
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
-        return True  # somebody has waited
+        return True  # another part of the process has waited for it
 
 
 class Target:
-    """The processes to watch; one that once belonged stays, even when its parent is gone."""
+    """The processes to watch; each stays until it ends, even when its parent has ended."""
 
     def __init__(self):
         self._roots: set[int] = set()
@@ -99,15 +99,15 @@ class Target:
         self._roots.add(root)
 
     def tracers(self) -> list[int]:
-        """Those left out."""
+        """The tracers that are left out."""
         return sorted(self._tracers)
 
     def starters(self) -> list[int]:
-        """Tracers that have started the command themselves."""
+        """The tracers that have started the command themselves."""
         return sorted(self._tracers & self._roots)
 
     def leave_out(self, tracer: int) -> None:
-        """Does not count a tracer that is the parent of what it traces."""
+        """Leaves out a tracer that is the parent of what it traces."""
         self._tracers.add(tracer)
 
     def add_container(self, pid: int) -> None:
@@ -115,11 +115,11 @@ class Target:
         self.add_tree(pid)
         cgroup = cgroup_of(pid)
         if cgroup and cgroup not in ("/", cgroup_of(1), cgroup_of(os.getpid())):
-            with self._lock:  # another thread may look through them
+            with self._lock:  # another thread may iterate over them
                 self._cgroups.add(cgroup)
 
     def pids(self) -> list[int]:
-        """Those that are there now."""
+        """The processes that are there now."""
         with self._lock:
             present = psutil.pids()
             members = (self._known | self._roots) & set(present)
@@ -133,7 +133,7 @@ class Target:
             return sorted(pid for pid in found - self._tracers if not self._is_a_tracers_fork(pid))
 
     def _is_a_tracers_fork(self, pid: int) -> bool:
-        """A child that has not become the command yet, or that tries what the kernel can do."""
+        """Whether it is a tracer's child that is not the command yet, or that tests the kernel."""
         parent = parent_of(pid)
         return parent in self._tracers and arguments_of(pid) == arguments_of(parent)
 
@@ -149,7 +149,7 @@ def arguments_of(pid: int) -> list[str]:
 
 
 def threads_of(pid: int) -> list:
-    """Its threads as psutil's (id, user_time, system_time), in seconds; empty if it is gone."""
+    """A process's threads as psutil's (id, user_time, system_time), in seconds; empty if gone."""
     try:
         return psutil.Process(pid).threads()
     except psutil.Error:
@@ -157,7 +157,7 @@ def threads_of(pid: int) -> list:
 
 
 def open_paths(pid: int) -> list[tuple[int, str]]:
-    """(descriptor, path) of all that it holds open; empty if it is gone or not ours to see."""
+    """(descriptor, path) of all that it holds open; empty if it is gone or hidden from us."""
     try:
         fds = [path.name for path in (PROC / str(pid) / "fd").iterdir()]
     except OSError:
@@ -167,13 +167,13 @@ def open_paths(pid: int) -> list[tuple[int, str]]:
 
 
 def is_closed_by_exec(pid: int, fd: int) -> bool:
-    """Whether exec closes a descriptor; False if it is gone or not ours to see."""
+    """Whether exec closes a descriptor; False if the process is gone or hidden from us."""
     flags = text_of(pid, f"fdinfo/{fd}").partition("flags:")[2].split()
     return bool(flags) and bool(int(flags[0], 8) & os.O_CLOEXEC)
 
 
 def tracer_of(pid: int) -> int:
-    """The process that traces it with ptrace; 0 if there is none."""
+    """The process that traces a process with ptrace; 0 if there is none."""
     number = text_of(pid, "status").partition("TracerPid:")[2].split()
     return int(number[0]) if number else 0
 
@@ -184,11 +184,11 @@ def traced_by(tracer: int) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """The process that waits for it; 0 if it is gone."""
+    """The parent of a process; 0 if the process is gone."""
     fields = stat_fields(pid)
     return int(fields[1]) if fields else 0
 
 
 def name_of(pid: int) -> str:
-    """The program that it runs, in short."""
+    """The short name of the program that a process runs."""
     return text_of(pid, "comm").strip() or "a process that has ended"

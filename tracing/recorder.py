@@ -20,7 +20,7 @@ from tracing.sampling import Sampler
 from tracing.tracers import Tracer, User
 
 _POLL_S = 0.1  # between two looks at what runs
-_LOOK_S = 1.0  # between two at what the command left behind: what ends meanwhile needs no word
+_LOOK_S = 1.0  # between two looks for leftover processes: those that end sooner are not told
 _MOST_NAMED = 5
 _RESERVE_BYTES = 128 << 10  # for recording.json, when the tracer has filled the disk
 _FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
@@ -55,7 +55,7 @@ def record(given: argparse.Namespace, user: User | None, say: Callable[[str], No
             shutil.rmtree(place)
         raise
     finally:
-        # One that came after the end would stop the conversion.
+        # A signal that came after the end would stop the conversion.
         while signal.sigtimedwait(STOPS, 0):
             pass
 
@@ -100,7 +100,7 @@ class _Recorder:
         self._ended_by: str | None = None
 
     def run(self, container: Container | None) -> Recording:
-        """From the first to the last sample."""
+        """Records from the first to the last sample."""
         sampler = Sampler(self._target, self._given.output, interval_s=self._given.interval_s)
         reserve = self._raw / "reserve"
         reserve.write_bytes(bytes(_RESERVE_BYTES))
@@ -115,7 +115,7 @@ class _Recorder:
         return self._finish(sampler)
 
     def _begin_with_what_works(self, container: Container | None) -> None:
-        """A kernel may refuse a tracer for which everything is there."""
+        """Begins with the best tracer that works: a kernel may refuse one that seems to."""
         try:
             self._begin(container)
         except ValueError as error:
@@ -158,17 +158,17 @@ class _Recorder:
         self._say(line)
 
     def _wait(self) -> None:
-        """Until the command has ended and its containers too, or a signal ends the trace."""
+        """Waits until the command and its containers have ended, or a signal ends the trace."""
         watcher = containers.Watcher(self._target, self._note_container)
         announced = False
         left, next_look_s = set[int](), time.monotonic() + _LOOK_S
         while True:
             came = signal.sigtimedwait(STOPS, _POLL_S)
-            # Stopped and continued meanwhile, Python returns a signal of no number.
+            # If it was stopped and continued meanwhile, Python returns a signal without a number.
             if came and came.si_signo in STOPS and self._stop_requested(came):
                 return
             has_ended = self._command is not None and processes.has_ended(self._command.pid)
-            watcher.look()  # now: the command may have started one in its last moment
+            watcher.look()  # the command may have started one in its last moment
             if (has_ended or not self._command) and not self._still_runs():
                 if has_ended and (pids := list(filter(processes.is_running, self._target.pids()))):
                     self._note(f"the trace ends with the command; {_named(pids)} continues")
@@ -184,7 +184,7 @@ class _Recorder:
                 left, next_look_s = found, time.monotonic() + _LOOK_S
 
     def _left_behind(self) -> list[int]:
-        """What strace waits for although the command itself has ended; empty before that."""
+        """Processes that strace waits for although the command has ended; empty before that."""
         if not self._command or self._tracer.chosen != backends.STRACE:
             return []
         strace = self._command.pid
@@ -214,10 +214,10 @@ class _Recorder:
             self._say("the trace ends; what it watched continues")
             return True
         if left := self._left_behind():
-            # Not let go: their calls fail without strace, whose filter they have.
+            # They are not let go: their calls fail without strace, whose filter they have.
             self._say(f"{self._ended_by}: waiting for what the command has left to end")
             for pid in left:
-                _send(pid, signal.SIGTERM)  # a shell's background ignores Ctrl-C's
+                _send(pid, signal.SIGTERM)  # a shell's background processes ignore SIGINT
         elif not processes.has_ended(self._command.pid):
             self._say(f"{self._ended_by}: waiting for the command to end")
             if came.si_code != _FROM_TERMINAL:
@@ -228,7 +228,7 @@ class _Recorder:
         return False
 
     def _signal_the_tree(self, root: int, number: int) -> None:
-        """As a terminal does; containers get the signal from the client that runs them."""
+        """Signals as a terminal does; containers get the signal from the client that runs them."""
         for pid in processes.tree(root):
             if pid not in self._target.tracers():
                 _send(pid, number)

@@ -1,4 +1,4 @@
-"""What the tables are made from, next to the tracers' lines: recording.json in the folder raw/."""
+"""recording.json in the folder raw/, from which, with the tracers' lines, tables are made."""
 
 import dataclasses
 import json
@@ -19,11 +19,11 @@ class RawFile:
     name: str
     container: Container | None
     process_of_thread: list[tuple[int, int]] = field(default_factory=list)
-    """(thread, process) of those that were there before."""
+    """(thread, process) of the threads that were there before."""
     opened_before: list[tuple[int, int, str, bool]] = field(default_factory=list)
     """(process, descriptor, path, whether exec closes it)."""
     folder_of: list[tuple[int, str]] = field(default_factory=list)
-    """(process, folder) of those that were there before."""
+    """(process, folder) of the processes that were there before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class Recording:
     """A trace as it was taken."""
 
     command: list[str]
-    """Empty if the trace was attached to what ran already."""
+    """The command; empty if the trace was attached to running processes."""
     folder: str
-    """Where the command was started."""
+    """The folder where the command was started."""
     exit_code: int | None
     ended_by: str | None
     """The signal that ended the trace early; None if it came to its end."""
@@ -50,7 +50,7 @@ class Recording:
     machine: dict
 
     def alignment(self) -> Alignment:
-        """How the clocks map onto each other over the whole trace."""
+        """Converts between the clocks over the whole trace."""
         return Alignment(self.pairs)
 
     @property

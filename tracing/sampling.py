@@ -42,7 +42,7 @@ def _ms(seconds: float) -> int:
 
 
 def memory_rows() -> Iterator[dict]:
-    """One row; psutil has no bytes dirty, mapped or in writeback, and counts more as cached."""
+    """One row; psutil lacks bytes dirty, mapped or in writeback, and counts more as cached."""
     lines = (line.split() for line in (PROC / "meminfo").read_text().splitlines())
     kib = {fields[0].rstrip(":"): int(fields[1]) for fields in lines}
     yield {column: kib.get(key, 0) * 1024 for column, key in MEMINFO_KEYS.items()}
@@ -106,9 +106,9 @@ def process_row(pid: int) -> dict | None:
 
 
 def starter_row(pid: int) -> dict | None:
-    """A tracer that has started the command: what it has of its children, once both have ended.
+    """The row of a tracer that has started the command: its children's counters, once they ended.
 
-    What it has written are the lines of the trace; it has read next to nothing itself.
+    It has written only the lines of the trace, and has read next to nothing itself.
     """
     if processes.is_running(pid) or (row := process_row(pid)) is None:
         return None
@@ -127,7 +127,7 @@ def thread_rows(pid: int) -> Iterator[dict]:
 def open_file_rows(pid: int) -> Iterator[dict]:
     """One row for each regular file that a process holds open.
 
-    psutil leaves out files that were removed, and those that only a container sees.
+    psutil leaves out removed files, and files that only a container sees.
     """
     for descriptor, path in processes.open_paths(pid):
         if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
@@ -171,7 +171,7 @@ class Sampler(threading.Thread):
         }
 
     def run(self) -> None:
-        """Samples at fixed times, so that the interval does not grow by the work."""
+        """Samples at fixed times, so that the work does not lengthen the interval."""
         due = time.monotonic()
         while not self._done.wait(due - time.monotonic()):
             self._sample()
@@ -195,7 +195,7 @@ class Sampler(threading.Thread):
             self._tried(table, self._write[table], ({**stamps, **row} for row in rows))
 
     def _readings(self) -> Iterator[tuple[str, Iterable[dict]]]:
-        """(table, rows); what is read is read while the rows are taken."""
+        """Yields (table, rows); the rows are read as they are iterated over."""
         for table, read in SYSTEM_TABLES.items():
             yield table, read()
         yield "gpus", self._gpus.rows()
@@ -211,7 +211,7 @@ class Sampler(threading.Thread):
                 yield "processes", [row]
 
     def _tried(self, table: str, action: Callable, *arguments: object) -> None:
-        """A machine without some file, or without room, is traced without that table."""
+        """Runs an action for a table; if a file or room is missing, the trace goes without it."""
         try:
             action(*arguments)
         except (OSError, ValueError, NotImplementedError) as error:
@@ -248,7 +248,7 @@ class Gpus:
 
     def close(self) -> None:
         """Lets go of NVML."""
-        with contextlib.suppress(pynvml.NVMLError):  # it was not there
+        with contextlib.suppress(pynvml.NVMLError):  # NVML was not there
             pynvml.nvmlShutdown()
 
 

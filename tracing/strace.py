@@ -1,4 +1,4 @@
-"""strace as a tracer: its command line, and its lines as rows of file_ops and process_events."""
+"""The tracer strace: its command line, and the parser that makes rows of its lines."""
 
 import codecs
 import collections
@@ -21,8 +21,8 @@ from tracing.calls import (
 )
 
 PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir", "chroot")
-# Every thread begins with them. strace 6.1 stops a thread at all of its calls, traced or not, until
-# the filter has caught one: a training, whose threads only wait for each other, took twice as long.
+# Every thread begins with these calls. strace 6.1 stops a thread at all its calls, traced or not,
+# until the filter has caught one: a training whose threads only wait took twice as long.
 FIRST_CALLS_OF_A_THREAD = ("?set_robust_list", "?rseq")
 
 
@@ -32,7 +32,7 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
     Strings are cut to nothing: the data themselves stay private and cost nothing. With a seccomp
     filter only the traced calls stop the program; it needs a command that strace starts itself.
     """
-    # "?": unknown to an older strace.
+    # "?" marks calls that an older strace may not know.
     followed = [f"?{call}" for call in (*DESCRIPTOR_CALLS, *ASYNCHRONOUS_CALLS)]
     traced = ",".join([*KIND_OF, *PROCESS_CALLS, *followed, *FIRST_CALLS_OF_A_THREAD])
     return [
@@ -47,14 +47,14 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
 
 _OPENING = ("open", "openat", "openat2", "creat")
 _LINE = re.compile(r"(\d+) +(\d+)\.(\d{9}) (.*)", re.DOTALL)
-# strace escapes quotes within quotes, and < and > in what a descriptor means; not the other way
-# round. What a socket is connected to has an arrow: TCP:[ADDRESS->ADDRESS].
+# strace escapes quotes only within quotes, and < and > only in what a descriptor means. The
+# connection of a socket has an arrow: TCP:[ADDRESS->ADDRESS].
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _MEANING = r"<(?:->|[^<>-]|-(?!>))*>"
 _ARGUMENTS = rf"(?:[^\"<)]|{_QUOTED}|{_MEANING}|<|\)(?! += ))*"
 _DONE = re.compile(
-    # What is looked ahead for is not tried in another way: a possessive quantifier, of which
-    # Python 3.11 had another meaning until 3.11.5.
+    # A lookahead is not tried again in another way. A possessive quantifier would do the same,
+    # but had another meaning in Python 3.11 until 3.11.5.
     rf"(?P<name>\w+)\((?=(?P<arguments>{_ARGUMENTS}))(?P=arguments)\) += "
     r"(?P<result>-?\d+|0x[0-9a-f]+|\?)(?:<(?P<path>[^>]*)>)?"
     r"(?: /\* (?P<here>\d+) in strace's PID NS \*/)?"
@@ -63,7 +63,7 @@ _DONE = re.compile(
 )
 _UNFINISHED = re.compile(r" <(?:unfinished|pid changed to \d+) \.\.\.>$")
 _RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
-# A thread that is not the first of its process executes a program: it becomes the first.
+# A later thread of a process that executes a program becomes the first.
 _SUPERSEDED = re.compile(r"\+\+\+ superseded by execve in pid (\d+) \+\+\+")
 _EXIT = re.compile(r"\+\+\+ (exited with \d+|killed by \w+.*) \+\+\+")
 _NAMES = re.compile(rf"(?P<text>{_QUOTED})|(?P<fd>-?\w+)(?P<path>{_MEANING})", re.DOTALL)
@@ -79,7 +79,7 @@ _NUMBER_OF = {
 }  # fmt: skip
 """Words of arguments -> what they mean."""
 _FOLDER = -1
-"""In place of a descriptor: AT_FDCWD."""
+"""Stands for a descriptor where strace prints AT_FDCWD."""
 
 
 def _descriptors_in(arguments: str) -> list[tuple[Descriptor, int]]:
@@ -97,7 +97,7 @@ def _texts_in(arguments: str) -> list[str]:
 
 
 def _flags_in(arguments: str) -> int:
-    """The words known by _NUMBER_OF; names are left out, in which anything may stand."""
+    """The words known by _NUMBER_OF; names are skipped, because they may hold any words."""
     flags = 0
     for word in re.findall(r"\w+", _NAMES.sub("", arguments)):
         flags |= _NUMBER_OF.get(word, 0)
@@ -105,7 +105,7 @@ def _flags_in(arguments: str) -> int:
 
 
 def _last_numbers(arguments: str, count: int) -> list[int]:
-    """Of the last arguments, before which strings and vectors stand; 0 for words."""
+    """The last arguments as numbers, 0 for words; strings and vectors come before them."""
     numbers = [_number(part) for part in arguments.rsplit(", ", count)[1:]]
     if len(numbers) != count:
         raise ValueError("too few arguments")
@@ -122,10 +122,10 @@ class Birth(NamedTuple):
     """How a thread or process began."""
 
     maker: int
-    """A thread."""
+    """The thread that made it."""
     is_thread: bool
     flags: int
-    """What a process has with its maker, not a copy of it: CLONE_FS, CLONE_FILES."""
+    """What a process shares with its maker instead of a copy: CLONE_FS, CLONE_FILES."""
 
 
 class _Call(NamedTuple):
@@ -137,7 +137,7 @@ class _Call(NamedTuple):
 
 
 def _whole_calls(lines: Iterable[str], begun: dict[int, _Call]) -> Iterator[_Call | None]:
-    """Calls and exits, interrupted ones where they end; None for a line that is not understood.
+    """Calls and exits, in the order in which they end; None for a line that is not understood.
 
     `begun` holds, by thread, the calls that have not returned.
     """
@@ -156,7 +156,7 @@ def _whole_calls(lines: Iterable[str], begun: dict[int, _Call]) -> Iterator[_Cal
         elif resumed := _RESUMED.match(call.text):
             first, rest = begun.pop(call.tid, None), call.text[resumed.end() :]
             if first and first.superseded:
-                rest = f") = 0 {rest[rest.rfind('<') :]}"  # strace prints something else's result
+                rest = f") = 0 {rest[rest.rfind('<') :]}"  # strace prints another result here
             yield first and first._replace(text=first.text + rest)
         else:
             yield call
@@ -167,7 +167,7 @@ _MADE = re.compile(rf"(?:clone3?|v?fork)\(.*\) += {_HERE} <[\d.]+>$", re.DOTALL)
 
 
 def births_in(lines: Iterable[str]) -> dict[int, list[Birth]]:
-    """How each thread and process of a trace began: its lines may stand before its making's.
+    """How each thread and process of a trace began; its lines may come before the maker's call.
 
     A number that was used again has several births, in order of time.
     """
@@ -201,7 +201,7 @@ class Parser(CallParser):
         self._births = births or {}
         self._num_begun: collections.Counter[int] = collections.Counter()
         self._num_made: collections.Counter[int] = collections.Counter()
-        # Those that are there now.
+        # The threads that are there now.
         self._process_of = dict(process_of_thread or {})
         self._is_shared = False
 
@@ -220,15 +220,15 @@ class Parser(CallParser):
         self.losses.calls_cut_short += len(begun)
 
     def _appear(self, tid: int) -> None:
-        """At a thread's first line, or the end of the call that made it, whichever comes first."""
+        """Notes a thread at its first line or at the end of its maker's call: the earlier one."""
         if not self._process_of:
-            self._process_of[tid] = tid  # the command
+            self._process_of[tid] = tid  # it is the command
         if tid in self._process_of:
             return
         births, number = self._births.get(tid, ()), self._num_begun[tid]
         self._num_begun[tid] += 1
         if number >= len(births):
-            # Whose descriptors it has, and which positions it moves, is not known.
+            # Its maker is unknown, and so are its descriptors and the positions that it moves.
             self._process_of[tid] = tid
             self.losses.strangers += 1
             self._is_shared = True
@@ -240,10 +240,10 @@ class Parser(CallParser):
         if birth.is_thread:
             return
         self._inherit(tid, maker, birth.flags)
-        self._lose_those_of(maker)  # the child moves them too
+        self._lose_those_of(maker)  # the child may move them too
 
     def _end(self, tid: int) -> None:
-        """Its number may be used again."""
+        """Forgets a thread, because its number may be used again."""
         if self._process_of.pop(tid, None) == tid:
             self._ends(tid)
 
@@ -294,7 +294,7 @@ class Parser(CallParser):
             yield "process_events", {**row, "event": "exec", "detail": names[0]}
 
     def _note_call(self, pid: int, found: re.Match) -> None:
-        """One of DESCRIPTOR_CALLS."""
+        """Notes one of DESCRIPTOR_CALLS."""
         name, arguments = found["name"], found["arguments"]
         given = [descriptor for descriptor, _ in _descriptors_in(arguments)]
         given.append(Descriptor(_number(arguments.partition(", ")[0])))
@@ -348,7 +348,7 @@ class Parser(CallParser):
 
 
 def _count_and_offset(name: str, arguments: str) -> tuple[int | None, int | None]:
-    """Bytes asked for, None for vectors; and the offset, None at the position."""
+    """Bytes asked for, None for vectors; and the offset, None for the position."""
     if name.endswith("64"):  # pread64, pwrite64
         count, offset = _last_numbers(arguments, 2)
         return count, offset
@@ -363,10 +363,10 @@ def _ends_of_copy(name: str, arguments: str) -> list[tuple[Descriptor, int | Non
     """(descriptor, offset, whether its position is moved) of source and target."""
     ends: list[tuple[Descriptor, int | None, bool]] = []
     for given, behind in _descriptors_in(arguments)[:2]:
-        # What follows it: [OFFSET], or NULL.
+        # [OFFSET] or NULL follows a descriptor.
         found = re.compile(r"(?:\(deleted\))?, \[(\d+)\]").match(arguments, behind)
         ends.append((given, int(found[1]) if found else None, not found))
-    if name == "sendfile" and len(ends) == 2:  # its source comes second
+    if name == "sendfile" and len(ends) == 2:  # sendfile has its source second
         return [ends[1], (ends[0][0], None, True)]
     return ends
 

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from tracing.clocks import Alignment
 
-if TYPE_CHECKING:  # a command that is traced would wait half a second for it
+if TYPE_CHECKING:  # the traced command would wait half a second for this import
     import pandas as pd
 
 FORMAT_VERSION = 1
-"""Of summary.json."""
+"""The version of summary.json's format."""
 ROWS_PER_GROUP = 100_000
 
 _TYPES = {
@@ -55,9 +55,9 @@ def schema(table: str) -> pa.Schema:
 def written_beside(path: Path, mode: str = "w") -> Iterator[IO]:
     """Opens a file beside `path`, renamed to it once all is written; a failure leaves nothing.
 
-    Tracing's own, because it imports nothing of the benchmark. Text is UTF-8.
+    Tracing has its own function, because it imports nothing of the benchmark. Text is UTF-8.
     """
-    # Within a folder the renaming is one step.
+    # The hidden file is in the same folder, where renaming is one step.
     unfinished = path.with_name(path.name + ".unfinished")
     try:
         with unfinished.open(mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -71,7 +71,7 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO]:
 def table_writer(
     folder: Path, table: str, alignment: Alignment | None = None
 ) -> Iterator[Callable[[Iterable[dict]], None]]:
-    """A function that takes rows, a dict each; the file appears when all are written.
+    """Yields a function that takes rows, a dict each; the file appears when all are written.
 
     Columns that a row lacks are null. Rows carry either stamp, or "boottime_ns"; the other one
     follows from the alignment. Without one, all rows carry both.
@@ -120,7 +120,7 @@ def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Align
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around all that reads a file of a finished trace.
+    """Surrounds all code that reads a file of a finished trace.
 
     Raises:
       ValueError: it cannot be read; names the file and the ways out.

@@ -20,13 +20,13 @@ from tracing.recording import RawFile
 _READY_WITHIN_S = 60.0
 _ENDS_WITHIN_S = 60.0
 _CHUNK_BYTES = 1 << 20
-# The command stops itself until the tracer is ready.
+# The command stops itself, and continues when the tracer is ready.
 _HOLD = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "hold"]
 
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """Who called sudo: the command runs as this user, the files are theirs."""
+    """The user who called sudo: the command runs as this user, who also owns the files."""
 
     name: str
     uid: int
@@ -46,10 +46,10 @@ class Session(threading.Thread):
         self.process: subprocess.Popen
         self.num_lost_lines = 0
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - `finish` closes it
-        """For what the tracer says besides."""
+        """Takes what the tracer prints on standard error."""
         self._file = file
         self._reading_end, self.writing_end = os.pipe()
-        # A tracer that waits for us holds up the program that it traces.
+        # If the tracer had to wait for this process, the traced program would wait too.
         fcntl.fcntl(self._reading_end, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
 
     @property
@@ -58,7 +58,7 @@ class Session(threading.Thread):
         return Path(f"/proc/{os.getpid()}/fd/{self.writing_end}")
 
     def run(self) -> None:
-        """Ends when nobody writes."""
+        """Copies the pipe into the file until no process writes."""
         chunks = iter(lambda: os.read(self._reading_end, _CHUNK_BYTES), b"")
         try:
             with self._file.open("wb", buffering=0) as file:
@@ -96,8 +96,8 @@ class Session(threading.Thread):
         self.errors.close()
 
     def last_error(self) -> str:
-        """The last line of what the tracer said besides; empty if it said nothing."""
-        # Reading from the position would move it, which the tracer shares.
+        """The last line of the tracer's standard error; empty if it printed nothing."""
+        # A plain read would move the position, which the tracer shares.
         text = os.pread(self.errors.fileno(), _CHUNK_BYTES, 0).decode(errors="replace")
         return text.strip().rpartition("\n")[2]
 
@@ -143,7 +143,7 @@ class Tracer:
             process.wait()
             raise
         self.began = clocks.read_pair()
-        # Not before it has stopped: the signal would be gone by then.
+        # Sent only after it has stopped: before, the signal would be lost.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WCONTINUED | os.WEXITED | os.WNOWAIT)
         process.send_signal(signal.SIGCONT)
         return process
@@ -160,7 +160,7 @@ class Tracer:
         _note_what_is_there(session.raw_file, pids)
         options = strace.options(session.pipe, can_filter=False)
         arguments = [word for pid in pids for word in ("-p", str(pid))]
-        # In a group of its own: Ctrl-C is for the traced program, the tracer sees it through.
+        # In its own process group: Ctrl-C is for the traced program, whose end the tracer records.
         process = self._begin(
             session,
             _start([*options, *arguments], None, stderr=session.errors, process_group=0),
@@ -184,7 +184,7 @@ class Tracer:
         self._begin(
             session,
             _start(
-                # By lines: readiness must be seen when it comes.
+                # Buffered by lines, so that readiness is seen when it comes.
                 bpftrace.command("bpftrace", "-q", "-B", "line", "-e", text),
                 None,
                 stdout=session.writing_end,
@@ -251,5 +251,5 @@ def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Pope
 
 
 def _unblock_signals() -> None:
-    """The recorder waits for signals with a mask, which its children would inherit."""
+    """Unblocks signals: children inherit the mask with which the recorder waits for them."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -1,4 +1,4 @@
-"""A trace as a Chakra execution trace of MLCommons: storage, batches, evaluations, checkpoints.
+"""Writes MLCommons' Chakra execution traces: storage, batches, evaluations and checkpoints.
 
 tracing/docs/chakra.md shows what becomes which node, and what the dependencies mean. A file is one
 GlobalMetadata and then nodes, each message after its length as a varint. Forks of the format differ
@@ -21,7 +21,7 @@ from tracing.tables import written_beside
 
 VERSION = "1.0.0"
 SCHEMA_COMMIT = "6dc63e147b9d115286626cc122459e44d9d08401"
-"""Where storage came in; release 1.0.0 before it has none, so the version alone does not tell."""
+"""The commit that added storage; release 1.0.0 before it has none, so the version is not enough."""
 FS_OPS = {
     "FS_OP_OPEN": "open openat openat2 creat",
     "FS_OP_CLOSE": "close",
@@ -37,12 +37,12 @@ BLOCK_OPS = {"R": "BLOCK_OP_READ", "W": "BLOCK_OP_WRITE", "F": "BLOCK_OP_FLUSH"}
 _OP_OF = {call: op for op, calls in FS_OPS.items() for call in calls.split()}
 _COPIES = ("sendfile", "copy_file_range")
 _SECTOR_BYTES = 512
-# In this order those that begin at once: a dependency stands above what depends on it.
+# The order of events that begin at once: a dependency comes before what depends on it.
 _SORTS = ("checkpoints", "calls", "pages", "block requests", "batches")
 
 
 def _classes() -> dict[str, Any]:
-    """Message -> its class, in a pool of their own: MLCommons' may be loaded beside them."""
+    """Message -> its class, in a separate pool: MLCommons' own may be loaded too."""
     schema = Path(__file__).with_name("et_def.textproto").read_text(encoding="utf-8")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(schema, descriptor_pb2.FileDescriptorProto()))
@@ -92,7 +92,7 @@ class Event(NamedTuple):
 
     begin_ns: int
     order: int
-    """Its place in _SORTS."""
+    """The place of its sort in _SORTS."""
     number: int
     end_ns: int
     values: Any
@@ -175,7 +175,7 @@ def _requests(blocks: pd.DataFrame) -> Iterator[Event]:
 
 
 def block_op(letters: str) -> str | None:
-    """Of the kernel's letters for a request, of which F may be a mark of a write; None: nothing."""
+    """The operation of a request, by the kernel's letters; None if it moves nothing."""
     return next((op for letter, op in BLOCK_OPS.items() if letter in letters), None)
 
 
@@ -193,7 +193,7 @@ class _Nodes:
         self._opened: dict[tuple[int, str], int] = {}
         # A heap of (end, number) of reads of records that no batch has taken.
         self._ready: list[tuple[int, int]] = []
-        # What the next batch, evaluation or checkpoint follows: nothing, or the one before it.
+        # The node that the next batch, evaluation or checkpoint follows, if any.
         self._before: list[int] = []
         self._last_checkpoint = 0, 0
 
@@ -260,7 +260,7 @@ class _Nodes:
         )
 
     def _around(self, threads: set[int], event: Event) -> list[int]:
-        """The call within which something happened below it."""
+        """The call that caused an event below it: one that surrounds it in time."""
         calls = [self._last_of[tid] for tid in threads if tid in self._last_of]
         calls = [call for call in calls if call[1] <= event.begin_ns <= call[2]]
         return [max(calls, key=lambda call: call[1])[0]] if calls else []

@@ -1,7 +1,7 @@
-"""A trace as Perfetto's protobuf, for ui.perfetto.dev and trace_processor; nothing is left out.
+"""Writes Perfetto's protobuf, for ui.perfetto.dev and trace_processor, with all of a trace.
 
-Every call is a slice on its thread's track, every phase of the MLPerf log one on the track of its
-kind, every block I/O one on a track of its device, every number that was sampled a counter. Source:
+Every call is a slice on its thread's track, every phase of the MLPerf log a slice on the track of
+its kind, every block I/O a slice on a track of its device, every sampled number a counter. Source:
 perfetto_trace.proto, TrackEvent; the `perfetto` package's classes and streaming builder write it.
 """
 
@@ -53,7 +53,7 @@ def write(trace: Trace, output: Path) -> str:
 
 
 class _Writer:
-    """Packets of one sequence, in which words stand as numbers, on tracks made when asked for."""
+    """Writes packets of one sequence, with numbers for words; tracks are made when asked for."""
 
     def __init__(self, trace: Trace, file: IO[bytes]):
         self._name_of_process = trace.process_names()
@@ -79,7 +79,7 @@ class _Writer:
         self._builder.write_packet(packet)
 
     def clocks(self, pairs: pd.DataFrame) -> None:
-        """The clocks as they were read together."""
+        """Writes the clocks that were read together."""
         for pair in pairs[list(_CLOCKS)].itertuples(index=False):
             snapshot = proto.ClockSnapshot()
             for number, stamp in zip(_CLOCKS.values(), pair):
@@ -108,7 +108,7 @@ class _Writer:
 
     @functools.cache  # noqa: B019 - lives as long as the export
     def named(self, name: str, parent: int | None = None, number: int = 0) -> int:
-        """A track of its own kind; `number` tells those of one name apart, which viewers merge."""
+        """A track of its own kind; `number` tells tracks of one name apart, which viewers merge."""
         return self._track(name=name, parent_uuid=parent)
 
     @functools.cache  # noqa: B019 - lives as long as the export
@@ -122,18 +122,18 @@ class _Writer:
     def slice(
         self, track: int, name: str, category: str, begin_ns: int, lasting_ns: int, **values
     ) -> None:
-        """Something that lasted; of the values those that are known are shown with it."""
+        """Writes something that lasted, with those of the values that are known."""
         begin, end = proto.TrackEvent.TYPE_SLICE_BEGIN, proto.TrackEvent.TYPE_SLICE_END
         self._event(begin, track, name, category, begin_ns, values)
         event = proto.TrackEvent(type=end, track_uuid=track)
         self._write(begin_ns + lasting_ns, track_event=event)
 
     def instant(self, track: int, name: str, category: str, at_ns: int, **values) -> None:
-        """Something that happened."""
+        """Writes something that happened at one moment."""
         self._event(proto.TrackEvent.TYPE_INSTANT, track, name, category, at_ns, values)
 
     def count(self, track: int, at_ns: int, value: float) -> None:
-        """A sample of a counter."""
+        """Writes a sample of a counter."""
         kind = proto.TrackEvent.TYPE_COUNTER
         event = proto.TrackEvent(type=kind, track_uuid=track, double_counter_value=value)
         self._write(at_ns, track_event=event)
@@ -166,7 +166,7 @@ class _Writer:
 
 
 def _write_log(trace: Trace, writer: _Writer) -> None:
-    """Points and phases of the MLPerf log."""
+    """Writes points and phases of the MLPerf log."""
     log, events = writer.named("MLPerf log"), trace.table("mllog")
     for event in events[events["event_type"] == "POINT_IN_TIME"].itertuples():
         values = {"value": event.value, "metadata": event.metadata}
@@ -181,7 +181,7 @@ def _write_log(trace: Trace, writer: _Writer) -> None:
 
 
 def _write_counters(trace: Trace, writer: _Writer) -> None:
-    """Every number of every sample, and the processors' shares that follow from them."""
+    """Writes every number of every sample, and the processors' shares that follow from them."""
     machine = writer.named("machine")
     for seconds, *shares in trace.cpu_percentages().itertuples():
         for name, share in zip(("user", "system", "iowait"), shares):
@@ -205,7 +205,7 @@ def _write_counters(trace: Trace, writer: _Writer) -> None:
 
 
 def _write_processes(trace: Trace, writer: _Writer) -> None:
-    """Begin, program and end of processes and threads."""
+    """Writes begin, program and end of processes and threads."""
     columns = ["monotonic_ns", "pid", "tid", "event", "parent_pid", "detail"]
     for at_ns, pid, tid, event, parent_pid, detail in trace.rows("process_events", columns):
         values = {"parent_pid": parent_pid, "detail": detail}
@@ -213,12 +213,12 @@ def _write_processes(trace: Trace, writer: _Writer) -> None:
 
 
 def _write_block_io(trace: Trace, writer: _Writer) -> None:
-    """Requests that overlap lie on several tracks of their device."""
+    """Writes requests; those that overlap are on several tracks of their device."""
     devices = writer.named("block devices")
     ends: dict[str, list[int]] = {}
     columns = ["monotonic_ns", "latency_ns", "device", "operation"]
     shown = ["sector", "size_bytes", "pid", "command"]
-    # In order of time: they were recorded as they ended.
+    # Sorted by their beginning: they were recorded as they ended.
     requests = sorted(trace.rows("block_io", [*columns, *shown]), key=lambda row: row[0])
     for begin_ns, latency_ns, device, operation, *values in requests:
         lanes = ends.setdefault(device, [])
