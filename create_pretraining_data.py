@@ -105,7 +105,7 @@ def _outputs(output_file: str, inputs: Sequence[str]) -> list[Path]:
 
 def _make_dataset(request: Request) -> None:
     started = time.monotonic()
-    texts = _texts(request.input_file)  # a pattern that matches nothing is told first
+    texts = _texts(request.input_file)  # refuses first a pattern that matches nothing
     make: Make = functools.partial(make_in_processes, workers=request.nworker)
     if request.beam_options is not None:
         try:

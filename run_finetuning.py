@@ -14,7 +14,7 @@ import gc
 
 from mlperf_bert.tensorflow_import import tensorflow
 
-gc.disable()  # What is imported is not garbage: looking for some takes a quarter of the time.
+gc.disable()  # Imports make no garbage: looking for some takes a quarter of their time.
 tensorflow()  # before other modules import it
 
 import tensorflow as tf
@@ -32,7 +32,7 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Flags in place of those of one setting."""
+    """The flags of a sweep, which replace those of one setting."""
 
     sweep: bool = option(
         False, "Train with every one of --learning_rates and --seeds; report the median."
@@ -42,7 +42,7 @@ class Sweep:
 
 
 def _settings() -> tuple[Setting, ...]:
-    """The settings of one run, or of all of a sweep, which are different and in range."""
+    """The settings of one run, or of all runs of a sweep: all different, and in range."""
     if not FLAGS.sweep:
         _require_absent("learning_rates", "seeds", reason="has an effect only with --sweep")
         return (command_line.read(Setting),)

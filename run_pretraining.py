@@ -17,7 +17,7 @@ from typing import Any
 
 from mlperf_bert.tensorflow_import import tensorflow
 
-gc.disable()  # What is imported is not garbage: looking for some takes a quarter of the time.
+gc.disable()  # Imports make no garbage: looking for some takes a quarter of their time.
 tensorflow()  # before other modules import it
 
 from absl import flags
@@ -29,7 +29,7 @@ from mlperf_bert.training.config import Mode, RunConfig
 from mlperf_bert.training.devices import with_runtime
 from mlperf_bert.training.reporting import StartUp, process_age
 
-gc.freeze()  # Else the first collection would look for garbage in all that was imported.
+gc.freeze()  # Without this the first collection would look through everything imported.
 gc.enable()
 
 _OUT_OF_MEMORY = (
@@ -44,7 +44,7 @@ def _config() -> RunConfig:
 
 
 def _bad_files(values: Mapping[str, Any]) -> list[str]:
-    """Says, with --check, what is wrong with the files that are named beside a wrong flag."""
+    """Finds, with --check, problems of files that are named beside a wrong flag."""
     if values.get("check") is not True:
         return []
     from mlperf_bert.training.inspection import problems_of_files  # a run does not load it
@@ -72,7 +72,7 @@ def _check() -> None:
 def _train() -> None:
     given, start_up = _config(), StartUp()
     config, team = workers.agree(given)
-    if outcome := run.train(config, team, start_up):  # only the chief has one
+    if outcome := run.train(config, team, start_up):  # only the chief has an outcome
         print(outcome.in_words(config.target_accuracy))
         seconds = process_age()
         line = outcome.line(seed=team.seed, start_time=start_up.start_time, seconds=seconds)

@@ -70,7 +70,7 @@ done
 
 [ ${#chosen[@]} -lt 2 ] || fail "${chosen[0]} and ${chosen[1]}: give one of them"
 
-# Sizes and times that only the engine would look at, after the image is built.
+# Checks sizes and times that the engine would check only after the image is built.
 size='^([0-9]+(\.[0-9]+)?[kmgtKMGT]?i?[bB]?)?$'
 [[ ${RELABEL:=yes} =~ ^(yes|no)$ ]] || fail "RELABEL=$RELABEL: give yes or no, or leave it out"
 for name in MEMORY SHM_SIZE; do
@@ -111,7 +111,7 @@ case ${engine##*/} in
 esac
 
 # --- GPUs: those that this job was given ----------------------------------------------------------------------
-read_gpus() { # NAME: of a variable; sets gpus
+read_gpus() { # NAME of a variable: sets gpus
   local text=${!1//, /,} number='(0|[1-9][0-9]{0,3})' uuid='(GPU|MIG)-[0-9A-Za-z/-]+'
   gpus=()
   case $text in ''|none|void|NoDevFiles|-1) return ;; esac
@@ -139,7 +139,7 @@ count_within_slurm() { # sets gpus to the host's numbers
 }
 
 choose_gpus() { # sets gpus, and giver to the variable that names them
-  local name gpu given slurm=SLURM_JOB_GPUS # those of the job's first host; a step has its own
+  local name gpu given slurm=SLURM_JOB_GPUS # names GPUs of the job's first host; a step has its own
   if [ -n "${SLURM_STEP_GPUS+set}" ]; then slurm=SLURM_STEP_GPUS; fi
   gpus=() giver=''
   for name in $slurm CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES; do # each narrows the one before it
@@ -189,7 +189,7 @@ if [ "$on_cpu" ]; then num_gpus=0; fi
 image=${IMAGE:-mlperf-bert:$ACCELERATOR}
 
 # A shell leaves ~ in quotes as it is.
-expand_home() { # NAME...: of variables
+expand_home() { # NAME... of variables
   local name home=~
   for name in "$@"; do
     # shellcheck disable=SC2088 # what is looked for is the character
@@ -245,7 +245,7 @@ selinux=$(getenforce 2>/dev/null || true)
 if [ "$selinux" != Enforcing ] || [ "$RELABEL" = no ]; then relabel=''; else relabel=z; fi
 mount() { # source target [,readonly]
   if [ "$relabel" ]; then
-    # --mount of docker knows no labels; --volume separates by colons.
+    # docker's --mount has no labels, and --volume separates by colons.
     case $1 in *:*) fail "$1: a mount with SELinux cannot have a colon in its path; use a link without, or RELABEL=no" ;; esac
     run+=(--volume "$1:$2:${3:+ro,}z")
   else
@@ -259,7 +259,7 @@ place() { # source target variable [,readonly]: mounts a local folder; names one
 # --- the command ----------------------------------------------------------------------------------------------
 run=("$engine" run --rm --name "${NAME:-mlperf-bert-$(date +%H%M%S)-$$}")
 user=$(id -u):$(id -g)
-if [ "$rootless" ]; then user=0:0; fi # inside; outside it is you
+if [ "$rootless" ]; then user=0:0; fi # root inside the container is this user outside
 run+=(--user "$user" --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev" --cap-drop ALL)
 run+=(--security-opt no-new-privileges --shm-size "${SHM_SIZE:-1g}" --stop-timeout "${STOP_TIMEOUT:-300}")
 if [ -n "${MEMORY:-}" ]; then run+=(--memory "$MEMORY" --memory-swap "$MEMORY"); fi

@@ -1,4 +1,4 @@
-"""The stages of the clean-up, each by the name of its script: clean_up.py STAGE FLAGS -- STAGE ...
+"""Runs stages of the clean-up, named as their scripts: clean_up.py STAGE FLAGS -- STAGE ...
 
 The scripts with the reference's names are beside this one and start it. Several stages run one
 after the other in one process, because with few files the imports take as long as the work. The
@@ -28,11 +28,11 @@ RAW = "glob of the raw files"
 SUFFIXES = ("suffix of the input files", "suffix of the output files")
 CORES = os.cpu_count() or 1
 MAY_BE_EMPTY = ("--input_suffix",)
-"""The raw files themselves are read where there is no suffix."""
+"""Without a suffix the raw files themselves are read."""
 
 
 def parsed(parser: argparse.ArgumentParser, **flags: tuple[object, str]) -> argparse.Namespace:
-    """The values of flags, each with its default, or its type if it must be given, and its help."""
+    """The values of flags; each has its default, or its type if it must be given, and its help."""
     for name, (default, meaning) in flags.items():
         kind = default if isinstance(default, type) else type(default)
         if kind is bool:
@@ -110,7 +110,7 @@ def seperate_test_set(parser: argparse.ArgumentParser) -> None:
     )
     files = stages.input_files(args.data)
     jobs = [
-        # Which articles are taken depends on the index of a file among all of them.
+        # The index of a file among all files decides which articles are taken.
         (
             *names,
             gathering.num_test_articles_of(index, len(files), args.num_test_articles),
@@ -142,7 +142,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
         check=(False, "look at --out_dir, write nothing"),
     )
     files = stages.input_files(args.data)
-    folder = Path(with_home(args.out_dir))  # the default
+    folder = Path(with_home(args.out_dir))  # the default has not passed through a shell
     parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
     named = {
         gathering.part_name(number, args.num_outputs): [name + args.input_suffix for name in names]
@@ -151,7 +151,7 @@ def do_gather(parser: argparse.ArgumentParser) -> None:
     stages.require_no_others(folder, "part-*", named, variable="RESULTS")
     jobs = [(str(folder / part), names) for part, names in named.items()]
     if args.check:
-        # With the test set, which process_wiki.sh puts there before the parts.
+        # The test set belongs there: process_wiki.sh writes it before the parts.
         test_set = [str(folder / name) for name in ("eval.txt", "eval.md5")]
         stages.require_apart(jobs, also_read=files, also_written=test_set)
         return
@@ -200,14 +200,14 @@ STAGES = {
 
 
 def main(script: str = "") -> int:
-    """Runs the stage of a script, or those that this process's words name."""
+    """Runs the stage of a script, or the stages that the command line names."""
     signals.raise_on_ctrl_c()
     groups = itertools.groupby(sys.argv[1:], "--".__eq__)
     commands = [list(words) for is_end, words in groups if not is_end]
     if script:
         commands = [[Path(script).name, *sys.argv[1:]]]
     for command in commands:
-        sys.argv = command  # its first word names it in messages
+        sys.argv = command  # its first word names the stage in messages
         if (stage := STAGES.get(name := command[0])) is None:
             sys.exit(f"clean_up.py: {name}: choose of {', '.join(STAGES)}")
         parser = argparse.ArgumentParser(

@@ -35,7 +35,7 @@ usage() {
   exit 2
 }
 
-check() { # what train is given
+check() { # checks the settings that train is given
   local bucket='^gs://[a-z0-9][a-z0-9._-]*(/[A-Za-z0-9._=-]+)*/?$'
   [[ ${BUCKET:-} =~ $bucket ]] ||
     refuse "BUCKET=${BUCKET:-}: give gs://bucket/folder, of letters, digits and . _ - ="
@@ -68,7 +68,7 @@ on_hosts() { # HOW WHICH COMMAND: all or 0; the chief, which prints and writes t
 
 error_in() { grep -m 1 ERROR <<<"$1" || head -n 1 <<<"$1"; } # the line that says why
 
-state() { # of the request and so of the TPU: ACTIVE while it is there; NOT_FOUND; or UNKNOWN and the reason
+state() { # prints the request's state, and so the TPU's: ACTIVE while it is there; NOT_FOUND; or UNKNOWN and the reason
   local said fields=state.state,state.failedData.error.message
   if said=$(tpus look queued-resources describe "$TPU_NAME" "--format=value($fields)"); then
     echo "${said%$'\t'}" # gcloud ends an empty last column with a tab
@@ -117,7 +117,7 @@ train() {
       ,NOT_FOUND) request ;;
       *,NOT_FOUND) fail "$TPU_NAME is gone, and this command has not deleted it" ;;
       *,FAILED*) fail "$TPU_NAME is not granted: $now; cloud/gcp_tpu.sh delete, then try again" ;;
-      # Seen twice, for a TPU that somebody deletes is in such a state for a moment.
+      # Seen twice, because a TPU that is being deleted is in such a state for a moment.
       SUSPENDED,SUSPENDED) delete && request ;;
       *,absent | ,failed) # up to five times: ssh fails while a TPU VM starts, or is preempted
         ((++attempts <= 5)) ||
@@ -195,12 +195,12 @@ command_line() { # of every host, quoted for its shell; jax finds the other host
     --output_dir="$place/$RUN" --save_checkpoints_steps=28 --num_tpu_cores="$devices" "${flags[@]}"
 }
 
-logs() { # until Ctrl-C
+logs() { # prints the log until Ctrl-C
   on_hosts run 0 "$JOURNAL --follow" ||
     fail "the connection has ended, the run goes on; then: cloud/gcp_tpu.sh logs"
 }
 
-delete() { # the request, and with it the TPU
+delete() { # deletes the request, and with it the TPU
   tpus run queued-resources delete "$TPU_NAME" --force --quiet || true
   "$dry_run" || [[ $(state) == NOT_FOUND ]] || fail "$TPU_NAME is not deleted; the lines above say why"
 }

@@ -44,7 +44,7 @@ RUNTIMES = ("auto", "tensorflow", "jax")
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long the examples are, and how many are short: flags of `create_pretraining_data.py`."""
+    """The lengths of examples and the share of short ones, flags of create_pretraining_data.py."""
 
     max_seq_length: int = 64
     max_predictions_per_seq: int = 10
@@ -89,7 +89,7 @@ def data_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> Iterator[
         f"--vocab_file={to}/vocab.txt --do_lower_case=True {lengths.flags} --masked_lm_prob=0.15 "
         f"--short_seq_prob={lengths.short_seq_prob} --random_seed=12345"
     )
-    parts = sorted(path.name for path in (folder / "cleaned").glob("part-*"))  # there by now
+    parts = sorted(path.name for path in (folder / "cleaned").glob("part-*"))  # made by now
     for number, part in enumerate(parts, start=1):
         yield (
             f"mask words: training text {number} of {len(parts)} to TFRecords",
@@ -115,7 +115,7 @@ def training_step(
     lengths: Lengths = LENGTHS,
     runtime: str = "auto",
 ) -> Step:
-    """Return the training to the target."""
+    """Return the step that trains to the target."""
     to = shlex.quote(str(folder))
     return (
         "train with LAMB until masked-LM accuracy 0.720 on the held-out articles",
@@ -133,7 +133,7 @@ def training_step(
 
 
 def verdict_steps(folder: Path) -> list[Step]:
-    """Return the official checker's verdict and the picture."""
+    """Return the steps of the official checker's verdict and of the picture."""
     to = shlex.quote(str(folder))
     return [
         (
@@ -223,7 +223,7 @@ def main() -> int:
     folder = given.output_dir.absolute()
     lock = DirectoryLock(folder.parent, file_name=f".{folder.name}.lock")
     try:
-        with contextlib.suppress(PermissionError):  # beside the folder: then there is no lock
+        with contextlib.suppress(PermissionError):  # in a parent folder of others: no lock then
             if not lock.acquire():
                 raise ValueError(f"{folder}: another demo works in it; name another --output_dir")
         run_demo(given.output_dir, seed, given.runtime)

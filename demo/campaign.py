@@ -48,7 +48,7 @@ def main() -> int:
             *miniature.run_flags(folder / "task"),
         ]
     )
-    if status > 1:  # interrupted: a report would ask the official tools again
+    if status > 1:  # the campaign was interrupted: there is nothing to report yet
         return status
     org_dir = folder / "campaign" / "submission" / ORG
     if org_dir.exists():

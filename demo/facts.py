@@ -60,7 +60,7 @@ def make_world(rng: random.Random) -> World:
 
 
 def make_facts(kind: str, world: World, rng: random.Random) -> Facts:
-    """Return the facts of a new article: its country's and its own; "name" is its title."""
+    """Return the facts of a new article, its country's and its own; fact "name" is the title."""
     facts = dict(rng.choice(world.countries))
     for fact, source in WORDS["kinds"][kind].items():
         facts |= _drawn(fact, source, world, rng)

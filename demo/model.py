@@ -92,7 +92,7 @@ def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
 
 @ends_in_one_line("demo.model")
 def main() -> None:
-    """Write vocab.txt, and the two others into the folder checkpoint."""
+    """Write vocab.txt; write bert_config.json and the checkpoint into the folder checkpoint."""
     parser = argparse.ArgumentParser(prog="python -m demo.model")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--input_file", required=True, help="glob of the text")

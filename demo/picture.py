@@ -1,4 +1,4 @@
-"""Draw how masked-LM accuracy and loss went over the samples of a run.
+"""Draw masked-LM accuracy and loss over the samples of a run.
 
 python -m demo.picture --metrics_file=build/demo/run/metrics.jsonl --output_file=report.png
 """

@@ -26,7 +26,7 @@ count_gpus() {
   local listed code=0
   command -v nvidia-smi >/dev/null || { echo 0; return; }
   listed=$(nvidia-smi --list-gpus 2>&1) || code=$?
-  # A GPU that is lost has a line of other words among those of the others.
+  # A lost GPU has a line with other words, among the lines of the others.
   if [ "$code" != 0 ] || grep -qvE '^( *(GPU|MIG|WARNING).*)?$' <<<"$listed"; then
     listed=$(tr -s '[:cntrl:]' ' ' <<<"$listed")
     listed=${listed% }

@@ -1,4 +1,4 @@
-"""A or B: which of two groups of runs is faster, by how much, and how sure that is.
+"""Says which of two groups of runs, A or B, is faster, by how much, and how sure that is.
 
     python -m mlperf_results.compare A B
 
@@ -7,9 +7,9 @@ vendors' folders; or names of published results, ROUND/ORG/SYSTEM.
 
 Each figure is a ratio B/A of geometric means of the runs, with a 95% interval by scipy's t on
 logarithms, because run times scatter by a factor. Percentages are of A's figure: "4.1% faster" is
-4.1% fewer minutes, or 4.1% more samples/s. Each interval is for itself: of three figures of equal
-systems, up to one comparison in seven has one that looks different. The exit code rests on one
-figure alone, --figure.
+4.1% fewer minutes, or 4.1% more samples/s. Each interval covers one figure: with three figures, up
+to one comparison in seven of equal systems shows a difference. So the exit code depends on a single
+figure, --figure.
 
 Exit codes: 0 compared; with --fail_if_slower: not slower by so much, the interval excludes it.
 1 bad input. 3 slower by so much or more, and the interval excludes that nothing changed.
@@ -45,21 +45,21 @@ EXIT_SLOWER = 3
 EXIT_CANNOT_TELL = 4
 LEVEL = 0.95
 _LEAST_SCATTER = 1e-5
-"""Below it figures are equal: they differ by rounding, also of stamps to milliseconds."""
+"""Figures that differ by less are equal: stamps are rounded to milliseconds, for instance."""
 _MOST_DIFFERENCES_SHOWN = 8
 _MANY_TIMES = 2
-"""Percentages are of no help from there on."""
+"""From this ratio on, "times" replaces percentages."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What is compared, and how it is spoken of."""
+    """A figure that is compared, and its words."""
 
     key: str
     label: str
     unit: str
     if_less: str
-    """What B is or does if its figure is the smaller one; {} is the percentage."""
+    """The words for B if its figure is the smaller one; {} is the percentage."""
     if_more: str
 
 
@@ -114,7 +114,7 @@ class Comparison:
     changes: tuple[Change, ...]
     """One for each figure, in the order of FIGURES."""
     not_compared: tuple[str, ...]
-    """A line about each figure that both have and that cannot be compared, with the reason."""
+    """A line about each figure that both have but that cannot be compared, with the reason."""
 
     def change_of(self, key: str) -> Change:
         """Return the change of a figure.
@@ -140,7 +140,7 @@ class Comparison:
             for name in recorded
             if set(a.made_on[name]) != set(b.made_on[name])
         }
-        # First: a comparison on two hosts also compares the hosts.
+        # Said first: a comparison on two hosts also compares the hosts.
         if others := [unlike.pop(name) for name in MACHINE if name in unlike]:
             lines.append("ON OTHER HOSTS, to which differences below may be due:")
             lines += [f"  {line}" for line in others]
@@ -171,7 +171,7 @@ def compare(a: Side, b: Side) -> Comparison:
         )
         if not of_a.size or not of_b.size:
             continue
-        # An open run may have another target or model; its rate is still its rate.
+        # An open run may have another target or model; only its rate can be compared.
         if figure.key != SAMPLES_PER_SECOND and len(divisions) > 1:
             words = f"{a.task['division']} and {b.task['division']}"
             not_compared.append(f"{figure.label}: not compared, the divisions differ ({words})")
@@ -191,7 +191,7 @@ def _require_comparable(a: Side, b: Side) -> None:
         sorted((run[TIME_TO_TRAIN], run.get(SAMPLES_PER_SECOND, 0)) for run in side.runs.values())
         for side in (a, b)
     ]
-    # As resubmitted results do: every interval would hold "no change", and mean nothing.
+    # Resubmitted results share logs: every interval would contain "no change", and mean nothing.
     if measured[0] == measured[1]:
         raise ValueError(
             f"{a.name} and {b.name} are the same runs, time for time; give those of two systems"
@@ -213,27 +213,27 @@ def intervals_of_logarithms(a: np.ndarray, b: np.ndarray) -> Any:
 
     The ends are NaN or equal where the runs do not scatter.
     """
-    # In the pooled variance a single run has no part: it is taken to scatter as the group. Else
-    # Welch's: two systems may scatter differently.
+    # A single run adds nothing to the pooled variance: it is assumed to scatter as the group. With
+    # more runs Welch's test is used, because two systems may scatter differently.
     is_single = min(a.shape[-1], b.shape[-1]) == 1
     test = stats.ttest_ind(np.log(b), np.log(a), axis=-1, equal_var=is_single)
     return test.confidence_interval(LEVEL)
 
 
 def _interval(a: np.ndarray, b: np.ndarray) -> tuple[float, float] | None:
-    # Equal figures, such as counts of samples, say nothing of how they would scatter.
+    # Equal figures, such as counts of samples, do not show how they would scatter.
     if len(a) == len(b) == 1 or max(np.ptp(np.log(x)) for x in (a, b)) < _LEAST_SCATTER:
         return None
-    # Of those that nearly are equal scipy warns.
+    # scipy warns of figures that are nearly equal.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         ends = intervals_of_logarithms(a, b)
-    low, high = np.exp(np.clip(ends, -700, 700))  # no float is greater
+    low, high = np.exp(np.clip(ends, -700, 700))  # larger powers would overflow
     return float(low), float(high)
 
 
 def _change(figure: Figure, of_a: np.ndarray, of_b: np.ndarray) -> Change:
     interval = _interval(of_a, of_b)
-    # Geometric: run times scatter by a factor, and then B/A is the middle of its interval.
+    # Geometric means: run times scatter by a factor, and B/A is then its interval's middle.
     a, b = (math.exp(np.log(values).mean()) for values in (of_a, of_b))
     if interval is None:
         verdict = "no interval, so no verdict: the figures of each are equal"
@@ -250,7 +250,7 @@ def _difference_in_words(figure: Figure, ratio: float, low: float, high: float) 
     if ratio >= _MANY_TIMES:
         words = figure.if_more.format("much")
         return f"B {words}: {ratio:.3g} times A's {figure.unit} ({low:.3g} to {high:.3g})"
-    # Of A's figure, without a sign: the words say the direction.
+    # Percent of A's figure, without a sign: the words give the direction.
     ends = sorted((abs(low - 1), abs(high - 1)))
     words = (figure.if_less if ratio < 1 else figure.if_more).format(f"{abs(ratio - 1):.1%}")
     return f"B {words} ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
@@ -288,15 +288,15 @@ def _in_digits(value: float) -> str:
 
 
 def judge(change: Change, threshold: float) -> tuple[int, str]:
-    """Return the exit code and its words; 0.03 is a threshold of 3%."""
+    """Return the exit code and its words; a threshold of 0.03 is 3%."""
     asked = f"verdict on {change.figure.label}, slower by {100 * threshold:.3g}% or more"
     if change.interval is None:
         return EXIT_CANNOT_TELL, f"{asked}: cannot tell, there is no interval"
-    # Of A's figure: minutes rise, samples/s fall.
+    # The threshold is a share of A's figure: minutes rise, samples/s fall.
     sign = -1 if change.figure.key == SAMPLES_PER_SECOND else 1
     slowdown = sign * (change.ratio - 1)
     ends = sorted(sign * (end - 1) for end in change.interval)
-    # Surely slower, and most likely by so much; the interval need not exclude less.
+    # B is surely slower, and probably by so much; the interval may include smaller losses.
     if slowdown >= threshold and ends[0] > 0:
         return EXIT_SLOWER, f"{asked}: yes"
     if ends[1] < threshold:

@@ -1,10 +1,10 @@
-"""Is a run learning as published runs did? Each evaluation beside theirs, while it trains or later.
+"""Compares each evaluation of a run, while it trains or later, with those of published runs.
 
     python -m mlperf_results.curve output --png=curve.png
 
-takes the log or the output directory of one run and prints, of every evaluation, the accuracy and
-the least and greatest accuracy of the published runs of the nearest batch sizes after as many
-samples. A run that is far below them has wrong data or weights.
+takes the log or the output directory of one run. For every evaluation it prints the accuracy, and
+the least and greatest accuracy of published runs of the nearest batch sizes after the same number
+of samples. A run that is far below them has wrong data or weights.
 
 Exit codes: 3 far below; 1 bad input, in one line; else 0.
 """
@@ -31,8 +31,8 @@ from mlperf_results.runs import runs_in
 
 EXIT_FAR_BELOW = 3
 FAR_BELOW = 0.02
-"""So much less than the least published accuracy is far below it. Of published runs beside those of
-other submitters 0.9% of the evaluations are called so, none in the last third of a run."""
+"""An accuracy less than the least published one by so much is far below. If published runs are
+compared with other submitters', 0.9% of evaluations are, none in the last third of a run."""
 _HALF_A_DOUBLING = 0.5
 _LEAST_RUNS = 10
 """The least and greatest accuracy of fewer runs say little."""
@@ -44,16 +44,16 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class Band:
-    """The curves of published runs of like batch sizes."""
+    """The curves of published runs with similar batch sizes."""
 
     batches: tuple[int, ...]
     curves: tuple[tuple[np.ndarray, np.ndarray], ...]
     """Samples before each evaluation of a run, and the accuracies."""
 
     def ends(self, samples: Sequence[float]) -> list[tuple[float, float] | None]:
-        """Return the least and greatest accuracy after numbers of samples; None if few have any.
+        """Return the least and greatest accuracy after numbers of samples; None with few runs.
 
-        Between two evaluations accuracy is a straight line; after the last one it stays as it is.
+        Between two evaluations accuracy is a straight line; after the last one it stays constant.
         """
         values = np.array([np.interp(samples, *curve, left=np.nan) for curve in self.curves])
         known = [column[~np.isnan(column)] for column in values.T]
@@ -111,7 +111,7 @@ def verdict_of(
 ) -> tuple[int, str]:
     """Return the exit code and a sentence on the last evaluations beside the ends of a band.
 
-    Far below is a run whose last two evaluations are, or its only one: the first of a run scatter.
+    A run is far below if its last two evaluations are, or its only one: early ones scatter.
     """
     below = [
         least_and_greatest[0] - accuracy if math.isfinite(accuracy) else math.inf

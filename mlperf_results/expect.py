@@ -1,4 +1,4 @@
-"""How long a run takes on an accelerator: the published results that are nearest to it.
+"""Says how long runs take on an accelerator, by the published results that are nearest to it.
 
     python -m mlperf_results.expect --accelerator=H100 --count=8 --batch=448
 
@@ -20,12 +20,12 @@ from mlperf_results.published import Entry, comparable, family_of
 
 _MOST_SHOWN = 12
 _FP8_UP_TO = 512
-"""So many H100 and more were published with configurations that do not enable FP8."""
+"""Results on more H100s than this have configurations that do not enable FP8."""
 _WITHOUT_FP8 = "A100 A30 V100 RTX A5000".split()
 
 
 def precision_of(entry: Entry) -> str:
-    """Return whether most products were in FP8, which flags of the system or its chip tell.
+    """Return the precision of most products, FP8 or not, by the system's flags or its chip.
 
     Source: "FP8 in published results" of benchmarks/NOTES.md.
     """
@@ -37,8 +37,8 @@ def precision_of(entry: Entry) -> str:
 def nearest(family: str, count: int, batch: int | None, entries: Sequence[Entry]) -> list[Entry]:
     """Return the published rows that answer the question, the latest first.
 
-    Those on `count` accelerators, of the batch if any has it; else those on the next smaller and
-    the next larger number of accelerators.
+    These are rows on `count` accelerators, with the batch if any has it; else rows on the next
+    smaller and the next larger number of accelerators.
     """
     known = [e for e in comparable(entries)[::-1] if e.family == family and e.accelerators]
     if not known:

@@ -1,4 +1,4 @@
-"""The row on a system of one's own, with columns of the table of published results."""
+"""Makes the row of one's own system, with the columns of the table of published results."""
 
 import re
 import statistics
@@ -58,8 +58,8 @@ def _notes(system: System) -> Iterator[str]:
 
 def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[str, Any]:
     """Return the fields on samples of converged runs."""
-    # Two entries of Google in the open division of round 1.1 resumed larger models: they count the
-    # samples before the timed run too.
+    # Two open entries of Google in round 1.1 resumed larger models, and also count the samples
+    # before the timed run.
     counted = [r for r in runs if 0 < (r.samples_to_converge or 0) <= MOST_SAMPLES_TO_CONVERGE]
     samples = [run.samples_to_converge for run in counted if run.samples_to_converge]
     rates = [run.samples_per_second for run in counted if run.samples_per_second]
@@ -75,7 +75,7 @@ def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[st
 
 
 def _division(description: Mapping[str, object], runs: Sequence[RunResult]) -> str | None:
-    """Return closed or open; PCL and others spelt it otherwise."""
+    """Return closed or open, which PCL and others spelt differently."""
     named = _text(description, "division") or next((run.division for run in runs), None) or ""
     return {"c": "closed", "o": "open"}.get(named[:1].lower(), named or None)
 

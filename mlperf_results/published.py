@@ -2,7 +2,7 @@
 
     pandas.read_parquet("mlperf_results/published.parquet")
 
-is the table, whose `attrs` say where the numbers come from, and under which licence. A row is an
+is the table; its `attrs` say where the numbers come from, and under which licence. A row is an
 `Entry`: one system's runs, published or one's own.
 """
 
@@ -24,7 +24,7 @@ _FAMILIES = tuple(
     for pattern, name in (
         (r"GB200", "GB200"),
         (r"B200", "B200"),
-        (r"\bMIG\b|GH200|H[12]00.*NVL", ""),  # parts and kin of a family
+        (r"\bMIG\b|GH200|H[12]00.*NVL", ""),  # parts and variants of a family
         (r"H200", "H200"),
         (r"H100.*PCIe", "H100 PCIe"),
         (r"H100", "H100 SXM"),
@@ -43,7 +43,7 @@ _FAMILIES = tuple(
         (r"Gaudi(?! ?[3-9])", "Gaudi"),
         (r"Bow", "Bow IPU"),
         (r"IPU", "GC200 IPU"),
-        (r"TPU(?!.*v[235-9])", "TPU v4"),  # all that were published are
+        (r"TPU(?!.*v[235-9])", "TPU v4"),  # all published TPUs without a version are v4
         (r"Ascend", "Ascend 910"),
     )
 )
@@ -76,9 +76,9 @@ class Entry:
     global_batch_size: int | None = None
     max_sequence_length: int | None = None
     num_weights: int | None = None
-    """Named by the log; fewer than BERT-large's is another model."""
+    """The number of weights that the log names; another model has fewer than BERT-large."""
     runs: int
-    """Logs that were read."""
+    """The number of logs that were read."""
     runs_missing: int = 0
     """Logs that the source lists and does not hold."""
     runs_converged: int
@@ -86,7 +86,7 @@ class Entry:
     minutes_scored: float | None
     """The olympic mean times the factor."""
     samples_mean: float | None
-    """To converge, over all converged runs."""
+    """Mean samples to converge, over all converged runs."""
     samples_per_second_median: float | None
     """Samples to converge over the whole timed run, evaluation and all."""
     samples_per_second_per_accelerator: float | None
@@ -113,7 +113,7 @@ class Entry:
         """The score; of runs that are too few for one, their mean."""
         if self.minutes_scored is not None:
             return self.minutes_scored
-        # The mean of those that converged would hide one that did not.
+        # The mean of the converged runs would hide a run that did not converge.
         is_whole = not self.runs_missing and self.runs == self.runs_converged
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
 
@@ -130,7 +130,7 @@ class Entry:
 
     @property
     def departures(self) -> tuple[str, ...]:
-        """Why it is shown and never ranked; empty if it is like closed results."""
+        """Why it is shown but never ranked; empty if it is comparable to closed results."""
         reasons = [] if self.division == "closed" else [self.division or "no division"]
         if self.num_weights and self.num_weights < NUM_WEIGHTS_OF_BERT_LARGE:
             reasons.append("miniature")
@@ -147,8 +147,8 @@ def comparable(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def family_of(accelerator: str, number: int | None) -> str:
-    """Return the family of an accelerator by its name; the name itself if it is not known."""
-    # The first pattern counts: GB200 before B200, kin of a family before the family.
+    """Return the family of an accelerator by its name; the name itself if it is unknown."""
+    # The first match counts: GB200 comes before B200, variants before their family.
     for pattern, family in _FAMILIES:
         if pattern.search(accelerator):
             return family or accelerator

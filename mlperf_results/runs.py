@@ -1,4 +1,4 @@
-"""Where runs lie in what a user names: a log, a folder of one run or of several, a submission.
+"""Finds the runs in what a user names: a log, a folder of one or several runs, a submission.
 
 A user names a log, the output directory of a run, a campaign, a folder of runs, a vendor's folder
 of result_*.txt, the SYSTEM folder above it, or the ORG folder above that, if it has one system. Of
@@ -35,9 +35,9 @@ class RunFiles:
     """The files of one run."""
 
     name: str
-    """Within what the user has named."""
+    """The run's name within the folder that the user named."""
     logs: tuple[Path, ...]
-    """The oldest first, more than one of a run that was resumed; none if none was written."""
+    """The logs, oldest first; a resumed run has several, a run that wrote none has none."""
     output_dir: Path | None = None
     """The folder of a run of this project."""
     results_dir: Path | None = None
@@ -45,8 +45,8 @@ class RunFiles:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it is a run of this project whose record does not say that it has ended."""
-        # Its log may have a run_stop already, while its last checkpoint is being written.
+        """Whether it is this project's run and its record does not say that it has ended."""
+        # The log may already have a run_stop while the last checkpoint is being written.
         folder = self.output_dir
         return bool(folder and (folder / RECORD_NAME).exists() and not has_ended(folder))
 
@@ -62,7 +62,7 @@ def runs_in(name: str) -> list[RunFiles]:
 
 def _runs_in(place: Path) -> list[RunFiles]:
     if fnmatch.fnmatch(place.name, RESUMED_LOGS) and place in logs_of_run(place.parent):
-        return [_of_output_dir(place.parent, str(place))]  # a piece has not all of the time
+        return [_of_output_dir(place.parent, str(place))]  # one log of several lacks some time
     if place.is_file():
         output_dir = place.parent if place.name in _OF_A_RUN else None
         return [RunFiles(name=str(place), logs=(place,), output_dir=output_dir)]
@@ -74,7 +74,7 @@ def _runs_in(place: Path) -> list[RunFiles]:
         return runs
     folders = (place, place / "bert", *sorted(place.glob("results/*/bert")))
     results = {folder: logs for folder in folders if (logs := result_files(folder))}
-    if len(results) > 1:  # of two systems' runs no figure is a mean
+    if len(results) > 1:  # means over two systems' runs would mean nothing
         first = next(iter(results))
         raise ValueError(f"{place}: results of {len(results)} systems; give one, as {first}")
     return [
@@ -85,7 +85,7 @@ def _runs_in(place: Path) -> list[RunFiles]:
 
 
 def _of_folders(above: Path, *, is_campaign: bool = False) -> list[RunFiles]:
-    """Return the runs of a folder that has one folder for each."""
+    """Return the runs of a folder that has one folder for each run."""
     newest: dict[str, tuple[int, Path]] = {}
     for folder in above.glob("*"):
         number = _NUMBER.fullmatch(folder.name)
@@ -93,14 +93,14 @@ def _of_folders(above: Path, *, is_campaign: bool = False) -> list[RunFiles]:
             name = number[1] if number else folder.name
             repetition = int(number[2] or 0) if number else 0
             newest[name] = max(newest.get(name, (-1, folder)), (repetition, folder))
-    # By number, not by letters: 10 comes after 9.
+    # Sorted by number, not by letters: 10 comes after 9.
     names = sorted(newest, key=lambda name: (int(name) if name.isdecimal() else -1, name))
     return [_of_output_dir(newest[name][1], name) for name in names]
 
 
 def _of_output_dir(folder: Path, name: str) -> RunFiles:
     """Return the run of an output directory."""
-    # What evaluates checkpoints after the training writes all of the logs again, as one.
+    # An evaluation after the training joins all of the logs in a single one.
     joined = folder / RESULT_LOG
     logs = [joined] if joined.exists() else logs_of_run(folder)
     return RunFiles(name=name, logs=tuple(map(Path, logs)), output_dir=folder)

@@ -1,4 +1,4 @@
-"""Names the harness as it lies in the folder above: no index has it. No TensorFlow comes."""
+"""Requires the harness in the folder above, which no index has; TensorFlow is not installed."""
 
 from pathlib import Path
 

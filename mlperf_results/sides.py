@@ -1,4 +1,4 @@
-"""One side of a comparison, A or B: which runs it has, what was measured in each, on what.
+"""Reads one side of a comparison, A or B: its runs, their figures, and their machines.
 
 A side is what runs.py finds in a place, or a published result by its name, ROUND/ORG/SYSTEM.
 Runs that failed, were resumed, have not ended or cannot be read are left out, with the reason.
@@ -20,7 +20,7 @@ TIME_TO_TRAIN, SAMPLES_TO_CONVERGE = "time_to_train", "samples_to_converge"
 SAMPLES_PER_SECOND = "samples_per_second"
 FIGURES = TIME_TO_TRAIN, SAMPLES_TO_CONVERGE, SAMPLES_PER_SECOND
 MACHINE = ("host", "processor", "accelerator", "accelerators", "driver", "nodes", "memory")
-"""What of `Side.made_on` is hardware: with another one A and B differ in more than is compared."""
+"""The keys of `Side.made_on` that are hardware, in which A and B should not differ."""
 _DESCRIBED = {
     "processor": "host_processor_model_name",
     "memory": "host_memory_capacity",
@@ -30,7 +30,7 @@ _DESCRIBED = {
     "framework": "framework",
     "operating system": "operating_system",
 }
-"""What of `Side.made_on` the description of a system says, and in which field."""
+"""Key of `Side.made_on` -> field of a system's description that has it."""
 _NOT_COMPARED = {"output_dir", "seed"}
 
 
@@ -49,7 +49,7 @@ class Side:
     made_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Host, hardware, versions and flags -> every value among the runs."""
     unknown: str = ""
-    """What logs of runs that count do not say, and why."""
+    """What the logs of runs that count do not say, and why."""
 
 
 def read_side(name: str) -> Side:
@@ -85,7 +85,7 @@ def read_side(name: str) -> Side:
 
 
 def _known(*figures: float | None) -> dict[str, float]:
-    """Return those figures of a run that are known, in the order of `FIGURES`."""
+    """Return the known figures of a run, in the order of `FIGURES`."""
     return {key: value for key, value in zip(FIGURES, figures) if value}
 
 
@@ -120,7 +120,7 @@ def _common_task(name: str, results: Iterable[RunResult]) -> dict[str, object]:
 def _made_on(counted: list[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, ...]]:
     """Return every value of host, hardware, versions and flags, in the order of the runs."""
     machine: dict[str, object] = {}
-    # A vendor's runs say nothing of the machine; their description does.
+    # A vendor's runs do not name the machine; the system's description does.
     if results_dir := counted[0][0].results_dir:
         machine = _described(read_description(results_dir.resolve().parent))
     made_on: dict[str, dict[str, None]] = {}
@@ -142,7 +142,7 @@ def _machine_of_run(folder: Path) -> dict[str, object]:
     made_with, parameters = record.get("made_with"), record.get("parameters")
     made_on: dict[str, object] = dict(made_with) if isinstance(made_with, dict) else {}
     for key, value in parameters.items() if isinstance(parameters, dict) else ():
-        # device.num_gpus and so on: a whole group that differs would not say in what.
+        # One value each, such as device.num_gpus: a whole group would not show what differs.
         nested = value.items() if isinstance(value, dict) else ()
         made_on |= {f"{key}.{inner}": each for inner, each in nested} or {key: value}
     return {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}

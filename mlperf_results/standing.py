@@ -1,11 +1,11 @@
-"""Where runs stand among all published BERT results.
+"""Ranks runs among all published BERT results.
 
     python -m mlperf_results.standing RUN_OR_ORG_DIR...
 
 takes directories of runs, of campaigns and of submissions (any vendor's), and logs; it prints the
 place of each and the published results of rounds 1.0 to 5.0 that are most like it. Division,
-hardware, model and data may differ: what is open, a miniature or of another sequence length is
-shown, and never ranked.
+hardware, model and data may differ: open runs, miniatures and runs of another sequence length are
+shown, but never ranked.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def read_own(name: str) -> list[Entry]:
     org_dirs = [place]
     if is_campaign:
         org_dirs = sorted(results.parent for results in place.glob("submission/*/results"))
-        org_dirs = [path for path in org_dirs if path.name[0] != "."]  # its writer died
+        org_dirs = [path for path in org_dirs if path.name[0] != "."]  # left by a killed writer
     rows = [
         entry_of(_judged(folder.parent), org=org_dir.resolve().name)
         for org_dir in org_dirs
@@ -57,24 +57,24 @@ def read_own(name: str) -> list[Entry]:
 
 def _judged(folder: Path) -> System:
     system = read_system(folder)
-    # The RCP checker asks for the ten runs of a result.
+    # The RCP checker needs the ten runs of a result.
     if len(system.runs) != NUM_RUNS_PER_RESULT:
         return system
     return with_convergence(system, RULESETS[-1])
 
 
 def _of_run(place: Path) -> Entry:
-    """Return the row on a log or a run; of one of this project run.json knows the devices."""
+    """Return the row on a log or a run; run.json of a run of this project has the devices."""
     files, *others = runs_in(str(place))
     folder = files.output_dir
     if others:
         raise ValueError(f"{place}: {len(others) + 1} runs; give one, or the folder above results/")
-    # A log that is named may be whole, though its run was killed before run.json said so.
+    # A named log may be whole even if its run was killed before run.json said so.
     if files.is_unfinished and not place.is_file():
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
     if len(files.logs) != 1:
         raise ValueError(f"{place}: {WAS_RESUMED}")
-    # Processors alone: a log does not say it, and no accelerators are not an unknown number.
+    # Processors alone: logs do not say so, and 0 accelerators is not an unknown number.
     _, num_gpus = recorded_devices(folder) if folder else (None, None)
     described = {"number_of_nodes": 1, "accelerators_per_node": 0} if num_gpus == 0 else {}
     run = read_run(files.logs[0])
@@ -83,10 +83,10 @@ def _of_run(place: Path) -> Entry:
 
 def standing_of(own: Entry, entries: Sequence[Entry]) -> list[str]:
     """Return the lines on a system of one's own among published results."""
-    # Submitters hand the same logs in under another name, or round.
+    # Submitters hand in the same logs under another name, or in another round.
     twin = next((e.name for e in entries if sorted(e.run_minutes) == sorted(own.run_minutes)), None)
     twin = twin if own.run_minutes else None
-    # Its own logs, as they were published, would be its nearest neighbour.
+    # If its own logs were published, that result would be its nearest neighbour.
     others = [entry for entry in comparable(entries) if entry.name != twin]
     caveat = f"not comparable: {', '.join(own.departures)}" if own.departures else ""
     lines = [f"{own.name}: {caveat or 'comparable with closed results'}"]
@@ -97,7 +97,7 @@ def standing_of(own: Entry, entries: Sequence[Entry]) -> list[str]:
     if own.rcp is not None:
         lines.append(f"  official RCP checker: {own.rcp}")
     lines.append("  most like it, and what is unlike as far as logs and descriptions say:")
-    # Software gets faster from round to round: of equally near ones the latest says most.
+    # Software becomes faster with each round: of equally near results the latest is best.
     latest_first = others[::-1]
     for other in sorted(latest_first, key=lambda e: _distance(own, e))[:NUM_NEIGHBOURS]:
         unlike = "; ".join([f"{_number(other.minutes, '.4g')} min", *_unlike(own, other)])
@@ -153,7 +153,7 @@ def _number(value: float | None, spec: str, unit: str = "") -> str:
 
 
 def _distance(own: Entry, other: Entry) -> float:
-    """Return how unlike two systems are: twice the accelerators, or others, count 1."""
+    """Return the distance of two systems: twice the accelerators, or other ones, count 1."""
     # Hardware counts most, then the batch, which decides the samples, then the framework.
     distance = _doublings(own.accelerators, other.accelerators)
     distance += _doublings(own.global_batch_size, other.global_batch_size) / 2
@@ -164,7 +164,7 @@ def _distance(own: Entry, other: Entry) -> float:
 def _doublings(first: float | None, second: float | None) -> float:
     if first is None or second is None or first == second:
         return 0
-    return abs(math.log2(first / second)) if first and second else 10  # processors alone
+    return abs(math.log2(first / second)) if first and second else 10  # 0: processors alone
 
 
 def _framework_differs(own: Entry, other: Entry) -> bool:
@@ -177,7 +177,7 @@ def _unlike(own: Entry, other: Entry) -> list[str]:
     """Return how a published system differs from one's own, in what is known of both."""
     differs = own.family not in (UNKNOWN, other.family)
     differences = [f"{other.family}, not {own.family}"] if differs else []
-    # Few closed logs say their length, which the rules fix.
+    # Few closed logs name their sequence length, because the rules fix it.
     tokens = other.max_sequence_length or (MAX_SEQ_LENGTH if other.division == "closed" else None)
     for name, mine, theirs in (
         ("accelerators", own.accelerators, other.accelerators),

@@ -1,4 +1,4 @@
-"""How reports and pictures look: pages and SVG that need nothing from outside, and PNG files."""
+"""Makes reports and pictures: pages and SVG that need nothing from outside, and PNG files."""
 
 import contextlib
 import functools
@@ -74,7 +74,7 @@ def svg(draw: Callable[[Axes], None], size_inches: tuple[float, float]) -> str:
       draw: is given the axes.
       size_inches: width and height.
     """
-    # Not pyplot: no display is needed, and no figure stays open.
+    # Without pyplot no display is needed, and no figure stays open.
     with matplotlib.rc_context(_STYLE):
         figure, text = Figure(figsize=size_inches, layout="constrained"), io.StringIO()
         draw(figure.subplots())
@@ -85,7 +85,7 @@ def svg(draw: Callable[[Axes], None], size_inches: tuple[float, float]) -> str:
 
 @contextlib.contextmanager
 def png(file: Any, size_inches: tuple[float, float], *, rows: int = 1) -> Iterator[np.ndarray]:
-    """Yields axes, an array of rows and one column; then writes a PNG of 150 pixels an inch."""
+    """Yields an array of axes, [rows, 1]; then writes a PNG of 150 pixels an inch."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=size_inches, dpi=150, layout="constrained")
         yield figure.subplots(rows, squeeze=False)
