@@ -63,13 +63,13 @@ def make_facts(kind: str, world: World, rng: random.Random) -> Facts:
     """Return the facts of a new article, its country's and its own; fact "name" is the title."""
     facts = dict(rng.choice(world.countries))
     for fact, source in WORDS["kinds"][kind].items():
-        facts |= _drawn(fact, source, world, rng)
+        facts |= _draw(fact, source, world, rng)
     if kind == "artist":
         facts["name"] = f"{facts['first']} {facts['last']}"
     return facts
 
 
-def _drawn(fact: str, source: str, world: World, rng: random.Random) -> Facts:
+def _draw(fact: str, source: str, world: World, rng: random.Random) -> Facts:
     """One fact; two that differ, as in "town, other_town"; or a word with facts of its own."""
     if source == "person":
         return _person(world, rng)

@@ -105,7 +105,7 @@ def _end_of(error: BaseException, out_of_memory: str) -> tuple[int, str] | None:
 
 
 @contextlib.contextmanager
-def _printed() -> Iterator[None]:
+def _flushing() -> Iterator[None]:
     """Flushes what was printed, also by --help, which exits."""
     try:
         yield
@@ -139,7 +139,7 @@ def ends_in_one_line(
         def ended(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> int:
             sys.stdout, sys.stderr = map(_outliving_its_terminal, (sys.stdout, sys.stderr))
             try:
-                with _printed():
+                with _flushing():
                     return main(*arguments, **options) or 0
             except BrokenPipeError:
                 # At its end Python flushes what is left, and would complain again.

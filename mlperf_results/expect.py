@@ -60,13 +60,13 @@ def lines_of(family: str, count: int, batch: int | None, rows: Sequence[Entry]) 
     counts = sorted({e.accelerators or 0 for e in rows})
     batches = sorted({e.global_batch_size for e in rows if e.global_batch_size})
     lines = [
-        f"{_listed(counts)} {family}: {len(rows)} published result{'s' * (len(rows) > 1)} of the "
+        f"{_in_words(counts)} {family}: {len(rows)} published result{'s' * (len(rows) > 1)} of the "
         "closed division, of software that its makers tuned for this benchmark"
     ]
     if count not in counts:
         lines.append(f"nobody published {count:,} {family}: these are the nearest numbers of them")
     if batch and batch not in batches:
-        lines.append(f"nobody published batch {batch:,} on them: these have {_listed(batches)}")
+        lines.append(f"nobody published batch {batch:,} on them: these have {_in_words(batches)}")
     lines.append(f"  minutes to 0.720: {_range([e.minutes for e in rows])}")
     lines.append(f"  samples/s: {_range([e.samples_per_second_median for e in rows])}")
     cells = [("accelerators", "batch", "precision", "minutes", "samples/s", "result")]
@@ -94,7 +94,7 @@ def _nearest_first(rows: Sequence[Entry], count: int) -> list[Entry]:
     return sorted(rows, key=lambda e: abs(math.log2((e.accelerators or 1) / count)))
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _in_words(numbers: Sequence[int]) -> str:
     return ", ".join(f"{number:,}" for number in numbers)
 
 

@@ -36,7 +36,7 @@ def entry_of(system: System, *, org: str = "") -> Entry:
         runs=num_runs,
         runs_converged=len(converged),
         rcp_scaling_factor=scaling,
-        minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
+        minutes_scored=_round(mean and mean * (scaling or 1), 4),
         rcp=str(rcp) if rcp else None,
         notes="\n".join(_notes(system)) or None,
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
@@ -65,9 +65,9 @@ def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[st
     rates = [run.samples_per_second for run in counted if run.samples_per_second]
     rate = statistics.median(rates) if rates else None
     return {
-        "samples_mean": _rounded(statistics.fmean(samples), 0) if samples else None,
-        "samples_per_second_median": _rounded(rate, 2),
-        "samples_per_second_per_accelerator": _rounded(
+        "samples_mean": _round(statistics.fmean(samples), 0) if samples else None,
+        "samples_per_second_median": _round(rate, 2),
+        "samples_per_second_per_accelerator": _round(
             rate / accelerators if rate and accelerators else None, 2
         ),
         "run_samples": tuple(run.samples_to_converge if run in counted else None for run in runs),
@@ -103,5 +103,5 @@ def _common(values: Sequence[float | None]) -> int | None:
     return int(distinct.pop()) if len(distinct) == 1 else None
 
 
-def _rounded(value: float | None, digits: int) -> float | None:
+def _round(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)

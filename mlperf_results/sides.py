@@ -74,7 +74,7 @@ def read_side(name: str) -> Side:
     return Side(
         name=name,
         runs={
-            run: _known(each.minutes, each.samples_to_converge, each.samples_per_second)
+            run: _known_figures(each.minutes, each.samples_to_converge, each.samples_per_second)
             for run, each in ended.items()
         },
         left_out=tuple(left_out),
@@ -84,7 +84,7 @@ def read_side(name: str) -> Side:
     )
 
 
-def _known(*figures: float | None) -> dict[str, float]:
+def _known_figures(*figures: float | None) -> dict[str, float]:
     """Return the known figures of a run, in the order of `FIGURES`."""
     return {key: value for key, value in zip(FIGURES, figures) if value}
 
@@ -122,7 +122,7 @@ def _made_on(counted: list[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, 
     machine: dict[str, object] = {}
     # A vendor's runs do not name the machine; the system's description does.
     if results_dir := counted[0][0].results_dir:
-        machine = _described(read_description(results_dir.resolve().parent))
+        machine = _machine_of(read_description(results_dir.resolve().parent))
     made_on: dict[str, dict[str, None]] = {}
     for files, result in counted:
         recorded = _machine_of_run(files.output_dir) if files.output_dir else {}
@@ -131,7 +131,7 @@ def _made_on(counted: list[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, 
     return {key: tuple(made_on[key]) for key in sorted(made_on)}
 
 
-def _described(system: Mapping[str, object]) -> dict[str, object]:
+def _machine_of(system: Mapping[str, object]) -> dict[str, object]:
     said = {key: system.get(name) for key, name in _DESCRIBED.items()}
     return {key: value for key, value in said.items() if value not in (None, "")}
 
@@ -170,10 +170,10 @@ def side_of_entry(entry: Entry) -> Side:
     return Side(
         name=entry.name,
         runs={
-            f"run {number}": _known(minutes, samples, samples and samples / (60 * minutes))
+            f"run {number}": _known_figures(minutes, samples, samples and samples / (60 * minutes))
             for number, (minutes, samples) in enumerate(zip(entry.run_minutes, entry.run_samples))
         },
         left_out=("a run: did not converge",) * (entry.runs - entry.runs_converged),
         task={name: value for name, value in task.items() if value is not None},
-        made_on={key: (str(value),) for key, value in _described(vars(entry) | whole).items()},
+        made_on={key: (str(value),) for key, value in _machine_of(vars(entry) | whole).items()},
     )

@@ -41,7 +41,7 @@ def read_own(name: str) -> list[Entry]:
         org_dirs = sorted(results.parent for results in place.glob("submission/*/results"))
         org_dirs = [path for path in org_dirs if path.name[0] != "."]  # left by a killed writer
     rows = [
-        entry_of(_judged(folder.parent), org=org_dir.resolve().name)
+        entry_of(_judge(folder.parent), org=org_dir.resolve().name)
         for org_dir in org_dirs
         for folder in sorted((org_dir / "results").glob("*/bert"))
         if result_files(folder)
@@ -55,7 +55,7 @@ def read_own(name: str) -> list[Entry]:
     return [_of_run(place)]
 
 
-def _judged(folder: Path) -> System:
+def _judge(folder: Path) -> System:
     system = read_system(folder)
     # The RCP checker needs the ten runs of a result.
     if len(system.runs) != NUM_RUNS_PER_RESULT:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tracing import ends_in_one_line, path_with_home, signals_blocked, word
 
 
-def _given(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tracing",
         usage="%(prog)s [options] -- COMMAND...\n"
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Imported only now: the imports start threads, one of which would take the signal.
         from tracing import recorder
 
-        given = _given(arguments)
+        given = _arguments(arguments)
         recording = None if given.convert else recorder.record(given, _user(), _say)
     if recording is None:
         _convert(given.convert, keep_raw=given.keep_raw)

@@ -22,14 +22,14 @@ def access_figures(trace: Trace) -> dict:
     }
 
 
-def _located(reads: pd.DataFrame) -> pd.DataFrame:
+def _reads_with_offsets(reads: pd.DataFrame) -> pd.DataFrame:
     return reads.dropna(subset=["offset_bytes"])
 
 
 def _by_class(all_reads: pd.DataFrame) -> dict:
     found = {}
     for name, reads in all_reads.groupby("file_class"):
-        located = _located(reads)
+        located = _reads_with_offsets(reads)
         distinct = _distinct_bytes(located)
         found[name] = {
             "patterns": _shares(reads),
@@ -98,7 +98,7 @@ def _passes(trace: Trace) -> Iterator[dict]:
     reads = trace.training_reads
     if _is_asynchronous(trace):
         return
-    distinct = _distinct_bytes(_located(reads))
+    distinct = _distinct_bytes(_reads_with_offsets(reads))
     if not distinct:
         return
     ends = reads["size_bytes"].cumsum().to_numpy()

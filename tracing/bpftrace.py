@@ -189,8 +189,8 @@ class Parser(CallParser):
         """
         super().__init__(**where)
         for pid, fd, path, closes in opened_before:
-            self._files[pid].note(fd, self._opened(path), closed_by_exec=closes)
-            self._files[pid][fd].lose()  # other processes may have it too
+            self._files[pid].note(fd, self._note_opening(path), closed_by_exec=closes)
+            self._files[pid][fd].lose_position()  # other processes may have it too
         self._latest_ns = 0
         self._num_threads = collections.Counter((process_of_thread or {}).values())
         # (the kernel's number of a disk, inode) -> path of an opened file; disk None: stat(2) names
@@ -239,9 +239,9 @@ class Parser(CallParser):
                 elif names is not None:  # a name has several lines
                     names[tid] += "\n" + line.rstrip("\n")
                 elif fields:  # the programs print empty lines and "ready"; other lines were cut
-                    self._damaged()
+                    self._note_damage()
             except (IndexError, ValueError):
-                self._damaged()
+                self._note_damage()
 
     def _event(self, word: str, fields: list[str]) -> tuple[int, str, list]:
         line = _LINES[word]
@@ -366,7 +366,7 @@ class Parser(CallParser):
         # Otherwise it begins at an offset that the program gave and nobody recorded.
         ends = ((source, moves_source), (target, moves_target))
         given = [(Descriptor(fd), None, bool(moves)) for fd, moves in ends]
-        yield from self._copied(row, given, self._result(row, result))
+        yield from self._rows_of_copy(row, given, self._result(row, result))
 
     def _open(self, began, pid, tid, probe, latency, result, folder, flags, name) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
@@ -405,7 +405,7 @@ class Parser(CallParser):
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}
         row |= {"offset_bytes": page * PAGE_BYTES, "size_bytes": PAGE_BYTES}
         found = self._path_of_inode.get((device, inode)) or self._path_of_inode.get((None, inode))
-        yield self._named(row, found or f"{UNKNOWN}inode {inode}")
+        yield self._row_of_file(row, found or f"{UNKNOWN}inode {inode}")
 
     @staticmethod
     def _block(began, pid, device, sector, size, latency, operation, command) -> Iterator[Row]:

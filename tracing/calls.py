@@ -87,16 +87,16 @@ class OpenFile:
     """The only thread that moves the position, if there is only one."""
     _is_followed: bool = True
 
-    def lose(self) -> None:
+    def lose_position(self) -> None:
         """Gives the position up: several may move it from now on, in an unknown order."""
         self._is_followed, self.position = False, None
 
     def _note_mover(self, thread: Thread) -> None:
         if self._mover not in (None, thread):
-            self.lose()
+            self.lose_position()
         self._mover = thread
 
-    def moved(self, thread: Thread, size_bytes: int, *, writes: bool) -> int | None:
+    def move(self, thread: Thread, size_bytes: int, *, writes: bool) -> int | None:
         """Moves the position by a call; returns where the call began, None if unknown."""
         self._note_mover(thread)
         if writes and self.appends:
@@ -107,7 +107,7 @@ class OpenFile:
         self.position = None if began is None else began + size_bytes
         return began
 
-    def sought(self, thread: Thread, position: int) -> None:
+    def note_seek(self, thread: Thread, position: int) -> None:
         """Notes the position that a seek returned."""
         self._note_mover(thread)
         self.position = position if self._is_followed else None
@@ -223,10 +223,10 @@ class CallParser:
     def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
         """A path from a folder, or from the process's own; "." and ".." are not in it."""
         if path.startswith("/"):
-            return self._folder_of(pid).root + self._shortened(path)
-        return self._shortened(f"{folder or self._folder_of(pid).path}/{path}")
+            return self._folder_of(pid).root + self._shorten(path)
+        return self._shorten(f"{folder or self._folder_of(pid).path}/{path}")
 
-    def _shortened(self, path: str) -> str:
+    def _shorten(self, path: str) -> str:
         if not _SHORTENED.search(path) or not path.startswith("/"):
             return path
         parts: list[str] = []
@@ -244,7 +244,7 @@ class CallParser:
                 parts.append(part)
         return "/" + "/".join(parts)
 
-    def _opened(self, path: str, **more) -> OpenFile:
+    def _note_opening(self, path: str, **more) -> OpenFile:
         file = OpenFile(path, **more)
         self._open_files.add(file)
         return file
@@ -261,7 +261,7 @@ class CallParser:
         if given.path is None or (file and file.path.replace(REMOVED, "") == given.path):
             return file
         for other in [*([file] if file else []), *self._named_as(given.path)] if moves else ():
-            other.lose()
+            other.lose_position()
         return None
 
     def _named_as(self, path: str | None) -> list[OpenFile]:
@@ -273,7 +273,7 @@ class CallParser:
         is_absolute = path is not None and path.startswith("/")
         return [file for file in self._open_files if file.path == path] if is_absolute else []
 
-    def _named(self, row: dict, path: str) -> Row:
+    def _row_of_file(self, row: dict, path: str) -> Row:
         path = path.replace(REMOVED, "")
         file_class = files.classify(path, seen_as=self._host_path(path))
         return "file_ops", {**row, "path": path, "file_class": file_class}
@@ -287,9 +287,9 @@ class CallParser:
     def _lose_those_of(self, pid: int) -> None:
         """Gives up the positions of all that a process has open: others may move them."""
         for file in self._files[pid].values():
-            file.lose()
+            file.lose_position()
 
-    def _damaged(self) -> None:
+    def _note_damage(self) -> None:
         """Counts a line that is not understood; all positions become unknown."""
         self.losses.damaged_lines += 1
         self._lose_all()
@@ -373,11 +373,11 @@ class CallParser:
         if flags & os.O_CREAT:
             row["kind"] = "create"
         if result is not None:
-            file = self._opened(path, position=0, appends=bool(flags & os.O_APPEND))
+            file = self._note_opening(path, position=0, appends=bool(flags & os.O_APPEND))
             closes = bool(flags & os.O_CLOEXEC)
             self._files[row["pid"]].note(result, file, closed_by_exec=closes)
             row |= {"fd": result, "opening": file.number}
-        return self._named(row, path)
+        return self._row_of_file(row, path)
 
     def _on_path(
         self, row: dict, path: str, result: int | None, new_path: str | None = None, flags: int = 0
@@ -387,10 +387,10 @@ class CallParser:
             row["new_path"] = new_path and new_path.replace(REMOVED, "")
             row["kind"] = "exchange" if flags & RENAME_EXCHANGE else "rename"
         if result is not None and row["kind"] in RENAMING:
-            self._renamed(row, path)
-        return self._named(row, path)
+            self._note_renaming(row, path)
+        return self._row_of_file(row, path)
 
-    def _renamed(self, row: dict, path: str) -> None:
+    def _note_renaming(self, row: dict, path: str) -> None:
         """Renames open files and folders of processes from now on."""
         renamed = moves(row["kind"], path, row.get("new_path"))
 
@@ -422,27 +422,27 @@ class CallParser:
         if kind in ("read", "write", "receive", "send"):
             row["size_bytes"] = result or 0
         if kind in ("read", "write") and not appends:
-            row["offset_bytes"] = self._moved(file, row, offset)
+            row["offset_bytes"] = self._move(file, row, offset)
         elif kind in ("read", "write") and file and offset is None:
             file.position = None  # the end of the file, which is unknown
         elif kind == "seek" and result is not None:
             row["offset_bytes"] = result
             if file:
-                file.sought((pid, row["tid"]), result)
+                file.note_seek((pid, row["tid"]), result)
         elif kind == "close":
             self._files[pid].close(given.fd, given.fd)
-        return self._named(row, path)
+        return self._row_of_file(row, path)
 
-    def _moved(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
+    def _move(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
         """Returns where a read or write began; moves the position if the call has no offset."""
         writes = row["kind"] == "write"
         if offset is not None:
             # Linux appends, whatever the offset is: pwrite(2), "BUGS".
             return None if writes and (file is None or file.appends) else offset
         thread = row["pid"], row["tid"]
-        return file.moved(thread, row["size_bytes"], writes=writes) if file else None
+        return file.move(thread, row["size_bytes"], writes=writes) if file else None
 
-    def _copied(
+    def _rows_of_copy(
         self, row: dict, ends: Iterable[tuple[Descriptor, int | None, bool]], result: int | None
     ) -> Iterator[Row]:
         """Yields the two rows of a copy, of its source and of its target.
@@ -455,5 +455,5 @@ class CallParser:
             copied = {**row, "kind": kind, "size_bytes": result or 0}
             copied["opening"] = file.number if file else None
             if moves or offset is not None:
-                copied["offset_bytes"] = self._moved(file, copied, offset)
-            yield self._named(copied, self._path_of(row["pid"], given))
+                copied["offset_bytes"] = self._move(file, copied, offset)
+            yield self._row_of_file(copied, self._path_of(row["pid"], given))

@@ -79,7 +79,7 @@ def _rows_of(summary: dict) -> Iterator[list[dict]]:
     ]
     yield [{"name": name, **found} for name, found in (access["file_classes"] or {}).items()]
     yield [
-        {"number": n, "cached": _cached(p), **p} for n, p in enumerate(access["passes"] or [], 1)
+        {"number": n, "cached": _hit_rate(p), **p} for n, p in enumerate(access["passes"] or [], 1)
     ]
     yield summary["files"]
     yield summary["checkpoints"]
@@ -108,7 +108,7 @@ def _between(phases: list[dict], end_seconds: float) -> Iterator[dict]:
             reached, before = round(end, 3), name
 
 
-def _cached(found: dict) -> float | None:
+def _hit_rate(found: dict) -> float | None:
     storage = found["storage_bytes"]
     return None if storage is None else max(0, 1 - storage / found["call_bytes"])
 

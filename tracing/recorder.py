@@ -40,7 +40,7 @@ def record(given: argparse.Namespace, user: User | None, say: Callable[[str], No
       ValueError: bad input, or the folder is there already; nothing is left.
       OSError: the folder cannot be made.
     """
-    container = _checked(given)
+    container = _checked_container(given)
     attaches_to = container.pid if container else given.pid
     found = backends.choose(given.backend, attaches_to=attaches_to)
     say(found.line())
@@ -60,7 +60,7 @@ def record(given: argparse.Namespace, user: User | None, say: Callable[[str], No
             pass
 
 
-def _checked(given: argparse.Namespace) -> Container | None:
+def _checked_container(given: argparse.Namespace) -> Container | None:
     """The container, if one is to be traced."""
     if (processes.PROC / "self").readlink().name != str(os.getpid()):
         raise ValueError(
@@ -171,7 +171,7 @@ class _Recorder:
             watcher.look()  # the command may have started one in its last moment
             if (has_ended or not self._command) and not self._still_runs():
                 if has_ended and (pids := list(filter(processes.is_running, self._target.pids()))):
-                    self._note(f"the trace ends with the command; {_named(pids)} continues")
+                    self._note(f"the trace ends with the command; {_names_of(pids)} continues")
                 return
             if has_ended and not announced:
                 announced = True
@@ -198,7 +198,7 @@ class _Recorder:
         for pid in pids:
             self._target.add_tree(pid)
         self._note(
-            f"the command has ended, but {_named(pids)}, which it started, did not: the trace "
+            f"the command has ended, but {_names_of(pids)}, which it started, did not: the trace "
             f"continues until then; to end it: kill {' '.join(map(str, pids))}, or Ctrl-C"
         )
 
@@ -255,7 +255,7 @@ class _Recorder:
         return found
 
 
-def _named(pids: list[int]) -> str:
+def _names_of(pids: list[int]) -> str:
     named = [f"{processes.name_of(pid)} ({pid})" for pid in pids[:_MOST_NAMED]]
     more = f" and {len(pids) - _MOST_NAMED} more" if len(pids) > _MOST_NAMED else ""
     return ", ".join(named) + more

@@ -185,14 +185,14 @@ class Sampler(threading.Thread):
         self._gpus.close()
         self.pairs.append(clocks.read_pair())
         for table, stack in self._opened.items():
-            self._tried(table, stack.close)
+            self._try(table, stack.close)
 
     def _sample(self) -> None:
         pair = clocks.read_pair()
         self.pairs.append(pair)
         stamps = {"monotonic_ns": pair.monotonic_ns, "realtime_ns": pair.realtime_ns}
         for table, rows in self._readings():
-            self._tried(table, self._write[table], ({**stamps, **row} for row in rows))
+            self._try(table, self._write[table], ({**stamps, **row} for row in rows))
 
     def _readings(self) -> Iterator[tuple[str, Iterable[dict]]]:
         """Yields (table, rows); the rows are read as they are iterated over."""
@@ -210,7 +210,7 @@ class Sampler(threading.Thread):
             if row := starter_row(pid):
                 yield "processes", [row]
 
-    def _tried(self, table: str, action: Callable, *arguments: object) -> None:
+    def _try(self, table: str, action: Callable, *arguments: object) -> None:
         """Runs an action for a table; if a file or room is missing, the trace goes without it."""
         try:
             action(*arguments)
@@ -236,14 +236,14 @@ class Gpus:
     def rows(self) -> Iterator[dict]:
         """One row for each GPU; counters that a GPU lacks are null."""
         for index, handle in enumerate(self._handles):
-            row = {"gpu": index, "name": _asked(pynvml.nvmlDeviceGetName, handle)}
-            if rates := _asked(pynvml.nvmlDeviceGetUtilizationRates, handle):
+            row = {"gpu": index, "name": _ask_nvml(pynvml.nvmlDeviceGetName, handle)}
+            if rates := _ask_nvml(pynvml.nvmlDeviceGetUtilizationRates, handle):
                 row |= {"busy_percent": rates.gpu, "memory_busy_percent": rates.memory}
-            if memory := _asked(pynvml.nvmlDeviceGetMemoryInfo, handle):
+            if memory := _ask_nvml(pynvml.nvmlDeviceGetMemoryInfo, handle):
                 row["memory_used_bytes"] = memory.used
-            row["power_mw"] = _asked(pynvml.nvmlDeviceGetPowerUsage, handle)
+            row["power_mw"] = _ask_nvml(pynvml.nvmlDeviceGetPowerUsage, handle)
             kind = pynvml.NVML_TEMPERATURE_GPU
-            row["temperature_c"] = _asked(pynvml.nvmlDeviceGetTemperature, handle, kind)
+            row["temperature_c"] = _ask_nvml(pynvml.nvmlDeviceGetTemperature, handle, kind)
             yield row
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class Gpus:
             pynvml.nvmlShutdown()
 
 
-def _asked(function: Callable, *arguments: object) -> Any:
+def _ask_nvml(function: Callable, *arguments: object) -> Any:
     try:
         return function(*arguments)
     except pynvml.NVMLError:

@@ -85,7 +85,7 @@ _FOLDER = -1
 def _descriptors_in(arguments: str) -> list[tuple[Descriptor, int]]:
     """The descriptors, and where in the arguments the next one begins."""
     return [
-        (Descriptor(_number(found["fd"], _FOLDER), _unescaped(found["path"][1:-1])), found.end())
+        (Descriptor(_number(found["fd"], _FOLDER), _unescape(found["path"][1:-1])), found.end())
         for found in _NAMES.finditer(arguments)
         if found["fd"]
     ]
@@ -93,7 +93,7 @@ def _descriptors_in(arguments: str) -> list[tuple[Descriptor, int]]:
 
 def _texts_in(arguments: str) -> list[str]:
     found = (found["text"] for found in _NAMES.finditer(arguments))
-    return [_unescaped(text[1:-1]) for text in found if text]
+    return [_unescape(text[1:-1]) for text in found if text]
 
 
 def _flags_in(arguments: str) -> int:
@@ -112,7 +112,7 @@ def _last_numbers(arguments: str, count: int) -> list[int]:
     return numbers
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
     return codecs.escape_decode(text.encode())[0].decode("utf-8", "backslashreplace")
@@ -210,13 +210,13 @@ class Parser(CallParser):
         begun: dict[int, _Call] = {}
         for call in _whole_calls(lines, begun):
             if call is None:
-                self._damaged()
+                self._note_damage()
                 continue
             self._appear(call.tid)
             try:
                 yield from self._rows(call)
             except (ValueError, IndexError):
-                self._damaged()
+                self._note_damage()
         self.losses.calls_cut_short += len(begun)
 
     def _appear(self, tid: int) -> None:
@@ -258,7 +258,7 @@ class Parser(CallParser):
         if not found:
             # Calls that a kill or an exit cut short have no result; anything else is damage.
             if not re.search(r"\) += \?|<unfinished|\?\s*<unavail", call.text):
-                self._damaged()
+                self._note_damage()
             return
         row["latency_ns"] = int(found["seconds"]) * 10**9 + int(found["fraction"])
         failed = found["error"] is not None or found["result"] == "?"
@@ -316,12 +316,12 @@ class Parser(CallParser):
         if row["kind"] in ("open", "create", "remove", "rename"):
             yield self._of_path(row, arguments, result, found["path"])
         elif row["kind"] == "copy":
-            yield from self._copied(row, _ends_of_copy(name, arguments), result)
+            yield from self._rows_of_copy(row, _ends_of_copy(name, arguments), result)
         elif descriptors and row["kind"] == "map":
             row["requested_bytes"] = _number(arguments.split(", ", 2)[1])
             row["size_bytes"] = 0 if failed else row["requested_bytes"]
             [row["offset_bytes"]] = _last_numbers(arguments, 1)
-            yield self._named(row, self._path_of(row["pid"], descriptors[0][0]))
+            yield self._row_of_file(row, self._path_of(row["pid"], descriptors[0][0]))
         elif descriptors:
             offset, appends = None, False
             if row["kind"] in ("read", "write"):
@@ -340,9 +340,9 @@ class Parser(CallParser):
         paths = [self._absolute(pid, name, folder) for name, folder in zip(names, folders)]
         paths += [UNKNOWN] * 2  # for names that strace could not read
         if row["operation"] in _OPENING:
-            found = self._on_opening(row, _unescaped(opened) if opened else paths[0], result, flags)
+            found = self._on_opening(row, _unescape(opened) if opened else paths[0], result, flags)
             if self._is_shared and result is not None:
-                self._files[pid][result].lose()
+                self._files[pid][result].lose_position()
             return found
         return self._on_path(row, paths[0], result, paths[1], flags)
 

@@ -116,7 +116,7 @@ class RunState:
                     tf.io.gfile.rmtree(f"{path}_temp")
                 _write(path, copied or self.copy())
                 saved[step] = path
-                kept = self._kept(saved)
+                kept = self._paths_to_keep(saved)
                 # Before old ones are removed: after a kill too, what is listed is there.
                 self._list(path, kept)
         except OSError:
@@ -135,7 +135,7 @@ class RunState:
         # TF1's function: tf.train.CheckpointManager would choose by its own rules what stays.
         tf.compat.v1.train.update_checkpoint_state(self.directory, listed[0], listed[1:])
 
-    def _kept(self, saved: dict[int, str]) -> list[str]:
+    def _paths_to_keep(self, saved: dict[int, str]) -> list[str]:
         steps = sorted(saved)
         old = steps[: -self.keep_checkpoint_max] if self.keep_checkpoint_max else []
         dropped = self.disposable(old) if old else ()

@@ -45,7 +45,7 @@ def make_parts(
             pipeline
             | "parts" >> beam.Create(sorted(inputs.items()))
             | "spread" >> beam.Reshuffle()
-            | "make" >> beam.Map(_made, folder, tokenizer, config)
+            | "make" >> beam.Map(_make, folder, tokenizer, config)
             | "gather" >> beam.combiners.ToList()
             | "outcome" >> beam.Map(_write_json, folder / _OUTCOME)
         )
@@ -55,7 +55,7 @@ def make_parts(
         yield name, result if isinstance(result, str) else (File(**result[0]), File(**result[1]))
 
 
-def _made(
+def _make(
     element: tuple[str, str], folder: Path, tokenizer: Tokenizer, config: DatasetConfig
 ) -> tuple[str, list[dict] | str]:
     """(name, input path) -> (name, text and part as dicts, or why it failed)."""

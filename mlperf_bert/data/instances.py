@@ -158,7 +158,7 @@ def _fill(instances, chosen, special, batch):
 
 
 @kernel
-def _grown(values, size):
+def _grow(values, size):
     bigger = np.empty(2 * size, values.dtype)
     bigger[: len(values)] = values
     return bigger
@@ -195,8 +195,8 @@ def _make(
                     last = first - 1  # what was collected but not used is put back
                     at = starts[found]
                     if at + max_seq_length > len(positions):
-                        positions = _grown(positions, at + max_seq_length)
-                        replacements = _grown(replacements, at + max_seq_length)
+                        positions = _grow(positions, at + max_seq_length)
+                        replacements = _grow(replacements, at + max_seq_length)
                     starts[found + 1] = at + _mask(
                         text.tokens, segments[found], special, num_words, num_to_predict,
                         candidates, masked, state, positions[at:], replacements[at:],

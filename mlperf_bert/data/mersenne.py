@@ -46,7 +46,7 @@ def state_from_seed(seed: int) -> np.ndarray:
 
 
 @kernel
-def _twisted(word, neighbour, other):
+def _twist(word, neighbour, other):
     mixed = (word & 0x80000000) | (neighbour & 0x7FFFFFFF)
     return other ^ (mixed >> 1) ^ ((mixed & 1) * 0x9908B0DF)
 
@@ -57,10 +57,10 @@ def _refill(state):
     # Loops without a condition or a remainder become vector instructions.
     wrapped = _NUM_WORDS - 397
     for i in range(wrapped):
-        state[i] = _twisted(state[i], state[i + 1], state[i + 397])
+        state[i] = _twist(state[i], state[i + 1], state[i + 397])
     for i in range(wrapped, _NUM_WORDS - 1):
-        state[i] = _twisted(state[i], state[i + 1], state[i - wrapped])
-    state[_NUM_WORDS - 1] = _twisted(state[_NUM_WORDS - 1], state[0], state[396])
+        state[i] = _twist(state[i], state[i + 1], state[i - wrapped])
+    state[_NUM_WORDS - 1] = _twist(state[_NUM_WORDS - 1], state[0], state[396])
     # Tempering spreads the bits of a word; the words themselves stay as they are.
     for i in range(_NUM_WORDS):
         word = state[i]

@@ -47,12 +47,12 @@ def read(folder: paths.Location) -> dict[str, DataSet]:
     """The data sets of a folder by their names; none if it has no record."""
 
     def parsed(content: dict) -> dict[str, DataSet]:
-        return {name: _parsed(each) for name, each in content.items()}
+        return {name: _data_set_of(each) for name, each in content.items()}
 
     return read_record(folder / NAME, parsed, remedy="copy it here again") or {}
 
 
-def _parsed(content: Mapping) -> DataSet:
+def _data_set_of(content: Mapping) -> DataSet:
     inputs, files = (
         {name: _file(each) for name, each in content[kind].items()} for kind in ("inputs", "files")
     )

@@ -76,7 +76,7 @@ def _pieces(content: bytes) -> Iterator[bytes]:
         begin = end + 1
 
 
-def _put_together(
+def _join(
     numbers: np.ndarray, lengths: np.ndarray, ids: np.ndarray, is_blank: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The tokens [I] of a piece, how many each line has [L], and which lines are blank [L].
@@ -109,7 +109,7 @@ def text_of_bytes(content: bytes, tokenizer: Tokenizer) -> Text:
     lengths = np.array(list(map(len, ids)))
     ids_of_all = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
     is_blank_word = np.array([not word.strip() for word in distinct])
-    lines = [_put_together(each, lengths, ids_of_all, is_blank_word) for each in numbered]
+    lines = [_join(each, lengths, ids_of_all, is_blank_word) for each in numbered]
     tokens, num_tokens, is_blank = map(np.concatenate, zip(*lines))
     # A line of characters that the tokenizer drops is no sentence, and ends no document.
     is_sentence = num_tokens > 0

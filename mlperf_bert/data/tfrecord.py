@@ -61,7 +61,7 @@ class Frame:
         return BadRecord(self.path, self.index, self.offset_bytes, problem)
 
 
-def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> BadRecord:
+def _bad_record(path: str | os.PathLike, index: int, offset: int, reason: str) -> BadRecord:
     return BadRecord(path, index, offset, f"is damaged ({reason}); copy or make the file again")
 
 
@@ -69,7 +69,7 @@ def _require_records(file: BinaryIO, path: str | os.PathLike) -> None:
     """Raises ValueError for a file that cannot begin with a record, and says what it is."""
     file.seek(0)
     head = file.read(whole.HEAD_BYTES)
-    if problem := whole.packed(head):
+    if problem := whole.packing_problem(head):
         raise ValueError(f"{os.fspath(path)}: {problem}")
     if b"\0" not in head:  # the length of a record has zeros
         raise ValueError(
@@ -87,17 +87,17 @@ def _places(
         index = offset = 0
         while header := file.read(HEADER_BYTES):
             if len(header) < HEADER_BYTES:
-                raise _damaged(path, index, offset, "the file ends within the header")
+                raise _bad_record(path, index, offset, "the file ends within the header")
             length, crc = struct.unpack("<QI", header)
             # A length is used only if its checksum is right and the file is long enough: a wrong
             # one would ask for any amount of memory.
             if crc != masked_crc32c(header[:8]):
                 if not offset:
                     _require_records(file, path)
-                raise _damaged(path, index, offset, "the checksum of the length is wrong")
+                raise _bad_record(path, index, offset, "the checksum of the length is wrong")
             end = offset + HEADER_BYTES + length + FOOTER_BYTES
             if end > size_bytes:
-                raise _damaged(path, index, offset, "the file ends within the data")
+                raise _bad_record(path, index, offset, "the file ends within the data")
             yield file, index, offset, end
             file.seek(end)
             index, offset = index + 1, end
@@ -115,7 +115,7 @@ def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
         frame = Frame(path, index, begin, file.read(end - begin))
         (crc,) = struct.unpack("<I", frame.framed[-FOOTER_BYTES:])
         if crc != masked_crc32c(frame.record):
-            raise _damaged(path, index, begin, "the checksum of the data is wrong")
+            raise _bad_record(path, index, begin, "the checksum of the data is wrong")
         yield frame
 
 

@@ -38,13 +38,13 @@ def apply_rules(text: str) -> str:
         text += "\n"  # grep completes the last line
     # Each rule needs one of these three characters: most lines need no rule.
     edited = (
-        _edited(line) if "<" in line or "[" in line or "alt=" in line else line
+        _edit(line) if "<" in line or "[" in line or "alt=" in line else line
         for line in lines_of(text)
     )
     return articles.with_own_tags("".join(edited))
 
 
-def _edited(line: str) -> str:
+def _edit(line: str) -> str:
     for literal, rule, replacement in _RULES:
         if literal in line:
             line = rule.sub(replacement, line)

@@ -123,7 +123,7 @@ class BucketLock:
         paths.make_folder(self._folder)
         replaceable = self._replaceable()
         if replaceable is not None:
-            self._generation = self._written(replaceable)
+            self._generation = self._write(replaceable)
         if self._generation:
             self._released.clear()
             threading.Thread(target=self._keep, daemon=True).start()
@@ -140,10 +140,10 @@ class BucketLock:
           OSError: another process has taken over, or the bucket cannot be written.
         """
         with self._writing:
-            self._generation = self._generation and self._written(self._generation)
+            self._generation = self._generation and self._write(self._generation)
             if not self._generation:
                 raise OSError(
-                    f"{self._path}: {self._found()[1] or 'another process'} has taken over; this "
+                    f"{self._path}: {self._read()[1] or 'another process'} has taken over; this "
                     "process stops, the other goes on"
                 )
 
@@ -165,7 +165,7 @@ class BucketLock:
 
     def _replaceable(self) -> int | None:
         """The generation to write over, 0 if there is no object; None if its owner lives."""
-        generation, content = self._found()
+        generation, content = self._read()
         if not generation:
             return 0
         print(
@@ -177,12 +177,12 @@ class BucketLock:
         deadline = time.monotonic() + GONE_AFTER_SECONDS
         while time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
-            now, _ = self._found()
+            now, _ = self._read()
             if now != generation:
                 return None if now else 0
         return generation
 
-    def _written(self, generation: int) -> int:
+    def _write(self, generation: int) -> int:
         """Replaces the object of a generation; returns the new one, 0 if the old one is gone."""
         blob = self._blob()
         try:
@@ -191,10 +191,10 @@ class BucketLock:
             return blob.generation
         except FileExistsError:
             # If an answer is lost, the client writes again, and may meet its own first try.
-            found, content = self._found()
+            found, content = self._read()
             return found if content == self._content else 0
 
-    def _found(self) -> tuple[int, str]:
+    def _read(self) -> tuple[int, str]:
         """Generation and content of the object; 0 and nothing if there is none."""
         blob = self._blob()
         try:

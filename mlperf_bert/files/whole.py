@@ -139,12 +139,12 @@ def matching_files(pattern: str) -> list[str]:
 def read_regular_file(path: str | os.PathLike) -> bytes:
     """The content of an input file."""
     content = paths.read_bytes(path)
-    if problem := packed(content):
+    if problem := packing_problem(content):
         raise ValueError(f"{os.fspath(path)}: {problem}")
     return content
 
 
-def packed(head: bytes) -> str | None:
+def packing_problem(head: bytes) -> str | None:
     """What hides the real content of a file, as words behind its name; None if nothing does.
 
     No text, JSON or vocabulary begins so. A TFRecord file can, by chance: ask after it has failed.
@@ -161,7 +161,7 @@ def require_unpacked(path: str | os.PathLike) -> None:
     """Raises ValueError for a file that is compressed or a Git LFS pointer, if there is one."""
     if paths.is_file(path):
         with paths.opened(path) as file:
-            if problem := packed(file.read(HEAD_BYTES)):
+            if problem := packing_problem(file.read(HEAD_BYTES)):
                 raise ValueError(f"{os.fspath(path)}: {problem}")
 
 

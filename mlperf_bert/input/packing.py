@@ -46,14 +46,14 @@ _UNPACKABLE = (
 )
 
 
-def packed(
+def pack(
     examples: tf.data.Dataset,
     *,
     parse: Callable[..., dict[str, tf.Tensor]],
     batch_size: int,
     shape: ExampleShape,
 ) -> tf.data.Dataset:
-    """Packed batches of an endless stream of serialized examples.
+    """Packs batches of an endless stream of serialized examples.
 
     Args:
       examples: strings.

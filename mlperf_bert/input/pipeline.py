@@ -116,20 +116,20 @@ def training_batches(
         by_file = len(files) >= num_workers
         share = None if by_file else (num_workers, worker)
         own_files = files[worker::num_workers] if by_file else files
-        dataset = _shuffled(own_files, share, seed, num_parallel_files, deterministic)
+        dataset = _shuffle(own_files, share, seed, num_parallel_files, deterministic)
     parsed = functools.partial(parse, limits=limits)
     if pack_sequences:
         # A packed batch holds as many examples as any other, but which ones is known only once the
         # windows before it are packed: batches are skipped, not examples.
-        dataset = packing.packed(dataset, parse=parsed, batch_size=batch_size, shape=limits).skip(
+        dataset = packing.pack(dataset, parse=parsed, batch_size=batch_size, shape=limits).skip(
             first_example // batch_size
         )
     else:
-        dataset = _batched(dataset.skip(first_example), parsed, batch_size)
-    return _prefetched(dataset)
+        dataset = _batch(dataset.skip(first_example), parsed, batch_size)
+    return _prefetch(dataset)
 
 
-def _shuffled(
+def _shuffle(
     files: list[str],
     share: tuple[int, int] | None,
     seed: int,
@@ -172,10 +172,10 @@ def evaluation_batches(
     parsed = dataset.map(
         lambda examples: _fill_up(parse(examples, limits), batch_size), tf.data.AUTOTUNE
     )
-    return _prefetched(parsed)
+    return _prefetch(parsed)
 
 
-def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def _prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Prepares batches ahead, with as many threads as there are processors.
 
     Autotuning is off: TensorFlow 2.20's tuner can miss the end of an iterator, and then delays the
@@ -210,7 +210,7 @@ def synthetic_batches(
     )
 
 
-def _batched(examples: tf.data.Dataset, parsed: Callable, batch_size: int) -> tf.data.Dataset:
+def _batch(examples: tf.data.Dataset, parsed: Callable, batch_size: int) -> tf.data.Dataset:
     """Parsed batches of an endless stream."""
     num_batches = EXAMPLES_PARSED_AT_ONCE // batch_size
     if num_batches < 2:

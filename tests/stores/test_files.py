@@ -151,7 +151,7 @@ def test_of_two_hosts_at_once_the_store_lets_one_write(store, before):
 def _both() -> tuple[bool, int]:
     one, other = quick_lock(), quick_lock()
     seen = other._replaceable()
-    return one.acquire(), other._written(seen)
+    return one.acquire(), other._write(seen)
 
 
 def test_an_owner_that_lives_keeps_it(store):
@@ -175,13 +175,13 @@ def test_a_store_that_fails_for_a_while_does_not_lose_the_lock(store):
 def _hold_through_faults() -> None:
     lock = quick_lock()
     assert lock.acquire()
-    written = lock._written
-    lock._written = _failing
+    written = lock._write
+    lock._write = _failing
     time.sleep(0.4)
-    lock._written = written
+    lock._write = written
     with lock._writing:  # no rewrite meanwhile
         # An answer that was lost: the client wrote again, and met what it had written itself.
-        assert written(0) == written(1) == lock._found()[0] > 0
+        assert written(0) == written(1) == lock._read()[0] > 0
     lock.require_held()
     lock.release()
 
