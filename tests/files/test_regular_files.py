@@ -90,12 +90,13 @@ def test_a_link_is_followed(tmp_path, dangling):
     assert link.is_symlink() and target.read_text() == "new"
 
 
-def test_a_failure_leaves_what_was_there(tmp_path):
+@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt("Ctrl-C")])
+def test_a_failure_leaves_what_was_there(tmp_path, failure):
     path = tmp_path / "out"
     path.write_text("old")
-    with pytest.raises(OSError, match="full"), written_beside(path) as file:
+    with pytest.raises(type(failure), match=str(failure)), written_beside(path) as file:
         file.write(b"half")
-        raise OSError("disk full")
+        raise failure
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 

@@ -417,8 +417,15 @@ def test_what_a_finished_run_has_left_is_its_result(own):
     epoch = '{"kind": "eval", "step": 5, "dev/matthews": 5.0}\n'
     (run.folder / "metrics.jsonl").write_text('{"kind": "train", "loss": 1}\n' + 2 * epoch)
     assert run.is_finished() and run.epochs == [{"dev/matthews": 5.0}] * 2
-    with pytest.raises(ValueError, match=r"holds another run .max_seq_length: 24 there"):
-        run_of(own, max_seq_length=20).is_finished()
+    for name, there, here in (
+        ("max_seq_length", 24, 20),
+        ("train_batch_size", 8, 4),
+        ("num_train_epochs", 2, 1),
+        ("warmup_proportion", 0.1, 0.2),
+        ("precision", "float32", "bfloat16"),
+    ):
+        with pytest.raises(ValueError, match=rf"holds another run .{name}: {there} there, {here}"):
+            run_of(own, **{name: here}).is_finished()
     for damaged in (
         epoch,
         2 * epoch.replace("matthews", "f1"),
