@@ -82,6 +82,9 @@ def test_work_that_lasts_and_counts_nothing_says_so(monkeypatch, capsys):
 def handlers():
     """Those of SIGTERM, SIGINT and SIGHUP; those of all stand again afterwards."""
     before = {number: signal.getsignal(number) for number in signals.SIGNALS}
+    for number in signals.SIGNALS:  # nohup and a shell's & ignore some for all tests
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: [signal.getsignal(number) for number in signals.SIGNALS[:3]]
     for number, handler in before.items():
         signal.signal(number, handler)
