@@ -197,7 +197,7 @@ command_line() { # of every host, quoted for its shell; jax finds the other host
 
 logs() { # prints the log until Ctrl-C
   on_hosts run 0 "$JOURNAL --follow" ||
-    fail "the connection has ended, the run goes on; then: cloud/gcp_tpu.sh logs"
+    fail "the connection has ended, the run continues; then: cloud/gcp_tpu.sh logs"
 }
 
 delete() { # deletes the request, and with it the TPU

@@ -147,7 +147,7 @@ def parse(
                 "--name=value, without spaces, and --noname for false; quote a pattern, as in "
                 "--input_file='part-*', so that the shell leaves it alone"
             )
-    except BrokenPipeError:  # of --help
+    except BrokenPipeError:  # --help was printed to a program that has ended
         raise
     except (flags.Error, ValueError, OSError) as error:
         if isinstance(error, UnicodeDecodeError):

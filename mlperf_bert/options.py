@@ -23,7 +23,7 @@ _NUMBER = r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})"
 _DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?", re.ASCII)
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 _BOUNDS = {"at_least": (">=", ge), "above": (">", gt), "at_most": ("<=", le), "below": ("<", lt)}
-_LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
+_LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # the largest int64 and float32
 _HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
 _IN_BUCKET = re.compile(rf"(?:^|(?<=,))\s*{BUCKETS}[^/,][^,]*")
 _SLASHES = re.compile(r"(?<!:)/(?:(?:\.?/)+(?:\.$)?|\.?$)")

@@ -30,7 +30,7 @@ def tensorflow() -> ModuleType:
         if "tensorflow" in sys.modules:
             return sys.modules["tensorflow"]
         level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        # As NVML and nvidia-smi count GPUs; CUDA's own order begins with the fastest.
+        # NVML and nvidia-smi count GPUs in this order; CUDA's own begins with the fastest.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # the model needs tf_keras, not Keras 3
         _require_instructions()

@@ -280,7 +280,7 @@ STORIES = {
     ),
     "the connection of logs breaks": (
         "logs", {"journalctl": [DOWN]}, 1, [SSH],
-        ["gcp_tpu.sh: the connection has ended, the run goes on; then: cloud/gcp_tpu.sh logs"],
+        ["gcp_tpu.sh: the connection has ended, the run continues; then: cloud/gcp_tpu.sh logs"],
     ),
     "a TPU that is deleted": ("delete", {REQUEST: [NOT_FOUND]}, 0, DELETE, []),
     "what cannot be deleted": (

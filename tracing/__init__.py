@@ -53,10 +53,10 @@ def ends_in_one_line(name: str) -> Iterator[None]:
     try:
         try:
             yield
-        except SystemExit:  # as after --help
+        except SystemExit:  # argparse exits, for instance after --help
             print(end="", flush=True)
             raise
-        print(end="", flush=True)  # a closed output is no error
+        print(end="", flush=True)  # does nothing if standard output is closed
     except BrokenPipeError:
         # It prints to a program that has ended, such as `head -1`. At its end Python flushes
         # what is left, and would complain again.

@@ -45,7 +45,7 @@ def _over_time(
                     place.axvspan(span.seconds, span.end_seconds, color=color, lw=0, zorder=0)
                 if len(of_name) and panel is panels[-1]:
                     handles.append(Patch(color=color, label=name))
-            if handles:  # in one row over the right end, where the legend hides nothing
+            if handles:  # one row above the right end, where the legend hides nothing
                 place.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
                              borderaxespad=0)  # fmt: skip
             place.set_xlim(0, max(trace.seconds, 0.1))

@@ -68,7 +68,7 @@ def from_inspect(engine: str, text: str) -> Container | None:
 def signal(container: Container, name: str) -> None:
     """Sends a signal to a container's first process, as its engine does it, if it answers."""
     command = [container.engine, "kill", f"--signal={name}", container.name]
-    with contextlib.suppress(subprocess.TimeoutExpired):  # the trace continues
+    with contextlib.suppress(subprocess.TimeoutExpired):  # the trace continues without it
         subprocess.run(command, capture_output=True, timeout=ANSWERS_WITHIN_S)
 
 

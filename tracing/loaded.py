@@ -150,7 +150,7 @@ class Trace:
     @functools.cached_property
     def share_counted(self) -> float:
         """The bytes of read calls by the counters, as a share of the bytes of recorded calls."""
-        calls = self.operations[self.operations["operation"] != "splice"]  # the kernel counts none
+        calls = self.operations[self.operations["operation"] != "splice"]  # counters omit it
         recorded = calls.loc[calls["kind"] == "read", "size_bytes"].sum()
         if not self.has_calls or not recorded or self.counters.empty:
             return 1.0

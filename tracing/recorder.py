@@ -189,7 +189,7 @@ class _Recorder:
             return []
         strace = self._command.pid
         if self._first and processes.parent_of(self._first) == strace:
-            return []  # the command
+            return []  # the command itself still runs
         traced = processes.traced_by(strace)
         self._first = next((pid for pid in traced if processes.parent_of(pid) == strace), None)
         return [] if self._first else traced

@@ -126,7 +126,7 @@ class Weight:
 
     @property
     def _is_transposed(self) -> bool:
-        return self.dimensions == "H2"  # the weights of the next-sentence layer
+        return self.dimensions == "H2"  # only the next-sentence layer is stored transposed
 
 
 def weights(num_hidden_layers: int) -> list[Weight]:

@@ -35,7 +35,7 @@ class StoredCheckpoint:
         self.prefix = prefix
         if not paths.is_file(f"{prefix}.index"):
             whole.require_unpacked(prefix)
-            inside = f"{prefix.rstrip('/')}/variables/variables"  # of a SavedModel, as on TF Hub
+            inside = f"{prefix.rstrip('/')}/variables/variables"  # in a SavedModel, as on TF Hub
             if paths.is_file(f"{inside}.index"):
                 raise ValueError(f"{prefix} is a SavedModel; give its checkpoint, {inside}")
             if paths.is_file(prefix):

@@ -19,7 +19,7 @@ from mlperf_bert.messages import lasting
 from mlperf_bert.mlperf.log import TimedRun
 
 CHECKPOINT_NAME = "model.ckpt"
-_REMEDY = "remove its files to go on from the one before, or choose another --output_dir"
+_REMEDY = "remove its files to resume from the one before, or choose another --output_dir"
 _damage_named = functools.partial(damage_named, failed="restored", remedy=_REMEDY)
 
 
@@ -168,7 +168,7 @@ class Saves(contextlib.AbstractContextManager["Saves"]):
     def __exit__(self, kind, *exc_info) -> None:
         # After an error too: a checkpoint that is half written would be of no use.
         self._thread.shutdown(wait=True)
-        if kind is None:  # else keep the first error
+        if kind is None:  # an earlier error is kept
             self.wait()
 
     def save(self, step: int, run: TimedRun | None = None) -> None:

@@ -44,7 +44,7 @@ def export(
     variables = trained_variables(build_pretrainer(config, seed=0))
     reading.load_weights(variables, stored)
     weights = saving.weights_by_tf1_name(variables)
-    # Without the matrix of the masked-LM decoder: it is tied to the word embeddings.
+    # The matrix of the masked-LM decoder is left out: it is tied to the word embeddings.
     tensors = {
         layout.name_of_weight(name): value.T if layout.is_transposed(name) else value
         for name, value in weights.items()

@@ -33,7 +33,7 @@ class Request:
 
     input_file: str = option(None, "Text files; globs and commas are allowed.", path=True)
     output_file: str = option(None, "TFRecord, or several with commas, filled in turn.", path=True)
-    # From here on: not in the reference.
+    # The reference has none of the flags below.
     output_dir: str = option(
         None, "Folder for one TFRecord per input file, and a record of them.", path=True
     )

@@ -94,7 +94,7 @@ def _packed_bytes(values):
 @kernel
 def _put_values(out, at, values, packed_bytes):
     """Writes values below 2**35 as varints; may write a byte behind them."""
-    if packed_bytes == len(values):  # a byte each
+    if packed_bytes == len(values):  # each value takes one byte
         for n in range(len(values)):
             out[at + n] = values[n]
         return at + packed_bytes

@@ -56,7 +56,7 @@ from mlperf_bert.data.sentences import Text
 from mlperf_bert.data.validity import FEATURE_DTYPES, ExampleShape
 from mlperf_bert.options import MAX_SEED, option
 
-_EXAMPLES_AT_ONCE = 64  # so many arrays stay in the cache
+_EXAMPLES_AT_ONCE = 64  # arrays of so many examples stay in the cache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

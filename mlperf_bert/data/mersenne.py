@@ -111,7 +111,7 @@ def shuffle(state, values):
         num_bits += 1
     index = state[_NUM_WORDS]
     while i > 0:
-        last = max(1, (1 << (num_bits - 1)) - 1)  # that draws so many bits
+        last = max(1, (1 << (num_bits - 1)) - 1)  # the last place that draws so many bits
         while i >= last:
             if index == _NUM_WORDS:
                 _refill(state)

@@ -21,7 +21,7 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.data.vocabulary import text_of
 from mlperf_bert.messages import Progress
 
-_LINE_END = 0  # its number; words have numbers from 1
+_LINE_END = 0  # the number of a line's end; words have numbers from 1
 _PIECE_BYTES = 1 << 20
 
 

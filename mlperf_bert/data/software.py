@@ -23,7 +23,7 @@ def made_with() -> dict[str, str]:
     return {"commit": commit, "image": image, "python": platform.python_version(), **versions}
 
 
-# Once: git takes up to a second.
+# Computed once, because git takes up to a second.
 @functools.cache
 def _version(packages: tuple[str, ...]) -> str:
     for package in packages:

@@ -100,7 +100,7 @@ def processes(number: int) -> concurrent.futures.Executor:
 def _watch_parent() -> None:
     """Makes a worker end with its parent: a parent that is killed cannot stop its workers."""
     parent = multiprocessing.parent_process()
-    assert parent is not None  # a worker's
+    assert parent is not None  # a worker always has one
 
     def end_with_parent() -> None:
         multiprocessing.connection.wait([parent.sentinel])

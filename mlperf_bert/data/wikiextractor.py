@@ -21,8 +21,8 @@ USAGE = 'docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/data" IMAGE 
 PROGRAM = Path(__file__).with_name("WikiExtractor.py")
 TEXT, PARTIAL = Path("text"), Path("text.partial")
 DAY = time.strptime("2020-01-20", "%Y-%m-%d")
-"""Behind the dump of 2020-01-01; the reference's own is not published."""
-# WikiExtractor looks for the end of the head without end. Stubs have texts without content.
+"""Some day after the dump of 2020-01-01; the day of the reference's run is not published."""
+# WikiExtractor would look forever for a head's missing end. Stubs have texts without content.
 HEAD = re.compile(r"<dbname>enwiki</dbname>.*</siteinfo>.*<text[^>]*[^/]>", re.DOTALL)
 HEAD_CHARACTERS = 1 << 20
 
@@ -68,7 +68,7 @@ def lines(dump):
                 last = last if line.isspace() else line
     except (EOFError, OSError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None):
-            raise  # the disk's
+            raise  # an error of the disk
         raise ValueError(f"{dump}: damaged or cut off ({error}); fetch it again") from error
     # Python takes a damaged stream behind another for what may follow an archive, and ends there.
     if not last.rstrip().endswith("</mediawiki>"):
@@ -93,7 +93,7 @@ def extract(dump):
 
 def main():
     """Writes TEXT, whole or not at all."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # which process 1 of a container ignores
+    for number in (signal.SIGINT, signal.SIGTERM):  # process 1 of a container ignores them
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         raise ValueError(f"give one dump, .xml or .xml.bz2: {USAGE}")

@@ -92,7 +92,7 @@ class DirectoryLock:
 @functools.cache
 def client() -> "Client":
     """Google's client, with the credentials that TensorFlow's finds too; of this process."""
-    from google.cloud import storage  # a quarter of a second, which local folders need not wait for
+    from google.cloud import storage  # takes a quarter of a second, which local folders save
 
     return storage.Client(project="")
 
@@ -114,7 +114,7 @@ class BucketLock:
         # The random number tells this lock from others of the same process.
         by = f"process {os.getpid()} on {socket.gethostname()}"
         self._content = f"{by} ({secrets.token_hex(8)})"
-        self._generation = 0  # of the object that this process has written
+        self._generation = 0  # the generation of the object that this process has written
         self._writing = threading.RLock()
         self._released = threading.Event()
 
@@ -144,7 +144,7 @@ class BucketLock:
             if not self._generation:
                 raise OSError(
                     f"{self._path}: {self._read()[1] or 'another process'} has taken over; this "
-                    "process stops, the other goes on"
+                    "process stops, the other continues"
                 )
 
     def release(self) -> None:

@@ -21,7 +21,7 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import whole
 from mlperf_bert.finetuning.splits import Features, Split
 
-_LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0  # of STS-B
+_LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0  # the bounds of STS-B
 _COLA_COLUMNS = ("source", "label", "original_label", "sentence")
 _INFERENCE = ("entailment", "not_entailment")
 _F1_FIRST = ("f1", "accuracy")

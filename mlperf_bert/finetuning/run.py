@@ -296,7 +296,7 @@ class TaskRun:
         # A signal waits for the end of a call: on a CPU one step takes seconds.
         longest = 1 if self._config.device.kind == "CPU" else _LOG_EVERY_STEPS
         return [
-            # First: no NaN is written, evaluated or saved.
+            # Comes first, so that no NaN is written, evaluated or saved.
             RequireFinite(lambda n, loss: self._diverged(f"the loss of step {n} is {loss}")),
             Every(_LOG_EVERY_STEPS, log),
             Every(self._steps_per_epoch, end_epoch),
@@ -308,7 +308,7 @@ class TaskRun:
         """The logits of a split."""
         size = self._config.eval_batch_size
         outputs = training.predictions(trainer, self._splits[name].features, size=size)
-        if not np.isfinite(outputs).all():  # the last update, whose loss was still finite
+        if not np.isfinite(outputs).all():  # the last update diverged; its loss was still finite
             raise self._diverged(f"a logit of {name} is infinite or not a number")
         return outputs
 

@@ -51,7 +51,7 @@ class SquadTask:
     max_answer_length: int = 30
     """The most tokens of an answer."""
     n_best_size: int = 20
-    """So many starts and ends of each window are combined."""
+    """How many starts and ends of each window are combined."""
     name = NAME
     main_metric = "f1"
     eval_splits = ("dev",)

@@ -107,12 +107,12 @@ def run(config: FinetuningConfig) -> tuple[dict[str, dict], list[Path]]:
     if config.runtime == "jax":
         from mlperf_bert.finetuning import by_jax  # no other runtime loads jax
 
-        by_jax.mesh_of(config)  # so that a device that is not there is found at once
+        by_jax.mesh_of(config)  # refuses a missing device at once
     names = glue.NAMES if config.task == ALL_OF_GLUE else (config.task,)
     tasks = [config.create(name) for name in names]
     source = weights.find(config, tasks)
     folder = Path(config.output_dir)
-    _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
+    _read(folder / RESULTS_NAME)  # refuses a damaged file before the training
     # A bad file of any task is found before the first is trained; a single one is read below.
     for task in tasks if len(tasks) > 1 else ():
         for split in _splits_needed(task, config):

@@ -28,7 +28,7 @@ def drop(control: Path | None = None) -> str | None:
     control = control or _control()
     if reason := obstacle(control):
         return reason
-    # First: a dirty page cannot be dropped.
+    # Dirty pages are written first, because they cannot be dropped.
     os.sync()
     try:
         control.write_text(_PAGES_AND_INODES)

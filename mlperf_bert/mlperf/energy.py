@@ -155,6 +155,6 @@ def _gpus(nvml: Any, num_gpus: int, visible: str | None) -> Counters:
 
 def _joules_of_gpu(nvml: Any, handle: Any) -> float:
     try:
-        return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000  # of millijoules
+        return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000  # NVML counts millijoules
     except nvml.NVMLError as error:
         raise SensorFailed(f"no counter of energy of a GPU: {error}") from error

@@ -405,7 +405,7 @@ def _are_samples(
     epoch_num alone tell nothing.
     """
     distinct = {count for count in counts if count > 0}
-    # Between two evaluations lies at least a step, of a batch of samples.
+    # Between two evaluations there is at least one step, which trains a batch of samples.
     if not distinct or max(distinct) / len(distinct) < (global_batch_size or 2):
         return False
     are_steps = train_samples == max(distinct) * (global_batch_size or 0)

@@ -4,7 +4,7 @@ import dataclasses
 
 from mlperf_bert.files import errors, json_text
 
-_LARGEST_SIZE = 2**31 - 1  # of an axis, in TensorFlow
+_LARGEST_SIZE = 2**31 - 1  # TensorFlow's limit for an axis
 # Google's own files hold these too; BERT's code has never read them.
 _WITHOUT_EFFECT = frozenset(
     "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "

@@ -291,7 +291,7 @@ def _sums_of_vectors(values: tf.Tensor) -> tf.Tensor:
 
 def _column_sums(values: tf.Tensor) -> tf.Tensor:
     """Sums over all axes but the last, [..., H] -> [H], of eight slices at a time."""
-    num_rows = math.prod(size or 1 for size in values.shape[:-1])  # of those that are known
+    num_rows = math.prod(size or 1 for size in values.shape[:-1])  # unknown sizes count 1
     slices = tf.reshape(values, [math.gcd(num_rows, 8), -1, values.shape[-1]])
     return tf.reduce_sum(functools.reduce(operator.add, tf.unstack(slices)), axis=0)
 

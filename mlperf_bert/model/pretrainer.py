@@ -21,7 +21,7 @@ def tanh_gelu(x: tf.Tensor) -> tf.Tensor:
 
 ACTIVATIONS = {
     "gelu": tanh_gelu,
-    "gelu_exact": tf_keras.activations.gelu,  # of most models on Hugging Face
+    "gelu_exact": tf_keras.activations.gelu,  # most models on Hugging Face have it
     "relu": tf_keras.activations.relu,
     "tanh": tf_keras.activations.tanh,
     "linear": tf_keras.activations.linear,

@@ -93,7 +93,7 @@ def lamb_change(
     Source: You et al., arXiv 1904.00962, algorithm 2, without a bound on the norm of the weight.
     """
     # m = beta_1 m + (1 - beta_1) g; v = beta_2 v + (1 - beta_2) g^2.
-    # Not tf.square(gradient): in a graph its results differ from the product's in the last bit.
+    # In a graph tf.square(gradient) would differ from the product in the last bit.
     m_t = m.assign(constants["beta_1_t"] * m + constants["one_minus_beta_1_t"] * gradient)
     v_t = v.assign(
         constants["beta_2_t"] * v + constants["one_minus_beta_2_t"] * (gradient * gradient)

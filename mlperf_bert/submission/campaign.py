@@ -124,9 +124,9 @@ def _train(campaign: Campaign, number: int) -> RunResult:
         returncode = _call(command)
         if returncode == EXIT_TRY_AGAIN or _is_of_a_kill(returncode):
             if has_ended(output_dir):
-                raise Interrupted(f"stopped after run {number}; the same command goes on")
+                raise Interrupted(f"stopped after run {number}; the same command resumes")
             raise Interrupted(
-                f"run {number} was stopped; the same command goes on, with run {number} again"
+                f"run {number} was stopped; the same command resumes, with run {number} again"
             )
         if not has_ended(output_dir):  # then there is nothing to evaluate
             break

@@ -73,7 +73,7 @@ def _copy_sources(folder: Path) -> None:
     folder.mkdir(parents=True)
     for pattern in _SOURCES:
         for path in sorted(REPOSITORY.glob(pattern)):
-            shutil.copy(path, folder / path.name)  # with its mode: start_training.sh is started
+            shutil.copy(path, folder / path.name)  # keeps the mode, so that scripts can be started
     ignored = shutil.ignore_patterns("__pycache__", ".*")
     for name in _SOURCE_FOLDERS:
         if (REPOSITORY / name).is_dir():

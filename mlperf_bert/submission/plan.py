@@ -80,7 +80,7 @@ class Campaign:
         """Return the flags of the training, and of its evaluation if offline, but --output_dir."""
         training = [
             *self.flags,
-            "--drop_caches",  # in the run's own process: each host has caches of its own
+            "--drop_caches",  # each run drops its caches itself, because each host has its own
             f"--submission_org={self.org}",
             f"--submission_platform={self.system}",
             f"--submission_status={self.status}",

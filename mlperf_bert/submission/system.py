@@ -67,7 +67,7 @@ def describe(
         "division": division,
         "status": STATUS_SINCE_4_0[status] if int(ruleset[0]) >= 4 else status,
         "system_name": campaign.system,
-        "number_of_nodes": str(num_nodes or 1),  # a run has a process on each
+        "number_of_nodes": str(num_nodes or 1),  # each node has one process of the run
         "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
         "host_storage_capacity": f"{shutil.disk_usage(campaign.folder).total / _GIB:.0f} GiB",
         **_processors(),

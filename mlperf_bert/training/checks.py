@@ -130,7 +130,7 @@ def _require_kernels(config: RunConfig, bert_config: BertConfig) -> None:
 def _raise_limit_of_open_files() -> None:
     """Raises the limit of open files: TensorFlow may end without a word if it has too few."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # a hard limit above the system's own
+    with contextlib.suppress(ValueError, OSError):  # the hard limit may exceed the system's
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -244,7 +244,7 @@ def memory_bytes() -> int:
 
 def _groups() -> Iterator[Path]:
     """The control groups of this process, and those above them, which may have a lower limit."""
-    yield from (_GROUPS, _GROUPS / "memory")  # in a container its own
+    yield from (_GROUPS, _GROUPS / "memory")  # in a container these are its own groups
     with contextlib.suppress(OSError):
         for line in _OWN_GROUPS.read_text().splitlines():
             _, controllers, name = line.split(":", 2)

@@ -517,7 +517,7 @@ class RunConfig:
             issues.append(
                 rules.Issue("max_eval_steps", "all examples evaluated", self.max_eval_steps)
             )
-        # Without evaluation during training, each checkpoint is evaluated later.
+        # If training does not evaluate, each checkpoint is evaluated later.
         interval_steps = self.evaluation_interval_steps or self.save_checkpoints_steps
         return issues + rules.departures_from_closed_rules(
             global_batch_size=self.global_batch_size,

@@ -28,7 +28,7 @@ def data_of(config: RunConfig, files: Sequence[str]) -> str:
     limit = config.max_eval_steps and config.max_eval_steps * config.eval_batch_size
     part = ""
     if limit and limit < sum(map(tfrecord.count_records, files)):
-        part = f", the first {limit:,} examples"  # in the order of the files
+        part = f", the first {limit:,} examples"  # the order of the files then counts
     else:
         digests.sort()
     num_bytes = sum(map(paths.size_bytes, files))

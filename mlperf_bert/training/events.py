@@ -159,7 +159,7 @@ class Blocks(Event):
 
     def end(self, step: int, ending: str) -> None:
         """Ends the last block; an interrupted run resumes within it."""
-        # At the target the evaluation has closed it.
+        # If the target was reached, the evaluation has closed the block.
         if ending == OVER:
             self.close(step)
 
@@ -197,7 +197,7 @@ class Evaluate(Event):
     @property
     def _every(self) -> int:
         steps = self.config.evaluation_interval_steps
-        assert steps  # else the run has no such event
+        assert steps  # without evaluation a run does not have this event
         return steps
 
     def begin(self, step: int) -> str | None:

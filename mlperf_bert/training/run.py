@@ -269,7 +269,7 @@ def list_of_events(
         events.Save(outputs.saves, timed, every=config.save_checkpoints_steps),
         # After the save: if killed in this evaluation, the run could not train the step again.
         evaluation and events.EvaluateAtEnd(evaluation),
-        # Last: a run that ends anyway is not interrupted, and its `end` raises.
+        # Last: a run that ends anyway is not interrupted, and this event's `end` raises.
         events.StopOnSignal(run.stop_request, run.programs.trainer.gathered),
     ]
     return [event for event in in_order if event]

@@ -49,7 +49,7 @@ class TimeBudget(Event):
     def seconds(self) -> float:
         """The budget of the whole run."""
         budget = self.config.time_budget
-        assert budget is not None  # else the run has no such event
+        assert budget is not None  # without a budget a run does not have this event
         return budget
 
     def begin(self, step: int) -> str | None:

@@ -208,7 +208,7 @@ def _end_of(error: BaseException) -> BaseException:
 
 def _end_at_once() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # the reader has gone
+        with contextlib.suppress(OSError):  # the reader may have gone
             stream.flush()
     os._exit(messages.exit_code)
 

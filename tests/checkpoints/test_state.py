@@ -168,7 +168,7 @@ def test_a_listed_one_that_is_damaged_is_named_with_the_way_out(tmp_path, value)
     data.write_bytes(data.read_bytes()[:-3])
     step, path = newest_checkpoint(str(tmp_path))
     assert step == 20
-    with pytest.raises(ValueError, match=r"-20: cannot be restored .* go on from the one before"):
+    with pytest.raises(ValueError, match=r"-20: cannot be restored .* resume from the one before"):
         state.restore(path)
 
 

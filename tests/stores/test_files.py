@@ -287,7 +287,7 @@ def test_a_file_is_uploaded_again_if_its_size_or_its_time_is_another(monkeypatch
 
 def test_nothing_is_uploaded_by_a_run_whose_folder_was_taken_over(store):
     assert store.call(_lose) == f"{FOLDER}/.lock: process 7 on elsewhere has taken over; this " \
-        "process stops, the other goes on"  # fmt: skip
+        "process stops, the other continues"  # fmt: skip
     assert not uploaded(store)
     assert store.objects() == {"a/run/.lock": b"process 7 on elsewhere"}  # still there
 

@@ -148,7 +148,7 @@ def test_processors_are_described_by_lscpu_and_what_it_does_not_know_is_not(monk
 @pytest.mark.parametrize("code", [75, -9, 128 + 9, 128 + 15])  # those above 128: in a container
 def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path, capfd, code):
     made = make({"3": f"exit {code}"}, num_runs=5)
-    with pytest.raises(campaign.Interrupted, match="run 3 was stopped; the same command goes on"):
+    with pytest.raises(campaign.Interrupted, match="run 3 was stopped; the same command resumes"):
         train(made)
     runs = train(made)
     assert [result.seeds for result in runs] == [(100 + number,) for number in range(5)]

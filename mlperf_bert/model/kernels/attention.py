@@ -97,7 +97,7 @@ class _Head:
         """Keys, or queries or values with their bias, [size, D] bfloat16."""
         at = jnp.int32(which)  # the interpreter takes no number of Python's
         product = triton.load(self._qkv.at[self.tokens(start, size), at, self.head, :])
-        if which == _KEY:  # its bias adds the same to all scores of a query: no softmax sees it
+        if which == _KEY:  # the softmax cancels a key's bias, which adds the same to all scores
             return product
         bias = triton.load(self._bias.at[at, self.head, :]).astype(product.dtype)
         return product + bias[None, :]  # rounded, as in the step without kernels

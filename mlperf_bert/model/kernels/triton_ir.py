@@ -51,7 +51,7 @@ def _text(kernel: Callable, *operands: jax.ShapeDtypeStruct) -> tuple[str, str]:
     with ir.Context() as context:
         dialect.register_dialect(context)
         module = ir.Module.parse(ir.StringAttr(config["ir"]).value_bytes)
-        # Without it the numbers of tokens stand in constants that nothing uses.
+        # This removes unused constants, in which the number of tokens would stand.
         PassManager.parse("builtin.module(canonicalize,cse)").run(module.operation)
         if kernel in (attention.forward, norm.backward):
             # Compilers take a few registers more, and a multiprocessor then has fewer programs.
