@@ -60,6 +60,7 @@ def setup(tmp_path):
 INSTALL = (
     "-m pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes -r "
 )
+COMPILE = "-m compileall -qq -j 8 -x /site-packages/.*/tests/ "
 
 
 def version_of(tmp_path) -> str:
@@ -78,8 +79,7 @@ def version_of(tmp_path) -> str:
 def test_a_python_of_the_machine_is_taken(setup, tmp_path, pythons, chosen):
     done, asked = setup(pythons)
     assert done.returncode == 0 and version_of(tmp_path) == chosen
-    compiled = "-m compileall -qq -j 8 -x /site-packages/.*/tests/"
-    assert asked == [INSTALL + LOCK, f"{compiled} {tmp_path / 'made'}/lib"]
+    assert asked == [INSTALL + LOCK, f"{COMPILE}{tmp_path / 'made'}/lib"]
 
 
 NO_PYTHON = (
@@ -136,7 +136,8 @@ def test_what_would_lie_in_the_same_folders_leaves_first(setup, tmp_path, kind, 
         (packages / f"{name}-1.2.3.dist-info").mkdir(parents=True)
     done, asked = setup({}, lock=lock)
     names = leave.replace("_", "-")
-    assert asked[:2] == [f"-m pip uninstall --quiet --yes {names}", INSTALL + lock]
+    uninstall = f"-m pip uninstall --quiet --yes {names}"
+    assert asked == [uninstall, INSTALL + lock, f"{COMPILE}{tmp_path / 'made'}/lib"]
     assert f"setup: removing what is not in {lock}: {names}\n" in done.stdout
 
 

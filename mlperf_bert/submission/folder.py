@@ -39,7 +39,7 @@ def write_submission(
     ruleset: str,
     overrides: Mapping[str, object],
 ) -> None:
-    """Write a campaign's submission anew, whole or not at all, with this machine's description.
+    """Write a campaign's submission again, whole or not at all, describing this machine.
 
     Args:
       campaign: whose submission it is.

@@ -169,13 +169,10 @@ class Store:
         there.close()
         try:
             assert here.poll(300), "no answer within five minutes"
-            try:
-                result, error = here.recv()
-            except EOFError:
-                child.join()
-                raise RuntimeError(
-                    f"it ended without an answer, exit code {child.exitcode}"
-                ) from None
+            result, error = here.recv()
+        except EOFError:
+            child.join()
+            raise RuntimeError(f"no answer, exit code {child.exitcode}") from None
         finally:
             child.kill()
             child.join()
