@@ -1,8 +1,8 @@
-"""Steps of BERT-large on one accelerator: their task, how they are run, table and picture.
+"""Steps of BERT-large on one accelerator: their task, how they are run, page and picture.
 
 on_a_card.py measures them, beside PyTorch's (contestants/pytorch.py: autocast,
 scaled_dot_product_attention, fused AdamW, torch.compile) and a plain product of matrices, whose
-rate is the peak. This writes table and picture of its figures:
+rate is the peak. This command writes a page and a picture of the figures:
 
     python -m benchmarks.accelerator build/on_a_card/figures.jsonl --output=build/accelerator
 
@@ -35,6 +35,32 @@ MODELS: dict[str, dict[str, int]] = {
 NUM_EXAMPLES = 2000
 PRODUCT = "a product of matrices"
 WITH_KERNELS = {"xla": "", "triton": "_kernels"}
+_BEFORE_THE_TABLE = """# BERT-large on one accelerator
+
+    python -m benchmarks.accelerator FIGURES.jsonl --output=PAGE
+
+This command wrote this page, and draws the same figures. Each row is one program on one device.
+The model is BERT-large with 512 tokens, in bfloat16. `benchmarks/NOTES.md` has the versions of the
+software, and says what the changes to the program were.
+
+| program | what it does |
+|---|---|
+| a product of matrices | multiplies two large matrices; other rows are compared with it |
+| ours large_56 | trains with this project's step, on 56 examples in 56 rows |
+| ours large_56_packed | the same, but examples share rows: 56 fill 28 rows |
+| ours large_112_packed | the same with 112 examples in 56 rows |
+| ours with _kernels | the step with this project's kernels |
+| first program, second program | the step before all changes, and after the first of them |
+| PyTorch large_56 | trains with PyTorch on the same batches as ours large_56 |
+
+| column | what it has |
+|---|---|
+| samples/s | examples trained in a second |
+| model TFLOP/s | operations of the model in a second, by a formula that counts padding too |
+| share of product | model TFLOP/s, divided by those of the product of matrices above the row |
+| memory, GiB | the most memory that the program took on the device |
+
+"""
 
 
 def write_task(folder: Path, model: str) -> None:
@@ -122,9 +148,9 @@ def task_of_pytorch(folder: Path, figures: Path, num_steps: int) -> str:
 
 
 def show(raws: Sequence[Path], output: Path) -> None:
-    """Writes the table and the picture of raw figures, of one device or of several."""
+    """Writes the page and the picture of raw figures, of one device or of several."""
     rows = [row for raw in raws for row in reports.stored(raw) if name_of(row)]
-    text = table(rows)
+    text = _BEFORE_THE_TABLE + table(rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_suffix(".md").write_text(text)
     print(text, end="")
@@ -160,7 +186,7 @@ def name_of(row: dict) -> str | None:
 
 def table(rows: list[dict]) -> str:
     """The table; the share is that of the product of matrices measured before a row."""
-    titles = ["device", "", "samples/s", "step, ms", "model TFLOP/s", "of the product"]
+    titles = ["device", "program", "samples/s", "step, ms", "model TFLOP/s", "share of product"]
     lines, peak = [], float("nan")
     for row in rows:
         rate, cells = row.get("model_tflop_per_second"), ["", "", "", "", ""]
@@ -179,7 +205,7 @@ def table(rows: list[dict]) -> str:
 
 @ends_in_one_line("accelerator")
 def main() -> None:
-    """Writes table and picture."""
+    """Writes page and picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("raw", nargs="+", type=Path, help="figures.jsonl of on_a_card.py")
     parser.add_argument("--output", type=Path, required=True, help="without suffix")
