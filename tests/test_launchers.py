@@ -627,7 +627,8 @@ def test_without_an_engine_the_gpus_that_cuda_sees_are_counted(script, tmp_path,
 def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
     repository, tmp_path, script, number
 ):
-    for name, text in {"nvidia-smi": 'touch "$0.runs"; sleep 1', "python": "exit 9"}.items():
+    looks = 'touch "$0.runs"; until [ -e "$0.ends" ]; do sleep 0.05; done'
+    for name, text in {"nvidia-smi": looks, "python": "exit 9"}.items():
         programs.stand_in(tmp_path / name, text)
     unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
     if programs.run(*unshared, "true").returncode:
@@ -637,4 +638,5 @@ def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
     waiting.until((tmp_path / "nvidia-smi.runs").exists, process)
     [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(first), number)
-    assert process.wait(timeout=30) == 128 + number
+    (tmp_path / "nvidia-smi.ends").touch()
+    assert process.wait(timeout=waiting.HANGS_AFTER_SECONDS) == 128 + number

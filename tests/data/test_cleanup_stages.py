@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -287,7 +288,7 @@ def test_workers_end_with_a_parent_that_is_killed(repository, tmp_path):
         parent.kill()
     gone = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     try:
-        waiting.until(lambda: not worker.is_running() or worker.status() in gone, seconds=60)
+        waiting.until(lambda: not worker.is_running() or worker.status() in gone)
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             worker.kill()
@@ -311,15 +312,20 @@ def test_a_worker_that_is_killed_is_named():
 
 
 def test_after_a_failure_what_has_not_begun_is_dropped():
-    begun = []
+    begun, is_shut = [], threading.Event()
+
+    class Pool(concurrent.futures.ThreadPoolExecutor):
+        def shutdown(self, wait=True, *, cancel_futures=False):
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            is_shut.set()
+            super().shutdown(wait=wait)
 
     def fail_first(number: int) -> None:
         begun.append(number)
         if len(begun) == 1:
             raise ValueError("the first file is bad")
-        time.sleep(0.02)
+        assert is_shut.wait(waiting.HANGS_AFTER_SECONDS)
 
-    pool, jobs = concurrent.futures.ThreadPoolExecutor(1), [(number,) for number in range(50)]
     with pytest.raises(ValueError, match="the first file is bad"):
-        list(stages.as_they_end(pool, fail_first, jobs, "x"))
-    assert len(begun) < 50
+        list(stages.as_they_end(Pool(1), fail_first, [(number,) for number in range(50)], "x"))
+    assert len(begun) <= 2

@@ -111,9 +111,10 @@ def contents(folder) -> dict[str, bytes]:
 
 
 def rewrite(path, content: bytes, *, seconds: int) -> None:
-    """Changes a file so many seconds after now, or before."""
+    """Changes a file so many seconds after the record was written, or before."""
     path.write_bytes(content)
-    os.utime(path, (time.time() + seconds,) * 2)
+    recorded = path.parents[path.parent.name == "out"] / "out" / parts.NAME
+    os.utime(path, (recorded.stat().st_mtime + seconds,) * 2)
 
 
 def test_a_rerun_makes_what_the_record_does_not_have(work, monkeypatch):
@@ -178,7 +179,7 @@ def test_the_summary_counts_parts_bytes_and_passes():
 def slow_or_empty(path, output, *_):
     """Stands for `make_part`."""
     if output.name == "part-1":
-        time.sleep(5)  # this worker is ended
+        time.sleep(600)  # this worker is ended
     output.write_bytes(b"")
     return (parts.describe(Path(path)),) * 2
 

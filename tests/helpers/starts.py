@@ -8,6 +8,7 @@ import atexit
 import json
 import multiprocessing
 import os
+import random
 import runpy
 import signal
 import socket
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.fixtures import REPOSITORY
+from tests.helpers.waiting import HANGS_AFTER_SECONDS
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.helpers.imported"])
@@ -87,7 +89,11 @@ class Start:
 
 
 def run(
-    command: Sequence[object], *, check: bool = False, seconds: float = 300, **options
+    command: Sequence[object],
+    *,
+    check: bool = False,
+    seconds: float = HANGS_AFTER_SECONDS,
+    **options,
 ) -> subprocess.CompletedProcess:
     """Runs a program, started with the options, to its end, which must come in so many seconds."""
     started = Start(command, **options)
@@ -104,13 +110,27 @@ def run(
 NO_WEB = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
 
 
+# Below what Linux gives to whoever asks for any port, and to connections (32768 and more).
+_PORTS = range(20_000, 30_000)
+_taken: list[socket.socket] = []
+
+
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses whose ports were free just now."""
-    servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
-    for server in servers:
-        server.close()
-    return addresses
+    """Loopback addresses whose ports nobody else takes: free now, and held against other tests."""
+    found: list[str] = []
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        if len(found) == count:
+            break
+        held = socket.socket(socket.AF_UNIX)
+        try:
+            held.bind(f"\0port {port} of a test")  # until this process ends
+            socket.create_server(("localhost", port)).close()
+        except OSError:
+            held.close()
+            continue
+        _taken.append(held)
+        found.append(f"localhost:{port}")
+    return found
 
 
 def environment_of(addresses: list[str], index: int) -> dict[str, str]:
@@ -130,7 +150,9 @@ def workers(commands: Sequence[Sequence[object]], **environment: str) -> list[St
     ]
 
 
-def ends(started: Sequence[Start], *, seconds: float = 600) -> list[tuple[int, str, str]]:
+def ends(
+    started: Sequence[Start], *, seconds: float = HANGS_AFTER_SECONDS
+) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of each, in order; none may outlive the time."""
     try:
         ended = [(process.communicate(timeout=seconds), process.returncode) for process in started]

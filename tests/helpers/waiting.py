@@ -3,8 +3,16 @@
 import time
 from collections.abc import Callable
 
+HANGS_AFTER_SECONDS = 1800.0
+"""Only what hangs takes so long: no machine is that busy."""
 
-def until(condition: Callable, *running, seconds: float = 300, every_seconds: float = 0.02):
+
+def until(
+    condition: Callable,
+    *running,
+    seconds: float = HANGS_AFTER_SECONDS,
+    every_seconds: float = 0.02,
+):
     """Returns what the condition gives once that is true; no process may end before."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -17,4 +25,4 @@ def until(condition: Callable, *running, seconds: float = 300, every_seconds: fl
 
 def said_by(process) -> str:
     """All that an ended process of `starts` or of subprocess has written."""
-    return "\n".join(str(text) for text in process.communicate(timeout=60))
+    return "\n".join(str(text) for text in process.communicate(timeout=HANGS_AFTER_SECONDS))

@@ -32,6 +32,8 @@ from gcp_storage_emulator import server as emulator
 from gcp_storage_emulator.handlers import buckets, objects
 from gcp_storage_emulator.storage import Storage
 
+from tests.helpers.waiting import HANGS_AFTER_SECONDS
+
 _END_OF_HEADERS = b"\r\n\r\n"
 BUCKET = "bucket"
 HOSTS = ("storage.googleapis.com", "www.googleapis.com", "oauth2.googleapis.com")
@@ -168,7 +170,7 @@ class Store:
         child.start()
         there.close()
         try:
-            assert here.poll(300), "no answer within five minutes"
+            assert here.poll(HANGS_AFTER_SECONDS), "no answer"
             result, error = here.recv()
         except EOFError:
             child.join()

@@ -17,6 +17,7 @@ from mlperf_bert.files import errors, locks, paths, whole
 from mlperf_bert.files import working as of_runs
 from mlperf_bert.files.locks import BucketLock
 from mlperf_bert.files.working import WorkingFolder
+from tests.helpers import waiting
 
 # --- What a store refuses is named by the type of the client's error, and is no damage of a file.
 
@@ -109,7 +110,8 @@ LOCK = "run/.lock"
 OF_ANOTHER_HOST = b"process 7 on elsewhere (abcd)"
 
 
-def quick_lock(gone_after_seconds: float = 1.0) -> BucketLock:
+def quick_lock(gone_after_seconds: float = waiting.HANGS_AFTER_SECONDS) -> BucketLock:
+    """One that is written again, and looked at, ten times a second."""
     locks.REWRITE_SECONDS, locks._LOOK_SECONDS = 0.1, 0.1
     locks.GONE_AFTER_SECONDS = gone_after_seconds
     return BucketLock(paths.location(RUN))
@@ -129,11 +131,9 @@ def _hold() -> None:
     lock = quick_lock()
     assert lock.acquire() and not lock.is_held_elsewhere()
     assert not quick_lock().acquire() and quick_lock().is_held_elsewhere()
-    first, deadline = lock._generation, time.monotonic() + 300
     for _ in range(3):
-        while lock._generation == first and time.monotonic() < deadline:
-            time.sleep(0.01)
         first = lock._generation
+        waiting.until(lambda before=first: lock._generation != before)
     lock.require_held()
     lock.release()
     lock.release()
@@ -149,7 +149,7 @@ def test_of_two_hosts_at_once_the_store_lets_one_write(store, before):
 
 
 def _both() -> tuple[bool, int]:
-    one, other = quick_lock(), quick_lock()
+    one, other = quick_lock(1.0), quick_lock(1.0)  # so long nobody writes the dead one's again
     seen = other._replaceable()
     return one.acquire(), other._write(seen)
 
@@ -165,7 +165,7 @@ def test_an_owner_that_lives_keeps_it(store):
 
 
 def _take() -> bool:
-    return quick_lock(gone_after_seconds=600.0).acquire()
+    return quick_lock().acquire()
 
 
 def test_a_store_that_fails_for_a_while_does_not_lose_the_lock(store):
@@ -173,21 +173,22 @@ def test_a_store_that_fails_for_a_while_does_not_lose_the_lock(store):
 
 
 def _hold_through_faults() -> None:
-    lock = quick_lock()
+    lock, failed = quick_lock(), []
+
+    def fails(generation: int) -> int:
+        failed.append(generation)
+        raise errors.StoreUnavailable("the store does not answer")
+
     assert lock.acquire()
     written = lock._write
-    lock._write = _failing
-    time.sleep(0.4)
+    lock._write = fails
+    waiting.until(lambda: len(failed) > 2)
     lock._write = written
     with lock._writing:  # no rewrite meanwhile
         # An answer that was lost: the client wrote again, and met what it had written itself.
         assert written(0) == written(1) == lock._read()[0] > 0
     lock.require_held()
     lock.release()
-
-
-def _failing(generation: int) -> int:
-    raise errors.StoreUnavailable("the store does not answer")
 
 
 # --- What a run publishes into a bucket, and what its next start finds.

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from mlperf_bert.mlperf.ledger import LOG_KEY
 from mlperf_bert.mlperf.logs import read_records
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 
 NUM_STEPS = 200
 
@@ -58,10 +57,9 @@ def last_logged_step(output: Path) -> int:
 
 
 def wait_for_step(process, output: Path, step: int) -> None:
-    deadline = time.monotonic() + 300
-    while last_logged_step(output) < step and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    waiting.until(
+        lambda: last_logged_step(output) >= step or process.poll() is not None, every_seconds=0.002
+    )
 
 
 def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) -> None:

@@ -43,7 +43,7 @@ class Disk:
 
     def save(self, step: int, copied: dict | None) -> None:
         if copied is not None:
-            assert self.may_finish.wait(20)
+            assert self.may_finish.wait(waiting.HANGS_AFTER_SECONDS)
         if self.is_full:
             raise OSError(f"model.ckpt-{step}: cannot be saved (No space left on device)")
         self.complete.append(step)

@@ -245,6 +245,6 @@ def test_conversion_follows_the_drift_and_bounds_its_error():
     tries = iter([9, *range(8, 4, -1), *range(6, 90)])
     with mock.patch.object(clocks, "_one_pair", lambda: ClockPair(0, 0, 0, next(tries))):
         assert read_pair().uncertainty_ns == 5  # the tightest try
-    now = read_pair()
+    before, now, after = time.time_ns(), read_pair(), time.time_ns()
     assert 0 <= now.uncertainty_ns < 1_000_000
-    assert abs(now.realtime_ns - time.time_ns()) < 10**9
+    assert before <= now.realtime_ns <= after
