@@ -57,7 +57,7 @@ software, and says what the changes to the program were.
 |---|---|
 | samples/s | examples trained in a second |
 | model TFLOP/s | operations of the model in a second, by a formula that counts padding too |
-| share of product | model TFLOP/s, divided by those of the product of matrices above the row |
+| share of product | model TFLOP/s, divided by those of the product above, measured just before |
 | memory, GiB | the most memory that the program took on the device |
 
 """
