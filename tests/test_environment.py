@@ -119,6 +119,17 @@ def test_an_environment_of_another_python_is_made_again(setup, tmp_path):
     assert version_of(tmp_path) == "(3, 11)" and not kept.exists()
 
 
+def test_an_environment_without_pip_is_made_again(setup, tmp_path):
+    pythons = {"python3": "(3, 13)"}
+    assert setup(pythons)[0].stderr == ""
+    python, kept = tmp_path / "made" / "bin" / "python", tmp_path / "made" / "kept"
+    kept.touch()
+    programs.stand_in(python, python.read_text().replace('--version") exit', '--version") exit 1'))
+    done, asked = setup(pythons)
+    assert done.returncode == 0 and done.stderr == "" and not kept.exists()
+    assert asked[0] == INSTALL + LOCK
+
+
 @pytest.mark.parametrize(
     "kind, leave",
     [

@@ -46,7 +46,7 @@ def stage(monkeypatch, capsys) -> Callable[..., str]:
     def stage(name: str, *words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["clean_up.py", name, *words])
         code = main()
-        *notes, last = capsys.readouterr().err.splitlines()
+        *notes, last = capsys.readouterr().err.splitlines() or [""]
         assert all(line.startswith("note: ") for line in notes) and code in (0, 1)
         return last if code else ""
 

@@ -9,6 +9,7 @@ Long because the scripts of all stages are refused alike.
 
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -22,13 +23,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlperf_bert.data import gathering, segmentation, stages, wiki
+from mlperf_bert.data import articles, gathering, punkt, segmentation, stages, wiki
 from tests.data.conftest import SMALL_TABLES
 from tests.data.generated_wiki import wiki_text
 from tests.data.making import clean_up, clean_up_sample
 from tests.data.reference_figures import md5
-from tests.fixtures import lacking
-from tests.helpers import waiting
+from tests.fixtures import REPOSITORY, lacking
+from tests.helpers import programs, waiting
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
 GENERATED = [
@@ -100,6 +101,117 @@ def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
     assert md5(made) == GENERATED[0].split()[2]
 
 
+def words_of(folder: Path, script: str, *words: str, **environment: str) -> list[list[str]]:
+    """What a script gives its Python, a list for each stage; its parent, and what glibc is told."""
+    told = '"$PPID" "$MALLOC_TRIM_THRESHOLD_" "$MALLOC_MMAP_THRESHOLD_" "$@"'
+    python = programs.stand_in(folder / "python", f"printf '%s\\n' {told}")
+    own = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHON": str(python)}
+    done = programs.run(script, *words, env=own | environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    groups = itertools.groupby(done.stdout.splitlines(), "--".__eq__)
+    return [list(words) for is_end, words in groups if not is_end]
+
+
+SCRIPTS = REPOSITORY / "cleanup_scripts"
+GIVEN = {
+    "NUM_TEST_ARTICLES": "7", "BLOCK_SIZE": "0.5", "RESULTS": "r", "NWORKER": "3", "PUNKT": "p q",
+    "TEXT_DIR": "t", "TEXT_COLUMN": "body", "MALLOC_TRIM_THRESHOLD_": "8",
+    "MALLOC_MMAP_THRESHOLD_": "9",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "glob"), [({}, "a/??/wiki_??"), *((GIVEN, f"a/*.{end}") for end in
+     ("parquet", "json", "jsonl", "json.gz", "jsonl.gz", "json.zst", "jsonl.zst"))]
+)  # fmt: skip
+def test_the_whole_clean_up_is_these_stages_in_one_process(tmp_path, given, glob):
+    """That of the script, so that a signal reaches it; with the benchmark's values."""
+    value = {
+        "NUM_TEST_ARTICLES": "10000", "BLOCK_SIZE": "26.92", "RESULTS": "./results",
+        "NWORKER": str(len(os.sched_getaffinity(0))), "MALLOC_TRIM_THRESHOLD_": "100000000",
+        "MALLOC_MMAP_THRESHOLD_": "100000000",
+    } | given  # fmt: skip
+    workers, raw = f"--nworker={value['NWORKER']}", "t/*/wiki_??????" if given else glob
+    gather = [
+        "do_gather.py", f"--data={raw}", "--input_suffix=.4", f"--block_size={value['BLOCK_SIZE']}",
+        f"--out_dir={value['RESULTS']}",
+    ]  # fmt: skip
+    first, *stages = words_of(tmp_path, f"{SCRIPTS}/process_wiki.sh", glob, **given)
+    of_glibc = [value["MALLOC_TRIM_THRESHOLD_"], value["MALLOC_MMAP_THRESHOLD_"]]
+    assert first == [str(os.getpid()), *of_glibc, f"{SCRIPTS}/clean_up.py"]
+    if given:
+        extract, *stages = stages
+        column = "--text_column=body"
+        assert extract == ["extract_documents.py", f"--data={glob}", "--out_dir=t", workers, column]
+    segment = ["do_sentence_segmentation.py", "--input_suffix=.2", "--output_suffix=.3", workers]
+    assert [[*words[:1], *words[2:]] for words in stages[1:-1]] == [
+        ["cleanup_file.py", "--output_suffix=.1", workers],
+        ["clean.py", "--input_suffix=.1", "--output_suffix=.2", workers],
+        segment + ["--punkt=p q"] * bool(given),
+        ["seperate_test_set.py", "--input_suffix=.3", "--output_suffix=.4", workers,
+         f"--num_test_articles={value['NUM_TEST_ARTICLES']}",
+         f"--test_output={value['RESULTS']}/eval"],
+    ]  # fmt: skip
+    assert {words[1] for words in stages} == {f"--data={raw}"}
+    assert stages[0] == [*gather, "--check"] and stages[-1] == gather
+
+
+def test_an_exported_cdpath_leads_no_script_elsewhere(tmp_path):
+    """bash would print the folder that `cd` finds by it."""
+    expected = [str(os.getpid()), "", "", f"{SCRIPTS}/clean_up.py"]
+    told = words_of(tmp_path, "cleanup_scripts/clean.sh", "a b", "c", CDPATH=str(REPOSITORY))
+    assert told == [[*expected, "clean.py", "a b", "c"]]
+    told = words_of(tmp_path, "cleanup_scripts/process_wiki.sh", "x", CDPATH=str(REPOSITORY))
+    assert told[0][3] == f"{SCRIPTS}/clean_up.py"
+    words = ("cleanup_scripts/download_and_uncompress.sh", f"--out_dir={tmp_path}", "punkt")
+    [told] = words_of(tmp_path, *words, CDPATH=str(REPOSITORY))
+    assert told[3:] == [f"{SCRIPTS}/clean_up.py", "punkt"]
+
+
+ALL = {"num_workers": os.cpu_count() or 1}
+DEFAULTS = {
+    "cleanup_file.py": ("./wiki_??", [("a", "a.1"), ("b", "b.1")], ALL),
+    "clean.py": ("./wiki_??", [("a.1", "a.2"), ("b.1", "b.2")], ALL),
+    "do_sentence_segmentation.py": (
+        "./*/*.compact", [("a.2", "a.3", "tables"), ("b.2", "b.3", "tables")], ALL),
+    "seperate_test_set.py": (
+        "./*/*.compact", [("a.3", "a.4", 5000, 12345), ("b.3", "b.4", 5000, 12358)],
+        ALL | {"also_written": ["./results/eval.txt", "./results/eval.md5"]}),
+    "do_gather.py": (
+        "~/book-corpus-feb-stn/*/*.txt",
+        [("HOME/book-corpus-large-gather/part-00000-of-00500", ["a.3", "b.3"])],
+        {"num_workers": 1, "also_read": ["a", "b"]}),
+    "extract_documents.py --data=x": (
+        "x", [("a", "text/a", "text"), ("b", "text/b", "text")], ALL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", DEFAULTS)
+def test_a_stage_without_flags_does_this(tmp_path, monkeypatch, capsys, stage, command):
+    """Of two raw files `a` and `b`."""
+    pattern, jobs, options = DEFAULTS[command]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "HOME")
+    given = []
+
+    def run(function, jobs, *, description, **options):
+        given.extend((list(jobs), options))
+        return []
+
+    monkeypatch.setattr(stages, "input_files", lambda *words: given.extend(words) or ["a", "b"])
+    monkeypatch.setattr(stages, "run", run)
+    monkeypatch.setattr(gathering, "write_test_set", lambda *_: None)
+    monkeypatch.setattr(articles, "require_text", lambda _: None)
+    monkeypatch.setattr(articles, "folders_of", lambda files, out: {f: f"{out}/{f}" for f in files})
+    monkeypatch.setattr(punkt, "find_or_fetch", lambda folder: folder or "tables")
+    monkeypatch.setattr(punkt, "not_published", lambda _: ["of another"])
+    for name, size_bytes in (("a", 20 * 2**20), ("b", 12 * 2**20)):
+        with Path(name).open("wb") as file:
+            file.truncate(size_bytes)
+    assert stage(*command.split()) == ""
+    assert given == [pattern, jobs, options]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -153,7 +265,7 @@ def test_bad_input_is_one_line_and_leaves_no_output(tmp_path, stage):
     segment = ("do_sentence_segmentation.py", data, f"--punkt={punkt}")
     assert "abbrev_types.txt" in stage(*segment)
     separate = ("seperate_test_set.py", data, f"--test_output={tmp_path}/eval")
-    assert "wiki_00.3: no such file" in stage(*separate)
+    assert "wiki_00.3: no such file; run the stage before this one first" in stage(*separate)
     (tmp_path / "wiki_00.3").write_bytes(b"one \xff")
     assert "wiki_00.3: byte 4 is not UTF-8" in stage(*separate)
     gather = ("do_gather.py", data, f"--out_dir={tmp_path}/out")

@@ -23,9 +23,11 @@ from mlperf_bert.data import dataset, parts, published, tfrecord
 from mlperf_bert.data.dataset import DatasetConfig
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.files.locks import DirectoryLock
+from mlperf_bert.messages import Problems
+from mlperf_bert.mlperf.convergence import reference_points
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import clean_up
-from tests.helpers import starts
+from tests.helpers import called, starts
 
 FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
 NUM_PARTS = 20
@@ -243,23 +245,61 @@ def test_a_full_disk_leaves_nothing_half_written(work, small_disk):
     assert visible(out) == {"part-0", "part-1", "parts.json"}
 
 
-FILE = {"output_dir": None, "nworker": None}
+FILE = {"output_dir": None, "output_file": "{}/x", "nworker": None}
 USAGE = [
-    ({"output_dir": None}, "give either --output_file or"),
+    ({"output_dir": None}, "give either --output_file or --output_dir"),
+    ({"output_file": "{}/x"}, "give either --output_file or --output_dir"),
     ({"vocab_file": None}, "--vocab_file must be given"),
-    ({"examples_per_part": -1}, "examples_per_part=-1"),
-    ({"verify": True}, "no parts.json; make the data with"),
-    (FILE | {"output_file": "x", "examples_per_part": 2}, "needs --output_dir"),
-    (FILE | {"output_file": "x", "verify": True}, "--verify needs --output_dir"),
+    ({"vocab_file": None, "input_file": None}, "--input_file and --vocab_file must be given"),
+    ({"vocab_file": "gs://b/v"}, "--vocab_file=gs://b/v: give a local path, and copy"),
+    ({"output_dir": "gs://b/o"}, "--output_dir=gs://b/o: give a local path, and copy"),
+    ({"verify": True, "vocab_file": None}, "{}/out: no parts.json; make the data with"),
+    ({"beam_options": "--x"}, "--beam_options needs Apache Beam: pip install apache-beam"),
+    (FILE | {"examples_per_part": 2}, "--examples_per_part needs --output_dir, whose record"),
+    (FILE | {"verify": True}, "--verify needs --output_dir, the folder of the parts"),
 ]
 
 
-@pytest.mark.all
-def test_usage_errors(work):
-    for flags, message in USAGE:
-        given = {n: f.format(work) if isinstance(f, str) else f for n, f in flags.items()}
-        assert message.format(work) in fails(run(work, **given))
-    assert not (work / "out").exists()
+def create(work, **flags) -> None:
+    """As `run`, in this process."""
+    flags = {"input_file": f"{work}/part-*", "vocab_file": f"{work}/vocab.txt"} | FLAGS | flags
+    configurations = dataset.Request, DatasetConfig
+    called.main_of(create_pretraining_data, *configurations, **{"output_dir": work / "out"} | flags)
+
+
+@pytest.mark.parametrize(("flags", "message"), USAGE)
+def test_usage_errors(work, monkeypatch, flags, message):
+    monkeypatch.setitem(sys.modules, "mlperf_bert.data.beam_pipeline", None)  # as without Beam
+    given = {n: f.format(work) if isinstance(f, str) else f for n, f in flags.items()}
+    with pytest.raises(ValueError, match=f"^{re.escape(message.format(work))}"):
+        create(work, **given)
+    assert not (work / "out").exists() and not (work / "x").exists()
+
+
+def test_the_command_makes_verifies_and_names_what_has_changed(work, monkeypatch, capsys):
+    """By a `Make` in this process; the others are in the tests of whole starts."""
+    told = []
+
+    def make(*given, workers):
+        told.append(workers)
+        return in_turn(*given)
+
+    monkeypatch.setattr(create_pretraining_data, "make_in_processes", make)
+    create(work, nworker=3)
+    first, _, _, *passes = capsys.readouterr().out.splitlines()
+    assert first.startswith("3 parts, ") and told == [3]
+    points = reference_points().items()
+    assert [line.split()[:2] for line in passes] == [
+        [f"{size}:", f"{point.mean_samples:,.0f}"] for size, point in sorted(points)
+    ]
+    monkeypatch.undo()
+    create(work)
+    assert " 0 parts made in " in capsys.readouterr().out.replace("\n", " ")
+    create(work, verify=True)
+    assert capsys.readouterr().out == f"{work}/out: all parts are as recorded\n"
+    (work / "out" / "part-1").unlink()
+    with pytest.raises(Problems, match=r"out/part-1: missing; remove it and run again"):
+        create(work, verify=True)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import hashlib
 import io
 import os
 import re
+import runpy
 import shutil
+import sys
 import tarfile
 import urllib.request
 import zipfile
@@ -212,6 +214,72 @@ def test_other_tables_of_punkt_that_are_there_are_named(tmp_path, punkt, stage, 
     line = stage("punkt")
     assert line.startswith(f"punkt: {folder}: abbrev_types.txt, ")
     assert line.endswith(" not as published; remove it and repeat")
+
+
+def test_the_published_tables_of_punkt_are_told(tmp_path, stage, monkeypatch, capsys):
+    monkeypatch.setattr(punkt, "find_or_fetch", lambda: tmp_path)
+    monkeypatch.setattr(punkt, "not_published", lambda _: [])
+    monkeypatch.setattr(sys, "argv", ["clean_up.py", "punkt"])
+    assert runpy.run_path(str(REPOSITORY / "cleanup_scripts" / "clean_up.py"))["main"]() == 0
+    assert capsys.readouterr().out == f"{tmp_path}: as published\n"
+
+
+def test_help_names_every_word(room):
+    done = room.run("config", "--help")
+    assert done.returncode == 0 and not done.stderr and not (room.folder / "wiki").exists()
+    usage, *lines = done.stdout.splitlines()
+    assert usage == "usage: download_and_uncompress.sh [WORD ...] [--out_dir=wiki] [--base_url=URL]"
+    assert [line.split("  ")[1] for line in lines if line.startswith("  ")] == [
+        "config", "tf1, tf2", "text", "dump", "punkt",
+    ]  # fmt: skip
+    for text in ("into OUT_DIR by curl, checks them by their MD5s and unpacks", "text: config tf1"):
+        assert text in done.stdout.replace("Without words", "text")
+
+
+def test_what_is_done_is_told(room):
+    done = room.run("config")
+    place = f"file://{room.published}/input_files/".replace(" ", "%20")
+    assert done.stdout.splitlines() == [f"wiki/{name}: as published" for name in CONFIG]
+    told = [line for line in done.stderr.splitlines() if re.match("fetching|comparing", line)]
+    assert told == [
+        line.format(name)
+        for name in CONFIG
+        for line in (
+            f"fetching {place}{{}}",
+            "comparing wiki/{}.partial with its published MD5; the dump takes minutes",
+        )
+    ]
+    assert room.run("config").stdout == done.stdout
+    done = room.run("text")
+    assert done.stdout.splitlines()[-1] == (
+        "wiki/results: the eight files with published MD5s are as published"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "told"),
+    [
+        ("text", TEXT, "not unpacked; make room for 14 GB and repeat the command"),
+        ("dump", f"{DUMP}.bz2", "not unpacked; make room for 75 GB and repeat the command"),
+    ],
+)
+def test_what_cannot_be_unpacked_is_told_and_later_begun_again(room, word, name, told):
+    """As on a full disk; what is left of it is in no one's way."""
+    wiki = room.folder / "wiki"
+    (wiki / "results.partial" / "old").mkdir(parents=True)
+    (wiki / "results.partial" / "old" / "eval.txt").write_bytes(b"old")
+    path = os.environ["PATH"]
+    for program in ("tar", "bzip2"):
+        programs.stand_in(room.folder / "bin" / program, "echo no room >&2; exit 1")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PATH", f"{room.folder}/bin:{path}")
+        assert room.refusal(word) == f"wiki/{name}: {told}"
+    made = room.brings(word)
+    assert made[name] == FILES[name] and all(
+        made[each] == FILES[each] for each in made.keys() & FILES.keys()
+    )
+    assert (DUMP in made) if word == "dump" else UNPACKED.keys() <= made.keys()
+    assert word == "dump" or not (wiki / "results.partial").exists()
 
 
 def test_the_word_punkt_starts_this_stage(tmp_path):

@@ -133,6 +133,15 @@ def test_a_run_that_goes_on_need_not_name_its_weights_again(setup, weights, name
     assert [each.parameter for each in said[0]] == [*named, "run"]
 
 
+def test_a_run_without_departures_stays_in_its_division(setup, monkeypatch):
+    """Only one that departs says so, and is open."""
+    said: list[object] = []
+    monkeypatch.setattr(reporting.checks, "departures", lambda setup: [])
+    team = types.SimpleNamespace(has_checkpoint=False, was_started_before=False, say=said.append)
+    assert reporting._submission(setup, team, {}) is setup.config.submission and not said
+    assert setup.config.submission.division == "closed"
+
+
 def test_each_part_of_a_start_has_its_own_time(monkeypatch):
     ages = iter([2.0, 2.0, 5.0, 9.0])
     monkeypatch.setattr(reporting, "process_age", lambda: next(ages))

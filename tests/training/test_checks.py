@@ -27,6 +27,7 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training import checks, inspection
 from mlperf_bert.training.config import Cluster, DeviceConfig
@@ -35,6 +36,8 @@ from mlperf_bert.training.inspection import inspect_closely
 from mlperf_bert.training.output import Origin, OutputDirectory, read_record
 from mlperf_bert.training.setup import Findings, Setup
 from tests.training.configurations import TINY, large_model, record, write_records
+
+OFFICIAL = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
 
 def texts(config, level, **changed) -> list[str]:
@@ -266,6 +269,38 @@ def test_what_is_evaluated_offline_is_evaluated_as_often_as_it_is_saved(config, 
     often = dataclasses.replace(config, eval_interval_samples=12, **changed)
     [issue] = [i for i in often.departures(TINY) if i.parameter == "evaluation_interval_samples"]
     assert issue.actual == samples
+
+
+@pytest.mark.parametrize(
+    ("changed", "issue"),
+    [
+        ({"emulate_step_seconds": 0.5, "eval_input_file": None},
+         "emulate_step_seconds: the rules require computed steps, this run has sleeps of 0.5 s"),
+        ({"shuffle": False},
+         "shuffle: the rules require a random order, this run has sorted files"),
+        ({"init_checkpoint": None},
+         "init_checkpoint: the rules require the official one, this run has random weights"),
+        ({"max_eval_steps": 3},
+         "max_eval_steps: the rules require all examples evaluated, this run has 3"),
+        ({"seed": 5}, "seed: the rules require a random one, drawn by the run, this run has one "
+         "fixed by the user"),
+        ({"poly_power": 2.0}, "poly_power: the rules require 1.0, this run has 2.0"),
+        ({"optimizer": OptimizerConfig(name="adamw")},
+         "optimizer: the rules require lamb, this run has adamw"),
+        *(({"shape": dataclasses.replace(OFFICIAL, **{name: value})},
+           f"{name}: the rules require {getattr(OFFICIAL, name)}, this run has {value}")
+          for name, value in (("max_seq_length", 128), ("max_predictions_per_seq", 20))),
+    ],
+)  # fmt: skip
+def test_each_departure_from_the_rules_is_told_alone(config, changed, issue):
+    """Of a run that is otherwise the benchmark's."""
+    fits = {"shape": OFFICIAL, "seed": None, "init_checkpoint": "model.ckpt-28252"}
+    fits |= {"train_batch_size": 448, "eval_interval_samples": None}
+    of_rules = dataclasses.replace(config, **fits)
+    model = BertConfig(**rules.BERT_LARGE)
+    assert of_rules.departures(model) == []
+    found = dataclasses.replace(of_rules, **changed).departures(model)
+    assert [str(each) for each in found if "samples" not in each.parameter] == [issue]
 
 
 def test_a_time_budget_departs_from_no_rule(config):

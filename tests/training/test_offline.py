@@ -20,7 +20,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.training import offline
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import Cluster, RunConfig
 from mlperf_bert.training.evaluations import (
     RESULTS_LINES,
     RESULTS_TEXT,
@@ -30,7 +30,7 @@ from mlperf_bert.training.evaluations import (
 )
 from mlperf_bert.training.output import OutputDirectory
 from tests.checkpoints.stored_weights import read_weights
-from tests.helpers import starts
+from tests.helpers import starts, tiny_examples
 from tests.training.configurations import run_config
 from tests.training.small_runs import training_to_evaluate
 
@@ -230,6 +230,47 @@ def test_a_run_draws_the_head_that_its_checkpoint_lacks(task, tmp_path, capsys):
         offline.evaluate(alone)
 
 
+@pytest.mark.usefixtures("all_alike")
+@pytest.mark.parametrize(
+    ("name", "step"), [("model.ckpt-120", 120), ("model.ckpt", 0), ("best-7-old", 0)]
+)
+def test_a_given_checkpoint_has_the_step_of_its_name(tmp_path, monkeypatch, capsys, name, step):
+    """Where there is no run; what a run would need instead is told first."""
+    given, output, opened = f"{tmp_path}/{name}", tmp_path / "new", []
+    monkeypatch.setattr(offline, "StoredCheckpoint", opened.append)
+    told = offline.evaluate(configuration(tmp_path, output, init_checkpoint=given))
+    assert told == (
+        f"{given}: masked-LM accuracy 0.50000, loss 0.50000, on 0.5 examples; see "
+        f"{output}/{RESULTS_TEXT}"
+    )
+    assert f"global_step = {step}\n" in (output / RESULTS_TEXT).read_text() and opened == [given]
+    assert [(line["step"], line["checkpoint"]) for line in lines_of(output)] == [(step, given)]
+    assert capsys.readouterr().err == (
+        f"{output} holds no run: --init_checkpoint={given} is evaluated; to wait for the "
+        "checkpoints of a training, leave it out\n"
+    )
+    assert not list(output.glob(".*"))
+
+
+def test_an_evaluation_of_several_processes_is_refused(task, tmp_path):
+    of_two = configuration(task, tmp_path, cluster=Cluster(2, 0, 2, 1, 0))
+    with pytest.raises(ValueError, match=r"^--do_eval without --do_train runs in one process; uns"):
+        offline._evaluator(of_two).__enter__()
+
+
+def test_an_evaluation_draws_the_next_sentence_head_that_is_missing(tmp_path, capsys):
+    model = build_pretrainer(BertConfig(**tiny_examples.TINY | {"num_hidden_layers": 1}), seed=7)
+    variables = trained_variables(model)
+    drawn = weights_by_tf1_name(variables)
+    held = {name: value + 1 for name, value in drawn.items() if "seq_relationship" not in name}
+    write_name_based(given := str(tmp_path / "given"), held)
+    offline._load(model, StoredCheckpoint(given))
+    loaded = weights_by_tf1_name(variables)
+    assert all(np.array_equal(loaded[name], held.get(name, drawn[name])) for name in drawn)
+    told = capsys.readouterr().err
+    assert told.startswith(f"{given} has no next-sentence head: drawn at random; the masked-LM acc")
+
+
 @pytest.mark.parametrize("begins", [False, True])
 def test_an_evaluator_waits_for_a_training_that_begins(task, tmp_path, begins):
     output = tmp_path / "out"
@@ -301,6 +342,28 @@ def test_evaluations_of_different_sizes_are_no_result(tmp_path):
     line = offline.write_result(str(tmp_path), target_accuracy=0.72)
     assert line.startswith("no result log: the checkpoints were evaluated on 44 to 45 examples; ")
     assert str(tmp_path / RESULTS_LINES) in line
+
+
+@pytest.mark.parametrize(
+    ("has_log", "steps", "reason"),
+    [
+        (False, [10], ": {}/bert.log, the log of the training, is missing"),
+        (True, [], ": no checkpoint has been evaluated"),
+        (True, [10], ": {}/bert.log: is damaged"),
+    ],
+)
+def test_why_there_is_no_result_is_told(tmp_path, monkeypatch, has_log, steps, reason):
+    def join(*_, **__):
+        raise ValueError(f"{tmp_path}/bert.log: is damaged")
+
+    monkeypatch.setattr(offline.joining, "join", join)
+    OutputDirectory(str(tmp_path), {}).record(status="aborted", seed=1)
+    if has_log:
+        (tmp_path / "bert.log").touch()
+    for step in steps:
+        record_evaluation(tmp_path, step, ALIKE)
+    line = offline.write_result(str(tmp_path), target_accuracy=0.72)
+    assert line == f"no result log{reason.format(tmp_path)}"
 
 
 def test_no_training_directory(task, tmp_path):

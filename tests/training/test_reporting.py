@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 import errno
+import getpass
 import io
 import json
 import os
+import time
 import types
 
 import numpy as np
@@ -18,7 +20,12 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.evaluations import RESULTS_LINES, read_evaluations, record_evaluation
-from mlperf_bert.training.reporting import MetricsWriter, Outcome, precision_of_products
+from mlperf_bert.training.reporting import (
+    MetricsWriter,
+    Outcome,
+    clock_shift_in_words,
+    precision_of_products,
+)
 
 
 def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another():
@@ -78,6 +85,32 @@ def test_the_end_of_a_run_is_told_in_words_beside_the_result_line(status, accura
     outcome = Outcome(status=status, accuracy=accuracy, samples=80)
     assert words in outcome.in_words(0.72)
     assert f",{status}," in outcome.line(seed=1, start_time=0.0, seconds=0.0)
+
+
+@pytest.mark.parametrize("error", [None, KeyError, OSError])
+def test_the_result_line_has_the_start_the_seconds_and_the_user(monkeypatch, error):
+    """Or the number of a user without a name, as in a container."""
+
+    def user() -> str:
+        if error:
+            raise error("uid not found")
+        return "somebody"
+
+    monkeypatch.setattr(getpass, "getuser", user)
+    monkeypatch.setattr(time, "localtime", lambda seconds: time.gmtime(seconds))
+    outcome = Outcome(status="success", accuracy=0.7234567, samples=80)
+    assert outcome.line(seed=5, start_time=13 * 3600.0, seconds=61.6) == (
+        f"RESULT,bert,5,62,{os.getuid() if error else 'somebody'},1970-01-01 01:00:00 PM,success,"
+        "0.72346,80"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "direction"), [(1234.56, "forward"), (-1234.56, "back")])
+def test_a_clock_that_was_set_is_told(seconds, direction):
+    assert str(clock_shift_in_words(seconds)) == (
+        f"warning: the host's clock was set {direction} by 1,234.6 s in the run, or the host slept;"
+        " the log counts on by a monotonic clock"
+    )
 
 
 def test_a_full_disk_is_no_lack_of_memory(small_disk):

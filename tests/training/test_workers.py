@@ -121,6 +121,20 @@ def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(confi
     assert workers.to_compare(absent)["content of --bert_config_file"] == "no such file"
 
 
+def test_what_cannot_be_read_is_compared_as_its_refusal(config, tmp_path):
+    """Each process says it, and `why_not` compares the words."""
+    (tmp_path / "bert_config.json").write_bytes(b"\x1f\x8b\x08")
+    absent = dataclasses.replace(config, input_file=f"{tmp_path}/none*", eval_input_file=None)
+    found = workers.to_compare(absent)
+    told = f"--input_file: no file matches '{tmp_path}/none*'; make TFRecords"
+    assert found["data of --input_file"].startswith(told)
+    assert found["data of --eval_input_file"] == {}
+    assert "is compressed by gzip" in found["content of --bert_config_file"]
+    folder = dataclasses.replace(config, bert_config_file=str(tmp_path))
+    told = workers.to_compare(folder)["content of --bert_config_file"]
+    assert "Is a directory" in told
+
+
 TWO_HOSTS = Cluster(2, 1, 2, 1, 0, ("a:1", "b:1"))
 
 
@@ -338,5 +352,14 @@ def test_the_chief_decides_and_what_stops_one_is_told_by_all(monkeypatch, config
     others["compared"] = {"rate": 2}
     if index == 0:
         with pytest.raises(ValueError, match=r"^process 1 \(other\) was started differently"):
+            workers._join(config, cluster, None)
+        assert not asked
+
+        def no_devices(_):
+            raise ValueError("--num_gpus=8, but jax sees 4 GPUs")
+
+        del others["compared"]
+        monkeypatch.setattr(devices, "jax_devices", no_devices)
+        with pytest.raises(ValueError, match=r"^process 0 \(.*\): --num_gpus=8, but jax sees 4 G"):
             workers._join(config, cluster, None)
         assert not asked
