@@ -28,8 +28,7 @@ def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[in
     for worker in range(num_workers):
         # Quirk: more workers give other parts, numbered from 1000 times the worker's number.
         number, used_bytes = PARTS_PER_WORKER * worker, 0
-        last = worker == num_workers - 1
-        for path in files[worker * per_worker : None if last else (worker + 1) * per_worker]:
+        for path in files[worker * per_worker : (worker + 1) * per_worker]:
             # A file larger than a block is a part (the reference fails on such a first file).
             if used_bytes and block_size_mb * BYTES_PER_MB < used_bytes + sizes[path]:
                 number, used_bytes = number + 1, 0
