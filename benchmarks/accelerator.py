@@ -39,26 +39,18 @@ _BEFORE_THE_TABLE = """# BERT-large on one accelerator
 
     python -m benchmarks.accelerator FIGURES.jsonl --output=PAGE
 
-This command wrote this page, and draws the same figures. Each row is one program on one device.
-The model is BERT-large with 512 tokens, in bfloat16. `benchmarks/NOTES.md` has the versions of the
-software, and says what the changes to the program were.
+This command wrote this page, and also draws the figures. Each row is one program on one device. The
+model is BERT-large with 512 tokens, in bfloat16. `benchmarks/NOTES.md` has the versions of the
+software, and says what changed between the programs.
 
-| program | what it does |
-|---|---|
-| a product of matrices | multiplies two large matrices; other rows are compared with it |
-| ours large_56 | trains with this project's step, on 56 examples in 56 rows |
-| ours large_56_packed | the same, but examples share rows: 56 fill 28 rows |
-| ours large_112_packed | the same with 112 examples in 56 rows |
-| ours with _kernels | the step with this project's kernels |
-| first program, second program | the step before all changes, and after the first of them |
-| PyTorch large_56 | trains with PyTorch on the same batches as ours large_56 |
-
-| column | what it has |
-|---|---|
-| samples/s | examples trained in a second |
-| model TFLOP/s | operations of the model in a second, by a formula that counts padding too |
-| share of product | model TFLOP/s, divided by those of the product above, measured just before |
-| memory, GiB | the most memory that the program took on the device |
+- **ours large_56** is this project's training step, on 56 examples in 56 rows. Where a name has
+  "packed", examples share rows: 56 fill 28 rows, and 112 fill 56. Where it has "kernels", the step
+  uses this project's kernels.
+- **first program** is the step before all changes, **second program** after the first of them.
+- **PyTorch large_56** trains with PyTorch on the same batches.
+- **share of product** divides a row's model TFLOP/s by those of the nearest product of matrices
+  above it. The same device computed this product just before.
+- **model TFLOP/s** count padding too, and **memory** is the most that the program took.
 
 """
 
