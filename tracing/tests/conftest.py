@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,11 +33,12 @@ def require(backend: str) -> None:
 
 
 class Traced:
-    """A finished call of trace.sh."""
+    """A finished call of trace.sh, and the monotonic time in nanoseconds before and after it."""
 
-    def __init__(self, folder: Path, done: subprocess.CompletedProcess):
+    def __init__(self, folder: Path, done: subprocess.CompletedProcess, ends: tuple[int, int]):
         self.folder = folder
         self.done = done
+        self.began_ns, self.ended_ns = ends
 
     @property
     def summary(self) -> dict:
@@ -53,10 +56,23 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHON": sys.executable, **more}
 
 
+def observed(folder: Path) -> dict[str, str]:
+    """Variables of a trace by observed.py, and the file of its samples."""
+    (samples := folder / "samples").touch()
+    words = [sys.executable, Path(__file__).with_name("observed.py")]
+    # trace.sh asks Python for its packages first; then it gives a program, and words for it.
+    text = (
+        f'[ "$1" = -c ] || exec {words[0]} "$@"\nshift 2\nexec {shlex.join(map(str, words))} "$@"'
+    )
+    python = programs.stand_in(folder / "python", text)
+    return {"PYTHON": str(python), "SAMPLES": str(samples)}
+
+
 def trace(output: Path, *words, options=(), **more) -> Traced:
     """Takes a trace of a command."""
-    more = {"env": environment(), **more}
-    return Traced(output, programs.run(*command_line(output, *words, options=options), **more))
+    more, began = {"env": environment(), **more}, time.monotonic_ns()
+    done = programs.run(*command_line(output, *words, options=options), **more)
+    return Traced(output, done, (began, time.monotonic_ns()))
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
@@ -67,7 +83,8 @@ def traced(request, tmp_path_factory) -> Traced:
     example_training.make_data(folder)
     words = [sys.executable, "-m", "tracing.tests.example_training", folder]
     options = [f"--backend={request.param}", "--interval_s=0.25"]
-    found = trace(folder / "trace", *words, options=options)
+    seen_by = environment(**observed(folder))
+    found = trace(folder / "trace", *words, options=options, env=seen_by)
     assert found.done.returncode == 0, found.done.stderr
     return found
 
