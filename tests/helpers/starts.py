@@ -21,8 +21,9 @@ from pathlib import Path
 from tests.fixtures import REPOSITORY
 from tests.helpers.waiting import HANGS_AFTER_SECONDS
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.helpers.imported"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.helpers.imported"])
+"""Makes processes as forks of one that computes nothing, so that no lock is held at a fork."""
 
 
 class Start:
@@ -45,7 +46,7 @@ class Start:
         self._output = Path(self._folder.name, "output")
         self._errors = self._output if errors_in_output else self._output.with_name("errors")
         files = [str(self._output), str(self._errors)]
-        self._process = _SERVER.Process(
+        self._process = FORKS.Process(
             target=_run, args=(self.args[1:], dict(env or os.environ), files)
         )
         self._process.start()

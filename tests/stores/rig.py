@@ -9,7 +9,6 @@ import datetime
 import http.server
 import io
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -32,6 +31,7 @@ from gcp_storage_emulator import server as emulator
 from gcp_storage_emulator.handlers import buckets, objects
 from gcp_storage_emulator.storage import Storage
 
+from tests.helpers.starts import FORKS
 from tests.helpers.waiting import HANGS_AFTER_SECONDS
 
 _END_OF_HEADERS = b"\r\n\r\n"
@@ -41,9 +41,6 @@ HOSTS = ("storage.googleapis.com", "www.googleapis.com", "oauth2.googleapis.com"
 _CREDENTIALS = {"type": "authorized_user"} | dict.fromkeys(
     ("client_id", "client_secret", "refresh_token"), "of-the-test"
 )
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.helpers.imported"])
 
 
 class Request(NamedTuple):
@@ -163,8 +160,8 @@ class Store:
 
         The process is a fork of one that has imported TensorFlow. Exceptions come back as well.
         """
-        here, there = _FORKS.Pipe()  # no pool, whose locks a machine may refuse
-        child = _FORKS.Process(
+        here, there = FORKS.Pipe()  # no pool, whose locks a machine may refuse
+        child = FORKS.Process(
             target=_answer, args=(there, self.environment, function, arguments), daemon=True
         )
         child.start()

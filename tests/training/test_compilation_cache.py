@@ -1,7 +1,8 @@
 """What XLA compiled is kept in a folder and used by the next start. CPU, a minute."""
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
+import contextlib
+import io
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -120,19 +121,28 @@ def test_a_folder_that_cannot_be_written_costs_no_run(tmp_path, capsys):
     )
 
 
-def _make_one(folder: Path) -> int:
+def _make_all(pipe: Connection, folder: Path) -> None:
+    """Sends what it has said, beginning when it is told to."""
     made = Part(b"ML" * 50_000, {"inputs": []})
-    for number in range(100):
-        assert kept_or_made(folder, str(number // 4), lambda: made) == made
-    return 1
+    program._digest_of_code()
+    pipe.send("ready")
+    pipe.recv()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        for number in range(100):
+            assert kept_or_made(folder, str(number // 4), lambda: made) == made
+    pipe.send(said.getvalue())
 
 
-def test_starts_at_the_same_time_share_a_folder(tmp_path, capfd):
-    program._digest_of_code()  # once for all
-    with ProcessPoolExecutor(8, multiprocessing.get_context("fork")) as pool:
-        assert sum(pool.map(_make_one, [tmp_path] * 8)) == 8
+def test_starts_at_the_same_time_share_a_folder(tmp_path):
+    ours, theirs = zip(*(starts.FORKS.Pipe() for _ in range(8)))
+    for pipe in theirs:
+        starts.FORKS.Process(target=_make_all, args=(pipe, tmp_path), daemon=True).start()
+        pipe.close()
+    assert [pipe.recv() for pipe in ours] == ["ready"] * 8
+    for pipe in ours:
+        pipe.send("begin")
+    assert [pipe.recv() for pipe in ours] == [""] * 8
     assert len([*tmp_path.iterdir()]) == 25
-    assert capfd.readouterr().out == ""
 
 
 def test_jax_that_keeps_programs_otherwise_is_told(monkeypatch):

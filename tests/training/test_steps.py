@@ -215,22 +215,28 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile():
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
     fast = tf.data.Dataset.from_tensors(batch).repeat()
     waits(trainer, fast, 2)
-    without, seconds = waits(trainer, fast, 6)
-    assert sum(without) < 0.5 * seconds
-    pause = pause_seconds(seconds / 6)
-    # A step hides as much of a sleep as it takes: most on a busy machine, so the best turn counts.
-    shares = [0.0]
-    while max(shares) < 0.9 and len(shares) <= 3:
+    pause = pause_seconds(min(waits(trainer, fast, 6)[1] for _ in range(3)) / 6)
+
+    def what_is_there_is_not_waited_for() -> bool:
+        without, seconds = waits(trainer, fast, 6)
+        return sum(without) < 0.5 * seconds
+
+    def a_sleep_is() -> bool:
         slept: list[float] = []
         found, _ = waits(trainer, slowed(fast, pause, slept), 4)
-        shares.append(sum(found) / sum(slept[:4]))
-    assert 0.9 <= max(shares) < 1.1
-    # Made ahead, the first batches are there. The next is made while a step computes.
-    ahead = iter(slowed(fast, pause, []).prefetch(3))
-    next(ahead)
-    time.sleep(6 * pause)
-    found = trainer.train(ahead, tf.constant(7)).numpy()[:, -1]
-    assert max(found[:3]) < 0.2 * pause and min(found[5:]) > 0.4 * pause
+        return 0.9 <= sum(found) / sum(slept[:4]) < 1.1  # a step hides as much as it takes
+
+    def what_is_made_ahead_is_there() -> bool:
+        """The first batches; the next is made while a step computes."""
+        ahead = iter(slowed(fast, pause, []).prefetch(3))
+        next(ahead)
+        time.sleep(6 * pause)
+        found = trainer.train(ahead, tf.constant(7)).numpy()[:, -1]
+        return max(found[:3]) < 0.2 * pause and min(found[5:]) > 0.4 * pause
+
+    # A busy machine lets a step or a batch wait for its turn, but not in each of so many turns.
+    for holds in (what_is_there_is_not_waited_for, a_sleep_is, what_is_made_ahead_is_there):
+        assert any(holds() for _ in range(20)), holds
 
 
 @pytest.mark.parametrize("clips_late, moved", [(False, [0.3, 0.4]), (True, [0.6, 0.8])])
