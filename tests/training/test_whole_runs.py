@@ -170,8 +170,8 @@ def test_a_run_ends_at_its_target(given, tmp_path, capsys, stands_in, monkeypatc
     assert story(out / "bert.log") == [
         "init_stop", "run_start", "eval_samples 3", "block_start", "block_stop", "eval_start",
         "eval_stop", "eval_accuracy 3", "block_start", "save 5", "block_stop", "eval_start",
-        "eval_stop", "eval_accuracy 6", "clock_shift_seconds", "save 6", "train_samples 24",
-        "run_stop success",
+        "eval_stop", "eval_accuracy 6", "clock_shift_seconds", "train_samples 24",
+        "run_stop success", "save 6",
     ]  # fmt: skip
     assert read_record(out).status == "success" and [*saved_checkpoints(str(out))] == [5, 6]
     assert not (out / ".lock").exists() and trainers[0].profiles == [(str(out), 1, 5)]
