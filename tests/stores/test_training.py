@@ -15,7 +15,7 @@ import pytest
 from tests.helpers import starts, waiting
 from tests.stores.rig import Store
 from tests.training import generated_task, small_runs
-from tests.training.small_runs import NUM_STEPS, assert_same_end, command
+from tests.training.small_runs import NUM_STEPS, assert_same_end, command, held
 
 BUCKET = "gs://bucket"
 TASK = generated_task.SMALL
@@ -147,7 +147,7 @@ def test_kills_on_any_host(filled, undisturbed, tmp_path):
         while len(filled.requests) < last and started.poll() is None:
             time.sleep(0.002)
         started.kill()
-        text, _ = started.communicate(timeout=300)
+        text, _ = started.communicate(timeout=waiting.HANGS_AFTER_SECONDS)
         assert started.returncode in (0, -9), text
         num_kills += started.returncode == -9
         forget_the_owner(filled)
@@ -170,10 +170,10 @@ def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(host, filled
     twin = command(task, tmp_path / "twin", async_checkpoint="false", **num_steps)
     starts.run(twin, check=True)
     filled.fail(0.1, 503, seed=1)
-    started = host.start(training(**num_steps))
+    started = host.start(held(training(**num_steps), 90, tmp_path / "never"))
     waiting.until(lambda: has_step_66(filled), started)
     started.kill()
-    started.wait(60)
+    started.wait()
     forget_the_owner(filled)
     objects = filled.objects()
     half = "run/model.ckpt-999.data-00000-of-00001"
@@ -193,10 +193,11 @@ def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(host, filled
 def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     host, filled, undisturbed, tmp_path
 ):
-    started = host.start(training())
+    started = host.start(held(training(), 120, tmp_path / "go"))
     waiting.until(lambda: has_step_66(filled), started)
     filled.deny_writes()
-    text, _ = started.communicate(timeout=300)
+    (tmp_path / "go").touch()
+    text, _ = started.communicate(timeout=waiting.HANGS_AFTER_SECONDS)
     assert started.returncode == 1 and "Traceback" not in text
     assert "the store refuses these credentials" in last_line(text), text
     filled.deny_writes(False)
@@ -215,7 +216,7 @@ def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, ta
         small_runs.offline_evaluation("BUCKET/task", "BUCKET/run", "--num_train_steps=30")
     )
     text = evaluator.run(evaluation)
-    assert trainer.wait(60) == 0
+    assert trainer.wait() == 0
     assert f"{BUCKET}/run/bert.offline.log: aborted after 240 samples" in text
     found = filled.download("run/", tmp_path / "found")
     local = tmp_path / "local"
@@ -238,7 +239,9 @@ def test_two_processes_share_a_bucket(filled, task, tmp_path):
             for index, host in enumerate(hosts)
         ]
         try:
-            texts = [process.communicate(timeout=600)[0] for process in started]
+            texts = [
+                process.communicate(timeout=waiting.HANGS_AFTER_SECONDS)[0] for process in started
+            ]
         finally:
             for process in started:
                 process.kill()

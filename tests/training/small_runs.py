@@ -40,8 +40,15 @@ def command(task: Path, output_dir: Path, **changed) -> list[str]:
     return [sys.executable, "run_pretraining.py", "--do_train", *given]
 
 
-def start(task, output, **changed) -> starts.Start:
-    return starts.Start(command(task, output, **changed), errors_in_output=True)
+def held(command: list[str], last: int | str, go: Path) -> list[str]:
+    """The command as held.py runs it: after the last step it waits until `go` is there."""
+    return [command[0], "tests/training/held.py", str(last), str(go), *command[1:]]
+
+
+def start(task, output, *, last: tuple | None = None, **changed) -> starts.Start:
+    """Starts a run; `last` are those of `held`."""
+    words = command(task, output, **changed)
+    return starts.Start(held(words, *last) if last else words, errors_in_output=True)
 
 
 def metrics(output: Path, kind: str) -> list[dict]:
@@ -92,12 +99,13 @@ def run_stops(output: Path) -> list[list[str]]:
 def run_seconds(log: Path) -> tuple[float, float]:
     """How long the run took at the least and at the most, by the stamps of its log.
 
-    Clocks start just after the stamp of run_start, and stop before the statistics are written.
+    Clocks start just after the stamp of run_start, and stop before what is logged of the whole run.
     """
     records = read_records(log)
     [first] = [number for number, record in enumerate(records) if record.key == "run_start"]
     [last] = [number for number, record in enumerate(records) if record.key == "run_stop"]
-    inner = [r.time_ms for r in records[first + 1 : last] if r.key not in ("energy", LOG_KEY)]
+    late = ("energy", LOG_KEY, "train_samples")
+    inner = [r.time_ms for r in records[first + 1 : last] if r.key not in late]
     least, most = inner[-1] - inner[0], records[last].time_ms - records[first].time_ms
     return (least - 1) / 1000, (most + 1) / 1000  # stamps are whole milliseconds
 

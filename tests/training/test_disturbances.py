@@ -72,7 +72,8 @@ def test_killed_and_stopped_it_goes_on_bitwise_with_every_checkpoint(
     """
     output = tmp_path / "out"
     relative = os.path.relpath(output, repository)
-    process = start(task, relative, **flags)
+    go = tmp_path / "go"
+    process = start(task, relative, last=(110, go), **flags)
     wait_for_step(process, output, 30)
     process.kill()
     process.communicate()
@@ -82,10 +83,11 @@ def test_killed_and_stopped_it_goes_on_bitwise_with_every_checkpoint(
     assert other.returncode == 1 and other.stderr.count("\n") == 1
     assert f"holds another run (runtime: {there} there, {here} here)" in other.stderr
 
-    process = start(task, relative, **flags)
+    process = start(task, relative, last=(110, go), **flags)
     wait_for_step(process, output, 60)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=300)
+    go.touch()
+    said, _ = process.communicate(timeout=waiting.HANGS_AFTER_SECONDS)
     assert process.returncode == 75 and "Traceback" not in said, said
     [stopped] = map(int, re.findall(r"SIGTERM after step (\d+)", said))
     assert (output / f"model.ckpt-{stopped}.index").exists()
@@ -147,11 +149,11 @@ def test_checkpoints_of_jax_are_evaluated_offline_as_during_the_run(task, undist
 
 def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     output = tmp_path / "out"
-    process = start(task, output)
+    process = start(task, output, last=("init_stop", tmp_path / "never"))
     told = "This run is not a submission"
     waiting.until(lambda: told in process.output(), process, every_seconds=0.002)
     process.send_signal(signal.SIGTERM)  # the model is being built
-    text, _ = process.communicate(timeout=300)
+    text, _ = process.communicate(timeout=waiting.HANGS_AFTER_SECONDS)
     assert process.returncode == 75, text
     assert (
         text.splitlines()[-1]
@@ -166,7 +168,7 @@ def test_a_run_with_options_for_speed_goes_on_bitwise_too(task, tmp_path):
     flags["num_train_steps"] = 120
     starts.run(command(task, tmp_path / "alone", **flags), check=True)
     output = tmp_path / "out"
-    process = start(task, output, **flags)
+    process = start(task, output, last=(100, tmp_path / "never"), **flags)
     wait_for_step(process, output, 60)
     process.kill()
     process.communicate()
@@ -178,11 +180,12 @@ def test_a_run_with_options_for_speed_goes_on_bitwise_too(task, tmp_path):
 @pytest.mark.gate
 @pytest.mark.parametrize("flags", ["tensorflow"], indirect=True)
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
-    task, flags, undisturbed, small_disk
+    task, flags, undisturbed, small_disk, tmp_path
 ):
     each = sum(p.stat().st_size for p in undisturbed.glob(f"model.ckpt-{NUM_STEPS}*"))
     output = small_disk(40 * each // 1024) / "out"
-    process = start(task, output, **flags)
+    go = tmp_path / "go"
+    process = start(task, output, last=(60, go), **flags)
     wait_for_step(process, output, 45)  # the save of 44 waited for that of 22
     filler = output.parent / "filler"
     process.send_signal(signal.SIGSTOP)  # so that the next save takes nothing meanwhile
@@ -192,7 +195,8 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
                 file.write(bytes(2**14))
         file.truncate(file.tell() - each // 2)
     process.send_signal(signal.SIGCONT)
-    printed, _ = process.communicate(timeout=300)
+    go.touch()
+    printed, _ = process.communicate(timeout=waiting.HANGS_AFTER_SECONDS)
     assert process.returncode == 1
     line = printed.strip().splitlines()[-1]
     failed = re.search(r"model\.ckpt-(\d+): .*No space left.*make room", line)
@@ -272,7 +276,10 @@ def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path):
         first = starts.Start(command(task, output, **FLAGS))
         time.sleep(rng.choice([0, rng.uniform(0, 0.1), rng.uniform(0, 10)]))
         second = starts.Start(command(task, output, **FLAGS))
-        texts = [started.communicate(timeout=300)[1] for started in (first, second)]
+        texts = [
+            started.communicate(timeout=waiting.HANGS_AFTER_SECONDS)[1]
+            for started in (first, second)
+        ]
         codes = [first.returncode, second.returncode]
         assert sorted(codes) == [0, 1], texts
         [refusal] = texts[codes.index(1)].splitlines()

@@ -20,6 +20,7 @@ from tests.helpers import starts
 from tests.training.small_runs import (
     assert_same_end,
     command,
+    held,
     last_logged_step,
     run_stops,
     wait_for_step,
@@ -41,13 +42,14 @@ def start(task, tmp_path_factory, starts_compile_quickly):
     """
     kept_in = str(tmp_path_factory.mktemp("compiled"))
 
-    def start(output, *, processes=2, devices=2, **changed) -> list[starts.Start]:
+    def start(output, *, processes=2, devices=2, last=None, **changed) -> list[starts.Start]:
         flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
         flags |= {"runtime": "jax", "shuffle": "false"}
         # Two processes share these batches as well as three.
         flags |= {"train_batch_size": 12, "eval_batch_size": 24, "eval_interval_samples": 12 * 25}
         number = f"--xla_force_host_platform_device_count={devices}"
-        commands = [command(task, output, **flags | changed)] * processes
+        words = command(task, output, **flags | changed)
+        commands = [held(words, *last) if last else words] * processes
         return starts.workers(
             commands,
             **starts.NO_WEB,
@@ -124,17 +126,21 @@ def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
     """Each kill is in a start of its own; then one is told to end, and the last start is let be."""
     output = tmp_path / "out"
     rng = random.Random(3)
-    for victim in victims:
-        started = start(output)
-        wait_for_step(started[0], output, last_logged_step(output) + rng.randint(1, 12))
+    for number, victim in enumerate(victims):
+        step, go = last_logged_step(output) + rng.randint(1, 12), tmp_path / f"go {number}"
+        started = start(output, last=(step + 8, go))
+        wait_for_step(started[0], output, step)
         time.sleep(rng.random() * 0.1)
         assert [worker.poll() for worker in started] == [None, None]
         started[victim].kill()
+        go.touch()
         assert_ended_for_another(starts.ends(started, seconds=SECONDS_TO_END)[1 - victim])
 
-    started = start(output)
-    wait_for_step(started[0], output, last_logged_step(output) + 3)
+    step, go = last_logged_step(output) + 3, tmp_path / "go after the notice"
+    started = start(output, last=(step + 3, go))
+    wait_for_step(started[0], output, step)
     started[1].send_signal(signal.SIGTERM)
+    go.touch()
     ends = starts.ends(started, seconds=SECONDS_TO_END)
     assert [code for code, _, _ in ends] == [75, 75], ends
     assert "another process got a signal after step" in ends[0][2]
@@ -178,11 +184,9 @@ def test_other_flags_are_named_by_both(start, task, tmp_path):
             line_of(errors),
         )
     assert not output.exists()
-    [alone, other] = starts.workers(
-        [command(task, output, **flags, connect_timeout_seconds=3)] * 2, **starts.NO_WEB
-    )
-    other.kill()
-    [(code, said, _)] = starts.ends([alone], seconds=60)
+    of_two = starts.environment_of(starts.free_addresses(2), 0)
+    words = command(task, output, **flags, connect_timeout_seconds=3)
+    [(code, said, _)] = starts.ends([starts.Start(words, env=of_two | starts.NO_WEB)])
     assert code != 0 and "waiting up to 3 s for 1 other process at localhost:" in said
     assert not output.exists()
 
@@ -190,9 +194,11 @@ def test_other_flags_are_named_by_both(start, task, tmp_path):
 @pytest.mark.all
 def test_the_failure_of_one_process_ends_the_other(start, tmp_path):
     """The chief may write no large file from a step on, and so no checkpoint."""
-    started = start(tmp_path / "o", async_checkpoint="false")
+    last = 9, tmp_path / "go"
+    started = start(tmp_path / "o", async_checkpoint="false", last=last)
     wait_for_step(started[0], tmp_path / "o", 2)
     resource.prlimit(started[0].pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    last[1].touch()
     chief, other = starts.ends(started, seconds=SECONDS_TO_END)
     assert chief[0] == 1 and re.search(r"model.ckpt-\d+: ", line_of(chief[2])), chief
     assert_ended_for_another(other)
