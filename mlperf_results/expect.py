@@ -109,7 +109,8 @@ def _range(values: Sequence[float | None]) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
+    # What rounds to 100 would end in a point.
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 99.95 else f"{value:#.3g}"
 
 
 @ends_in_one_line("expect")

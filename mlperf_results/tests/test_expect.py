@@ -1,6 +1,7 @@
 """The published rows nearest to a machine."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,37 @@ def test_a_question_that_is_not_whole_is_refused(words, message, capsys):
         expect.main(words)
     assert exit.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_answer_of_rows_by_hand(shipped):
+    """The nearest number of accelerators first, of these the latest; unknown numbers are said."""
+    rows = [
+        replace(
+            shipped[-1], accelerator_model_name="A30", accelerators=count, minutes_scored=minutes,
+            global_batch_size=batch, samples_per_second_median=None, system=f"{count}-{batch}",
+        )
+        for count, batch, minutes in (
+            (64, 640, 9.99), (4, 1024, 1e2), (4, None, 99.96), (4, 8, 99.94)
+        )
+    ]  # fmt: skip
+    found = expect.lines_of("A30", 16, 9, rows)
+    title, nobody, batches, minutes, rate, *cells = found
+    assert title.startswith("4, 64 A30: 4 published results of the closed division")
+    assert nobody == "nobody published 16 A30: these are the nearest numbers of them"
+    assert batches == "nobody published batch 9 on them: these have 8, 640, 1,024"
+    assert minutes == "  minutes to 0.720: 99.9 in the median, 9.99 to 100"
+    assert rate == "  samples/s: unknown"
+    assert [line.split() for line in cells[1:]] == [
+        [count, batch, "no", "FP8", minutes, "-", f"5.0/tinycorp/{system}"]
+        for count, batch, minutes, system in (
+            ("64", "640", "9.99", "64-640"), ("4", "1,024", "100", "4-1024"),
+            ("4", "-", "100", "4-None"), ("4", "8", "99.9", "4-8"),
+        )
+    ]  # fmt: skip
+    found = expect.lines_of("A30", 5, 640, rows[:2])
+    assert not any("nobody published batch" in line for line in found)
+    assert [line.split()[0] for line in found[-2:]] == ["4", "64"]
+    assert found[0].startswith("4, 64 A30: 2 published results of")
 
 
 def test_the_rows_of_the_readme_are_those_of_the_command(shipped):
