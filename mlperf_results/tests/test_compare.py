@@ -156,6 +156,16 @@ def test_hosts_that_differ_are_told(tmp_path, call):
     assert f"{others} be due:\n  accelerator: H200 -> H100\n  time to train: 20.99 -> " in printed
 
 
+@pytest.mark.parametrize(("number", "more"), [(8, ""), (9, "unlike in 1 more\n")])
+def test_of_many_differences_the_first_are_told(tmp_path, call, number, more):
+    for name, minutes in (("a", SLOW), ("b", FAST)):
+        write_campaign(
+            tmp_path / name, minutes, hosts="x", flags=dict.fromkeys(range(number), name)
+        )
+    told = "".join(f"unlike in device.{n}: a -> b\n" for n in range(8))
+    assert f"runs\n{told}{more}  time to train" in call("a", "b")[1]
+
+
 def test_bad_input_is_told_in_one_line(tmp_path, call):
     for name, minutes in (("a", SLOW), ("b", FAST)):
         write_results(tmp_path / name, minutes)
@@ -170,6 +180,7 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
     (tmp_path / "running" / "run.json").write_text('{"status": "running"}')
     for name in ("A", "B"):
         write_results(tmp_path / "org" / "results" / name / "bert", FAST)
+    write_results(tmp_path / "rate", FAST, division="open", samples=1)
     for words, message in [
         (["a", "empty"], "empty: no run in it; give a log, a folder with bert.log"),
         (["a", "metrics.jsonl"], "metrics.jsonl: no run in it counts; metrics.jsonl: no line star"),
@@ -180,6 +191,7 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
         (["a", "short"], "A and B differ in tokens (512 and 128): a sample of one is not the"),
         (["a", "running"], "running: no run in it counts; running: has not ended"),
         (["a", "org"], "org: results of 2 systems; give one, as org/results/A/bert"),
+        (["a", "rate"], "a and rate have no figure in common: nothing to compare"),
         (["a", "none"], "none: no such file or folder, and no published result ROUND/ORG/SYSTEM"),
     ]:
         code, printed, error = call(*words)

@@ -108,4 +108,14 @@ def test_what_no_published_run_is_like_is_refused(tmp_path, refusal, changes, wo
                                    '{"tensor": "one"}')  # fmt: skip
     log.write_text(text)
     assert words in refusal(curve, log)
+
+
+def test_one_run_and_a_picture_are_asked_for(tmp_path, refusal):
+    for number in (0, 1, 2):
+        log = write_curve(tmp_path / "two" / f"result_{number}.txt", [(1_000_000, 0.7)])
+    (tmp_path / "begun" / "runs" / "1").mkdir(parents=True)
+    (tmp_path / "begun" / "campaign.json").write_text("{}")
+    for name, what in (("two", "3 runs"), ("begun", "no log")):
+        line = f"curve: {tmp_path / name}: {what}; give the log of one run"
+        assert refusal(curve, tmp_path / name) == line
     assert "give the name of a picture" in refusal(curve, log, "--png=result_0.txt")

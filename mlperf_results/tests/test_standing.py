@@ -129,6 +129,12 @@ def test_the_latest_of_those_that_are_as_like_comes_first_and_what_is_unlike_is_
         ({"runs": 1}, "(1 run, no result; place 2 of"),
         ({"samples_per_second_median": None, "samples_per_second_per_accelerator": None},
          "Samples/s per accelerator: unknown (no run reached the target, or the logs do not say"),
+        ({"samples_per_second_per_accelerator": None},
+         "Samples/s per accelerator: unknown (168.5 /s in all; no accelerator, or their number is"),
+        ({"rcp_scaling_factor": 1.25}, "min (10 runs, scaled by 1.2500; place 2 of 3 on 6 acc"),
+        ({"global_batch_size": None}, "Samples to converge: 3,029,030 (batch size not logged)"),
+        ({"division": "open"}, "Samples/s per accelerator: 28.08 (not ranked)"),
+        ({"accelerator_model_name": "X"}, "28.08 (place 2 of 4 published results)"),
     ):  # fmt: skip
         assert line in "\n".join(standing.standing_of(replace(own, **changes), others))
 
