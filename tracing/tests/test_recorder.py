@@ -1,0 +1,299 @@
+"""The recorder with tracers and engines that are stand-ins: whom it watches, tells and leaves."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.helpers import programs, waiting
+from tracing import STOPS, backends, bpftrace, processes, recorder, signals_blocked
+from tracing.__main__ import _arguments
+from tracing.processes import Target
+from tracing.tests.conftest import require
+from tracing.tracers import Tracer
+
+NO_BPFTRACE = "bpftrace is not installed"
+WATCHES = "watching what runs already; Ctrl-C ends the trace"
+STRACE = '[ "$1" = -V ] && echo version 6.1; case "$*" in *" -p "*) {} ;; esac; exit 0'
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    """Returns a function that records into `trace`, and returns the recording and what was said.
+
+    A line that begins as a key of `signals` is followed by its signal. strace is the best tracer.
+    """
+    monkeypatch.setattr(bpftrace, "missing", lambda: NO_BPFTRACE)
+    monkeypatch.setattr(recorder, "_LOOK_S", 0.05)
+
+    def record(*words, signals=None):
+        said: list[str] = []
+
+        def say(line: str) -> None:
+            said.append(line)
+            for beginning, number in (signals or {}).items():
+                if line.startswith(beginning):
+                    signal.pthread_kill(threading.main_thread().ident, number)
+
+        given = _arguments([f"--output={tmp_path / 'trace'}", "--interval_s=0.1", *words])
+        with signals_blocked():
+            try:
+                return recorder.record(given, None, say), said
+            finally:
+                pending = signal.sigpending() & set(STOPS)
+                while signal.sigtimedwait(STOPS, 0):  # one would end all tests
+                    pass
+                assert not pending
+
+    return record
+
+
+@pytest.fixture
+def watched():
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def stand_in(monkeypatch, path, text):
+    programs.stand_in(path, text)
+    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+
+
+@pytest.mark.parametrize("backend", [backends.PROC, backends.STRACE])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_what_runs_already_is_watched_until_a_signal_and_continues(
+    record, watched, tmp_path, backend, number
+):
+    require(backend)
+    found, said = record(
+        f"--pid={watched.pid}", f"--backend={backend}", signals={"watching": number}
+    )
+    assert said[1:] == [WATCHES, "the trace ends; what it watched continues"]
+    assert (found.exit_code, found.ended_by, found.backend) == (None, number.name, backend)
+    assert (found.command, watched.poll()) == ([], None)
+    assert processes.tracer_of(watched.pid) == 0
+    traced = [(file.process_of_thread, file.folder_of) for file in found.raw_files]
+    there = ([(watched.pid, watched.pid)], [(watched.pid, str(Path.cwd()))])
+    assert traced == [there] * (backend == backends.STRACE)
+    assert not (tmp_path / "trace" / "raw" / "reserve").exists()
+
+
+def test_the_trace_of_a_process_ends_with_it(record, watched):
+    threading.Timer(0.2, watched.terminate).start()
+    found, said = record(f"--pid={watched.pid}", "--backend=proc")
+    assert (found.ended_by, said[1:]) == (None, [WATCHES])
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_a_tracer_that_cannot_attach_is_replaced_or_leaves_nothing(
+    record, watched, tmp_path, monkeypatch, is_asked_for
+):
+    stand_in(monkeypatch, tmp_path / "bin" / "strace", STRACE.format("echo no right >&2; exit 1"))
+    words = [f"--pid={watched.pid}", *["--backend=strace"] * is_asked_for]
+    if is_asked_for:
+        with pytest.raises(ValueError, match=r"^strace cannot attach: no right$"):
+            record(*words, signals={"watching": signal.SIGTERM})
+        assert not (tmp_path / "trace").exists()
+        return
+    found, said = record(*words, signals={"watching": signal.SIGTERM})
+    reasons = f"(bpftrace: {NO_BPFTRACE}; strace: strace cannot attach: no right)"
+    assert said[0].startswith("strace records ") and said[1].startswith("proc records ")
+    assert said[1].endswith(reasons) and found.notes[0] == said[1]
+    assert (found.backend, found.raw_files) == (backends.PROC, [])
+
+
+def test_a_folder_that_is_there_is_kept(record, tmp_path):
+    place, refused = tmp_path / "trace", "trace is there already: name another folder"
+    for make in (place.touch, (place / "x").mkdir):
+        make()
+        with pytest.raises(ValueError, match=refused):
+            record("--backend=proc", "--", "true")
+        assert place.exists()
+        if place.is_file():
+            place.unlink()
+            place.mkdir()
+    (place / "x").rmdir()  # an empty one is taken
+    found, _ = record("--backend=proc", "--", "sh", "-c", "kill -9 $$")
+    assert found.exit_code == 128 + signal.SIGKILL
+
+
+def test_a_signal_after_the_end_is_not_left_to_the_conversion(record):
+    words = ["--backend=proc", "--", "sh", "-c", "sleep 600 > /dev/null 2>&1 & sleep 0.2"]
+    found, said = record(*words, signals={"the trace ends": signal.SIGUSR2})
+    pid = said[1].partition("sleep (")[2].partition(")")[0]
+    os.kill(int(pid), signal.SIGKILL)
+    assert said[1:] == [f"the trace ends with the command; sleep ({pid}) continues"]
+    assert found.ended_by is None
+
+
+def test_what_a_command_leaves_behind_is_named_and_a_signal_ends_it(record):
+    require(backends.STRACE)
+    found, said = record(
+        "--backend=strace", "--", "sh", "-c", "sleep 600 & exit 7",
+        signals={"the command has ended, but": signal.SIGINT},
+    )  # fmt: skip
+    _, named, waits = said
+    pid = named.partition("sleep (")[2].partition(")")[0]
+    assert named == (
+        f"the command has ended, but sleep ({pid}), which it started, did not: the trace "
+        f"continues until then; to end it: kill {pid}, or Ctrl-C"
+    )
+    assert waits == "SIGINT: waiting for what the command has left to end"
+    assert (found.exit_code, found.ended_by, named in found.notes) == (7, "SIGINT", True)
+
+
+def test_a_signal_goes_to_the_command_and_not_to_its_tracer(record):
+    require(backends.STRACE)
+    timer = threading.Timer(
+        0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)
+    )
+    timer.start()
+    found, said = record("--backend=strace", "--", "sh", "-c", "trap 'exit 7' TERM; sleep 600")
+    assert said[1:] == ["SIGTERM: waiting for the command to end"]
+    assert (found.exit_code, found.ended_by) == (7, "SIGTERM")
+
+
+@pytest.mark.parametrize(("number", "more"), [(1, ""), (5, ""), (7, " and 2 more")])
+def test_some_of_many_processes_are_named(monkeypatch, number, more):
+    monkeypatch.setattr(processes, "name_of", "p{}".format)
+    named = ", ".join(f"p{pid} ({pid})" for pid in range(min(number, 5)))
+    assert recorder._names_of(list(range(number))) == named + more
+
+
+ENGINE = """
+case "$1" in
+  container) [ $3 = box ] && cat {folder}/inspected ;;
+  kill) echo "$@" > {folder}/killed; kill {pid} ;;
+esac
+"""
+
+
+@pytest.fixture
+def engine(watched, tmp_path, monkeypatch):
+    """A docker whose container `box` is the watched process."""
+    inspected = [{"Name": "/box", "State": {"Pid": watched.pid}}]
+    (tmp_path / "inspected").write_text(json.dumps(inspected))
+    text = ENGINE.format(folder=tmp_path, pid=watched.pid)
+    stand_in(monkeypatch, tmp_path / "bin" / "docker", text)
+    client = "exec -a docker sh -c 'sleep 0.2; exit 4' run --name box image"
+    return ["--backend=proc", "--", "bash", "-c", client]
+
+
+def test_a_container_is_traced_by_its_name(record, watched, engine):
+    with pytest.raises(ValueError, match=r"^--container=crate: docker runs no such container$"):
+        record("--container=crate")
+    words = ["--container=box", "--backend=proc"]
+    found, said = record(*words, signals={"watching": signal.SIGINT})
+    traced = f"container box: its process {watched.pid} is traced"
+    assert said[1:] == [traced, WATCHES, "the trace ends; what it watched continues"]
+    assert [(each.name, each.pid) for each in found.containers] == [("box", watched.pid)]
+    assert watched.poll() is None
+
+
+def test_a_container_that_the_command_runs_is_waited_for_and_signalled(
+    record, watched, engine, tmp_path
+):
+    found, said = record(*engine, signals={"the command has ended": signal.SIGTERM})
+    assert said[1:] == [
+        f"container box: its process {watched.pid} is traced",
+        "the command has ended; its container continues, and so does the trace",
+    ]
+    assert (tmp_path / "killed").read_text() == "kill --signal=SIGTERM box\n"
+    assert (found.exit_code, found.ended_by, len(found.containers)) == (4, "SIGTERM", 1)
+
+
+def test_a_container_that_cannot_be_attached_to_is_noted(record, engine, tmp_path, monkeypatch):
+    def refuse(self, pids, container=None):
+        raise ValueError("no right")
+
+    monkeypatch.setattr(Tracer, "attach", refuse)
+    line = "container box: no right; only its counters are recorded"
+    found, said = record(*engine, signals={"the command has ended": signal.SIGTERM})
+    assert line in said and line in found.notes
+    shutil.rmtree(tmp_path / "trace")
+    with pytest.raises(ValueError, match=r"^no right$"):
+        record("--container=box", "--backend=proc", signals={"watching": signal.SIGTERM})
+
+
+# --- bpftrace -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stand_in_bpftrace(tmp_path, monkeypatch):
+    """Returns a function that makes one of a script's text; it keeps its program in `programs`."""
+    events = frozenset(event for each in bpftrace.ALTERNATIVES.values() for event in each.values())
+    monkeypatch.setattr(bpftrace, "missing", lambda: None)
+    monkeypatch.setattr(bpftrace, "tracepoints", lambda: events)
+    monkeypatch.setattr(bpftrace, "command", lambda *words: list(words))
+
+    def make(text: str) -> None:
+        text = f'for program; do :; done; echo "$program" >> {tmp_path}/programs\n{text}'
+        stand_in(monkeypatch, tmp_path / "bin" / "bpftrace", text)
+
+    return make
+
+
+@pytest.fixture
+def tracer(tmp_path):
+    found = Tracer(backends.BPFTRACE, tmp_path, Target())
+    yield found
+    found.stop()
+
+
+def test_the_command_begins_when_bpftrace_is_ready(stand_in_bpftrace, tracer, tmp_path):
+    stand_in_bpftrace(f"sleep 0.2; touch {tmp_path}/before; echo ready; exec sleep 600")
+    words = ["sh", "-c", f"[ -e {tmp_path}/before ] && exit 5"]
+    process = tracer.launch(words, None)
+    assert process.wait(timeout=60) == 5
+    [session] = tracer.sessions
+    assert f"@tree[{process.pid}] = 1;" in (tmp_path / "programs").read_text()
+    # Ctrl-C is for the command alone.
+    assert os.getpgid(session.process.pid) == session.process.pid
+
+
+def test_of_two_that_are_attached_one_records_the_disks(
+    stand_in_bpftrace, tracer, watched, tmp_path
+):
+    stand_in_bpftrace("echo ready; exec sleep 600")
+    with (tmp_path / "data").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        holder = subprocess.Popen(["sleep", "600"], pass_fds=[file.fileno()])
+    waiting.until(lambda: processes.arguments_of(holder.pid)[:1] == ["sleep"])
+    for pid in (holder.pid, watched.pid):
+        tracer.attach([pid])
+        text = (tmp_path / "programs").read_text()
+        (tmp_path / "programs").unlink()
+        assert ("tracepoint:block:" in text) == (pid == holder.pid)
+    holder.kill()
+    holder.wait()
+    first, second = (session.raw_file for session in tracer.sessions)
+    assert [each[2:] for each in first.opened_before if each[2] == str(tmp_path / "data")] == [
+        (str(tmp_path / "data"), False)
+    ]
+    assert second.process_of_thread == [(watched.pid, watched.pid)]
+    assert second.folder_of == [(watched.pid, str(Path.cwd()))]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("echo one; echo ERROR: not permitted >&2; exit 1", "ERROR: not permitted"),
+     ("exec sleep 600", "it was not ready within 0 s")],
+)  # fmt: skip
+def test_a_bpftrace_that_does_not_start_ends_with_its_command(
+    stand_in_bpftrace, tracer, tmp_path, monkeypatch, text, reason
+):
+    monkeypatch.setattr("tracing.tracers._READY_WITHIN_S", 0.3)
+    stand_in_bpftrace(text)
+    with pytest.raises(ValueError, match=f"^bpftrace does not start: {reason}$"):
+        tracer.launch([sys.executable, "-c", f"open('{tmp_path}/began', 'w')"], None)
+    assert tracer.sessions == [] and not (tmp_path / "began").exists()
+    assert not [child for child in psutil.Process().children() if "hold" in child.cmdline()]
