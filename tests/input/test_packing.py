@@ -1,6 +1,7 @@
 """Packed batches hold every example exactly once, whole, in full rows. CPU, half a minute."""
 
 import collections
+import math
 
 import numpy as np
 import pytest
@@ -182,3 +183,40 @@ def test_the_worked_example_in_the_documentation():
     order, rows = packing.plan(lengths, tf.ones([8], tf.int32), batch_size=4, **room)
     in_rows = list(zip(rows.numpy().tolist(), tf.gather(lengths, order).numpy().tolist()))
     assert in_rows == [([0, 0, 1, 1], [2, 8, 4, 6]), ([0, 0, 1, 2], [3, 7, 9, 5])]
+
+
+def rows_of(lengths, predictions, most: int, size: int, room: int) -> list[int]:
+    """The row of each example, by the rules in the documentation of `_fill_rows`."""
+    planned = max(math.ceil(sum(lengths) / (size * packing._AIMED_SHARE_OF_REAL_TOKENS)),
+                  sum(length > size // 2 for length in lengths))  # fmt: skip
+    left = sorted(range(len(lengths)), key=lambda n: -lengths[n])
+    rows, row = [-1] * len(lengths), -1
+    share = count = tokens = masks = 0
+    while left:
+        fit = [n for n in left if lengths[n] <= tokens and predictions[n] <= masks]
+        if not fit or count == most:
+            row, count, tokens, masks = row + 1, 0, size, room
+            share = min(len(left) // max(planned - row, 1), most)
+            fit = left
+        else:
+            part = tokens // max(share - count, 1)
+            fit = [n for n in fit if lengths[n] <= part] or fit
+        rows[fit[0]], count = row, count + 1
+        tokens, masks = tokens - lengths[fit[0]], masks - predictions[fit[0]]
+        left.remove(fit[0])
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_are_filled_by_the_rules(seed):
+    rng = np.random.default_rng(seed)
+    for most, size, room in ((3, 20, 9), (8, 64, 12), (2, 10, 100)):
+        lengths = rng.integers(1, size + 1, 24) // rng.integers(1, 4)
+        lengths, predictions = np.maximum(lengths, 1), rng.integers(0, 6, 24)
+        found = packing._fill_rows(
+            tf.constant(lengths, tf.int32),
+            tf.constant(predictions, tf.int32),
+            most=most, max_seq_length=size, max_predictions=room,
+        )  # fmt: skip
+        expected = rows_of(lengths.tolist(), predictions.tolist(), most, size, room)
+        assert found.numpy().tolist() == expected

@@ -37,6 +37,12 @@ def test_a_run_ends_at_the_first_step_after_its_time_in_few_calls(trained):
     assert len(stand.calls) < 600 and max(stand.calls) > 50
 
 
+def test_a_call_has_at_most_twice_as_many_steps_as_were_trained(trained):
+    """The first steps of a run say little of those after them."""
+    calls = trained(lambda step: 0.01, time_budget="100s").calls
+    assert calls[:5] == [1, 2, 6, 18, 54]  # each twice as many as before it
+
+
 @pytest.mark.parametrize("change", [50, 400, 990])
 def test_steps_of_any_length_overrun_the_end_by_one_step_only(trained, change):
     """Slow at first, and an evaluation or two; three times as slow from a step on."""

@@ -768,8 +768,20 @@ def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):
 
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
     write_records(tmp_path, config)
-    [error] = inspect_closely(config, measure_initial_accuracy=True).findings.errors
-    assert error == "the initial accuracy needs --init_checkpoint and --eval_input_file"
+    for changed in ({}, {"init_checkpoint": "/none/model.ckpt-1", "eval_input_file": None}):
+        given = dataclasses.replace(config, **changed)
+        errors = inspect_closely(given, measure_initial_accuracy=True).findings.errors
+        assert "the initial accuracy needs --init_checkpoint and --eval_input_file" in errors
+
+
+def test_a_close_look_counts_the_evaluation_examples_of_all_files(config, tmp_path):
+    write_records(tmp_path, config)
+    two = (tmp_path / "eval").read_bytes() * 2
+    (tmp_path / "more").write_bytes(two)
+    found = close_look(config, eval_input_file=f"{tmp_path}/eval,{tmp_path}/more")
+    told = "not a submission to the closed division: evaluation examples: the rules require "
+    [text] = [each.text for each in found if each.text.startswith(told)]
+    assert text.endswith("run has 3; make --eval_input_file with pick_eval_samples.py")
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,24 @@ def test_bad_input_is_named_and_nothing_recorded(task, tmp_path):
     assert not read_evaluations(output)
 
 
+@pytest.mark.parametrize(
+    ("status", "steps", "runs"),
+    [
+        (None, [], True),  # it has not begun
+        (None, [10], False),  # checkpoints that were copied
+        ("running", [10], True),
+        ("aborted", [10], False),
+        ("success", [], False),
+    ],
+)
+def test_whether_a_training_may_save_more(tmp_path, status, steps, runs):
+    if status:
+        OutputDirectory(str(tmp_path), {}).record(status=status, seed=1)
+    for step in steps:
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+    assert offline._is_running(tmp_path) is runs
+
+
 def test_two_evaluations_into_one_directory(task, tmp_path):
     lock = DirectoryLock(tmp_path, file_name=".eval.lock")
     assert lock.acquire()

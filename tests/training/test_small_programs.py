@@ -4,12 +4,18 @@ CPU, seconds. BERT's own programs are in test_jax_runtime.py and tests/portable,
 """
 
 import dataclasses
+import json
+import os
+import re
+import runpy
+import sys
 
 import jax
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import pretrainer
@@ -19,9 +25,12 @@ from mlperf_bert.optimization.optimizers import (
     WarmupPolynomialDecay,
     create_optimizer,
 )
+from mlperf_bert.portable import flop, program_folder, run_step
 from mlperf_bert.programs import jax_step, jax_trainer, on_devices, program
 from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.programs.steps import Evaluator, Trainer
+from mlperf_bert.training import build, checks
+from tests.training.configurations import TINY, record, run_config
 
 pytestmark = pytest.mark.usefixtures("compiles_quickly", "named")
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-7}
@@ -32,9 +41,10 @@ class Model(tf.Module):
 
     fused = True
 
-    def __init__(self):
+    def __init__(self, width: int):
         super().__init__()
-        self.kernel = tf.Variable([[0.5, -0.25], [0.125, 1.0]], name="kernel")
+        rows = [[0.5, -0.25], [0.125, 1.0]] * (width // 2)
+        self.kernel = tf.Variable(rows, name="kernel")
         self.bias = tf.Variable([0.25, 0.75], name="bias")
         self.dropout_generator = tf.random.Generator.from_seed(3)
 
@@ -61,8 +71,8 @@ class SmallEvaluator(Evaluator):
     """Whose totals are sums of the batch times the first weight."""
 
     def totals(self, features, example_weights):
-        sums = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in features.values()]
-        counts = tf.stack([*sums, tf.reduce_sum(example_weights)] * 2)
+        counted = [features["input_ids"], features["input_mask"], example_weights]
+        counts = tf.stack([tf.reduce_sum(tf.cast(each, tf.float32)) for each in counted] * 2)
         return tf.reshape(counts, [6]) * self.model.kernel[0, 0]
 
 
@@ -80,10 +90,10 @@ def named(monkeypatch):
     )
 
 
-def trainer_of(steps_per_update: int = 2) -> Trainer:
+def trainer_of(steps_per_update: int = 2, width: int = 2) -> Trainer:
     rates = WarmupPolynomialDecay(learning_rate=0.1, num_train_steps=20, num_warmup_steps=0)
     with pretrainer.one_replica().scope():
-        model = Model()
+        model = Model(width)
         optimizer = GradientAggregationOptimizer(
             create_optimizer(OptimizerConfig(name="lamb"), rates),
             [model.kernel, model.bias],
@@ -227,7 +237,9 @@ def test_jax_evaluates_as_tensorflow_does(is_trained):
     found = by_jax.evaluate(dataset, time)
     if is_trained:
         trainer.fetch_state()
-    expected = dataclasses.astuple(evaluator.evaluate(dataset))
+    of_tensorflow = Ledger()
+    expected = dataclasses.astuple(evaluator.evaluate(dataset, of_tensorflow))
+    assert of_tensorflow.read()[ledger.EVALUATION_COMPUTE] > 0
     assert dataclasses.astuple(found) == pytest.approx(expected, rel=1e-6)
     spent = time.read()
     assert spent[ledger.EVALUATION_COMPUTE] > 0 and not spent[ledger.COMPUTE]
@@ -258,3 +270,107 @@ def test_functions_change_variables_on_the_devices():
     assert functions.compile(add, batch) >= 4 * 4  # the batch
     functions.put_state()
     assert functions.usable_bytes() is None  # a CPU does not say it
+
+
+def test_a_program_is_made_for_the_platform_of_its_devices():
+    """Also where none is: jax takes no program of one platform for another."""
+    [batch] = batches(1)
+    part = program.of_training(trainer_of(), batch)
+    values = part.entry["inputs"]
+    given = {v["name"]: jax.ShapeDtypeStruct(v["shape"], v["dtype"]) for v in values}
+    for platform in ("cuda", "tpu"):
+        traced = jax.jit(jax_step.function(part, platform)).trace(given)
+        assert "stablehlo" in traced.lower(lowering_platforms=(platform,)).as_text()
+        with pytest.raises(ValueError, match="platform"):
+            traced.lower(lowering_platforms=("cpu",))
+
+
+def test_what_is_no_program_is_named():
+    part = jax_step.Part(b"text", {"file": "step.stablehlo", "inputs": [], "outputs": []})
+    with pytest.raises(ValueError, match=r"^step\.stablehlo is not StableHLO$"):
+        jax_step.function(part)
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ({}, "0.96"),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}, "0.5"),
+        ({"XLA_CLIENT_MEM_FRACTION": "0.5"}, None),
+    ],
+)
+def test_jax_may_take_nearly_all_of_a_gpu_unless_the_user_says_otherwise(monkeypatch, given, share):
+    for name in ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    runpy.run_path(jax_step.__file__)
+    assert os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == share
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.96")  # so that it is restored
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_folder_of_programs_runs_and_agrees(tmp_path, monkeypatch, capsys, has_checkpoint):
+    """All that the exporter writes, with the weights of a checkpoint or drawn from the seed."""
+    shape = ExampleShape(max_seq_length=16, max_predictions_per_seq=4)
+    rng = np.random.default_rng(2)
+    records = b"".join(
+        record(shape, input_ids=rng.integers(1, 4, 16), input_mask=np.ones(16, int),
+               masked_lm_weights=np.float32([1, 1, 0, number % 2]))
+        for number in range(12)
+    )  # fmt: skip
+    (tmp_path / "data").write_bytes(records)
+    (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(TINY)))
+    config = run_config(
+        bert_config_file=f"{tmp_path}/bert_config.json", input_file=f"{tmp_path}/data",
+        eval_input_file=f"{tmp_path}/data", output_dir=f"{tmp_path}/out", max_seq_length=16,
+        max_predictions_per_seq=4, train_batch_size=3, eval_batch_size=5, num_train_steps=10,
+        optimizer="lamb", seed=11,
+    )  # fmt: skip
+    trainer = trainer_of(width=16)
+    monkeypatch.setattr(build, "build_trainer", lambda *_, **__: (None, trainer))
+    monkeypatch.setattr(program_folder, "Evaluator", SmallEvaluator)
+    setup = checks.inspect(config)
+    if has_checkpoint:
+        loaded = lambda variables, _: [each.assign(each * 0 + 0.5) for each in variables]  # noqa: E731
+        monkeypatch.setattr(program_folder.reading, "load_initial_weights", loaded)
+        vars(setup)["initial_checkpoint"] = "opened"
+    wanted = program_folder.Wanted(
+        evaluation=True, data_parallel=True, barriers=True, num_batches=2, num_recorded_steps=3
+    )
+    folder = tmp_path / "step"
+    told = program_folder.write(setup, str(folder), wanted)
+    assert told == (
+        f"{folder}: 4 programs, 3 batches, losses of 3 steps recorded; run it with its run_step.py"
+    )
+    names = {"signature.json", "batches.npz", "run_step.py", "jax_step.py"}
+    names |= {f"{name}.stablehlo" for name in ("step", "gradients", "update", "evaluation")}
+    assert {each.name for each in folder.iterdir()} == names | {"weights.npz"} - (
+        set() if has_checkpoint else {"weights.npz"}
+    )
+    signature = json.loads((folder / "signature.json").read_text())
+    assert [(each["kind"], each.get("num_rows"), each.get("num_examples"), each.get("flop"))
+            for each in signature["programs"]] == [
+        ("training", 3, 3, flop.of_training_step(TINY, **SIZES, num_rows=3)),
+        ("gradients", 3, 3, flop.of_training_step(TINY, **SIZES, num_rows=3)),
+        ("update", None, None, None),
+        ("evaluation", 5, 5, flop.of_forward_pass(TINY, **SIZES, num_rows=5)),
+    ]  # fmt: skip
+    assert (signature["seed"], signature["tolerance"], signature["precision"]) == (
+        11, 1e-5, "float32",
+    )  # fmt: skip
+    recorded = signature["recorded"]
+    assert len({tuple(each["seed"]) for each in recorded["training"]}) == 3
+    assert len({each["results"][0] for each in recorded["training"]}) == 3
+    assert sum(len(each["results"]) for each in recorded["evaluation"]) == 2 * 6
+    for kind, compared in (("training", 3), ("evaluation", 2)):
+        words = ["run_step.py", str(folder), f"--kind={kind}", "--num_steps=3"]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            run_step.main()
+        told = capsys.readouterr().out
+        assert not ended.value.code and re.search("agrees +True", told), told
+        assert re.search(f"compared_steps +{compared}$", told, re.MULTILINE)
+
+
+SIZES = {"num_tokens": 16, "num_predictions": 4}

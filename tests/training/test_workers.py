@@ -200,11 +200,14 @@ def initialized(monkeypatch, config):
     """Connects with nobody, and returns what jax was given; `fails` is what it raises."""
 
     def connect(cluster, environment=None, fails=None, **device):
-        given = {}
+        given, updated = {}, {}
         monkeypatch.setattr(workers.os, "environ", environment if environment is not None else {})
-        monkeypatch.setattr(jax.config, "update", lambda *_: None)
+        monkeypatch.setattr(jax.config, "update", updated.__setitem__)
 
         def initialize(**options):
+            # jax neither takes Python's signals nor warns of proxies.
+            names = ("jax_enable_preemption_service", "jax_check_proxy_envs")
+            assert updated == dict.fromkeys(names, False)
             given.update(options)
             if fails:
                 raise fails
