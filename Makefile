@@ -15,8 +15,8 @@ $(if $(filter-out cpu $(ACCELERATORS),$(ACCELERATOR)),$(error ACCELERATOR=$(ACCE
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
 	@echo "make test              3 minutes: every test of less than 4 seconds, and two whole runs"
-	@echo "make gate              12 minutes: the same, and each promise once as a whole; what CI runs"
-	@echo "make test-all          two hours: the many ways in which a promise could break; before a change of that part"
+	@echo "make gate              12 minutes: all of make test, and one whole test of each promise of the pages; CI runs this"
+	@echo "make test-all          two hours: the many ways in which a promise could break; run it before you change that part"
 	@echo "make test-container    10 minutes: the image, built and run; as root on Debian; CI runs it too"
 	@echo "                       any of these with TESTS=tests/stores runs only those of a folder or file, TESTS=mlperf_results of a product"
 	@echo "make test-compilers    up to an hour: what Google's and NVIDIA's compilers say of the exported step; installs 6 GB"
