@@ -16,6 +16,7 @@ from mlperf_bert import messages
 from mlperf_bert.model import encoder, pretrainer, tf_models
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import EPSILON, Evaluation, Totals, batch_totals
+from tests.helpers import waiting
 from tests.training.generated_task import CONFIG
 
 SIZES = {
@@ -48,9 +49,17 @@ def test_keys_of_google_s_own_files_that_have_no_effect_are_read(tmp_path):
 
 
 def test_the_drawing_of_weights_says_that_it_lasts(monkeypatch, capsys):
+    draw, said = pretrainer._with_random_weights, []
+
+    def draw_until_it_is_said(*given):
+        model = draw(*given)
+        waiting.until(lambda: said.append(capsys.readouterr().err) or "far\n" in "".join(said))
+        return model
+
     monkeypatch.setattr(messages, "SECONDS_BETWEEN_LINES", 0.001)
+    monkeypatch.setattr(pretrainer, "_with_random_weights", draw_until_it_is_said)
     pretrainer.build_pretrainer(BertConfig(**CONFIG), seed=1)
-    assert "drawing the weights of a model: 0 s so far\n" in capsys.readouterr().err
+    assert re.match(r"drawing the weights of a model: \d+ s so far\n", "".join(said))
 
 
 SIZE, RATE = "must be a positive integer below 2^31", "must be a number from 0 to 1"
