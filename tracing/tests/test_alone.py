@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,17 @@ def test_installed_alone_it_traces_from_any_folder_and_from_the_checkout(tmp_pat
     assert "conftest.py" not in files
 
 
-def test_the_script_says_what_to_install(tmp_path):
-    lacking = programs.stand_in(tmp_path / "python", "exit 1")
+@pytest.mark.parametrize("lacks", ["jinja2", "psutil", "pynvml"])
+def test_the_script_says_what_to_install(tmp_path, lacks):
+    """It looks for what its pyproject.toml names; numpy and protobuf come with the others."""
+    program = f"import sys; sys.modules['{lacks}'] = None; exec(sys.stdin.read())"
+    text = f'shift; exec {sys.executable} -c "{program}" "$@"'
+    lacking = programs.stand_in(tmp_path / "python", text)
     done = programs.run(TRACE, "--", "ls", env={**os.environ, "PYTHON": str(lacking)})
     assert done.returncode == 1 and done.stdout == ""
-    [line] = done.stderr.splitlines()
-    assert line.endswith(f"run make setup, or pip install {TRACE.parent}")
+    project = tomllib.loads((TRACE.parent / "pyproject.toml").read_text())["project"]
+    names = {*project["dependencies"], "pynvml"} - {"nvidia-ml-py", "numpy", "protobuf"}
+    assert done.stderr == (
+        f"trace: {lacking} lacks one of the packages {' '.join(sorted(names))}; run make setup, "
+        f"or pip install {TRACE.parent}\n"
+    )

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import programs, waiting
-from tracing import backends, processes, tables
-from tracing.__main__ import main
+from tracing import _in_one_line, backends, ends_in_one_line, processes, tables
+from tracing.__main__ import _arguments, main
 from tracing.tests import example_training as example
 from tracing.tests.conftest import TRACE, command_line, environment, observed, require, trace
 
@@ -253,6 +253,65 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, options, words, mess
     assert not output.exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("7 is odd"), "x: 7 is odd", ""),
+        (FileNotFoundError(2, "No such file", "/a b"), "x: /a b: No such file", ""),
+        (OSError("cannot"), "x: cannot", ""),
+        (OSError(5, "broken", 7), "x: [Errno 5] broken: 7", ""),
+        (KeyboardInterrupt(), 130, "x: interrupted\n"),
+        (KeyboardInterrupt("SIGTERM came"), 130, "x: SIGTERM came\n"),
+        (SystemExit(3), 3, ""),
+    ],
+)
+def test_a_command_ends_in_one_line(capsys, error, code, line):
+    with pytest.raises(SystemExit) as raised, ends_in_one_line("x"):
+        raise error
+    assert (raised.value.code, capsys.readouterr().err) == (code, line)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ModuleNotFoundError(name="none_such.part"), f"{sys.executable} lacks none_such: run make"),
+        (ModuleNotFoundError(name="json.none"), None),
+        (ModuleNotFoundError("plain"), None),
+        (ImportError(name="none_such"), None),
+        (ValueError("bad"), None),
+    ],
+)
+def test_a_package_that_is_missing_is_named_and_other_errors_are_shown_as_before(
+    capsys, monkeypatch, error, told
+):
+    shown = []
+    monkeypatch.setattr("tracing._before", lambda *given: shown.append(given))
+    _in_one_line(type(error), error, None)
+    told = f"tracing: {told} setup, or pip install tracing/\n" if told else ""
+    assert capsys.readouterr().err == told
+    assert shown == ([] if told else [(type(error), error, None)])
+
+
+def test_the_words_of_the_command_are_behind_two_dashes(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["trace", "--pid=7", "--", "ls", "--pid=8", "--", "x"])
+    found = _arguments(None)
+    assert (found.pid, found.command) == (7, ["ls", "--pid=8", "--", "x"])
+    usual = (None, "docker", None, 1.0, False, None)
+    names = ("backend", "engine", "container", "interval_s", "keep_raw", "convert")
+    assert tuple(vars(found)[name] for name in names) == usual
+    assert re.fullmatch(rf"traces/\d{{8}}-\d{{6}}-{os.getpid()}", str(found.output))
+    assert _arguments(["--output=~/x"]).output == Path.home() / "x"
+
+
+@pytest.mark.parametrize("option", ["--output=", "--engine= ", "--container=", "--convert="])
+def test_an_empty_word_is_wrong_usage(capsys, option):
+    with pytest.raises(SystemExit) as raised:
+        main([option, "--", "true"])
+    assert raised.value.code == 2
+    line = f"argument {option.partition('=')[0]}: is empty, perhaps a variable that is not set; "
+    assert line in capsys.readouterr().err
+
+
 @pytest.mark.all
 def test_a_tracer_that_the_kernel_refuses_is_replaced_by_the_next(tmp_path):
     require(backends.BPFTRACE)
@@ -328,6 +387,30 @@ def test_a_trace_is_finished_later(copied):
         assert json.loads((copied / "summary.json").read_text()) == before
         assert (copied / "raw").exists() == is_kept
     assert "the raw files are needed" in refusal(f"--convert={copied}")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_tables_that_are_broken_off_are_made_later_and_the_folder_is_the_users(
+    copied, monkeypatch, error
+):
+    def broken_off(*_):
+        raise error
+
+    monkeypatch.setattr("tracing.outputs.write_all", broken_off)
+    owners: dict = {}
+    monkeypatch.setattr(os, "chown", lambda path, *ids, **_: owners.update({path: ids}))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for name, value in (("USER", "me"), ("UID", "7"), ("GID", "8")):
+        monkeypatch.setenv(f"SUDO_{name}", value)
+    (folder := copied.parent / "traces" / "mine").parent.mkdir()
+    copied.rename(folder)
+    reason = str(error) or "interrupted"
+    assert refusal(f"--convert={folder}") == (
+        f"trace: {folder}: {reason}; what was recorded lies in {folder}/raw: make room, then "
+        f"python -m tracing --convert {folder}"
+    )
+    assert (folder / "raw" / "recording.json").exists()
+    assert owners == dict.fromkeys([folder.parent, folder, *folder.rglob("*")], (7, 8))
 
 
 @pytest.mark.gate
