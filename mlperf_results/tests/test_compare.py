@@ -166,6 +166,80 @@ def test_of_many_differences_the_first_are_told(tmp_path, call, number, more):
     assert f"runs\n{told}{more}  time to train" in call("a", "b")[1]
 
 
+def side(name, *runs, **about):
+    """Without logs: runs of (minutes, samples, samples/s), as far as they are known."""
+    found = {f"run {n}": dict(zip(sides.FIGURES, run)) for n, run in enumerate(runs)}
+    return sides.Side(name=name, runs=found, **about)
+
+
+def test_a_comparison_line_by_line():
+    """Hosts first, hardware in its own order; then what else is unlike, sorted and cut."""
+
+    def flags(value):
+        return {f"flag {letter}": (value,) for letter in "jihgfedcba"}
+
+    a = side(
+        "a", (1000.0, 2e6, 30.0), (1040.0, 2.1e6, 20.2), (1020.0, 2.2e6, 20.4),
+        left_out=("x: aborted", "y: aborted"), unknown="samples unknown",
+        task={"tokens": 512, "batch": 448, "division": "closed"},
+        made_on={"accelerator": ("H100",), "zone": ("1",), "processor": ("x" * 70, "y"),
+                 "driver": ("2",), **flags("1")},
+    )  # fmt: skip
+    task = {"division": "closed", "batch": 256, "weights": 398, "tokens": 512}
+    made_on = {"processor": ("z",), "driver": ("2",), "accelerator": ("H200",), "kernel": ("6",)}
+    b = side("b", (1530.0, 3e6), task=task, made_on={**flags("2"), **made_on})
+    assert compare.compare(a, b).lines() == [
+        "A: a: 3 runs, 2 left out (x and 1 more: aborted); samples unknown",
+        "B: b: 1 run",
+        "FAR OFF in A: run 0: samples/s 30, the median is 20.4",
+        "ON OTHER HOSTS, to which differences below may be due:",
+        f"  processor: {'x' * 60} -> z",
+        "  accelerator: H100 -> H200",
+        "ANOTHER TASK: batch: 448 -> 256",
+        *(f"unlike in flag {letter}: 1 -> 2" for letter in "abcdefgh"),
+        "unlike in 2 more",
+        "  time to train: 1,020 -> 1,530 minutes, B/A 1.500 (1.361 to 1.654): B is 50.0% slower "
+        "(36.1 to 65.4)",
+        "  samples to converge: 2,098,411 -> 3,000,000, B/A 1.430 (1.128 to 1.812): B needs 43.0% "
+        "more samples (12.8 to 81.2)",
+        "  95% intervals of B/A by Welch's t on logarithms, as if the single run scattered as the "
+        "others do",
+    ]
+    *_, minutes, samples, intervals = compare.compare(b, a).lines()
+    assert "B/A 0.667 (0.605 to 0.735): B is 33.3% faster (26.5 to 39.5)" in minutes
+    assert "samples to converge" in samples and "as if the single run" in intervals
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        ((100, 101), (201, 202), "2.005 (1.937 to 2.075): B is much slower: 2 times A's minutes"),
+        ((100, 100.1), (40, 40.1), "B is 60.0% faster (59."),
+        ((1e5, 1.01e5), (10, 10.1), "100,499 -> 10.05 minutes, B/A 0.0001 (9.7e-05 to 0.0001): B"),
+        ((999.9, 999), (99.8, 99.99), "time to train: 999.4 -> 99.89 minutes, B/A 0.100"),
+    ],
+)  # fmt: skip
+def test_ratios_are_words_and_digits(a, b, words):
+    assert words in compare.compare(side("a", *zip(a)), side("b", *zip(b))).lines()[3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tokens": 128}, "A and B differ in tokens (512 and 128): a sample of one is not the"),
+        ({"weights": 46}, "A and B differ in weights (398 and 46): a sample of one is not the "),
+        ({"benchmark": "gpt3"}, "A and B differ in benchmark (bert and gpt3): a sample of one is "),
+        ({"division": "open"}, "a and b have no figure in common: nothing to compare"),
+    ],
+)  # fmt: skip
+def test_what_is_not_the_same_work_is_not_compared(changes, words):
+    task = {"benchmark": "bert", "tokens": 512, "weights": 398, "division": "closed"}
+    a, b = side("a", (20.0, 2e6, 9.0), task=task), side("b", (19.0, 2e6), task=task | changes)
+    with pytest.raises(ValueError) as refused:
+        compare.compare(a, b)
+    assert str(refused.value).startswith(words)
+
+
 def test_bad_input_is_told_in_one_line(tmp_path, call):
     for name, minutes in (("a", SLOW), ("b", FAST)):
         write_results(tmp_path / name, minutes)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mlperf_results import expect, published
+from mlperf_results.published import Entry
 from tests.fixtures import REPOSITORY
 
 
@@ -51,6 +52,39 @@ def test_what_nobody_published_is_told_and_the_nearest_shown(capsys, words, told
     assert any(line.startswith(told) for line in lines)
     shown = [re.split(r"  +", line.strip())[:3] for line in lines]
     assert not cells or cells in shown
+
+
+def row(number, accelerators, batch, minutes, rate, model="NVIDIA L40S", **more):
+    known = {"round": "4.0", "org": "o", "division": "closed", "runs": 10, "runs_converged": 10,
+             "samples_mean": None, "samples_per_second_per_accelerator": None}  # fmt: skip
+    return Entry(
+        system=f"s{number}", accelerators=accelerators, global_batch_size=batch,
+        minutes_scored=minutes, samples_per_second_median=rate, accelerator_model_name=model,
+        **known | more,
+    )  # fmt: skip
+
+
+def test_the_rows_that_answer_a_question():
+    """By accelerators, then by batch; what is not comparable answers none."""
+    rows = [row(n, count, 8 * count, 9.0, None) for n, count in enumerate((4, 8, 16, 32, 16))]
+    rows += [row(5, 12, 96, 9.0, None, division="open"), row(6, 0, 96, 9.0, None, model="")]
+    rows += [row(7, 12, 96, 9.0, None, "NVIDIA L4")]
+    for count, batch, numbers in (
+        (16, None, [4, 2]), (12, None, [4, 2, 1]), (2, None, [0]), (99, None, [3]),
+        (12, 64, [1]), (12, 1, [4, 2, 1]),
+    ):  # fmt: skip
+        found = expect.nearest("L40S", count, batch, rows)
+        assert [entry.system for entry in found] == [f"s{number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerators", "precision"),
+    [("H100-SXM5", 511, "FP8"), ("H100-SXM5", 512, "no FP8"), ("H100-PCIe", 8, "FP8"),
+     ("NVIDIA A30", 8, "no FP8"), ("V100", 8, "no FP8"), ("4090", 6, "no FP8"),
+     ("A5000", 8, "no FP8"), ("TPU-v4", 8, "unknown")],
+)  # fmt: skip
+def test_the_precision_is_that_of_the_systems_flags(model, accelerators, precision):
+    assert expect.precision_of(row(0, accelerators, 448, 9.0, None, model)) == precision
 
 
 @pytest.mark.parametrize(
