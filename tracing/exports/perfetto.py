@@ -224,10 +224,10 @@ def _write_block_io(trace: Trace, writer: _Writer) -> None:
         lanes = ends.setdefault(device, [])
         free = (number for number, end_ns in enumerate(lanes) if end_ns <= begin_ns)
         lane = next(free, len(lanes))
-        lanes[lane : lane + 1] = [begin_ns + (latency_ns or 0)]
+        lanes[lane : lane + 1] = [begin_ns + latency_ns]
         track = writer.named(device, devices, lane)
         details = dict(zip(shown, values))
-        writer.slice(track, operation, "block", begin_ns, latency_ns or 0, **details)
+        writer.slice(track, operation, "block", begin_ns, latency_ns, **details)
 
 
 def _write_calls(trace: Trace, writer: _Writer) -> int:

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from tests.helpers.programs import refusal
-from tracing import export
+from tracing import export, loaded, tables
 from tracing.exports import chakra
+from tracing.tests import by_hand, chakra_reader, perfetto_reader
 
 
 @pytest.mark.parametrize("target", export.OUTPUTS)
@@ -84,6 +85,44 @@ def test_what_a_trace_lacks_is_said(copied, tmp_path, capsys):
         "; no block I/O, which only bpftrace records; no batches: the trace has no MLPerf log of a "
         "training\n"
     )
+
+
+def test_requests_that_overlap_move_nothing_or_began_before_the_trace(copied, tmp_path):
+    begin_ns = loaded.Trace(copied).begin_ns
+    rows = [
+        {"monotonic_ns": begin_ns + 1000 * at, "latency_ns": 1000 * lasts, "operation": letters,
+         "pid": 1, "command": "x", "device": device, "sector": 8 + n, "size_bytes": 1024 * n}
+        for n, (at, lasts, letters, device) in enumerate(
+            # They are in the order of their ends.
+            [(-2, 5, "WS", "8:0"), (1, 7, "D", "8:0"), (3, 5, "FF", "8:0"), (2, 8, "RA", "8:1"),
+             (-9, 4, "R", "8:1")]
+        )
+    ]  # fmt: skip
+    alignment = by_hand.recording(pairs=by_hand.pairs(10)).alignment()
+    tables.write_table(copied, "block_io", rows, alignment)
+    for target in export.OUTPUTS:
+        export.main([str(copied), f"--to={target}", f"--output={tmp_path / target}"])
+    _, nodes = chakra_reader.read(tmp_path / "chakra")
+    found = [
+        (node.start_time_micros, node.duration_micros, node.storage.block.lba,
+         node.storage.block.nr_sectors, node.storage.block.op)
+        for node in nodes if node.storage.HasField("block")
+    ]  # fmt: skip
+    read, write, flush = 1, 2, 3
+    assert found == [
+        (0, 0, 12, 8, read), (0, 3, 8, 0, write), (2, 8, 11, 6, read), (3, 5, 10, 4, flush)
+    ]  # fmt: skip
+    slices = [
+        line.split(" block ")[0] + line[line.index(" to ") :]
+        for line in perfetto_reader.lines(tmp_path / "perfetto")
+        if " / 8:" in line and not line.startswith("track")
+    ]
+    told = [(-9, "8:1: R", -5), (-2, "8:0: WS", 3), (1, "8:0 #1: D", 8), (2, "8:1: RA", 10),
+            (3, "8:0: FF", 8)]  # fmt: skip
+    assert slices == [
+        f"{begin_ns + 1000 * at} block devices / {name} to {begin_ns + 1000 * end}"
+        for at, name, end in told
+    ]
 
 
 NODE = (
