@@ -39,7 +39,7 @@ class Locator:
         if path not in self.of_path:
             # Samples do not say whose path it is, so containers' mounts are tried first.
             inside = (container.host_path(path) for container in self.containers)
-            self.of_path[path] = next((found for found in inside if Path(found).exists()), path)
+            self.of_path[path] = next((found for found in inside if files.is_there(found)), path)
         return Path(self.of_path[path])
 
 
@@ -105,14 +105,16 @@ def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterat
     seen = set()
     for path in _written_logs(trace, locator):
         found = locator.find(path)
-        if not found.is_file():  # renamed or removed since, or a FIFO, which would block
+        if not files.is_file(found):  # renamed or removed since
             continue
-        for event in mllog.event_rows(found, begin_ns=recording.begin_ns, end_ns=recording.end_ns):
-            # A copied log repeats its events.
-            content = tuple(value for key, value in event.items() if key != "file")
-            if content not in seen:
-                seen.add(content)
-                yield {**event, "file": path}
+        with contextlib.suppress(OSError):  # it cannot be read
+            times = {"begin_ns": recording.begin_ns, "end_ns": recording.end_ns}
+            for event in mllog.event_rows(found, **times):
+                # A copied log repeats its events.
+                content = tuple(value for key, value in event.items() if key != "file")
+                if content not in seen:
+                    seen.add(content)
+                    yield {**event, "file": path}
 
 
 def _written_logs(trace: Path, locator: Locator) -> list[str]:

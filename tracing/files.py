@@ -48,10 +48,23 @@ def classify(path: str, *, seen_as: str | None = None) -> str:
     return LIBRARIES if _SYSTEM_FOLDERS.match(path) else OTHER
 
 
+def is_there(path: str | Path) -> bool:
+    """Whether a file or folder can be seen; a traced program may have named one in vain."""
+    try:
+        return Path(path).exists()
+    except OSError:  # the name is too long, or the folder is closed to us
+        return False
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether it is a regular file that can be seen; to open a FIFO would block."""
+    return is_there(path) and Path(path).is_file()
+
+
 def holds_tfrecords(path: str) -> bool:
     """Whether a file begins with a record's length and the masked CRC of this length."""
     try:
-        return Path(path).is_file() and bool(record_lengths(path, 1))  # a FIFO would block
+        return is_file(path) and bool(record_lengths(path, 1))
     except OSError:
         return False
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from tracing import files
+
 MARK = ":::MLLOG"
 _LONGEST_PREAMBLE_BYTES = 1 << 20
 SPANS = ("init", "run", "block", "eval", "checkpoint")
@@ -17,7 +19,7 @@ def holds_log(path: str | Path) -> bool:
 
     A launcher's lines may come first, and a rank or a time may begin each line.
     """
-    if not Path(path).is_file():  # a FIFO would block
+    if not files.is_file(path):
         return False
     try:
         with Path(path).open("rb") as file:

@@ -5,11 +5,13 @@ import os
 import types
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from mlperf_bert.data import tfrecord
 from tracing import conversion, figures, files, mllog, page
 from tracing import tables as trace_tables
+from tracing.containers import Container
 from tracing.tests import by_hand
 
 
@@ -136,10 +138,48 @@ def test_the_page_names_the_time_between_phases():
     assert list(page._between([], 31.0)) == []
 
 
-def test_other_files_are_no_logs(tmp_path):
-    os.mkfifo(tmp_path / "fifo.log")  # it is not waited for
-    (tmp_path / "x.log").write_text("hello")
-    assert not any(mllog.holds_log(tmp_path / f"{name}.log") for name in ("fifo", "x", "absent"))
+@pytest.mark.parametrize("name", ["fifo", "x", "absent", "folder/x", "mem", "mem.log", "long" * 99])
+def test_other_files_are_no_logs_and_hinder_no_figures(tmp_path, name):
+    os.mkfifo(tmp_path / "fifo")  # it is not waited for
+    (tmp_path / "x").write_text("hello")
+    for linked in ("mem", "mem.log"):
+        (tmp_path / linked).symlink_to("/proc/self/mem")  # cannot be read
+    path = str(tmp_path / name)
+    assert not mllog.holds_log(path) and not files.holds_tfrecords(path)
+    locator = conversion.Locator([Container("docker", "box", 1, [(str(tmp_path), "/data")])])
+    found = path if name in ("fifo", "x", "mem", "mem.log") else f"/data/{name}"
+    assert str(locator.find(f"/data/{name}")) == found
+    trace = types.SimpleNamespace(locator=conversion.Locator())
+    assert figures._size_on_disk(trace, path) == {"x": 5, "mem": 0, "mem.log": 0}.get(name)
+    stamps = {"monotonic_ns": 0, "realtime_ns": 0}
+    recording = by_hand.recording(pairs=by_hand.pairs(1))
+    rows = [{**stamps, "path": f"{path}{end}", "kind": "create"} for end in ("", ".log")]
+    trace_tables.write_table(tmp_path, "file_ops", rows, recording.alignment())
+    assert list(conversion._mllog_events(tmp_path, recording, conversion.Locator())) == []
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "ended_by", "words"),
+    [
+        (0, None, "exit code 0"), (7, "SIGTERM", "exit code 7 after SIGTERM"),
+        (None, None, "the trace ended, the program continues or had ended"),
+        (None, "SIGINT", "the trace ended after SIGINT, the program continues or had ended"),
+    ],
+)  # fmt: skip
+def test_the_page_says_how_a_trace_ended(exit_code, ended_by, words):
+    assert page._how_it_ended({"exit_code": exit_code, "ended_by": ended_by}) == words
+
+
+def test_a_table_is_written_in_groups_of_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_tables, "ROWS_PER_GROUP", 2)
+    stamps = [{"monotonic_ns": n, "realtime_ns": n, "total_bytes": n} for n in range(5)]
+    with trace_tables.table_writer(tmp_path, "memory") as write:
+        write(iter(stamps[:3]))
+        write(stamps[3:])
+        assert not (tmp_path / "memory.parquet").exists()
+    found = pq.ParquetFile(tmp_path / "memory.parquet")
+    assert [found.metadata.row_group(n).num_rows for n in range(found.num_row_groups)] == [2, 2, 1]
+    assert found.read()["total_bytes"].to_pylist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("name", ["result_0.txt", "slurm-17.out", "train.txt", "bert.log"])
