@@ -78,6 +78,12 @@ def test_time_grows_as_the_number_of_renames():
     assert list(found[-4:]) == [f"/d/{num - 1}", f"/d/{num - 1}", "/a/x", "/a"]
 
 
+def test_a_call_during_an_exchange_has_the_name_before_or_after_it():
+    rows = [("exchange", "/d/a", "/d/b"), ("read", "/d/b", None), ("rename", "/d/a", "/d/c")]
+    found = operations(*rows).assign(latency_ns=[1.5, 0, 0])
+    assert list(loaded._final_paths(found)) == ["/d/b", "/d/c", "/d/c"]
+
+
 # --- counters of processes ----------------------------------------------------------------------
 
 
@@ -145,3 +151,27 @@ def test_a_hit_ratio_is_null_where_it_is_not_known(storage, counted, asynchronou
     found = access_figures._page_cache(trace, *access_figures._storage(trace))
     assert found["hit_ratio"] == expected
     assert (found["storage_bytes"] is None) == (counted < 1000)
+    trace.training_reads = reads.assign(offset_bytes=0, file_number=0)
+    assert bool(list(access_figures._passes(trace))) == (not asynchronous)
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([(800, 200)], (800, "counters of the processes, pipes and sockets included", 200,
+                        "counters of the processes, /proc/PID/io", 0.75)),
+        ([], (None, "unknown: no counters were readable", None,
+              "unknown: no counters were readable", None)),
+    ],
+)  # fmt: skip
+def test_without_calls_the_counters_have_the_bytes(samples, expected):
+    summary = {"begin_monotonic_ns": 0, "backend": "proc", "losses": {"asynchronous_processes": 0}}
+    trace = loaded.Trace(Path("/none"), summary)
+    trace.counters = pd.DataFrame(samples, columns=["read_call_bytes", "storage_read_bytes"])
+    assert tuple(access_figures.access_figures(trace)["page_cache"].values()) == expected
+
+
+def test_a_counter_grows_evenly_between_samples_and_not_before_them():
+    counters = pd.DataFrame({"x": [10, 30]}, index=[1.0, 3.0])
+    assert loaded.grown(counters, "x", [0, 1, 2, 4]) == [10, 10, 10]
+    assert loaded.grown(counters[:0], "x", [0, 1, 2]) == [None, None]

@@ -1,8 +1,10 @@
 """The bpftrace programs, and their lines as rows; `test_whole` has those of a program."""
 
+import errno
 import fcntl
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,9 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
         ([READ, *OPEN], [(7, "/d/x", 0)]),
         # Nobody saw what came in place of a file that was closed.
         ([*OPEN, call(16, 7, "close", 0, 3, -1, -1, latency=1), READ], [(7, "unknown:", None)]),
+        # What failed changed nothing.
+        ([*OPEN, call(15, 7, "ioctl", -errno.EBADF, 3, 0x5451, 0, latency=0), EXEC, READ],
+         [(7, "/d/x", 0)]),
         # What an exec closes, and what it keeps.
         ([*OPEN, EXEC, READ], [(7, "/d/x", 0)]),
         ([*OPEN, call(15, 7, "ioctl", 0, 3, 0x5451, 0, latency=1), EXEC, READ],
@@ -138,6 +143,21 @@ def test_odd_names_are_kept_and_what_is_lost_or_damaged_is_counted():
     assert first[1]["path"] == "/d/a\tb\nc\td"
     lost = calls.Losses(lost_events=12 + 5, damaged_lines=3, asynchronous_processes=2)
     assert vars(parser.losses) == vars(lost)
+
+
+def test_events_are_sorted_within_what_is_kept(monkeypatch):
+    monkeypatch.setattr(bpftrace, "_MOST_EVENTS_OUT_OF_ORDER", 2)
+    events = [(end, str(end), []) for end in (5, 3, 4, 1, 9)]
+    sort = bpftrace.Parser(folder="/")._in_order
+    assert [word for word, _ in sort(iter(events))] == ["3", "1", "4", "5", "9"]
+
+
+def test_a_machine_without_its_programs_and_what_is_mounted(monkeypatch):
+    disk = Path("/proc").stat().st_dev
+    assert bpftrace._kind_of_mounted()[f"{os.major(disk)}:{os.minor(disk)}"] == "proc"
+    monkeypatch.setenv("PATH", "/none")
+    assert bpftrace.tracepoints() == frozenset()
+    assert bpftrace.missing() == "bpftrace is not installed"
 
 
 def test_names_that_are_cut_are_called_cut_and_nothing_else():

@@ -58,7 +58,11 @@ def record(tmp_path, monkeypatch):
 @pytest.fixture
 def watched():
     process = subprocess.Popen(["sleep", "600"])
+    # A trace that misses its signal ends with what it watches.
+    timer = threading.Timer(20, process.kill)
+    timer.start()
     yield process
+    timer.cancel()
     process.kill()
     process.wait()
 
@@ -138,7 +142,7 @@ def test_a_signal_after_the_end_is_not_left_to_the_conversion(record):
 def test_what_a_command_leaves_behind_is_named_and_a_signal_ends_it(record):
     require(backends.STRACE)
     found, said = record(
-        "--backend=strace", "--", "sh", "-c", "sleep 600 & exit 7",
+        "--backend=strace", "--", "sh", "-c", "sleep 600 & sleep 0.2; exit 7",
         signals={"the command has ended, but": signal.SIGINT},
     )  # fmt: skip
     _, named, waits = said

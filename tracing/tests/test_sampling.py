@@ -3,6 +3,7 @@
 import os
 import subprocess
 import types
+from pathlib import Path
 
 import psutil
 import pytest
@@ -67,7 +68,13 @@ def test_a_sampler_reads_the_clocks_with_every_sample_and_at_its_end(tmp_path, m
     target = processes.Target()
     target.add_tree(os.getpid())
     target.leave_out(os.getppid())
+
+    def absent():
+        yield {"cpu": Path("/none").read_text()}
+
     monkeypatch.setitem(sampling.SYSTEM_TABLES, "disks", lambda: iter([{"num_reads": "none"}]))
+    monkeypatch.setitem(sampling.SYSTEM_TABLES, "cpus", absent)
+    monkeypatch.setattr(processes, "uses_asynchronous_io", lambda pid: pid == os.getpid())
     sampler = sampling.Sampler(target, tmp_path, interval_s=0.01)
     sampler.start()
     waiting.until(lambda: len(sampler.pairs) >= 3)
@@ -81,7 +88,9 @@ def test_a_sampler_reads_the_clocks_with_every_sample_and_at_its_end(tmp_path, m
     # Beside it the processes that other tests have started and keep.
     assert os.getpid() in set(rows["pid"]) and os.getppid() not in set(rows["pid"])
     # A table that cannot be written is told once, and leaves nothing.
-    [error] = sampler.errors
+    missing, error = sampler.errors
+    assert missing == "table cpus: [Errno 2] No such file or directory: '/none'"
+    assert sampler.asynchronous == {os.getpid()}
     assert error.startswith("table disks: ") and not (tmp_path / "disks.parquet").exists()
     assert not list(tmp_path.glob("*.unfinished"))
 
@@ -157,6 +166,43 @@ def test_rows_of_a_process(proc, monkeypatch):
     ]
 
 
+def test_what_ends_while_it_is_read_leaves_nulls_or_no_row(proc, monkeypatch):
+    def gone(*_):
+        raise psutil.NoSuchProcess(7)
+
+    process = types.SimpleNamespace(io_counters=gone, threads=lambda: [(9, 1, 2)])
+    monkeypatch.setattr(psutil, "Process", lambda pid: process)
+    assert "num_threads" in (row := sampling.process_row(7)) and "read_call_bytes" not in row
+    assert list(sampling.thread_rows(7)) == []  # its name is gone
+    (proc / "fdinfo" / "5").unlink()
+    assert list(sampling.open_file_rows(7)) == list(sampling.open_file_rows(8)) == []
+    process.status = lambda: psutil.STATUS_RUNNING
+    assert sampling.starter_row(7) is None
+    process.threads = gone
+    assert processes.threads_of(7) == []
+
+
+def test_what_proc_says_of_a_process(proc, monkeypatch):
+    for text, cgroup in (
+        ("12:cpu:/old\n0::/new:x\n", "/new:x"), ("5:cpu:/a\n3:io:/b\n", "/a"), ("", None)
+    ):  # fmt: skip
+        (proc / "cgroup").write_text(text)
+        assert processes.cgroup_of(7) == cgroup
+    (proc / "fdinfo" / "6").write_text(f"pos:\t0\nflags:\t0{os.O_CLOEXEC | 2:o}\n")
+    assert [processes.is_closed_by_exec(7, fd) for fd in (5, 6, 9)] == [False, True, False]
+    (proc.parent / "8").mkdir()
+    for pid, tracer in (("7", 9), ("8", 0)):
+        (proc.parent / pid / "status").write_text(f"Name:\tx\nTracerPid:\t{tracer}\nUid:\t5\n")
+    monkeypatch.setattr(psutil, "pids", lambda: [6, 7, 8])
+    assert [processes.tracer_of(pid) for pid in (6, 7, 8)] == [0, 9, 0]
+    assert (processes.traced_by(9), processes.traced_by(10)) == ([7], [])
+    (proc / "comm").write_text("python\n")
+    names = [(processes.name_of(pid), processes.parent_of(pid)) for pid in (7, 6)]
+    assert names == [("python", 5), ("a process that has ended", 0)]
+    (proc / "fd" / "8").touch()  # was closed meanwhile: no link
+    assert sorted(processes.open_paths(7)) == [(5, "/data/model.ckpt-3.index"), (6, "/dev/null")]
+
+
 class NvmlError(Exception):
     pass
 
@@ -186,6 +232,9 @@ def test_counters_of_every_gpu_and_without_a_driver_it_is_said(monkeypatch):
         "memory_used_bytes": 5 * 10**9, "power_mw": None, "temperature_c": 55,
     }  # fmt: skip
     assert second["gpu"] == 1
+    module.nvmlDeviceGetUtilizationRates = module.nvmlDeviceGetMemoryInfo = unsupported
+    bare = {"gpu": 0, "name": "Example GPU", "power_mw": None, "temperature_c": 55}
+    assert next(found.rows()) == bare
     assert found.status == "2 recorded"
 
     def fail():

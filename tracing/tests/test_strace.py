@@ -165,6 +165,32 @@ def test_damaged_lines_are_counted(line):
     assert parser.losses.damaged_lines == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7 +++ superseded by execve in pid 17 +++", "7 exit_group(0) = ?",
+        '7 read(3</d/x>, "", 8) = ?', "7 read(3</d/x>, <unfinished ...>) = ?",
+        "7 read(3</d/x>,  <unfinished ...>", "7 read(3</d/x>, ? <unavailable>) = ?",
+    ],
+)  # fmt: skip
+def test_what_an_exit_or_a_kill_cuts_short_is_no_damage(text):
+    rows, parser = calls(text)
+    assert parser.losses.damaged_lines == 0
+    assert all(row["size_bytes"] == 0 for row in rows)
+
+
+def test_a_folder_above_is_that_of_a_links_target(tmp_path):
+    (tmp_path / "a" / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/real/deep")
+    line = '7 1.000000001 unlink("link/../x") = 0 <0.000000001>\n'
+    for host_path, path in (
+        (str, tmp_path / "a" / "real" / "x"),
+        (lambda path: f"{tmp_path}/../{tmp_path.name}/link", tmp_path / "link" / ".." / "x"),
+    ):
+        [(_, row)] = strace.Parser(folder=str(tmp_path), host_path=host_path).parse([line])
+        assert row["path"] == str(path)
+
+
 OPENED, READ = [OPEN, '7 read(3</d/x>, "", 5) = 5'], '7 read(3</d/x>, ""..., 9) = 9'
 FROM_BEGIN = [(7, "open", None), (7, "read", 0)]
 EXECUTE = '7 execve("/bin/cat", ["cat"], 0x7ffd0 /* 10 vars */) = 0'

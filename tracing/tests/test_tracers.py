@@ -174,7 +174,7 @@ def test_a_process_that_has_ended_runs_no_more_before_its_parent_notices():
 
 
 def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
-    parents = {1: 0, 50: 1, 60: 50, 66: 50, 70: 1, 80: 1, 90: 1}
+    parents = {1: 0, 50: 1, 60: 50, 66: 50, 70: 1, 80: 1, 90: 1, 95: 1}
     cgroups = {1: "/", 50: "/docker/abc", 60: "/docker/abc/child", 70: "/docker/abc", 80: "/user"}
     cgroups |= {66: "/user", 90: "/docker/abcd"}
 
@@ -190,6 +190,17 @@ def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
     del parents[50]
     parents[60] = parents[66] = 1
     assert target.pids() == [60, 66, 70]  # what once belonged stays
+
+
+@pytest.mark.parametrize("cgroup", ["/", "/init", "/own", None])
+def test_a_container_in_a_cgroup_of_others_is_its_tree_alone(monkeypatch, cgroup):
+    cgroups = {1: "/init", os.getpid(): "/own", 50: cgroup, 60: cgroup}
+    monkeypatch.setattr(psutil, "pids", lambda: list(cgroups))
+    monkeypatch.setattr(processes, "tree", lambda root: {root})
+    monkeypatch.setattr(processes, "cgroup_of", cgroups.get)
+    target = processes.Target()
+    target.add_container(50)
+    assert target.pids() == [50]
 
 
 def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkeypatch):
