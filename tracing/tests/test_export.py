@@ -113,7 +113,7 @@ def test_requests_that_overlap_move_nothing_or_began_before_the_trace(copied, tm
         (0, 0, 12, 8, read), (0, 3, 8, 0, write), (2, 8, 11, 6, read), (3, 5, 10, 4, flush)
     ]  # fmt: skip
     slices = [
-        line.split(" block ")[0] + line[line.index(" to ") :]
+        line.split(" block sector")[0] + line[line.index(" to ") :]
         for line in perfetto_reader.lines(tmp_path / "perfetto")
         if " / 8:" in line and not line.startswith("track")
     ]

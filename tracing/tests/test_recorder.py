@@ -142,7 +142,7 @@ def test_a_signal_after_the_end_is_not_left_to_the_conversion(record):
 def test_what_a_command_leaves_behind_is_named_and_a_signal_ends_it(record):
     require(backends.STRACE)
     found, said = record(
-        "--backend=strace", "--", "sh", "-c", "sleep 600 & sleep 0.2; exit 7",
+        "--backend=strace", "--", "sh", "-c", "sleep 15 & sleep 0.2; exit 7",
         signals={"the command has ended, but": signal.SIGINT},
     )  # fmt: skip
     _, named, waits = said
@@ -153,17 +153,24 @@ def test_what_a_command_leaves_behind_is_named_and_a_signal_ends_it(record):
     )
     assert waits == "SIGINT: waiting for what the command has left to end"
     assert (found.exit_code, found.ended_by, named in found.notes) == (7, "SIGINT", True)
+    assert found.end_ns - found.begin_ns < 12 * 10**9  # it was ended, and did not end by itself
 
 
-def test_a_signal_goes_to_the_command_and_not_to_its_tracer(record):
+def test_a_signal_goes_to_the_command_and_not_to_its_tracer(record, tmp_path):
     require(backends.STRACE)
-    timer = threading.Timer(
-        0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)
-    )
-    timer.start()
-    found, said = record("--backend=strace", "--", "sh", "-c", "trap 'exit 7' TERM; sleep 600")
+    ready, me = tmp_path / "ready", threading.main_thread().ident
+
+    def send():
+        waiting.until(ready.exists)
+        signal.pthread_kill(me, signal.SIGTERM)
+
+    threading.Thread(target=send).start()
+    script = f"trap 'exit 7' TERM; touch {ready}; sleep 15"
+    found, said = record("--backend=strace", "--", "sh", "-c", script)
     assert said[1:] == ["SIGTERM: waiting for the command to end"]
     assert (found.exit_code, found.ended_by) == (7, "SIGTERM")
+    lines = (tmp_path / "trace" / "raw" / "strace-0.txt").read_text().splitlines()
+    assert lines[-1].endswith("+++ exited with 7 +++")
 
 
 @pytest.mark.parametrize(("number", "more"), [(1, ""), (5, ""), (7, " and 2 more")])
@@ -290,7 +297,8 @@ def test_of_two_that_are_attached_one_records_the_disks(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("echo one; echo ERROR: not permitted >&2; exit 1", "ERROR: not permitted"),
-     ("exec sleep 600", "it was not ready within 0 s")],
+     ("trap exit INT; sleep 15 > /dev/null 2>&1 & wait $!; echo late >&2",
+      "it was not ready within 0 s")],
 )  # fmt: skip
 def test_a_bpftrace_that_does_not_start_ends_with_its_command(
     stand_in_bpftrace, tracer, tmp_path, monkeypatch, text, reason
