@@ -8,12 +8,22 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from tests.helpers import programs, waiting
-from tracing import STOPS, backends, bpftrace, processes, recorder, signals_blocked
+from tracing import (
+    STOPS,
+    backends,
+    bpftrace,
+    processes,
+    recorder,
+    recording,
+    signals_blocked,
+    tables,
+)
 from tracing.__main__ import _arguments
 from tracing.processes import Target
 from tracing.tests.conftest import require
@@ -309,3 +319,51 @@ def test_a_bpftrace_that_does_not_start_ends_with_its_command(
         tracer.launch([sys.executable, "-c", f"open('{tmp_path}/began', 'w')"], None)
     assert tracer.sessions == [] and not (tmp_path / "began").exists()
     assert not [child for child in psutil.Process().children() if "hold" in child.cmdline()]
+
+
+# --- what else the recorder tells ---------------------------------------------------------------
+
+
+def test_what_was_recorded_stays_and_what_did_not_begin_leaves_nothing(record, watched, tmp_path):
+    program = programs.stand_in(tmp_path / "program", "#!/none/sh\n")
+    with pytest.raises(FileNotFoundError, match="program"):
+        record("--backend=proc", "--", program)
+    assert not (tmp_path / "trace").exists()
+    file = tmp_path / "trace" / "raw" / recording.FILE
+    threading.Timer(0.2, lambda: (file.mkdir(), watched.kill())).start()
+    with pytest.raises(IsADirectoryError):
+        record(f"--pid={watched.pid}", "--backend=proc")
+    assert file.exists()
+
+
+def test_the_children_of_what_runs_already_are_watched_too(record, tmp_path):
+    words = ["sh", "-c", "sleep 600 & echo $!; wait"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+        record(f"--pid={parent.pid}", "--backend=proc", signals={"watching": signal.SIGINT})
+        assert parent.poll() is None
+        os.kill(child, signal.SIGKILL)
+    sampled = tables.read_table(tmp_path / "trace", "processes")["pid"]
+    assert set(sampled) == {parent.pid, child}
+
+
+def test_processes_of_another_name_space_are_refused(record, tmp_path, monkeypatch):
+    (tmp_path / "self").symlink_to("1")
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    with pytest.raises(ValueError, match=r"^/proc shows the processes of another name space"):
+        record("--", "true")
+
+
+@pytest.mark.parametrize(("code", "comes_first"), [(0x80, signal.SIGTERM), (0, signal.SIGHUP)])
+def test_what_a_terminal_has_sent_is_not_sent_again(watched, tmp_path, code, comes_first):
+    said: list[str] = []
+    given = _arguments([f"--output={tmp_path}"])
+    taking = recorder._Recorder(given, None, backends.Backends(backends.PROC, {}), said.append)
+    taking._command = watched
+    watched.send_signal(signal.SIGSTOP)  # of all that comes, it takes the lowest number first
+    came = SimpleNamespace(si_signo=signal.SIGHUP, si_code=code)
+    assert not taking._stop_requested(came)
+    watched.send_signal(signal.SIGTERM)
+    watched.send_signal(signal.SIGCONT)
+    assert watched.wait(timeout=60) == -comes_first
+    assert said == ["SIGHUP: waiting for the command to end"]

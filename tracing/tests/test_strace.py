@@ -231,6 +231,20 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0", READ],
          [*FROM_BEGIN, (7, "read", 5)]),
         ([*OPENED, "7 close_range(3, 9, 0) = 0", READ], [*FROM_BEGIN, (7, "read", None)]),
+        *(([*OPENED, f"7 close_range({which}, 0) = 0", READ], [*FROM_BEGIN, (7, "read", at)])
+          for which, at in (("0, 2", 5), ("4, 9", 5), ("0, 3", None), ("3, 4294967295", None))),
+        # Copies move together, and each is closed by exec as its making says.
+        *(([*OPENED, f"7 {making} = 9</d/x>", EXECUTE, '7 read(9</d/x>, "", 4) = 4', READ],
+           [*FROM_BEGIN, (7, "read", 5 if keeps else None), (7, "read", 9 if keeps else None)])
+          for making, keeps in (
+              ("dup(3</d/x>)", True), ("dup2(3</d/x>, 9)", True), ("dup3(3</d/x>, 9, 0)", True),
+              ("dup3(3</d/x>, 9, O_CLOEXEC)", False), ("fcntl(3</d/x>, F_DUPFD, 4)", True),
+              ("fcntl(3</d/x>, F_DUPFD_CLOEXEC, 4)", False))),
+        # Other commands of fcntl, and calls that failed, change nothing.
+        *(([*OPENED, f"7 {call}", EXECUTE, READ], [*FROM_BEGIN, (7, "read", 5)]) for call in (
+            "fcntl(3</d/x>, F_GETFD) = 0x1 (flags FD_CLOEXEC)",
+            "fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = -1 EBADF (Bad file descriptor)",
+            "fcntl(3</d/x>, F_GETFL) = 0x8402 (flags O_RDWR|O_APPEND)")),
         # Where a file ends nobody knows: one call appends to it, or all do.
         ([*OPENED, '7 pwritev2(3</d/x>, [], 1, -1, RWF_APPEND) = 4', READ],
          [*FROM_BEGIN, (7, "write", None), (7, "read", None)]),

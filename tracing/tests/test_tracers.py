@@ -50,6 +50,14 @@ def test_without_ptrace_the_counters_remain(monkeypatch):
     )
     answers["strace", "-V"] = (0, "strace -- version 5.8\n", "")
     assert "version 5.8 is too old; 5.9 or later" in backends.choose(None).reasons["strace"]
+    for answer, reason in (
+        (("version 6.10\n", 7, ""), "ptrace is not allowed here: exit code 7"),
+        (("version 6.10\n", 0, "warning"), None),
+        (("", 0, ""), "this strace is too old; 5.9 or later is needed"),
+    ):
+        answers["strace", "-V"] = (0, answer[0], "")
+        answers["strace", "-o"] = (answer[1], "", answer[2])
+        assert backends.choose(None).reasons.get("strace") == reason
     monkeypatch.setattr("shutil.which", lambda name: None)
     found = backends.choose(None)
     assert found.line().endswith(
@@ -108,6 +116,22 @@ def test_a_tracer_that_cannot_attach_ends_alone_and_its_last_words_are_told(tmp_
     assert tracer.sessions == [other] and not session.is_alive()
 
 
+@pytest.mark.parametrize(
+    ("text", "ends_within_s", "code"),
+    [("exec sleep 600", 60, -signal.SIGINT), ("trap '' INT; exec sleep 600", 0.1, -9)],
+)
+def test_a_tracer_is_let_go_and_killed_if_it_stays(
+    tmp_path, monkeypatch, text, ends_within_s, code
+):
+    monkeypatch.setattr("tracing.tracers._ENDS_WITHIN_S", ends_within_s)
+    tracer, session = Tracer(backends.PROC, tmp_path, Target()), Session(tmp_path / "lines")
+    process = subprocess.Popen(["sh", "-c", text], cwd=tmp_path)
+    tracer._begin(session, process)
+    waiting.until(lambda: processes.arguments_of(process.pid)[:1] == ["sleep"], process)
+    tracer.stop()
+    assert process.returncode == code and not session.is_alive()
+
+
 def test_the_command_runs_with_no_signal_blocked(tmp_path):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
@@ -144,7 +168,13 @@ def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch)
     monkeypatch.setattr(containers, "ANSWERS_WITHIN_S", 0.1)
     with pytest.raises(ValueError, match=r"docker does not answer within 0\.1 s: restart it, or"):
         containers.inspect("docker", "name", 0.1)
-    containers.signal(containers.from_inspect("docker", INSPECTED), "SIGINT")
+    box = containers.from_inspect("docker", INSPECTED)
+    containers.signal(box, "SIGINT")
+    programs.stand_in(tmp_path / "docker", f'echo "$@" > {tmp_path}/asked; exit 1')
+    containers.signal(box, "SIGINT")
+    assert (tmp_path / "asked").read_text() == "kill --signal=SIGINT bert-7\n"
+    assert containers.inspect("docker", "name") is None
+    assert (tmp_path / "asked").read_text() == "container inspect name\n"
 
 
 @pytest.mark.parametrize(
@@ -223,6 +253,8 @@ def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkey
     for expected in ([], ["A", "B"], ["A", "B"]):
         watcher.look()
         assert sorted(found) == expected
+    monkeypatch.setattr("shutil.which", lambda name: None)  # without an engine nobody is asked
+    containers.Watcher(SimpleNamespace(pids=lambda: 1 // 0), found.append).look()
 
 
 def test_a_tracers_fork_is_no_process_of_the_command_until_it_becomes_one(monkeypatch):
@@ -251,7 +283,10 @@ def test_conversion_follows_the_drift_and_bounds_its_error():
     assert alignment.converted(half, "monotonic_ns", "realtime_ns") == half_real
     assert abs(alignment.converted(half_real, "realtime_ns", "monotonic_ns") - half) <= 2
     assert alignment.converted(25 * 10**8, "boottime_ns", "monotonic_ns") == half
+    back = Alignment([*pairs, ClockPair(3 * 10**9, 10**18 + 2 * 10**9 + 100, 4 * 10**9, 50)])
+    assert (back.drift_ns, back.error_bound_ns) == (100, 700 + 100)
     one = Alignment([ClockPair(5, 105, 5, 1)])
+    assert (one.drift_ns, one.error_bound_ns) == (0, 2)
     assert one.converted([107], "realtime_ns", "monotonic_ns").tolist() == [7]
     tries = iter([9, *range(8, 4, -1), *range(6, 90)])
     with mock.patch.object(clocks, "_one_pair", lambda: ClockPair(0, 0, 0, next(tries))):
