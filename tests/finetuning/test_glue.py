@@ -116,19 +116,27 @@ def test_answers_are_what_the_server_takes(made, tmp_path, name):
     assert path.read_text() == "\n".join(["index\tprediction", *lines]) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("cola", {"matthews": 50.0}),
-        ("mrpc", {"f1": 80.0, "accuracy": 100 * 2 / 3}),
-        ("rte", {"accuracy": 100 * 2 / 3}),
-    ],
-)
-def test_metrics_of_the_tasks(made, name, expected):
-    task = create(name, made / "glue")
-    labels = np.array([1, 0, 0] if name == "cola" else [1, 1, 1])
-    found = task.metrics(split_of([], labels=labels), LOGITS)
-    assert found == pytest.approx(expected) and task.main_metric in found
+TWO_OF_THREE = {"accuracy": 100 * 2 / 3}
+# Task -> outputs of its head, and what the metrics say, the main one first.
+METRICS = {
+    "cola": (2, {"matthews": 50.0}),
+    "sst2": (2, TWO_OF_THREE),
+    "mrpc": (2, {"f1": 80.0, **TWO_OF_THREE}),
+    "stsb": (1, {"spearman": 50.0, "pearson": 99.19}),
+    "qqp": (2, {"f1": 80.0, **TWO_OF_THREE}),
+    "mnli": (3, TWO_OF_THREE),
+    "qnli": (2, TWO_OF_THREE),
+    "rte": (2, TWO_OF_THREE),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_of_the_tasks(made, name):
+    task, (num_labels, expected) = create(name, made / "glue"), METRICS[name]
+    labels = {"cola": [1, 0, 0], "stsb": [0.0, 5.0, 0.5]}.get(name, [1, 1, 1])
+    found = task.metrics(split_of([], labels=np.array(labels)), LOGITS)
+    assert found == pytest.approx(expected, abs=0.01) and task.main_metric == next(iter(expected))
+    assert task.num_labels == num_labels and list(METRICS) == list(glue.NAMES)
 
 
 def test_a_split_is_known_by_its_features_and_its_answers():

@@ -1,7 +1,10 @@
 """LAMB's equations against tf-models' LAMB, bit by bit, and against the paper in float64.
 
-Also what a reset leaves of any optimizer, and its keys in the log.
+Also BERT's first AdamW, the learning rate, the clipping, what a reset leaves of any optimizer, and
+its keys in the log.
 """
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import (
     NOT_DECAYED,
     GradientAggregationOptimizer,
+    WarmupPolynomialDecay,
     create_optimizer,
     lamb_change,
 )
@@ -93,6 +97,55 @@ def test_the_equations_of_the_paper(decays):
             step *= np.linalg.norm(expected) / np.linalg.norm(step)
         expected -= 0.01 * step
     np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["dense/kernel", "LayerNorm/gamma"])
+def test_the_equations_of_adamw(name):
+    """Those of BERT's own optimizer, without bias correction, in float64; a gamma does not decay."""
+    config = dataclasses.replace(CONFIG, name="adamw")
+    optimizer = create_optimizer(config, lambda: learning_rate(optimizer.iterations))
+    found = trained(optimizer, name, 1.0, 1.0)
+    expected, mean, square = draw(1.0).astype(float), 0.0, 0.0
+    for number in range(1, NUM_UPDATES + 1):
+        gradient = draw(1.0, number).astype(float)
+        gradient /= np.linalg.norm(gradient)
+        mean = 0.8 * mean + 0.2 * gradient
+        square = 0.95 * square + 0.05 * gradient**2
+        step = mean / (np.sqrt(square) + 1e-5)
+        step += 0.02 * expected if name == "dense/kernel" else 0.0
+        expected -= 0.01 / number * step
+        np.testing.assert_allclose(found[number - 1], expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="^optimizer must be lamb or adamw, got 'sgd'$"):
+        create_optimizer(dataclasses.replace(CONFIG, name="sgd"), lambda: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        ({"num_warmup_steps": 0}, [2.0, 1.5, 1.0, 0.5, 0.0, 0.0]),
+        ({"num_warmup_steps": 0, "poly_power": 2.0}, [2.0, 1.125, 0.5, 0.125, 0.0, 0.0]),
+        ({"num_warmup_steps": 4}, [0.0, 0.5, 1.0, 1.5, 0.0, 0.0]),
+        ({"num_warmup_steps": 8, "start_warmup_step": -6}, [1.5, 1.75, 1.0, 0.5, 0.0, 0.0]),
+    ],
+)
+def test_the_rate_of_each_step(options, rates):
+    """Of the decay alone, of a warm-up as long as the training, and of one that began before it."""
+    schedule = WarmupPolynomialDecay(learning_rate=2.0, num_train_steps=4, **options)
+    assert [float(schedule.at_step(step)) for step in range(6)] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("whole_step", [False, True])
+@pytest.mark.parametrize("scale", [0.01, 1.0])
+def test_gradients_of_all_shapes_are_clipped_by_one_norm(whole_step, scale):
+    gradients = [scale * draw(1.0, number) for number in range(5)]
+    gradients = [*gradients[:2], gradients[2][0], gradients[3][0], gradients[4][:, 0]]
+    norm = np.sqrt(sum((each.astype(float) ** 2).sum() for each in gradients))
+    optimizer = GradientAggregationOptimizer(
+        create_optimizer(CONFIG, lambda: 0.1), [], whole_step=whole_step
+    )
+    assert (norm > 1) == (scale == 1.0)
+    for clipped, gradient in zip(optimizer.clip([*map(tf.constant, gradients)]), gradients):
+        np.testing.assert_allclose(clipped, gradient / max(1.0, norm), rtol=1e-6)
 
 
 def trained_by_xla(*scales: float, clips_itself: bool) -> list[list[np.ndarray]]:
