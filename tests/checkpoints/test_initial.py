@@ -165,6 +165,15 @@ def test_a_part_of_a_head_is_damage(generated, tmp_path):
     assert "weights do not fit: bert/embeddings/LayerNorm/beta is missing; give" in line
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float16])
+def test_weights_of_another_type_are_refused(generated, tmp_path, kind):
+    name = "bert/pooler/dense/bias"
+    held = {**generated.weights, name: generated.weights[name].astype(kind)}
+    saving.write_name_based(str(tmp_path / "some"), held)
+    line = refusal(str(tmp_path / "some"), generated.config)
+    assert f"1 of 46 weights do not fit: {name} is {kind.__name__}, expected float32; give" in line
+
+
 def test_what_is_no_checkpoint_but_holds_one(generated, tmp_path):
     (tmp_path / "bert.h5").write_bytes(b"\x89HDF")
     line = refusal(str(tmp_path / "bert.h5"), generated.config)

@@ -80,6 +80,32 @@ def test_what_a_killed_process_has_left_is_removed_and_the_state_fetched(tmp_pat
     assert float(value) == 3.0
 
 
+def lines_of(*files: pathlib.Path):
+    """An iterator over the lines of files, which are read as in a training."""
+    names = tf.data.Dataset.from_tensor_slices([str(file) for file in files])
+    return iter(names.interleave(tf.data.TextLineDataset, cycle_length=1))
+
+
+def test_the_input_goes_on_where_it_was_unless_its_files_were_moved(tmp_path, value):
+    file, other, directory = tmp_path / "file", tmp_path / "other", str(tmp_path / "out")
+    file.write_text("a\nb\n")
+    state, given = state_in(directory, value), lines_of(file)
+    assert state.restore_input(given) and next(given) == b"a"  # there is nothing to restore
+    state.attach_input(given)
+    path = state.save(1)
+    state.attach_input(object())  # a distributed one
+    state.save(2)
+    state, given = state_in(directory, value), lines_of(file)
+    state.restore(path)
+    assert state.restore_input(given) and next(given) == b"b"
+    file.rename(other)
+    assert not state.restore_input(lines_of(other))
+    data = pathlib.Path(f"{path}.data-00000-of-00001")
+    data.unlink()
+    with pytest.raises(ValueError, match="-1: cannot be restored .* resume from the one before"):
+        state.restore_input(lines_of(other))
+
+
 def test_a_copy_does_not_change(tmp_path, value):
     state = state_in(str(tmp_path), value)
     value.assign(1.0)

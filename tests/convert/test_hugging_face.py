@@ -20,8 +20,10 @@ import safetensors.numpy
 import tensorflow as tf
 import transformers
 
+from mlperf_bert import command_line
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.convert import from_hugging_face
 from mlperf_bert.convert.exporting import export, write_safetensors
 from mlperf_bert.convert.importing import import_model
 from mlperf_bert.model.config import BertConfig
@@ -203,6 +205,41 @@ def test_a_cased_model_stays_one(model, tmp_path):
     export(str(imported / "model.ckpt-0"), str(again), config=config, vocab_file=str(words))
     assert json.loads((again / "tokenizer_config.json").read_text())["do_lower_case"] is False
     assert "32 wide, cased text. Converted with the MLPerf" in (again / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("num_words", "files", "lines"),
+    [
+        (None, [], ["No vocab.txt there: take the one that the model was trained with"]),
+        (40, ["vocab.txt"], []),
+        (38, ["vocab.txt"], ["38 words, and 2 rows of the model without a word: padding, unless "
+                             "words were added, which tokenizer.json would name"]),
+    ],
+)  # fmt: skip
+def test_words_are_taken_as_far_as_the_model_has_them(model, tmp_path, num_words, files, lines):
+    """It says nothing of its casing: then nothing is written of it."""
+    (model.folder / "tokenizer_config.json").unlink()
+    (model.folder / "vocab.txt").unlink()
+    if num_words:
+        write_vocabulary(model.folder / "vocab.txt", num_words)
+    assert model.imported(tmp_path)[1] == lines
+    written = {path.name for path in (tmp_path / "imported").glob("*.*") if "ckpt" not in path.name}
+    assert written == {"bert_config.json", *files}
+    for name in files:
+        assert (tmp_path / "imported" / name).read_bytes() == (model.folder / name).read_bytes()
+
+
+def test_the_command_imports_with_its_seed(model, tmp_path, monkeypatch, capsys):
+    for name in [name for name in model.tensors if name.startswith("cls.seq")]:
+        del model.tensors[name]
+    model.write()
+    given = {"model": str(model.folder), "output_dir": str(tmp_path / "new"), "seed": 7}
+    monkeypatch.setattr(command_line, "read", lambda options: options(**given))
+    from_hugging_face.main()
+    assert capsys.readouterr().out.splitlines() == [
+        f"44 weights imported from {model.folder}: {tmp_path}/new/model.ckpt-0",
+        "Not in the model, so drawn from seed 7: next-sentence head",
+    ]
 
 
 def test_what_a_run_was_trained_with_is_exported(model, tmp_path):

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from official.nlp.modeling import layers, models, networks
 
+import tf2_encoder_checkpoint_converter
+from mlperf_bert import command_line
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert import saving, tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
@@ -116,6 +118,29 @@ def test_refuses_to_write_over_what_is_there(generated, tmp_path, name, message)
     with pytest.raises(ValueError, match=message):
         convert(generated.checkpoint, f"{tmp_path}/{name}", config=generated.config)
     assert len([*tmp_path.rglob("*")]) == 2
+
+
+def test_what_is_no_bert_is_not_said_to_lack_heads(generated, tmp_path):
+    given = str(tmp_path / "other")
+    saving.write_name_based(given, {"conv/kernel": np.zeros([3], np.float32)})
+    with pytest.raises(ValueError, match="not a checkpoint of this architecture, 46 of 46 weights"):
+        convert(given, str(tmp_path / "new"), config=generated.config)
+
+
+@pytest.mark.parametrize(("converted_model", "number"), [("pretrainer", 46), ("encoder", 39)])
+def test_the_converter_takes_what_its_flags_say(
+    generated, tmp_path, monkeypatch, capsys, converted_model, number
+):
+    given = {
+        "bert_config_file": str(generated.config_file),
+        "checkpoint_to_convert": generated.checkpoint,
+        "converted_checkpoint_path": str(tmp_path / "new"),
+        "converted_model": converted_model,
+    }
+    monkeypatch.setattr(command_line, "read", lambda options: options(**given))
+    tf2_encoder_checkpoint_converter.main()
+    said = f"{number} weights converted to TF2 ({converted_model}): {tmp_path}/new\n"
+    assert capsys.readouterr().out == said and (tmp_path / "new.index").exists()
 
 
 def test_failures_while_writing_leave_nothing(generated, tmp_path, monkeypatch):
