@@ -169,7 +169,7 @@ class TaskRun:
             trainer, state = self._build()
             self._require_fit(trainer)
             self._output.record(status="running", seed=self.setting.seed)
-            if resumes and (path := newest_checkpoint(str(self.folder))[1]):
+            if path := newest_checkpoint(str(self.folder))[1]:
                 state.restore(path)
             trainer.put_state()
             step = int(trainer.step.numpy())
