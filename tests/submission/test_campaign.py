@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.campaign import REFERENCE_POINTS
 from mlperf_bert import signals
 from mlperf_bert.data import software
 from mlperf_bert.files.locks import DirectoryLock
@@ -39,7 +40,7 @@ def stand_in(here: Path, flags: Sequence[str]) -> int:
     """One training or evaluation, which writes log and record at once; returns its exit code.
 
     What happens to run N is in `here`/plan.json: "exit 75" (once), "refuses", "fails",
-    "unevaluated". The names of the runs are noted in `here`/calls.
+    "unevaluated", "stopped" (in the evaluation). The names of the runs are noted in `here`/calls.
     """
     given = dict(flag.lstrip("-").split("=", 1) for flag in flags if "=" in flag)
     folder = Path(given["output_dir"])
@@ -58,8 +59,8 @@ def stand_in(here: Path, flags: Sequence[str]) -> int:
     seed = 100 + int(folder.name.partition(".")[0])
     accuracies = [0.5] * 16 + [0.5 if word == "fails" else 0.73]
     if "--nodo_train" in flags:
-        if word == "unevaluated":
-            return 1
+        if word in ("unevaluated", "stopped"):
+            return 1 if word == "unevaluated" else 75
         write_log(folder / "bert.offline.log", accuracies, seed=seed)
         return 0
     write_log(folder / "bert.log", accuracies, seed=seed)
@@ -99,6 +100,25 @@ def train(made):
 def claim(made):
     with campaign.claimed(made):
         pass
+
+
+def test_a_campaign_hands_its_logs_and_its_options_on(make, monkeypatch):
+    asked: list[tuple] = []
+    answer = lambda *given, **options: asked.append((*given, options)) or "verdict"  # noqa: E731
+    monkeypatch.setattr(campaign, "judge_submission", answer)
+    made = make(num_runs=2)
+    given = {"ruleset": "4.0.0", "custom_rcps": REFERENCE_POINTS, "overrides": {"cooling": "air"}}
+    assert run(made, **given) == "verdict"
+    assert asked == [(made.org_dir, "1xExample", "4.0.0", {"custom_rcps": REFERENCE_POINTS})]
+    logs = sorted((made.org_dir / "results" / "1xExample" / "bert").iterdir())
+    assert [log.name for log in logs] == ["result_0.txt", "result_1.txt"]
+    for number, log in enumerate(logs):
+        assert log.read_bytes() == (made.runs_dir / str(number) / "bert.log").read_bytes()
+    described = json.loads((made.org_dir / "systems" / "1xExample.json").read_text())
+    assert described["cooling"] == "air" and described["status"] == "Available on-premise"
+    (logs[0].parent / "scaling.json").touch()  # of a tool; a submission is written again whole
+    run(made, **given)
+    assert sorted(logs[0].parent.iterdir()) == logs
 
 
 @pytest.mark.gate
@@ -245,6 +265,15 @@ def test_an_evaluation_that_failed_is_repeated_without_the_training(make, tmp_pa
     (tmp_path / "plan.json").write_text("{}")
     assert len(train(made)) == 2
     assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", *["1.repeat-1"] * 3]
+
+
+def test_a_campaign_that_was_stopped_in_an_evaluation_keeps_the_training(make, tmp_path):
+    made = make({"1": "stopped"}, offline_eval_input_file="eval", num_runs=2)
+    with pytest.raises(campaign.Interrupted, match=r"^stopped after run 1; the same command resum"):
+        train(made)
+    (tmp_path / "plan.json").write_text("{}")
+    assert len(train(made)) == 2 and campaign.interrupted_runs(made) == []
+    assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", "1", "1"]
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,44 @@ def test_command_writes_page_and_numbers(judged, tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.json"}
     assert "<td>lowest numerical precision in linear</td><td>bfloat16</td>" in page
     assert "<td>tensor parallelism</td><td>1</td>" in page
+    assert "MLPerf Training BERT: example" in page
+    assert f"Ruleset 5.0.0; reference convergence points: {REFERENCE_POINTS.name}" in page
+    assert report.main([str(org_dir), "--ruleset=5.0.0", f"--output={output}"]) == 0
+    assert "reference convergence points: the official ones" in output.read_text(encoding="utf-8")
+    capsys.readouterr()
+    shutil.rmtree(tmp_path)
+    assert report.main([str(org_dir), "--ruleset=5.0.0"]) == 0
+    assert capsys.readouterr().out == printed and not tmp_path.exists()
+
+
+def test_facts_are_named_in_words_and_empty_ones_left_out():
+    facts = {"cuda_version": 12, "memory": {"GPU": "80 GB", "host": 7}, "notes": "", "tpu": None}
+    expected = [("cuda version", "12"), ("memory", "GPU 80 GB, host 7"), ("zero", "0")]
+    assert report._facts(facts | {"zero": 0}) == expected
+
+
+def test_pictures_lack_what_is_not_known(judged, drawn):
+    runs = judged.runs[:3]
+    unknown = [
+        dataclasses.replace(
+            run, evaluations=tuple(dataclasses.replace(e, samples=None) for e in run.evaluations)
+        )
+        for run in runs
+    ]
+    assert report_charts.accuracy_over_samples(unknown, judged.rcp) is None
+    for change in ({"batch_size": None}, {"batch_size": 448.0, "mean_samples": None}):
+        point = dataclasses.replace(judged.rcp, **change)
+        axes = drawn(report_charts.accuracy_over_samples, [unknown[0], *runs[1:]], point)
+        assert axes.get_legend_handles_labels()[1] == ["3 runs: success", "target 0.720"]
+        ends = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]
+        assert [end for end in ends if end] == [[[17 * 150_080, 0.73]]] * 2
+        assert not axes.patches and axes.get_xlabel() == "samples"
+    failed = [dataclasses.replace(run, status="aborted") for run in runs]
+    assert report_charts.minutes_by_run(failed, None) is None
+    axes = drawn(report_charts.minutes_by_run, [*runs, *failed], None)
+    assert axes.get_legend_handles_labels()[1] == [] and len(axes.texts) == 3
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert names == ["0", "1", "2"] * 2
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ Stand-ins for the tools print lines: none is taken for a success that it is not.
 
 import dataclasses
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ PLANNED: dict[str, object] = {"samples_to_converge": None, "planned_samples": 3_
             {1: {"provenance": {"init_checkpoint": "b"}}},
             ["the runs differ in init checkpoint, which their logs name"],
         ),
+        ({number: {"provenance": {"init_checkpoint": "b"}} for number in range(10)}, []),
         (
             {0: PLANNED},
             ["samples unknown: train_samples, 3,000,256, is a plan or the size of the data set"],
@@ -115,10 +117,7 @@ def test_a_result_passes_if_all_that_applies_does(changes, passed):
     given = {"rcp": True, "seeds": True, "problems": (), "olympic_minutes": 9.0}
     given |= {"logs": 10, "refused_logs": 0} | changes
     accepted = [number >= given["refused_logs"] for number in range(given["logs"])]
-    found = verdict.SystemVerdict(
-        name="box",
-        runs=(),
-        ruleset="5.0.0",
+    found = judged(
         compliance=tuple(Verdict(Path("log"), "5.0.0", good, ()) for good in accepted),
         rcp=RcpVerdict(given["rcp"], "", None, None, None, 1.0),
         seeds=ToolVerdict("seed checker", given["seeds"]),
@@ -126,6 +125,61 @@ def test_a_result_passes_if_all_that_applies_does(changes, passed):
         olympic_minutes=given["olympic_minutes"],
     )
     assert found.passed is passed
+
+
+def judged(**changes) -> verdict.SystemVerdict:
+    usual = {"name": "box", "runs": (), "ruleset": "5.0.0", "compliance": (), "problems": ()}
+    usual |= {"seeds": ToolVerdict("seed checker", True), "olympic_minutes": 9.0}
+    usual["rcp"] = RcpVerdict(True, "RCP found", None, None, None, 1.0)
+    return verdict.SystemVerdict(**usual | changes)
+
+
+def test_the_lines_of_a_verdict_say_what_was_refused_and_only_what_is_known():
+    last = "NOT PASSED under ruleset 5.0.0"
+    logs = [("a.txt", True, ()), ("b.txt", False, ("no seed", "no run_stop"))]
+    found = judged(
+        compliance=tuple(Verdict(Path("o", n), "5.0.0", *said) for n, *said in logs),
+        rcp=RcpVerdict(True, "RCP found", None, None, None, 1.25),
+        rcp_source="own.json",
+        olympic_minutes=None,
+    )
+    assert found.lines() == [
+        "compliance checker: 1 of 2 logs accepted",
+        "    b.txt: no seed; no run_stop",
+        "RCP checker (own.json): passed, RCP found",
+        "seed checker: passed",
+        last,
+    ]
+    assert found.scaled_minutes is None and not found.passed
+    *_, minutes, last = judged().lines()
+    assert minutes == "time to train: 9.0000 minutes, olympic mean of 0 runs"
+    assert last == "PASSED under ruleset 5.0.0" and judged().scaled_minutes == 9.0
+
+
+def test_the_tools_for_a_whole_folder_are_asked_one_after_the_other(tmp_path, monkeypatch):
+    """The package checker writes what the summarizer reads."""
+    names = {"check_package": True, "check_system_description": None, "check_repository": False}
+    tools = {name: ToolVerdict(name, passed) for name, passed in names.items()}
+    answers = {**tools, "summarize": {"8xBox": 7.5, "box": 8.0}}
+    system, asked = judged(description={"system_name": "8xBox"}), []
+
+    def asks(name: str, answer):
+        return lambda *given, **options: asked.append((name, *given, options)) or answer
+
+    monkeypatch.setattr(verdict, "judge", asks("judge", system))
+    for name, answer in answers.items():
+        monkeypatch.setattr(official, name, asks(name, answer))
+    points = {"custom_rcps": Path("own.json")}
+    found = verdict.judge_submission(tmp_path, "box", "4.0.0", **points)
+    assert asked == [
+        ("judge", tmp_path / "results" / "box", "4.0.0", points),
+        ("check_package", tmp_path, "4.0.0", {"by_train_samples": True}),
+        ("check_system_description", tmp_path / "systems" / "box.json", "4.0.0", {}),
+        ("check_repository", tmp_path, "4.0.0", {}),
+        ("summarize", tmp_path, "4.0.0", {}),
+    ]
+    told = {"folder_tools": tuple(tools.values()), "official_minutes": 7.5}
+    assert found == dataclasses.replace(system, **told) and not found.passed
 
 
 @pytest.mark.parametrize(
@@ -248,3 +302,64 @@ def test_tools_that_end_with_0_whatever_they_find_are_asked_for_their_phrase(ans
         found = check(Path("o"), "5.0.0")
         assert (found.passed, found.reasons) == (False, ("Missing field", "too large"))
     assert repository(Path("o"), "1.1.0").passed is None
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """Returns a function that lets every tool end so, and write a file to its last path."""
+
+    def printed(code: int, errors: str, content: str | None, *, suffix: str, place: int) -> list:
+        def python(*words: str, ruleset: str) -> subprocess.CompletedProcess:
+            asked.append((*words, ruleset))
+            if content is not None:
+                Path(words[place]).with_suffix(suffix).write_text(content)
+            return subprocess.CompletedProcess(words, code, "", errors)
+
+        asked: list[tuple[str, ...]] = []
+        monkeypatch.setattr(official, "_python", python)
+        return asked
+
+    return printed
+
+
+CRASH = "Traceback (most recent call last):\n  File\nKeyError: 'bert'\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "content", "expected"),
+    [
+        (0, "", "INFO - good", (True, "INFO - good")),
+        (0, "a warning", "INFO - good", (True, "INFO - good")),
+        (0, CRASH, "INFO - good", (True, "INFO - good")),  # of a worker, which it has caught
+        (1, "a warning", "ERROR - bad", (False, "ERROR - bad")),
+        (1, CRASH, "ERROR - bad", (False, CRASH)),
+        (2, "usage: ", None, (False, "usage: ")),
+        (0, "usage: ", "", (True, "usage: ")),
+    ],
+)
+def test_a_tools_answer_is_its_log_unless_it_crashed(printed, code, errors, content, expected):
+    asked = printed(code, errors, content, suffix=".log", place=3)
+    assert official.ask("rcp_checker", "--x", "o", ruleset="5.0.0") == expected
+    [(*words, output, option, folder, ruleset)] = asked
+    assert words == ["-m", "mlperf_logging.rcp_checker", "--log_output"]
+    assert (option, folder, ruleset) == ("--x", "o", "5.0.0") and not Path(output).exists()
+
+
+def test_the_summarizers_minutes_are_read_by_system(printed):
+    rows = json.dumps([{"system": "8xBox", "bert": 7.5}, {"system": "other"}])
+    asked = printed(0, "", rows, suffix=".json", place=-1)
+    assert official.summarize(Path("o"), "4.0.0") == {"8xBox": 7.5, "other": None}
+    words = ("-m", "mlperf_logging.result_summarizer", "o", "training", "4.0.0", "--csv")
+    assert asked[0][:-2] == words and asked[0][-1] == "4.0.0"
+    for code, content in ((1, rows), (0, None)):
+        printed(code, CRASH, content, suffix=".json", place=-1)
+        with pytest.raises(ValueError, match=r"^the official summarizer failed: KeyError: 'bert'$"):
+            official.summarize(Path("o"), "4.0.0")
+
+
+def test_a_tool_runs_with_a_fixed_order_of_sets_under_a_ruleset_of_bert():
+    words = ("-c", "import os, sys; print(os.environ['PYTHONHASHSEED']); sys.exit('why')")
+    done = official._python(*words, ruleset="5.0.0")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "0\n", "why\n")
+    with pytest.raises(ValueError, match=r"'5.1.0' has no BERT"):
+        official._python(*words, ruleset="5.1.0")
