@@ -102,7 +102,7 @@ def test_the_input_goes_on_where_it_was_unless_its_files_were_moved(tmp_path, va
     assert not state.restore_input(lines_of(other))
     data = pathlib.Path(f"{path}.data-00000-of-00001")
     data.unlink()
-    with pytest.raises(ValueError, match="-1: cannot be restored .* resume from the one before"):
+    with pytest.raises(ValueError, match=r"-1: cannot be restored .* resume from the one before"):
         state.restore_input(lines_of(other))
 
 
@@ -145,15 +145,21 @@ def test_those_that_are_not_disposable_stay_however_many(tmp_path, value):
     assert list(complete_checkpoints(str(tmp_path))) == [20, 30]
 
 
-def test_of_one_that_cannot_be_listed_nothing_is_left(tmp_path, value, monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(tf.compat.v1.train, "update_checkpoint_state"), (tf.raw_ops, "MergeV2Checkpoints")],
+)
+def test_of_one_that_cannot_be_written_or_listed_nothing_is_left(
+    tmp_path, value, monkeypatch, module, name
+):
     state = state_in(str(tmp_path), value)
     save(state, value, 10)
     before = sorted(tmp_path.iterdir())
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(tf.compat.v1.train, "update_checkpoint_state", full)
+    monkeypatch.setattr(module, name, full)
     with pytest.raises(OSError, match=r"No space left on device.*model.ckpt-20"):
         save(state, value, 20)
     assert sorted(tmp_path.iterdir()) == before

@@ -5,6 +5,7 @@ are written here a second time, in numpy, from the papers: Kingma & Ba, arXiv 14
 of section 2; Loshchilov & Hutter, 1711.05101. CPU, a minute.
 """
 
+import itertools
 import re
 
 import numpy as np
@@ -24,6 +25,7 @@ from mlperf_bert.finetuning.training import (
     predictions,
     training_batches,
 )
+from mlperf_bert.model import tf_models
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH, config_of
 from tests.helpers.gradients import assert_bfloat16_is_near, require_sums_in_float32
@@ -158,6 +160,95 @@ def mean_loss(features, logits) -> tf.Tensor:
     begin = tf.gather(log[..., 0], features["start_positions"], batch_dims=1)
     end = tf.gather(log[..., 1], features["end_positions"], batch_dims=1)
     return -tf.reduce_mean(begin + end) / 2
+
+
+# Shape of logits, and what the features say of five examples.
+LOSSES = {
+    "classes": ([5, 3], {"labels": np.array([0, 2, 1, 1, 0])}),
+    "scores": ([5, 1], {"labels": np.array([0.0, 5.0, 2.5, 1.0, 0.2], np.float32)}),
+    "spans": ([5, 7, 2], {"start_positions": np.array([0, 2, 6, 1, 3]),
+                          "end_positions": np.array([0, 5, 6, 4, 3])}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_the_loss_of_every_example(kind):
+    shape, features = LOSSES[kind]
+    logits = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+    rows = [{name: values[[row]] for name, values in features.items()} for row in range(5)]
+    expected = [float(mean_loss(row, logits[[n]])) for n, row in enumerate(rows)]
+    found = model.losses(tf.constant(logits), {n: tf.constant(v) for n, v in features.items()})
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+class Weights(tf.Module):
+    """A model of a kernel, which decays, and a bias, which does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = tf.Variable([3.0, -2.0], name="kernel")
+        self.bias = tf.Variable([1.0, 4.0], name="bias")
+
+
+@pytest.mark.parametrize("runtime", ["tensorflow", "jax"])
+def test_updates_are_those_of_adamw_and_predictions_are_without_dropout(made, monkeypatch, runtime):
+    told = []
+
+    def forward(weights, features, *, training):
+        told.append(training)
+        return features["x"] @ tf.stack([[tf.reduce_sum(v)] for v in weights.variables])
+
+    monkeypatch.setattr(model, "trained_variables", lambda weights: weights.variables)
+    monkeypatch.setattr(model, "forward", forward)
+    monkeypatch.setattr(model, "losses", lambda logits, features: logits[:, 0])
+    monkeypatch.setattr(tf_models, "random_generators", lambda weights: [])
+    schedule = WarmupPolynomialDecay(
+        learning_rate=LEARNING_RATE, num_train_steps=NUM_STEPS, num_warmup_steps=NUM_WARMUP_STEPS
+    )
+    trainer = used = TaskTrainer(build_model=Weights, schedule=schedule)
+    if runtime == "jax":
+        used = JaxTaskTrainer(trainer, mesh_of(config_of(made)))
+    # Gradients longer than 1, which are clipped, and shorter ones.
+    batches = np.random.default_rng(3).standard_normal([NUM_STEPS, 1, 2]).astype(np.float32)
+    features = [{"x": batch, "weights": np.ones(1, np.float32)} for batch in batches]
+    finding = used.compile_for(features[0], {"x": batches[0]})
+    assert str(finding).startswith("note: a step takes under" if runtime == "jax" else "None")
+    used.put_state()
+    losses = used.train(iter(features), NUM_STEPS)
+    answer = used.predict({"x": np.ones([1, 2], np.float32)})
+    used.fetch_state()
+    optimizer, expected = NumpyAdamW(Weights().variables), []
+    for batch in batches:
+        sums = [[float(sum(v.numpy()))] for v in optimizer.variables]
+        expected.append((batch @ sums)[0])
+        optimizer.apply([np.full(2, factor) for factor in batch[0]])
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    for variable, other in zip(trainer.model.variables, optimizer.variables, strict=True):
+        np.testing.assert_allclose(variable.numpy(), other.numpy(), rtol=0, atol=1e-6)
+    assert int(used.step) == int(trainer.step) == NUM_STEPS and told == [True, False]
+    assert answer == pytest.approx(sum(sum(v.numpy()) for v in trainer.model.variables), abs=1e-5)
+
+
+def test_every_epoch_has_every_example_once_and_answers_come_in_order():
+    features = {name: np.arange(7) for name in ("input_ids", "input_mask", "segment_ids")}
+    features["labels"] = np.arange(7)
+    batches = training_batches(features, size=3, seed=2, first_epoch=4)
+    for epoch in (4, 5):
+        own = [*itertools.islice(batches, 3)]
+        order = order_of_epoch(7, seed=2, epoch=epoch).tolist()
+        weights = np.concatenate([batch["weights"] for batch in own])
+        assert weights.tolist() == [1.0] * 7 + [0.0] * 2
+        for name in features:
+            rows = np.concatenate([batch[name] for batch in own]).tolist()
+            assert rows == [*order, order[6], order[6]]
+
+    class Echo:
+        def predict(self, batch):
+            assert sorted(batch) == ["input_ids", "input_mask", "segment_ids", "weights"]
+            assert len(batch["input_ids"]) == 3
+            return batch["input_ids"][:, None]
+
+    assert predictions(Echo(), features, size=3).tolist() == [[row] for row in range(7)]
 
 
 @pytest.mark.gate

@@ -464,15 +464,31 @@ def refusal(folder, **changes) -> str:
 
 
 def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
-    generated_glue.write_model(own / "bare", without="bert/pooler")
+    generated_glue.write_model(own / "bare", without="bert/pooler", dropout=0.3)
     bare = str(own / "bare" / "model.ckpt-0")
     shutil.rmtree(own / "glue")  # found before the data are read
     assert f"{bare}: has no pooler (bert/pooler), which tasks" in refusal(own, checkpoint=bare)
     task = SquadTask(data_dir="", max_seq_length=24)
-    source = weights.find(config_of(own, checkpoint=bare), [task])
+    config_file = str(own / "bare" / "bert_config.json")
+    source = weights.find(config_of(own, checkpoint=bare, bert_config_file=config_file), [task])
     spans = task_model.build(task, source, seed=1)
     assert len(task_model.trained_variables(spans)) == len(spans.trainable_variables) - 2
     assert "no such checkpoint" in refusal(own, checkpoint=f"{own}/model/model.ckpt-9")
+
+    def logits(training=False, **changes) -> np.ndarray:
+        features = {name: np.ones([2, 8], np.int32) for name in ("input_ids", "segment_ids")}
+        features["input_mask"] = np.array([8 * [1], 5 * [1] + 3 * [0]], np.int32)
+        return task_model.forward(spans, features | changes, training=training).numpy()
+
+    assert logits().shape == (2, 8, 2) and logits().dtype == np.float32
+    other_padding = np.where(np.arange(8) < 5, 1, 7) * np.ones([2, 1], int)
+    others = logits(input_ids=other_padding.astype(np.int32))
+    differing = np.abs(logits() - others)[:, :5].max(axis=(1, 2))
+    assert differing[0] > 1e-5 and differing[1] < 1e-7
+    assert not np.allclose(logits(), logits(segment_ids=np.zeros([2, 8], np.int32)))
+    assert (logits() == logits()).all() and not np.allclose(logits(), logits(training=True))
+    spans.trainable_variables[-1].assign([50.0, -50.0])  # the biases of begins and of ends
+    assert (logits()[..., 0] > 25).all() and (logits()[..., 1] < -25).all()
 
 
 def test_a_head_is_random_and_all_else_is_pre_trained(own):
@@ -593,6 +609,42 @@ def test_command_line(own):
     assert results.endswith("out/results.json") and tsv.endswith("predictions/CoLA.tsv")
     assert result.startswith("RESULT,cola,matthews,") and result.endswith("=0.001,runs=1")
     assert "cola, learning rate 0.001, seed 1: epoch 1: dev/matthews" in done.stderr
+
+
+# Runs the script with the flags that follow; its sweep has found something and prints what it got.
+OF_A_FOUND_RESULT = """
+import runpy
+from mlperf_bert.finetuning import sweep
+runs = [{"learning_rate": 2e-5, "epochs": [{"dev/matthews": 7.0}]}]
+record = {"main_metric": "dev/matthews", "learning_rate": 2e-5, "median": 7.0, "runs": runs}
+def run(config):
+    print(*config.settings, config.task, config.train_batch_size, sep="; ")
+    return {"cola": record}, ["a.tsv", "b.tsv"]
+sweep.run = run
+runpy.run_path("run_finetuning.py", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        (["--learning_rate=0.001", "--seed=3"], ["0.001, seed 3"]),
+        (["--sweep", "--learning_rates=3e-5,2e-5", "--seeds=4,1"],
+         ["3e-05, seed 4", "3e-05, seed 1", "2e-05, seed 4", "2e-05, seed 1"]),
+    ],
+)  # fmt: skip
+def test_the_command_gives_its_settings_and_prints_what_it_has_found(own, given, settings):
+    script = own / "script.py"
+    script.write_text(OF_A_FOUND_RESULT)
+    flags = [f for f in command(own)[2:] if not f.startswith("--learning_rate=")]
+    done = starts.run([sys.executable, script, *flags, *given], check=True)
+    first, *table, results, one, two, last = done.stdout.splitlines()
+    assert first.split("; ") == [*(f"learning rate {each}" for each in settings), "cola", "8"]
+    assert [line.split() for line in table[1:]] == [
+        ["cola", "matthews", "2e-05", "1", "7.00", "7.00"]
+    ]
+    assert results == f"{own}/out/results.json" and (one, two) == ("a.tsv", "b.tsv")
+    assert last == "RESULT,cola,matthews,7.000,learning_rate=2e-05,runs=1"
 
 
 def test_bad_command_lines_are_one_line(own):

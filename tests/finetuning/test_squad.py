@@ -315,15 +315,24 @@ def test_a_label_has_the_characters_of_the_answer(
 
 
 @pytest.mark.parametrize(
-    ("text", "start"), [("", 0), (" ", 3), ("bu", 99), ("da", 0), ("bu da", 5)]
+    ("text", "start", "context"),
+    [
+        ("", 0, "bu da"),
+        (" ", 3, "bu da"),
+        ("bu", 99, "bu da"),
+        ("bu", 5, "bu da"),  # the first character after the context
+        ("da", 0, "bu da"),
+        ("bu da", 5, "bu da"),
+        ("da", 0, " bu da"),  # before the first word
+    ],
 )
 def test_answers_that_theirs_takes_or_fails_at_are_left_out(
-    text, start, tokenizer, tmp_path, capsys
+    text, start, context, tokenizer, tmp_path, capsys
 ):
     """Theirs takes an empty text, and raises IndexError for an offset after the context."""
-    good = {"answers": [{"text": "bu", "answer_start": 0}]}
+    good = {"answers": [{"text": "bu", "answer_start": context.index("bu")}]}
     bad = {"answers": [{"text": text, "answer_start": start}]}
-    _, examples, features = encoded("train", file_of("bu da", good, bad), tmp_path, tokenizer)
+    _, examples, features = encoded("train", file_of(context, good, bad), tmp_path, tokenizer)
     assert [example.question_id for example in examples] == ["q0"]
     assert features["example_index"].tolist() == [0]
     assert "1 of 2 questions left out" in capsys.readouterr().err

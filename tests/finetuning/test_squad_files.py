@@ -1,11 +1,14 @@
 """SQuAD's files are read, refused in one line that names the file, trained on. CPU, seconds."""
 
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from mlperf_bert.finetuning import sweep
 from mlperf_bert.finetuning.config import FinetuningConfig
+from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.squad import SquadTask
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
@@ -122,6 +125,21 @@ def options(folder, **changes) -> FinetuningConfig:
     """Of short windows."""
     usual = {"data_dir": str(folder), "max_seq_length": 16, "doc_stride": 4, "max_query_length": 4}
     return config_of(folder, task="squad1", **usual | changes)
+
+
+def test_answers_have_a_folder_of_their_own_and_a_file_for_each_split(tmp_path):
+    """Of GLUE all tasks share one, as tests/finetuning/test_runs.py shows."""
+    asked = {"id": "own", "question": "ship ?"}
+    task = written(tmp_path, file_of(asked), "test")
+    shapes = {"example_index": (0,)} | dict.fromkeys(("char_starts", "char_ends"), (0, 8))
+    none = {name: np.zeros(shape, np.int32) for name, shape in shapes.items()}
+    none["is_max_context"] = np.zeros([0, 8], bool)
+    splits = {n: Split(examples=task.read("test"), features=none) for n in task.predicted_splits}
+    best = SimpleNamespace(predictions=lambda names: ((n, np.zeros([0, 8, 2])) for n in names))
+    files = sweep._predict(tmp_path / "out", task, splits, best)
+    folder = tmp_path / "out" / "squad1"
+    assert files == [folder / "predictions.json", folder / "predictions_test.json"]
+    assert [json.loads(path.read_text()) for path in files] == [{"own": ""}] * 2
 
 
 @pytest.mark.gate

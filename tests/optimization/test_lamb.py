@@ -101,7 +101,7 @@ def test_the_equations_of_the_paper(decays):
 
 @pytest.mark.parametrize("name", ["dense/kernel", "LayerNorm/gamma"])
 def test_the_equations_of_adamw(name):
-    """Those of BERT's own optimizer, without bias correction, in float64; a gamma does not decay."""
+    """BERT's own optimizer, without bias correction, in float64; a gamma does not decay."""
     config = dataclasses.replace(CONFIG, name="adamw")
     optimizer = create_optimizer(config, lambda: learning_rate(optimizer.iterations))
     found = trained(optimizer, name, 1.0, 1.0)
@@ -115,7 +115,7 @@ def test_the_equations_of_adamw(name):
         step += 0.02 * expected if name == "dense/kernel" else 0.0
         expected -= 0.01 / number * step
         np.testing.assert_allclose(found[number - 1], expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="^optimizer must be lamb or adamw, got 'sgd'$"):
+    with pytest.raises(ValueError, match=r"^optimizer must be lamb or adamw, got 'sgd'$"):
         create_optimizer(dataclasses.replace(CONFIG, name="sgd"), lambda: 0.0)
 
 

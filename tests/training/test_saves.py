@@ -70,6 +70,20 @@ def saves_to(disk: Disk, *, asynchronous: bool = True, published=None) -> Saves:
     return Saves(disk, flush=disk.flush, publish=publish, asynchronous=asynchronous)
 
 
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_process_whose_state_another_saves_flushes_and_publishes_alone(asynchronous):
+    told, log = [], Log()
+    with Saves(
+        None,
+        flush=lambda: told.append("flush"),
+        publish=lambda: told.append("publish"),
+        asynchronous=asynchronous,
+    ) as saves:
+        saves.save(3, log)
+        saves.wait()
+    assert told == ["flush", "publish", "publish"] and log.events == [("start", 3), ("stop", 3)]
+
+
 def test_a_save_waits_for_the_one_before_and_the_end_for_all(tmp_path):
     disk, log, published = Disk(), Log(), []
     with saves_to(disk, published=published) as saves:
