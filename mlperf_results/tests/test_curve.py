@@ -1,9 +1,11 @@
 """A run's evaluations beside the published ones after as many samples."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from mlperf_results import curve, published
 from tests.mlperf.example_log import write_curve
@@ -28,6 +30,68 @@ def test_the_band_is_that_of_the_runs_of_the_nearest_batches(shipped, band):
         assert ends[0] <= accuracy[-1] <= ends[1]
     # Between batches that nobody published the nearest one alone is taken.
     assert curve.band_of(10**6, shipped).batches == (16_384,)
+
+
+def test_the_least_and_greatest_of_ten_curves_by_hand(shipped):
+    """A line between evaluations, level after the last; only runs that were evaluated."""
+    points = [((), ())] + [((10, 20), (n / 100, n / 10)) for n in range(10)]
+    samples, accuracies = zip(*points)
+    known = next(entry for entry in published.comparable(shipped))
+    entry = replace(known, evaluation_samples=samples, evaluation_accuracy=accuracies)
+    entries = [
+        replace(entry, system=str(batch), global_batch_size=batch) for batch in (512, 448, 630, 900)
+    ]
+    none = {"evaluation_samples": ((),), "evaluation_accuracy": ((),)}
+    entries += [
+        replace(entry, global_batch_size=None),
+        replace(entry, global_batch_size=640, **none),
+    ]
+    found = curve.band_of(448, entries)
+    assert (found.batches, len(found.curves)) == ((448, 512, 630), 30)
+    assert curve.band_of(640, entries[3:]).batches == (900,)
+    assert curve.band_of(2, entries).batches == (448,)
+    [ends] = curve.band_of(448, entries[1:2]).ends([15])
+    assert ends == pytest.approx((0, 0.495))
+    assert curve.band_of(448, entries[1:2]).ends([9, 20, 99]) == [None, (0, 0.9), (0, 0.9)]
+    few = replace(entries[1], evaluation_samples=samples[:-1], evaluation_accuracy=accuracies[:-1])
+    assert curve.band_of(448, [few]).ends([15]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "code", "words"),
+    [
+        ([0.5], 0, "within what was published, or above it"),
+        ([0.499], 0, "below all published runs, by 0.0010"),
+        ([0.1, 0.47, 0.45], 3, "FAR BELOW: 0.0500 less than the least published accuracy; look"),
+        ([0.1, 0.49, 0.45], 0, "below all published runs, by 0.0500"),
+        ([0.1, 0.45, 0.49], 0, "below all published runs, by 0.0100"),
+    ],
+)
+def test_a_verdict_is_on_the_last_evaluations(accuracies, code, words):
+    """Evaluations where too few runs are known do not count."""
+    ends = [*[(0.5, 0.6)] * len(accuracies), None]
+    found = curve.verdict_of([*accuracies, 0.0], ends)
+    assert (found[0], found[1][: len(words)]) == (code, words)
+
+
+def test_a_picture_shows_the_run_within_the_band(tmp_path, monkeypatch):
+    drawn = []
+    kept = lambda **given: drawn.append(Figure(**given)) or drawn[-1]  # noqa: E731
+    monkeypatch.setattr(curve, "Figure", kept)
+    band = curve.Band((448,), ((np.array([10, 20]), np.array([0.1, 0.5])),) * 10)
+    curve.draw([12, 40], [0.2, 0.7], band, tmp_path / "a picture")
+    assert (tmp_path / "a picture").read_bytes().startswith(b"\x89PNG")
+    [axes] = drawn[0].axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("samples", "masked-LM accuracy")
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["published runs", "this run", "target 0.720"]
+    run, target = axes.lines
+    assert run.get_xydata().tolist() == [[12, 0.2], [40, 0.7]]
+    assert list(target.get_ydata()) == [0.72, 0.72]
+    [(least_x, least_y), (most_x, most_y)] = (
+        axes.collections[0].get_datalim(axes.transData).get_points()
+    )
+    assert (most_x, most_y) == pytest.approx((44, 0.5)) and 10 <= least_x < 10.3 and least_y < 0.12
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pandas
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from mlperf_bert.mlperf.logs import RunResult
 from mlperf_bert.submission import official
 from mlperf_bert.submission.verdict import System
-from mlperf_results import own, published, standing
+from mlperf_results import own, published, sides, standing
 from mlperf_results.published import Entry, family_of
 from tests.mlperf.example_log import write_lines
 
@@ -145,6 +146,55 @@ def test_a_failed_run_is_the_slowest_and_the_checkers_scaling_counts(tmp_path):
         "far off in minutes: result_2.txt",
         "samples unknown: train_samples, 3,000,256, is a plan or the size of the data set",
     ]
+
+
+@pytest.mark.parametrize(
+    ("description", "logged", "accelerators", "division"),
+    [
+        ({"number_of_nodes": "2", "accelerators_per_node": 4}, 16, 8, "closed"),
+        ({"number_of_nodes": "2", "accelerators_per_node": 0}, 16, 0, "closed"),
+        ({"number_of_nodes": "2", "division": "Open"}, 16, 16, "open"),
+        ({"accelerators_per_node": "8 or 4", "division": "preview"}, 16, 16, "preview"),
+        ({"division": " "}, None, None, "closed"),
+    ],
+)  # fmt: skip
+def test_a_row_takes_from_the_logs_what_the_description_does_not_say(
+    description, logged, accelerators, division
+):
+    run = RunResult(Path("x"), "success", 10, num_replicas=logged, division="CLOSED")
+    found = own.entry_of(System(name="box", runs=(run,), description=description), org="o")
+    assert (found.accelerators, found.division, found.name) == (accelerators, division, "o/box")
+
+
+def test_minutes_are_the_score_or_the_mean_of_runs_that_all_converged(shipped):
+    known = {"minutes_scored": None, "runs": 3, "runs_converged": 3, "run_minutes": (1.0, 2.0, 6.0)}
+    few = dataclasses.replace(shipped[-1], **known)
+    for changes, minutes in (
+        ({}, 3.0), ({"minutes_scored": 2.5}, 2.5), ({"runs": 4}, None), ({"runs_missing": 1}, None),
+        ({"runs": 0, "runs_converged": 0, "run_minutes": ()}, None),
+    ):  # fmt: skip
+        assert dataclasses.replace(few, **changes).minutes == minutes
+    entries = [few, dataclasses.replace(few, same_logs_as="x"), dataclasses.replace(few, runs=4)]
+    assert published.comparable(entries) == [few]
+
+
+def test_a_published_result_as_a_side(shipped):
+    entry = dataclasses.replace(
+        shipped[-1], round="4.0", org="o", system="s", runs=4, runs_converged=2, framework="",
+        run_minutes=(2.0, 4.0), run_samples=(1200.0, None), accelerators=8, nodes=None,
+        accelerator_model_name="L4", host_processor_model_name=None, global_batch_size=448,
+        max_sequence_length=None, num_weights=398, division="closed",
+    )  # fmt: skip
+    assert sides.side_of_entry(entry) == sides.Side(
+        name="4.0/o/s",
+        runs={
+            "run 0": {"time_to_train": 2, "samples_to_converge": 1200, "samples_per_second": 10},
+            "run 1": {"time_to_train": 4},
+        },
+        left_out=("a run: did not converge",) * 2,
+        task={"benchmark": "bert", "weights": 398, "batch": 448, "division": "closed"},
+        made_on={"accelerator": ("L4",), "accelerators": ("8",)},
+    )
 
 
 @pytest.mark.parametrize(

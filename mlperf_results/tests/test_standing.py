@@ -139,6 +139,50 @@ def test_the_latest_of_those_that_are_as_like_comes_first_and_what_is_unlike_is_
         assert line in "\n".join(standing.standing_of(replace(own, **changes), others))
 
 
+def test_the_nearest_come_first(shipped):
+    """By accelerators, half by the batch, family and framework; as near ones the latest first."""
+    known = {
+        "accelerators": 8, "global_batch_size": 448, "num_weights": 398, "framework": "NGC PyTorch",
+        "accelerator_model_name": "NVIDIA H100 80GB HBM3", "max_sequence_length": None,
+        "minutes_scored": 5.0, "samples_per_second_per_accelerator": None, "round": "4.0",
+    }  # fmt: skip
+    own = replace(shipped[-1], **known, org="mine", run_minutes=())
+    others = [
+        replace(own, org=org, **changes)
+        for org, changes in {
+            "far": {"accelerators": 64}, "processors": {"accelerators": 0, "division": "closed"},
+            "half": {"accelerators": 4, "samples_per_second_per_accelerator": 30.0},
+            "quarter": {"global_batch_size": 112, "samples_per_second_per_accelerator": 50.0},
+            "other": {"accelerator_model_name": "L4", "samples_per_second_per_accelerator": 10.0},
+            "jax": {"framework": "JAX", "minutes_scored": 4.0},
+            "no batch": {"global_batch_size": None},
+            "both": {"accelerators": 16, "global_batch_size": 1792}, "two": {"accelerators": 2},
+        }.items()
+    ]  # fmt: skip
+    own = replace(own, samples_per_second_per_accelerator=35.0, max_sequence_length=512)
+    found = standing.standing_of(own, others)
+    assert "(10 runs; place 2 of 5 on 8 accelerators)" in found[1]
+    assert "(place 2 of 4 published results; median of H100 SXM: 40)" in found[3]
+    system, begin = own.system, found.index(next(line for line in found if "most like it" in line))
+    assert found[begin + 1 :] == [
+        f"    4.0/{org}/{system}: {words}"
+        for org, words in (
+            ("no batch", "5 min"), ("jax", "4 min; JAX, not PyTorch"),
+            ("other", "5 min; L4, not H100 SXM"), ("quarter", "5 min; batch 112, not 448"),
+            ("half", "5 min; accelerators 4, not 8"), ("two", "5 min; accelerators 2, not 8"),
+            ("both", "5 min; accelerators 16, not 8; batch 1,792, not 448"),
+            ("far", "5 min; accelerators 64, not 8"),
+        )
+    ]  # fmt: skip
+    short = replace(own, max_sequence_length=128, division="open", rcp_scaling_factor=None)
+    other = replace(own, max_sequence_length=None, rcp_scaling_factor=1.5, runs=9)
+    [*_, last] = standing.standing_of(short, [other])
+    assert last.endswith(
+        ": 5 min; tokens 512, not 128; division closed, not open; "
+        "its time is scaled by 1.5000; 9 runs, not 10"
+    )
+
+
 def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, refusal):
     log = miniature / "bert.log"
     whole = log.read_text()
