@@ -768,10 +768,12 @@ def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):
 
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
     write_records(tmp_path, config)
-    for changed in ({}, {"init_checkpoint": "/none/model.ckpt-1", "eval_input_file": None}):
-        given = dataclasses.replace(config, **changed)
-        errors = inspect_closely(given, measure_initial_accuracy=True).findings.errors
-        assert "the initial accuracy needs --init_checkpoint and --eval_input_file" in errors
+    told = "the initial accuracy needs --init_checkpoint and --eval_input_file"
+    [error] = inspect_closely(config, measure_initial_accuracy=True).findings.errors
+    assert error == told
+    given = types.SimpleNamespace(init_checkpoint="model.ckpt-0")
+    with pytest.raises(ValueError, match=f"^{told}$"):
+        inspection._measure_initial_accuracy(types.SimpleNamespace(config=given, eval_files=[]))
 
 
 def test_a_close_look_counts_the_evaluation_examples_of_all_files(config, tmp_path):
