@@ -136,7 +136,7 @@ def test_page_faults_by_disk_and_inode_and_pages_that_come_into_the_cache(tmp_pa
 
 def test_odd_names_are_kept_and_what_is_lost_or_damaged_is_counted():
     lines = ["name\t7\ta\tb\n", "c\td\n", OPEN[1], "Lost 12 events\n", "Lost 5 events\n"]
-    lines += ["call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n"]
+    lines += ["call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n", "\n"]
     lines += [f"asynchronous\t{n}\t{pid}\t{pid}\n" for n, pid in enumerate((7, 7, 8))]
     parser = bpftrace.Parser(folder="/d")
     [first] = parser.parse(lines)

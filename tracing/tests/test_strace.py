@@ -245,6 +245,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
             "fcntl(3</d/x>, F_GETFD) = 0x1 (flags FD_CLOEXEC)",
             "fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = -1 EBADF (Bad file descriptor)",
             "fcntl(3</d/x>, F_GETFL) = 0x8402 (flags O_RDWR|O_APPEND)")),
+        ([*OPENED, "7 fcntl(3</d/x>, F_NONE_SUCH, 7) = 0", '7 read(0</d/x>, "", 9) = 9'],
+         [*FROM_BEGIN, (7, "read", None)]),
         # Where a file ends nobody knows: one call appends to it, or all do.
         ([*OPENED, '7 pwritev2(3</d/x>, [], 1, -1, RWF_APPEND) = 4', READ],
          [*FROM_BEGIN, (7, "write", None), (7, "read", None)]),

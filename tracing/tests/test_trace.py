@@ -271,6 +271,20 @@ def test_a_command_ends_in_one_line(capsys, error, code, line):
     assert (raised.value.code, capsys.readouterr().err) == (code, line)
 
 
+@pytest.mark.parametrize("exits", [False, True])
+def test_a_command_whose_reader_has_ended_says_nothing(capfd, monkeypatch, exits):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:  # noqa: PTH123 - of a descriptor
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as raised, ends_in_one_line("x"):
+            print("help")
+            if exits:
+                sys.exit()
+        assert raised.value.code == 128 + signal.SIGPIPE
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -389,9 +403,11 @@ def test_a_trace_is_finished_later(copied):
     assert "the raw files are needed" in refusal(f"--convert={copied}")
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    ("error", "above"), [(OSError(28, "No space left"), "traces"), (KeyboardInterrupt(), "mine")]
+)
 def test_tables_that_are_broken_off_are_made_later_and_the_folder_is_the_users(
-    copied, monkeypatch, error
+    copied, monkeypatch, error, above
 ):
     def broken_off(*_):
         raise error
@@ -402,7 +418,7 @@ def test_tables_that_are_broken_off_are_made_later_and_the_folder_is_the_users(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for name, value in (("USER", "me"), ("UID", "7"), ("GID", "8")):
         monkeypatch.setenv(f"SUDO_{name}", value)
-    (folder := copied.parent / "traces" / "mine").parent.mkdir()
+    (folder := copied.parent / above / "1").parent.mkdir()
     copied.rename(folder)
     reason = str(error) or "interrupted"
     assert refusal(f"--convert={folder}") == (
@@ -410,7 +426,8 @@ def test_tables_that_are_broken_off_are_made_later_and_the_folder_is_the_users(
         f"python -m tracing --convert {folder}"
     )
     assert (folder / "raw" / "recording.json").exists()
-    assert owners == dict.fromkeys([folder.parent, folder, *folder.rglob("*")], (7, 8))
+    its = [*[folder.parent] * (above == "traces"), folder, *folder.rglob("*")]
+    assert owners == dict.fromkeys(its, (7, 8))
 
 
 @pytest.mark.gate

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from types import SimpleNamespace
 from unittest import mock
@@ -126,9 +127,13 @@ def test_a_tracer_is_let_go_and_killed_if_it_stays(
     monkeypatch.setattr("tracing.tracers._ENDS_WITHIN_S", ends_within_s)
     tracer, session = Tracer(backends.PROC, tmp_path, Target()), Session(tmp_path / "lines")
     process = subprocess.Popen(["sh", "-c", text], cwd=tmp_path)
+    late = threading.Timer(20, process.send_signal, [signal.SIGTERM])  # one that is not ended
+    late.start()
     tracer._begin(session, process)
     waiting.until(lambda: processes.arguments_of(process.pid)[:1] == ["sleep"], process)
     tracer.stop()
+    late.cancel()
+    late.function(*late.args)
     assert process.returncode == code and not session.is_alive()
 
 
