@@ -323,7 +323,7 @@ def test_a_label_has_the_characters_of_the_answer(
         ("bu", 5, "bu da"),  # the first character after the context
         ("da", 0, "bu da"),
         ("bu da", 5, "bu da"),
-        ("da", 0, " bu da"),  # before the first word
+        ("bu", 0, " bu"),  # before the first word
     ],
 )
 def test_answers_that_theirs_takes_or_fails_at_are_left_out(
