@@ -188,6 +188,7 @@ def test_what_proc_says_of_a_process(proc, monkeypatch):
     ):  # fmt: skip
         (proc / "cgroup").write_text(text)
         assert processes.cgroup_of(7) == cgroup
+    (proc / "fdinfo" / "5").write_text("pos:\t0\nflags:\t0600000\n")  # an octal number
     (proc / "fdinfo" / "6").write_text(f"pos:\t0\nflags:\t0{os.O_CLOEXEC | 2:o}\n")
     assert [processes.is_closed_by_exec(7, fd) for fd in (5, 6, 9)] == [False, True, False]
     (proc.parent / "8").mkdir()

@@ -141,7 +141,9 @@ def calls(*texts: str) -> tuple[list[dict], strace.Parser]:
     lines = []
     for second, text in enumerate(texts):
         tid, _, call = text.partition(" ")
-        duration = "" if call.endswith("...>") or call.startswith("+++") else " <0.000000100>"
+        duration = (
+            "" if call.endswith(("...>", "= ?")) or call.startswith("+++") else " <0.000000100>"
+        )
         lines.append(f"{tid} {second}.000000000 {call}{duration}\n")
     parser = strace.Parser(births=strace.births_in(lines), folder="/d")
     return [row for table, row in parser.parse(lines) if table == "file_ops"], parser
