@@ -239,7 +239,8 @@ def test_a_container_that_cannot_be_attached_to_is_noted(record, engine, tmp_pat
     monkeypatch.setattr(Tracer, "attach", refuse)
     line = "container box: no right; only its counters are recorded"
     found, said = record(*engine, signals={"the command has ended": signal.SIGTERM})
-    assert line in said and line in found.notes
+    ended = "the command has ended; its container continues, and so does the trace"
+    assert said[1:] == [line, ended] and line in found.notes
     shutil.rmtree(tmp_path / "trace")
     with pytest.raises(ValueError, match=r"^no right$"):
         record("--container=box", "--backend=proc", signals={"watching": signal.SIGTERM})
@@ -272,8 +273,9 @@ def tracer(tmp_path):
 
 def test_the_command_begins_when_bpftrace_is_ready(stand_in_bpftrace, tracer, tmp_path):
     stand_in_bpftrace(f"sleep 0.2; touch {tmp_path}/before; echo ready; exec sleep 600")
-    words = ["sh", "-c", f"[ -e {tmp_path}/before ] && exit 5"]
+    words = ["sh", "-c", f"[ -e {tmp_path}/before ] && sleep 0.1; exit 5"]
     process = tracer.launch(words, None)
+    assert process.pid in tracer._target.pids()
     assert process.wait(timeout=60) == 5
     [session] = tracer.sessions
     assert f"@tree[{process.pid}] = 1;" in (tmp_path / "programs").read_text()

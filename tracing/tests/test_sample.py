@@ -33,6 +33,7 @@ def test_the_scripts_figures_are_the_summarys(monkeypatch):
         assert found["p99_us"] == pytest.approx(latency["p99"], abs=1e-3)
     for found, told in zip(figures["phases"].to_dict("records"), summary["phases"], strict=True):
         assert found["name"] == told["name"]
+        assert found["seconds"] == pytest.approx(told["seconds"], abs=1e-3)
         assert found["tfrecords_read_bytes"] == told["read_bytes"].get("tfrecords", 0)
     # The summary's has that of two children too that were waited for between two samples.
     assert figures["cpu_seconds"] == pytest.approx(summary["usage"]["cpu_seconds"], abs=0.2)
