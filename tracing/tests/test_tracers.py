@@ -1,5 +1,6 @@
 """Which tracer is chosen, how its lines are taken; who belongs to the target; the clocks."""
 
+import functools
 import json
 import os
 import signal
@@ -126,7 +127,9 @@ def test_a_tracer_is_let_go_and_killed_if_it_stays(
 ):
     monkeypatch.setattr("tracing.tracers._ENDS_WITHIN_S", ends_within_s)
     tracer, session = Tracer(backends.PROC, tmp_path, Target()), Session(tmp_path / "lines")
-    process = subprocess.Popen(["sh", "-c", text], cwd=tmp_path)
+    # A shell's background processes ignore SIGINT, and these tests may be of one.
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(["sh", "-c", text], preexec_fn=heeds)
     late = threading.Timer(20, process.send_signal, [signal.SIGTERM])  # one that is not ended
     late.start()
     tracer._begin(session, process)
