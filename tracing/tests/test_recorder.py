@@ -43,6 +43,10 @@ def record(tmp_path, monkeypatch):
     """
     monkeypatch.setattr(bpftrace, "missing", lambda: NO_BPFTRACE)
     monkeypatch.setattr(recorder, "_LOOK_S", 0.05)
+    # A shell's & ignores SIGINT, and nohup SIGHUP, for all tests.
+    ignored = [number for number in STOPS if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
 
     def record(*words, signals=None):
         said: list[str] = []
@@ -65,7 +69,9 @@ def record(tmp_path, monkeypatch):
                     pass
                 assert not pending
 
-    return record
+    yield record
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture
