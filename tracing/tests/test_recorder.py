@@ -377,16 +377,16 @@ def test_processes_of_another_name_space_are_refused(record, tmp_path, monkeypat
         record("--", "true")
 
 
-@pytest.mark.parametrize(("code", "comes_first"), [(0x80, signal.SIGTERM), (0, signal.SIGHUP)])
+@pytest.mark.parametrize(("code", "comes_first"), [(0x80, signal.SIGTERM), (0, signal.SIGUSR1)])
 def test_what_a_terminal_has_sent_is_not_sent_again(watched, tmp_path, code, comes_first):
     said: list[str] = []
     given = _arguments([f"--output={tmp_path}"])
     taking = recorder._Recorder(given, None, backends.Backends(backends.PROC, {}), said.append)
     taking._command = watched
     watched.send_signal(signal.SIGSTOP)  # of all that comes, it takes the lowest number first
-    came = SimpleNamespace(si_signo=signal.SIGHUP, si_code=code)
+    came = SimpleNamespace(si_signo=signal.SIGUSR1, si_code=code)
     assert not taking._stop_requested(came)
     watched.send_signal(signal.SIGTERM)
     watched.send_signal(signal.SIGCONT)
     assert watched.wait(timeout=60) == -comes_first
-    assert said == ["SIGHUP: waiting for the command to end"]
+    assert said == ["SIGUSR1: waiting for the command to end"]
