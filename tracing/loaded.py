@@ -332,8 +332,8 @@ def totals(
         for name in {*columns, added}
     }
     own, waited = carried[columns[0]].copy(), carried[added].copy()
-    for pid in sorted(lasts.index, key=lambda pid: lasts[pid]):
-        parent, last = parents[pid], lasts[pid]
+    for pid, last in lasts.items():
+        parent = parents[pid]
         passed = {pid}
         while parent in lasts and lasts[parent] <= last and parent not in passed:
             passed.add(parent)

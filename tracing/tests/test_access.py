@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracing import access, access_figures, loaded
+from tracing import access, access_figures, calls, loaded
 from tracing.tests import by_hand
 
 NAN = float("nan")
@@ -56,6 +56,21 @@ def test_a_name_that_was_not_read_renames_nothing():
     rows = [("read", "unknown:", None), ("read", "/d/x", None), ("rename", "unknown:", "/d/y"),
             ("rename", "/d/x", "unknown:"), ("rename", "/d/", "/e/")]  # fmt: skip
     assert list(loaded._final_paths(operations(*rows)))[:2] == ["unknown:", "/e/x"]
+
+
+@pytest.mark.parametrize(
+    ("given", "renamed"),
+    [
+        (("rename", "/a/", "/b"), {"/a": "/b", "/b": "/b\0"}),
+        (("exchange", "/a", "/b"), {"/a": "/b", "/b": "/a"}),
+        (("remove", "/a/", None), {"/a": "/a\0"}),
+        (("rename", "/a", "/a/"), {}),  # to its own name does nothing
+        (("rename", "/a", None), {}),
+        (("remove", None, None), {}),
+    ],
+)
+def test_whom_a_rename_concerns(given, renamed):
+    assert calls.moves(*given) == renamed
 
 
 def test_an_opening_knows_its_file_when_another_has_its_name():

@@ -235,3 +235,19 @@ def test_a_block_has_the_samples_of_its_stop():
     spans = pd.DataFrame(mllog.span_rows(events, end_ns=100))
     table = pd.DataFrame(events)
     assert [mllog.trained_samples(table, span) for span in spans.itertuples()] == [50, 0, 0]
+
+
+def test_of_many_files_those_with_the_most_bytes_are_told_in_short():
+    rows = [
+        {"path": n, "file_class": files.OTHER, "read_bytes": n, "written_bytes": 500 * (n % 2),
+         "monotonic_ns": 1}
+        for n in range(203)
+    ]  # fmt: skip
+    found = figures._files_in_short([{**rows[9], "file_class": files.LIBRARIES}, *rows])
+    assert [row["path"] for row in found] == [*range(201, 0, -2), *range(202, 3, -2)][:200]
+    assert set(found[0]) == {"path", "file_class", "read_bytes", "written_bytes"}
+
+
+@pytest.mark.parametrize(("storage", "expected"), [(None, None), (25, 0.75), (130, 0)])
+def test_the_page_caches_part_of_a_pass_is_none_or_at_least_zero(storage, expected):
+    assert page._hit_rate({"storage_bytes": storage, "call_bytes": 100}) == expected
