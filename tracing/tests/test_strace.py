@@ -252,6 +252,9 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         # Where a file ends nobody knows: one call appends to it, or all do.
         ([*OPENED, '7 pwritev2(3</d/x>, [], 1, -1, RWF_APPEND) = 4', READ],
          [*FROM_BEGIN, (7, "write", None), (7, "read", None)]),
+        ([*OPENED, '7 pwritev2(3</d/x>, [], 1, 0, RWF_APPEND) = 4', READ],
+         [*FROM_BEGIN, (7, "write", None), (7, "read", 5)]),
+        (['7 pwritev2(9</d/y>, [], 1, -1, RWF_APPEND) = 4'], [(7, "write", None)]),
         ([*OPENED, '7 preadv2(3</d/x>, [], 1, -1, RWF_APPEND) = 4', READ],
          [*FROM_BEGIN, (7, "read", None), (7, "read", None)]),
         ([*OPENED, "7 fcntl(3</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0", '7 write(3</d/x>, "", 4) = 4',
