@@ -132,7 +132,7 @@ def test_what_cannot_be_read_is_compared_as_its_refusal(config, tmp_path):
     assert "is compressed by gzip" in found["content of --bert_config_file"]
     folder = dataclasses.replace(config, bert_config_file=str(tmp_path))
     told = workers.to_compare(folder)["content of --bert_config_file"]
-    assert "Is a directory" in told
+    assert "is not a regular file" in told
 
 
 TWO_HOSTS = Cluster(2, 1, 2, 1, 0, ("a:1", "b:1"))
