@@ -39,7 +39,8 @@ def test_the_least_and_greatest_of_ten_curves_by_hand(shipped):
     known = next(entry for entry in published.comparable(shipped))
     entry = replace(known, evaluation_samples=samples, evaluation_accuracy=accuracies)
     entries = [
-        replace(entry, system=str(batch), global_batch_size=batch) for batch in (512, 448, 630, 900)
+        replace(entry, system=str(batch), global_batch_size=batch)
+        for batch in (512, 448, 630, 900, 640)
     ]
     none = {"evaluation_samples": ((),), "evaluation_accuracy": ((),)}
     entries += [
@@ -48,7 +49,7 @@ def test_the_least_and_greatest_of_ten_curves_by_hand(shipped):
     ]
     found = curve.band_of(448, entries)
     assert (found.batches, len(found.curves)) == ((448, 512, 630), 30)
-    assert curve.band_of(640, entries[3:]).batches == (900,)
+    assert curve.band_of(640, entries[3:4]).batches == (900,)
     assert curve.band_of(2, entries).batches == (448,)
     [ends] = curve.band_of(448, entries[1:2]).ends([15])
     assert ends == pytest.approx((0, 0.495))

@@ -139,6 +139,19 @@ def _hold() -> None:
     lock.release()
 
 
+def test_a_lock_that_another_has_taken_over_is_left_to_it(store):
+    store.call(_release_what_is_anothers)
+    assert store.objects()[LOCK] == OF_ANOTHER_HOST
+
+
+def _release_what_is_anothers() -> None:
+    lock = quick_lock()
+    locks.REWRITE_SECONDS = 600  # it does not notice before
+    assert lock.acquire()
+    lock._blob().upload_from_string(OF_ANOTHER_HOST)
+    lock.release()
+
+
 @pytest.mark.parametrize("before", [None, OF_ANOTHER_HOST], ids=["nothing there", "of a dead one"])
 def test_of_two_hosts_at_once_the_store_lets_one_write(store, before):
     """Both see the same object, or none, before either writes."""
