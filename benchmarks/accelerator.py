@@ -40,8 +40,9 @@ _BEFORE_THE_TABLE = """# BERT-large on one accelerator
     python -m benchmarks.accelerator FIGURES.jsonl --output=PAGE
 
 This command wrote this page, and also draws the figures. Each row is one program on one device. The
-model is BERT-large with 512 tokens, in bfloat16. Of the figures in `benchmarks/accelerator.jsonl`,
-`benchmarks/NOTES.md` has the versions of the software, and says what changed between the programs.
+model is BERT-large with 512 tokens, in bfloat16. The figures are those of
+`benchmarks/accelerator.jsonl`. `benchmarks/NOTES.md` names the versions of the software, and says
+how the programs differ.
 
 - **ours large_56** is this project's training step, on 56 examples in 56 rows. Where a name has
   "packed", examples share rows: 56 fill 28 rows, and 112 fill 56. Where it has "kernels", the step
