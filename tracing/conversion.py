@@ -104,17 +104,19 @@ def _write_mllog(trace: Path, recording: Recording, alignment: Alignment, locato
 def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterator[dict]:
     seen = set()
     for path in _written_logs(trace, locator):
-        found = locator.find(path)
-        if not files.is_file(found):  # renamed or removed since
-            continue
-        with contextlib.suppress(OSError):  # it cannot be read
-            times = {"begin_ns": recording.begin_ns, "end_ns": recording.end_ns}
-            for event in mllog.event_rows(found, **times):
-                # A copied log repeats its events.
-                content = tuple(value for key, value in event.items() if key != "file")
-                if content not in seen:
-                    seen.add(content)
-                    yield {**event, "file": path}
+        for event in _events_in(locator.find(path), recording):
+            # A copied log repeats its events.
+            content = tuple(value for key, value in event.items() if key != "file")
+            if content not in seen:
+                seen.add(content)
+                yield {**event, "file": path}
+
+
+def _events_in(path: Path, recording: Recording) -> Iterator[dict]:
+    """The trace's events in a log; none if it is gone or closed to us."""
+    if files.is_file(path):
+        with contextlib.suppress(OSError):
+            yield from mllog.event_rows(path, begin_ns=recording.begin_ns, end_ns=recording.end_ns)
 
 
 def _written_logs(trace: Path, locator: Locator) -> list[str]:

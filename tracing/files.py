@@ -1,6 +1,7 @@
 """Classifies files: by name if that is enough, else by their first bytes."""
 
 import functools
+import os
 import re
 import struct
 from pathlib import Path
@@ -50,15 +51,13 @@ def classify(path: str, *, seen_as: str | None = None) -> str:
 
 def is_there(path: str | Path) -> bool:
     """Whether a file or folder can be seen; a traced program may have named one in vain."""
-    try:
-        return Path(path).exists()
-    except OSError:  # the name is too long, or the folder is closed to us
-        return False
+    # pathlib's raises where the name is too long, or the folder is closed to us.
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def is_file(path: str | Path) -> bool:
     """Whether it is a regular file that can be seen; to open a FIFO would block."""
-    return is_there(path) and Path(path).is_file()
+    return os.path.isfile(path)  # noqa: PTH113 - as above
 
 
 def holds_tfrecords(path: str) -> bool:
