@@ -36,16 +36,21 @@ def punkt(tmp_path):
 
 
 @pytest.fixture
-def stage(monkeypatch, capsys) -> Callable[..., str]:
+def clean_up() -> Callable[[], int]:
+    """The command of the clean-up's scripts; it reads its words from sys.argv."""
+    return runpy.run_path(str(REPOSITORY / "cleanup_scripts" / "clean_up.py"))["main"]
+
+
+@pytest.fixture
+def stage(clean_up, monkeypatch, capsys) -> Callable[..., str]:
     """Runs a stage of the clean-up in this process, as its script does.
 
     Returns the one line with which it is refused, or nothing.
     """
-    main = runpy.run_path(str(REPOSITORY / "cleanup_scripts" / "clean_up.py"))["main"]
 
     def stage(name: str, *words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["clean_up.py", name, *words])
-        code = main()
+        code = clean_up()
         *notes, last = capsys.readouterr().err.splitlines() or [""]
         assert all(line.startswith("note: ") for line in notes) and code in (0, 1)
         return last if code else ""

@@ -8,7 +8,6 @@ import hashlib
 import io
 import os
 import re
-import runpy
 import shutil
 import sys
 import tarfile
@@ -216,11 +215,11 @@ def test_other_tables_of_punkt_that_are_there_are_named(tmp_path, punkt, stage, 
     assert line.endswith(" not as published; remove it and repeat")
 
 
-def test_the_published_tables_of_punkt_are_told(tmp_path, stage, monkeypatch, capsys):
+def test_the_published_tables_of_punkt_are_told(tmp_path, clean_up, monkeypatch, capsys):
     monkeypatch.setattr(punkt, "find_or_fetch", lambda: tmp_path)
     monkeypatch.setattr(punkt, "not_published", lambda _: [])
     monkeypatch.setattr(sys, "argv", ["clean_up.py", "punkt"])
-    assert runpy.run_path(str(REPOSITORY / "cleanup_scripts" / "clean_up.py"))["main"]() == 0
+    assert clean_up() == 0
     assert capsys.readouterr().out == f"{tmp_path}: as published\n"
 
 
