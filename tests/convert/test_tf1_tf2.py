@@ -175,6 +175,8 @@ def test_refusals(generated, tmp_path):
     tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
     with pytest.raises(ValueError, match=r"already has accumulators, such as .*; use it as it is"):
         tf1_tf2.add_accumulators(accumulating, str(tmp_path / "model.ckpt-2"))
+    with pytest.raises(ValueError, match=r"model\.ckpt-1\.index exists; choose another path"):
+        tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
     tf2 = str(tmp_path / "model.ckpt-3")
     convert(generated.checkpoint, tf2, config=generated.config)
     with pytest.raises(ValueError, match=r"is a TF2 checkpoint, .*; give a TF1 checkpoint$"):

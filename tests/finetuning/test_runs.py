@@ -241,6 +241,13 @@ def test_a_sweep_reports_medians_and_keeps_the_best_checkpoint(own, stand_in, ca
         sweep.run(stand_in("out"))
 
 
+def test_of_a_sweep_that_is_extended_the_best_run_alone_keeps_its_checkpoint(own, stand_in):
+    """Though an earlier command has finished it."""
+    sweep.run(stand_in("out", settings=SETTINGS[:2]))
+    sweep.run(stand_in("out"))
+    assert {path.parent.name for path in (own / "out").rglob("model.ckpt-*")} == {BEST.folder}
+
+
 def test_a_sweep_that_is_stopped_again_and_again_ends_as_one_that_is_not(
     own, stand_in, monkeypatch
 ):

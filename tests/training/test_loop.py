@@ -39,6 +39,18 @@ def test_a_signal_is_noted_and_the_handlers_before_come_back(number):
     assert signal.getsignal(number) == before
 
 
+def test_what_a_shell_lets_its_background_ignore_still_stops_a_run():
+    """`kill -INT` is for this process alone."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopRequest() as request:
+            request.defer()
+            signal.raise_signal(signal.SIGINT)
+        assert request.signal_name == "SIGINT"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_what_nohup_ignores_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
