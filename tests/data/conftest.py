@@ -1,15 +1,17 @@
 """Texts with their vocabulary, and the tables that split sentences as the recorded runs did."""
 
+import os
 import runpy
 import sys
 from collections.abc import Callable
 
 import pytest
 
+from mlperf_bert.data import stages
 from mlperf_bert.data.punkt import PunktTables
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import write_tables
-from tests.fixtures import REPOSITORY
+from tests.fixtures import REPOSITORY, lacking
 
 
 @pytest.fixture
@@ -33,6 +35,13 @@ SMALL_TABLES = PunktTables(
 def punkt(tmp_path):
     write_tables(SMALL_TABLES, tmp_path / "punkt")
     return tmp_path / "punkt"
+
+
+@pytest.fixture
+def worker_processes() -> None:
+    """Workers are processes, and not the one thread of a machine that cannot have them."""
+    if stages.run(os.getpid, [()], num_workers=1, description="ask") == [os.getpid()]:
+        lacking("no processes of workers can be had here: /dev/shm is not writable")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.data.conftest import SMALL_TABLES
 from tests.data.generated_wiki import wiki_text
 from tests.data.making import clean_up, clean_up_sample
 from tests.data.reference_figures import md5
-from tests.fixtures import REPOSITORY, lacking
+from tests.fixtures import REPOSITORY
 from tests.helpers import programs, waiting
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
@@ -415,9 +415,8 @@ def after(seconds: float) -> float:
     return seconds
 
 
+@pytest.mark.usefixtures("worker_processes")
 def test_a_worker_that_is_killed_is_named():
-    if stages.run(os.getpid, [()], num_workers=1, description="ask") == [os.getpid()]:
-        lacking("no processes of workers can be had here: /dev/shm is not writable")
     message = "split: a worker was killed, perhaps for lack of memory; lower --nworker"
     with pytest.raises(ValueError, match=message):
         stages.run(signal.raise_signal, [(signal.SIGKILL,)] * 3, num_workers=2, description="split")

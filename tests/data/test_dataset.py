@@ -186,6 +186,7 @@ def slow_or_empty(path, output, *_):
     return (parts.describe(Path(path)),) * 2
 
 
+@pytest.mark.usefixtures("worker_processes")
 def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
     def full(folder, name, made):
         if made.files:
