@@ -1,10 +1,12 @@
-"""The blocks of code of docs/record.md, run as they stand there."""
+"""What docs/record.md does with a trace: its loop as it stands there, and the scripts it names."""
 
 import json
 import os
 import random
 import re
+import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -18,13 +20,15 @@ from tracing.tests import by_hand
 from tracing.tests.conftest import TRACE
 
 PAGE = (TRACE.parent / "docs" / "record.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+[LOOP] = re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+FOLDER = "traces/..."
 
 
-def block_with(text: str) -> str:
-    """The one block of code that holds this text."""
-    [code] = [code for _, code in BLOCKS if text in code]
-    return code
+def run_script(name: str, monkeypatch) -> dict:
+    """What a script of the sample's folder leaves in its variables."""
+    assert f"python tracing/sample/{name} traces/" in PAGE
+    monkeypatch.setattr(sys, "argv", [name, FOLDER])
+    return runpy.run_path(str(TRACE.parent / "sample" / name))
 
 
 def test_the_loop_over_memory_starts_a_container_with_each_limit(tmp_path):
@@ -37,7 +41,7 @@ def test_the_loop_over_memory_starts_a_container_with_each_limit(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(bytes(8192))
     bare = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    done = programs.run("bash", "-euc", block_with("MEMORY="), cwd=tmp_path, env=bare, check=True)
+    done = programs.run("bash", "-euc", LOOP, cwd=tmp_path, env=bare, check=True)
     shown = done.stdout.replace("\\", "").replace(" \n", "\n")
     for memory, told in zip(("2g", "4g", "8g"), shown.split("--output=")[1:], strict=True):
         assert told.startswith(f"sweep/{memory}/trace\n")
@@ -51,7 +55,7 @@ def test_the_loop_over_memory_starts_a_container_with_each_limit(tmp_path):
 def reads(tmp_path, monkeypatch) -> pd.DataFrame:
     """Reads of two threads, in 50 ms, by a trace in traces/...; beside them what moves nothing."""
     monkeypatch.chdir(tmp_path)
-    folder, chosen = tmp_path / "traces" / "...", random.Random(5)
+    folder, chosen = tmp_path / FOLDER, random.Random(5)
     folder.mkdir(parents=True)
     paths = [tmp_path / f"part-{n}.tfrecord" for n in range(3)]
     for path in paths:
@@ -69,10 +73,10 @@ def reads(tmp_path, monkeypatch) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def test_fio_replays_the_reads_of_each_thread(reads):
+def test_fio_replays_the_reads_of_each_thread(reads, monkeypatch):
     if not shutil.which("fio"):
         lacking("fio is not installed: apt-get install fio")
-    exec(block_with("replay.fio"), {})
+    run_script("fio_replay.py", monkeypatch)
     done = programs.run("fio", "replay.fio", "--output-format=json", cwd=Path.cwd(), check=True)
     jobs = {int(job["jobname"]): job for job in json.loads(done.stdout)["jobs"]}
     assert jobs.keys() == {7, 8}
@@ -86,9 +90,8 @@ def test_fio_replays_the_reads_of_each_thread(reads):
         assert [line.partition(" ")[2] for line in log[-len(told) :]] == told
 
 
-def test_reuse_distances_are_those_counted_by_sets(reads, capsys):
-    found: dict = {}
-    exec(block_with("bisect"), found)
+def test_reuse_distances_are_those_counted_by_sets(reads, capsys, monkeypatch):
+    found = run_script("reuse_distances.py", monkeypatch)
     blocks, last, expected, ended = [], {}, [], {}
     for read in reads.itertuples():
         first, end = read.offset_bytes // 4096, (read.offset_bytes + read.size_bytes - 1) // 4096
@@ -101,3 +104,10 @@ def test_reuse_distances_are_those_counted_by_sets(reads, capsys):
         last[block] = at
     assert list(found["blocks"]["distance"]) == expected and len(set(expected)) > 10
     assert f"count {len(expected):.6f}" in re.sub(" +", " ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["fio_replay.py", "reuse_distances.py"])
+def test_without_a_folder_a_script_asks_for_one(name, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name])
+    with pytest.raises(SystemExit, match=f"^{name}: give the folder of a trace$"):
+        runpy.run_path(str(TRACE.parent / "sample" / name))
