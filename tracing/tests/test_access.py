@@ -58,6 +58,11 @@ def test_a_name_that_was_not_read_renames_nothing():
     assert list(loaded._final_paths(operations(*rows)))[:2] == ["unknown:", "/e/x"]
 
 
+def test_a_renamed_name_is_not_the_beginning_of_another_one():
+    rows = [("read", "/d/p1", None), ("read", "/d/p/x", None), ("rename", "/d/p", "/d/q")]
+    assert list(loaded._final_paths(operations(*rows)))[:2] == ["/d/p1", "/d/q/x"]
+
+
 @pytest.mark.parametrize(
     ("given", "renamed"),
     [

@@ -298,6 +298,12 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         ([*OPENED, f"7 {MAKES} = 17", '17 execve("/bin/cat", ["cat"], 0x7f <pid changed to 7 ...>',
           "7 +++ superseded by execve in pid 17 +++", "7 <... execve resumed>) = -1", READ],
          [*FROM_BEGIN, (7, "read", 5)]),
+        # A renamed name is not the beginning of another one, but it is a folder's.
+        *(([f'7 openat(AT_FDCWD</d>, "{before}", O_RDONLY) = 3</d/{before}>',
+            f'7 read(3</d/{before}>, "", 5) = 5', '7 rename("p", "q") = 0',
+            f'7 read(3</d/{after}>, "", 9) = 9'],
+           [*FROM_BEGIN, (7, "rename", None), (7, "read", 5)])
+          for before, after in (("p1", "p1"), ("p/x", "q/x"), ("p", "q"), ("a/p", "a/p"))),
         # Nobody knows whose descriptors a thread has whose making was not seen.
         ([*OPENED, '99 read(3</d/x>, "", 9) = 9', OPEN, READ],
          [*FROM_BEGIN, (99, "read", None), (7, "open", None), (7, "read", None)]),
@@ -306,6 +312,15 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
 def test_offsets_are_those_that_nobody_else_moves(texts, expected):
     found, _ = calls(*texts)
     assert [(row["pid"], row["kind"], row.get("offset_bytes")) for row in found] == expected
+
+
+def test_a_file_that_could_not_be_mapped_has_no_mapped_bytes():
+    mapping = "7 mmap(NULL, 9000, PROT_READ, MAP_PRIVATE, 3</d/x>, 4096) ="
+    found, _ = calls(OPEN, f"{mapping} 0x7f8f51b2d000", f"{mapping} -1 EACCES (Permission denied)")
+    columns = ("kind", "size_bytes", "requested_bytes", "offset_bytes", "error")
+    assert [tuple(row.get(column) for column in columns) for row in found[1:]] == [
+        ("map", 9000, 9000, 4096, None), ("map", 0, 9000, 4096, "EACCES"),
+    ]  # fmt: skip
 
 
 def test_rings_of_io_uring_and_libaio_are_told_by_process():
