@@ -56,6 +56,7 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
          [(7, "/d/x", None)]),
         # The line with the name was lost.
         ([OPEN[1], READ], [(7, "unknown:", 0)]),
+        ([*OPEN, OPEN[1].replace("open\t10", "open\t11"), READ], [(7, "unknown:", 0)]),
         # A folder that a process could not change to is not its own.
         (["name\t7\tnone\n", f"path\t5\t7\t7\t{EXIT}chdir\t1\t-2\t-100\n", *OPEN, READ],
          [(7, "/d/x", 0)]),

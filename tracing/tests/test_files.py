@@ -182,6 +182,20 @@ def test_a_table_is_written_in_groups_of_rows(tmp_path, monkeypatch):
     assert found.read()["total_bytes"].to_pylist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(("in_calls", "sampled"), [(0, 0), (2, 0), (0, 2), (1, 2), (2, 1)])
+def test_processes_with_rings_are_those_that_calls_or_samples_saw(tmp_path, in_calls, sampled):
+    (tmp_path / conversion.RAW).mkdir()
+    rings = [
+        by_hand.line(0.1, "io_uring_setup(8, {flags=0}) = 4", latency_s=0, tid=7 + n)
+        for n in range(in_calls)
+    ]
+    (tmp_path / conversion.RAW / "strace-0.txt").write_text("".join(rings))
+    trace_tables.write_table(tmp_path, "open_files", [], None)
+    taken = by_hand.recording(pairs=by_hand.pairs(1), num_asynchronous=sampled)
+    losses, _ = conversion.write_tables(tmp_path, taken)
+    assert losses.asynchronous_processes == max(in_calls, sampled)
+
+
 @pytest.mark.parametrize("name", ["result_0.txt", "slurm-17.out", "train.txt", "bert.log"])
 @pytest.mark.parametrize("is_sampled", [False, True])
 def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, is_sampled):
