@@ -240,6 +240,13 @@ def test_what_is_not_the_same_work_is_not_compared(changes, words):
     assert str(refused.value).startswith(words)
 
 
+def test_runs_under_other_numbers_are_the_same_runs():
+    runs = (20.0, 2e6, 9.0), (21.0, 2e6, 8.0), (22.0, 2e6, 7.0)
+    compare.compare(side("a", *runs), side("b", *runs[:2], (22.0, 2e6, 7.5)))
+    with pytest.raises(ValueError, match="a and b are the same runs, time for time"):
+        compare.compare(side("a", *runs), side("b", *runs[::-1]))
+
+
 def test_bad_input_is_told_in_one_line(tmp_path, call):
     for name, minutes in (("a", SLOW), ("b", FAST)):
         write_results(tmp_path / name, minutes)
