@@ -47,7 +47,8 @@ how the programs differ.
 - **ours large_56** is this project's training step, on 56 examples in 56 rows. Where a name has
   "packed", examples share rows: 56 fill 28 rows, and 112 fill 56. Where it has "kernels", the step
   uses this project's kernels.
-- **first program** is the step before all changes, **second program** after the first of them.
+- **first program** is the step before the changes that `benchmarks/NOTES.md` lists, **second
+  program** after the first of them.
 - **PyTorch large_56** trains with PyTorch on the same batches.
 - **share of product** divides a row's model TFLOP/s by those of the nearest product of matrices
   above it. The same device computed this product just before.
