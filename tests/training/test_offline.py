@@ -152,7 +152,7 @@ def test_all_figures_of_a_run_are_of_one_evaluation(task, tmp_path, monkeypatch)
         with pytest.raises(ValueError, match=r"out: its figures are of other evaluation .* remove"):
             evaluate_all(path, **changed)
     assert read_evaluations(output).keys() == {10}
-    evaluate_all(tmp_path / "copy", max_eval_steps=100, eval_batch_size=9)
+    evaluate_all(tmp_path / "copy", max_eval_steps=5, eval_batch_size=9)  # all 45 examples
     assert read_evaluations(output).keys() == {10, 20, 30}
     (output / RESULTS_LINES).unlink()
     evaluate_all(halves / "*")
