@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -218,6 +219,15 @@ def test_older_kernels_fall_back_to_older_tracepoints():
     assert "@tree[7] = 1; @tree[8] = 1;" in text
     assert "sys_enter_read /" in text and "sys_enter_write" not in text
     assert text.count("END {") == 1
+
+
+def test_a_call_has_each_of_its_arguments_in_one_place():
+    """By text, because few machines let bpftrace run; drawn programs compare what it records."""
+    text = (bpftrace.PROGRAMS / "files.bt").read_text()
+    probes = re.findall(r"^(tracepoint:syscalls:sys_enter_.*?)\{$(.*?)^\}", text, re.M | re.S)
+    taken = {probe: re.findall(r"args->(\w+)", body) for probe, body in probes}
+    assert len(taken) > 20
+    assert [probe for probe, names in taken.items() if len(names) > len(set(names))] == []
 
 
 def test_programs_pass_a_dry_run(tmp_path):
