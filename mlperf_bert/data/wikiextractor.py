@@ -102,6 +102,11 @@ def main():
         raise ValueError(f"{dump}: no such file below {Path.cwd()}, where --volume mounts a folder")
     if TEXT.is_symlink() or TEXT.exists():
         raise ValueError(f"{TEXT}: is there; move it away")
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        why = "its processes need semaphores there; leave out a --mount or --tmpfs of /dev/shm"
+        raise ValueError(f"/dev/shm: {error.strerror}; {why}") from error
     next(lines(dump), None)  # tells a wrong head, or a missing end, before anything is made
     if PARTIAL.exists():
         why = "of an extraction that still runs, or was killed; remove it if none runs"
@@ -131,7 +136,8 @@ if __name__ == "__main__":
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except OSError as error:
-        print(f"extract: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"extract: {where}{error.strerror or error}", file=sys.stderr)
     except ValueError as error:
         print(f"extract: {error}", file=sys.stderr)
     except BaseException:

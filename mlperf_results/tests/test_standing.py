@@ -52,17 +52,6 @@ def test_a_result_of_ten_runs_has_the_official_verdict(org_dir):
     assert standing.read_own(str(org_dir))[0].rcp is None  # eleven runs are no result
 
 
-@pytest.mark.parametrize(("damaged", "departures"), [([3], ()), ([3, 4], ("did not converge",))])
-def test_a_log_that_cannot_be_read_is_a_run_that_failed(org_dir, damaged, departures):
-    """One failed run of ten is the slowest, which an olympic mean leaves out."""
-    for number in damaged:
-        log = org_dir / "results" / "box" / "bert" / f"result_{number}.txt"
-        log.write_text(log.read_text().replace("run_stop", "run_st"))
-    [own] = standing.read_own(str(org_dir))
-    assert (own.runs, own.runs_converged, own.departures) == (10, 10 - len(damaged), departures)
-    assert (own.minutes_scored is None) == bool(departures)
-
-
 def test_a_miniature_is_shown_and_never_ranked(miniature, capsys):
     assert standing.main([str(miniature)]) == 0
     first, *lines = capsys.readouterr().out.splitlines()

@@ -62,7 +62,7 @@ def dump_of(*titles: str) -> str:
 
 
 @pytest.fixture
-def command(repository, tmp_path) -> list[str]:
+def command(repository, tmp_path, worker_processes) -> list[str]:
     """The entry point, beside the small program."""
     (tmp_path / "image").mkdir()
     entry_point = repository / "mlperf_bert" / "data" / "wikiextractor.py"
@@ -153,6 +153,22 @@ def test_without_a_dump_or_a_place_for_the_text_nothing_begins(refused, data):
     (data / "text").unlink()
     (data / "text.partial").mkdir()
     assert refused("dump").startswith("text.partial: of an extraction that still runs, or was kil")
+
+
+def test_a_machine_whose_processes_get_no_semaphores_is_named(command, data, monkeypatch):
+    """As a container whose /dev/shm only root can write."""
+    (data / "dump").write_text(dump_of("a"))
+    (data.parent / "sitecustomize.py").write_text(
+        "import _multiprocessing\n"
+        "class Refused:\n"
+        "    SEM_VALUE_MAX = 1\n"
+        "    def __init__(self, *_): raise PermissionError(13, 'None of it')\n"
+        "_multiprocessing.SemLock = Refused\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(data.parent))
+    done = programs.run(*command, "dump", cwd=data)
+    assert (done.returncode, [path.name for path in data.iterdir()]) == (1, ["dump"])
+    assert done.stderr.startswith("extract: /dev/shm: None of it; its processes need semaphores")
 
 
 @pytest.mark.parametrize("title, code", [("exit", "1, see above"), ("kill", "-9, perhaps for lac")])
