@@ -91,7 +91,7 @@ def changes(told: list[list[str]]) -> list[str]:
 
 
 def dry_run(verb: str, **settings) -> list[str]:
-    given = {"PATH": os.environ["PATH"], **SETTINGS, **settings}  # and no gcloud is needed
+    given = {"PATH": os.environ["PATH"], "CDPATH": ".", **SETTINGS, **settings}  # and no gcloud
     done = programs.run("cloud/gcp_tpu.sh", verb, "--dry-run", env=given)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return done.stdout.replace(str(REPOSITORY), "CHECKOUT").splitlines()

@@ -52,6 +52,12 @@ def test_installed_alone_it_traces_from_any_folder_and_from_the_checkout(tmp_pat
     assert "conftest.py" not in files
 
 
+def test_an_exported_cdpath_leads_nowhere_else():
+    words = {"cwd": TRACE.parent.parent, "env": {**os.environ, "CDPATH": "."}}
+    done = programs.run("tracing/trace.sh", "--help", **words)
+    assert done.stdout.startswith("usage: python -m tracing")
+
+
 @pytest.mark.parametrize("lacks", ["jinja2", "psutil", "pynvml"])
 def test_the_script_says_what_to_install(tmp_path, lacks):
     """It looks for what its pyproject.toml names; numpy and protobuf come with the others."""
