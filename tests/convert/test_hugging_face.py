@@ -250,16 +250,22 @@ def test_what_a_run_was_trained_with_is_exported(model, tmp_path):
     config = BertConfig.from_json_file(str(imported / "bert_config.json"))
     (imported / "tokenizer_config.json").unlink()
 
-    def exported(name: str, **recorded) -> Path:
+    def exported(name: str, *, beside: str = "", **recorded) -> Path:
         (imported / "run.json").write_text(json.dumps({"vocabulary": recorded}))
-        prefix = str(imported / "model.ckpt-0")
-        export(prefix, str(tmp_path / name), config=config, vocab_file=str(words))
-        return tmp_path / name
+        prefix, made = str(imported / "model.ckpt-0"), tmp_path / name
+        export(prefix, str(made), config=config, vocab_file=str(words), beside=beside)
+        return made
 
     made = exported("cased", do_lower_case="False")
     assert json.loads((made / "tokenizer_config.json").read_text())["do_lower_case"] is False
     with pytest.raises(ValueError, match=f"different vocabularies, .* of the run in {imported}; "):
         exported("other", vocab_md5="0" * 32)
+    (model_beside := tmp_path / "model_beside").mkdir()
+    lines = Path(words).read_text().splitlines(keepends=True)
+    (model_beside / "vocab.txt").write_text("".join([*lines[:-2], lines[-1], lines[-2]]))
+    told = f"different vocabularies, .* of {model_beside}/vocab.txt; "
+    with pytest.raises(ValueError, match=told):
+        exported("other", beside=str(model_beside / "bert_config.json"))
     assert not (tmp_path / "other").exists()
 
 
