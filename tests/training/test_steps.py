@@ -253,6 +253,19 @@ def test_each_micro_batch_is_clipped_or_their_mean(clips_late, moved):
     np.testing.assert_allclose([1.0, 2.0] - weight.numpy(), moved, rtol=1e-6)
 
 
+@pytest.mark.parametrize("late, here, moved", [
+    (False, False, [6.0, 8.0]), (True, False, [0.6, 0.8]), (False, True, [0.6, 0.8]),
+    (True, True, [0.6, 0.8]),
+])  # fmt: skip
+def test_without_aggregation_a_gradient_is_clipped_after_the_all_reduce_too(late, here, moved):
+    weight = tf.Variable([0.0, 0.0])
+    made = GradientAggregationOptimizer(
+        tf_keras.optimizers.legacy.SGD(1.0), [weight], clip_after_allreduce=late
+    )
+    made.step([tf.constant([6.0, 8.0])], clips=here)
+    np.testing.assert_allclose(-weight.numpy(), moved, rtol=1e-6)
+
+
 def test_an_update_takes_the_rate_of_its_last_micro_batch():
     schedule = WarmupPolynomialDecay(
         learning_rate=1.0, num_train_steps=20, num_warmup_steps=8, steps_per_update=4
