@@ -52,7 +52,7 @@ def patterns(reads: pd.DataFrame) -> pd.Series:
 def distinct_bytes(files: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> int:
     """The number of bytes that were read at least once; `files` are numbers from 0."""
     begins = (files.astype(np.int64) << _FILE_SHIFT) + offsets.astype(np.int64)
-    order = np.argsort(begins, kind="stable")
+    order = np.argsort(begins)
     begins, ends = begins[order], (begins + sizes.astype(np.int64))[order]
     reached = np.maximum.accumulate(np.concatenate([[0], ends[:-1]]))
     return int(np.maximum(ends - np.maximum(begins, reached), 0).sum())

@@ -179,10 +179,11 @@ class Trace:
     def process_names(self) -> dict[int, str]:
         """Process -> its command line, or the program alone for one that ended between samples."""
         executed = self.table("process_events")
-        executed = executed[executed["event"] == "exec"].drop_duplicates("pid", keep="last")
+        executed = executed[executed["event"] == "exec"]
+        # Of several, the last one counts.
         names = dict(zip(executed["pid"].astype(int), executed["detail"]))
-        sampled = self.table("processes").drop_duplicates("pid", keep="last")
-        sampled = sampled[sampled["command"] != ""]
+        sampled = self.table("processes")
+        sampled = sampled[sampled["command"] != ""]  # one that has ended has none
         return names | dict(zip(sampled["pid"].astype(int), sampled["command"]))
 
     def cpu_percentages(self) -> pd.DataFrame:
@@ -256,9 +257,9 @@ class LastNames:
         for number, old in reversed(self._news):
             self.of(old, number)
 
-    def differ(self, path: str | None) -> bool:
+    def differ(self, path: str) -> bool:
         """Whether the file, or a folder above it, is ever renamed or removed."""
-        return isinstance(path, str) and any(name in self._numbers for name in _with_folders(path))
+        return any(name in self._numbers for name in _with_folders(path))
 
     def of(self, path: str, number: int) -> str:
         """The last name of the file that is called `path` before the rename of this number."""

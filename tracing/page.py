@@ -22,7 +22,7 @@ def _tail(path: str) -> str:
 def _of_calls_and_bytes(shares: dict) -> str:
     if not shares["num_calls"]:
         return "-"
-    return f"{shares['share_of_calls']:.0%} of calls, {shares['share_of_bytes'] or 0:.0%} of bytes"
+    return f"{shares['share_of_calls']:.0%} of calls, {shares['share_of_bytes']:.0%} of bytes"
 
 
 # Title -> heading -> the value's name in a row, and how it is written.

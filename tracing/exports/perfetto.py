@@ -190,7 +190,7 @@ def _write_counters(trace: Trace, writer: _Writer) -> None:
     for table, owners in _OWNERS.items():
         columns = COLUMNS[table]
         numbers = [n for n in columns if n not in owners and pa.types.is_integer(columns[n][0])]
-        units = ["bytes" if n.endswith("_bytes") else n.rpartition("_")[2] for n in numbers]
+        units = [n.rpartition("_")[2] for n in numbers]
         for at_ns, *row in trace.rows(table, ["monotonic_ns", *owners, *numbers]):
             owner, values = dict(zip(owners, row)), row[len(owners) :]
             parent = machine
@@ -219,7 +219,7 @@ def _write_block_io(trace: Trace, writer: _Writer) -> None:
     columns = ["monotonic_ns", "latency_ns", "device", "operation"]
     shown = ["sector", "size_bytes", "pid", "command"]
     # Sorted by their beginning: they were recorded as they ended.
-    requests = sorted(trace.rows("block_io", [*columns, *shown]), key=lambda row: row[0])
+    requests = sorted(trace.rows("block_io", [*columns, *shown]))
     for begin_ns, latency_ns, device, operation, *values in requests:
         lanes = ends.setdefault(device, [])
         free = (number for number, end_ns in enumerate(lanes) if end_ns <= begin_ns)

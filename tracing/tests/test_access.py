@@ -52,10 +52,12 @@ def operations(*rows: tuple) -> pd.DataFrame:
     return found.assign(error=None, opening=NAN, latency_ns=0, monotonic_ns=range(len(found)))
 
 
-def test_a_name_that_was_not_read_renames_nothing():
+def test_a_name_that_was_not_read_or_a_rename_that_failed_renames_nothing():
     rows = [("read", "unknown:", None), ("read", "/d/x", None), ("rename", "unknown:", "/d/y"),
-            ("rename", "/d/x", "unknown:"), ("rename", "/d/", "/e/")]  # fmt: skip
-    assert list(loaded._final_paths(operations(*rows)))[:2] == ["unknown:", "/e/x"]
+            ("rename", "/d/x", "unknown:"), ("rename", "/d/", "/e/"),
+            ("rename", "/e/x", "/e/z")]  # fmt: skip
+    found = operations(*rows).assign(error=[*[None] * 5, "EACCES"])
+    assert list(loaded._final_paths(found))[:2] == ["unknown:", "/e/x"]
 
 
 def test_a_renamed_name_is_not_the_beginning_of_another_one():
@@ -104,6 +106,16 @@ def test_a_call_during_an_exchange_has_the_name_before_or_after_it():
     assert list(loaded._final_paths(found)) == ["/d/b", "/d/c", "/d/c"]
 
 
+def test_renames_are_done_in_the_order_of_their_returns():
+    rows = [("rename", "/d/a", "/d/b"), ("rename", "/d/b", "/d/c")]
+    found = operations(*rows).assign(latency_ns=[10, 0])
+    assert list(loaded._final_paths(found)) == ["/d/b", "/d/c"]
+    # Those that return at once are in the order in which they were recorded.
+    rows = [("rename", f"/d/{n}", f"/d/{n + 2}") for n in range(40)]
+    found = operations(*rows).assign(monotonic_ns=[n % 2 for n in range(40)])
+    assert loaded._final_paths(found)[0] == "/d/40"
+
+
 # --- counters of processes ----------------------------------------------------------------------
 
 
@@ -127,6 +139,9 @@ CHILD = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80)]
         ([*CHILD, (1, 1, 0, 20, 0)], True, [0, 10], [0, 0]),
         # What storage gave does not shrink, whatever the kernel has added.
         ([*CHILD, (1, 1, 0, 520, 70)], False, [510, 520], [80, 80]),
+        # While a sample was read, numbers of processes were taken again: each is above the other.
+        ([(0, 2, 3, 0, 5), (0, 3, 2, 0, 0), (0, 4, 2, 0, 7), (1, 1, 0, 10, 3)],
+         False, [0, 10], [12, 15]),
         ([(0, 1, 0, None, None)], False, [], []),  # without the right to read counters
     ],
 )  # fmt: skip
@@ -151,7 +166,7 @@ def test_processor_time_from_before_the_trace_is_not_the_traces(command, expecte
 
 @pytest.mark.parametrize(
     ("storage", "counted", "asynchronous", "expected"),
-    [(200, 1000, 0, 0.8), (1200, 1000, 0, 0.0), (1300, 1000, 0, None), (200, 900, 0, None),
+    [(200, 950, 0, 0.8), (1200, 1000, 0, 0.0), (1300, 1000, 0, None), (200, 949, 0, None),
      (200, 1000, 1, None)],
 )  # fmt: skip
 def test_a_hit_ratio_is_null_where_it_is_not_known(storage, counted, asynchronous, expected):
@@ -170,7 +185,8 @@ def test_a_hit_ratio_is_null_where_it_is_not_known(storage, counted, asynchronou
     trace.__dict__ |= {"operations": reads, "reads": reads, "counters": counters}
     found = access_figures._page_cache(trace, *access_figures._storage(trace))
     assert found["hit_ratio"] == expected
-    assert (found["storage_bytes"] is None) == (counted < 1000)
+    assert (found["storage_bytes"] is None) == (counted < 950)
+    assert ("storage gave more" in found["calls_from"]) == (storage == 1300)
     trace.training_reads = reads.assign(offset_bytes=0, file_number=0)
     assert bool(list(access_figures._passes(trace))) == (not asynchronous)
 
@@ -189,6 +205,18 @@ def test_without_calls_the_counters_have_the_bytes(samples, expected):
     trace = loaded.Trace(Path("/none"), summary)
     trace.counters = pd.DataFrame(samples, columns=["read_call_bytes", "storage_read_bytes"])
     assert tuple(access_figures.access_figures(trace)["page_cache"].values()) == expected
+
+
+def test_a_process_has_its_last_command_line_or_else_its_last_program():
+    executed = [(1, "exec", "/bin/sh"), (2, "exec", "/bin/sh"), (2, "exec", "/bin/ls"),
+                (3, "exit", "0"), (4, "exec", "/bin/cat")]  # fmt: skip
+    # One that has ended has no command line any more.
+    sampled = [(1, "sh x"), (1, "cat x"), (1, ""), (4, "")]
+    names = {"process_events": ["pid", "event", "detail"], "processes": ["pid", "command"]}
+    rows = {"process_events": executed, "processes": sampled}
+    trace = loaded.Trace(Path("/none"), {"begin_monotonic_ns": 0})
+    trace.__dict__["table"] = lambda name: pd.DataFrame(rows[name], columns=names[name])
+    assert trace.process_names() == {1: "cat x", 2: "/bin/ls", 4: "/bin/cat"}
 
 
 def test_a_counter_grows_evenly_between_samples_and_not_before_them():

@@ -140,7 +140,8 @@ def test_the_page_names_the_time_between_phases():
 
 @pytest.mark.parametrize("name", ["fifo", "x", "absent", "folder/x", "mem", "mem.log", "long" * 99])
 def test_other_files_are_no_logs_and_hinder_no_figures(tmp_path, name):
-    os.mkfifo(tmp_path / "fifo")  # it is not waited for
+    for pipe in ("fifo", "fifo.log"):
+        os.mkfifo(tmp_path / pipe)  # it is not waited for
     (tmp_path / "x").write_text("hello")
     for linked in ("mem", "mem.log"):
         (tmp_path / linked).symlink_to("/proc/self/mem")  # cannot be read
@@ -249,6 +250,22 @@ def test_a_block_has_the_samples_of_its_stop():
     spans = pd.DataFrame(mllog.span_rows(events, end_ns=100))
     table = pd.DataFrame(events)
     assert [mllog.trained_samples(table, span) for span in spans.itertuples()] == [50, 0, 0]
+
+
+def test_of_many_files_some_tell_the_lengths_of_records(tmp_path):
+    names = [f"{tmp_path}/part-{n:02}" for n in range(17)]
+    for n, name in enumerate(names):
+        (tmp_path / name).write_bytes(tfrecord.frame(bytes(n)))
+    rows = [{"path": name, "file_class": files.TFRECORDS} for name in [*names[9:], *names[:9]]]
+    trace = types.SimpleNamespace(locator=conversion.Locator())
+    told = {"num_sampled": 9, "mean_bytes": 8.0, "stdev_bytes": 5.2}  # 0, 2, ... 16
+    assert figures._records(trace, rows) == told
+
+
+def test_only_a_lines_end_ends_a_line_of_a_tracer(tmp_path):
+    (tmp_path / "raw").write_bytes(b"a\rb \x85\nc\r\n")
+    with conversion._lines(tmp_path / "raw") as lines:
+        assert list(lines) == ["a\rb \\x85\n", "c\r\n"]
 
 
 def test_of_many_files_those_with_the_most_bytes_are_told_in_short():

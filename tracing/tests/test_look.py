@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracing import look
+from tracing import loaded, look, page
 from tracing.look import Card
 
 HOSTILE = "<script>alert(\"a\" & 'b')</script>{{ 7 * 7 }}"
@@ -34,6 +34,17 @@ def test_long_tables_are_cut_and_say_so(number, shown):
     page = trace_page(tables=[("files", [["file"], *([f"f{n}"] for n in range(number))])])
     assert page.count("<td>") == shown
     assert ("and 1 more in summary.json" in page) == (number > shown)
+
+
+@pytest.mark.parametrize(("length", "shown"), [(48, "x" * 48), (49, "…" + "x" * 47)])
+def test_the_end_of_a_long_path_is_shown(length, shown):
+    assert page._tail("x" * length) == shown
+
+
+def test_the_page_of_what_ran_already(whole_trace, monkeypatch):
+    monkeypatch.setattr(look, "svg", lambda *_, **__: "")
+    summary = loaded.summary_of(whole_trace) | {"command": []}
+    assert "<title>Trace: a running program" in page.page(loaded.Trace(whole_trace, summary))
 
 
 def test_the_same_data_give_the_same_picture():

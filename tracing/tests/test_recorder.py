@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from tracing import (
     recording,
     signals_blocked,
     tables,
+    tracers,
 )
 from tracing.__main__ import _arguments
 from tracing.processes import Target
@@ -132,6 +134,15 @@ def test_a_tracer_that_cannot_attach_is_replaced_or_leaves_nothing(
     assert said[0].startswith("strace records ") and said[1].startswith("proc records ")
     assert said[1].endswith(reasons) and found.notes[0] == said[1]
     assert (found.backend, found.raw_files) == (backends.PROC, [])
+
+
+def test_one_process_may_end_before_strace_has_attached_to_all(watched, tmp_path, monkeypatch):
+    # Ctrl-C is not for strace: it has its own group of processes.
+    group = "read -r _ _ _ _ group _ < /proc/$$/stat; [ $group = $$ ] && echo no right >&2"
+    stand_in(monkeypatch, tmp_path / "bin" / "strace", f"sleep 0.1; {group}; exit 1")
+    (ended := subprocess.Popen(["true"])).wait()
+    with pytest.raises(ValueError, match=r"^strace cannot attach: no right$"):
+        Tracer(backends.STRACE, tmp_path, Target()).attach([ended.pid, watched.pid])
 
 
 def test_a_folder_that_is_there_is_kept(record, tmp_path):
@@ -296,14 +307,25 @@ def tracer(tmp_path):
 
 def test_the_command_begins_when_bpftrace_is_ready(stand_in_bpftrace, tracer, tmp_path):
     stand_in_bpftrace(f"sleep 0.2; touch {tmp_path}/before; echo ready; exec sleep 600")
+    made_ns = time.monotonic_ns()
     words = ["sh", "-c", f"[ -e {tmp_path}/before ] && sleep 0.1; exit 5"]
     process = tracer.launch(words, None)
     assert process.pid in tracer._target.pids()
     assert process.wait(timeout=60) == 5
     [session] = tracer.sessions
     assert f"@tree[{process.pid}] = 1;" in (tmp_path / "programs").read_text()
+    assert tracer.began.monotonic_ns > made_ns + 10**8
     # Ctrl-C is for the command alone.
     assert os.getpgid(session.process.pid) == session.process.pid
+
+
+def test_a_command_may_be_killed_before_it_begins(stand_in_bpftrace, tracer, monkeypatch):
+    monkeypatch.setattr(tracers, "_HOLD", ["sh", "-c", "kill -KILL $$"])
+    # Where bpftrace records only the disks, it does not say that it is ready.
+    monkeypatch.setattr(bpftrace, "tracepoints", lambda: {"block/block_io_start"})
+    monkeypatch.setattr(tracers, "_READY_WITHIN_S", 0.1)
+    stand_in_bpftrace("exec sleep 600")
+    assert tracer.launch(["true"], None).wait(timeout=60) == -signal.SIGKILL
 
 
 def test_of_two_that_are_attached_one_records_the_disks(

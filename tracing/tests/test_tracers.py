@@ -1,6 +1,8 @@
 """Which tracer is chosen, how its lines are taken; who belongs to the target; the clocks."""
 
+import contextlib
 import functools
+import io
 import json
 import os
 import signal
@@ -14,9 +16,10 @@ import psutil
 import pytest
 
 from tests.helpers import programs, waiting
-from tracing import backends, bpftrace, clocks, containers, processes
+from tracing import backends, bpftrace, clocks, containers, processes, tracers
 from tracing.clocks import Alignment, ClockPair, read_pair
 from tracing.processes import Target
+from tracing.recording import RawFile
 from tracing.tests.conftest import require
 from tracing.tracers import Session, Tracer
 
@@ -87,10 +90,13 @@ def ended(session: Session) -> Session:
 
 def test_a_session_takes_all_lines_and_ends_without_any(tmp_path):
     session = Session(tmp_path / "file")
+    os.set_blocking(session.writing_end, False)
+    lines = b"x\n" * 100_000
+    assert os.write(session.writing_end, lines) == len(lines)  # nobody need read yet
     session.start()
-    session.pipe.write_bytes(b"x\n" * 100_000)
+    session.pipe.write_bytes(lines)
     ended(session)
-    assert (tmp_path / "file").read_bytes() == b"x\n" * 100_000
+    assert (tmp_path / "file").read_bytes() == lines * 2
     unused = Session(tmp_path / "none")
     unused.start()
     assert (ended(unused).num_lost_lines, (tmp_path / "none").read_bytes()) == (0, b"")
@@ -104,6 +110,32 @@ def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_tracer_continu
         for _ in range(40):
             pipe.write(b"line\n" * 50_000)  # more than the pipe holds
     assert ended(session).num_lost_lines == 40 * 50_000
+
+
+def test_what_follows_lost_lines_is_lost_too(tmp_path):
+    """A line that was cut is not continued by another one."""
+
+    class Disk(io.BytesIO):
+        def write(self, chunk: bytes) -> int:
+            if session.num_lost_lines == 0:
+                raise OSError("No space left")
+            return super().write(chunk)  # somebody has made room
+
+    session, disk = Session(tmp_path / "file"), Disk()
+    session._file = SimpleNamespace(open=lambda *_, **__: contextlib.nullcontext(disk))
+    session.start()
+    session.pipe.write_bytes(b"one\n")
+    waiting.until(lambda: session.num_lost_lines)
+    session.pipe.write_bytes(b"two\n")
+    assert (ended(session).num_lost_lines, disk.getvalue()) == (2, b"")
+
+
+def test_the_command_is_the_users_who_called_sudo(monkeypatch):
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [name, gid])
+    monkeypatch.setattr(subprocess, "Popen", lambda command, preexec_fn, **whose: whose)
+    assert tracers._start(["true"], None) == {}
+    expected = {"user": 5, "group": 6, "extra_groups": ["me", 6]}
+    assert tracers._start(["true"], tracers.User("me", 5, 6)) == expected
 
 
 def test_a_tracer_that_cannot_attach_ends_alone_and_its_last_words_are_told(tmp_path):
@@ -153,9 +185,20 @@ def test_the_command_runs_with_no_signal_blocked(tmp_path):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
+def test_a_trace_by_strace_begins_with_its_command(tmp_path):
+    require(backends.STRACE)
+    tracer = Tracer(backends.STRACE, tmp_path, Target())
+    made_ns = time.monotonic_ns()
+    process = tracer.launch(["true"], None)
+    assert process.wait(timeout=60) == 0
+    tracer.stop()
+    assert tracer.began.monotonic_ns > made_ns
+    assert tracer._target.tracers() == [process.pid]
+
+
 MOUNTS = [
     {"Type": "bind", "Source": "/srv/tfrecords", "Destination": "/data"},
-    {"Type": "bind", "Source": "/home/me/out", "Destination": "/data/out"},
+    {"Type": "bind", "Source": "/work/out", "Destination": "/data/out"},
     {"Type": "tmpfs", "Destination": "/tmp"},
 ]
 INSPECTED = json.dumps([{"Name": "/bert-7", "State": {"Pid": 4711}, "Mounts": MOUNTS}])
@@ -165,7 +208,7 @@ def test_process_and_mounts_of_a_container():
     found = containers.from_inspect("docker", INSPECTED)
     assert (found.engine, found.name, found.pid) == ("docker", "bert-7", 4711)
     assert found.host_path("/data/part-0") == "/srv/tfrecords/part-0"
-    assert found.host_path("/data/out/bert.log") == "/home/me/out/bert.log"
+    assert found.host_path("/data/out/bert.log") == "/work/out/bert.log"
     assert found.host_path("/database") == "/proc/4711/root/database"
     assert containers.from_inspect("docker", INSPECTED.replace("4711", "0")) is None  # it has ended
 
@@ -209,6 +252,10 @@ def test_a_process_that_has_ended_runs_no_more_before_its_parent_notices():
     waiting.until(lambda: not processes.is_running(process.pid))
     assert process.wait() == 0
     assert not processes.is_running(-1)
+    # Whoever asks for what it had gets nothing.
+    assert processes.tree(process.pid) == {process.pid}
+    tracers._note_what_is_there(raw_file := RawFile("x", None), [process.pid])
+    assert (raw_file.process_of_thread, raw_file.folder_of) == ([], [])
 
 
 def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
