@@ -131,7 +131,7 @@ def _written_logs(trace: Path, locator: Locator) -> list[str]:
     # Samples do not show renames: a log may have been renamed between two samples.
     beside = [f"{folder}/{log.name}" for folder in folders for name in _NAMES_OF_LOGS
               for log in sorted(locator.find(folder).glob(name))]  # fmt: skip
-    seen = [*written["new_path"].dropna(), *written["path"].dropna(), *sampled, *beside]
+    seen = [*written["new_path"].dropna(), *written["path"], *sampled, *beside]
     return [path for path in dict.fromkeys(seen) if _is_log(path, locator)]
 
 

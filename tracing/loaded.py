@@ -152,7 +152,7 @@ class Trace:
         """The bytes of read calls by the counters, as a share of the bytes of recorded calls."""
         calls = self.operations[self.operations["operation"] != "splice"]  # counters omit it
         recorded = calls.loc[calls["kind"] == "read", "size_bytes"].sum()
-        if not self.has_calls or not recorded or self.counters.empty:
+        if not recorded or self.counters.empty:
             return 1.0
         return float(self.counters["read_call_bytes"].iloc[-1] / recorded)
 
@@ -230,7 +230,7 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
     # An opening identifies its file, even if another file has the name since a removal.
     is_opened = operations["kind"].isin(["open", "create"]) & operations["opening"].notna()
     of_opening = pd.Series(final[is_opened].array, operations.loc[is_opened, "opening"])
-    found = operations["opening"].dropna()
+    found = operations["opening"]
     found = found[found.isin(of_opening.index)]
     final[found.index] = of_opening[found].array
     return final
@@ -332,7 +332,7 @@ def totals(
         name: known.pivot(index="seconds", columns="pid", values=name).ffill().fillna(0)
         for name in {*columns, added}
     }
-    own, waited = carried[columns[0]].copy(), carried[added].copy()
+    own, waited = carried[columns[0]], carried[added]
     for pid, last in lasts.items():
         parent = parents[pid]
         passed = {pid}

@@ -161,7 +161,7 @@ def _calls(trace: Trace) -> Iterator[Event]:
     calls = trace.operations
     calls = calls[calls["error"].isna() & ~calls["file_class"].isin(files.IN_KERNEL)]
     calls = calls[calls["operation"].isin([*_OP_OF, *_COPIES, ADD_TO_PAGE_CACHE])]
-    for n, call in enumerate(calls.itertuples(index=False)):
+    for n, call in enumerate(calls.itertuples()):
         end = call.monotonic_ns + (int(call.latency_ns) if pd.notna(call.latency_ns) else 0)
         sort = "pages" if call.operation == ADD_TO_PAGE_CACHE else "calls"
         yield Event(call.monotonic_ns, _SORTS.index(sort), n, end, call)
@@ -169,7 +169,7 @@ def _calls(trace: Trace) -> Iterator[Event]:
 
 def _requests(blocks: pd.DataFrame) -> Iterator[Event]:
     order = _SORTS.index("block requests")
-    for n, block in enumerate(blocks.itertuples(index=False)):
+    for n, block in enumerate(blocks.itertuples()):
         if block_op(block.operation):
             yield Event(block.monotonic_ns, order, n, block.monotonic_ns + block.latency_ns, block)
 
@@ -263,4 +263,4 @@ class _Nodes:
         """The call that caused an event below it: one that surrounds it in time."""
         calls = [self._last_of[tid] for tid in threads if tid in self._last_of]
         calls = [call for call in calls if call[1] <= event.begin_ns <= call[2]]
-        return [max(calls, key=lambda call: call[1])[0]] if calls else []
+        return [max(calls)[0]] if calls else []  # the last that has begun

@@ -110,6 +110,8 @@ def test_renames_are_done_in_the_order_of_their_returns():
     rows = [("rename", "/d/a", "/d/b"), ("rename", "/d/b", "/d/c")]
     found = operations(*rows).assign(latency_ns=[10, 0])
     assert list(loaded._final_paths(found)) == ["/d/b", "/d/c"]
+    found = operations(*rows).assign(latency_ns=[NAN, 0])  # it was not seen to return
+    assert list(loaded._final_paths(found)) == ["/d/c", "/d/c"]
     # Those that return at once are in the order in which they were recorded.
     rows = [("rename", f"/d/{n}", f"/d/{n + 2}") for n in range(40)]
     found = operations(*rows).assign(monotonic_ns=[n % 2 for n in range(40)])
@@ -142,7 +144,9 @@ CHILD = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80)]
         # While a sample was read, numbers of processes were taken again: each is above the other.
         ([(0, 2, 3, 0, 5), (0, 3, 2, 0, 0), (0, 4, 2, 0, 7), (1, 1, 0, 10, 3)],
          False, [0, 10], [12, 15]),
-        ([(0, 1, 0, None, None)], False, [], []),  # without the right to read counters
+        # A child that has read only what it mapped.
+        ([(0, 1, 0, 10, 0), (0, 2, 1, 0, 5), (1, 1, 0, 10, 5)], False, [10, 10], [5, 5]),
+        ([(0, 1, 0, None, None)], True, [], []),  # without the right to read counters
     ],
 )  # fmt: skip
 def test_counters_of_processes_that_end_are_added_up_once(rows, ran_before, calls, storage):
@@ -205,6 +209,14 @@ def test_without_calls_the_counters_have_the_bytes(samples, expected):
     trace = loaded.Trace(Path("/none"), summary)
     trace.counters = pd.DataFrame(samples, columns=["read_call_bytes", "storage_read_bytes"])
     assert tuple(access_figures.access_figures(trace)["page_cache"].values()) == expected
+
+
+def test_processors_have_shares_of_the_time_that_has_passed():
+    times = [(0, 10, 0, 0, 10, 0), (1, 11, 2, 3, 14, 10), (2, 11, 2, 3, 14, 10)]
+    columns = ["seconds", "user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
+    trace = loaded.Trace(Path("/none"), {"begin_monotonic_ns": 0})
+    trace.__dict__["table"] = lambda name: pd.DataFrame(times, columns=columns)
+    assert trace.cpu_percentages().round(6).to_dict("split")["data"] == [[5, 10, 15]]
 
 
 def test_a_process_has_its_last_command_line_or_else_its_last_program():

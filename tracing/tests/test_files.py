@@ -101,9 +101,11 @@ def test_spans_of_a_run_that_was_cut(tmp_path):
 )
 def test_a_line_that_is_no_event_is_passed_over(tmp_path, text):
     path = tmp_path / "bert.log"
-    path.write_text(f":::MLLOG {text}\n" + by_hand.log([("run_start", 0, None, {})]))
-    [event] = mllog.event_rows(path, begin_ns=0, end_ns=2**62)
-    assert event["key"] == "run_start" and len(mllog.span_rows([event], end_ns=2**62)) == 1
+    line = by_hand.log([("run_start", 0, None, {})])
+    path.write_text(f':::MLLOG {text}\n{line}:::MLLOG {{"time_ms": 7}}\n')
+    found = list(mllog.event_rows(path, begin_ns=0, end_ns=2**62))
+    assert [event["key"] for event in found] == ["run_start", None]
+    assert len(mllog.span_rows(found, end_ns=2**62)) == 1
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,9 @@ def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, is_sample
     (tmp_path / "other").mkdir()
     stamps = {"monotonic_ns": 0, "realtime_ns": 0}
     sampled = [{**stamps, "path": str(tmp_path / "data.bin")}] if is_sampled else []
-    written = [] if is_sampled else [{**stamps, "path": str(path), "kind": "write"}]
+    (tmp_path / "x.py").write_text(path.read_text())  # is no log, whatever it holds
+    paths = [] if is_sampled else [str(tmp_path / "x.py"), str(path)]
+    written = [{**stamps, "path": path, "kind": "write"} for path in paths]
     alignment = by_hand.recording(pairs=by_hand.pairs(1)).alignment()
     trace_tables.write_table(tmp_path, "open_files", sampled, alignment)
     trace_tables.write_table(tmp_path, "file_ops", written, alignment)
@@ -215,7 +219,8 @@ def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, is_sample
 
 def test_a_phase_ends_with_the_first_stop_of_its_own_log():
     """The other log's began before the trace."""
-    lines = [("a.log", "block_start", 10), ("b.log", "block_stop", 12), ("b.log", "eval_start", 13),
+    lines = [("b.log", "epoch_start", 9), ("b.log", "epoch_stop", 9),  # MLPerf knows no such phase
+             ("a.log", "block_start", 10), ("b.log", "block_stop", 12), ("b.log", "eval_start", 13),
              ("a.log", "eval_stop", 14), ("b.log", "eval_stop", 15),
              ("b.log", "eval_stop", 17)]  # fmt: skip
     events = [{"file": file, "key": key, "realtime_ns": at, "metadata": "{}"}
@@ -228,16 +233,20 @@ def test_a_phase_ends_with_the_first_stop_of_its_own_log():
 def test_a_checkpoint_is_that_of_a_phase_whose_stamps_are_whole_milliseconds():
     write = {"kind": "write", "final_path": "/out/model.ckpt-3.index", "size_bytes": 7}
     writes = [{**write, "seconds": second, "latency_ns": 5} for second in (1.0006, 2.0004)]
-    phase = {"name": "checkpoint", "seconds": 1.001, "end_seconds": 2.0}
-    trace = types.SimpleNamespace(transfers=pd.DataFrame(writes), spans=pd.DataFrame([phase]))
-    [found] = figures.checkpoints(trace)
-    assert (found["step"], found["span_seconds"]) == (3, 0.999)
+    outside = {**writes[0], "seconds": 2.5, "final_path": "/out/model.ckpt-4.index"}
+    spans = pd.DataFrame([(1.001, 2.0), (2.6, 2.9)], columns=["seconds", "end_seconds"])
+    trace = types.SimpleNamespace(
+        transfers=pd.DataFrame([*writes, outside]), spans=spans.assign(name="checkpoint")
+    )
+    found = [(each["step"], each["span_seconds"]) for each in figures.checkpoints(trace)]
+    assert found == [(3, 0.999), (4, None)]
 
 
 def test_a_block_has_the_samples_of_its_stop():
     lines = [
         ("block_stop", 5, {"first_epoch_num": 0, "samples_count": 50}),  # began before the trace
         ("block_start", 10, {"first_epoch_num": 50}),
+        ("tracked_stats", 20, {"first_epoch_num": 0, "samples_count": 7}),
         ("block_stop", 20, {"first_epoch_num": 50, "samples_count": 100}),
         ("block_start", 20, {"first_epoch_num": 100}),
         ("block_stop", 21, None),  # of another benchmark

@@ -11,6 +11,7 @@ import pytest
 from tests.helpers import waiting
 from tracing import (
     backends,
+    figures,
     loaded,
     processes,
     sampling,
@@ -126,6 +127,7 @@ def test_a_command_between_two_samples_and_all_it_waited_for_are_counted(
     if os.geteuid() == 0:  # nobody else may read the bytes of a process that has ended
         assert 3_000_000 <= trace.counters["read_call_bytes"].iloc[-1] < 3_500_000
     assert set(trace.table("processes")["num_threads"]) == {0 if is_started_by_a_tracer else 1}
+    assert figures._usage(trace)["num_processes_sampled"] == (not is_started_by_a_tracer)
 
 
 def test_rings_of_io_uring_and_libaio_are_seen(proc):
@@ -138,6 +140,8 @@ def test_rings_of_io_uring_and_libaio_are_seen(proc):
     for number, expected in (("0", False), ("128", True)):
         (proc.parent / "sys" / "fs" / "aio-nr").write_text(f"{number}\n")
         assert processes.uses_asynchronous_io(7) == expected
+    (proc / "maps").write_text("")
+    assert not processes.uses_asynchronous_io(7)
 
 
 def test_rows_of_a_process(proc, monkeypatch):

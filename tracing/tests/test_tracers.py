@@ -1,7 +1,6 @@
 """Which tracer is chosen, how its lines are taken; who belongs to the target; the clocks."""
 
 import contextlib
-import functools
 import io
 import json
 import os
@@ -81,6 +80,11 @@ def test_a_process_that_is_traced_already(monkeypatch):
         backends.choose(backends.STRACE)
 
 
+def heed_sigint() -> None:
+    """A shell's background processes ignore SIGINT, and these tests may be of one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def ended(session: Session) -> Session:
     """The session of a tracer that has ended."""
     session.process = subprocess.Popen(["true"])
@@ -141,13 +145,14 @@ def test_the_command_is_the_users_who_called_sudo(monkeypatch):
 def test_a_tracer_that_cannot_attach_ends_alone_and_its_last_words_are_told(tmp_path):
     tracer, other = Tracer(backends.PROC, tmp_path, Target()), object()
     session = Session(tmp_path / "lines")
-    words = ["sh", "-c", "echo one; echo no right; exit 1"]
-    tracer._begin(session, subprocess.Popen(words, stdout=session.errors))
-    session.process.wait()
+    words = ["sh", "-c", "echo one; echo no right; exec sleep 60"]
+    tracer._begin(session, subprocess.Popen(words, stdout=session.errors, preexec_fn=heed_sigint))
+    waiting.until(lambda: session.last_error() == "no right")
     tracer.sessions.append(other)
     with pytest.raises(ValueError, match=r"^it cannot: no right$"):
         tracer._give_up(session, f"it cannot: {session.last_error()}")
     assert tracer.sessions == [other] and not session.is_alive()
+    assert session.process.returncode == -signal.SIGINT
 
 
 @pytest.mark.parametrize(
@@ -159,9 +164,7 @@ def test_a_tracer_is_let_go_and_killed_if_it_stays(
 ):
     monkeypatch.setattr("tracing.tracers._ENDS_WITHIN_S", ends_within_s)
     tracer, session = Tracer(backends.PROC, tmp_path, Target()), Session(tmp_path / "lines")
-    # A shell's background processes ignore SIGINT, and these tests may be of one.
-    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(["sh", "-c", text], preexec_fn=heeds)
+    process = subprocess.Popen(["sh", "-c", text], preexec_fn=heed_sigint)
     late = threading.Timer(20, process.send_signal, [signal.SIGTERM])  # one that is not ended
     late.start()
     tracer._begin(session, process)
@@ -197,7 +200,7 @@ def test_a_trace_by_strace_begins_with_its_command(tmp_path):
 
 
 MOUNTS = [
-    {"Type": "bind", "Source": "/srv/tfrecords", "Destination": "/data"},
+    {"Type": "bind", "Source": "/srv/tfrecords", "Destination": "/data/"},
     {"Type": "bind", "Source": "/work/out", "Destination": "/data/out"},
     {"Type": "tmpfs", "Destination": "/tmp"},
 ]
@@ -209,6 +212,7 @@ def test_process_and_mounts_of_a_container():
     assert (found.engine, found.name, found.pid) == ("docker", "bert-7", 4711)
     assert found.host_path("/data/part-0") == "/srv/tfrecords/part-0"
     assert found.host_path("/data/out/bert.log") == "/work/out/bert.log"
+    assert found.host_path("/data/out") == "/work/out"
     assert found.host_path("/database") == "/proc/4711/root/database"
     assert containers.from_inspect("docker", INSPECTED.replace("4711", "0")) is None  # it has ended
 
