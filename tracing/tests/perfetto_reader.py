@@ -16,6 +16,8 @@ def lines(path: Path) -> Iterator[str]:
     trace, words = proto.Trace.FromString(path.read_bytes()), dict[tuple[str, int], str]()
     tracks, begun = dict[int, str](), dict[int, str]()
     counted = collections.defaultdict[int, list[tuple[int, float]]](list)
+    # Only together with it do the words' numbers mean anything.
+    assert all(packet.trusted_packet_sequence_id == 1 for packet in trace.packet)
     assert trace.packet[0].trace_packet_defaults.timestamp_clock_id == 3  # monotonic
     for packet in trace.packet:
         _learn(words, packet.interned_data)

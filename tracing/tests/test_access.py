@@ -170,7 +170,7 @@ def test_processor_time_from_before_the_trace_is_not_the_traces(command, expecte
 
 @pytest.mark.parametrize(
     ("storage", "counted", "asynchronous", "expected"),
-    [(200, 950, 0, 0.8), (1200, 1000, 0, 0.0), (1300, 1000, 0, None), (200, 949, 0, None),
+    [(900, 950, 0, 0.1), (1200, 1000, 0, 0.0), (1300, 1000, 0, None), (200, 949, 0, None),
      (200, 1000, 1, None)],
 )  # fmt: skip
 def test_a_hit_ratio_is_null_where_it_is_not_known(storage, counted, asynchronous, expected):

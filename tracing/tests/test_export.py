@@ -130,11 +130,12 @@ def test_what_a_node_follows(copied, tmp_path):
     events = {
         "file_ops": [
             {"monotonic_ns": at, "latency_ns": lasts, "pid": 7, "tid": tid, "kind": kind,
-             "operation": kind, "path": f"/d/{kind}", "file_class": file_class, "size_bytes": 5}
+             "operation": kind, "path": "/d/x", "file_class": file_class, "size_bytes": 5,
+             "offset_bytes": 0}
             for at, lasts, tid, kind, file_class in [
                 (0, 10, 7, "read", "tfrecords"), (2, 1, 8, "read", "tfrecords"),
                 (25, 1, 9, "write", "other"), (30, 1, 10, "write", "checkpoints"),
-                (31, 1, 11, "write", "checkpoints")]
+                (31, 1, 11, "write", "checkpoints"), (40, 1, 12, "add_to_page_cache", "other")]
         ],
         "block_io": [
             {"monotonic_ns": at, "latency_ns": 1, "pid": 7, "device": "8:0", "operation": "R",
@@ -161,7 +162,7 @@ def test_what_a_node_follows(copied, tmp_path):
     assert found == [
         ("read", [], []), ("read", [], []), (request, [], [2]), (request, [], [2]),
         (request, [], [1]), ("evaluation", [1, 2], []), ("checkpoint", [], [6]), ("write", [], []),
-        ("write", [], [7]), ("write", [], []),
+        ("write", [], [7]), ("write", [], []), ("add_to_page_cache", [], []),
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from mlperf_bert.data import tfrecord
 from tracing import conversion, figures, files, mllog, page
 from tracing import tables as trace_tables
 from tracing.containers import Container
+from tracing.recording import RawFile
 from tracing.tests import by_hand
 
 
@@ -271,10 +272,17 @@ def test_of_many_files_some_tell_the_lengths_of_records(tmp_path):
     assert figures._records(trace, rows) == told
 
 
-def test_only_a_lines_end_ends_a_line_of_a_tracer(tmp_path):
-    (tmp_path / "raw").write_bytes(b"a\rb \x85\nc\r\n")
-    with conversion._lines(tmp_path / "raw") as lines:
-        assert list(lines) == ["a\rb \\x85\n", "c\r\n"]
+def test_names_hold_any_bytes_and_descriptors_mean_what_was_open_before(tmp_path):
+    (tmp_path / conversion.RAW).mkdir()
+    exits = b"2000000000000\t7\t7\ttracepoint:syscalls:sys_exit_"
+    (tmp_path / conversion.RAW / "x").write_bytes(
+        b"name\t7\ta\rb\xff\nopen\t" + exits + b"openat\t5\t4\t-100\t0\n"
+        b"call\t" + exits + b"read\t9\t10\t3\t10\t-1\n"
+    )
+    raw_file = RawFile("x", None, opened_before=[(7, 3, "/old", False)])
+    given = {"backend": "bpftrace", "raw_files": [raw_file], "pairs": by_hand.pairs(1)}
+    conversion.write_tables(tmp_path, by_hand.recording(**given))
+    assert list(trace_tables.read_table(tmp_path, "file_ops")["path"]) == ["/a\rb\\xff", "/old"]
 
 
 def test_of_many_files_those_with_the_most_bytes_are_told_in_short():
