@@ -16,8 +16,9 @@ def lines(path: Path) -> Iterator[str]:
     trace, words = proto.Trace.FromString(path.read_bytes()), dict[tuple[str, int], str]()
     tracks, begun = dict[int, str](), dict[int, str]()
     counted = collections.defaultdict[int, list[tuple[int, float]]](list)
-    # Only together with it do the words' numbers mean anything.
-    assert all(packet.trusted_packet_sequence_id == 1 for packet in trace.packet)
+    # Viewers understand words' numbers by these alone: 1 begins a sequence, 2 needs its beginning.
+    flags = [(packet.trusted_packet_sequence_id, packet.sequence_flags) for packet in trace.packet]
+    assert flags == [(1, 1), *[(1, 2)] * (len(flags) - 1)]
     assert trace.packet[0].trace_packet_defaults.timestamp_clock_id == 3  # monotonic
     for packet in trace.packet:
         _learn(words, packet.interned_data)

@@ -126,43 +126,32 @@ def test_requests_that_overlap_move_nothing_or_began_before_the_trace(copied, tm
 
 
 def test_what_a_node_follows(copied, tmp_path):
-    begin_ns = loaded.Trace(copied).begin_ns
-    events = {
-        "file_ops": [
-            {"monotonic_ns": at, "latency_ns": lasts, "pid": 7, "tid": tid, "kind": kind,
-             "operation": kind, "path": "/d/x", "file_class": file_class, "size_bytes": 5,
-             "offset_bytes": 0}
-            for at, lasts, tid, kind, file_class in [
-                (0, 10, 7, "read", "tfrecords"), (2, 1, 8, "read", "tfrecords"),
-                (25, 1, 9, "write", "other"), (30, 1, 10, "write", "checkpoints"),
-                (31, 1, 11, "write", "checkpoints"), (40, 1, 12, "add_to_page_cache", "other")]
-        ],
-        "block_io": [
-            {"monotonic_ns": at, "latency_ns": 1, "pid": 7, "device": "8:0", "operation": "R",
-             "sector": 8, "size_bytes": 512} for at in (2, 3, 10)
-        ],
-        "spans": [
-            {"monotonic_ns": at, "end_monotonic_ns": begin_ns + 1000 * end, "name": name}
-            for name, at, end in [("eval", 10, 20), ("checkpoint", 20, 30)]
-        ],
-    }  # fmt: skip
-    for table, rows in events.items():
-        for row in rows:
-            row["monotonic_ns"] = begin_ns + 1000 * row["monotonic_ns"]
-            row["latency_ns"] = 1000 * row.get("latency_ns", 0)
-        tables.write_table(
-            copied, table, rows, by_hand.recording(pairs=by_hand.pairs(10)).alignment()
-        )
+    calls = [
+        (0, 10, 7, "read", "tfrecords"), (2, 1, 8, "read", "tfrecords"),
+        (25, 1, 9, "write", "other"), (30, 1, 10, "write", "checkpoints"),
+        (31, 1, 11, "write", "checkpoints"), (40, 1, 12, "add_to_page_cache", "other"),
+        (41, 1, 13, "open", "other"), (43, 1, 14, "open", "other"),
+    ]  # fmt: skip
+    names = ("monotonic_ns", "latency_ns", "tid", "kind", "file_class")
+    call = {"pid": 7, "path": "/d/x", "size_bytes": 5, "offset_bytes": 0}
+    request = {"latency_ns": 1, "pid": 7, "operation": "R", "sector": 8, "size_bytes": 512}
+    phases = [("eval", 10, 20), ("checkpoint", 20, 30)]
+    rows = {
+        "file_ops": [dict(zip(names, each)) | call | {"operation": each[3]} for each in calls],
+        "block_io": [{"monotonic_ns": at, "device": "8:0", **request} for at in (2, 3, 10)],
+        "spans": [dict(zip(("name", "monotonic_ns", "end_monotonic_ns"), each)) for each in phases],
+    }
+    alignment = by_hand.recording(pairs=by_hand.pairs(10)).alignment()
+    for table in rows:
+        tables.write_table(copied, table, rows[table], alignment)
     chakra.write(loaded.Trace(copied), tmp_path / "x.et")
     _, nodes = chakra_reader.read(tmp_path / "x.et")
-    found = [(node.name, list(node.data_deps), list(node.ctrl_deps)) for node in nodes]
     # A request follows the call that began last of those around it; an evaluation the reads before
     # it; and files of a checkpoint its phase.
-    request = "block_io"
-    assert found == [
-        ("read", [], []), ("read", [], []), (request, [], [2]), (request, [], [2]),
-        (request, [], [1]), ("evaluation", [1, 2], []), ("checkpoint", [], [6]), ("write", [], []),
-        ("write", [], [7]), ("write", [], []), ("add_to_page_cache", [], []),
+    assert [(node.name, *node.data_deps, *node.ctrl_deps) for node in nodes] == [
+        ("read",), ("read",), ("block_io", 2), ("block_io", 2), ("block_io", 1),
+        ("evaluation", 1, 2), ("checkpoint", 6), ("write",), ("write", 7), ("write",),
+        ("add_to_page_cache",), ("open",), ("open",),
     ]  # fmt: skip
 
 

@@ -145,11 +145,11 @@ def test_the_command_is_the_users_who_called_sudo(monkeypatch):
 def test_a_tracer_that_cannot_attach_ends_alone_and_its_last_words_are_told(tmp_path):
     tracer, other = Tracer(backends.PROC, tmp_path, Target()), object()
     session = Session(tmp_path / "lines")
-    words = ["sh", "-c", "echo one; echo no right; exec sleep 60"]
+    words = ["sh", "-c", r"printf 'one\nno \377right\n'; exec sleep 60"]
     tracer._begin(session, subprocess.Popen(words, stdout=session.errors, preexec_fn=heed_sigint))
-    waiting.until(lambda: session.last_error() == "no right")
+    waiting.until(lambda: session.last_error() == "no �right")
     tracer.sessions.append(other)
-    with pytest.raises(ValueError, match=r"^it cannot: no right$"):
+    with pytest.raises(ValueError, match=r"^it cannot: no �right$"):
         tracer._give_up(session, f"it cannot: {session.last_error()}")
     assert tracer.sessions == [other] and not session.is_alive()
     assert session.process.returncode == -signal.SIGINT
@@ -307,7 +307,7 @@ def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkey
         return answer
 
     monkeypatch.setattr(containers, "inspect", inspect)
-    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr("shutil.which", {"docker": "/bin/docker"}.get)
     found: list = []
     watcher = containers.Watcher(SimpleNamespace(pids=lambda: list(lines)), found.append)
     for expected in ([], ["A", "B"], ["A", "B"]):
