@@ -157,12 +157,12 @@ def test_counters_of_processes_that_end_are_added_up_once(rows, ran_before, call
     assert list(found["storage_read_bytes"]) == storage
 
 
-@pytest.mark.parametrize(("command", "expected"), [(["sh"], [700, 900]), ([], [0, 200])])
+@pytest.mark.parametrize(("command", "expected"), [(["sh"], [740, 900]), ([], [0, 160])])
 def test_processor_time_from_before_the_trace_is_not_the_traces(command, expected):
-    """Without a command what is traced ran already."""
-    rows = [by_hand.process(second, 1, 0, 0, 0) for second in (0, 1)]
-    spent = {"user_ms": [500, 600], "system_ms": [150, 200], "children_ms": [50, 100]}
-    columns = spent | {"seconds": [0, 1], "children_minor_faults": 0, "children_major_faults": 0}
+    """Without a command what is traced ran already; a child's 40 ms have become its parent's."""
+    rows = [by_hand.process(second, pid, 1, 0, 0) for second, pid in ((0, 1), (1, 1), (0, 2))]
+    spent = {"user_ms": [500, 600, 30], "system_ms": [150, 200, 10], "children_ms": [50, 100, 0]}
+    columns = spent | {"seconds": [0, 1, 0], "children_minor_faults": 0, "children_major_faults": 0}
     trace = loaded.Trace(Path("/none"), {"begin_monotonic_ns": 0, "command": command})
     trace.__dict__["table"] = lambda name: pd.DataFrame(rows).assign(**columns)
     assert list(trace.usage["cpu_ms"]) == expected

@@ -154,6 +154,8 @@ def test_other_files_are_no_logs_and_hinder_no_figures(tmp_path, name):
     locator = conversion.Locator([Container("docker", "box", 1, [(str(tmp_path), "/data")])])
     found = path if name in ("fifo", "x", "mem", "mem.log") else f"/data/{name}"
     assert str(locator.find(f"/data/{name}")) == found
+    told = locator.within(RawFile("x", locator.containers[0]))("/data/gone")
+    assert str(locator.find("/data/gone")) == told == f"{tmp_path}/gone"
     trace = types.SimpleNamespace(locator=conversion.Locator())
     assert figures._size_on_disk(trace, path) == {"x": 5, "mem": 0, "mem.log": 0}.get(name)
     stamps = {"monotonic_ns": 0, "realtime_ns": 0}
