@@ -104,6 +104,8 @@ def test_a_call_during_an_exchange_has_the_name_before_or_after_it():
     rows = [("exchange", "/d/a", "/d/b"), ("read", "/d/b", None), ("rename", "/d/a", "/d/c")]
     found = operations(*rows).assign(latency_ns=[1.5, 0, 0])
     assert list(loaded._final_paths(found)) == ["/d/b", "/d/c", "/d/c"]
+    rows = [("read", "/d/b", None), ("rename", "/d/a", "/d/b"), ("rename", "/d/b", "/d/c")]
+    assert list(loaded._final_paths(operations(*rows))) == ["/d/b", "/d/c", "/d/c"]
 
 
 def test_renames_are_done_in_the_order_of_their_returns():

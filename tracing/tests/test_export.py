@@ -128,6 +128,7 @@ def test_requests_that_overlap_move_nothing_or_began_before_the_trace(copied, tm
 def test_what_a_node_follows(copied, tmp_path):
     calls = [
         (0, 10, 7, "read", "tfrecords"), (2, 1, 8, "read", "tfrecords"),
+        (4, 1, 15, "write", "tfrecords"),
         (25, 1, 9, "write", "other"), (30, 1, 10, "write", "checkpoints"),
         (31, 1, 11, "write", "checkpoints"), (40, 1, 12, "add_to_page_cache", "other"),
         (41, 1, 13, "open", "other"), (43, 1, 14, "open", "other"),
@@ -149,8 +150,8 @@ def test_what_a_node_follows(copied, tmp_path):
     # A request follows the call that began last of those around it; an evaluation the reads before
     # it; and files of a checkpoint its phase.
     assert [(node.name, *node.data_deps, *node.ctrl_deps) for node in nodes] == [
-        ("read",), ("read",), ("block_io", 2), ("block_io", 2), ("block_io", 1),
-        ("evaluation", 1, 2), ("checkpoint", 6), ("write",), ("write", 7), ("write",),
+        ("read",), ("read",), ("block_io", 2), ("block_io", 2), ("write",), ("block_io", 1),
+        ("evaluation", 1, 2), ("checkpoint", 7), ("write",), ("write", 8), ("write",),
         ("add_to_page_cache",), ("open",), ("open",),
     ]  # fmt: skip
 

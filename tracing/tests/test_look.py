@@ -44,7 +44,7 @@ def test_the_end_of_a_long_path_is_shown(length, shown):
 def test_the_page_of_what_ran_already(whole_trace, monkeypatch):
     monkeypatch.setattr(look, "svg", lambda *_, **__: "")
     clocks = {"error_bound_ns": 960, "drift_ns": -40}
-    summary = loaded.summary_of(whole_trace) | {"command": [], "clocks": clocks}
+    summary = loaded.summary_of(whole_trace) | {"command": [], "seconds": 0.0, "clocks": clocks}
     found = page.page(loaded.Trace(whole_trace, summary))
     assert "<title>Trace: a running program" in found and "drift 0.0 µs over" in found
 

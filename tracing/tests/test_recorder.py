@@ -306,7 +306,9 @@ def tracer(tmp_path):
 
 
 def test_the_command_begins_when_bpftrace_is_ready(stand_in_bpftrace, tracer, tmp_path):
-    stand_in_bpftrace(f"sleep 0.2; touch {tmp_path}/before; echo ready; exec sleep 600")
+    stand_in_bpftrace(
+        f"sleep 0.2; touch {tmp_path}/before; echo ready $BPFTRACE_STRLEN; exec sleep 600"
+    )
     made_ns = time.monotonic_ns()
     words = ["sh", "-c", f"[ -e {tmp_path}/before ] && sleep 0.1; exit 5"]
     process = tracer.launch(words, None)
@@ -315,6 +317,7 @@ def test_the_command_begins_when_bpftrace_is_ready(stand_in_bpftrace, tracer, tm
     [session] = tracer.sessions
     assert f"@tree[{process.pid}] = 1;" in (tmp_path / "programs").read_text()
     assert tracer.began.monotonic_ns > made_ns + 10**8
+    assert (tmp_path / "bpftrace-0.txt").read_text() == "ready 200\n"
     # Ctrl-C is for the command alone.
     assert os.getpgid(session.process.pid) == session.process.pid
 

@@ -217,7 +217,7 @@ def test_process_and_mounts_of_a_container():
     assert containers.from_inspect("docker", INSPECTED.replace("4711", "0")) is None  # it has ended
 
 
-def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch):
+def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch, capfd):
     programs.stand_in(tmp_path / "docker", "exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(containers, "ANSWERS_WITHIN_S", 0.1)
@@ -225,11 +225,12 @@ def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch)
         containers.inspect("docker", "name", 0.1)
     box = containers.from_inspect("docker", INSPECTED)
     containers.signal(box, "SIGINT")
-    programs.stand_in(tmp_path / "docker", f'echo "$@" > {tmp_path}/asked; exit 1')
+    programs.stand_in(tmp_path / "docker", f'echo name; echo "$@" > {tmp_path}/asked; exit 1')
     containers.signal(box, "SIGINT")
     assert (tmp_path / "asked").read_text() == "kill --signal=SIGINT bert-7\n"
     assert containers.inspect("docker", "name") is None
     assert (tmp_path / "asked").read_text() == "container inspect name\n"
+    assert capfd.readouterr().out == ""  # what an engine prints is not the command's
 
 
 @pytest.mark.parametrize(
