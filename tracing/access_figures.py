@@ -103,7 +103,7 @@ def _passes(trace: Trace) -> Iterator[dict]:
         return
     ends = reads["size_bytes"].cumsum().to_numpy()
     last_of_pass = np.searchsorted(ends, np.arange(distinct, ends[-1], distinct))
-    lasts = np.unique([*last_of_pass[last_of_pass < len(ends)], len(ends) - 1])
+    lasts = np.unique([*last_of_pass, len(ends) - 1])
     edges = np.concatenate([[reads["seconds"].iloc[0]], reads["seconds"].iloc[lasts]])
     call_bytes = np.diff(ends[lasts], prepend=0)
     storage = grown(trace.storage_counters, "storage_read_bytes", list(edges))

@@ -259,6 +259,8 @@ def test_a_block_has_the_samples_of_its_stop():
         ("block_stop", 20, {"first_epoch_num": 50, "samples_count": 100}),
         ("block_start", 20, {"first_epoch_num": 100}),
         ("block_stop", 21, None),  # of another benchmark
+        ("block_start", 21, None),
+        ("block_stop", 22, {"first_epoch_num": 0, "samples_count": "many"}),
         ("block_start", 22, {"first_epoch_num": 100}),  # is cut
     ]
     events = [
@@ -267,7 +269,7 @@ def test_a_block_has_the_samples_of_its_stop():
     ]
     spans = pd.DataFrame(mllog.span_rows(events, end_ns=100))
     table = pd.DataFrame(events)
-    assert [mllog.trained_samples(table, span) for span in spans.itertuples()] == [50, 0, 0]
+    assert [mllog.trained_samples(table, span) for span in spans.itertuples()] == [50, 0, 0, 0]
 
 
 def test_of_many_files_some_tell_the_lengths_of_records(tmp_path):
