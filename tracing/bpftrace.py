@@ -112,7 +112,7 @@ def program_text(programs: Iterable[str], pids: Iterable[int], events: frozenset
 
     def only_present(found: re.Match) -> str:
         probes = re.split(r",\s*", found["probes"])
-        kept = [p for p in probes if "/".join(p.strip().split(":")[1:]) in events]
+        kept = [p for p in probes if "/".join(p.split(":")[1:]) in events]
         return ", ".join(kept) + found["rest"] if kept else ""
 
     pattern = r"^(?P<probes>tracepoint:[\w:]+(?:,\s*tracepoint:[\w:]+)*)(?P<rest>[^{]*\{[^}]*\}\n?)"

@@ -73,6 +73,9 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
         ([*OPEN, FORK, call(31, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t"),
           "exit\t38\t7\t7\n", call(40, 7, "read", 10, 4, 10, -1).replace("\t7\t7\t", "\t7\t8\t")],
          [(7, "/d/x", 0)]),
+        # A process that it made is none of them.
+        ([*OPEN, FORK, call(31, 8, "close", 0, 3, -1, -1), "exit\t38\t7\t7\n",
+          call(40, 7, "read", 10, 3, 10, -1)], [(7, "unknown:", None)]),
         # Nor need its second have done anything by then.
         ([*OPEN, FORK, "exit\t32\t7\t7\n",
           call(40, 7, "read", 10, 3, 10, -1).replace("\t7\t7\t", "\t7\t8\t")],
@@ -166,6 +169,30 @@ def test_a_machine_without_its_programs_and_what_is_mounted(monkeypatch):
     assert bpftrace.missing() == "bpftrace is not installed"
 
 
+def test_tracepoints_are_those_of_a_tracefs_that_is_or_can_be_mounted(tmp_path, monkeypatch):
+    hidden, mounted = tmp_path / "hidden", tmp_path / "mounted"
+    monkeypatch.setattr(bpftrace, "TRACEFS", (hidden, mounted))
+    (hidden / "events" / "sched" / "x").mkdir(parents=True)
+    programs.stand_in(tmp_path / "unshare", 'shift 5; exec "$@"')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert bpftrace.tracepoints() == {"sched/x"}
+    assert bpftrace.command("x")[0] == "unshare"
+    (mounted / "events" / "block" / "y").mkdir(parents=True)
+    assert bpftrace.tracepoints() == {"block/y"}
+    assert bpftrace.command("x") == ["x"]
+
+
+def test_what_a_call_returned_is_told_and_how_it_renamed():
+    lines = [call(20 + n, 7, "read", result, 3, 10, -1) for n, result in enumerate((-2, -512, 8))]
+    for which in ("name", "new_name"):
+        lines.append(f"{which}\t7\tx\n")
+    lines.append(f"rename\t30\t7\t7\t{EXIT}renameat2\t5\t0\t-100\t-100\t1\n")
+    rows = [row for _, row in bpftrace.Parser(folder="/d").parse(lines)]
+    assert [(row["kind"], row["error"], row["size_bytes"]) for row in rows] == [
+        ("read", "ENOENT", 0), ("read", "512", 0), ("read", None, 8), ("rename", None, 0),
+    ]  # fmt: skip
+
+
 def test_names_that_are_cut_are_called_cut_and_nothing_else():
     long, short = "n" * 199, "n" * 198
     no_utf8 = "n" * 150 + r"\xff" * 48
@@ -188,6 +215,7 @@ def test_names_that_are_cut_are_called_cut_and_nothing_else():
     ("version", "user", "events", "reason"),
     [
         ("bpftrace v0.13.9", 0, NEW_KERNEL, "bpftrace v0.13.9 is too old; 0.14 or later"),
+        ("", 0, NEW_KERNEL, "this bpftrace is too old"),
         ("bpftrace v0.17.0", 1000, NEW_KERNEL, "it needs root; take the trace with sudo"),
         ("bpftrace v0.17.0", 7, NEW_KERNEL, "processes have other numbers; take the trace on its"),
         ("bpftrace v0.17.0", 0, frozenset({"sched/x"}), "none of the tracepoints in question"),

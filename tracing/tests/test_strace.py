@@ -29,6 +29,10 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
         '7 chroot("r") = 0', '7 mkdir("/../x", 0777) = 0', '7 chdir("/y") = 0', '7 unlink("z") = 0'
     )
     assert (made["path"], removed["path"]) == ("/d/r/x", "/d/r/y/z")
+    (_, failed), _ = calls(
+        '7 chdir("gone") = 0', '7 rmdir("/d/gone") = 0', f'7 rename("a", "b") {NO_FILE}'
+    )
+    assert (failed["path"], failed["new_path"]) == ("/d/gone/a", "/d/gone/b")
     parser = strace.Parser(folder="/", process_of_thread={7: 7}, folder_of={7: "/before"})
     [(_, removed)] = parser.parse(['7 1.000000001 unlink("x") = 0 <0.000000001>\n'])
     assert removed["path"] == "/before/x"
@@ -40,12 +44,24 @@ def test_who_executed_and_who_is_a_stranger_is_told():
         '17 2.000000001 execve("/bin/cat", ["cat"], 0x7f <unfinished ...>\n',
         "7 3.000000001 +++ superseded by execve in pid 17 +++\n",
         "7 3.000000002 <... execve resumed>) = -1 (errno 18446744073709551359) <0.000000001>\n",
+        '99 3.000000003 chdir("/") = 0 <0.000000001>\n',
         "99 4.000000001 +++ exited with 0 +++\n",
     ]
     parser = strace.Parser(births=strace.births_in(lines), folder="/d")
     events = [(row["pid"], row["tid"], row["event"]) for _, row in parser.parse(lines)]
     assert events == [(7, 17, "thread"), (7, 7, "exec"), (99, 99, "exit")]
     assert str(parser.losses) == "1 threads or processes whose making was not seen"
+
+
+def test_who_has_the_number_of_a_process_that_ended_has_nothing_of_it():
+    lines = [
+        '7 chdir("/d") = 0', "7 vfork( <unfinished ...>", OPEN.replace("7 ", "8 ", 1),
+        '8 chdir("deep") = 0', "8 +++ exited with 0 +++", "7 <... vfork resumed>) = 8",
+        '8 read(3</d/x>, "", 9) = 9', '8 unlink("y") = 0',
+    ]  # fmt: skip
+    assert calls(*lines[:-2])[1].losses.strangers == 0
+    (_, read, removed), parser = calls(*lines)
+    assert (read["opening"], removed["path"], parser.losses.strangers) == (None, "/d/y", 1)
 
 
 @pytest.mark.parametrize("flags, event, pid", [("SIGCHLD", "process", 4012),
@@ -104,10 +120,11 @@ def test_calls_whose_path_cannot_be_read():
         f"7 openat(AT_FDCWD</d>, NULL, O_RDONLY) {failed}",
         f'7 rename("a", NULL) {failed}',
         "7 chdir(0x7ffd0000) = 0",
+        '7 execve(0x7ffd0000, ["cat"], 0x7ffd0 /* 10 vars */) = 0',
     )
     assert (opened["path"], opened["error"]) == ("unknown:", "EFAULT")
     assert (renamed["path"], renamed["new_path"]) == ("/d/a", "unknown:")
-    assert parser.losses.damaged_lines == 1
+    assert parser.losses.damaged_lines == 2
 
 
 THREAD = """
@@ -150,6 +167,7 @@ def calls(*texts: str) -> tuple[list[dict], strace.Parser]:
 
 
 OPEN = '7 openat(AT_FDCWD</d>, "x", O_RDONLY) = 3</d/x>'
+NO_FILE = "= -1 ENOENT (No such file or directory)"
 FORK = "clone(child_stack=NULL, flags=CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0x7f8f51b2d310"
 
 
@@ -157,6 +175,7 @@ FORK = "clone(child_stack=NULL, flags=CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0
     "line",
     [
         "gibberish\n", "11 1.000000001 read(3</d/x>, ", "11 <... read\n",
+        "11 1.000000001 <... read resumed>) = 4 <0.000000100>\n",
         *(f"7 1.000000000 {call} <0.000000100>\n"
           for call in ("read(3</d/x>) = 4", "close_range(3) = 0", 'unlink("/d/\\") = 0')),
     ],
@@ -184,11 +203,12 @@ def test_what_an_exit_or_a_kill_cuts_short_is_no_damage(text):
 def test_a_folder_above_is_that_of_a_links_target(tmp_path):
     (tmp_path / "a" / "real" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to("a/real/deep")
-    line = '7 1.000000001 unlink("link/../x") = 0 <0.000000001>\n'
-    for host_path, path in (
-        (str, tmp_path / "a" / "real" / "x"),
-        (lambda path: f"{tmp_path}/../{tmp_path.name}/link", tmp_path / "link" / ".." / "x"),
-    ):
+    for host_path, name, path in (
+        (str, "link/../x", tmp_path / "a" / "real" / "x"),
+        *((lambda path: path.replace(tmp_path.name, f"./{tmp_path.name}"), name, tmp_path / name)
+          for name in ("link/../x", "link/../../x")),
+    ):  # fmt: skip
+        line = f'7 1.000000001 unlink("{name}") = 0 <0.000000001>\n'
         [(_, row)] = strace.Parser(folder=str(tmp_path), host_path=host_path).parse([line])
         assert row["path"] == str(path)
 
@@ -230,7 +250,7 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
          [*FROM_BEGIN, (7, "read", None)]),
         ([*OPENED, "7 lseek(3</d/x>, -1, SEEK_SET) = -1 EINVAL (Invalid argument)", READ],
          [*FROM_BEGIN, (7, "seek", None), (7, "read", 5)]),
-        ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0", READ],
+        ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0", '7 chdir("/") = 0', READ],
          [*FROM_BEGIN, (7, "read", 5)]),
         ([*OPENED, "7 close_range(3, 9, 0) = 0", READ], [*FROM_BEGIN, (7, "read", None)]),
         *(([*OPENED, f"7 close_range({which}, 0) = 0", READ], [*FROM_BEGIN, (7, "read", at)])
@@ -278,10 +298,12 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           '8 read(3</d/x>, "", 9) = 9'],
          [(8, "open", None), (8, "read", 0), (7, "read", None)]),
         # A process may have the descriptors of its maker, not copies of them.
-        ([*OPENED, "7 clone(child_stack=0x7f, flags=CLONE_FILES|SIGCHLD) = 8",
-          '8 openat(AT_FDCWD</d>, "x", O_RDONLY) = 4</d/x>', '8 read(4</d/x>, "", 9) = 9',
-          '7 read(4</d/x>, "", 9) = 9'],
-         [*FROM_BEGIN, (8, "open", None), (8, "read", 0), (7, "read", None)]),
+        *(([f"7 clone(child_stack=0x7f, flags={shared}|SIGCHLD) = 8", f"8 {call} = 0",
+            OPEN.replace("7 ", "8 ", 1), READ, READ.replace("7 ", "8 ", 1)],
+           [(8, "open", None), (7, "read", at), (8, "read", None)])
+          for shared, call, at in (
+              ("CLONE_FILES", "unshare(CLONE_FS)", 0), ("CLONE_FS", 'chdir("/")', None),
+              ("CLONE_FILES", "unshare(CLONE_FILES)", None))),
         # Who has a copy of a descriptor can make the file append.
         ([*OPENED, f"7 {FORK}) = 8", "8 fcntl(3</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0",
           '7 pwrite64(3</d/x>, "", 5, 0) = 5'], [*FROM_BEGIN, (7, "write", None)]),
@@ -300,13 +322,18 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
          [*FROM_BEGIN, (7, "read", 5)]),
         # A renamed name is not the beginning of another one, but it is a folder's.
         *(([f'7 openat(AT_FDCWD</d>, "{before}", O_RDONLY) = 3</d/{before}>',
-            f'7 read(3</d/{before}>, "", 5) = 5', '7 rename("p", "q") = 0',
+            f'7 read(3</d/{before}>, "", 5) = 5', f'7 rename("p", "q") {result}',
             f'7 read(3</d/{after}>, "", 9) = 9'],
            [*FROM_BEGIN, (7, "rename", None), (7, "read", 5)])
-          for before, after in (("p1", "p1"), ("p/x", "q/x"), ("p", "q"), ("a/p", "a/p"))),
+          for before, after, result in (
+              ("p1", "p1", "= 0"), ("p/x", "q/x", "= 0"), ("p", "q", "= 0"), ("a/p", "a/p", "= 0"),
+              ("p", "p", "= -1 EACCES (Permission denied)"))),
+        # Its name was that of a link.
+        (['7 open("link", O_RDONLY) = 3</d/x>', OPENED[1], READ], [*FROM_BEGIN, (7, "read", 5)]),
         # Nobody knows whose descriptors a thread has whose making was not seen.
-        ([*OPENED, '99 read(3</d/x>, "", 9) = 9', OPEN, READ],
-         [*FROM_BEGIN, (99, "read", None), (7, "open", None), (7, "read", None)]),
+        ([*OPENED, '99 read(3</d/x>, "", 9) = 9', OPEN, READ, f'7 open("y", O_RDONLY) {NO_FILE}'],
+         [*FROM_BEGIN, (99, "read", None), (7, "open", None), (7, "read", None),
+          (7, "open", None)]),
     ],
 )  # fmt: skip
 def test_offsets_are_those_that_nobody_else_moves(texts, expected):
@@ -314,12 +341,14 @@ def test_offsets_are_those_that_nobody_else_moves(texts, expected):
     assert [(row["pid"], row["kind"], row.get("offset_bytes")) for row in found] == expected
 
 
-def test_a_file_that_could_not_be_mapped_has_no_mapped_bytes():
+def test_bytes_asked_for_and_those_that_were_read_or_mapped():
     mapping = "7 mmap(NULL, 9000, PROT_READ, MAP_PRIVATE, 3</d/x>, 4096) ="
-    found, _ = calls(OPEN, f"{mapping} 0x7f8f51b2d000", f"{mapping} -1 EACCES (Permission denied)")
+    found, _ = calls(OPEN, f"{mapping} 0x7f8f51b2d000", f"{mapping} -1 EACCES (Permission denied)",
+                     '7 read(3</d/x>, "", 20) = 9', "7 preadv(3</d/x>, [], 1, 16) = 8")  # fmt: skip
     columns = ("kind", "size_bytes", "requested_bytes", "offset_bytes", "error")
     assert [tuple(row.get(column) for column in columns) for row in found[1:]] == [
         ("map", 9000, 9000, 4096, None), ("map", 0, 9000, 4096, "EACCES"),
+        ("read", 9, 20, 0, None), ("read", 8, None, 16, None),
     ]  # fmt: skip
 
 
