@@ -221,7 +221,6 @@ class Parser(CallParser):
     def _events(self, lines: Iterable[str]) -> Iterator[tuple[int, str, list]]:
         """(stamp of its end, word, fields) of every event; names are joined with their calls."""
         names: dict[int, str] | None = None
-        tid = 0
         for line in lines:
             if lost := _LOST.search(line):
                 self.losses.lost_events += int(lost[1])
@@ -352,8 +351,7 @@ class Parser(CallParser):
             if not row["error"]:
                 self._note_descriptors(pid, call, Descriptor(fd), result, wanted, offset)
             return
-        if row["kind"] in ("read", "write"):
-            row["requested_bytes"] = None if wanted == -1 else wanted
+        row["requested_bytes"] = None if wanted == -1 else wanted
         at = None if offset in (_AT_POSITION, _AT_END) else offset
         returned, appends = self._result(row, result), offset == _AT_END
         yield self._on_descriptor(row, Descriptor(fd), returned, at, appends=appends)

@@ -137,7 +137,6 @@ class Descriptors(dict[int, OpenFile]):
         """Closes the descriptors from the first to the last."""
         for fd in [fd for fd in self if first <= fd <= last]:
             del self[fd]
-            self.closed_by_exec.discard(fd)
 
 
 @dataclass(eq=False, slots=True)
@@ -308,7 +307,7 @@ class CallParser:
 
     def _executed(self, pid: int) -> None:
         self._files[pid] = table = Descriptors(self._files[pid])  # it shares them no longer
-        for fd in sorted(table.closed_by_exec):
+        for fd in table.closed_by_exec:
             table.close(fd, fd)
 
     def _ends(self, pid: int) -> None:

@@ -105,11 +105,11 @@ def _flags_in(arguments: str) -> int:
 
 
 def _last_numbers(arguments: str, count: int) -> list[int]:
-    """The last arguments as numbers, 0 for words; strings and vectors come before them."""
-    numbers = [_number(part) for part in arguments.rsplit(", ", count)[1:]]
-    if len(numbers) != count:
-        raise ValueError("too few arguments")
-    return numbers
+    """The last arguments as numbers, 0 for words; strings and vectors come before them.
+
+    There may be fewer, if the line is damaged.
+    """
+    return [_number(part) for part in arguments.rsplit(", ", count)[1:]]
 
 
 def _unescape(text: str) -> str:

@@ -38,9 +38,9 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
         ([READ, *OPEN], [(7, "/d/x", 0)]),
         # Nobody saw what came in place of a file that was closed.
         ([*OPEN, call(16, 7, "close", 0, 3, -1, -1, latency=1), READ], [(7, "unknown:", None)]),
-        # What failed changed nothing.
-        ([*OPEN, call(15, 7, "ioctl", -errno.EBADF, 3, 0x5451, 0, latency=0), EXEC, READ],
-         [(7, "/d/x", 0)]),
+        # What failed, or concerns other flags, changed nothing.
+        *(([*OPEN, call(15, 7, *words, latency=0), EXEC, READ], [(7, "/d/x", 0)]) for words in (
+            ("ioctl", -errno.EBADF, 3, 0x5451, 0), ("fcntl", 0, 3, fcntl.F_SETFD, 2))),
         # What an exec closes, and what it keeps.
         ([*OPEN, EXEC, READ], [(7, "/d/x", 0)]),
         ([*OPEN, call(15, 7, "ioctl", 0, 3, 0x5451, 0, latency=1), EXEC, READ],
@@ -116,6 +116,7 @@ def test_offsets_are_those_that_nobody_else_moves(lines, expected):
 
 
 def test_page_faults_by_disk_and_inode_and_pages_that_come_into_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "minor", lambda _: 5)  # many disks have 0
     at = tmp_path.stat().st_dev
     mounted = {f"{os.major(at)}:{os.minor(at)}": "ext4"}
     (tmp_path / "x").touch()
@@ -141,7 +142,7 @@ def test_page_faults_by_disk_and_inode_and_pages_that_come_into_the_cache(tmp_pa
 
 
 def test_odd_names_are_kept_and_what_is_lost_or_damaged_is_counted():
-    lines = ["name\t7\ta\tb\n", "c\td\n", OPEN[1], "Lost 12 events\n", "Lost 5 events\n"]
+    lines = ["name\t7\ta\tb\n", "c\td\n", "Lost 12 events\n", OPEN[1], "Lost 5 events\n"]
     lines += ["call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n", "\n"]
     lines += [f"asynchronous\t{n}\t{pid}\t{pid}\n" for n, pid in enumerate((7, 7, 8))]
     parser = bpftrace.Parser(folder="/d")
@@ -184,12 +185,13 @@ def test_tracepoints_are_those_of_a_tracefs_that_is_or_can_be_mounted(tmp_path, 
 
 def test_what_a_call_returned_is_told_and_how_it_renamed():
     lines = [call(20 + n, 7, "read", result, 3, 10, -1) for n, result in enumerate((-2, -512, 8))]
-    for which in ("name", "new_name"):
-        lines.append(f"{which}\t7\tx\n")
-    lines.append(f"rename\t30\t7\t7\t{EXIT}renameat2\t5\t0\t-100\t-100\t1\n")
+    for flags in (1, 2):
+        lines += ["name\t7\tx\n", "new_name\t7\ty\n"]
+        lines += [f"rename\t{30 + flags}\t7\t7\t{EXIT}renameat2\t5\t0\t-100\t-100\t{flags}\n"]
     rows = [row for _, row in bpftrace.Parser(folder="/d").parse(lines)]
     assert [(row["kind"], row["error"], row["size_bytes"]) for row in rows] == [
         ("read", "ENOENT", 0), ("read", "512", 0), ("read", None, 8), ("rename", None, 0),
+        ("exchange", None, 0),
     ]  # fmt: skip
 
 

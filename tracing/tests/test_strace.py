@@ -21,10 +21,12 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
     assert (renamed["path"], renamed["new_path"]) == ("/d/deep/old", "/d/deep/new")
     assert removed["path"] == "/d/deep/gone"
     assert str(parser.losses) == "nothing was lost"
-    [removed], _ = calls(
-        "7 clone(flags=CLONE_FS|SIGCHLD) = 8", '8 chdir("deep") = 0', '7 unlink("x") = 0'
-    )
-    assert removed["path"] == "/d/deep/x"
+    for own, path in (("FILES", "/d/deep/x"), ("FS", "/d/x"), ("NEWNS", "/d/x")):
+        [removed], _ = calls(
+            "7 clone(flags=CLONE_FS|SIGCHLD) = 8", f"8 unshare(CLONE_{own}) = 0",
+            '8 chdir("deep") = 0', '7 unlink("x") = 0',
+        )  # fmt: skip
+        assert removed["path"] == path
     [made, removed], _ = calls(
         '7 chroot("r") = 0', '7 mkdir("/../x", 0777) = 0', '7 chdir("/y") = 0', '7 unlink("z") = 0'
     )
@@ -174,14 +176,14 @@ FORK = "clone(child_stack=NULL, flags=CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0
 @pytest.mark.parametrize(
     "line",
     [
-        "gibberish\n", "11 1.000000001 read(3</d/x>, ", "11 <... read\n",
+        "gibberish\n", "11 1.000000001 read(3</d/x>, ", "11 <... clone\n",
         "11 1.000000001 <... read resumed>) = 4 <0.000000100>\n",
         *(f"7 1.000000000 {call} <0.000000100>\n"
           for call in ("read(3</d/x>) = 4", "close_range(3) = 0", 'unlink("/d/\\") = 0')),
     ],
 )  # fmt: skip
 def test_damaged_lines_are_counted(line):
-    parser = strace.Parser(folder="/d")
+    parser = strace.Parser(births=strace.births_in([line]), folder="/d")
     assert list(parser.parse([line])) == []
     assert parser.losses.damaged_lines == 1
 
@@ -190,7 +192,8 @@ def test_damaged_lines_are_counted(line):
     "text",
     [
         "7 +++ superseded by execve in pid 17 +++", "7 exit_group(0) = ?",
-        '7 read(3</d/x>, "", 8) = ?', "7 read(3</d/x>, <unfinished ...>) = ?",
+        '7 read(3</d/x>, "", 8) = ?', '7 read(3</d/x>, "", 8) = ? ERESTARTSYS (To be restarted)',
+        "7 read(3</d/x>, <unfinished ...>) = ?",
         "7 read(3</d/x>,  <unfinished ...>", "7 read(3</d/x>, ? <unavailable>) = ?",
     ],
 )  # fmt: skip
@@ -246,8 +249,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
              "7 dup3(9</d/x>, 3</d/x>, O_CLOEXEC) = 3</d/x>"],
             ["7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0"],
         )),
-        ([OPENED[0].replace("O_RDONLY", "O_RDONLY|O_CLOEXEC"), OPENED[1], EXECUTE, READ],
-         [*FROM_BEGIN, (7, "read", None)]),
+        *(([OPENED[0].replace("O_RDONLY", f"O_RDONLY|{flag}"), OPENED[1], EXECUTE, READ],
+           [*FROM_BEGIN, (7, "read", at)]) for flag, at in (("O_CLOEXEC", None), ("O_DIRECT", 5))),
         ([*OPENED, "7 lseek(3</d/x>, -1, SEEK_SET) = -1 EINVAL (Invalid argument)", READ],
          [*FROM_BEGIN, (7, "seek", None), (7, "read", 5)]),
         ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0", '7 chdir("/") = 0', READ],
@@ -263,7 +266,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
               ("dup3(3</d/x>, 9, O_CLOEXEC)", False), ("fcntl(3</d/x>, F_DUPFD, 4)", True),
               ("fcntl(3</d/x>, F_DUPFD_CLOEXEC, 4)", False))),
         # Other commands of fcntl, and calls that failed, change nothing.
-        *(([*OPENED, f"7 {call}", EXECUTE, READ], [*FROM_BEGIN, (7, "read", 5)]) for call in (
+        *(([*OPENED, f"7 {call}", EXECUTE, READ, '7 write(3</d/x>, "", 4) = 4'],
+           [*FROM_BEGIN, (7, "read", 5), (7, "write", 14)]) for call in (
             "fcntl(3</d/x>, F_GETFD) = 0x1 (flags FD_CLOEXEC)",
             "fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = -1 EBADF (Bad file descriptor)",
             "fcntl(3</d/x>, F_GETFL) = 0x8402 (flags O_RDWR|O_APPEND)")),
@@ -277,8 +281,13 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         (['7 pwritev2(9</d/y>, [], 1, -1, RWF_APPEND) = 4'], [(7, "write", None)]),
         ([*OPENED, '7 preadv2(3</d/x>, [], 1, -1, RWF_APPEND) = 4', READ],
          [*FROM_BEGIN, (7, "read", None), (7, "read", None)]),
-        ([*OPENED, "7 fcntl(3</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0", '7 write(3</d/x>, "", 4) = 4',
-          READ], [*FROM_BEGIN, (7, "write", None), (7, "read", None)]),
+        *(([OPENED[0].replace("O_RDONLY", before), OPENED[1],
+            f"7 fcntl(3</d/x>, F_SETFL, {now}) = 0", f'7 write(3</d/x>, "", 4) = {result}', READ],
+           [*FROM_BEGIN, (7, "write", wrote), (7, "read", at)])
+          for before, now, result, wrote, at in (
+              ("O_RDWR", "O_RDWR|O_APPEND", "4", None, None),
+              ("O_RDWR", "O_RDWR|O_APPEND", "-1 ENOSPC (No space left on device)", None, 5),
+              ("O_RDWR|O_APPEND", "O_RDWR", "4", 5, 9))),
         # A thread of a thread belongs to the process.
         ([f"7 {MAKES} = 17", f"17 {MAKES} = 18", '18 read(3</d/x>, "", 9) = 9'],
          [(7, "read", None)]),
@@ -328,6 +337,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           for before, after, result in (
               ("p1", "p1", "= 0"), ("p/x", "q/x", "= 0"), ("p", "q", "= 0"), ("a/p", "a/p", "= 0"),
               ("p", "p", "= -1 EACCES (Permission denied)"))),
+        ([*OPENED, '7 unlink("x") = 0', READ.replace("x>", "x>(deleted)")],
+         [*FROM_BEGIN, (7, "remove", None), (7, "read", 5)]),
         # Its name was that of a link.
         (['7 open("link", O_RDONLY) = 3</d/x>', OPENED[1], READ], [*FROM_BEGIN, (7, "read", 5)]),
         # Nobody knows whose descriptors a thread has whose making was not seen.
