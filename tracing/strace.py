@@ -362,7 +362,7 @@ def _count_and_offset(name: str, arguments: str) -> tuple[int | None, int | None
 def _ends_of_copy(name: str, arguments: str) -> list[tuple[Descriptor, int | None, bool]]:
     """(descriptor, offset, whether its position is moved) of source and target."""
     ends: list[tuple[Descriptor, int | None, bool]] = []
-    for given, behind in _descriptors_in(arguments)[:2]:
+    for given, behind in _descriptors_in(arguments):
         # [OFFSET] or NULL follows a descriptor.
         found = re.compile(r"(?:\(deleted\))?, \[(\d+)\]").match(arguments, behind)
         ends.append((given, int(found[1]) if found else None, not found))

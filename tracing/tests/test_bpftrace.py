@@ -49,8 +49,10 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
           call(15, 7, "ioctl", 0, 3, 0x5450, 0, latency=1), EXEC, READ], [(7, "/d/x", 0)]),
         ([OPEN[0], OPEN[1].replace("\t0\n", f"\t{os.O_CLOEXEC}\n"),
           call(15, 7, "dup2", 3, 3, -1, 0, latency=1), EXEC, READ], [(7, "unknown:", None)]),
-        ([*OPEN, call(15, 7, "fcntl", 4, 3, fcntl.F_DUPFD_CLOEXEC, 0, latency=0), EXEC,
-          READ.replace("\t3\t", "\t4\t")], [(7, "unknown:", None)]),
+        *(([*OPEN, call(15, 7, "fcntl", 4, 3, how, 4, latency=0), EXEC,
+            READ.replace("\t3\t", "\t4\t")], [(7, path, at)])
+          for how, path, at in (
+              (fcntl.F_DUPFD_CLOEXEC, "unknown:", None), (fcntl.F_DUPFD, "/d/x", 0))),
         # With its maker a process shares no more, once it executes a program.
         ([*OPEN, FORK.replace("\t0\n", "\t1024\n"), EXEC.replace("\t7", "\t8").replace("16", "35"),
           call(40, 8, "close", 0, 3, -1, -1), call(50, 7, "read", 10, 3, 10, -1)],
@@ -87,6 +89,10 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
         # A child has the files of the moment of its making, which it may move too.
         ([*OPEN, FORK, call(40, 7, "close", 0, 3, -1, -1), call(60, 8, "read", 10, 3, 10, -1)],
          [(8, "/d/x", None)]),
+        # It may have the number of a disk, such as that of the first in memory.
+        ([*OPEN, FORK.replace("\t8\t", "\t1048576\t"),
+          "block\t35\t7\t1048576\t0\t512\t1\tR\tcat\n", call(60, 1048576, "read", 10, 3, 10, -1)],
+         [(1048576, "/d/x", None)]),
         # A thread changes the descriptors of its process.
         ([*OPEN, FORK, call(35, 7, "dup", 4, 3, -1, 0).replace("\t7\t7\t", "\t7\t8\t"),
           call(40, 7, "read", 10, 4, 10, -1)], [(7, "/d/x", 0)]),
@@ -249,6 +255,7 @@ def test_older_kernels_fall_back_to_older_tracepoints():
     assert "@tree[7] = 1; @tree[8] = 1;" in text
     assert "sys_enter_read /" in text and "sys_enter_write" not in text
     assert text.count("END {") == 1
+    assert not re.search(r"^ ?/", text, re.M)  # a comment, or a condition without its probe
 
 
 def test_a_call_has_each_of_its_arguments_in_one_place():

@@ -28,6 +28,7 @@ from tracing import (
 )
 from tracing.__main__ import _arguments
 from tracing.processes import Target
+from tracing.tests import by_hand
 from tracing.tests.conftest import require
 from tracing.tracers import Tracer
 
@@ -384,6 +385,18 @@ def test_what_was_recorded_stays_and_what_did_not_begin_leaves_nothing(record, w
     with pytest.raises(IsADirectoryError):
         record(f"--pid={watched.pid}", "--backend=proc", signals=signals)
     assert file.exists()
+
+
+def test_a_recording_is_read_back_or_told_to_be_damaged(tmp_path):
+    (tmp_path / recording.RAW).mkdir()
+    taken = by_hand.recording(pairs=[*by_hand.pairs(1), *by_hand.pairs(2)[1:]])
+    assert taken.end_ns - taken.begin_ns == 2 * 10**9
+    recording.save(taken, tmp_path)
+    assert recording.load(tmp_path) == taken
+    for text in ("{", "[]", "{}"):
+        (tmp_path / recording.RAW / recording.FILE).write_text(text)
+        with pytest.raises(ValueError, match=r"recording\.json cannot be read .* are needed$"):
+            recording.load(tmp_path)
 
 
 def test_the_children_of_what_runs_already_are_watched_too(record, tmp_path):

@@ -177,6 +177,7 @@ FORK = "clone(child_stack=NULL, flags=CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0
     "line",
     [
         "gibberish\n", "11 1.000000001 read(3</d/x>, ", "11 <... clone\n",
+        "7 1.000000000 read(3</d/x>,  <unfinished .",
         "11 1.000000001 <... read resumed>) = 4 <0.000000100>\n",
         *(f"7 1.000000000 {call} <0.000000100>\n"
           for call in ("read(3</d/x>) = 4", "close_range(3) = 0", 'unlink("/d/\\") = 0')),
@@ -269,10 +270,16 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         *(([*OPENED, f"7 {call}", EXECUTE, READ, '7 write(3</d/x>, "", 4) = 4'],
            [*FROM_BEGIN, (7, "read", 5), (7, "write", 14)]) for call in (
             "fcntl(3</d/x>, F_GETFD) = 0x1 (flags FD_CLOEXEC)",
+            "read(9, 0x7ffd0000, 9) = -1 EBADF (Bad file descriptor)",
             "fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = -1 EBADF (Bad file descriptor)",
             "fcntl(3</d/x>, F_GETFL) = 0x8402 (flags O_RDWR|O_APPEND)")),
         ([*OPENED, "7 fcntl(3</d/x>, F_NONE_SUCH, 7) = 0", '7 read(0</d/x>, "", 9) = 9'],
          [*FROM_BEGIN, (7, "read", None)]),
+        # A copy begins at its offsets, or at the positions.
+        ([*OPENED, '7 creat("y", 0644) = 4</d/y>', "7 sendfile(4</d/y>, 3</d/x>, NULL, 9) = 9",
+          "7 copy_file_range(3</d/x>, [2], 4</d/y>, NULL, 9, 0) = 9", READ],
+         [*FROM_BEGIN, (7, "create", None), (7, "read", 5), (7, "write", 0), (7, "read", 2),
+          (7, "write", 9), (7, "read", 14)]),
         # Where a file ends nobody knows: one call appends to it, or all do.
         ([*OPENED, '7 pwritev2(3</d/x>, [], 1, -1, RWF_APPEND) = 4', READ],
          [*FROM_BEGIN, (7, "write", None), (7, "read", None)]),
@@ -317,8 +324,12 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         ([*OPENED, f"7 {FORK}) = 8", "8 fcntl(3</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0",
           '7 pwrite64(3</d/x>, "", 5, 0) = 5'], [*FROM_BEGIN, (7, "write", None)]),
         # So can, and move it, who was given one in a message.
-        ([*OPENED, '7 read(9</d/x>, "", 4) = 4', READ],
-         [*FROM_BEGIN, (7, "read", None), (7, "read", None)]),
+        *(([*OPENED, f"7 {call}", READ], [*FROM_BEGIN, (7, kind, offset), (7, "read", at)])
+          for call, kind, offset, at in (
+              ('read(9</d/x>, "", 4) = 4', "read", None, None),
+              ('read(9</d/y>, "", 4) = 4', "read", None, 5),
+              ('pread64(9</d/x>, "", 4, 0) = 4', "read", 0, 5),
+              ("fsync(9</d/x>) = 0", "sync", None, 5))),
         ([*OPENED, "7 fcntl(9</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0",
           '7 pwrite64(3</d/x>, "", 5, 0) = 5'], [*FROM_BEGIN, (7, "write", None)]),
         # Another thread than the first executes a program, and takes the number of the first.
@@ -355,11 +366,12 @@ def test_offsets_are_those_that_nobody_else_moves(texts, expected):
 def test_bytes_asked_for_and_those_that_were_read_or_mapped():
     mapping = "7 mmap(NULL, 9000, PROT_READ, MAP_PRIVATE, 3</d/x>, 4096) ="
     found, _ = calls(OPEN, f"{mapping} 0x7f8f51b2d000", f"{mapping} -1 EACCES (Permission denied)",
-                     '7 read(3</d/x>, "", 20) = 9', "7 preadv(3</d/x>, [], 1, 16) = 8")  # fmt: skip
+                     '7 read(3</d/x>, "", 20) = 9', "7 preadv(3</d/x>, [], 1, 16) = 8",
+                     "7 readv(3</d/x>, [], 1) = 4")  # fmt: skip
     columns = ("kind", "size_bytes", "requested_bytes", "offset_bytes", "error")
     assert [tuple(row.get(column) for column in columns) for row in found[1:]] == [
         ("map", 9000, 9000, 4096, None), ("map", 0, 9000, 4096, "EACCES"),
-        ("read", 9, 20, 0, None), ("read", 8, None, 16, None),
+        ("read", 9, 20, 0, None), ("read", 8, None, 16, None), ("read", 4, None, 9, None),
     ]  # fmt: skip
 
 
