@@ -366,9 +366,9 @@ def _ends_of_copy(name: str, arguments: str) -> list[tuple[Descriptor, int | Non
         # [OFFSET] or NULL follows a descriptor.
         found = re.compile(r"(?:\(deleted\))?, \[(\d+)\]").match(arguments, behind)
         ends.append((given, int(found[1]) if found else None, not found))
-    if name == "sendfile" and len(ends) == 2:  # sendfile has its source second
-        return [ends[1], (ends[0][0], None, True)]
-    return ends
+    if len(ends) < 2:
+        return []  # one is not open
+    return ends[::-1] if name == "sendfile" else ends  # sendfile has its source second
 
 
 def _number(text: str, of_words: int = 0) -> int:

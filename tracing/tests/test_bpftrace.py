@@ -35,9 +35,10 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
     ("lines", "expected"),
     [
         # Lines of several processors come in any order.
-        ([READ, *OPEN], [(7, "/d/x", 0)]),
-        # Nobody saw what came in place of a file that was closed.
-        ([*OPEN, call(16, 7, "close", 0, 3, -1, -1, latency=1), READ], [(7, "unknown:", None)]),
+        ([READ, call(20, 7, "pread64", 10, 3, 10, 40), *OPEN], [(7, "/d/x", 0), (7, "/d/x", 40)]),
+        # Nobody saw what came in place of a file that was closed, or what was copied to it.
+        *(([*OPEN, call(16, 7, *words, latency=1), READ], [(7, "unknown:", None)])
+          for words in (("close", 0, 3, -1, -1), ("dup2", 3, 8, -1, 0))),
         # What failed, or concerns other flags, changed nothing.
         *(([*OPEN, call(15, 7, *words, latency=0), EXEC, READ], [(7, "/d/x", 0)]) for words in (
             ("ioctl", -errno.EBADF, 3, 0x5451, 0), ("fcntl", 0, 3, fcntl.F_SETFD, 2))),
@@ -68,7 +69,8 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
         # Relative names begin in the folder that a descriptor means.
         (["name\t7\tdeep\n", f"open\t1\t7\t7\t{EXIT}openat\t5\t9\t-100\t0\n",
           call(8, 7, "fchdir", 0, 9, -1, -1, latency=1), *OPEN, READ], [(7, "/d/deep/x", 0)]),
-        ([call(8, 7, "fchdir", 0, 5, -1, -1, latency=1), *OPEN, READ], [(7, "unknown:/x", 0)]),
+        ([call(8, 7, "fchdir", 0, 5, -1, -1, latency=1), "name\t7\t../x\n", OPEN[1], READ],
+         [(7, "unknown:/../x", 0)]),
         # The first thread may end before the others, which go on with its files.
         ([*OPEN, FORK, "exit\t32\t7\t7\n", "exit\t35\t7\t8\n",
           call(40, 7, "read", 10, 3, 10, -1)], [(7, "unknown:", None)]),
@@ -149,12 +151,13 @@ def test_page_faults_by_disk_and_inode_and_pages_that_come_into_the_cache(tmp_pa
 
 def test_odd_names_are_kept_and_what_is_lost_or_damaged_is_counted():
     lines = ["name\t7\ta\tb\n", "c\td\n", "Lost 12 events\n", OPEN[1], "Lost 5 events\n"]
-    lines += ["call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n", "\n"]
+    lines += ["call\t1\t2\n", "open\tx\n", "fork\t1\t7\t7\n", "name\n"]
+    lines += ["gibberish\tof\tfields\n", "ready\n", "\n"]
     lines += [f"asynchronous\t{n}\t{pid}\t{pid}\n" for n, pid in enumerate((7, 7, 8))]
     parser = bpftrace.Parser(folder="/d")
     [first] = parser.parse(lines)
     assert first[1]["path"] == "/d/a\tb\nc\td"
-    lost = calls.Losses(lost_events=12 + 5, damaged_lines=3, asynchronous_processes=2)
+    lost = calls.Losses(lost_events=12 + 5, damaged_lines=5, asynchronous_processes=2)
     assert vars(parser.losses) == vars(lost)
 
 
@@ -189,15 +192,20 @@ def test_tracepoints_are_those_of_a_tracefs_that_is_or_can_be_mounted(tmp_path, 
     assert bpftrace.command("x") == ["x"]
 
 
-def test_what_a_call_returned_is_told_and_how_it_renamed():
+def test_what_a_call_asked_for_and_returned_is_told_and_how_it_renamed():
     lines = [call(20 + n, 7, "read", result, 3, 10, -1) for n, result in enumerate((-2, -512, 8))]
+    lines += [call(24, 7, "readv", 4, 3, -1, -1)]
+    lines += [f"copy\t25\t7\t7\t{EXIT}sendfile64\t5\t9\t3\t4\t1\t1\n"]
     for flags in (1, 2):
         lines += ["name\t7\tx\n", "new_name\t7\ty\n"]
         lines += [f"rename\t{30 + flags}\t7\t7\t{EXIT}renameat2\t5\t0\t-100\t-100\t{flags}\n"]
     rows = [row for _, row in bpftrace.Parser(folder="/d").parse(lines)]
-    assert [(row["kind"], row["error"], row["size_bytes"]) for row in rows] == [
-        ("read", "ENOENT", 0), ("read", "512", 0), ("read", None, 8), ("rename", None, 0),
-        ("exchange", None, 0),
+    columns = ("kind", "operation", "error", "size_bytes", "requested_bytes")
+    assert [tuple(row.get(column) for column in columns) for row in rows] == [
+        ("read", "read", "ENOENT", 0, 10), ("read", "read", "512", 0, 10),
+        ("read", "read", None, 8, 10), ("read", "readv", None, 4, None),
+        ("read", "sendfile", None, 9, None), ("write", "sendfile", None, 9, None),
+        ("rename", "renameat2", None, 0, None), ("exchange", "renameat2", None, 0, None),
     ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from tracing import (
     STOPS,
     backends,
     bpftrace,
+    containers,
     processes,
     recorder,
     recording,
@@ -389,7 +390,9 @@ def test_what_was_recorded_stays_and_what_did_not_begin_leaves_nothing(record, w
 
 def test_a_recording_is_read_back_or_told_to_be_damaged(tmp_path):
     (tmp_path / recording.RAW).mkdir()
-    taken = by_hand.recording(pairs=[*by_hand.pairs(1), *by_hand.pairs(2)[1:]])
+    box = containers.Container("docker", "box", 1, [])
+    pairs, file = [*by_hand.pairs(1), *by_hand.pairs(2)[1:]], recording.RawFile("strace-0.txt", box)
+    taken = by_hand.recording(pairs=pairs, containers=[box], raw_files=[file])
     assert taken.end_ns - taken.begin_ns == 2 * 10**9
     recording.save(taken, tmp_path)
     assert recording.load(tmp_path) == taken

@@ -12,12 +12,12 @@ from tracing.tests.conftest import require
 
 def test_names_begin_in_the_folder_that_a_process_is_in():
     (renamed, removed), parser = calls(
-        "7 fchdir(3</d/deep>) = 0",
+        "7 fchdir(3</d/deep>) = 0", f'7 chdir("none") {NO_FILE}',
         '7 rename("old", "new") = 0',
         f"7 {FORK}) = 8",
         '7 chdir("..") = 0',
         '8 unlink("gone") = 0',
-    )
+    )  # fmt: skip
     assert (renamed["path"], renamed["new_path"]) == ("/d/deep/old", "/d/deep/new")
     assert removed["path"] == "/d/deep/gone"
     assert str(parser.losses) == "nothing was lost"
@@ -28,9 +28,14 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
         )  # fmt: skip
         assert removed["path"] == path
     [made, removed], _ = calls(
-        '7 chroot("r") = 0', '7 mkdir("/../x", 0777) = 0', '7 chdir("/y") = 0', '7 unlink("z") = 0'
-    )
+        '7 chroot("r") = 0', '7 chroot("/") = 0', '7 mkdir("/../x", 0777) = 0',
+        '7 chdir("/y") = 0', '7 unlink("z") = 0',
+    )  # fmt: skip
     assert (made["path"], removed["path"]) == ("/d/r/x", "/d/r/y/z")
+    found, _ = calls(
+        '7 unlinkat(AT_FDCWD</e>, "x", 0) = 0', '7 unlinkat(3</f>, "x", 0) = 0', '7 unlink("x") = 0'
+    )
+    assert [row["path"] for row in found] == ["/e/x", "/f/x", "/e/x"]
     (_, failed), _ = calls(
         '7 chdir("gone") = 0', '7 rmdir("/d/gone") = 0', f'7 rename("a", "b") {NO_FILE}'
     )
@@ -193,7 +198,7 @@ def test_damaged_lines_are_counted(line):
     "text",
     [
         "7 +++ superseded by execve in pid 17 +++", "7 exit_group(0) = ?",
-        '7 read(3</d/x>, "", 8) = ?', '7 read(3</d/x>, "", 8) = ? ERESTARTSYS (To be restarted)',
+        '7 read(3</d/x>, "", 8) = ?', '7 open("x", O_RDONLY) = ? ERESTARTSYS (To be restarted)',
         "7 read(3</d/x>, <unfinished ...>) = ?",
         "7 read(3</d/x>,  <unfinished ...>", "7 read(3</d/x>, ? <unavailable>) = ?",
     ],
@@ -243,7 +248,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
          [(7, "open", None), *((7, "read", offset) for offset in (77, 0, 0, 10, 20))]),
         # What an exec closes, and what it keeps.
         ([*OPENED, "7 fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = 0", "7 fcntl(3</d/x>, F_SETFD, 0) = 0",
-          EXECUTE, READ], [*FROM_BEGIN, (7, "read", 5)]),
+          "7 dup3(3</d/x>, 9, O_CLOEXEC) = 9</d/x>", EXECUTE, READ],
+         [*FROM_BEGIN, (7, "read", 5)]),
         *(([*OPENED, *closing, EXECUTE, READ], [*FROM_BEGIN, (7, "read", None)]) for closing in (
             ["7 fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = 0"],
             ["7 fcntl(3</d/x>, F_DUPFD_CLOEXEC, 9) = 9</d/x>",
@@ -271,15 +277,17 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
            [*FROM_BEGIN, (7, "read", 5), (7, "write", 14)]) for call in (
             "fcntl(3</d/x>, F_GETFD) = 0x1 (flags FD_CLOEXEC)",
             "read(9, 0x7ffd0000, 9) = -1 EBADF (Bad file descriptor)",
+            "sendfile(3</d/x>, 9, NULL, 9) = -1 EBADF (Bad file descriptor)",
             "fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = -1 EBADF (Bad file descriptor)",
             "fcntl(3</d/x>, F_GETFL) = 0x8402 (flags O_RDWR|O_APPEND)")),
         ([*OPENED, "7 fcntl(3</d/x>, F_NONE_SUCH, 7) = 0", '7 read(0</d/x>, "", 9) = 9'],
          [*FROM_BEGIN, (7, "read", None)]),
         # A copy begins at its offsets, or at the positions.
         ([*OPENED, '7 creat("y", 0644) = 4</d/y>', "7 sendfile(4</d/y>, 3</d/x>, NULL, 9) = 9",
-          "7 copy_file_range(3</d/x>, [2], 4</d/y>, NULL, 9, 0) = 9", READ],
+          "7 copy_file_range(3</d/x>, [2], 4</d/y>, NULL, 9, 0) = 9",
+          "7 splice(3</d/x>, NULL, 9<pipe:[7]>, NULL, 9, 0) = 9", READ],
          [*FROM_BEGIN, (7, "create", None), (7, "read", 5), (7, "write", 0), (7, "read", 2),
-          (7, "write", 9), (7, "read", 14)]),
+          (7, "write", 9), (7, "read", 14), (7, "write", None), (7, "read", 23)]),
         # Where a file ends nobody knows: one call appends to it, or all do.
         ([*OPENED, '7 pwritev2(3</d/x>, [], 1, -1, RWF_APPEND) = 4', READ],
          [*FROM_BEGIN, (7, "write", None), (7, "read", None)]),
@@ -367,11 +375,13 @@ def test_bytes_asked_for_and_those_that_were_read_or_mapped():
     mapping = "7 mmap(NULL, 9000, PROT_READ, MAP_PRIVATE, 3</d/x>, 4096) ="
     found, _ = calls(OPEN, f"{mapping} 0x7f8f51b2d000", f"{mapping} -1 EACCES (Permission denied)",
                      '7 read(3</d/x>, "", 20) = 9', "7 preadv(3</d/x>, [], 1, 16) = 8",
+                     '7 pread64(3</d/x>, "", 30, 7) = 8',
                      "7 readv(3</d/x>, [], 1) = 4")  # fmt: skip
     columns = ("kind", "size_bytes", "requested_bytes", "offset_bytes", "error")
     assert [tuple(row.get(column) for column in columns) for row in found[1:]] == [
         ("map", 9000, 9000, 4096, None), ("map", 0, 9000, 4096, "EACCES"),
-        ("read", 9, 20, 0, None), ("read", 8, None, 16, None), ("read", 4, None, 9, None),
+        ("read", 9, 20, 0, None), ("read", 8, None, 16, None), ("read", 8, 30, 7, None),
+        ("read", 4, None, 9, None),
     ]  # fmt: skip
 
 
