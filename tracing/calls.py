@@ -379,11 +379,11 @@ class CallParser:
         return self._row_of_file(row, path)
 
     def _on_path(
-        self, row: dict, path: str, result: int | None, new_path: str | None = None, flags: int = 0
+        self, row: dict, path: str, result: int | None, new_path: str = "", flags: int = 0
     ) -> Row:
         """Returns the row of a call on one name or two."""
         if row["kind"] == "rename":
-            row["new_path"] = new_path and new_path.replace(REMOVED, "")
+            row["new_path"] = new_path.replace(REMOVED, "")
             row["kind"] = "exchange" if flags & RENAME_EXCHANGE else "rename"
         if result is not None:
             self._note_renaming(row, path)

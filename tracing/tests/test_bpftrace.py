@@ -39,9 +39,10 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
         # Nobody saw what came in place of a file that was closed, or what was copied to it.
         *(([*OPEN, call(16, 7, *words, latency=1), READ], [(7, "unknown:", None)])
           for words in (("close", 0, 3, -1, -1), ("dup2", 3, 8, -1, 0))),
-        # What failed, or concerns other flags, changed nothing.
+        # What failed, or concerns other flags or descriptors, changed nothing.
         *(([*OPEN, call(15, 7, *words, latency=0), EXEC, READ], [(7, "/d/x", 0)]) for words in (
-            ("ioctl", -errno.EBADF, 3, 0x5451, 0), ("fcntl", 0, 3, fcntl.F_SETFD, 2))),
+            ("ioctl", -errno.EBADF, 3, 0x5451, 0), ("fcntl", 0, 3, fcntl.F_SETFD, 2),
+            ("fcntl", 0, 8, fcntl.F_SETFL, os.O_APPEND))),
         # What an exec closes, and what it keeps.
         ([*OPEN, EXEC, READ], [(7, "/d/x", 0)]),
         ([*OPEN, call(15, 7, "ioctl", 0, 3, 0x5451, 0, latency=1), EXEC, READ],
@@ -152,11 +153,12 @@ def test_page_faults_by_disk_and_inode_and_pages_that_come_into_the_cache(tmp_pa
 def test_odd_names_are_kept_and_what_is_lost_or_damaged_is_counted():
     lines = ["name\t7\ta\tb\n", "c\td\n", "Lost 12 events\n", OPEN[1], "Lost 5 events\n"]
     lines += ["call\t1\t2\n", "open\tx\n", "fork\t1\t7\t7\n", "name\n"]
-    lines += ["gibberish\tof\tfields\n", "ready\n", "\n"]
+    lines += ["gibberish\tof\tfields\n", "ready\n", "\n", FORK]
     lines += [f"asynchronous\t{n}\t{pid}\t{pid}\n" for n, pid in enumerate((7, 7, 8))]
     parser = bpftrace.Parser(folder="/d")
-    [first] = parser.parse(lines)
+    [first, last] = parser.parse(lines)
     assert first[1]["path"] == "/d/a\tb\nc\td"
+    assert (last[1]["event"], last[1]["pid"]) == ("process", 8)  # which does nothing
     lost = calls.Losses(lost_events=12 + 5, damaged_lines=5, asynchronous_processes=2)
     assert vars(parser.losses) == vars(lost)
 
@@ -168,12 +170,16 @@ def test_events_are_sorted_within_what_is_kept(monkeypatch):
     assert [word for word, _ in sort(iter(events))] == ["3", "1", "4", "5", "9"]
 
 
-def test_a_machine_without_its_programs_and_what_is_mounted(monkeypatch):
+def test_a_machine_without_its_programs_and_what_is_mounted(tmp_path, monkeypatch):
     mounted = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
     for place in mounted.keys() & {"/proc", "/dev/shm"}:
         disk = Path(place).stat().st_dev
         kind = bpftrace._kind_of_mounted()[f"{os.major(disk)}:{os.minor(disk)}"]
         assert kind == mounted[place]
+    (tmp_path / "info").write_bytes(b"36 35 98:0 / /mnt/\xff rw - ext4 /dev/x rw\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(bpftrace, "Path", lambda _: tmp_path / "info")
+        assert bpftrace._kind_of_mounted.__wrapped__() == {"98:0": "ext4"}
     monkeypatch.setenv("PATH", "/none")
     assert bpftrace.tracepoints() == frozenset()
     assert bpftrace.missing() == "bpftrace is not installed"
@@ -225,6 +231,7 @@ def test_names_that_are_cut_are_called_cut_and_nothing_else():
     assert len(list(parser.parse(lines))) == 6
     assert vars(parser.losses) == vars(calls.Losses(cut_names=4))
     assert str(parser.losses) == "nothing was lost; 4 names are cut at 199 bytes"
+    assert bpftrace.environment()["BPFTRACE_STRLEN"] == "200"
 
 
 @pytest.mark.parametrize(

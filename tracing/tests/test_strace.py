@@ -21,9 +21,12 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
     assert (renamed["path"], renamed["new_path"]) == ("/d/deep/old", "/d/deep/new")
     assert removed["path"] == "/d/deep/gone"
     assert str(parser.losses) == "nothing was lost"
-    for own, path in (("FILES", "/d/deep/x"), ("FS", "/d/x"), ("NEWNS", "/d/x")):
+    for shared, own, path in (
+        ("FS", "FILES", "/d/deep/x"), ("FS", "FS", "/d/x"), ("FS", "NEWNS", "/d/x"),
+        ("FILES", "FILES", "/d/x"),
+    ):  # fmt: skip
         [removed], _ = calls(
-            "7 clone(flags=CLONE_FS|SIGCHLD) = 8", f"8 unshare(CLONE_{own}) = 0",
+            f"7 clone(flags=CLONE_{shared}|SIGCHLD) = 8", f"8 unshare(CLONE_{own}) = 0",
             '8 chdir("deep") = 0', '7 unlink("x") = 0',
         )  # fmt: skip
         assert removed["path"] == path
@@ -33,9 +36,10 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
     )  # fmt: skip
     assert (made["path"], removed["path"]) == ("/d/r/x", "/d/r/y/z")
     found, _ = calls(
-        '7 unlinkat(AT_FDCWD</e>, "x", 0) = 0', '7 unlinkat(3</f>, "x", 0) = 0', '7 unlink("x") = 0'
-    )
-    assert [row["path"] for row in found] == ["/e/x", "/f/x", "/e/x"]
+        '7 unlinkat(AT_FDCWD</e>, "x", 0) = 0', '7 unlinkat(3</f>, "x", 0) = 0',
+        '7 unlink("x") = 0', '7 rename("/e", "/g") = 0', '7 unlink("x") = 0',
+    )  # fmt: skip
+    assert [row["path"] for row in found] == ["/e/x", "/f/x", "/e/x", "/e", "/g/x"]
     (_, failed), _ = calls(
         '7 chdir("gone") = 0', '7 rmdir("/d/gone") = 0', f'7 rename("a", "b") {NO_FILE}'
     )
@@ -212,14 +216,17 @@ def test_what_an_exit_or_a_kill_cuts_short_is_no_damage(text):
 def test_a_folder_above_is_that_of_a_links_target(tmp_path):
     (tmp_path / "a" / "real" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to("a/real/deep")
+
+    def of_a_container(path: str) -> str:
+        return path.replace(tmp_path.name, f"./{tmp_path.name}")
+
     for host_path, name, path in (
-        (str, "link/../x", tmp_path / "a" / "real" / "x"),
-        *((lambda path: path.replace(tmp_path.name, f"./{tmp_path.name}"), name, tmp_path / name)
-          for name in ("link/../x", "link/../../x")),
+        (str, "link/../x", "a/real/x"), (of_a_container, "a/../x", "x"),
+        *((of_a_container, name, name) for name in ("link/../x", "link/../../x")),
     ):  # fmt: skip
         line = f'7 1.000000001 unlink("{name}") = 0 <0.000000001>\n'
         [(_, row)] = strace.Parser(folder=str(tmp_path), host_path=host_path).parse([line])
-        assert row["path"] == str(path)
+        assert row["path"] == f"{tmp_path}/{path}"
 
 
 OPENED, READ = [OPEN, '7 read(3</d/x>, "", 5) = 5'], '7 read(3</d/x>, ""..., 9) = 9'
@@ -251,7 +258,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           "7 dup3(3</d/x>, 9, O_CLOEXEC) = 9</d/x>", EXECUTE, READ],
          [*FROM_BEGIN, (7, "read", 5)]),
         *(([*OPENED, *closing, EXECUTE, READ], [*FROM_BEGIN, (7, "read", None)]) for closing in (
-            ["7 fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = 0"],
+            ["7 fcntl(3</d/x>, F_SETFD, FD_CLOEXEC) = 0",
+             "7 dup3(3</d/x>, 9, O_CLOEXEC) = 9</d/x>"],
             ["7 fcntl(3</d/x>, F_DUPFD_CLOEXEC, 9) = 9</d/x>",
              "7 dup3(9</d/x>, 3</d/x>, O_CLOEXEC) = 3</d/x>"],
             ["7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0"],
@@ -337,6 +345,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
               ('read(9</d/x>, "", 4) = 4', "read", None, None),
               ('read(9</d/y>, "", 4) = 4', "read", None, 5),
               ('pread64(9</d/x>, "", 4, 0) = 4', "read", 0, 5),
+              ('pwrite64(9</d/x>, "", 4, 0) = 4', "write", None, 5),
+              ('pwrite64(3</d/x>, "", 4, 0) = 4', "write", 0, 5),
               ("fsync(9</d/x>) = 0", "sync", None, 5))),
         ([*OPENED, "7 fcntl(9</d/x>, F_SETFL, O_RDWR|O_APPEND) = 0",
           '7 pwrite64(3</d/x>, "", 5, 0) = 5'], [*FROM_BEGIN, (7, "write", None)]),
@@ -346,8 +356,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           f"7 {FORK}) = 17", '17 read(3</d/x>, "", 9) = 9'],
          [*FROM_BEGIN, (7, "read", 5), (17, "read", None)]),
         ([*OPENED, f"7 {MAKES} = 17", '17 execve("/bin/cat", ["cat"], 0x7f <pid changed to 7 ...>',
-          "7 +++ superseded by execve in pid 17 +++", "7 <... execve resumed>) = -1", READ],
-         [*FROM_BEGIN, (7, "read", 5)]),
+          "7 +++ superseded by execve in pid 17 +++", "7 <... execve resumed>) = -1 E2BIG (L)",
+          READ], [*FROM_BEGIN, (7, "read", 5)]),
         # A renamed name is not the beginning of another one, but it is a folder's.
         *(([f'7 openat(AT_FDCWD</d>, "{before}", O_RDONLY) = 3</d/{before}>',
             f'7 read(3</d/{before}>, "", 5) = 5', f'7 rename("p", "q") {result}',
