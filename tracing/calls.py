@@ -317,10 +317,11 @@ class CallParser:
     def _enters(self, pid: int, call: str, path: str) -> None:
         """Notes a chdir or chroot that succeeded."""
         folder = self._folder_of(pid)
+        entered = path if path == UNKNOWN else self._absolute(pid, path)
         if call == "chroot":
-            folder.root = self._absolute(pid, path).rstrip("/")
+            folder.root = entered.rstrip("/")
         else:
-            folder.path = self._absolute(pid, path)
+            folder.path = entered
 
     def _note_descriptors(
         self, pid: int, call: str, given: Descriptor, result: int, value: int, flags: int

@@ -61,6 +61,7 @@ FORK = "fork\t30\t7\t7\t8\t0\n"
          [(7, "/d/x", None)]),
         # The line with the name was lost.
         ([OPEN[1], READ], [(7, "unknown:", 0)]),
+        ([f"path\t5\t7\t7\t{EXIT}chdir\t1\t0\t-100\n", *OPEN, READ], [(7, "unknown:/x", 0)]),
         ([*OPEN, OPEN[1].replace("open\t10", "open\t11"), READ], [(7, "unknown:", 0)]),
         # A folder that a process could not change to is not its own.
         (["name\t7\tnone\n", f"path\t5\t7\t7\t{EXIT}chdir\t1\t-2\t-100\n", *OPEN, READ],
@@ -154,11 +155,13 @@ def test_odd_names_are_kept_and_what_is_lost_or_damaged_is_counted():
     lines = ["name\t7\ta\tb\n", "c\td\n", "Lost 12 events\n", OPEN[1], "Lost 5 events\n"]
     lines += ["call\t1\t2\n", "open\tx\n", "fork\t1\t7\t7\n", "name\n"]
     lines += ["gibberish\tof\tfields\n", "ready\n", "\n", FORK]
+    lines += [FORK.replace("\t8\t", "\t9\t"), "exit\t40\t7\t9\n"]
     lines += [f"asynchronous\t{n}\t{pid}\t{pid}\n" for n, pid in enumerate((7, 7, 8))]
     parser = bpftrace.Parser(folder="/d")
-    [first, last] = parser.parse(lines)
-    assert first[1]["path"] == "/d/a\tb\nc\td"
-    assert (last[1]["event"], last[1]["pid"]) == ("process", 8)  # which does nothing
+    first, *others = (row for _, row in parser.parse(lines))
+    assert first["path"] == "/d/a\tb\nc\td"
+    events = [(row["event"], row["pid"]) for row in others]
+    assert events == [("thread", 7), ("exit", 7), ("process", 8)]  # which does nothing
     lost = calls.Losses(lost_events=12 + 5, damaged_lines=5, asynchronous_processes=2)
     assert vars(parser.losses) == vars(lost)
 
