@@ -36,7 +36,7 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
     )  # fmt: skip
     assert (made["path"], removed["path"]) == ("/d/r/x", "/d/r/y/z")
     found, _ = calls(
-        '7 unlinkat(AT_FDCWD</e>, "x", 0) = 0', '7 unlinkat(3</f>, "x", 0) = 0',
+        '7 unlinkat(AT_FDCWD</e>, ".//x", 0) = 0', '7 unlinkat(3</f>, "x", 0) = 0',
         '7 unlink("x") = 0', '7 rename("/e", "/g") = 0', '7 unlink("x") = 0',
     )  # fmt: skip
     assert [row["path"] for row in found] == ["/e/x", "/f/x", "/e/x", "/e", "/g/x"]
@@ -246,6 +246,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         ([*OPENED, "7 read(3</d/x>, damaged", READ], [*FROM_BEGIN, (7, "read", None)]),
         # So may somebody else what was open before.
         (["7 lseek(3</d/x>, 5, SEEK_SET) = 5", READ], [(7, "seek", 5), (7, "read", None)]),
+        ([*OPENED, f"7 {MAKES} = 17", "17 lseek(3</d/x>, 2, SEEK_SET) = 2", READ],
+         [*FROM_BEGIN, (7, "seek", 2), (7, "read", None)]),
         # A program keeps its standard input. A shell looks for it, and keeps all its files.
         ([OPEN, "7 dup2(3</d/x>, 0</dev/null>) = 0</d/x>",
           '7 execve("/none/cat", ["cat"], 0x7ffd0 /* 10 vars */) = -1 ENOENT (No such file)',
@@ -371,6 +373,7 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         # Its name was that of a link.
         (['7 open("link", O_RDONLY) = 3</d/x>', OPENED[1], READ], [*FROM_BEGIN, (7, "read", 5)]),
         # Nobody knows whose descriptors a thread has whose making was not seen.
+        ([*OPENED, '99 chdir("/") = 0', READ], [*FROM_BEGIN, (7, "read", None)]),
         ([*OPENED, '99 read(3</d/x>, "", 9) = 9', OPEN, READ, f'7 open("y", O_RDONLY) {NO_FILE}'],
          [*FROM_BEGIN, (99, "read", None), (7, "open", None), (7, "read", None),
           (7, "open", None)]),
