@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-if len(sys.argv) != 2:
-    sys.exit("fio_replay.py: give the folder of a trace")
+if len(sys.argv) != 2 or not Path(sys.argv[1], "file_ops.parquet").is_file():
+    sys.exit("fio_replay.py: give the folder of a trace, which holds file_ops.parquet")
 calls = pd.read_parquet(Path(sys.argv[1]) / "file_ops.parquet").dropna(subset=["offset_bytes"])
 calls = calls.sort_values("monotonic_ns")
 of_data = (calls["kind"] == "read") & (calls["file_class"] == "tfrecords")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-if len(sys.argv) != 2:
-    sys.exit("reuse_distances.py: give the folder of a trace")
+if len(sys.argv) != 2 or not Path(sys.argv[1], "file_ops.parquet").is_file():
+    sys.exit("reuse_distances.py: give the folder of a trace, which holds file_ops.parquet")
 reads = pd.read_parquet(Path(sys.argv[1]) / "file_ops.parquet").dropna(subset=["offset_bytes"])
 reads = reads.sort_values("monotonic_ns")
 reads = reads[(reads["kind"] == "read") & (reads["size_bytes"] > 0)]

@@ -107,7 +107,8 @@ def test_reuse_distances_are_those_counted_by_sets(reads, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["fio_replay.py", "reuse_distances.py"])
-def test_without_a_folder_a_script_asks_for_one(name, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [name])
-    with pytest.raises(SystemExit, match=f"^{name}: give the folder of a trace$"):
+@pytest.mark.parametrize("words", [[], ["/none"]])
+def test_without_a_trace_a_script_asks_for_one(name, words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    with pytest.raises(SystemExit, match=f"^{name}: give the folder of a trace, which holds file"):
         runpy.run_path(str(TRACE.parent / "sample" / name))
