@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from mlperf_bert.mlperf.logs import RunResult
+from mlperf_bert.mlperf.logs import MOST_SAMPLES_TO_CONVERGE, RunResult
 from mlperf_bert.submission import official
 from mlperf_bert.submission.verdict import System
 from mlperf_results import own, published, sides, standing
@@ -146,6 +146,19 @@ def test_a_failed_run_is_the_slowest_and_the_checkers_scaling_counts(tmp_path):
         "far off in minutes: result_2.txt",
         "samples unknown: train_samples, 3,000,256, is a plan or the size of the data set",
     ]
+
+
+def test_only_converged_runs_have_samples_and_can_be_far_off(tmp_path):
+    most = MOST_SAMPLES_TO_CONVERGE
+    figures = [("success", 10.0, 2_000_000), ("success", 10.1, most), ("success", 10.2, most + 1),
+               ("success", 9.9, 0), ("aborted", 30.0, 2_000_000)]  # fmt: skip
+    runs = tuple(
+        RunResult(tmp_path / f"result_{number}.txt", status, minutes, samples_to_converge=samples)
+        for number, (status, minutes, samples) in enumerate(figures)
+    )
+    found = own.entry_of(System(name="box", runs=runs))
+    assert found.run_samples == (2_000_000, most, None, None)
+    assert (found.samples_mean, found.notes) == ((2_000_000 + most) / 2, None)
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_the_nearest_come_first(shipped):
             "quarter": {"global_batch_size": 112, "samples_per_second_per_accelerator": 50.0},
             "other": {"accelerator_model_name": "L4", "samples_per_second_per_accelerator": 10.0},
             "jax": {"framework": "JAX", "minutes_scored": 4.0},
-            "no batch": {"global_batch_size": None},
+            "no batch": {"global_batch_size": None, "framework": None},
             "both": {"accelerators": 16, "global_batch_size": 1792}, "two": {"accelerators": 2},
         }.items()
     ]  # fmt: skip
