@@ -24,6 +24,7 @@ def every_kind_of_folder(tmp_path, monkeypatch):
     (tmp_path / "campaign" / "campaign.json").write_text("{}")
     (tmp_path / "campaign" / "runs" / "11").mkdir()
     write_results(tmp_path / "org" / "results" / "System" / "bert", [20] * 11)
+    write_log(tmp_path / "no record" / "runs" / "1" / "bert.log", 20)
     write_log(tmp_path / "offline" / "bert.log", 20)
     write_log(tmp_path / "offline" / "bert.offline.log", 20)
     write_log(tmp_path / "resumed" / "bert.log", 20)
@@ -41,6 +42,7 @@ def every_kind_of_folder(tmp_path, monkeypatch):
         ("runs of mine", [("seed_a", ["bert.log"]), ("9", ["bert.log"]), ("10", ["bert.log"])]),
         ("org", [(f"result_{n}.txt", [f"result_{n}.txt"]) for n in range(11)]),
         ("org/results/System", [(f"result_{n}.txt", [f"result_{n}.txt"]) for n in range(11)]),
+        ("no record", [("1", ["bert.log"])]),
         ("offline", [("offline", ["bert.offline.log"])]),
         ("resumed", [("resumed", RESUMED)]),
         ("resumed/bert.resumed-9.log", [("resumed/bert.resumed-9.log", RESUMED)]),
