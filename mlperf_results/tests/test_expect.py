@@ -140,6 +140,9 @@ def test_an_answer_of_rows_by_hand(shipped):
     assert not any("nobody published batch" in line for line in found)
     assert [line.split()[0] for line in found[-2:]] == ["4", "64"]
     assert found[0].startswith("4, 64 A30: 2 published results of")
+    many = [row for row in rows[:1] for _ in range(expect._MOST_SHOWN)]
+    assert len(expect.lines_of("A30", 64, None, many)) == len(many) + 4  # and no "0 more"
+    assert expect.lines_of("A30", 64, None, [*many, rows[0]])[-1] == "  and 1 more"
 
 
 def test_the_rows_of_the_readme_are_those_of_the_command(shipped):
