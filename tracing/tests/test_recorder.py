@@ -1,4 +1,7 @@
-"""The recorder with tracers and engines that are stand-ins: whom it watches, tells and leaves."""
+"""The recorder with tracers and engines that are stand-ins: whom it watches, tells and leaves.
+
+Long because each way of recording needs a stand-in of its own.
+"""
 
 import json
 import os

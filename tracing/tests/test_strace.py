@@ -1,4 +1,7 @@
-"""strace's lines, made by hand, as rows; `test_whole` has those of a program."""
+"""strace's lines, made by hand, as rows; `test_whole` has those of a program.
+
+Long because one table has all that moves an offset.
+"""
 
 import subprocess
 import sys
