@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -238,6 +239,14 @@ def test_what_is_not_the_same_work_is_not_compared(changes, words):
     with pytest.raises(ValueError) as refused:
         compare.compare(a, b)
     assert str(refused.value).startswith(words)
+
+
+def test_a_run_that_is_there_twice_counts_once_and_is_named(tmp_path):
+    results = write_results(tmp_path / "a", SLOW[:2])
+    shutil.copy(results / "result_0.txt", results / "result_2.txt")
+    found = sides.read_side(str(tmp_path / "a"))
+    assert list(found.runs) == ["result_0.txt", "result_1.txt"]
+    assert found.left_out == ("result_2.txt: the same run as result_0.txt",)
 
 
 def test_runs_under_other_numbers_are_the_same_runs():

@@ -201,6 +201,17 @@ def test_output_of_our_run_is_refused(generated, tmp_path):
     assert_same_bits(load(initial_again, generated.config), expected)
 
 
+def test_output_of_the_references_run_is_refused_in_its_own_folder_too(
+    generated, tmp_path, monkeypatch
+):
+    copied(generated.checkpoint, tmp_path)
+    (tmp_path / "graph.pbtxt").touch()
+    monkeypatch.chdir(tmp_path)
+    name = Path(generated.checkpoint).name
+    for prefix in (name, f"./{name}", str(tmp_path / name)):
+        assert "is an output of a training run" in refusal(prefix, generated.config)
+
+
 @pytest.mark.parametrize("layout", ["TF1", "TF2"])
 @pytest.mark.parametrize("kept_bytes", [None, 5000])
 def test_truncated_or_missing_data_file(generated, tf2, tmp_path, layout, kept_bytes):
