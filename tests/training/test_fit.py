@@ -115,6 +115,25 @@ def test_a_run_that_does_not_fit_ends_before_a_step_is_executed(config, monkeypa
     assert said == [steps_are, steps_are, takes]
 
 
+@pytest.mark.parametrize(
+    ("has_checkpoint", "initial", "keeps"),
+    [(False, None, True), (True, None, False), (False, [], False), (False, ["a head"], True),
+     (True, ["a head"], False)],
+)  # fmt: skip
+def test_trying_out_the_steps_keeps_what_no_checkpoint_will_give(has_checkpoint, initial, keeps):
+    """Weights that are drawn, also of a head that the initial checkpoint lacks."""
+    found: list[bool] = []
+    lacking = initial if initial is None else types.SimpleNamespace(lacking_heads=initial)
+    config = types.SimpleNamespace(emulate_step_seconds=0.1)
+    setup = types.SimpleNamespace(config=config, initial_checkpoint=lacking)
+    setup.devices = types.SimpleNamespace(mesh=None)
+    config.precision = config.compilation = ""
+    team = types.SimpleNamespace(has_checkpoint=has_checkpoint, cluster=None, say=len)
+    programs = types.SimpleNamespace(warm_up=lambda *, keeps_weights: found.append(keeps_weights))
+    run._compile(types.SimpleNamespace(setup=setup, team=team, programs=programs))
+    assert found == [keeps]
+
+
 @pytest.mark.gate
 @pytest.mark.usefixtures("compiles_quickly")
 def test_the_check_asks_the_compiler_and_executes_nothing(config, tmp_path, monkeypatch):
