@@ -2,7 +2,7 @@ r"""A whole MLPerf campaign in miniature: ten runs, the submission, the official
 
     python -m demo.campaign --output_dir=build/campaign
 
-The task is demo/miniature.py's. No official reference points exist for it; those in
+The task is demo/miniature.py's. No official RCPs exist for it; those in
 demo/rcps_miniature.json are the samples that twenty runs of it needed. A run departs from the
 closed rules (a tiny model, short sequences), says so, and is logged as division open. An
 interrupted campaign resumes by the same command. docs/report.png is its report, drawn by

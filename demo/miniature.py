@@ -11,7 +11,7 @@ from pathlib import Path
 from demo.__main__ import LENGTHS, make_data, run_steps
 
 SEED = 1
-"""The seed of text and first weights: the reference points hold for this task alone."""
+"""The seed of text and first weights: the RCPs hold for this task alone."""
 GLOBAL_BATCH_SIZE = 64
 LEARNING_RATE = 0.005
 NUM_TRAIN_STEPS = 280

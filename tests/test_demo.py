@@ -35,7 +35,7 @@ def sentences(text):
 
 
 def test_encyclopedia_is_a_function_of_its_seed(tmp_path):
-    """The reference points hold for this text alone."""
+    """The RCPs hold for this text alone."""
 
     def digest(folder, seed) -> str:
         paths = encyclopedia.write(tmp_path / folder, seed=seed, num_articles=203)

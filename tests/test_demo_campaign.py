@@ -48,7 +48,7 @@ def test_a_task_is_prepared_once_from_the_newest_checkpoint(tmp_path, monkeypatc
     assert "data and initial checkpoint are there" in capsys.readouterr().out
     seed, first, converted = commands
     assert seed == 1
-    # Those of the recorded reference points; the seed of a run is left to chance.
+    # Those of the recorded RCPs; the seed of a run is left to chance.
     flags = [flag.replace(str(tmp_path), "TO") for flag in miniature.run_flags(tmp_path)]
     of_model = {
         *("--do_train", "--bert_config_file=TO/checkpoint/bert_config.json", "--optimizer=lamb"),

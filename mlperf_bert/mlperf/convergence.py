@@ -42,11 +42,11 @@ class Bound:
 
     def __str__(self) -> str:
         if self.point is None:
-            return "no reference point is as large: the check fails unless one is submitted"
+            return "no RCP is as large: the check fails unless one is submitted"
         how = {
-            "point": "reference point at batch",
+            "point": "RCP at batch",
             "interpolation": "interpolation at batch",
-            "smallest batch": "no reference point is as small; judged by batch",
+            "smallest batch": "no RCP is as small; judged by batch",
         }[self.kind]
         return (
             f"{how} {self.point.global_batch_size}: mean {self.point.mean_samples:,.0f} samples, "

@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--system_description", help="JSON file of fields that the machine does not show"
     )
-    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
+    parser.add_argument("--custom_rcps", help="JSON file of other RCPs")
     given = parser.parse_args(words_with_home(arguments))
     campaign = Campaign(
         org=given.org,

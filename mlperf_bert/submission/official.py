@@ -110,7 +110,7 @@ def check_rcp(
       results_dir: holds result_0.txt and so on.
       ruleset: one with BERT.
       by_train_samples: take samples from train_samples, for logs whose epoch_num has none.
-      custom_rcps: JSON file of reference points to use instead of the official ones.
+      custom_rcps: JSON file of RCPs to use instead of the official ones.
     """
     options = ["--rcp_usage", "training", "--rcp_version", ruleset]
     options += [_BY_TRAIN_SAMPLES] if by_train_samples else []

@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.report")
     parser.add_argument("org_dir")
     parser.add_argument("--ruleset", default=RULESETS[-1])
-    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
+    parser.add_argument("--custom_rcps", help="JSON file of other RCPs")
     parser.add_argument("--output", help="HTML file; the JSON goes beside it")
     given = parser.parse_args(words_with_home(arguments))
     org_dir = paths.require_local(given.org_dir)

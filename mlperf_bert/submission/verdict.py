@@ -48,7 +48,7 @@ class SystemVerdict(System):
     """The verdict on each run's log."""
     rcp: RcpVerdict
     rcp_source: str = ""
-    """The reference points that the RCP checker was given."""
+    """The RCPs that the RCP checker was given."""
     seeds: ToolVerdict
     folder_tools: tuple[ToolVerdict, ...] = ()
     """Verdicts on the submitter's whole folder; empty if they were not asked for."""

@@ -83,7 +83,7 @@ def _check_options(setup: Setup) -> None:
 
 
 def _check_model(setup: Setup) -> None:
-    """Compares the model with kernels, examples and vocabulary, the batch with reference points."""
+    """Compares the model with kernels, examples and vocabulary, the batch with RCPs."""
     config, findings, model = setup.config, setup.findings, setup.bert_config
     with findings.collecting():
         if config.kernels == "triton":
@@ -92,7 +92,7 @@ def _check_model(setup: Setup) -> None:
         require_fitting_model(model, config.shape, bert_config_file=config.bert_config_file)
     batch_size = config.global_batch_size
     if is_bert_large(model) and (bound := convergence.bound_of(batch_size)).kind != "point":
-        advice = "configs/ has a preset for each batch size with a reference point"
+        advice = "configs/ has a preset for each batch size with an RCP"
         if batch_size in convergence.reference_points():
             advice = "the reference has a point here, but the checker drops it"
         findings.doubt(f"global batch size {batch_size}: {bound}; {advice}")
@@ -261,7 +261,7 @@ def _in_words(num_bytes: float) -> str:
 
 
 def is_bert_large(bert_config: BertConfig) -> bool:
-    """Whether it is the benchmark's model; only this one has reference points."""
+    """Whether it is the benchmark's model; only this one has RCPs."""
     return rules.is_bert_large(dataclasses.asdict(bert_config))
 
 

@@ -110,7 +110,7 @@ def test_the_latest_of_those_that_are_as_like_comes_first_and_what_is_unlike_is_
     assert found == [
         f"mine/{first.system}: comparable with closed results",
         f"  Time to train: {first.minutes:.4g} min (10 runs; place 2 of 3 on 6 accelerators)",
-        "  Samples to converge: 3,029,030 (batch 96; no reference point is as small; judged by "
+        "  Samples to converge: 3,029,030 (batch 96; no RCP is as small; judged by "
         "batch 448: mean 2,414,421 samples, at least 2,274,732)",
         "  Samples/s per accelerator: 28.08 (place 2 of 4 published results; median of "
         "RX 7900 XTX: 28.08)",

@@ -1,4 +1,4 @@
-"""The reference points are mlperf-logging's, and every batch size is judged as its checker does."""
+"""The RCPs are mlperf-logging's, and every batch size is judged as its checker does."""
 
 import json
 
@@ -49,8 +49,7 @@ def test_batch_sizes_beyond_the_table():
     small = convergence.bound_of(24)
     assert (small.kind, small.point.global_batch_size) == ("smallest batch", 448)
     assert str(small) == (
-        "no reference point is as small; judged by batch 448: mean 2,414,421 samples, "
-        "at least 2,274,732"
+        "no RCP is as small; judged by batch 448: mean 2,414,421 samples, at least 2,274,732"
     )
     assert convergence.bound_of(448).kind == "point"
     assert convergence.bound_of(448, "1.0.0").kind == "interpolation"

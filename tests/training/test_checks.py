@@ -560,7 +560,7 @@ def test_as_many_files_may_be_open_as_the_system_allows(config, monkeypatch):
     [
         (True, {"train_batch_size": 24},
          "batch size 24: .*judged by batch 448: mean 2,414,421 samples, at least 2,274,732.*"
-         "configs/ has a preset for each batch size with a reference point"),
+         "configs/ has a preset for each batch size with an RCP"),
         # A preset's batch is not sent to the presets.
         (True, {"train_batch_size": 8192},
          "batch size 8192: .*the reference has a point here, but the checker drops it$"),
@@ -577,9 +577,9 @@ def test_options_that_do_not_fit_are_told(config, monkeypatch, is_large, changed
 
 
 def test_a_batch_without_reference_point_is_told_for_the_real_model_only(config):
-    assert not any("reference point" in text for text in texts(config, "warning"))
+    assert not any("RCP" in text for text in texts(config, "warning"))
     with_point = large_model(config, train_batch_size=448)
-    assert not any("reference point" in text for text in texts(with_point, "warning"))
+    assert not any("RCP" in text for text in texts(with_point, "warning"))
 
 
 def test_a_precision_of_other_devices_is_told(config):
