@@ -1,16 +1,12 @@
 """The exported step under jax equals TensorFlow's, with all that shapes a step; and bad input."""
 
-import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.portable import flop, program_folder
+from mlperf_bert.portable import flop
 from mlperf_bert.programs import jax_step, program
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export, serialized
@@ -164,17 +160,6 @@ def test_the_flop_are_those_of_every_product():
     shape = {"num_rows": 3, "num_tokens": 8, "num_predictions": 5}
     assert flop.of_forward_pass(config, **shape) == 2 * 3 * (2 * block + heads)
     assert flop.of_training_step(config, **shape) == 3 * 2 * 3 * (2 * block + heads)
-
-
-@pytest.mark.parametrize("batches, steps, drawn", [(8, 3, 8), (1, 3, 3), (2, 0, 2)])
-def test_a_folder_has_a_batch_for_every_recorded_step(monkeypatch, batches, steps, drawn):
-    monkeypatch.setattr(program_folder.checked, "input_of", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(
-        program_folder.pipeline, "training_batches", lambda *_, **__: itertools.count()
-    )
-    wanted = SimpleNamespace(num_batches=batches, num_recorded_steps=steps)
-    found = program_folder._training_batches(mock.MagicMock(), wanted)
-    assert found == list(range(drawn))
 
 
 def test_a_folder_that_is_there_stays(task, tmp_path):
