@@ -16,7 +16,9 @@ extents = zip(reads["offset_bytes"], reads["size_bytes"])
 reads["block"] = [range(at // 4096, (at + size - 1) // 4096 + 1) for at, size in extents]
 blocks = reads[["path", "block"]].explode("block", ignore_index=True)
 blocks = blocks[blocks["block"] != blocks.groupby("path")["block"].shift()]
-last_read, in_order, distances = {}, [], []
+last_read: dict[tuple[str, int], int] = {}
+in_order: list[int] = []
+distances: list[int] = []
 for now, block in enumerate(zip(blocks["path"], blocks["block"])):
     at = bisect.bisect_left(in_order, last_read.get(block, now))
     distances.append(4096 * (len(in_order) - at - 1))
