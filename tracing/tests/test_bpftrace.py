@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import subprocess
+import termios
 from pathlib import Path
 
 import psutil
@@ -284,6 +285,17 @@ def test_a_call_has_each_of_its_arguments_in_one_place():
     taken = {probe: re.findall(r"args->(\w+)", body) for probe, body in probes}
     assert len(taken) > 20
     assert [probe for probe, names in taken.items() if len(names) > len(set(names))] == []
+
+
+def test_the_commands_that_change_a_descriptor_are_recorded():
+    """Numbers of the kernel's: bpftrace does not know its headers."""
+    text = (bpftrace.PROGRAMS / "files.bt").read_text()
+    found = {call: [int(number, 0) for number in re.findall(r"args->cmd == (\w+)", condition)]
+             for call, condition in re.findall(r"sys_enter_(fcntl|ioctl)\b(.*)", text)}  # fmt: skip
+    assert found == {
+        "fcntl": [fcntl.F_DUPFD, fcntl.F_SETFD, fcntl.F_SETFL, fcntl.F_DUPFD_CLOEXEC],
+        "ioctl": [termios.FIONCLEX, termios.FIOCLEX],
+    }
 
 
 def test_programs_pass_a_dry_run(tmp_path):

@@ -271,6 +271,9 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
         )),
         *(([OPENED[0].replace("O_RDONLY", f"O_RDONLY|{flag}"), OPENED[1], EXECUTE, READ],
            [*FROM_BEGIN, (7, "read", at)]) for flag, at in (("O_CLOEXEC", None), ("O_DIRECT", 5))),
+        # A new file under the number of one that an exec would have closed.
+        ([OPENED[0].replace("O_RDONLY", "O_RDONLY|O_CLOEXEC"), "7 close(3</d/x>) = 0", *OPENED,
+          EXECUTE, READ], [(7, "open", None), (7, "close", None), *FROM_BEGIN, (7, "read", 5)]),
         ([*OPENED, "7 lseek(3</d/x>, -1, SEEK_SET) = -1 EINVAL (Invalid argument)", READ],
          [*FROM_BEGIN, (7, "seek", None), (7, "read", 5)]),
         ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0", '7 chdir("/") = 0', READ],
