@@ -1,5 +1,6 @@
 """Waits for what a process that goes on, or another thread, will have done."""
 
+import subprocess
 import time
 from collections.abc import Callable
 
@@ -25,4 +26,7 @@ def until(
 
 def said_by(process) -> str:
     """All that an ended process of `starts` or of subprocess has written."""
-    return "\n".join(str(text) for text in process.communicate(timeout=HANGS_AFTER_SECONDS))
+    try:
+        return "\n".join(str(text) for text in process.communicate(timeout=60))
+    except subprocess.TimeoutExpired as error:  # what it has started goes on
+        return f"{error.stdout!r}\n{error.stderr!r}"
