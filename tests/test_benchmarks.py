@@ -40,6 +40,8 @@ def test_a_stage_gets_sigterm_after_its_line():
     command = printing(ends, "print('after 80 samples: 0.1', flush=True)", LATER)
     found = finished(command, 300, stop_at="after 80 sam", expected=75)
     assert found == {"said": ["after 80 samples: 0.1"]}
+    ended = finished(printing("pass"), 300, expected=75)
+    assert ended == {"said": [], "failed": "exit code 0, not 75"}
 
 
 @pytest.fixture

@@ -147,6 +147,32 @@ def test_every_dropout_has_a_seed_of_its_own():
     assert [attended.numpy().tolist(), output.numpy().tolist()] == [[11, 9], [12, 9]]
 
 
+def test_each_dropout_of_a_fused_block_has_the_rate_of_its_kind():
+    config = BertConfig(
+        **CONFIG | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.3}
+    )
+    whole = pretrainer.build_pretrainer(config, seed=1, compile_passes=True).fused
+    passes, rates = whole._passes, []
+
+    class Recording:
+        def __getattr__(self, name):
+            compute = getattr(passes, name)
+            if name not in ("attention", "dropout"):
+                return compute
+
+            def recorded(*given):
+                rates.append((name, round(float(given[-1]), 3)))
+                return compute(*given)
+
+            return recorded
+
+    whole._passes = Recording()
+    hidden, ids = tf.ones([1, 4, config.hidden_size]), tf.ones([1, 4], tf.int32)
+    seeds = encoder.Seeds(tf.constant([7, 9]))
+    whole._run(whole._block, whole._layers.blocks[0], seeds, hidden, hidden, ids, ids)
+    assert rates == [("attention", 0.3), ("dropout", 0.1), ("dropout", 0.1)]
+
+
 OTHER_VERSION = (
     r"tf-models-official [0-9.]+ is built differently from 2\.20\.0 \(.*\); "
     r"install the versions of environment/requirements\.lock"
