@@ -59,7 +59,7 @@ Thread = tuple[int, int]
 """Process and thread."""
 
 
-def moves(kind: str, path: str | None, new_path: str | None) -> dict[str, str]:
+def new_names(kind: str, path: str | None, new_path: str | None) -> dict[str, str]:
     """Old name -> new name of each file that a rename or removal concerns; source: rename(2).
 
     Nothing is known of names that the tracer could not read.
@@ -392,7 +392,7 @@ class CallParser:
 
     def _note_renaming(self, row: dict, path: str) -> None:
         """Renames open files and folders of processes from now on."""
-        renamed = moves(row["kind"], path, row.get("new_path"))
+        renamed = new_names(row["kind"], path, row.get("new_path"))
 
         def now(name: str) -> str:
             for old, new in renamed.items():

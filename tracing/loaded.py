@@ -205,7 +205,7 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
     renames = renames.assign(end_ns=renames["monotonic_ns"] + renames["latency_ns"].fillna(0))
     renames = renames.sort_values("end_ns", kind="stable")
     names = list(zip(renames["kind"], renames["path"], renames["new_path"]))
-    last_names = LastNames(moves(*each) for each in names)
+    last_names = LastNames(new_names(*each) for each in names)
     begins_ns = renames["monotonic_ns"].to_list()
 
     def number_of(path: str, stamp_ns: int, number: int) -> int:

@@ -1,6 +1,6 @@
 """The closed-division rules of MLPerf Training BERT as numbers and pure functions.
 
-The rules count in samples (one sample = one pair of segments of the data set); only
+The rules count in samples (one sample = one example that was trained or evaluated); only
 `samples_to_steps` turns samples into steps.
 
 Source: MLCommons training_rules.adoc (sections on quality targets, evaluation frequency,
@@ -65,7 +65,7 @@ _OF_MODEL = "bert_config_file: "
 
 
 @dataclass(frozen=True)
-class Issue:
+class Departure:
     """One departure from a rule: a value to collect and print, not an exception."""
 
     parameter: str
@@ -109,7 +109,7 @@ def departures_from_closed_rules(
     seed_is_random: bool,
     model: Mapping[str, object] = BERT_LARGE,
     **fixed_hyperparameters: object,
-) -> list[Issue]:
+) -> list[Departure]:
     """Return every way in which a run departs from the closed division; empty if none.
 
     Args:
@@ -122,31 +122,31 @@ def departures_from_closed_rules(
         equal to the rules.
     """
     issues = [
-        Issue(name, FIXED_HYPERPARAMETERS[name], actual)
+        Departure(name, FIXED_HYPERPARAMETERS[name], actual)
         for name, actual in fixed_hyperparameters.items()
         if actual != FIXED_HYPERPARAMETERS[name]
     ]
     issues += [
-        Issue(f"{_OF_MODEL}{name}", expected, model.get(name, "nothing"))
+        Departure(f"{_OF_MODEL}{name}", expected, model.get(name, "nothing"))
         for name, expected in BERT_LARGE.items()
         if model.get(name) != expected
     ]
     expected_samples = evaluation_interval_samples(global_batch_size)
     if interval_samples != expected_samples:
-        issues.append(Issue("evaluation_interval_samples", expected_samples, interval_samples))
+        issues.append(Departure("evaluation_interval_samples", expected_samples, interval_samples))
     if not seed_is_random:
-        issues.append(Issue("seed", "a random one, drawn by the run", "one fixed by the user"))
+        issues.append(Departure("seed", "a random one, drawn by the run", "one fixed by the user"))
     return issues
 
 
-def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
+def departure_of_evaluation(num_eval_samples: int) -> Departure | None:
     """Return the departure of an evaluation whose number of examples is not that of the rules."""
     if num_eval_samples == NUM_EVAL_SAMPLES:
         return None
-    return Issue("evaluation examples", f"{NUM_EVAL_SAMPLES:,}", f"{num_eval_samples:,}")
+    return Departure("evaluation examples", f"{NUM_EVAL_SAMPLES:,}", f"{num_eval_samples:,}")
 
 
-def open_division(departures: Sequence[Issue]) -> str:
+def open_division(departures: Sequence[Departure]) -> str:
     """Return why a run is not closed division: a line for each departure, one for the model."""
     # One line for the model, however many of its sizes are others.
     of_model = [name for each in departures if (name := each.parameter.partition(_OF_MODEL)[2])]

@@ -312,7 +312,7 @@ def _check_parameters(setup: Setup, folder: paths.Location, made: parts.DataSet)
             )
 
 
-def departures(setup: Setup) -> list[rules.Issue]:
+def departures(setup: Setup) -> list[rules.Departure]:
     """Every way in which a run departs from the closed division's rules.
 
     Data are compared with the published data, by the records in their folders.
@@ -323,39 +323,39 @@ def departures(setup: Setup) -> list[rules.Issue]:
     return [issue for departing in DEPARTURES for issue in departing(setup)]
 
 
-def _departures_of_options(setup: Setup) -> list[rules.Issue]:
+def _departures_of_options(setup: Setup) -> list[rules.Departure]:
     return setup.config.departures(setup.bert_config)
 
 
-def _departures_of_weights(setup: Setup) -> list[rules.Issue]:
+def _departures_of_weights(setup: Setup) -> list[rules.Departure]:
     if is_bert_large(setup.bert_config) and setup.initial_checkpoint:
         return _departure_of_weights(setup.initial_checkpoint.prefix)
     return []
 
 
-def _departures_of_data(setup: Setup) -> list[rules.Issue]:
+def _departures_of_data(setup: Setup) -> list[rules.Departure]:
     # Data without a record have no known departure; `_check_data` warns of them.
     recorded = [(folder, made) for folder, each in setup.data_sets.items() for made in each]
-    issues: list[rules.Issue] = []
+    issues: list[rules.Departure] = []
     for folder, made in recorded:
         if first_examples := made.parameters.get("examples_per_part"):
             first = f"the first {first_examples} of each"
-            issues.append(rules.Issue("input_file", "all examples of every part", first))
+            issues.append(rules.Departure("input_file", "all examples of every part", first))
         named = _names_in(folder, setup.files)
         if missing := len(published.PUBLISHED_PARTS - (named & made.files.keys())):
             num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
             issues.append(
-                rules.Issue("input_file", f"the {num_published} published parts", present)
+                rules.Departure("input_file", f"the {num_published} published parts", present)
             )
         # A parameter that a record does not have counts as in the rules.
         for name, expected in _OFFICIAL_DATA.items():
             if (value := made.parameters.get(name, expected)) != expected:
-                issues.append(rules.Issue(f"{name} of the data", expected, value))
+                issues.append(rules.Departure(f"{name} of the data", expected, value))
     return list(dict.fromkeys(issues))
 
 
-def _departure_of_weights(prefix: str) -> list[rules.Issue]:
+def _departure_of_weights(prefix: str) -> list[rules.Departure]:
     """Compares a checkpoint with both published ones, without reading gigabytes.
 
     The index has a checksum of every tensor, and TensorFlow compares what it loads with them: so
@@ -369,7 +369,7 @@ def _departure_of_weights(prefix: str) -> list[rules.Issue]:
             if md5 == published.MD5S[f"{folder}/model.ckpt-28252.index"]:
                 return []
     expected_weights = "a published one, tf1_ckpt or tf2_ckpt, as it is"
-    return [rules.Issue("init_checkpoint", expected_weights, f"{prefix}, another by size or MD5")]
+    return [rules.Departure("init_checkpoint", expected_weights, f"{prefix}, another by size or MD5")]
 
 
 def _names_in(folder: paths.Location, files: list[str]) -> set[str]:

@@ -503,19 +503,19 @@ class RunConfig:
             **self.optimizer.hyperparameters(poly_power=self.poly_power),
         }
 
-    def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
+    def departures(self, bert_config: BertConfig) -> list[rules.Departure]:
         """Every way in which the run departs from the closed division's rules."""
         issues = []
         if self.emulate_step_seconds is not None:
             asleep = f"sleeps of {self.emulate_step_seconds} s"
-            issues.append(rules.Issue("emulate_step_seconds", "computed steps", asleep))
+            issues.append(rules.Departure("emulate_step_seconds", "computed steps", asleep))
         if not self.shuffle:
-            issues.append(rules.Issue("shuffle", "a random order", "sorted files"))
+            issues.append(rules.Departure("shuffle", "a random order", "sorted files"))
         if self.init_checkpoint is None:
-            issues.append(rules.Issue("init_checkpoint", "the official one", "random weights"))
+            issues.append(rules.Departure("init_checkpoint", "the official one", "random weights"))
         if self.max_eval_steps is not None:
             issues.append(
-                rules.Issue("max_eval_steps", "all examples evaluated", self.max_eval_steps)
+                rules.Departure("max_eval_steps", "all examples evaluated", self.max_eval_steps)
             )
         # If training does not evaluate, each checkpoint is evaluated later.
         interval_steps = self.evaluation_interval_steps or self.save_checkpoints_steps

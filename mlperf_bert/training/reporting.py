@@ -217,7 +217,7 @@ def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> Subm
     if team.has_checkpoint and provenance.get("init_checkpoint"):  # need not be named again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.was_started_before:
-        departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
+        departures.append(rules.Departure("run", "one from start to end", "one that was resumed"))
     if not departures:
         return submission
     team.say(rules.open_division(departures))

@@ -77,7 +77,7 @@ def test_a_renamed_name_is_not_the_beginning_of_another_one():
     ],
 )
 def test_whom_a_rename_concerns(given, renamed):
-    assert calls.moves(*given) == renamed
+    assert calls.new_names(*given) == renamed
 
 
 def test_an_opening_knows_its_file_when_another_has_its_name():
