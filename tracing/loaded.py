@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from tracing import access, backends, files
-from tracing.calls import REMOVED, RENAMING, moves
+from tracing.calls import REMOVED, RENAMING, new_names
 from tracing.conversion import Locator
 from tracing.tables import FORMAT_VERSION, read_table, reading
 
@@ -243,7 +243,7 @@ class LastNames:
     """
 
     def __init__(self, renames: Iterable[dict[str, str]]):
-        """Takes what `moves` gives for each rename or removal, in order of time."""
+        """Takes what `new_names` gives for each rename or removal, in order of time."""
         # (number of a rename, old name) -> new name
         self._news = {
             (number, old): new for number, each in enumerate(renames) for old, new in each.items()

@@ -369,7 +369,9 @@ def _departure_of_weights(prefix: str) -> list[rules.Departure]:
             if md5 == published.MD5S[f"{folder}/model.ckpt-28252.index"]:
                 return []
     expected_weights = "a published one, tf1_ckpt or tf2_ckpt, as it is"
-    return [rules.Departure("init_checkpoint", expected_weights, f"{prefix}, another by size or MD5")]
+    return [
+        rules.Departure("init_checkpoint", expected_weights, f"{prefix}, another by size or MD5")
+    ]
 
 
 def _names_in(folder: paths.Location, files: list[str]) -> set[str]:
