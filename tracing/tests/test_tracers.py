@@ -201,7 +201,7 @@ def test_a_trace_by_strace_begins_with_its_command(tmp_path):
 
 MOUNTS = [
     {"Type": "bind", "Source": "/srv/tfrecords", "Destination": "/data/"},
-    {"Type": "bind", "Source": "/work/out", "Destination": "/data/out"},
+    {"Type": "bind", "Source": "/home/me/out", "Destination": "/data/out"},
     {"Type": "tmpfs", "Destination": "/tmp"},
 ]
 INSPECTED = json.dumps([{"Name": "/bert-7", "State": {"Pid": 4711}, "Mounts": MOUNTS}])
@@ -211,8 +211,8 @@ def test_process_and_mounts_of_a_container():
     found = containers.from_inspect("docker", INSPECTED)
     assert (found.engine, found.name, found.pid) == ("docker", "bert-7", 4711)
     assert found.host_path("/data/part-0") == "/srv/tfrecords/part-0"
-    assert found.host_path("/data/out/bert.log") == "/work/out/bert.log"
-    assert found.host_path("/data/out") == "/work/out"
+    assert found.host_path("/data/out/bert.log") == "/home/me/out/bert.log"
+    assert found.host_path("/data/out") == "/home/me/out"
     assert found.host_path("/database") == "/proc/4711/root/database"
     assert containers.from_inspect("docker", INSPECTED.replace("4711", "0")) is None  # it has ended
 
