@@ -386,7 +386,8 @@ class CallParser:
         if row["kind"] == "rename":
             row["new_path"] = new_path.replace(REMOVED, "")
             row["kind"] = "exchange" if flags & RENAME_EXCHANGE else "rename"
-        if result is not None:
+        # A call that renames nothing need not look at every open file.
+        if result is not None and row["kind"] in RENAMING:
             self._note_renaming(row, path)
         return self._row_of_file(row, path)
 

@@ -332,7 +332,8 @@ def totals(
         name: known.pivot(index="seconds", columns="pid", values=name).ffill().fillna(0)
         for name in {*columns, added}
     }
-    own, waited = carried[columns[0]], carried[added]
+    # Copies: the loop takes out of `carried` what a parent has taken over.
+    own, waited = carried[columns[0]].copy(), carried[added].copy()
     for pid, last in lasts.items():
         parent = parents[pid]
         passed = {pid}

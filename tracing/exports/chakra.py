@@ -263,4 +263,4 @@ class _Nodes:
         """The call that caused an event below it: one that surrounds it in time."""
         calls = [self._last_of[tid] for tid in threads if tid in self._last_of]
         calls = [call for call in calls if call[1] <= event.begin_ns <= call[2]]
-        return [max(calls)[0]] if calls else []  # the last that has begun
+        return [max(calls, key=lambda call: call[1])[0]] if calls else []

@@ -219,7 +219,7 @@ def _write_block_io(trace: Trace, writer: _Writer) -> None:
     columns = ["monotonic_ns", "latency_ns", "device", "operation"]
     shown = ["sector", "size_bytes", "pid", "command"]
     # Sorted by their beginning: they were recorded as they ended.
-    requests = sorted(trace.rows("block_io", [*columns, *shown]))
+    requests = sorted(trace.rows("block_io", [*columns, *shown]), key=lambda row: row[0])
     for begin_ns, latency_ns, device, operation, *values in requests:
         lanes = ends.setdefault(device, [])
         free = (number for number, end_ns in enumerate(lanes) if end_ns <= begin_ns)
