@@ -121,22 +121,22 @@ def departures_from_closed_rules(
       **fixed_hyperparameters: values for keys of FIXED_HYPERPARAMETERS; those left out count as
         equal to the rules.
     """
-    issues = [
+    found = [
         Departure(name, FIXED_HYPERPARAMETERS[name], actual)
         for name, actual in fixed_hyperparameters.items()
         if actual != FIXED_HYPERPARAMETERS[name]
     ]
-    issues += [
+    found += [
         Departure(f"{_OF_MODEL}{name}", expected, model.get(name, "nothing"))
         for name, expected in BERT_LARGE.items()
         if model.get(name) != expected
     ]
     expected_samples = evaluation_interval_samples(global_batch_size)
     if interval_samples != expected_samples:
-        issues.append(Departure("evaluation_interval_samples", expected_samples, interval_samples))
+        found.append(Departure("evaluation_interval_samples", expected_samples, interval_samples))
     if not seed_is_random:
-        issues.append(Departure("seed", "a random one, drawn by the run", "one fixed by the user"))
-    return issues
+        found.append(Departure("seed", "a random one, drawn by the run", "one fixed by the user"))
+    return found
 
 
 def departure_of_evaluation(num_eval_samples: int) -> Departure | None:

@@ -336,23 +336,23 @@ def _departures_of_weights(setup: Setup) -> list[rules.Departure]:
 def _departures_of_data(setup: Setup) -> list[rules.Departure]:
     # Data without a record have no known departure; `_check_data` warns of them.
     recorded = [(folder, made) for folder, each in setup.data_sets.items() for made in each]
-    issues: list[rules.Departure] = []
+    found: list[rules.Departure] = []
     for folder, made in recorded:
         if first_examples := made.parameters.get("examples_per_part"):
             first = f"the first {first_examples} of each"
-            issues.append(rules.Departure("input_file", "all examples of every part", first))
+            found.append(rules.Departure("input_file", "all examples of every part", first))
         named = _names_in(folder, setup.files)
         if missing := len(published.PUBLISHED_PARTS - (named & made.files.keys())):
             num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
-            issues.append(
+            found.append(
                 rules.Departure("input_file", f"the {num_published} published parts", present)
             )
         # A parameter that a record does not have counts as in the rules.
         for name, expected in _OFFICIAL_DATA.items():
             if (value := made.parameters.get(name, expected)) != expected:
-                issues.append(rules.Departure(f"{name} of the data", expected, value))
-    return list(dict.fromkeys(issues))
+                found.append(rules.Departure(f"{name} of the data", expected, value))
+    return list(dict.fromkeys(found))
 
 
 def _departure_of_weights(prefix: str) -> list[rules.Departure]:

@@ -505,21 +505,21 @@ class RunConfig:
 
     def departures(self, bert_config: BertConfig) -> list[rules.Departure]:
         """Every way in which the run departs from the closed division's rules."""
-        issues = []
+        found = []
         if self.emulate_step_seconds is not None:
             asleep = f"sleeps of {self.emulate_step_seconds} s"
-            issues.append(rules.Departure("emulate_step_seconds", "computed steps", asleep))
+            found.append(rules.Departure("emulate_step_seconds", "computed steps", asleep))
         if not self.shuffle:
-            issues.append(rules.Departure("shuffle", "a random order", "sorted files"))
+            found.append(rules.Departure("shuffle", "a random order", "sorted files"))
         if self.init_checkpoint is None:
-            issues.append(rules.Departure("init_checkpoint", "the official one", "random weights"))
+            found.append(rules.Departure("init_checkpoint", "the official one", "random weights"))
         if self.max_eval_steps is not None:
-            issues.append(
+            found.append(
                 rules.Departure("max_eval_steps", "all examples evaluated", self.max_eval_steps)
             )
         # If training does not evaluate, each checkpoint is evaluated later.
         interval_steps = self.evaluation_interval_steps or self.save_checkpoints_steps
-        return issues + rules.departures_from_closed_rules(
+        return found + rules.departures_from_closed_rules(
             global_batch_size=self.global_batch_size,
             interval_samples=interval_steps * self.train_batch_size,
             seed_is_random=self.seed is None,

@@ -576,7 +576,7 @@ def test_options_that_do_not_fit_are_told(config, monkeypatch, is_large, changed
     assert len([text for text in new if re.search(told, text)]) == 1
 
 
-def test_a_batch_without_reference_point_is_told_for_the_real_model_only(config):
+def test_a_batch_without_an_rcp_is_told_for_the_real_model_only(config):
     assert not any("RCP" in text for text in texts(config, "warning"))
     with_point = large_model(config, train_batch_size=448)
     assert not any("RCP" in text for text in texts(with_point, "warning"))
