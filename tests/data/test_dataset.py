@@ -86,13 +86,6 @@ def test_each_part_is_what_it_is_alone(work):
         assert part.examples == tfrecord.count_records(work / "one")
     assert "3 parts made" in done.stdout and "2,414,421" in done.stdout
     run(work, verify=True, check=True)
-    few, made = write(work, out="few", examples_per_part=7)
-    told = dataset.summary(few, num_made=len(made), seconds=1, samples_needed={})
-    assert "not fit for a submission" in told
-    for name in made:
-        content = (work / "few" / name).read_bytes()
-        assert (work / "out" / name).read_bytes().startswith(content)
-        assert tfrecord.count_records(work / "few" / name) == 7
 
 
 def in_turn(missing, folder, tokenizer, config):
@@ -160,6 +153,20 @@ def test_a_rerun_makes_what_the_record_does_not_have(work, monkeypatch):
     assert again.inputs == first.inputs | {"part-4": parts.describe(work / "part-4")}
     assert again.made_with == first.made_with | {"commit": "second"}
     assert write(work)[1] == []
+
+
+def test_a_sample_is_the_first_examples_of_each_part(work):
+    whole, _ = write(work)
+    few, made = write(work, out="few", examples_per_part=7)
+    assert [few.files[name].examples for name in made] == [7] * 3 and whole.files[
+        "part-0"
+    ].examples > 7
+    for name in made:
+        content = (work / "few" / name).read_bytes()
+        assert (work / "out" / name).read_bytes().startswith(content)
+        assert tfrecord.count_records(work / "few" / name) == 7
+    told = dataset.summary(few, num_made=3, seconds=1, samples_needed={})
+    assert "(the first 7 examples of each part: a uniform sample, not fit for a submission)" in told
 
 
 def test_the_summary_counts_parts_bytes_and_passes():
@@ -378,6 +385,8 @@ def test_published_sizes_and_texts(tmp_path, monkeypatch):
         "part-00001-of-00500: made from a text with MD5 of another text, published is "
         "549a9ed4f805257245bec936563abfd0"
     ]
+    other.parameters["examples_per_part"] = 7  # of samples nothing is published
+    assert told(other) == []
 
 
 @pytest.mark.all

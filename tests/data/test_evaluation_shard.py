@@ -2,15 +2,15 @@
 
 import os
 import re
-import sys
 
 import pytest
 
+import pick_eval_samples
 from mlperf_bert.data import parts, tfrecord
 from mlperf_bert.data.evaluation_shard import PickConfig, pick
 from mlperf_bert.messages import as_lines
 from tests.data.hostile_records import features_of, framed_examples, serialize, valid_examples
-from tests.helpers import starts
+from tests.helpers import called
 
 LENGTHS = {"max_seq_length": 8, "max_predictions_per_seq": 3}
 
@@ -44,12 +44,20 @@ def test_features_in_another_order_are_copied_as_they_stand(tmp_path):
     assert (tmp_path / "picked").read_bytes() == framed
 
 
-def test_the_script_says_that_some_are_repeated(stored):
-    words = [
-        f"--{name}={value}" for name, value in flags_of(stored, num_examples_to_pick=40).items()
-    ]
-    done = starts.run([sys.executable, "pick_eval_samples.py", *words])
-    assert done.stdout == "picked 40 of 12 examples, some more than once\n"
+@pytest.mark.parametrize(("count", "told"), [(40, ", some more than once"), (12, "")])
+def test_the_script_says_if_some_are_repeated(stored, capsys, count, told):
+    given = flags_of(stored, num_examples_to_pick=count)
+    called.main_of(pick_eval_samples, PickConfig, **given)
+    assert capsys.readouterr().out == f"picked {count} of 12 examples{told}\n"
+
+
+def test_the_record_says_how_the_examples_were_made_that_were_picked_from(stored, tmp_path):
+    for name, seed in (("other", 1), ("stored", 2)):
+        file = parts.File(bytes=1, md5="")
+        made = parts.DataSet(parameters={"random_seed": seed}, inputs={}, files={name: file})
+        parts.write(tmp_path, name, made)
+    pick(PickConfig(**flags_of(stored)))
+    assert parts.read(tmp_path)["picked"].parameters == {"random_seed": 2, "picked": 5}
 
 
 def flags_of(stored, **changed) -> dict:

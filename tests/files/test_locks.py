@@ -16,6 +16,8 @@ def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path):
     assert not other.is_held_elsewhere() and not folder.exists()
     assert lock.acquire()
     assert other.is_held_elsewhere() and not other.acquire()
+    other.release()  # takes nothing away from the one who has it
+    assert not DirectoryLock(folder).acquire()
     lock.release()
     assert not list(tmp_path.iterdir())
     assert lock.acquire()

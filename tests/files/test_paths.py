@@ -4,9 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import requests
+from google.api_core.exceptions import BadRequest, RetryError
+from google.auth import exceptions as auth
 
 from mlperf_bert import options
 from mlperf_bert.files import paths
+from mlperf_bert.files.errors import StoreUnavailable
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +70,22 @@ def test_a_bucket_that_was_made_a_local_path_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"^gs:/b/file: give a local path or gs://BUCKET/FOLDER$"):
         paths.opened(Path("gs://b/file")).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (auth.DefaultCredentialsError("there are none"), PermissionError),
+        (auth.TransportError("cut"), StoreUnavailable),  # of the way to the credentials
+        (RetryError("no answer", None), StoreUnavailable),
+        (requests.ConnectionError("cut"), StoreUnavailable),
+        (BadRequest("no such name"), OSError),
+    ],
+)
+def test_what_a_client_of_buckets_raises_has_the_kind_of_the_system(error, kind):
+    with pytest.raises(OSError, match=r"^gs://b/x: ") as raised, paths.failures_named("gs://b/x"):
+        raise error
+    assert type(raised.value) is kind
 
 
 def test_words_of_a_command_line_up_to_two_dashes():

@@ -104,16 +104,18 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     """A power cut leaves the old file or the new one, none of it empty."""
     order = []
     fsync, replace = os.fsync, Path.replace
-    name_of = "/proc/self/fd/{}".format
-    monkeypatch.setattr(
-        os, "fsync", lambda file: (order.append(os.path.realpath(name_of(file))), fsync(file))
-    )
+
+    def content_of(file: int) -> tuple[str, str]:
+        beside = Path(os.path.realpath(f"/proc/self/fd/{file}"))
+        return str(beside), beside.read_text()
+
+    monkeypatch.setattr(os, "fsync", lambda file: (order.append(content_of(file)), fsync(file)))
     monkeypatch.setattr(
         Path, "replace", lambda old, new: (order.append((str(old), str(new))), replace(old, new))
     )
     write_whole(tmp_path / "file", "text")
     beside = str(tmp_path / ".file.partial")
-    assert order == [beside, (beside, str(tmp_path / "file"))]
+    assert order == [(beside, "text"), (beside, str(tmp_path / "file"))]
     assert (tmp_path / "file").read_text() == "text"
 
 

@@ -13,6 +13,17 @@ def test_done(tmp_path, monkeypatch):
     assert (before, control.read_text()) == ([""], "3\n")
 
 
+def test_in_a_container_the_hosts_control_is_where_the_launcher_mounts_it(tmp_path, monkeypatch):
+    host, mounted = tmp_path / "host", tmp_path / "mounted"
+    monkeypatch.setattr(caches, "DROP_CACHES", host)
+    monkeypatch.setattr(caches, "_IN_CONTAINER", mounted)
+    for control in (host, mounted):
+        control.touch()
+        assert caches.obstacle() is caches.drop() is None and control.read_text() == "3\n"
+        control.write_text("")
+    assert host.read_text() == ""
+
+
 def test_explained(tmp_path):
     assert "this is no Linux host" in caches.drop(tmp_path / "nothing")
     assert "Is a directory" in caches.drop(tmp_path)

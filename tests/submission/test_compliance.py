@@ -106,6 +106,17 @@ def test_command_prints_one_line_per_ruleset_and_the_findings(bert_large_log, tm
     assert findings and all(line.startswith("    ") for line in findings)
 
 
+def test_without_a_ruleset_the_command_asks_for_all(monkeypatch, capsys):
+    def check(log, ruleset):
+        return compliance.Verdict(log, ruleset, ruleset != "2.0.0", ())
+
+    monkeypatch.setattr(compliance, "check_log", check)
+    assert compliance.main(["a"]) == 1
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    words = {"2.0.0": "FAILED"}
+    assert told == [[each, words.get(each, "SUCCESS"), "a"] for each in compliance.RULESETS]
+
+
 def test_command_names_a_mistake_in_one_line(tmp_path, refusal):
     assert "absent.txt: no such log; give the path" in refusal(compliance, tmp_path / "absent.txt")
 

@@ -314,6 +314,15 @@ def test_a_result_without_verdict_or_score_says_why(judged):
     assert printed.endswith(f"\n  problem: {copies}\n  problem: 1 log")
 
 
+def test_all_systems_are_judged_alike_in_the_order_of_their_names(tmp_path, monkeypatch):
+    asked: list = []
+    for name in "bca":
+        (tmp_path / "results" / name / "bert").mkdir(parents=True)
+    monkeypatch.setattr(report, "judge", lambda folder, *a, **k: asked.append((folder.name, a, k)))
+    report.judge_systems(tmp_path, "4.0.0", custom_rcps=REFERENCE_POINTS)
+    assert asked == [(n, ("4.0.0",), {"custom_rcps": REFERENCE_POINTS}) for n in "abc"]
+
+
 def test_what_the_official_tools_refuse_is_told_once_with_the_logs(judged):
     def told(*refused: str, num_runs: int = 3) -> list[str]:
         compliance = [
@@ -328,6 +337,10 @@ def test_what_the_official_tools_refuse_is_told_once_with_the_logs(judged):
     assert found == ["result_0.txt, result_2.txt: x", "result_1.txt: y"]
     assert told("x", "x", "x") == ["all logs: x"]
     assert told("x", num_runs=1) == ["result_0.txt: x"]
+    seeds = official.ToolVerdict("seed checker", False, ("Result seed 5 twice",))
+    for problem, expected in (("no seed in a", []), ("1 log", ["Result seed 5 twice"])):
+        system = dataclasses.replace(judged, seeds=seeds, problems=(problem,))
+        assert report._problems(system) == [problem, *expected]
 
 
 def test_mistakes_are_named_in_one_line(tmp_path, refusal):
@@ -343,6 +356,9 @@ def test_mistakes_are_named_in_one_line(tmp_path, refusal):
         ("all.json", "all.json: give the name of a page, as report.html"),
         ("result_0.txt", "result_0.txt: give the name of a page, as report.html"),
         ("run.html", "run.json: is the name of a record; choose another --output"),
+        ("campaign.html", "campaign.json: is the name of a record; choose another --output"),
         ("systems/box.html", "systems/box.json: is an input too; choose another --output"),
     ):
         assert message in refusal(report, tmp_path, f"--output={tmp_path / name}")
+    words = (f"--custom_rcps={tmp_path / 'own.json'}", f"--output={tmp_path / 'own.html'}")
+    assert "own.json: is an input too; choose another" in refusal(report, tmp_path, *words)

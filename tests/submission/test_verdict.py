@@ -85,13 +85,27 @@ def test_a_run_that_failed_or_does_not_count_is_the_slowest_that_is_left_out(
     for number in range(1, 11):
         changes = second if number == 2 else {}
         timed_log.write_log(folder / f"result_{number}.txt", number, seed=number, **changes)
-    passed = RcpVerdict(True, "", None, None, None, 1.0)
-    monkeypatch.setattr(verdict, "check_rcp", lambda *_, **__: passed)
+    passed, points, asked = RcpVerdict(True, "", None, None, None, 1.0), Path("own.json"), []
+
+    def answer(found):
+        return lambda *given, **options: asked.append((*given, *options.values())) or found
+
+    monkeypatch.setattr(verdict, "check_rcp", answer(passed))
     monkeypatch.setattr(verdict, "check_log", lambda log, ruleset: Verdict(log, ruleset, True, ()))
-    monkeypatch.setattr(official, "check_seeds", lambda *_: ToolVerdict("seed checker", True))
-    found = verdict.judge(folder.parent, "5.0.0")
+    monkeypatch.setattr(official, "check_seeds", answer(ToolVerdict("seed checker", True)))
+    found = verdict.judge(folder.parent, "4.0.0", custom_rcps=points)
     assert found.olympic_minutes == pytest.approx(sum(range(3, 11)) / 8)
     assert (list(found.problems), found.passed) == (problems, not problems)
+    logs = [run.path for run in found.runs]
+    assert [(each.path, each.ruleset) for each in found.compliance] == [(n, "4.0.0") for n in logs]
+    of_rcps = [] if problems else [(folder, "4.0.0", False, points)]
+    assert asked == [*of_rcps, (logs, "4.0.0")] and found.rcp_source == "own.json"
+    (folder / "result_2.txt").write_bytes((folder / "result_3.txt").read_bytes())
+    found = verdict.judge(folder.parent, "5.0.0")
+    copy = "result_3.txt: the same run as result_2.txt"
+    assert found.problems == ("9 logs, the rules require 10", copy)
+    assert found.olympic_minutes == pytest.approx(6)  # as if it were not there
+    assert found.rcp_source == "official points of 5.0.0"
     for log in folder.iterdir():
         timed_log.write_log(log, 5, accuracy=0.7199)
     with pytest.raises(ValueError, match=f"box: no run in it counts; .* and 9 more: {MISSED}"):
