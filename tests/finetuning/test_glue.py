@@ -32,6 +32,14 @@ READ = {
     "also of a test set": (
         "qqp", "QQP/test.tsv", ["question2\tid\tquestion1", "b\t41\ta\r"], [("a", "b", None)],
     ),
+    "the question is before the sentence, however they stand": (
+        "qnli", "QNLI/dev.tsv", ["sentence\tindex\tlabel\tquestion", "s\t0\tentailment\tq"],
+        [("q", "s", 0)],
+    ),
+    "and a first sentence before the second": (
+        "mrpc", "MRPC/dev.tsv",
+        ["#2 String\t#1 String\tQuality", "b\ta\t1", "d\tc\t0"], [("a", "b", 1), ("c", "d", 0)],
+    ),
     "a score is from 0 to 5, both included": (
         "stsb", "STS-B/dev.tsv", ["sentence1\tsentence2\tscore", "a\tb\t0.000", "c\td\t5.000"],
         [("a", "b", 0.0), ("c", "d", 5.0)],
@@ -63,10 +71,11 @@ BAD = [
     ("sst2", SST2, HEADER, "train.tsv: no examples; copy the file here"),
     ("sst2", SST2, "sentence\tx\na\t1",
      "train.tsv line 1: no column 'label' in 'sentence | x'; give the file as GLUE publishes it"),
-    ("sst2", SST2, HEADER + "a\t1\nb", "line 3: 1 columns, expected 2, with "),
+    ("sst2", SST2, HEADER + "\na\t1\nb", "line 4: 1 columns, expected 2, with "),
     ("sst2", SST2, HEADER + "a\t1\t\na\tb\t1", "line 3: 3 columns, expected 2"),
     ("sst2", SST2, HEADER + "a\tyes\x1b", r"label is 'yes\x1b', expected one of 0, 1; correct or"),
     ("sst2", SST2, b"sentence\tlabel\ncaf\xe9\t0", "byte 18 is not UTF-8; give a text"),
+    ("qqp", "QQP/train.tsv", QQP + "\n1\t2\t3\ta\tb\tc\t1", "line 2: 7 columns, expected 6"),
     # Its answers need a row for each.
     ("qqp", "QQP/train.tsv", "id\tquestion1\tquestion2\n1\ta\tb", "no column 'is_duplicate'"),
     ("qqp", "QQP/test.tsv", "id\tquestion1\tquestion2\n1\tcut", "line 2: 2 columns, expected 3"),

@@ -52,6 +52,10 @@ def test_features_are_those_of_transformers(made, hugging_face, name):
         second = [e.text_b for e in examples] if examples[0].text_b is not None else None
         is_test = split in task.predicted_splits
         assert {one.label is None for one in examples} == {is_test} == {"labels" not in ours}
+        if not is_test:
+            labels = np.array([one.label for one in examples])
+            np.testing.assert_array_equal(ours["labels"], labels)
+            assert ours["labels"].dtype == (np.int32 if task.labels else np.float32)
         found = theirs(
             [e.text_a for e in examples],
             second,
@@ -206,6 +210,7 @@ def test_updates_are_those_of_adamw_and_predictions_are_without_dropout(made, mo
         learning_rate=LEARNING_RATE, num_train_steps=NUM_STEPS, num_warmup_steps=NUM_WARMUP_STEPS
     )
     trainer = used = TaskTrainer(build_model=Weights, schedule=schedule)
+    assert [*trainer.state] == ["model", "optimizer", "step", "generators"]
     if runtime == "jax":
         used = JaxTaskTrainer(trainer, mesh_of(config_of(made)))
     # Gradients longer than 1, which are clipped, and shorter ones.

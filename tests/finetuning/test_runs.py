@@ -5,6 +5,7 @@ one small GLUE.
 """
 
 import collections
+import dataclasses
 import functools
 import json
 import re
@@ -20,7 +21,8 @@ import tensorflow as tf
 import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
-from mlperf_bert.finetuning import glue, sweep, training, weights
+from mlperf_bert.files import locks
+from mlperf_bert.finetuning import by_jax, glue, sweep, training, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning import run as run_module
 from mlperf_bert.finetuning.config import Setting
@@ -33,7 +35,7 @@ from mlperf_bert.programs.contract import OneProcess
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.reporting import MetricsWriter
 from tests.finetuning import generated_glue
-from tests.finetuning.generated_glue import config_of
+from tests.finetuning.generated_glue import MAX_SEQ_LENGTH, config_of
 from tests.helpers import starts, waiting
 
 ONE = Setting(learning_rate=1e-3, seed=1)
@@ -48,7 +50,7 @@ NUM_RIGHT = {
     Setting(learning_rate=2e-5, seed=3): (3, 2, 6),
 }
 SETTINGS = FIRST, BEST, *_, LAST = tuple(NUM_RIGHT)
-NUM_EXAMPLES, BATCH_SIZE, STEPS_PER_EPOCH = 37, 8, 5
+NUM_EXAMPLES, BATCH_SIZE, EVAL_BATCH_SIZE, STEPS_PER_EPOCH = 37, 8, 4, 5
 NUM_OF_DEV = {"dev_matched": 11, "dev_mismatched": 9}
 
 
@@ -74,6 +76,13 @@ class StandIn(OneProcess):
         )
         self.step = tf.Variable(0, dtype=tf.int64)
         self.state = {"step": self.step}
+        self.on_device = None  # the step, as after `put_state`
+
+    def put_state(self) -> None:
+        self.on_device = int(self.step)
+
+    def fetch_state(self) -> None:
+        StandIn.calls.append(("fetch",))
 
     def compile_for(self, to_train, to_predict) -> Finding | None:
         return StandIn.of_compiler
@@ -81,11 +90,13 @@ class StandIn(OneProcess):
     def train(self, rows_of_batches, num_steps) -> np.ndarray:
         assert num_steps == 1  # so that a signal need not wait
         rows, step = next(rows_of_batches), int(self.step.assign_add(1))
+        self.on_device += 1
         StandIn.steps.append((self.setting, step, rows.tolist()))
         StandIn.at.pop((self.setting, step), lambda: None)()
         return np.array([[loss_of(rows)]], np.float32)
 
     def predictions(self, features, *, size) -> np.ndarray:
+        assert (size, self.on_device) == (EVAL_BATCH_SIZE, self.step)
         num = len(features["input_ids"])
         classes = np.arange(num) + self.setting.seed
         if "labels" in features:
@@ -127,7 +138,9 @@ def stand_in(own, monkeypatch):
     def saved(self, step, *more):
         StandIn.calls.append(("save", step))
         StandIn.at.pop((self.directory.rpartition("/")[2], step), lambda: None)()
-        return save(self, step, *more)
+        path = save(self, step, *more)
+        assert StandIn.calls[-1] == ("fetch",)
+        return path
 
     def flushed(self):
         StandIn.calls.append(("flush",))
@@ -146,6 +159,7 @@ def stand_in(own, monkeypatch):
 
     def config(name: str, **changes):
         options = {"num_train_epochs": 3, "do_predict": True, "precision": "bfloat16"}
+        options["eval_batch_size"] = EVAL_BATCH_SIZE
         given = {"task": "mnli", "settings": SETTINGS, "output_dir": str(own / name)}
         return config_of(own, **given | options | changes)
 
@@ -194,7 +208,10 @@ def test_a_sweep_reports_medians_and_keeps_the_best_checkpoint(own, stand_in, ca
     out = own / "out"
     for setting in SETTINGS:
         assert lines_of(out / "mnli" / setting.folder / "metrics.jsonl") == metrics_of(setting)
-    assert {path.parent.name for path in out.rglob("model.ckpt-*")} == {BEST.folder}
+    kept = out / "mnli" / BEST.folder / "model.ckpt-15.index"
+    assert [*out.rglob("model.ckpt-*.index")] == [kept]
+    told = capsys.readouterr().err
+    assert f"mnli, {FIRST}: epoch 2: dev_matched/accuracy 63.64, dev_mismatched/accuracy 77" in told
     expected = {
         "main_metric": "dev_matched/accuracy",
         "learning_rate": 2e-5,
@@ -237,8 +254,28 @@ def test_a_sweep_reports_medians_and_keeps_the_best_checkpoint(own, stand_in, ca
     assert found["predictions_of"] == {"learning_rate": 1e-5, "seed": 2}
 
     (out / "results.json").write_text('{"tasks": [1]}')
+    num_steps = len(StandIn.steps)
     with pytest.raises(ValueError, match=r"results.json: damaged .*; remove it: the results"):
-        sweep.run(stand_in("out"))
+        sweep.run(stand_in("out", task="rte"))
+    assert len(StandIn.steps) == num_steps
+
+
+def test_a_loss_that_is_not_finite_is_neither_written_nor_saved(own, stand_in, monkeypatch):
+    config, folder = stand_in("out", settings=(LAST,)), own / "out" / "mnli" / LAST.folder
+    StandIn.at[LAST, 10] = lambda: monkeypatch.setitem(globals(), "loss_of", lambda rows: np.nan)
+    with pytest.raises(FloatingPointError, match="the loss of step 10 is nan: training has"):
+        sweep.run(config)
+    assert lines_of(folder / "metrics.jsonl") == metrics_of(LAST)[:1]
+    assert newest_checkpoint(str(folder))[0] == 5
+
+
+def test_commands_that_write_results_at_the_same_time_wait_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "_PATIENCE_SECONDS", 0)
+    waits = pytest.raises(ValueError, match="another process writes here; wait for it")
+    with locks.held(tmp_path, file_name=".results.lock"), waits:
+        sweep._write(tmp_path, "rte", {"task_score": 7.0})
+    sweep._write(tmp_path, "rte", {"task_score": 7.0})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.json"]
 
 
 def test_of_a_sweep_that_is_extended_the_best_run_alone_keeps_its_checkpoint(own, stand_in):
@@ -431,6 +468,45 @@ def test_whatever_decides_a_result_makes_it_another_run(own):
         with pytest.raises(ValueError, match=rf"holds another run .{re.escape(name)}: other there"):
             run_of(own).is_finished()
 
+    changed = {
+        "train_batch_size": 4,
+        "num_train_epochs": 5,
+        "warmup_proportion": 0.2,
+        "precision": "tf32",
+        "runtime": "jax",
+    }
+    for name, value in changed.items():
+        found = run_of(own, **{name: value})._parameters()
+        assert {each for each in parameters if found[each] != parameters[each]} == {name}
+    run._config = dataclasses.replace(run._config, max_seq_length=None)  # the task has a default
+    assert run._parameters()["max_seq_length"] == MAX_SEQ_LENGTH
+
+
+def test_checkpoints_go_with_what_a_killed_process_has_left_of_one(own):
+    run = run_of(own)
+    (run.folder / "model.ckpt-9_temp").mkdir(parents=True)
+    for name in ("checkpoint", "model.ckpt-5.index", "metrics.jsonl", "run.json"):
+        (run.folder / name).touch()
+    run.remove_checkpoints()
+    assert {path.name for path in run.folder.iterdir()} == {"metrics.jsonl", "run.json"}
+
+
+def test_examples_are_counted_within_an_epoch_and_batches_of_both_sizes_must_fit(own):
+    run, given = run_of(own, eval_batch_size=4), []
+    assert [run._num_samples(step) for step in (0, 4, 5, 7, 10)] == [0, 32, 37, 53, 74]
+    run._require_fit(SimpleNamespace(compile_for=lambda *batches: given.extend(batches)))
+    assert [len(batch["input_ids"]) for batch in given] == [8, 4]
+    assert ["labels" in batch for batch in given] == [True, False]
+
+
+def test_with_jax_the_trainer_is_jaxs_and_its_state_is_saved(own, monkeypatch):
+    by_jax_alone = SimpleNamespace(state={"step": tf.Variable(0)}, fetch_state=lambda: None)
+    monkeypatch.setattr(run_module, "TaskTrainer", lambda **given: "TensorFlow's")
+    monkeypatch.setattr(by_jax, "JaxTaskTrainer", lambda trainer, mesh: by_jax_alone)
+    trainer, state = run_of(own, runtime="jax")._build()
+    assert trainer is by_jax_alone
+    assert (state.parts, state.fetch) == (trainer.state, trainer.fetch_state)
+
 
 def test_what_a_finished_run_has_left_is_its_result(own):
     run = run_of(own)
@@ -494,7 +570,9 @@ def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
     assert differing[0] > 1e-5 and differing[1] < 1e-7
     assert not np.allclose(logits(), logits(segment_ids=np.zeros([2, 8], np.int32)))
     assert (logits() == logits()).all() and not np.allclose(logits(), logits(training=True))
-    spans.trainable_variables[-1].assign([50.0, -50.0])  # the biases of begins and of ends
+    kernel, biases = spans.trainable_variables[-2:]
+    assert 0.5 < np.abs(kernel).max() / (2 * source.config.initializer_range) <= 1
+    biases.assign([50.0, -50.0])  # the biases of begins and of ends
     assert (logits()[..., 0] > 25).all() and (logits()[..., 1] < -25).all()
 
 
@@ -523,8 +601,30 @@ def test_another_vocabulary_than_the_models_is_refused(own, tmp_path):
     run.unlink()
     words = (own / "model" / "vocab.txt").read_text().splitlines()
     (tmp_path / "vocab.txt").write_text("\n".join([*words[:-2], words[-1], words[-2]]))
+    shutil.copy(own / "model" / "bert_config.json", tmp_path)
+    config_file, other = (str(tmp_path / name) for name in ("bert_config.json", "vocab.txt"))
+    # Beside the checkpoint, then beside the configuration.
     with pytest.raises(ValueError, match=f"different vocab.* of {own}/model/vocab.txt; give"):
-        source_of(own, vocab_file=str(tmp_path / "vocab.txt"))
+        source_of(own, vocab_file=other, bert_config_file=config_file)
+    with pytest.raises(ValueError, match=f"different vocab.* of {other}; give"):
+        source_of(own, bert_config_file=config_file)
+
+
+def test_text_is_cased_where_the_flag_and_the_vocabularys_files_say_so(own, tmp_path):
+    words = shutil.copy(own / "model" / "vocab.txt", tmp_path)
+    for do_lower_case, num_tokens in [(True, 1), (False, 3)]:
+        source = source_of(own, vocab_file=words, do_lower_case=do_lower_case)
+        assert len(source.tokenizer.tokenize("Red")) == num_tokens
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(ValueError, match=r"^--do_lower_case=True, but .*; give --do_lower_case=F"):
+        source_of(own, vocab_file=words)
+
+
+def test_many_unknown_words_are_told(own, capsys):
+    path = own / "glue" / "CoLA" / "dev.tsv"
+    path.write_text("".join(f"s\t{n % 2}\t\t\u4e2d \u5916 \u5916\n" for n in range(4)), "utf-8")
+    run_of(own)
+    assert "hint: cola, dev: 8 of 20 tokens (40.0%) are [UNK]" in capsys.readouterr().err
 
 
 def test_what_does_not_belong_together_is_refused(own):
@@ -593,6 +693,9 @@ def test_weights_are_float32_whatever_the_blocks_compute_in(own, precision):
     encoder = model.checkpoint_items["encoder"]
     computed = {layer.compute_dtype for layer in encoder.transformer_layers}
     assert computed == {"bfloat16" if precision == "bfloat16" else "float32"}
+    heads = [encoder.pooler_layer, model.classifier, model.classifier.out_proj]
+    assert {layer.compute_dtype for layer in heads} == {"float32"}
+    assert tf_keras.mixed_precision.global_policy().name == "float32"
     assert {variable.dtype for variable in model.trainable_variables} == {tf.float32}
     is_rounded = tf.config.experimental.tensor_float_32_execution_enabled()
     assert is_rounded == (precision == "tf32")
@@ -636,6 +739,7 @@ runpy.run_path("run_finetuning.py", run_name="__main__")
     ("given", "settings"),
     [
         (["--learning_rate=0.001", "--seed=3"], ["0.001, seed 3"]),
+        (["--task=squad1", "--doc_stride=64"], ["3e-05, seed 1"]),
         (["--sweep", "--learning_rates=3e-5,2e-5", "--seeds=4,1"],
          ["3e-05, seed 4", "3e-05, seed 1", "2e-05, seed 4", "2e-05, seed 1"]),
     ],
@@ -646,7 +750,8 @@ def test_the_command_gives_its_settings_and_prints_what_it_has_found(own, given,
     flags = [f for f in command(own)[2:] if not f.startswith("--learning_rate=")]
     done = starts.run([sys.executable, script, *flags, *given], check=True)
     first, *table, results, one, two, last = done.stdout.splitlines()
-    assert first.split("; ") == [*(f"learning rate {each}" for each in settings), "cola", "8"]
+    task = "squad1" if "--task=squad1" in given else "cola"
+    assert first.split("; ") == [*(f"learning rate {each}" for each in settings), task, "8"]
     assert [line.split() for line in table[1:]] == [
         ["cola", "matthews", "2e-05", "1", "7.00", "7.00"]
     ]
@@ -663,6 +768,7 @@ def test_bad_command_lines_are_one_line(own):
 
     assert " --seeds=1,1: give different numbers" in refused("--sweep", "--seeds=1,1")
     assert "--learning_rates=x --seeds=" in refused("--sweep", "--learning_rates=x")
+    assert "--learning_rates=0 --seeds=1,2,3,4,5: " in refused("--sweep", "--learning_rates=0")
     same = "1e-5,1.0000001e-5"  # as names of folders
     assert f"={same} --seeds=1," in refused("--sweep", f"--learning_rates={same}")
     unused = "--learning_rate=0.001: --sweep takes --learning_rates and --seeds instead; leave the"

@@ -169,6 +169,8 @@ def test_lengths_are_the_fields_and_windows_overlap(tmp_path):
         return config.create("squad1").doc_stride
 
     assert doc_stride() == 128 and doc_stride(doc_stride=316) == 316
+    task = SquadTask(data_dir="")
+    assert (task.max_answer_length, task.n_best_size) == (30, 20)  # as in the published code
     with pytest.raises(ValueError, match=r"--doc_stride=317: windows would not .* for 317 tokens"):
         doc_stride(doc_stride=317)
 
