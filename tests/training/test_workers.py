@@ -25,6 +25,7 @@ def tf_config(cluster, kind="worker", index=0) -> dict[str, str]:
 
 TWO = {"worker": ["a:1", "b:1"]}
 TFJOB = {"worker": ["w0:2222", "w1:2222"], "chief": ["c:2222"]}
+MASTER = {"worker": ["a:1"], "master": ["c:1"]}
 WITH_CHIEF = ("c:2222", "w0:2222", "w1:2222")
 BRACKETED = ["a:1", "[::1]:22", "[fe80::1%eth0]:3"]
 SLURM = {
@@ -46,6 +47,7 @@ OPEN_MPI = {
         (tf_config(TWO, index=1), Cluster(2, 1, 2, 1, 0, ("a:1", "b:1"))),
         (tf_config(TFJOB, "chief"), Cluster(3, 0, 3, 1, 0, WITH_CHIEF)),
         (tf_config(TFJOB, "worker", 1), Cluster(3, 2, 3, 1, 0, WITH_CHIEF)),
+        (tf_config(MASTER, "master"), Cluster(2, 0, 2, 1, 0, ("c:1", "a:1"))),
         (tf_config({"worker": BRACKETED}), Cluster(3, 0, 3, 1, 0, tuple(BRACKETED))),
         (
             tf_config({"worker": ["a:1", "b:1", "a:2"]}, index=2),
@@ -89,6 +91,8 @@ BAD_ENVIRONMENTS = {  # values of other types are drawn in tests/test_damaged_fi
         SLURM | {"SLURM_PROCID": "16"},
         DOES_NOT_FIT.format("SLURM_PROCID=16 of SLURM_STEP_NUM_TASKS=16"),
     ),
+    # 13 on one host and 3 on the other, say.
+    "a local rank too high": (SLURM | {"SLURM_LOCALID": "8"}, "with as many on each host"),
     "no rank": (SLURM | {"SLURM_PROCID": "x"}, DOES_NOT_FIT.format("invalid literal")),
     "no nodes": (SLURM | {"SLURM_STEP_NUM_NODES": "0"}, DOES_NOT_FIT.format("division")),
     "no local rank": (
@@ -322,6 +326,58 @@ def test_a_team_goes_on_from_a_checkpoint():
 
     every = [(started, step) for started in (True, False) for step in (None, 0, 5)]
     assert [each for each in every if has_checkpoint(*each)] == [(True, 0), (True, 5)]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_only_the_chief_writes(index, capsys):
+    published = []
+    output = SimpleNamespace(log_path=lambda: "log", publish=lambda: published.append(index))
+    team = workers.Team(
+        cluster=dataclasses.replace(TWO_HOSTS, index=index), output=output,
+        seed=0, was_started_before=False, latest_step=None,
+    )  # fmt: skip
+    team.say("a line")
+    team.publish()
+    assert team.log_path() == (None if index else "log")
+    assert (published, capsys.readouterr().out) == (([], "") if index else ([0], "a line\n"))
+
+
+@pytest.mark.parametrize("cluster", [None, TWO_HOSTS])
+def test_processes_agree_or_leave_the_directory_and_do_not_wait(monkeypatch, config, cluster):
+    told, output = [], SimpleNamespace(release=lambda: told.append("release"))
+    decision = {"seed": 7, "was_started_before": True, "latest_step": 5}
+    monkeypatch.setattr(workers.atexit, "register", lambda what: told.append(what.__name__))
+    monkeypatch.setattr(workers, "OutputDirectory", SimpleNamespace(of=lambda _: output))
+    monkeypatch.setattr(workers, "_connect", lambda _: cluster)
+    monkeypatch.setattr(workers, "_join", lambda *_: (Devices("mesh"), decision))
+    monkeypatch.setattr(workers, "_claim", lambda *_: decision)
+    found, team = workers.agree(config)
+    assert found.cluster == team.cluster == cluster and (team.seed, team.latest_step) == (7, 5)
+    assert team.devices == (cluster and Devices("mesh")) and not told
+
+    def refuse(*_):
+        raise ValueError("holds another run")
+
+    monkeypatch.setattr(workers, "_join" if cluster else "_claim", refuse)
+    with pytest.raises(ValueError, match=r"^holds another run$"):
+        workers.agree(config)
+    assert told == ["release"] + ["_end_at_once"] * bool(cluster)
+
+
+def test_a_process_that_does_not_wait_ends_with_its_exit_code(monkeypatch):
+    """Also if nobody reads what it prints."""
+
+    def flush():
+        flushed.append(True)
+        raise BrokenPipeError
+
+    flushed, codes = [], []
+    monkeypatch.setattr(workers.os, "_exit", codes.append)
+    monkeypatch.setattr(workers.messages, "exit_code", 75)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(workers.sys, name, SimpleNamespace(flush=flush))
+    workers._end_at_once()
+    assert (len(flushed), codes) == (2, [75])
 
 
 @pytest.mark.parametrize("index", [0, 1])
