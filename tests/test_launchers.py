@@ -173,6 +173,7 @@ LABELLED = {"labelled": True}
          {"more": GPUS, "given": "NUM_GPUS=4 SEED=7 EVAL_FILE="},
          "mlperf-bert:gpu ./eval_model.sh"),
         ("GPUS=2", {"more": GPUS, "given": "NUM_GPUS=2"}, ON_GPUS),
+        ("GPUS=2 NVIDIA_VISIBLE_DEVICES=all", {"more": GPUS, "given": "NUM_GPUS=2"}, ON_GPUS),
         ("GPUS=2 --eval", {}, "mlperf-bert:gpu ./eval_model.sh"),  # they are the training's
         ("INIT_CHECKPOINT=/wiki/hf SEED=2 --finetune --task=rte",
          {"given": "NUM_GPUS=0 SEED=2 INIT_CHECKPOINT=/wiki/hf"},
@@ -274,6 +275,7 @@ SLICE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
         ("SLURM_STEP_GPUS=4,5 CUDA_VISIBLE_DEVICES=0,1", "4,5"),
         ("SLURM_JOB_GPUS=4,5,6 CUDA_VISIBLE_DEVICES=2,1", "6,5"),
         ("SLURM_STEP_GPUS=4,5 NVIDIA_VISIBLE_DEVICES=5", "5"),
+        (f"SLURM_JOB_GPUS=4,5 CUDA_VISIBLE_DEVICES={ONE}", ONE),
         ("SLURM_JOB_GPUS=4,5 --finetune --task=rte", "4,5"),
         ("SLURM_JOB_GPUS=4,5 NUM_GPUS=1 --eval", "4"),
         ("SLURM_JOB_GPUS=4,5 --eval", ""),
@@ -308,6 +310,12 @@ def test_gpus_that_nvidia_smi_cannot_list_are_no_cpu(host):
     assert gpus_of(host, "SLURM_JOB_GPUS=2,3")[0] == '"device=2,3"'
 
 
+def test_what_nvidia_smi_lists_beside_gpus_is_not_counted(host):
+    slices = "echo '  MIG 1g.10gb  Device  0: (UUID: MIG-1)'; echo 'WARNING: infoROM is corrupted'"
+    host.has("nvidia-smi", f"echo 'GPU 0: one'; {slices}; echo 'GPU 1: two'")
+    assert gpus_of(host, "")[2] == "NUM_GPUS=2"
+
+
 @pytest.mark.parametrize("name", ["train_model.sh", "finetune_model.sh"])
 @pytest.mark.parametrize("does", FAILS)
 def test_without_an_engine_nvidia_smi_must_list_them_too(repository, script, tmp_path, name, does):
@@ -320,14 +328,24 @@ def test_without_an_engine_nvidia_smi_must_list_them_too(repository, script, tmp
         assert f"--num_gpus={number}" in script(name, line)
 
 
+# By the programs, TensorFlow, and jax, which finds the processes of srun and mpirun by itself.
+READ_IN_CONTAINER = """
+    SEED EVAL_FILE INIT_CHECKPOINT TF_XLA_FLAGS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS
+    TF_CONFIG JAX_COORDINATOR_ADDRESS SLURM_JOB_ID SLURM_NTASKS SLURM_PROCID SLURM_LOCALID
+    SLURM_STEP_NUM_TASKS SLURM_STEP_NUM_NODES SLURM_STEP_NODELIST OMPI_MCA_orte_hnp_uri
+    OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_RANK
+""".split()
+
+
 def test_the_help_names_every_setting_that_is_passed_on(host):
     """Whatever name in capitals the script has may be a variable that it passes on."""
     names = set(re.findall(r"[A-Z][A-Z_]{3,}", (host.folder / host.script).read_text()))
     settings = dict.fromkeys(names - {"PATH", "BASH_SOURCE", KEY}, "1")
     settings |= {"ENGINE": "docker", "RELABEL": "yes", "ACCELERATOR": "gpu", "SLURM_PROCID": "1"}
     settings |= {f"{kind}_DIR": "gs://b/folder" for kind in ("DATA", "WIKI", "OUTPUT")}
+    settings |= dict.fromkeys(READ_IN_CONTAINER, "1")
     given = [value.split("=")[0] for value in after(host.dry_run(**settings), "--env")]
-    assert {"TF_XLA_FLAGS", "SEED", "TF_CONFIG", "SLURM_PROCID", "DATA_DIR"} <= set(given)
+    assert {*READ_IN_CONTAINER, "DATA_DIR"} <= set(given)
     told = host.start("--help").stdout
     assert "what srun or mpirun sets" in told
     assert not [
@@ -353,17 +371,25 @@ def test_the_page_cache_is_emptied_by_the_hosts_root(host, repository):
 
 
 def test_the_image_is_built_when_it_is_missing(host):
+    host.has("git", 'echo "$*"')
     assert host.start("NO_IMAGE=1 BUILD_OPTIONS='--network=host --pull'").returncode == 0
     info, security, look, build, again, run = host.calls()
     assert (info, security) == ("<info>", SECURITY)
     assert look == again == "<image><inspect><--format><{{.Id}}><mlperf-bert:cpu>"
     assert build.startswith("<build><--tag><mlperf-bert:cpu><--build-arg><ACCELERATOR=cpu>")
+    assert f"<--build-arg><COMMIT=-C {host.folder}/bert rev-parse HEAD>" in build
     assert build.endswith(f"<--network=host><--pull><{host.folder}/bert>")
     assert run.endswith("<mlperf-bert:cpu><./train_model.sh>")
     assert "<MLPERF_BERT_IMAGE=unknown>" in run
     assert host.start().returncode == 0 and "<MLPERF_BERT_IMAGE=sha256:4711>" in host.calls()[-1]
     done = host.start("NO_IMAGE=1 BUILD_STATUS=3")
     assert done.returncode == 1 and "could not be built" in done.stderr
+
+
+def test_podman_is_taken_where_docker_does_not_answer(host):
+    assert host.dry_run(NO_ENGINE="1")[0] == "docker"  # a dry run asks none
+    host.has("docker", "exit 1")
+    assert host.start().returncode == 0 and "<run><--rm>" in host.calls()[-1]
 
 
 def test_the_exit_code_of_the_container_is_passed_on(host):
@@ -374,11 +400,17 @@ def test_the_exit_code_of_the_container_is_passed_on(host):
 def test_no_tty_is_asked_for_without_one_and_one_is_with_one(host, terminal):
     assert "--tty" not in host.dry_run()
     leader, follower = terminal
-    subprocess.run(
-        [host.script, "--dry-run"], env={"PATH": f"{host.folder}/bin:{os.environ['PATH']}"},
-        cwd=host.folder, stdin=follower, stdout=follower, check=True,
-    )  # fmt: skip
-    assert b"--tty --interactive" in os.read(leader, 10_000)
+    environment = {"PATH": f"{host.folder}/bin:{os.environ['PATH']}"}
+    for stdin, words, expected in (
+        (follower, [], True),
+        (follower, ["--detach"], False),
+        (subprocess.DEVNULL, [], False),  # as a campaign starts it
+    ):
+        subprocess.run(
+            [host.script, "--dry-run", *words], env=environment,
+            cwd=host.folder, stdin=stdin, stdout=follower, check=True,
+        )  # fmt: skip
+        assert (b"--tty --interactive" in os.read(leader, 10_000)) is expected
 
 
 def test_detach_prints_the_name_and_the_pid_for_tracers(host):
@@ -391,7 +423,7 @@ OF_GPUS = [
     *(
         (f"{name}={value}", f"{name}={value} {NO_GPU}")
         for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS")
-        for value in ("", "none", "-1")
+        for value in ("", "none", "void", "NoDevFiles", "-1")
     ),
     *(
         (f"CUDA_VISIBLE_DEVICES='{value}'", f"CUDA_VISIBLE_DEVICES={value}: give numbers of GPUs")
@@ -423,6 +455,7 @@ NO_FLAG = "is not an option or a flag's value"
 REFUSED = [
     ("DATA_DIR=/nowhere", "DATA_DIR=/nowhere: no such folder"),
     ("DATA_DIR=empty", "DATA_DIR=empty is empty"),
+    ("DATA_DIR=empty --finetune", "is empty; name the one with the task's files, such as CoLA/tr"),
     ("WIKI_DIR=data", "WIKI_DIR=data: no bert_config.json"),
     ("OUTPUT_DIR=/proc/none", "cannot be made"),
     ("OUTPUT_DIR=a,b", "cannot have a comma"),
@@ -541,6 +574,18 @@ def script(repository, tmp_path):
         return words
 
     return words_of
+
+
+@pytest.mark.parametrize("name", ["train_model.sh", "eval_model.sh", "finetune_model.sh"])
+def test_the_scripts_of_the_container_start_pythons_choice_with_tensorflows_settings(
+    repository, tmp_path, name
+):
+    names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_CPP_MIN_LOG_LEVEL")
+    python = programs.stand_in(tmp_path / "my python", f"echo {' '.join(f'${n}-' for n in names)}")
+    env = {"PATH": os.environ["PATH"], "PYTHON": str(python), "NUM_GPUS": "0"}
+    threads = f"{len(os.sched_getaffinity(0))}- 2-" if name == "train_model.sh" else "- -"
+    for given, told in (({}, f"{threads} 2-\n"), (dict(zip(names, "340")), "3- 4- 0-\n")):
+        assert programs.run(repository / name, env=env | given, check=True).stdout == told
 
 
 # What follows --flagfile=/dev/null, such as a preset, may override what is before it.
