@@ -141,6 +141,7 @@ def test_the_flags_are_those_of_run_pretraining_and_the_rules():
     assert "--flagfile=configs/tpu_v3_128_bs8192.flags" in flags
     steps = -(-evaluation_interval_samples(8192) // 8192)
     assert f"--save_checkpoints_steps={steps}" in flags
+    assert remote_flags(BUCKET=f"{SETTINGS['BUCKET']}/") == flags
     flags = remote_flags(FLAGS="\n--train_batch_size=4096\n\t--steps_per_update=2\n")
     assert flags[-3:] == ["--num_tpu_cores=128", "--train_batch_size=4096", "--steps_per_update=2"]
 
@@ -163,13 +164,19 @@ def test_the_type_says_how_many_devices_and_which_software(tpu_type, devices, so
 
 
 def test_the_service_restarts_what_can_go_on_and_nothing_else(tmp_path):
-    unit = configparser.ConfigParser(strict=False)
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
     unit.read(REPOSITORY / "cloud" / "bert@.service")
-    ends = {int(code) for code in unit["Service"]["RestartPreventExitStatus"].split()}
+    service = unit["Service"]
+    ends = {int(code) for code in service["RestartPreventExitStatus"].split()}
     # 1: another host may be lost, and come back; so the number of starts has a limit.
-    assert unit["Service"]["Restart"] == "always" and 0 in ends
+    assert service["Restart"] == "always" and {0, 2, 126, 127} <= ends
     assert not ends & {1, EXIT_TRY_AGAIN, 134, 128 + 9}
+    starts, within = (int(unit["Unit"][f"StartLimit{name}"]) for name in ("Burst", "IntervalSec"))
+    assert starts * int(service["RestartSec"]) < within / 10
+    # Not as root; with memory for the driver; and with time to save.
+    assert (service["User"], service["LimitMEMLOCK"]) == ("%i", "infinity")
+    assert int(service["TimeoutStopSec"]) >= 300
     if verify := shutil.which("systemd-analyze"):
         copy = tmp_path / "bert@root.service"
         shutil.copy(REPOSITORY / "cloud" / "bert@.service", copy)
@@ -205,7 +212,7 @@ def test_a_host_says_whether_it_runs_this_very_command(tmp_path, started, state,
 
 
 REFUSED = [
-    ({"GCP_PROJECT": ""}, "set GCP_PROJECT;"),
+    *(({name: ""}, f"set {name};") for name in ("GCP_PROJECT", "GCP_ZONE")),
     *(({"BUCKET": name}, f"BUCKET={name}: give gs://") for name in ("", "mine", "gs://b/a b")),
     *(({"TPU_TYPE": name}, f"TPU_TYPE={name}: give v2-N, v3-N, v4-N or v5p-N with N TensorCores")
       for name in ("v7-8", "v3-0")),
@@ -312,6 +319,12 @@ def test_usage(recorded, arguments):
     assert "  GCP_PROJECT, GCP_ZONE  " in done.stderr and "set -euo" not in done.stderr
 
 
+PLACES = {
+    "bert_config_file": "wiki/bert_config.json",
+    "init_checkpoint": "wiki/tf1_ckpt/model.ckpt-28252",
+    "input_file": "tfrecords/part-*",
+    "eval_input_file": "tfrecords/eval_10k",
+}
 SLURM = {"DATA": "/data", "OUTPUT": "/run", "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4"}
 BATCH = ["bash", "cloud/slurm.sbatch", "configs/batch_1536.flags"]
 
@@ -323,13 +336,20 @@ def test_slurm_starts_one_process_a_node(recorded):
     assert told[0][:3] == ["srun", "--kill-on-bad-exit=0", "--ntasks-per-node=1"]
     flags = told[0][5:]
     assert flags[0] == "--flagfile=configs/batch_1536.flags" and flags[-1] == "--seed=1"
-    assert {"--num_gpus=4", "--output_dir=/run", "--input_file=/data/tfrecords/part-*"} <= set(
-        flags
-    )
+    places = {f"--{flag}=/data/{place}" for flag, place in PLACES.items()}
+    assert {"--num_gpus=4", "--output_dir=/run"} | places <= set(flags)
     names = [re.match(r"--(\w+)", flag)[1] for flag in flags]
     assert set(names) - {"flagfile"} <= known_flags.flags_of("run_pretraining.py")
     dry, nothing = recorded(*BATCH, "--seed=1", **SLURM, DRY_RUN="1")
     assert dry.stdout == done.stdout and nothing == []
+
+
+def test_slurm_is_asked_for_a_job_that_saves_and_goes_on():
+    text = (REPOSITORY / BATCH[1]).read_text()
+    asked = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", text.partition("\nset ")[0], re.M))
+    # The signal is the processes', not the batch script's; a later start keeps the log.
+    wanted = {"signal": "TERM@120", "requeue": "", "open-mode": "append", "exclusive": ""}
+    assert asked.items() >= (wanted | {"ntasks-per-node": "1", "gpus-per-node": "8"}).items()
 
 
 def test_slurm_queues_a_run_again_that_can_be_resumed(recorded, tmp_path):
@@ -345,7 +365,7 @@ def test_slurm_queues_a_run_again_that_can_be_resumed(recorded, tmp_path):
 @pytest.mark.parametrize(
     "command, changed, message",
     [
-        (BATCH, {"DATA": ""}, "set DATA;"),
+        *((BATCH, {name: ""}, f"set {name};") for name in ("DATA", "OUTPUT")),
         (BATCH[:2], {}, "preset '': name one, such as"),
         ([*BATCH[:2], "configs/none.flags"], {}, "preset 'configs/none.flags': name one, such as"),
     ],
@@ -371,6 +391,12 @@ def test_the_jobset_starts_run_pretraining_and_gives_each_pod_its_tf_config():
     flags = dict(arg.removeprefix("--").split("=", 1) for arg in container["args"])
     assert (REPOSITORY / flags.pop("flagfile")).is_file()
     assert set(flags) <= known_flags.flags_of("run_pretraining.py")
+    assert flags.items() >= {n: f"gs://BUCKET/bert/{place}" for n, place in PLACES.items()}.items()
+    # A pod that ends ends all, which are started again, after the time to save.
+    assert job["spec"]["failurePolicy"]["maxRestarts"] > 0 == spec["backoffLimit"]
+    assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] >= 120
+    assert job["spec"]["network"]["enableDNSHostnames"]
+    assert container["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
     assert int(flags["num_gpus"]) == container["resources"]["limits"]["nvidia.com/gpu"]
     index, config = container["env"]  # a variable is known to those after it
     [port] = container["ports"]
