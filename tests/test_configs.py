@@ -29,6 +29,16 @@ STEPS = {
 }
 
 
+OF_THE_RULES = {
+    "do_train": "", "optimizer": "lamb", "max_seq_length": "512", "max_predictions_per_seq": "76",
+}  # fmt: skip
+# A step fits into a core only so; the epsilon is that of the reference's example.
+OF_THE_TPU = {
+    "use_tpu": "", "num_tpu_cores": "128", "precision": "bfloat16", "recompute": "blocks",
+    "log_epsilon": "-6",
+}  # fmt: skip
+
+
 def flags_of(path) -> dict[str, str]:
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     return dict(line.removeprefix("--").partition("=")[::2] for line in lines)
@@ -47,6 +57,7 @@ def test_every_reference_point_has_its_preset():
 def test_preset_has_the_numbers_of_the_reference_point(name):
     text, given = PRESETS[name].read_text(), flags_of(PRESETS[name])
     assert set(given) <= known_flags.flags_of("run_pretraining.py")
+    assert given.items() >= {**OF_THE_RULES, **(OF_THE_TPU if name == TPU else {})}.items()
     steps_per_update = int(given["steps_per_update"])
     global_batch_size = int(given["train_batch_size"]) * steps_per_update
     assert global_batch_size == number_in(name, r"(?:batch_|_bs)(\d+)")
@@ -60,6 +71,8 @@ def test_preset_has_the_numbers_of_the_reference_point(name):
     point = convergence.reference_points().get(global_batch_size)
     if point is None:
         assert "it has no reference convergence point" in text
+        own = (REPOSITORY / "train_model.sh").read_text().split()
+        assert {f"--{flag}={given[flag]}" for flag in ("learning_rate", *STEPS)} <= {*own}
         return
     assert number_in(text, r"mean ([\d,]+) samples\.") == round(point.mean_samples)
     for flag, key in HYPERPARAMETERS.items():
