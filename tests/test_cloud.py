@@ -1,6 +1,8 @@
 """Every command of cloud/ against a stand-in that records it; nothing was run on real hardware.
 
 The golden file holds what a dry run prints: the commands, each as a shell would take it.
+
+Long because the stand-in for gcloud and Slurm serves all of its tests.
 """
 
 import configparser

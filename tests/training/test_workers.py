@@ -1,6 +1,8 @@
 """Several processes: how they are named, how they agree, and how the end of one ends all.
 
 Real ones, on loopback, are in test_faults.py.
+
+Long because each way to name processes, to agree and to end has its test.
 """
 
 import dataclasses
