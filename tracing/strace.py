@@ -41,7 +41,9 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
         # Containers have numbers of their own for processes.
         *["--quiet=attach,personality", "--pidns-translation"],
         *["--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns"],
-        *["-e", "signal=none", "-e", f"trace={traced}", "-o", str(output)],
+        # Of the others strace would not say whom they have killed. These kill nobody.
+        *["-e", "signal=!SIGCHLD,SIGCONT,SIGURG,SIGWINCH"],
+        *["-e", f"trace={traced}", "-o", str(output)],
     ]
 
 
@@ -65,6 +67,7 @@ _UNFINISHED = re.compile(r" <(?:unfinished|pid changed to \d+) \.\.\.>$")
 _RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
 # A later thread of a process that executes a program becomes the first.
 _SUPERSEDED = re.compile(r"\+\+\+ superseded by execve in pid (\d+) \+\+\+")
+_SIGNAL = re.compile(r"--- (SIG\w+ \{.*\}|stopped by SIG\w+) ---")
 _EXIT = re.compile(r"\+\+\+ (exited with \d+|killed by \w+.*) \+\+\+")
 _NAMES = re.compile(rf"(?P<text>{_QUOTED})|(?P<fd>-?\w+)(?P<path>{_MEANING})", re.DOTALL)
 
@@ -253,6 +256,8 @@ class Parser(CallParser):
         if exited := _EXIT.match(call.text):
             self._end(call.tid)
             yield "process_events", {**row, "event": "exit", "detail": exited[1]}
+            return
+        if _SIGNAL.fullmatch(call.text):
             return
         found = _DONE.fullmatch(call.text)
         if not found:

@@ -3,6 +3,7 @@
 Long because one table has all that moves an offset.
 """
 
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 
 from tracing import backends, loaded, strace
+from tracing.calls import ASYNCHRONOUS_CALLS, DESCRIPTOR_CALLS, KIND_OF
 from tracing.tests.conftest import require
 
 
@@ -38,6 +40,18 @@ def test_names_begin_in_the_folder_that_a_process_is_in():
         '7 chdir("/y") = 0', '7 unlink("z") = 0',
     )  # fmt: skip
     assert (made["path"], removed["path"]) == ("/d/r/x", "/d/r/y/z")
+    for making, tid in ((f"7 {FORK}) = 8", 8), ("7 unshare(CLONE_FS) = 0", 7)):
+        (_, removed), _ = calls(
+            '7 chroot("r") = 0', making, f'{tid} rename("/../r", "/x") = 0',
+            f'{tid} unlink("/y") = 0',
+        )  # fmt: skip
+        assert removed["path"] == "/d/r/y"
+    found, _ = calls(
+        f"7 {FORK.replace('SIG', 'CLONE_FS|SIG')}) = 8", f"7 {FORK}) = 9", '7 chdir("/e") = 0',
+        '9 chroot("/e") = 0', '7 renameat2(3</>, "e", 3</>, "f", RENAME_EXCHANGE) = 0',
+        '8 unlink("x") = 0', '9 unlink("/x") = 0',
+    )  # fmt: skip
+    assert [row["path"] for row in found] == ["/e", "/f/x", "/f/x"]
     found, _ = calls(
         '7 unlinkat(AT_FDCWD</e>, ".//x", 0) = 0', '7 unlinkat(3</f>, "x", 0) = 0',
         '7 unlink("x") = 0', '7 rename("/e", "/g") = 0', '7 unlink("x") = 0',
@@ -67,10 +81,11 @@ def test_who_executed_and_who_is_a_stranger_is_told():
     assert str(parser.losses) == "1 threads or processes whose making was not seen"
 
 
-def test_who_has_the_number_of_a_process_that_ended_has_nothing_of_it():
+@pytest.mark.parametrize("end", ["exited with 0", "killed by SIGSEGV (core dumped)"])
+def test_who_has_the_number_of_a_process_that_ended_has_nothing_of_it(end):
     lines = [
         '7 chdir("/d") = 0', "7 vfork( <unfinished ...>", OPEN.replace("7 ", "8 ", 1),
-        '8 chdir("deep") = 0', "8 +++ exited with 0 +++", "7 <... vfork resumed>) = 8",
+        '8 chdir("deep") = 0', f"8 +++ {end} +++", "7 <... vfork resumed>) = 8",
         '8 read(3</d/x>, "", 9) = 9', '8 unlink("y") = 0',
     ]  # fmt: skip
     assert calls(*lines[:-2])[1].losses.strangers == 0
@@ -167,13 +182,35 @@ def test_calls_that_are_not_traced_do_not_stop_a_thread(tmp_path):
     assert int(done.stdout) < 1000
 
 
+def test_straces_lines_are_understood_and_hold_no_data(tmp_path):
+    """Also those of processes that have other numbers than the machine's."""
+    require(backends.STRACE)
+    lines, words = tmp_path / "lines", ["unshare", "--pid", "--fork"] if os.geteuid() == 0 else []
+    script = "echo secret > /dev/null; (kill -SEGV $(sh -c 'echo $PPID')); true"
+    subprocess.run([*strace.options(lines), "--", *words, "sh", "-c", script], check=True)
+    found = lines.read_text().splitlines(keepends=True)
+    parser = strace.Parser(births=strace.births_in(found), folder="/")
+    events = [row["event"] for table, row in parser.parse(found) if table == "process_events"]
+    assert str(parser.losses) == "nothing was lost"
+    assert events.count("process") == events.count("exit") - 1 > 1
+    assert "write(1</dev/null>" in "".join(found) and "secret" not in "".join(found)
+
+
+def test_every_call_of_which_something_is_made_is_traced(tmp_path):
+    [traced] = [word for word in strace.options(tmp_path) if word.startswith("trace=")]
+    made = {*KIND_OF, *DESCRIPTOR_CALLS, *ASYNCHRONOUS_CALLS, *strace.PROCESS_CALLS}
+    assert made <= set(traced.removeprefix("trace=").replace("?", "").split(","))
+
+
 def calls(*texts: str) -> tuple[list[dict], strace.Parser]:
     """The rows of file_ops of lines "TID TEXT", a second apart."""
     lines = []
     for second, text in enumerate(texts):
         tid, _, call = text.partition(" ")
         duration = (
-            "" if call.endswith(("...>", "= ?")) or call.startswith("+++") else " <0.000000100>"
+            ""
+            if call.endswith(("...>", "= ?")) or call.startswith(("+++", "---"))
+            else " <0.000000100>"
         )
         lines.append(f"{tid} {second}.000000000 {call}{duration}\n")
     parser = strace.Parser(births=strace.births_in(lines), folder="/d")
@@ -208,6 +245,8 @@ def test_damaged_lines_are_counted(line):
         '7 read(3</d/x>, "", 8) = ?', '7 open("x", O_RDONLY) = ? ERESTARTSYS (To be restarted)',
         "7 read(3</d/x>, <unfinished ...>) = ?",
         "7 read(3</d/x>,  <unfinished ...>", "7 read(3</d/x>, ? <unavailable>) = ?",
+        "7 --- SIGRT_1 {si_signo=SIGRT_1, si_code=SI_USER, si_pid=1, si_uid=0} ---",
+        "7 --- stopped by SIGSTOP ---",
     ],
 )  # fmt: skip
 def test_what_an_exit_or_a_kill_cuts_short_is_no_damage(text):
@@ -276,7 +315,7 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           EXECUTE, READ], [(7, "open", None), (7, "close", None), *FROM_BEGIN, (7, "read", 5)]),
         ([*OPENED, "7 lseek(3</d/x>, -1, SEEK_SET) = -1 EINVAL (Invalid argument)", READ],
          [*FROM_BEGIN, (7, "seek", None), (7, "read", 5)]),
-        ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_CLOEXEC) = 0", '7 chdir("/") = 0', READ],
+        ([*OPENED, "7 close_range(3, 9, CLOSE_RANGE_UNSHARE|CLOSE_RANGE_CLOEXEC) = 0", READ],
          [*FROM_BEGIN, (7, "read", 5)]),
         ([*OPENED, "7 close_range(3, 9, 0) = 0", READ], [*FROM_BEGIN, (7, "read", None)]),
         *(([*OPENED, f"7 close_range({which}, 0) = 0", READ], [*FROM_BEGIN, (7, "read", at)])
@@ -374,6 +413,10 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           for before, after, result in (
               ("p1", "p1", "= 0"), ("p/x", "q/x", "= 0"), ("p", "q", "= 0"), ("a/p", "a/p", "= 0"),
               ("p", "p", "= -1 EACCES (Permission denied)"))),
+        ([*OPENED, OPEN.replace("x", "y").replace("3<", "4<"),
+          '7 renameat2(AT_FDCWD</d>, "x", AT_FDCWD</d>, "y", RENAME_EXCHANGE) = 0',
+          '7 read(4</d/x>, "", 4) = 4', '7 read(3</d/y>, "", 4) = 4'],
+         [*FROM_BEGIN, (7, "open", None), (7, "exchange", None), (7, "read", 0), (7, "read", 5)]),
         ([*OPENED, '7 unlink("x") = 0', READ.replace("x>", "x>(deleted)")],
          [*FROM_BEGIN, (7, "remove", None), (7, "read", 5)]),
         # Its name was that of a link.
@@ -391,7 +434,7 @@ def test_offsets_are_those_that_nobody_else_moves(texts, expected):
 
 
 def test_bytes_asked_for_and_those_that_were_read_or_mapped():
-    mapping = "7 mmap(NULL, 9000, PROT_READ, MAP_PRIVATE, 3</d/x>, 4096) ="
+    mapping = "7 mmap(NULL, 9000, PROT_READ, MAP_PRIVATE, 3</d/x>, 0x1000) ="
     found, _ = calls(OPEN, f"{mapping} 0x7f8f51b2d000", f"{mapping} -1 EACCES (Permission denied)",
                      '7 read(3</d/x>, "", 20) = 9', "7 preadv(3</d/x>, [], 1, 16) = 8",
                      '7 pread64(3</d/x>, "", 30, 7) = 8',
