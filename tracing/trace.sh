@@ -10,7 +10,7 @@ set -euo pipefail
 unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-$here/.venv/bin/python}
-[ -x "$python" ] || python=python3
+command -v "$python" > /dev/null || python=python3
 packages='jinja2 matplotlib pandas perfetto psutil pyarrow pynvml'
 # shellcheck disable=SC2086
 if ! "$python" - $packages <<'EOF'

@@ -58,6 +58,22 @@ def test_an_exported_cdpath_leads_nowhere_else():
     assert done.stdout.startswith("usage: python -m tracing")
 
 
+@pytest.mark.parametrize("python", [None, "python3.99"])
+def test_without_make_setup_the_script_takes_a_python_of_the_path(tmp_path, python):
+    """The command has the folder, the words and the environment that were given."""
+    script, text = (
+        tmp_path / "tracing/trace.sh",
+        '[ "$1" = - ] || { shift 3; echo "$PWD" "$@"; env; }',
+    )
+    script.parent.mkdir()
+    shutil.copy(TRACE, script)
+    programs.stand_in(tmp_path / "bin" / (python or "python3"), text)
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", **({"PYTHON": python} if python else {})}
+    done = programs.run(script, "--", "ls", "a  b", env=env, cwd=tmp_path)
+    first, *others = done.stdout.splitlines()
+    assert first == f"{tmp_path} -- ls a  b" and "PYTHONPATH" not in "".join(others)
+
+
 @pytest.mark.parametrize("lacks", ["jinja2", "psutil", "pynvml"])
 def test_the_script_says_what_to_install(tmp_path, lacks):
     """It looks for what its pyproject.toml names; numpy and protobuf come with the others."""
