@@ -204,17 +204,18 @@ def test_processes_with_rings_are_those_that_calls_or_samples_saw(tmp_path, in_c
 
 
 @pytest.mark.parametrize("name", ["result_0.txt", "slurm-17.out", "train.txt", "bert.log"])
-@pytest.mark.parametrize("is_sampled", [False, True])
-def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, is_sampled):
-    """By a call that wrote it, or by a sample of a file beside it."""
+@pytest.mark.parametrize("seen_by", ["write", "rename", "sample"])
+def test_a_log_is_found_by_its_lines_whatever_its_name(tmp_path, name, seen_by):
+    """By a call that wrote it or gave it its name, or by a sample of a file beside it."""
     path = tmp_path / name
     path.write_text("+ a launcher's line\n0: " + by_hand.log([("run_start", 0, None, {})]))
     (tmp_path / "other").mkdir()
     stamps = {"monotonic_ns": 0, "realtime_ns": 0}
-    sampled = [{**stamps, "path": str(tmp_path / "data.bin")}] if is_sampled else []
+    sampled = [{**stamps, "path": str(tmp_path / "data.bin")}] if seen_by == "sample" else []
     (tmp_path / "x.py").write_text(path.read_text())  # is no log, whatever it holds
-    paths = [] if is_sampled else [str(tmp_path / "x.py"), str(path)]
-    written = [{**stamps, "path": path, "kind": "write"} for path in paths]
+    names = {"new_path" if seen_by == "rename" else "path": str(path)}
+    written = [{"path": str(tmp_path / "x.py")}, names] if seen_by != "sample" else []
+    written = [{**stamps, "path": "/gone", "kind": seen_by, **each} for each in written]
     alignment = by_hand.recording(pairs=by_hand.pairs(1)).alignment()
     trace_tables.write_table(tmp_path, "open_files", sampled, alignment)
     trace_tables.write_table(tmp_path, "file_ops", written, alignment)
@@ -286,13 +287,14 @@ def test_names_hold_any_bytes_and_descriptors_mean_what_was_open_before(tmp_path
     (tmp_path / conversion.RAW).mkdir()
     exits = b"2000000000000\t7\t7\ttracepoint:syscalls:sys_exit_"
     (tmp_path / conversion.RAW / "x").write_bytes(
-        b"name\t7\ta\rb\xff\nopen\t" + exits + b"openat\t5\t4\t-100\t0\n"
+        b"exit\t1\t7\t8\nname\t7\ta\rb\xff\nopen\t" + exits + b"openat\t5\t4\t-100\t0\n"
         b"call\t" + exits + b"read\t9\t10\t3\t10\t-1\n"
     )
-    raw_file = RawFile("x", None, opened_before=[(7, 3, "/old", False)])
+    there = {"process_of_thread": [(7, 7), (8, 7)], "folder_of": [(7, "/e")]}
+    raw_file = RawFile("x", None, opened_before=[(7, 3, "/old", False)], **there)
     given = {"backend": "bpftrace", "raw_files": [raw_file], "pairs": by_hand.pairs(1)}
     conversion.write_tables(tmp_path, by_hand.recording(**given))
-    assert list(trace_tables.read_table(tmp_path, "file_ops")["path"]) == ["/a\rb\\xff", "/old"]
+    assert list(trace_tables.read_table(tmp_path, "file_ops")["path"]) == ["/e/a\rb\\xff", "/old"]
 
 
 def test_of_many_files_those_with_the_most_bytes_are_told_in_short():

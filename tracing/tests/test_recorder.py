@@ -26,6 +26,7 @@ from tracing import (
     processes,
     recorder,
     recording,
+    sampling,
     signals_blocked,
     tables,
     tracers,
@@ -271,6 +272,49 @@ def test_a_container_that_the_command_runs_is_waited_for_and_signalled(
     assert (found.exit_code, found.ended_by, len(found.containers)) == (4, "SIGTERM", 1)
 
 
+def test_a_tracer_attaches_to_the_processes_of_a_container_and_no_others(
+    record, watched, engine, monkeypatch
+):
+    attached: list = []
+    monkeypatch.setattr(Tracer, "attach", lambda self, pids, container: attached.extend(pids))
+    with subprocess.Popen(["sleep", "600"]) as other:  # as `docker exec` starts one
+        cgroups = {watched.pid: "/box", other.pid: "/box"}
+        monkeypatch.setattr(processes, "cgroup_of", lambda pid: cgroups.get(pid, "/user"))
+        record(*engine, signals={"the command has ended": signal.SIGTERM, "container box":
+                                 other.kill})  # fmt: skip
+    assert attached == sorted(cgroups)
+
+
+def test_a_container_that_the_command_starts_in_its_last_moment_is_traced(
+    record, engine, tmp_path, monkeypatch
+):
+    box, has_ended, seen = containers.inspect("docker", "box"), processes.has_ended, []
+    monkeypatch.setattr(processes, "has_ended", lambda pid: has_ended(pid) and not seen.append(pid))
+    monkeypatch.setattr(containers.Watcher, "look", lambda self: seen and self._found(box))
+    signals = {"the command has ended": signal.SIGTERM}
+    found, _ = record("--backend=proc", "--", "true", signals=signals)
+    assert (found.containers, found.ended_by) == ([box], "SIGTERM")
+
+
+def test_a_container_that_is_traced_already_is_refused(record, watched, engine, monkeypatch):
+    require(backends.STRACE)
+    monkeypatch.setattr(processes, "tracer_of", lambda pid: 99 if pid == watched.pid else 0)
+    with pytest.raises(ValueError, match=f"process {watched.pid} is traced already, by process 99"):
+        record("--container=box", "--backend=strace")
+
+
+def test_what_samples_and_tracers_lack_is_in_the_recording(record, monkeypatch):
+    sessions = [
+        SimpleNamespace(num_lost_lines=n, raw_file=recording.RawFile(str(n), None)) for n in (3, 4)
+    ]
+    monkeypatch.setattr(Tracer, "stop", lambda self: self.sessions.extend(sessions))
+    monkeypatch.setattr(processes, "uses_asynchronous_io", lambda pid: True)
+    monkeypatch.setitem(sampling.SYSTEM_TABLES, "disks", lambda: iter([{"num_reads": "none"}]))
+    found, _ = record("--backend=proc", "--", "sleep", "0.3")
+    assert (found.num_lost_lines, found.num_asynchronous) == (7, 1)
+    assert any(note.startswith("table disks: ") for note in found.notes)
+
+
 def test_a_container_that_cannot_be_attached_to_is_noted(record, engine, tmp_path, monkeypatch):
     def refuse(self, pids, container=None):
         raise ValueError("no right")
@@ -327,13 +371,19 @@ def test_the_command_begins_when_bpftrace_is_ready(stand_in_bpftrace, tracer, tm
     assert os.getpgid(session.process.pid) == session.process.pid
 
 
-def test_a_command_may_be_killed_before_it_begins(stand_in_bpftrace, tracer, monkeypatch):
-    monkeypatch.setattr(tracers, "_HOLD", ["sh", "-c", "kill -KILL $$"])
+@pytest.mark.parametrize(
+    ("hold", "code"),
+    [("kill -KILL $$", -signal.SIGKILL), ('sleep 0.5; kill -STOP $$; exec "$@"', 0)],
+)
+def test_a_command_may_be_killed_or_stop_late_before_it_begins(
+    stand_in_bpftrace, tracer, monkeypatch, hold, code
+):
+    monkeypatch.setattr(tracers, "_HOLD", ["sh", "-c", hold, "hold"])
     # Where bpftrace records only the disks, it does not say that it is ready.
     monkeypatch.setattr(bpftrace, "tracepoints", lambda: {"block/block_io_start"})
     monkeypatch.setattr(tracers, "_READY_WITHIN_S", 0.1)
     stand_in_bpftrace("exec sleep 600")
-    assert tracer.launch(["true"], None).wait(timeout=60) == -signal.SIGKILL
+    assert tracer.launch(["true"], None).wait(timeout=60) == code
 
 
 def test_of_two_that_are_attached_one_records_the_disks(

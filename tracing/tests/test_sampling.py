@@ -42,10 +42,12 @@ def test_rows_of_the_machine(proc, monkeypatch):
     monkeypatch.setattr(psutil, "net_io_counters", lambda **_: {"eth0": moved})
     assert [list(row.values()) for row in sampling.network_rows()] == [["eth0", 2, 4, 1, 3]]
     names = ("read_count", "read_bytes", "read_time", "write_count", "write_bytes", "write_time")
-    devices = {"vda": range(1, 7), "vdb": [0] * 6, "loop0": [9] * 6}
+    devices = {"vda": range(1, 7), "vdb": [0] * 6, "loop0": [9] * 6, "ram0": [9] * 6}
+    devices |= {"r": [1, 2, 3, 0, 0, 0], "w": [0, 0, 0, 4, 5, 6]}
     used = {name: types.SimpleNamespace(**dict(zip(names, n))) for name, n in devices.items()}
     monkeypatch.setattr(psutil, "disk_io_counters", lambda **_: used)
-    assert [list(row.values()) for row in sampling.disk_rows()] == [["vda", 1, 2, 3, 4, 5, 6]]
+    expected = [[name, *devices[name]] for name in ("vda", "r", "w")]
+    assert [list(row.values()) for row in sampling.disk_rows()] == expected
     keys = sampling.MEMINFO_KEYS
     lines = [f"{key}: {number} kB\n" for number, key in enumerate(keys.values(), 1)]
     (proc.parent / "meminfo").write_text("Active: 99 kB\n" + "".join(lines))

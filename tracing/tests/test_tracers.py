@@ -142,6 +142,22 @@ def test_the_command_is_the_users_who_called_sudo(monkeypatch):
     assert tracers._start(["true"], tracers.User("me", 5, 6)) == expected
 
 
+@pytest.mark.parametrize("backend", backends.NAMES)
+def test_every_tracer_starts_the_command_as_that_user(tmp_path, monkeypatch, backend):
+    def start(command, user, **_):
+        started.append((user, command[command.index("-u") + 1] if "-u" in command else None))
+        return subprocess.Popen(["true"])
+
+    started, me = [], tracers.User("me", 5, 6)
+    monkeypatch.setattr(tracers, "_start", start)
+    monkeypatch.setattr(Tracer, "_attach_bpftrace", lambda *_, **__: None)
+    tracer = Tracer(backend, tmp_path, Target())
+    tracer.launch(["true"], me).wait(timeout=60)
+    tracer.stop()
+    # strace itself stays root's, which may trace what is the user's.
+    assert started == [(None, "me") if backend == backends.STRACE else (me, None)]
+
+
 def test_a_tracer_that_cannot_attach_ends_alone_and_its_last_words_are_told(tmp_path):
     tracer, other = Tracer(backends.PROC, tmp_path, Target()), object()
     session = Session(tmp_path / "lines")
