@@ -26,6 +26,7 @@ def write_campaign(folder, all_minutes, *, flags, hosts=(), python="3.11", **log
         run = folder / "runs" / str(number)
         write_log(run / "bert.log", minutes, **log)
         parameters = {"output_dir": str(run), "seed": minutes, "device": flags}
+        parameters["batch"] = len(all_minutes)
         record = {"status": "success", "parameters": parameters}
         if hosts:
             record["made_with"] = {"host": hosts[number % len(hosts)], "python": python}
@@ -157,14 +158,39 @@ def test_hosts_that_differ_are_told(tmp_path, call):
     assert f"{others} be due:\n  accelerator: H200 -> H100\n  time to train: 20.99 -> " in printed
 
 
-@pytest.mark.parametrize(("number", "more"), [(8, ""), (9, "unlike in 1 more\n")])
+@pytest.mark.parametrize(("number", "more"), [(7, ""), (8, "unlike in 1 more\n")])
 def test_of_many_differences_the_first_are_told(tmp_path, call, number, more):
-    for name, minutes in (("a", SLOW), ("b", FAST)):
+    for name, minutes in (("a", SLOW), ("b", FAST[:4])):
         write_campaign(
             tmp_path / name, minutes, hosts="x", flags=dict.fromkeys(range(number), name)
         )
-    told = "".join(f"unlike in device.{n}: a -> b\n" for n in range(8))
-    assert f"runs\n{told}{more}  time to train" in call("a", "b")[1]
+    told = "".join(f"unlike in device.{n}: a -> b\n" for n in range(7))
+    assert f"runs\nunlike in batch: 5 -> 4\n{told}{more}  time to train" in call("a", "b")[1]
+
+
+def test_only_runs_that_count_say_what_a_side_is(tmp_path, monkeypatch):
+    """A log has what its run began with; the record beside it is later."""
+    folder = tmp_path / "box" / "results" / "x" / "bert"
+    for number, (minutes, changes) in enumerate(
+        [(20, {}), (21, {}), (22, {"status": "aborted", "batch": 64, "accuracy": 0.1})]
+    ):
+        log = write_log(folder / f"result_{number}.txt", minutes, tokens=None, **changes)
+        said = {"value": {"host": f"x{number // 2}", "data": "d"}, "key": "provenance"}
+        with log.open("a") as file:
+            file.write(f":::MLLOG {json.dumps({'time_ms': 0, 'metadata': {}} | said)}\n")
+    (tmp_path / "box" / "systems").mkdir()
+    (tmp_path / "box" / "systems" / "x.json").write_text('{"host": "z", "framework": "JAX"}')
+    monkeypatch.chdir(folder)
+    found = sides.read_side(".")
+    assert list(found.runs) == ["result_0.txt", "result_1.txt"]
+    assert found.task == {"benchmark": "bert", "batch": 448, "division": "closed"}
+    assert found.made_on == {"data": ("d",), "framework": ("JAX",), "host": ("x0",)}
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(log.with_name("result_0.txt"), run / "bert.log")
+    record = {"status": "success", "parameters": None, "made_with": {"host": "y"}}
+    (run / "run.json").write_text(json.dumps(record))
+    assert sides.read_side(str(run)).made_on == {"data": ("d",), "host": ("y",)}
 
 
 def side(name, *runs, **about):
@@ -222,6 +248,17 @@ def test_a_comparison_line_by_line():
 )  # fmt: skip
 def test_ratios_are_words_and_digits(a, b, words):
     assert words in compare.compare(side("a", *zip(a)), side("b", *zip(b))).lines()[3]
+
+
+def test_twice_as_much_is_said_in_the_words_of_its_figure():
+    """Of a run that lacks a figure the others count; a side that says no division is compared."""
+    a = side("a", (10.0, 2e6, 9.0), (10.1,), (10.2, 2.1e6, 9.1), task={"division": "open"})
+    b = side("b", (10.0, 6e6, 27.0), (10.2, 6.3e6, 27.3))
+    _, *verdicts = (change.verdict.partition(" (")[0] for change in compare.compare(a, b).changes)
+    assert verdicts == [
+        "B needs much more samples: 3 times A's samples",
+        "B is much faster: 3 times A's samples/s",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -289,6 +326,10 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
         assert error.startswith("compare: ") and message in error and error.count("\n") == 1
 
 
+def test_a_share_may_have_decimals():
+    assert compare.share_of("12.5%") == 0.125
+
+
 @pytest.mark.parametrize("share", ["3", "0%", "100%", "x%", "-3%"])
 def test_a_share_is_a_percentage(call, share, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -327,3 +368,5 @@ def test_samples_that_a_log_does_not_say_are_not_compared(tmp_path, call):
     assert code == 0 and "time to train" in printed
     assert "samples/s" not in printed and "samples to converge:" not in printed
     assert "B: b: 5 runs; samples unknown: the logs do not say them" in printed
+    asked = call("a", "b", "--fail_if_slower=3%", "--figure=samples_per_second")
+    assert asked == (1, "", "compare: samples/s: A or B does not have it; choose --figure\n")

@@ -148,14 +148,15 @@ def test_the_real_logs_give_the_curves_of_the_table(shared, shipped):
 
 
 def test_a_resumed_run_is_one_curve_and_a_picture_is_drawn(tmp_path, capsys):
-    write_curve(tmp_path / "bert.log", [(1_000_000, 0.70)])
-    write_curve(tmp_path / "bert.resumed-1.log", [(2_000_000, 0.7175)])
+    """Of a run that is far below, too."""
+    write_curve(tmp_path / "bert.log", [(1_000_000, 0.60)])
+    write_curve(tmp_path / "bert.resumed-1.log", [(2_000_000, 0.62)])
     (tmp_path / "run.json").write_text(json.dumps({"status": "running"}))
     picture = tmp_path / "curve.png"
-    assert curve.main([str(tmp_path), f"--png={picture}"]) == 0
+    assert curve.main([str(tmp_path), f"--png={picture}"]) == 3
     assert picture.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
-    assert "1,000,000    0.7000" in printed and "2,000,000    0.7175" in printed
+    assert "1,000,000    0.6000" in printed and "2,000,000    0.6200" in printed
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,8 @@ def test_only_converged_runs_have_samples_and_can_be_far_off(tmp_path):
     found = own.entry_of(System(name="box", runs=runs))
     assert found.run_samples == (2_000_000, most, None, None)
     assert (found.samples_mean, found.notes) == ((2_000_000 + most) / 2, None)
+    rates = [2_000_000 / 600, most / 606]
+    assert found.samples_per_second_median == round(sum(rates) / 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +181,18 @@ def test_a_row_takes_from_the_logs_what_the_description_does_not_say(
     assert (found.accelerators, found.division, found.name) == (accelerators, division, "o/box")
 
 
+def test_a_row_has_what_all_of_its_logs_say_alike(tmp_path):
+    names = ("global_batch_size", "max_sequence_length", "num_weights", "num_replicas")
+    for first, second, found in ((8, 8, 8), (None, 8, 8), (8, 9, None), (9, 8, None)):
+        runs = [
+            RunResult(tmp_path / "x", "success", 10, **dict.fromkeys(names, value))
+            for value in (first, second)
+        ]
+        row = own.entry_of(System(name="box", runs=tuple(runs)))
+        said = row.global_batch_size, row.max_sequence_length, row.num_weights, row.accelerators
+        assert said == (found,) * 4
+
+
 def test_minutes_are_the_score_or_the_mean_of_runs_that_all_converged(shipped):
     known = {"minutes_scored": None, "runs": 3, "runs_converged": 3, "run_minutes": (1.0, 2.0, 6.0)}
     few = dataclasses.replace(shipped[-1], **known)
@@ -193,7 +207,8 @@ def test_minutes_are_the_score_or_the_mean_of_runs_that_all_converged(shipped):
 
 def test_a_published_result_as_a_side(shipped):
     entry = dataclasses.replace(
-        shipped[-1], round="4.0", org="o", system="s", runs=4, runs_converged=2, framework="",
+        shipped[-1], round="4.0", org="o", system="s", runs=4, runs_missing=6,
+        runs_converged=2, framework="",
         run_minutes=(2.0, 4.0), run_samples=(1200.0, None), accelerators=8, nodes=None,
         accelerator_model_name="L4", host_processor_model_name=None, global_batch_size=448,
         max_sequence_length=None, num_weights=398, division="closed",

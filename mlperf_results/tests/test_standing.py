@@ -61,9 +61,12 @@ def test_a_miniature_is_shown_and_never_ranked(miniature, capsys):
     for place in (miniature / "bert.log", miniature):
         [own] = standing.read_own(str(place))
         assert (own.accelerators, own.max_sequence_length) == (0, 64)
-    foreign = shutil.copy(miniature / "bert.log", miniature / "another.log")
-    assert standing.read_own(str(foreign))[0].accelerators is None
+    foreign = str(shutil.copy(miniature / "bert.log", miniature / "another.log"))
+    assert standing.read_own(foreign)[0].accelerators is None
     assert all("BERT-large, not a miniature" in line for line in lines[4:]) and len(lines) > 4
+    standing.main([foreign, str(miniature)])
+    told = [line for line in capsys.readouterr().out.splitlines() if line[0] != " "]
+    assert told == [f"{place}: not comparable: open, miniature" for place in (foreign, miniature)]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,7 @@ def test_the_latest_of_those_that_are_as_like_comes_first_and_what_is_unlike_is_
     ]
     for changes, line in (
         ({"accelerators": None}, "not ranked"),
+        ({"accelerators": 0}, "place 1 of 1 on 0 accelerators"),
         ({"runs": 1}, "(1 run, no result; place 2 of"),
         ({"samples_per_second_median": None, "samples_per_second_per_accelerator": None},
          "Samples/s per accelerator: unknown (no run reached the target, or the logs do not say"),
@@ -204,7 +208,8 @@ def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, ref
     assert "this campaign has no result yet; give runs/N in it" in refusal(standing, tmp_path)
     logs = org_dir / "results" / "box" / "bert"
     assert "runs; give one, or the folder above results/" in refusal(standing, logs)
-    shutil.rmtree(logs)
+    for log in logs.iterdir():
+        log.unlink()
     assert "no results/SYSTEM/bert/result_*.txt" in refusal(standing, org_dir)
 
 
@@ -218,3 +223,5 @@ def test_a_campaign_stands_for_its_submission(org_dir, tmp_path, monkeypatch):
     shutil.copytree(folder / "submission" / "example", folder / "submission" / ".example.partial")
     [own] = standing.read_own(str(folder))
     assert own.name == "example/box"
+    monkeypatch.chdir(folder / "submission" / "example")
+    assert standing.read_own(".")[0].name == "example/box"
