@@ -123,6 +123,7 @@ def test_processes_compare_flags_sizes_of_both_kinds_of_data_and_the_model(confi
     assert found["content of --bert_config_file"] == '{"vocab_size": 7}'
     assert found["jax"] == jax.__version__ and found["kind of devices"] == "cpu"
     assert {field.name for field in dataclasses.fields(config)} - found.keys() == {"cluster"}
+    assert {"TensorFlow", "sources of mlperf_bert", "number of devices"} <= found.keys()
     absent = dataclasses.replace(config, bert_config_file=f"{tmp_path}/absent")
     assert workers.to_compare(absent)["content of --bert_config_file"] == "no such file"
 
@@ -236,6 +237,8 @@ def test_jax_is_told_what_the_environment_says_and_finds_the_rest(initialized, c
     assert given == TIMES | {"num_processes": 3, "process_id": 0, "coordinator_address": "a:1"}
     assert environment == {"https_proxy": "proxy:3128", "no_grpc_proxy": "a,fe80::1,127.0.0.1"}
     assert capsys.readouterr().out == "waiting up to 300 s for 2 other processes at a:1\n"
+    initialized(cluster, own := {"no_grpc_proxy": "given"})
+    assert own == {"no_grpc_proxy": "given"} and capsys.readouterr().out
     of_slurm = Cluster(16, 11, 2, 8, 3)
     _, given = initialized(of_slurm, num_gpus=1)
     expected = {"num_processes": 16, "process_id": 11, "local_device_ids": [3]}
@@ -255,11 +258,13 @@ def test_the_processes_of_a_tpu_are_those_that_jax_finds(initialized, monkeypatc
     assert initialized(None, use_tpu=True, fails=no_tpu)[0] is None
 
 
-def test_processes_that_are_not_connected_are_told_in_one_line(initialized, monkeypatch):
+@pytest.mark.parametrize("cluster", [TWO_HOSTS, None])
+def test_processes_that_are_not_connected_are_told_in_one_line(initialized, monkeypatch, cluster):
+    """Also those of a TPU: none goes on alone."""
     monkeypatch.setattr(workers.atexit, "register", lambda _: None)
     refused = RuntimeError("UNKNOWN: Failed to add port to server\nmore")
     with pytest.raises(OSError, match=r"^the processes are not connected: UNKNOWN: .* server$"):
-        initialized(TWO_HOSTS, fails=refused)
+        initialized(cluster, fails=refused, use_tpu=not cluster)
 
 
 @pytest.mark.parametrize(
