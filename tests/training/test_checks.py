@@ -141,6 +141,12 @@ def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, has_che
         found = checks.inspect(in_folder(config, folder), has_checkpoint=True)
         origin = Origin(dataclasses.replace(found, has_checkpoint=has_checkpoint), output, seed=1)
         assert origin.inputs == read_record(output.path).inputs
+        # What the log says, though the evaluation data have not been read yet.
+        assert origin.summary.keys() == {"commit", "image", *origin.inputs}
+        assert "sha256" in origin.summary["eval_input_file"]
+    (copied / "part-1").rename(copied / "part-9")
+    with pytest.raises(ValueError, match=r"^--input_file: not what the run in"):
+        Origin(checks.inspect(in_folder(config, copied), has_checkpoint=True), output, seed=1)
 
 
 def test_a_run_goes_on_with_the_evaluation_that_it_began_with(begun, tmp_path):
@@ -522,6 +528,8 @@ def test_a_close_look_finds_a_place_that_cannot_be_written(config, tmp_path):
         (3, {"keep_checkpoint_max": 0}, "error"),
         (9, {"keep_checkpoint_max": 0, "time_budget": 60.0}, "warning"),  # it may end before
         (10, {"keep_checkpoint_max": 0}, None),
+        # At the steps 2, 4 and 5.
+        (2, {"num_train_steps": 5, "save_checkpoints_steps": 2, "keep_checkpoint_max": 0}, "error"),
         (2, {"time_budget": 60.0}, "error"),
         (2, {"eval_input_file": None}, "error"),
         (10, {"eval_input_file": None}, "warning"),  # all wait for their evaluation, step 0 too
@@ -548,9 +556,15 @@ def test_the_disk_must_hold_the_checkpoints(config, monkeypatch, tmp_path, free,
 
 
 def test_as_many_files_may_be_open_as_the_system_allows(config, monkeypatch):
+    """Or as before, where the hard limit exceeds the system's."""
+
+    def refuse(kind, both):
+        raised.append(both)
+        raise ValueError("not allowed to raise maximum limit")
+
     raised = []
     monkeypatch.setattr(checks.resource, "getrlimit", lambda kind: (1024, 4096))
-    monkeypatch.setattr(checks.resource, "setrlimit", lambda kind, both: raised.append(both))
+    monkeypatch.setattr(checks.resource, "setrlimit", refuse)
     checks.inspect(config)
     assert raised == [(4096, 4096)]
 
@@ -754,8 +768,9 @@ def test_the_limit_of_a_container_or_job_bounds_the_memory(monkeypatch, tmp_path
     monkeypatch.setattr(checks, "_GROUPS", groups)
     monkeypatch.setattr(checks, "_OWN_GROUPS", tmp_path / "own")
     (groups / "memory/other/memory.limit_in_bytes").write_text("5\n")
-    (groups / limit).write_text("max\n")
-    assert checks.memory_bytes() > 1000
+    for no_limit in ("max\n", "9223372036854771712\n"):  # in version 1
+        (groups / limit).write_text(no_limit)
+        assert 1000 < checks.memory_bytes() < 2**60
     (groups / limit).write_text("1000\n")
     assert checks.memory_bytes() == 1000
 
@@ -819,7 +834,8 @@ def test_an_initial_accuracy_unlike_the_official_one_is_a_doubt(monkeypatch, dif
 def test_a_close_look_from_one_of_several_processes_counts_the_devices_of_all(config):
     found = close_look(config, cluster=Cluster(3, 0, 3, 1, 0))
     assert {
-        f"--train_batch_size={config.train_batch_size} cannot be shared by 3 replicas; try 3 or 6",
+        "--train_batch_size=4 cannot be shared by 3 replicas; try 3 or 6",
+        "--eval_batch_size=4 cannot be shared by 3 replicas; try 3 or 6",
         "checked in one of 3 processes, without the others; a run first compares flags, data and "
         "software of all",
     } <= {finding.text for finding in found}

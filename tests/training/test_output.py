@@ -28,10 +28,11 @@ def test_a_directory_is_held_until_it_is_released(tmp_path):
     first.release()
     second.claim()
     assert second.before and second.before.seed == 1
-    second.record(status="success", seed=1)
-    second.release()
-    with pytest.raises(ValueError, match="holds a finished run"):
-        first.claim()
+    for status in ("aborted", "success"):
+        second.record(status=status, seed=1)
+        second.release()
+        with pytest.raises(ValueError, match=rf"holds a finished run \(status {status}\)"):
+            first.claim()
     first._require_usable = lambda: None
     first.claim()  # the refusal did not keep the lock
     first.release()
@@ -40,6 +41,7 @@ def test_a_directory_is_held_until_it_is_released(tmp_path):
 def test_what_was_not_used_leaves_nothing(tmp_path):
     output = directory(tmp_path / "deep" / "run")
     output.require_available()
+    assert output.beginning(0, latest_step=None)["seed"] == 0  # the user's, not a drawn one
     assert list(tmp_path.iterdir()) == []
     output.claim()
     assert (tmp_path / "deep" / "run").is_dir()
@@ -65,6 +67,10 @@ UNUSABLE = {
     "other parameters": (
         damaged(json.dumps(RECORD | {"parameters": {"learning_rate": 0.2}})),
         r"holds another run \(learning_rate: 0.2 there, 0.1 here\)",
+    ),
+    "a parameter that is no more": (
+        damaged(json.dumps(RECORD | {"parameters": PARAMETERS | {"momentum": 0.9}})),
+        r"holds another run \(momentum: 0\.9 there, None here\)",
     ),
     "a key is missing": (damaged('{"status": "running"}'), "run.json: damaged"),
     "a key too many": (damaged(json.dumps(RECORD | {"x": 1})), "run.json: damaged"),
