@@ -1,4 +1,7 @@
-"""Offline evaluation: each checkpoint once, oldest first, during or after training."""
+"""Offline evaluation: each checkpoint once, oldest first, during or after training.
+
+Long because what is evaluated depends on where the training stands.
+"""
 
 import dataclasses
 import json
@@ -104,12 +107,43 @@ def test_beside_a_training_it_sleeps_until_there_is_more(tmp_path, monkeypatch, 
             (output / f"model.ckpt-{step}.index").touch()
 
     monkeypatch.setattr(offline, "time", types.SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(offline, "complete_checkpoints", offline.saved_checkpoints)
+    looked = lambda place: looks.append(place) or offline.saved_checkpoints(place)  # noqa: E731
+    looks = []
+    monkeypatch.setattr(offline, "complete_checkpoints", looked)
     monkeypatch.setattr(offline, "_is_running", lambda _: True)
     offline.evaluate_checkpoints(configuration(tmp_path, output))
     assert [line["step"] for line in lines_of(output)] == [0, 10, 30]
     assert slept == [offline.SECONDS_BETWEEN_LOOKS] * 4
+    assert len(looks) > 4  # none that is half written
     assert capsys.readouterr().err.count("waiting for the checkpoints of a training") == 1
+
+
+@pytest.mark.usefixtures("all_alike")
+def test_the_checkpoint_that_a_training_saves_at_its_end_is_evaluated(tmp_path, monkeypatch):
+    output, answers = finished_run(tmp_path / "out", 10), iter([True, True, True])
+
+    def is_running(_):
+        if not (runs := next(answers, False)):
+            (output / "model.ckpt-20.index").touch()
+        return runs
+
+    monkeypatch.setattr(offline, "time", types.SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(offline, "complete_checkpoints", offline.saved_checkpoints)
+    monkeypatch.setattr(offline, "_is_running", is_running)
+    offline.evaluate_checkpoints(configuration(tmp_path, output))
+    assert [line["step"] for line in lines_of(output)] == [10, 20]
+
+
+def test_the_examples_are_those_of_eval_input_file_where_it_is_given(task, monkeypatch):
+    """As with all flags of a training; the batch has to fit the devices."""
+    monkeypatch.setattr(offline, "model_to_evaluate", lambda *_: (None, None))
+    own = {"input_file": "/none", "eval_input_file": str(task / "eval.tfrecord")}
+    with offline._evaluator(given := configuration(task, task, **own)) as (_, data):
+        assert data == data_of(given, [own["eval_input_file"]])
+    of_two = types.SimpleNamespace(num_replicas=2)
+    monkeypatch.setattr(offline.devices, "create", lambda _: of_two)
+    with pytest.raises(ValueError, match=r"^--eval_batch_size=7 cannot be shared by 2 replicas"):
+        offline._evaluator(given).__enter__()
 
 
 def test_no_more_batches_are_evaluated_than_wanted(task, monkeypatch):
