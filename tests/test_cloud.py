@@ -161,8 +161,11 @@ TYPES = [
 @pytest.mark.parametrize("tpu_type, devices, software", TYPES)
 def test_the_type_says_how_many_devices_and_which_software(tpu_type, devices, software):
     assert f"--num_tpu_cores={devices}" in remote_flags(TPU_TYPE=tpu_type)
-    [made] = [line for line in dry_run("train", TPU_TYPE=tpu_type) if "resources create" in line]
-    assert f" --accelerator-type={tpu_type} --runtime-version={software} " in made
+    settings = {"TPU_TYPE": tpu_type, "TPU_NAME": "mine"}
+    [made] = [line for line in dry_run("train", **settings) if "resources create" in line]
+    assert (
+        f" mine --node-id=mine --accelerator-type={tpu_type} --runtime-version={software} " in made
+    )
 
 
 def test_the_service_restarts_what_can_go_on_and_nothing_else(tmp_path):
@@ -189,7 +192,10 @@ def test_the_service_restarts_what_can_go_on_and_nothing_else(tmp_path):
 def test_the_service_runs_the_training_and_ends_as_it_does(tmp_path):
     programs.stand_in(tmp_path / "bert/.venv/bin/python", 'echo "$@"\nexit 75')
     (tmp_path / "bert" / "start.sh").write_text(start_script())
-    done = programs.run("bash", "bert/start.sh", cwd=tmp_path, env={})
+    unit = (REPOSITORY / "cloud" / "bert@.service").read_text()
+    assert "\nWorkingDirectory=~\n" in unit
+    words = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1].split()
+    done = programs.run(*words, cwd=tmp_path, env={})
     assert done.returncode == EXIT_TRY_AGAIN
     assert done.stdout == " ".join(["run_pretraining.py", *remote_flags()]) + "\n"
 
@@ -232,7 +238,7 @@ CREATE, SCP, SSH = "queued-resources create", "tpu-vm scp", "tpu-vm ssh"
 START = [SCP, SSH, SSH]
 DELETE = ["queued-resources delete"]
 REQUEST, RUN = "queued-resources describe", "is-active"
-LOST = ["ACTIVE\t"] * 3 + ["SUSPENDING\t", *["SUSPENDED\t"] * 2, NOT_FOUND]
+LOST = ["ACTIVE\t"] * 4 + ["SUSPENDING\t", *["SUSPENDED\t"] * 2, NOT_FOUND]
 COSTS = "bert is ACTIVE; it may cost money until: cloud/gcp_tpu.sh delete"
 # What happens: the verb, what gcloud answers, the exit code, what is changed, and some of the
 # lines that are printed, in their order: by standard output, then by standard error.
@@ -240,7 +246,7 @@ STORIES = {
     "requested, preempted and made again, the run goes on to its end": (
         "train",
         {REQUEST: [NOT_FOUND, "ACCEPTED\t", DOWN, *LOST, "WAITING_FOR_RESOURCES\t", "ACTIVE\t"],
-         RUN: ["absent", "active", "unreachable", "ssh: warning\nabsent", "activating",
+         RUN: ["absent", "active", "unreachable", "failed", "ssh: warning\nabsent", "activating",
                "inactive"]},
         0, [CREATE, *START, *DELETE, CREATE, *START],
         ["bert: NOT_FOUND", "bert: ACCEPTED", f"bert: UNKNOWN ({DOWN})", "bert: absent",
