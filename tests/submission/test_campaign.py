@@ -131,19 +131,12 @@ def test_ten_runs_become_a_submission_that_all_tools_accept(make):
     org = make().org_dir
     found = {str(path.relative_to(org)) for path in org.rglob("*") if path.is_file()}
     scripts = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
-    implementation = org / "benchmarks" / "bert" / "implementations" / "mlperf_bert"
     assert {
         *(f"results/1xExample/bert/result_{number}.txt" for number in range(10)),
         "systems/1xExample.json",
         *(f"benchmarks/bert/1xExample/{name}" for name in ("1xExample_mlperf_bert.json", *scripts)),
         "benchmarks/bert/implementations/mlperf_bert/mlperf_bert/training/loop.py",
     } <= found
-    assert not any("__pycache__" in name for name in found)
-    script = org / "benchmarks" / "bert" / "1xExample" / "init_datasets.sh"
-    printed = subprocess.check_output([script], text=True)
-    assert Path(printed.partition(" says")[0]).read_text().startswith("# Data")
-    # What setup.sh runs: nothing that it needs is missing.
-    subprocess.run(["make", "--dry-run", "setup"], cwd=implementation, check=True)
     description = json.loads((org / "systems" / "1xExample.json").read_text())
     assert (description["division"], description["cooling"]) == ("closed", "air")
     assert description["status"] == "Available on-premise"
@@ -183,9 +176,15 @@ def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number, code)
     ready = tmp_path / "ready"
     child = f"""
 import pathlib, signal, sys, time
+ready = pathlib.Path({str(ready)!r})
+
+def end(number, frame):
+    ready.write_text(str(number))
+    sys.exit({code})
+
 for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda *_: sys.exit({code}))
-pathlib.Path({str(ready)!r}).touch()
+    signal.signal(number, end)
+ready.touch()
 for _ in range(600):
     time.sleep(0.1)  # a signal just before one long sleep would wait for its end
 sys.exit("no signal came")
@@ -203,6 +202,9 @@ sys.exit("no signal came")
         threading.Thread(target=interrupt, daemon=True).start()
         assert campaign._call([sys.executable, "-c", child]) == campaign.EXIT_TRY_AGAIN
         assert signal.getsignal(number) is handler
+        # A command of another kind, such as an engine, may know SIGTERM alone.
+        handed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        assert int(ready.read_text()) == handed_on
     finally:
         signal.signal(number, before)
 
@@ -213,6 +215,9 @@ def test_a_signal_that_comes_before_the_run_is_not_lost(monkeypatch):
             signal.raise_signal(signal.SIGTERM)
             super().__init__(*arguments, **options)
 
+    # A terminal's Ctrl-C comes to it once, from here.
+    leads = "import os, sys; sys.exit(os.getsid(0) == os.getpid())"
+    assert campaign._call([sys.executable, "-c", leads]) == 1
     monkeypatch.setattr(campaign.subprocess, "Popen", Slow)
     assert campaign._call(["sleep", "60"]) == -signal.SIGTERM
 
@@ -309,7 +314,8 @@ def test_another_campaign_in_the_folder_is_refused_from_the_first_run_on(make, t
     claim(make(flags=("--bad=1",)))
     claim(make())  # corrected
     (make().runs_dir / "0").mkdir()
-    for name, value in (("flags", ("--x=2",)), ("status", "research")):
+    others = {"flags": ("--x=2",), "status": "research", "offline_eval_input_file": "eval"}
+    for name, value in others.items():
         with pytest.raises(ValueError, match=rf"holds another campaign \(differing: {name}\)"):
             claim(make(**{name: value}))
     (tmp_path / "campaign" / "campaign.json").unlink()
@@ -333,6 +339,7 @@ def test_a_folder_with_another_campaign_at_work_is_refused(make, tmp_path):
     [
         ({"org": "a b"}, "--org='a b' names folders: give 1 to 100 bytes without space, slash"),
         ({"org": ""}, "--org='' names folders"),
+        ({"org": "é" * 60}, "--org='é+\\.\\.\\.é+' names folders: give 1 to 100 bytes"),
         ({"org": "a/b"}, "--org='a/b' names folders"),
         ({"org": ".."}, "--org='..' names folders"),
         ({"system": "a\nb"}, r"--system='a\\nb' names folders"),
@@ -371,6 +378,14 @@ def written(made) -> tuple[Path, Path]:
 def test_the_folder_runs_what_the_campaign_ran(make, tmp_path):
     folder, implementation = written(make(offline_eval_input_file="/data/eval_10k"))
     assert "its log is `out/bert.offline.log`" in (folder / "README.md").read_text()
+    assert json.loads((folder / "1xExample_mlperf_bert.json").read_text())["flags"] == TRAINING
+    assert os.access(implementation / "train_model.sh", os.X_OK)
+    assert not list(implementation.rglob("__pycache__"))
+    printed = subprocess.check_output([folder / "init_datasets.sh"], text=True)
+    assert printed.startswith(f"{implementation}/docs/data.md says")
+    assert (implementation / "docs" / "data.md").exists()
+    # What setup.sh runs: nothing that it needs is missing.
+    subprocess.run(["make", "--dry-run", "setup"], cwd=implementation, check=True)
     programs.stand_in(implementation / ".venv" / "bin" / "python", 'echo "$@"')
     script = folder / "run_and_time.sh"
     for given, place in (("9", f"{tmp_path}/9"), ("/no/9", "/no/9"), ("gs://b/9", "gs://b/9")):
@@ -453,13 +468,15 @@ def test_the_description_counts_the_devices_of_the_runs(
         {"parameters": {"device": device, "num_workers": num_workers} if device else {}}
     )
     assert (found["number_of_nodes"], found["accelerators_per_node"]) == (nodes, gpus)
-    assert bool(found["accelerator_model_name"]) is (gpus != "0")
+    names = ("model_name", "memory_capacity", "frequency")
+    of_gpu = ["", "", ""] if gpus == "0" else ["A100", "81920 MiB", "1410 MHz"]
+    assert [found[f"accelerator_{name}"] for name in names] == of_gpu
 
 
-def test_a_description_has_every_field_and_no_other(describe, monkeypatch):
+def test_a_description_has_every_field_and_no_other(describe, tmp_path, monkeypatch):
     memory, disk = types.SimpleNamespace(total=7 * 2**30), types.SimpleNamespace(total=9 * 2**30)
     monkeypatch.setattr(system.psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(system.shutil, "disk_usage", lambda path: disk)
+    monkeypatch.setattr(system.shutil, "disk_usage", {tmp_path: disk}.get)
     for ruleset, status in (("3.1.0", "research"), ("4.0.0", system.STATUS_SINCE_4_0["research"])):
         found = describe(ruleset=ruleset)
         assert tuple(found) == system.FIELDS
@@ -512,8 +529,9 @@ def test_the_command_prints_its_runs_and_the_verdict_and_ends_as_it_says(
     described.write_text('{"cooling": "air"}')
     words = ["--org=o", "--system=s", f"--output_dir={folder}", "--status=research"]
     words += ["--offline_eval_input_file=eval", "--custom_rcps=points.json", "--ruleset=4.0.0"]
+    words.append("--runs=3")
     assert campaign.main([*words, f"--system_description={described}", "--", "--x=1"]) == code
-    made = Campaign("o", "s", "research", folder, 10, ("--x=1",), offline_eval_input_file="eval")
+    made = Campaign("o", "s", "research", folder, 3, ("--x=1",), offline_eval_input_file="eval")
     given = {"ruleset": "4.0.0", "custom_rcps": Path("points.json")}
     assert asked == [((made,), given | {"overrides": {"cooling": "air"}})]
     assert capsys.readouterr().out.splitlines() == [

@@ -5,6 +5,7 @@ Long because what the official tools say of one submission, which takes seconds,
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 
@@ -112,7 +113,7 @@ def test_command_writes_page_and_numbers(judged, tmp_path, monkeypatch, capsys):
     asked: list = []  # it takes seconds
     named = dataclasses.replace(judged, name="<b>box")
     monkeypatch.setattr(report, "judge_systems", lambda *a, **k: asked.append((a, k)) or [named])
-    output, org_dir = tmp_path / "report.html", tmp_path / "example"
+    output, org_dir = tmp_path / "box.html", tmp_path / "example"
     points = f"--custom_rcps={REFERENCE_POINTS}"
     assert report.main([str(org_dir), "--ruleset=5.0.0", points, f"--output={output}"]) == 0
     assert asked == [((org_dir, "5.0.0"), {"custom_rcps": REFERENCE_POINTS})]
@@ -130,14 +131,14 @@ def test_command_writes_page_and_numbers(judged, tmp_path, monkeypatch, capsys):
     assert re.findall(r' (?:src|href)="([^"#][^"]*)"', page) == ["data:,"]  # nothing is loaded
     assert page.count("<svg") == page.count("</svg>") == page.count("<figure") == 3
     assert "<script" not in page and "url(http" not in page
-    [numbers] = json.loads((tmp_path / "report.json").read_text())
+    [numbers] = json.loads((tmp_path / "box.json").read_text())
     assert [run["samples_to_converge"] for run in numbers["runs"]] == [17 * 150_080] * 10
     assert numbers["rcp"]["mean_samples"] == pytest.approx(2_414_421.3, abs=0.1)
     assert numbers["rcp"]["min_mean_samples"] == pytest.approx(2_274_732.0, abs=0.1)
     assert numbers["problems"] == []
     assert numbers["seeds"]["passed"] is True
     assert numbers["runs"][0]["samples_per_second"] > 0
-    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"box.html", "box.json"}
     assert "<td>lowest numerical precision in linear</td><td>bfloat16</td>" in page
     assert "<td>tensor parallelism</td><td>1</td>" in page
     assert "MLPerf Training BERT: example" in page
@@ -215,6 +216,15 @@ def test_a_picture_or_a_column_of_what_no_log_says_is_not_there(judged):
     ).splitlines()
     ends = [line.split()[-1] for line in (columns, first, second)]
     assert ends == ["kWh", "1.1", "-"]
+
+
+def test_numbers_that_are_none_are_null_and_in_no_axis(judged, drawn):
+    nan = [dataclasses.replace(each, accuracy=math.nan) for each in judged.runs[0].evaluations]
+    diverged = (dataclasses.replace(judged.runs[0], evaluations=tuple(nan)), *judged.runs[1:])
+    [numbers] = json.loads(report.as_json([dataclasses.replace(judged, runs=diverged)]))
+    assert numbers["runs"][0]["evaluations"][0]["accuracy"] is None
+    axes = drawn(report_charts.accuracy_over_samples, diverged, judged.rcp)
+    assert 0.4 < axes.get_ylim()[0] < 0.5 < 0.73 < axes.get_ylim()[1] < 0.8
 
 
 @pytest.mark.all

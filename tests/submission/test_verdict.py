@@ -14,6 +14,7 @@ from mlperf_bert.mlperf import logs
 from mlperf_bert.submission import official, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
+from mlperf_bert.submission.plan import result_files
 from tests.mlperf.example_log import write_log
 from tests.submission import timed_log
 
@@ -302,6 +303,15 @@ def test_the_rcp_checkers_answer_is_read(answers):
     assert official.check_rcp(Path("bert"), "5.0.0") == RcpVerdict(
         False, "RCP missing, RCP test FAILED", None, None, None, 1.0
     )
+
+
+def test_the_seed_checker_is_believed_and_logs_are_in_the_order_of_their_numbers(tmp_path):
+    for number, seed in ((10, 5), (2, 4), (0, 5)):
+        write_log(tmp_path / f"result_{number}.txt", [0.73], seed=seed)
+    files = result_files(tmp_path)
+    assert [path.name for path in files] == [f"result_{number}.txt" for number in (0, 2, 10)]
+    same, other = (official.check_seeds(some, "5.0.0") for some in (files, files[:2]))
+    assert not same.passed and same.reasons and other.passed
 
 
 def test_tools_that_end_with_0_whatever_they_find_are_asked_for_their_phrase(answers):
