@@ -143,6 +143,33 @@ def test_an_evaluation_is_in_the_file_before_it_is_published(tmp_path):
     assert stand.events[at - 1 : at + 3] == ["evaluate", "write eval", "flush", "publish"]
 
 
+@pytest.mark.parametrize("error", [OSError, FloatingPointError])
+def test_a_run_that_cannot_save_or_diverges_evaluates_saves_and_logs_no_more(tmp_path, error):
+    stand = Stand(num_train_steps=20, save_checkpoints_steps=20, log_every_steps=20)
+    if error is OSError:
+
+        def require_no_failure():
+            if stand.trained_step == 20:
+                raise OSError("No space left on device")
+
+        stand.require_no_failure = require_no_failure
+    else:
+        stand.loss_of = lambda step: float("nan") if step == 20 else 0.0
+    with pytest.raises(error):
+        stand.run(tmp_path / "bert.log")
+    assert stand.trained_step == 20 and not stand.events and not stand.written
+
+
+def test_the_seconds_of_saving_are_told_apart(tmp_path):
+    stand = Stand(evaluates=False, save_checkpoints_steps=7, num_train_steps=21)
+    stand.save = lambda step, run: stand.clock.pass_by(5)
+    stand.wait = lambda: stand.clock.pass_by(2)
+    stand.run(tmp_path / "bert.log")
+    assert [line["saving_seconds"] for line in stand.written] == [0, 5, 5]
+    spent = [r.value for r in logs.read_records(tmp_path / "bert.log") if r.key == "tracked_stats"]
+    assert spent[-1]["saving_seconds"] == 3 * 5 + 2
+
+
 def test_positions_in_the_log_are_samples(tmp_path):
     Stand(num_train_steps=30).run(tmp_path / "bert.log")
     records = logs.read_records(tmp_path / "bert.log")
@@ -154,6 +181,8 @@ def test_positions_in_the_log_are_samples(tmp_path):
         ("block_start", 0, 0), ("block_stop", 0, 160),
         ("block_start", 160, 160), ("block_stop", 160, 240),
     ]  # fmt: skip
+    planned = [r.metadata["epoch_count"] for r in records if r.key == "block_start"]
+    assert planned == [160, 80]  # the last is as long as the training
     evaluations = [record.metadata for record in records if record.key == "eval_accuracy"]
     assert [(each["epoch_num"], each["step_num"]) for each in evaluations] == [(160, 20), (240, 30)]
 

@@ -1,6 +1,7 @@
 """Signals become a request to stop; what is due when, in steps."""
 
 import contextlib
+import dataclasses
 import gc
 import signal
 import sys
@@ -80,6 +81,7 @@ def test_a_run_says_at_its_end_how_full_its_rows_were():
     log.at(Trained(before=0, step=2, figures=counts[:2], seconds=1.0))
     log.at(Trained(before=2, step=3, figures=counts[2:], seconds=1.0))
     log.end(3, OVER)
+    dataclasses.replace(log, config=run_config(), _num_rows=10).end(3, OVER)  # packs nothing
     assert said == ["packing: 75.0% of the tokens of 10 rows were real"]
 
 
@@ -196,6 +198,10 @@ def test_a_profile_has_the_device_calls_of_its_window_or_of_what_is_left_of_it(b
     profile = Profile(ProfileWindow(20, 29), Path("out"), profiler)
     train(train_steps, [profile, LastStep(40, longest_call_steps=4)], step=begins_at)
     assert entered == ([("out", each) for each in profiled] if profiled else [])
+    # Another process than the chief makes calls of the same lengths, and writes nothing.
+    silent, number = Profile(ProfileWindow(20, 29), None, profiler), len(entered)
+    assert [silent.next(step) for step in (0, 19, 24, 29)] == [19, 29, 29, None]
+    assert len(entered) == number
 
 
 class Told(Event):

@@ -12,6 +12,7 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import energy
@@ -38,10 +39,17 @@ def test_evaluations_are_on_the_disk_before_what_follows_them(tmp_path, monkeypa
     path = tmp_path / "metrics.jsonl"
     monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.read_text()))
     with contextlib.closing(MetricsWriter(tmp_path)) as writer:
-        writer.write("eval", step=2, samples=8, loss=0.5)
+        writer.write("eval", step=2, samples=8, loss=float(np.float32(1 / 3)))
         writer.flush()
     [text] = synced
-    assert '"kind": "eval", "step": 2' in text
+    assert '"kind": "eval", "step": 2' in text and '"loss": 0.333333343}' in text
+    [events] = tmp_path.glob("events.out.tfevents.*")
+    [(step, tag)] = [
+        (event.step, value.tag)
+        for event in tf.compat.v1.train.summary_iterator(str(events))
+        for value in event.summary.value
+    ]
+    assert (step, tag) == (2, "eval/loss")
 
 
 class FullDisk(io.FileIO):

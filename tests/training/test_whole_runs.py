@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import signal
 import types
 
 import numpy as np
@@ -21,7 +22,8 @@ from mlperf_bert.mlperf.logs import read_records
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.programs.contract import OneProcess
-from mlperf_bert.training import build, offline, run, workers
+from mlperf_bert.signals import Interrupted
+from mlperf_bert.training import build, checks, offline, run, workers
 from mlperf_bert.training.config import ProfileWindow
 from mlperf_bert.training.evaluations import read_evaluations
 from mlperf_bert.training.output import read_record
@@ -96,7 +98,10 @@ def test_steps_that_are_sleeps_read_and_save_and_are_no_result(given, tmp_path, 
 
 
 class OneNumber(OneProcess, tf.Module):
-    """A trainer whose weight is the number of steps; `loss_of` gives the loss of one."""
+    """A trainer whose weight is the number of steps; `loss_of` gives the loss of one.
+
+    Between two steps the weight is on a device.
+    """
 
     def __init__(self, loss_of):
         super().__init__()
@@ -105,7 +110,13 @@ class OneNumber(OneProcess, tf.Module):
         self.weight = tf.Variable(0.0)
         self.variables_to_train = [self.weight]
         self.state = {"weight": self.weight, "step": self.step}
-        self.warmed_up, self.profiles = [], []
+        self.warmed_up, self.profiles, self.read = [], [], []
+
+    def put_state(self):
+        self.on_device = self.weight.numpy()
+
+    def fetch_state(self):
+        self.weight.assign(self.on_device)
 
     @contextlib.contextmanager
     def profiled(self, directory):
@@ -122,9 +133,9 @@ class OneNumber(OneProcess, tf.Module):
     def train(self, iterator, num_steps):
         figures = np.zeros((int(num_steps), len(FIGURES)), np.float32)
         for index in range(len(figures)):
-            next(iterator)
+            self.read.append(next(iterator)["input_ids"][:, 0].numpy().tolist())
             figures[index, 0] = self.loss_of(int(self.step.assign_add(1)))
-            self.weight.assign_add(1.0)
+            self.on_device += 1.0
         return figures
 
 
@@ -161,29 +172,39 @@ def test_a_run_ends_at_its_target(given, tmp_path, capsys, stands_in, monkeypatc
     monkeypatch.setattr(MlperfLog, "clock_shift_seconds", lambda _: -2.5)
     window = ProfileWindow(2, 5)
     more = {"eval_interval_samples": 12, "log_every_steps": 2, "profile_steps": window}
+    more |= {"keep_checkpoint_max": 1, "power_watts": 100.0}
+    published, out = [], tmp_path / "out"
+    monkeypatch.setattr(
+        workers.Team, "publish", lambda team: published.append(read_record(out).status)
+    )
+    monkeypatch.setattr(checks, "memory_bytes", lambda: 1)
     outcome = trained(dataclasses.replace(given, **more))
+    assert published[-2:] == ["running", "success"]  # the records too, which come last
     assert outcome == Outcome(status="success", accuracy=0.72, samples=24)
     told = capsys.readouterr().out
     assert "computing in float32; " in told and "not that of the closed division: eval" in told
     assert "warning: the host's clock was set back by 2.5 s in the run, or the host slept; " in told
-    out = tmp_path / "out"
+    assert told.count("warning: --async_checkpoint: a copy of the state takes") == 1
+    [energy] = [each.value for each in read_records(out / "bert.log") if each.key == "energy"]
+    assert energy["joules"] > 0
     assert story(out / "bert.log") == [
         "init_stop", "run_start", "eval_samples 3", "block_start", "block_stop", "eval_start",
         "eval_stop", "eval_accuracy 3", "block_start", "save 5", "block_stop", "eval_start",
         "eval_stop", "eval_accuracy 6", "clock_shift_seconds", "train_samples 24",
         "run_stop success", "save 6",
     ]  # fmt: skip
-    assert read_record(out).status == "success" and [*saved_checkpoints(str(out))] == [5, 6]
+    assert read_record(out).status == "success" and [*saved_checkpoints(str(out))] == [6]
     assert not (out / ".lock").exists() and trainers[0].profiles == [(str(out), 1, 5)]
 
 
 def test_a_loss_that_is_not_finite_ends_a_run_for_good(given, tmp_path, stands_in):
     """The same command would diverge again."""
-    stands_in(loss_of=lambda step: np.nan if step == 8 else 1.0)
+    trainers = stands_in(loss_of=lambda step: np.nan if step == 8 else 1.0)
     alone = dataclasses.replace(given, eval_input_file=None, log_every_steps=1)
     with pytest.raises(FloatingPointError, match="step 8"):
-        trained(alone)
+        trained(dataclasses.replace(alone, profile_steps=ProfileWindow(7, 10)))
     out = tmp_path / "out"
+    assert trainers[0].profiles == [(str(out), 6, 8)]  # what it has is written
     assert read_record(out).status == "aborted" and [*saved_checkpoints(str(out))] == [0, 5]
     assert story(out / "bert.log")[-1] == "run_stop aborted"
     with pytest.raises(ValueError, match=r"holds a finished run \(status aborted\)"):
@@ -191,16 +212,18 @@ def test_a_loss_that_is_not_finite_ends_a_run_for_good(given, tmp_path, stands_i
 
 
 def test_a_run_that_fails_goes_on_from_its_checkpoint(given, tmp_path, capsys, stands_in):
-    """It has the weights of that step, and names no initial ones again."""
+    """It has the weights and the examples of that step, and names no initial ones again."""
 
-    def full_at_7(step):
-        if step == 7 and full.pop():
+    def full_at_9(step):
+        if step == 9 and full.pop():
             raise OSError("No space left on device")
         return 1.0
 
     full = [False, True]
-    trainers = stands_in(loss_of=full_at_7)
-    alone = dataclasses.replace(given, eval_input_file=None)
+    trainers = stands_in(loss_of=full_at_9)
+    numbered = (record(given.shape, input_ids=np.full(16, number)) for number in range(50))
+    (tmp_path / "part-0").write_bytes(b"".join(numbered))
+    alone = dataclasses.replace(given, eval_input_file=None, log_every_steps=1)
     with pytest.raises(OSError, match="No space left"):
         trained(alone)
     out = tmp_path / "out"
@@ -210,12 +233,30 @@ def test_a_run_that_fails_goes_on_from_its_checkpoint(given, tmp_path, capsys, s
     told = capsys.readouterr().out
     assert "  - run: the rules require one from start to end, this run has one that was res" in told
     assert f"Going on from {out}/model.ckpt-5" in told
-    assert [trainer.weight.numpy() for trainer in trainers] == [6, 10]
+    assert [trainer.weight.numpy() for trainer in trainers] == [5, 10]
+    assert trainers[1].read[:4] == trainers[0].read[5:] != trainers[0].read[:4]
+    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    assert [line["step"] for line in lines] == [*range(1, 11)]
     # What a checkpoint replaces need not be kept while the programs are tried out.
     assert [trainer.warmed_up for trainer in trainers] == [[True], [False]]
     logs = [{each.key for each in read_records(path)} for path in sorted(out.glob("bert*.log"))]
     assert ["weights_initialization" in keys for keys in logs] == [True, False]
     assert read_record(out).status == "aborted" and [*saved_checkpoints(str(out))] == [0, 5, 10]
+
+
+def test_a_signal_ends_a_run_after_its_step(given, tmp_path, stands_in):
+    stands_in(loss_of=lambda step: float(step != 3 or not signal.raise_signal(signal.SIGTERM)))
+    with pytest.raises(Interrupted, match="SIGTERM after step 3: "):
+        trained(dataclasses.replace(given, log_every_steps=1))
+    out = tmp_path / "out"
+    assert read_record(out).status == "running" and [*saved_checkpoints(str(out))] == [3]
+    # With another number of devices the losses of the rest would be others.
+    log = (out / "bert.log").read_text()
+    (out / "bert.log").write_text(
+        log.replace('"num_replicas", "value": 1', '"num_replicas", "value": 2')
+    )
+    with pytest.raises(ValueError, match=r"holds another run \(devices: 2 there, 1 here\)"):
+        trained(given)
 
 
 def test_a_run_that_is_refused_leaves_nothing(given, tmp_path, stands_in):
@@ -233,3 +274,9 @@ def test_a_run_that_is_refused_leaves_nothing(given, tmp_path, stands_in):
             trained(given)
         assert not (tmp_path / "out").exists(), name
         (tmp_path / name).write_bytes(before)
+
+
+def test_an_example_that_cannot_be_packed_is_named(given, stands_in):
+    stands_in()
+    with pytest.raises(ValueError, match=r"part-0: record 0 at byte 0 .*packing needs real tokens"):
+        trained(dataclasses.replace(given, pack_sequences=True))
