@@ -1,15 +1,21 @@
 """What a run builds for several processes, and what its steps are told of how it was started."""
 
 import dataclasses
+import json
 import types
 from unittest import mock
 
+import jax
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
+from mlperf_bert.programs import jax_trainer
+from mlperf_bert.programs.config import Compilation
 from mlperf_bert.programs.steps import Asleep
 from mlperf_bert.training import (
     build,
@@ -18,7 +24,10 @@ from mlperf_bert.training import (
     reporting,
     run,
 )
+from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.reporting import StartUp
+from mlperf_bert.training.setup import Setup
 
 
 @pytest.fixture
@@ -57,6 +66,11 @@ def test_each_of_two_processes_goes_on_behind_its_own_half_of_the_examples(setup
         "num_parallel_files": 5,
     }
     assert evaluation == {"batch_size": 5, "max_batches": 3}
+    others = {"shuffle": False, "deterministic": False, "pack_sequences": True}
+    changed = dataclasses.replace(setup, config=dataclasses.replace(setup.config, **others))
+    [changed], _ = build.all_batches(run_of(changed, step=7))
+    del others["shuffle"]
+    assert changed == training | others | {"seed": None}
 
 
 @pytest.mark.parametrize("of_chief", [4, 6])
@@ -94,6 +108,136 @@ def test_what_a_run_has_logged_is_published_though_it_fails(tmp_path):
         log.commit()
         raise FloatingPointError
     assert published == [True]
+
+
+def test_each_flag_of_a_step_reaches_its_part(config, monkeypatch):
+    told: dict[str, object] = {}
+    model = tf.Module()
+    model.fused, model.dropout_generator = True, tf.random.Generator.from_seed(1)
+    monkeypatch.setattr(
+        build.pretrainer, "build_pretrainer", lambda _, **how: told.update(how) or model
+    )
+    monkeypatch.setattr(build.pretrainer, "trained_variables", lambda _: [tf.Variable(0.0)])
+    rate = {"learning_rate": 0.1, "num_train_steps": 40, "num_warmup_steps": 6}
+    rate |= {"start_warmup_step": -2, "poly_power": 0.5, "steps_per_update": 4}
+    passed = {"precision": "bfloat16", "recompute": "blocks", "pack_sequences": True}
+    own = {"normalization": "replica_sum", "clip_by_global_norm_after_gradient_allreduce": True}
+    config = dataclasses.replace(config, **rate, **passed, **own, kernels="triton")
+    compiled = Compilation(reason="", passes=True, barriers=True)
+    rates, trainer = build.build_trainer(config, None, seed=5, compiled=compiled)
+    how = {"compile_passes": True, "sums_of_vectors": True, "barriers": True, "kernels": True}
+    assert told == {"seed": 5, **passed, **how}
+    assert rates == WarmupPolynomialDecay(**rate)
+    made = trainer.optimizer
+    assert (made.steps_per_update, made.clip_after_allreduce, made._whole_step) == (4, True, False)
+    assert made.optimizer.is_compiled and trainer.batch_size == 4
+    assert trainer.normalization == "replica_sum"
+    parts = {"model", "optimizer", "accumulators", "step", "generators"}
+    assert trainer.state.keys() == parts and len(trainer.state["accumulators"]) == 1
+    exported = Compilation(reason="", passes=True, exported=True)
+    _, trainer = build.build_trainer(config, None, seed=5, compiled=exported)
+    assert trainer.optimizer._whole_step and not trainer.optimizer.optimizer.is_compiled
+
+
+@pytest.mark.parametrize(
+    "changed, is_same",
+    [
+        ({"seed": 3, "output_dir": "elsewhere", "log_every_steps": 3}, True),
+        ({"learning_rate": 1.0}, False),
+        ({"device": DeviceConfig(num_gpus=1)}, False),  # with barriers
+        ({"bert_config_file": "wide.json"}, False),
+    ],
+)
+def test_what_decides_a_step_is_in_the_name_of_its_program(
+    config, tmp_path, monkeypatch, changed, is_same
+):
+    monkeypatch.chdir(tmp_path)
+    wide = json.loads((tmp_path / "bert_config.json").read_text()) | {"intermediate_size": 99}
+    (tmp_path / "wide.json").write_text(json.dumps(wide))
+    config = dataclasses.replace(config, runtime="jax")
+    other = Setup(config=dataclasses.replace(config, **changed))
+    assert (Setup(config=config).step == other.step) is is_same
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_the_chief_alone_writes_and_flushes_before_it_saves(setup, tmp_path, monkeypatch, is_chief):
+    made: dict[str, tuple] = {}
+
+    def recorded(name):
+        return lambda *of, **how: made.setdefault(name, (of, how)) and mock.MagicMock()
+
+    for name in ("MetricsWriter", "Saves"):
+        monkeypatch.setattr(run, name, recorded(name))
+    built = run_of(setup, is_chief=is_chief, was_started_before=True, publish="publish")
+    built.team.output = types.SimpleNamespace(path=tmp_path)
+    built.programs.trainer.profiled = "profiler"
+    built.setup = dataclasses.replace(
+        setup, config=dataclasses.replace(setup.config, async_checkpoint=is_chief)
+    )
+    with run._outputs_of(built, step=3) as outputs:
+        how = {"publish": "publish", "asynchronous": is_chief, "flush": outputs.metrics.flush}
+    path = tmp_path if is_chief else None
+    assert made["MetricsWriter"] == ((path,), {"resumed_step": 3})
+    assert made["Saves"] == ((built.state if is_chief else None,), how)
+    assert outputs.profile.output_dir == path
+
+
+def test_jax_evaluates_the_weights_that_its_trainer_has_on_the_devices(setup, monkeypatch):
+    made = []
+
+    def recorded(*of, **how):
+        made.append((of, how))
+        return mock.Mock(on_devices="state")
+
+    mesh = types.SimpleNamespace(size=2)
+    config = dataclasses.replace(setup.config, pack_sequences=True)
+    setup = dataclasses.replace(setup, config=config, connected=Devices(mesh))
+    trainer = mock.Mock(model=tf.Module())
+    monkeypatch.setattr(build, "build_trainer", lambda *_, **__: (None, trainer))
+    monkeypatch.setattr(jax_trainer, "JaxTrainer", recorded)
+    monkeypatch.setattr(jax_trainer, "JaxEvaluator", recorded)
+    programs = build.build_programs(setup, seed=1)
+    described = {"described": setup.step}
+    (of_training, told), (of_evaluation, also_told) = made
+    assert of_training == (trainer, mesh) and of_evaluation[1:] == (mesh, "state")
+    assert told == also_told == described
+    # Two of four examples, in one row or two.
+    rows = [
+        (len(batch["block_ids"]), batch["cls_positions"].shape[1]) for batch in programs.batches
+    ]
+    assert rows == [(1, 4), (2, 4)]
+
+
+def test_the_log_says_how_a_run_computes(setup, monkeypatch):
+    others = {"precision": "tf32", "normalization": "replica_sum", "drop_caches": True}
+    others |= {"device": DeviceConfig(use_tpu=True), "eval_input_file": None, "time_budget": 9.0}
+    others |= {"steps_per_update": 5, "num_warmup_steps": 3, "start_warmup_step": -1}
+    others |= {"poly_power": 0.5}
+    config = dataclasses.replace(setup.config, **others)
+    mesh = types.SimpleNamespace(size=2, devices=np.array(jax.devices("cpu")[:1] * 2))
+    setup = dataclasses.replace(setup, config=config, connected=Devices(mesh))
+    logged: dict[str, object] = {}
+    log = types.SimpleNamespace(init_start=logged.update, events=logged.update)
+    log.event = lambda key, value: logged.update({key: value})
+    team = types.SimpleNamespace(has_checkpoint=False, was_started_before=False, seed=9, say=len)
+    monkeypatch.setattr(reporting.rules, "open_division", lambda found: "open")
+    for reason in ("not root", None):
+        monkeypatch.setattr(reporting.caches, "drop", lambda reason=reason: reason)
+        reporting.log_header(log, setup, team, {"run": "x"})
+        assert logged["cache_cleared"] == (reason is None)
+    precision = "lowest_numerical_precision_in_{}".format
+    expected = {
+        precision("linear"): "bfloat16",
+        precision("attn"): "bfloat16",
+        precision("comm"): "fp32",
+    }
+    expected |= {"micro_batch_size": 2, "num_replicas": 2, "gradient_normalization": "replica_sum"}
+    expected |= {"seed": 9, "time_budget_seconds": 9.0, "provenance": {"run": "x"}}
+    expected |= {"global_batch_size": 20, "gradient_accumulation_steps": 5, "num_warmup_steps": 3}
+    expected |= {"opt_base_learning_rate": 1e-3, "opt_learning_rate_training_steps": 10}
+    expected |= {"opt_learning_rate_warmup_steps": 3, "start_warmup_step": -1}
+    expected |= {"opt_lamb_learning_rate_decay_poly_power": 0.5, "max_sequence_length": 16}
+    assert {key: logged[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize("seconds", [None, 0.5])
