@@ -13,10 +13,12 @@ import tensorflow as tf
 import tf_keras
 
 from mlperf_bert import messages
-from mlperf_bert.model import encoder, pretrainer, tf_models
+from mlperf_bert.input import pipeline
+from mlperf_bert.model import encoder, fusion, pretrainer, tf_models
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import EPSILON, Evaluation, Totals, batch_totals
 from tests.helpers import waiting
+from tests.training import generated_task
 from tests.training.generated_task import CONFIG
 
 SIZES = {
@@ -170,7 +172,39 @@ def test_each_dropout_of_a_fused_block_has_the_rate_of_its_kind():
     hidden, ids = tf.ones([1, 4, config.hidden_size]), tf.ones([1, 4], tf.int32)
     seeds = encoder.Seeds(tf.constant([7, 9]))
     whole._run(whole._block, whole._layers.blocks[0], seeds, hidden, hidden, ids, ids)
-    assert rates == [("attention", 0.3), ("dropout", 0.1), ("dropout", 0.1)]
+    whole._embed({"input_ids": ids, "segment_ids": ids}, seeds)
+    assert rates == [("attention", 0.3), *[("dropout", 0.1)] * 3]
+
+
+@pytest.mark.parametrize("choices", [{}, {"pack_sequences": True}])
+def test_an_evaluation_drops_nothing(choices):
+    model = pretrainer.build_pretrainer(BERT, seed=1, **choices)
+    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=2)
+
+    def logits(training):
+        given = {"training": training}
+        return [pretrainer.forward(model, batch, seed=tf.constant([n, n]), **given) for n in (1, 2)]
+
+    evaluated, trained = map(logits, (False, True))
+    for one, other in zip(*evaluated):
+        np.testing.assert_array_equal(one, other)
+    assert (trained[0][0] != trained[1][0]).numpy().any()
+
+
+def test_what_a_model_is_built_with(monkeypatch):
+    made = {}
+    recorded = lambda activation, **how: made.update(how, activation=activation)  # noqa: E731
+    monkeypatch.setattr(fusion, "Passes", recorded)
+    config = dataclasses.replace(BERT, hidden_act="relu", initializer_range=0.5)
+    how = {"sums_of_vectors": True, "barriers": True}
+    given = {"compile_passes": True, "precision": "bfloat16", "recompute": "blocks"}
+    model = pretrainer.build_pretrainer(config, seed=5, **how, **given)
+    assert made == {"activation": pretrainer.ACTIVATIONS["relu"], "compiled": True, **how}
+    assert (model.fused._dtype, model.fused._recompute) == (tf.bfloat16, "blocks")
+    drawn = tf.random.Generator.from_seed(5).state
+    np.testing.assert_array_equal(model.dropout_generator.state, drawn)
+    assert 0.9 < abs(model.fused._layers.words.numpy()).max() <= 1.0
+    assert model.classification_heads[0].dropout_rate == 0
 
 
 OTHER_VERSION = (

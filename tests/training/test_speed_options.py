@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.input import packing, pipeline
+from mlperf_bert.model import encoder
 from mlperf_bert.model.pretrainer import trained_variables
 from mlperf_bert.programs.config import NO_COMPILATION
 from tests.helpers.gradients import assert_bfloat16_is_near, require_sums_in_float32
@@ -21,6 +22,63 @@ from tests.training.small_trainer import (
     losses_and_gradients,
     make_trainer,
 )
+
+
+@pytest.fixture(scope="module")
+def of_eight() -> dict:
+    """A batch that is packed into five rows, and the losses and gradients of tf-models' layers."""
+    random, shape = np.random.default_rng(1), generated_task.SHAPE
+    batch = {n: each.numpy() for n, each in pipeline.synthetic_batch(shape, batch_size=8).items()}
+    lengths = np.array([32, 9, 20, 30, 12, 5, 7, 11])
+    batch["input_mask"] = np.int32(np.arange(32) < lengths[:, None])
+    for name, limit in (("input_ids", 40), ("segment_ids", 2)):
+        batch[name] = np.int32(random.integers(0, limit, [8, 32]) * batch["input_mask"])
+    batch["masked_lm_weights"] = np.float32(np.arange(6) < lengths[:, None] // 5)
+    own = np.int32(batch["masked_lm_weights"])
+    batch["masked_lm_positions"] = np.int32(random.integers(0, lengths[:, None], [8, 6]) * own)
+    batch["masked_lm_ids"] = np.int32(random.integers(0, 40, [8, 6]) * own)
+    batch["next_sentence_labels"] = np.int32(np.arange(8)[:, None] % 2)
+    alike = {name: tf.constant(each) for name, each in batch.items()}
+    packed = packing.assemble(alike, tf.constant([0, 1, 1, 2, 3, 3, 3, 4]))
+    return {False: alike, True: packed, "found": losses_and_gradients(trainer_of_relu(), alike)}
+
+
+def trainer_of_relu(**flags):
+    return make_trainer(config={"hidden_act": "relu"}, **flags)
+
+
+@pytest.mark.parametrize(
+    "flags, again",
+    [
+        ({"pack_sequences": True}, []),
+        ({"recompute": "attention"}, ["_attend"] * 2),
+        ({"recompute": "blocks", "pack_sequences": True}, ["_block"] * 2),
+        ({"precision": "bfloat16"}, []),
+        ({"normalization": "replica_sum"}, []),
+    ],
+)
+def test_each_option_has_the_losses_and_gradients_of_tf_models(of_eight, monkeypatch, flags, again):
+    told, recomputed, expected = [], encoder.recomputed, of_eight["found"]
+
+    def noted(function, *inputs):
+        told.append(function.__name__)
+        return recomputed(function, *inputs)
+
+    monkeypatch.setattr(encoder, "recomputed", noted)
+    batch = of_eight["pack_sequences" in flags]
+    trainer = trainer_of_relu(**flags)
+    found = losses_and_gradients(trainer, batch)
+    assert told == again
+    if "normalization" in flags:  # each replica clips its own
+        norm = np.sqrt(sum(np.sum(np.square(each)) for each in expected[1]))
+        expected = expected[0], [each / norm for each in expected[1]]
+        assert norm > 1.1
+    if "precision" in flags:
+        assert 1e-5 < abs(found[0][0] - expected[0][0]) < 0.1
+        return
+    assert_same(found, expected, tolerance=1e-5)
+    empty = batch | {"masked_lm_weights": 0 * batch["masked_lm_weights"]}
+    assert losses_and_gradients(trainer, empty)[0][1] == 0
 
 
 @pytest.mark.gate
