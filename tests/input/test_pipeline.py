@@ -46,6 +46,7 @@ def test_the_order_is_a_function_of_the_seed_and_every_epoch_has_its_own(files):
     # Recorded: what a seed means must stay, for runs that go on.
     assert first[:12] == [8, 14, 47, 7, 29, 43, 11, 52, 37, 13, 24, 25]
     assert first != order(files, seed=2, batches=12)
+    assert first != order(files, seed=1, batches=12, num_parallel_files=2)
     assert sorted(first[:60]) == sorted(first[60:]) == list(range(60))
     assert first[:60] not in (first[60:], list(range(60)))
 

@@ -1,4 +1,7 @@
-"""run_step.py on a folder made by hand: figures, exit codes, and what is not whole in one line."""
+"""run_step.py on a folder made by hand: figures, exit codes, and what is not whole in one line.
+
+Long because a folder may be cut, changed or meant for other devices in many ways.
+"""
 
 import json
 import os
@@ -116,6 +119,51 @@ def test_batches_are_in_the_order_of_their_numbers_and_those_of_several_devices_
     assert [len(batch["input_ids"]) for batch in of_two] == [2, 2, 2, 2, 4, 2]
     with pytest.raises(SystemExit, match="than there are devices; export it with --num_batches=13"):
         run_step.Exported(folder, "training", 13).batches()
+
+
+@pytest.mark.parametrize("normalization, factor", [("global", 1.0), ("replica_mean", 0.5)])
+def test_two_devices_have_a_batch_each_and_share_their_gradients(folder, normalization, factor):
+    """The loss is the weight, the gradient is the batch's mask; the weight becomes less by it."""
+    w, more = W | {"shape": [1, 2]}, "%p: tensor<f32>, %e: tensor<f32>"
+    mask = w | {"name": "masked_lm_weights", "role": "batch"}
+    gradient, losses = w | {"name": "g", "role": "gradient"}, LOSSES | {"shape": [1, 2]}
+    counts = [w | {"name": f"num_{n}", "shape": [], "role": "count"} for n in COUNTS]
+    texts = (
+        f"""func.func @main(%i: tensor<1x4xi32>, %s: tensor<2xi32>, %m: tensor<1x2xf32>, {more},
+        %w: tensor<1x2xf32>) -> (tensor<1x2xf32>, tensor<1x2xf32>) {{
+        return %w, %m : tensor<1x2xf32>, tensor<1x2xf32> }}""",
+        """func.func @main(%g: tensor<1x2xf32>, %w: tensor<1x2xf32>) -> tensor<1x2xf32> {
+        %next = stablehlo.subtract %w, %g : tensor<1x2xf32>
+        return %next : tensor<1x2xf32> }""",
+    )
+    of = {
+        "gradients": {"inputs": [IDS, SEED, mask, *counts, w], "outputs": [losses, gradient]},
+        "update": {"inputs": [gradient, w], "outputs": [w | {"feeds": 1}]},
+    }
+    halves = [{"file": kind, "kind": kind, **each} for kind, each in of.items()]
+    halves[0] |= {"num_rows": 1, "num_examples": 1}
+    for kind, text in zip(of, texts):
+        (folder / kind).write_bytes(serialized(text))
+    whole = SIGNATURE | {
+        "programs": [PROGRAM | {"inputs": [IDS, SEED, w]}, *halves],
+        "parameters": {"normalization": normalization},
+    }
+    (folder / "signature.json").write_text(json.dumps(whole))
+    masks = {f"training/{n}/masked_lm_weights": np.full([1, 2], n, np.float32) for n in range(4)}
+    ids = {f"training/{n}/input_ids": np.zeros([1, 4], np.int32) for n in range(4)}
+    np.savez(folder / "batches.npz", **masks, **ids)
+    np.savez(folder / "weights.npz", w=np.array([[1, 2]], np.float32))
+    words = [sys.executable, run_step.__file__, folder, "--num_devices=2", "--num_steps=3"]
+    devices = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = programs.run(*words, f"--output={folder}/figures.json", env=devices)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((folder / "figures.json").read_text())["results"]
+    # Of the first batch the masks are 0 and 1, of the second 2 and 3.
+    each = [np.array([[1, 2]]) - factor * before for before in (0, 1, 1 + 5)]
+    assert found == [(weight * 2 * factor).tolist() for weight in each]
+
+
+COUNTS = ("predictions", "examples")
 
 
 @pytest.mark.parametrize(

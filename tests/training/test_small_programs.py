@@ -9,6 +9,7 @@ import os
 import re
 import runpy
 import sys
+import types
 
 import jax
 import numpy as np
@@ -196,6 +197,19 @@ def test_the_halves_of_a_step_are_the_step():
     assert {"global_step", "kernel:0/grad_accum"} <= changed.keys()
 
 
+def test_each_of_several_devices_has_its_part_of_the_examples(monkeypatch):
+    told, wrapped = [], trainer_of()
+    wrapped.normalization = "replica_mean"
+    trainer = jax_trainer.JaxTrainer(wrapped, mesh())
+    devices = np.array(jax.devices("cpu") * 2)
+    trainer.mesh = types.SimpleNamespace(size=2, devices=devices)
+    monkeypatch.setattr(jax_step, "lowered", lambda *given: told.append(given))
+    assert [rows for rows, _ in trainer.lowered([*batches(1)])] == [3]
+    [(parts, on, normalization)] = told
+    assert [part.entry.get("num_examples") for part in parts] == [1.5, None]
+    assert on == [*devices] and normalization == "replica_mean"
+
+
 def test_the_signature_has_the_role_and_the_first_value_of_each_input():
     [batch] = batches(1)
     entry = program.of_training(trainer_of(), batch).entry
@@ -266,6 +280,7 @@ def test_functions_change_variables_on_the_devices():
     assert functions.call(look, batch).tolist() == [[10.0, 16.0], [12.0, 18.0]]
     assert total.numpy().tolist() == [1.0, 2.0]
     functions.fetch_state()
+    functions.call(add, batch)  # takes the arrays, of which the variables have copies
     assert total.numpy().tolist() == [9.0, 14.0] and scale.numpy() == 3.0
     assert functions.compile(add, batch) >= 4 * 4  # the batch
     functions.put_state()

@@ -168,6 +168,18 @@ def test_the_state_of_both_halves_is_what_nobody_gives_them_once():
     assert state == {"w": weight, "step": counter} and jax_step.num_bytes(state) == 32
 
 
+@pytest.mark.parametrize("normalization", ["global", "replica_sum"])
+def test_what_replicas_have_clipped_is_not_clipped_again(normalization):
+    told = []
+    optimizer = SimpleNamespace(
+        steps_per_update=1, step=lambda gradients, *, clips: told.append(clips)
+    )
+    count = tf.Variable(0, dtype=tf.int64)
+    trainer = SimpleNamespace(normalization=normalization, optimizer=optimizer, step=count)
+    steps.Trainer.apply(trainer, [])
+    assert told == [normalization == "global"] and int(count) == 1
+
+
 def test_weights_begin_as_berts_do():
     initial = {each.tf1_name: program._initial(each.tf1_name) for each in names.weights(1)}
     ones = [name for name, value in initial.items() if value == 1.0]
@@ -247,10 +259,12 @@ def test_each_micro_batch_is_clipped_or_their_mean(clips_late, moved):
     made = GradientAggregationOptimizer(
         descent, [weight], steps_per_update=2, clip_after_allreduce=clips_late
     )
-    for gradient in ([0.0, 0.0], [6.0, 8.0]):
-        made.step([tf.constant(gradient)], clips=True)
-    made.update()
-    np.testing.assert_allclose([1.0, 2.0] - weight.numpy(), moved, rtol=1e-6)
+    for number in (1, 2):  # nothing of an update is left for the next
+        for gradient in ([0.0, 0.0], [6.0, 8.0]):
+            made.step([tf.constant(gradient)], clips=True)
+        made.update()
+        np.testing.assert_allclose([1.0, 2.0] - weight.numpy(), number * np.array(moved), rtol=1e-5)
+        assert not made.accumulators[0].numpy().any()
 
 
 @pytest.mark.parametrize("late, here, moved", [
