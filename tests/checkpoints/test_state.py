@@ -204,6 +204,13 @@ def test_a_listed_one_that_is_damaged_is_named_with_the_way_out(tmp_path, value)
         state.restore(path)
 
 
+def test_a_state_that_lacks_a_part_is_refused(tmp_path, value):
+    path = state_in(str(tmp_path), value).save(30)
+    parts = {"value": value, "optimizer": tf.Variable(1.0)}
+    with pytest.raises(ValueError, match=r"-30: cannot be restored \(.*; remove its files"):
+        RunState(str(tmp_path), parts=parts, keep_checkpoint_max=2).restore(path)
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_state_with_a_number_that_is_not_finite_is_refused(tmp_path, number):
     path = state_in(str(tmp_path), tf.Variable([0.0, number])).save(30)

@@ -23,7 +23,7 @@ import transformers
 from mlperf_bert import command_line
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.convert import from_hugging_face
+from mlperf_bert.convert import from_hugging_face, layout, to_hugging_face
 from mlperf_bert.convert.exporting import export, write_safetensors
 from mlperf_bert.convert.importing import import_model
 from mlperf_bert.model.config import BertConfig
@@ -145,6 +145,21 @@ def test_transformers_computes_the_logits_of_a_pre_training_model(model, tmp_pat
     assert np.abs(ours["prediction_logits"]).max() > 0.1
 
 
+def test_every_activation_has_a_name_there_and_goes_back_and_forth(model):
+    """The tanh approximation of GELU has two names there, of which an export writes one."""
+    values = json.loads((model.folder / "config.json").read_text())
+    found = {}
+    for theirs in ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "linear"):
+        config = layout.bert_config(values | {"hidden_act": theirs}, "config.json")
+        found[theirs] = config.hidden_act, layout.their_config(config)["hidden_act"]
+    assert found == {
+        "gelu": ("gelu_exact", "gelu"),
+        "gelu_new": ("gelu", "gelu_new"),
+        "gelu_pytorch_tanh": ("gelu", "gelu_new"),
+        **{name: (name, name) for name in ("relu", "tanh", "linear")},
+    }
+
+
 def test_a_masked_lm_model_gets_the_rest_from_the_seed(model, tmp_path):
     for name in [name for name in model.tensors if name.startswith(("bert.pooler", "cls.seq"))]:
         del model.tensors[name]
@@ -174,6 +189,7 @@ def test_old_names_buffers_and_copies_of_tied_weights(model, tmp_path):
         for name in [name for name in model.tensors if name.endswith(current)]:
             model.tensors[name.replace(current, then)] = model.tensors.pop(name)
     model.tensors["bert.embeddings.position_ids"] = np.arange(48)[np.newaxis]
+    model.tensors["bert.embeddings.token_type_ids"] = np.zeros([1, 48], np.int64)
     model.tensors["cls.predictions.decoder.weight"] = model.tensors[WORDS]
     model.tensors["cls.predictions.decoder.bias"] = model.tensors.pop(BIAS)
     model.write()
@@ -242,7 +258,7 @@ def test_the_command_imports_with_its_seed(model, tmp_path, monkeypatch, capsys)
     ]
 
 
-def test_what_a_run_was_trained_with_is_exported(model, tmp_path):
+def test_what_a_run_was_trained_with_is_exported(model, tmp_path, monkeypatch):
     """Its run.json beside the checkpoint decides, where nothing lies beside the vocabulary."""
     model.imported(tmp_path)
     imported = tmp_path / "imported"
@@ -266,6 +282,12 @@ def test_what_a_run_was_trained_with_is_exported(model, tmp_path):
     told = f"different vocabularies, .* of {model_beside}/vocab.txt; "
     with pytest.raises(ValueError, match=told):
         exported("other", beside=str(model_beside / "bert_config.json"))
+    given = {"bert_config_file": str(model_beside / "bert_config.json"), "vocab_file": str(words)}
+    (imported / "bert_config.json").rename(given["bert_config_file"])
+    given |= {"checkpoint": str(imported / "model.ckpt-0"), "output_dir": str(tmp_path / "other")}
+    monkeypatch.setattr(command_line, "read", lambda options: options(**given))
+    with pytest.raises(ValueError, match=told):
+        to_hugging_face.main()
     assert not (tmp_path / "other").exists()
 
 

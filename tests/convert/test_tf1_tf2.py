@@ -162,12 +162,19 @@ REFERENCE_SHA256 = {
 }
 
 
-def test_files_equal_the_reference(generated, tmp_path):
+def test_files_equal_the_reference(generated, tmp_path, monkeypatch):
+    """What a killed process has left is replaced, and the index appears last."""
+    (tmp_path / ".model.ckpt-28252.partial").mkdir()
+    (tmp_path / ".model.ckpt-28252.partial" / "checkpoint.index").touch()
+    renamed, rename = [], Path.rename
+    monkeypatch.setattr(Path, "rename", lambda *paths: renamed.append(paths[1]) or rename(*paths))
     added = tf1_tf2.add_accumulators(generated.checkpoint, str(tmp_path / "model.ckpt-28252"))
     assert added == 46 * 3 + 1
     for kind, expected in REFERENCE_SHA256.items():
         content = (tmp_path / f"model.ckpt-28252.{kind}").read_bytes()
         assert hashlib.sha256(content).hexdigest() == expected, kind
+    assert renamed == [tmp_path / f"model.ckpt-28252.{kind}" for kind in REFERENCE_SHA256]
+    assert sorted(tmp_path.iterdir()) == sorted(renamed)
 
 
 def test_refusals(generated, tmp_path):
