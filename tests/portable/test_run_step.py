@@ -306,6 +306,7 @@ def test_a_result_that_is_no_number_does_not_agree(bad):
 def test_the_figures_of_speed_are_without_the_first_step_of_a_program():
     entry = {"file": "step.stablehlo", "flop": 989 * 10**10, "num_examples": 8}
     done = [run_step.Step([], seconds, entry, None) for seconds in (50.0, 0.01, 0.02, 0.03)]
+    done.append(run_step.Step([], 70.0, entry | {"file": "step-2.stablehlo"}, None))
     found = run_step.times(done, 989)
     assert found["share_of_peak"] == pytest.approx(0.5)
     assert found["samples_per_second"] == pytest.approx(400)

@@ -24,7 +24,7 @@ from mlperf_bert.training import (
     reporting,
     run,
 )
-from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.devices import Devices
 from mlperf_bert.training.reporting import StartUp
 from mlperf_bert.training.setup import Setup
@@ -206,6 +206,16 @@ def test_jax_evaluates_the_weights_that_its_trainer_has_on_the_devices(setup, mo
         (len(batch["block_ids"]), batch["cls_positions"].shape[1]) for batch in programs.batches
     ]
     assert rows == [(1, 4), (2, 4)]
+
+
+def test_devices_of_all_processes_share_a_batch_and_are_counted_once(setup):
+    config = dataclasses.replace(setup.config, cluster=Cluster(2, 0, 1, 2, 0))
+    connected = dataclasses.replace(
+        setup, config=config, connected=Devices(types.SimpleNamespace(size=2))
+    )
+    checked = dataclasses.replace(setup, config=config)  # by one process, which has one device
+    for each in (connected, checked):
+        assert (each.num_replicas, each.replica_batch_size) == (2, 2)
 
 
 def test_the_log_says_how_a_run_computes(setup, monkeypatch):

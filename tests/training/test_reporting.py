@@ -20,7 +20,12 @@ from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.training.config import Cluster, DeviceConfig
-from mlperf_bert.training.evaluations import RESULTS_LINES, read_evaluations, record_evaluation
+from mlperf_bert.training.evaluations import (
+    RESULTS_LINES,
+    data_of,
+    read_evaluations,
+    record_evaluation,
+)
 from mlperf_bert.training.reporting import (
     MetricsWriter,
     Outcome,
@@ -217,6 +222,14 @@ def test_a_line_that_was_cut_is_left_out_and_replaced(tmp_path):
     record_evaluation(tmp_path, 9, found)
     assert read_evaluations(tmp_path) == {5: found, 9: found}
     assert path.read_bytes().startswith(ENTRY + b"\n{")
+    record_evaluation(tmp_path, 7, found)
+    assert [*read_evaluations(tmp_path)] == [5, 7, 9]
+
+
+def test_the_data_of_a_whole_evaluation_are_the_same_in_any_order(config, tmp_path):
+    names = [str(tmp_path / name) for name in ("part-0", "eval")]
+    (tmp_path / "eval").write_bytes(b"other")
+    assert data_of(config, names) == data_of(config, names[::-1])
 
 
 def test_a_resumed_run_keeps_the_lines_of_the_step_it_goes_on_from(tmp_path):

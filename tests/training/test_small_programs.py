@@ -280,7 +280,6 @@ def test_functions_change_variables_on_the_devices():
     assert functions.call(look, batch).tolist() == [[10.0, 16.0], [12.0, 18.0]]
     assert total.numpy().tolist() == [1.0, 2.0]
     functions.fetch_state()
-    functions.call(add, batch)  # takes the arrays, of which the variables have copies
     assert total.numpy().tolist() == [9.0, 14.0] and scale.numpy() == 3.0
     assert functions.compile(add, batch) >= 4 * 4  # the batch
     functions.put_state()
