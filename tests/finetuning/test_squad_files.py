@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mlperf_bert.finetuning import sweep
+from mlperf_bert.finetuning import sweep, weights
 from mlperf_bert.finetuning.config import FinetuningConfig
+from mlperf_bert.finetuning.run import read_split
 from mlperf_bert.finetuning.splits import Split
 from mlperf_bert.finetuning.squad import SquadTask
 from tests.finetuning import generated_glue
@@ -173,6 +174,18 @@ def test_lengths_are_the_fields_and_windows_overlap(tmp_path):
     assert (task.max_answer_length, task.n_best_size) == (30, 20)  # as in the published code
     with pytest.raises(ValueError, match=r"--doc_stride=317: windows would not .* for 317 tokens"):
         doc_stride(doc_stride=317)
+
+
+def test_only_the_training_split_is_labelled(tmp_path):
+    generated_glue.write_model(tmp_path / "model")
+    task = (config := options(tmp_path)).create("squad1")
+    source = weights.find(config, [task])
+    for split in ("train", "dev"):
+        write_questions(tmp_path, split, 3)
+        features = read_split(task, source, split).features
+        assert (
+            ("start_positions" in features) == ("char_starts" not in features) == (split == "train")
+        )
 
 
 def test_what_cannot_be_scored_is_found_before_the_training(tmp_path):
