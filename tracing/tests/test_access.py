@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracing import access, access_figures, calls, loaded
+from tracing import access, access_figures, calls, figures, loaded
 from tracing.tests import by_hand
 
 NAN = float("nan")
@@ -120,6 +120,27 @@ def test_renames_are_done_in_the_order_of_their_returns():
     assert loaded._final_paths(found)[0] == "/d/40"
 
 
+def test_a_pass_ends_with_the_read_that_completes_it():
+    """Evaluations are none; a file that is renamed in between is the same file."""
+    rows = [("read", f"/d/{name}", None) for name in "xxezzeez"]
+    reads = operations(*rows).assign(file_class="tfrecords", size_bytes=100, seconds=range(8))
+    reads = reads.assign(offset_bytes=[0, 100, 0, 0, 100, 0, 0, 50], final_path=reads["path"])
+    reads["final_path"] = reads["final_path"].replace("/d/x", "/d/z")
+    phases = [("eval", 2, 2), ("block", 0, 7), ("eval", 5, 6)]
+    trace = loaded.Trace(Path("/none"), {"begin_monotonic_ns": 0})
+    columns = ["name", "monotonic_ns", "end_monotonic_ns"]
+    trace.__dict__ |= {"transfers": reads, "spans": pd.DataFrame(phases, columns=columns)}
+    trace.summary["losses"] = {"asynchronous_processes": 0}
+    trace.storage_counters = pd.DataFrame()
+    passes = [tuple(found.values()) for found in access_figures._passes(trace)]
+    assert passes == [(0, 1, 200, None), (1, 3, 200, None), (4, 3, 100, None)]
+
+
+def test_files_of_terabytes_do_not_overlap():
+    columns = ([*[0] * 44, 1], [*(2**n for n in range(44)), 0], [1] * 45)
+    assert access.distinct_bytes(*map(np.array, columns)) == 45
+
+
 # --- counters of processes ----------------------------------------------------------------------
 
 
@@ -163,11 +184,15 @@ def test_counters_of_processes_that_end_are_added_up_once(rows, ran_before, call
 def test_processor_time_from_before_the_trace_is_not_the_traces(command, expected):
     """Without a command what is traced ran already; a child's 40 ms have become its parent's."""
     rows = [by_hand.process(second, pid, 1, 0, 0) for second, pid in ((0, 1), (1, 1), (0, 2))]
+    rows[2]["num_threads"] = 0  # it has ended
     spent = {"user_ms": [500, 600, 30], "system_ms": [150, 200, 10], "children_ms": [50, 100, 0]}
     columns = spent | {"seconds": [0, 1, 0], "children_minor_faults": 0, "children_major_faults": 0}
-    trace = loaded.Trace(Path("/none"), {"begin_monotonic_ns": 0, "command": command})
+    trace = loaded.Trace(
+        Path("/none"), {"begin_monotonic_ns": 0, "command": command, "backend": "proc"}
+    )
     trace.__dict__["table"] = lambda name: pd.DataFrame(rows).assign(**columns)
     assert list(trace.usage["cpu_ms"]) == expected
+    assert figures._usage(trace)["num_processes_sampled"] == 1
 
 
 @pytest.mark.parametrize(
@@ -188,13 +213,19 @@ def test_a_hit_ratio_is_null_where_it_is_not_known(storage, counted, asynchronou
             "losses": {"asynchronous_processes": asynchronous},
         },
     )
-    trace.__dict__ |= {"operations": reads, "reads": reads, "counters": counters}
+    made = pd.concat([reads, reads.assign(operation="splice")])  # counters omit the second
+    trace.__dict__ |= {"operations": made, "transfers": reads, "reads": reads, "counters": counters}
     found = access_figures._page_cache(trace, *access_figures._storage(trace))
     assert found["hit_ratio"] == expected
     assert (found["storage_bytes"] is None) == (counted < 950)
     assert ("storage gave more" in found["calls_from"]) == (storage == 1300)
     trace.training_reads = reads.assign(offset_bytes=0, file_number=0)
-    assert bool(list(access_figures._passes(trace))) == (not asynchronous)
+    passes = list(access_figures._passes(trace))
+    assert bool(passes) == (not asynchronous)
+    phase = {"name": "eval", "seconds": 0, "end_seconds": 1, "is_closed": True}
+    trace.spans = pd.DataFrame([phase])
+    for each in ("storage_bytes", passes), ("storage_read_bytes", list(figures._phases(trace))):
+        assert all((found[each[0]] is None) == (counted < 950) for found in each[1])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mlperf_bert.data import tfrecord
-from tracing import conversion, figures, files, mllog, page
+from tracing import conversion, figures, files, loaded, mllog, page
 from tracing import tables as trace_tables
 from tracing.containers import Container
 from tracing.recording import RawFile
@@ -227,12 +227,16 @@ def test_a_phase_ends_with_the_first_stop_of_its_own_log():
     lines = [("b.log", "epoch_start", 9), ("b.log", "epoch_stop", 9),  # MLPerf knows no such phase
              ("a.log", "block_start", 10), ("b.log", "block_stop", 12), ("b.log", "eval_start", 13),
              ("a.log", "eval_stop", 14), ("b.log", "eval_stop", 15),
-             ("b.log", "eval_stop", 17)]  # fmt: skip
+             ("b.log", "eval_stop", 17), ("a.log", "block_start", 18),
+             ("a.log", "block_stop", 19)]  # fmt: skip
     events = [{"file": file, "key": key, "realtime_ns": at, "metadata": "{}"}
               for file, key, at in lines]  # fmt: skip
     names = ("file", "name", "realtime_ns", "end_realtime_ns", "is_closed")
     spans = [tuple(span[n] for n in names) for span in mllog.span_rows(events, end_ns=99)]
-    assert spans == [("a.log", "block", 10, 99, False), ("b.log", "eval", 13, 15, True)]
+    assert spans == [("a.log", "block", 10, 99, False), ("b.log", "eval", 13, 15, True),
+                     ("a.log", "block", 18, 19, True)]  # fmt: skip
+    events = pd.DataFrame({"key": ["seed", "x", "seed"], "value": ["1", "2", "3"]})
+    assert mllog.value_of(events, "seed") == 3
 
 
 def test_a_checkpoint_is_that_of_a_phase_whose_stamps_are_whole_milliseconds():
@@ -278,9 +282,15 @@ def test_of_many_files_some_tell_the_lengths_of_records(tmp_path):
     for n, name in enumerate(names):
         (tmp_path / name).write_bytes(tfrecord.frame(bytes(n)))
     rows = [{"path": name, "file_class": files.TFRECORDS} for name in [*names[9:], *names[:9]]]
+    os.unlink(names[0])  # noqa: PTH108 - since the trace
     trace = types.SimpleNamespace(locator=conversion.Locator())
-    told = {"num_sampled": 9, "mean_bytes": 8.0, "stdev_bytes": 5.2}  # 0, 2, ... 16
+    told = {"num_sampled": 8, "mean_bytes": 9.0, "stdev_bytes": 4.6}  # 2, 4, ... 16
     assert figures._records(trace, rows) == told
+    # Under the name that a container has for it, too.
+    locator = conversion.Locator(of_path={"/in/x": names[1]})
+    assert loaded.Trace(tmp_path, {"begin_monotonic_ns": 0}, locator)._class_of("/in/x") == (
+        files.TFRECORDS
+    )
 
 
 def test_names_hold_any_bytes_and_descriptors_mean_what_was_open_before(tmp_path):

@@ -1,9 +1,15 @@
 """A trace's page: escaping, a template that misses nothing, numbers in units, the same bytes."""
 
+import re
+import types
+
+import pandas as pd
 import pytest
 
-from tracing import loaded, look, page
+from tracing import charts, loaded, look, page
+from tracing.calls import Losses
 from tracing.look import Card
+from tracing.tests import whole
 
 HOSTILE = "<script>alert(\"a\" & 'b')</script>{{ 7 * 7 }}"
 ESCAPED = "&lt;script&gt;alert(&#34;a&#34; &amp; &#39;b&#39;)&lt;/script&gt;{{ 7 * 7 }}"
@@ -47,6 +53,40 @@ def test_the_page_of_what_ran_already(whole_trace, monkeypatch):
     summary = loaded.summary_of(whole_trace) | {"command": [], "seconds": 0.0, "clocks": clocks}
     found = page.page(loaded.Trace(whole_trace, summary))
     assert "<title>Trace: a running program" in found and "drift 0.0 µs over" in found
+
+
+@pytest.mark.parametrize(
+    ("cached", "value", "note"),
+    [
+        ({"hit_ratio": None}, "unknown", "read calls on files"),
+        ({"hit_ratio": None, "storage_bytes": None}, "unknown", "counters of the processes, /proc"),
+        ({"hit_ratio": 0.0}, "0%", "13.35 kB came from storage"),
+    ],
+)
+def test_what_is_not_wholly_known_is_said_in_its_card(whole_trace, cached, value, note):
+    summary = loaded.summary_of(whole_trace)
+    summary["access"]["page_cache"] |= cached
+    summary["losses"]["asynchronous_processes"] = 1
+    cards = list(page._cards(summary, Losses(**summary["losses"])))
+    assert [card.value for card in cards[:2]] == ["at least 94.77 kB", "at least 84.64 kB"]
+    assert cards[3].value == value and cards[3].note.startswith(note)
+
+
+def test_pictures_of_a_long_trace_of_many_files(monkeypatch):
+    """The files with the most bytes are drawn; rates are of each bin; what is unknown is not."""
+    monkeypatch.setattr(look, "svg", whole.drawn)
+    moved = [(n, 60.0 * n, 1_000_000 * (n + 1)) for n in range(9)] + [(0, 599.0, 1)] * 10
+    reads = pd.DataFrame(moved, columns=["final_path", "seconds", "size_bytes"])
+    reads = reads.assign(offset_bytes=0, kind="read", file_class="tfrecords")
+    counters = pd.DataFrame({n: [0, 1, 2] for n in loaded.COUNTERS}, index=[0.0, 1.0, 2.0])
+    trace = types.SimpleNamespace(
+        transfers=reads.astype({"final_path": str}), seconds=600.0, has_calls=True,
+        counters=counters, storage_counters=counters[:0], spans=pd.DataFrame({"name": []}),
+    )  # fmt: skip
+    offsets = charts.offsets_over_time(trace)
+    assert re.findall(r"^(.*)\|MB\|", offsets, re.MULTILINE) == list("12345678")
+    rates = charts.transfers_over_time(trace)
+    assert "480:4.5 482:4.5" in rates and "storage" not in rates
 
 
 def test_the_same_data_give_the_same_picture():

@@ -289,6 +289,10 @@ def drawn(draw, height_inches: float, alt: str, *, rows: int = 1, columns: int =
     for place in axes.flat:
         titles = place.get_title() + place.get_title("left")
         found.append(f"{titles}|{place.get_ylabel()}| {place.get_ylim()[1]:g}")
+        found.append(f"  {place.get_xscale()} to {place.get_xlim()[1]:g} {place.get_xlabel()}")
+        for legend in (place.get_legend(), *(figure.legends if place is axes.flat[-1] else ())):
+            told = [text.get_text() for text in legend.get_texts()] if legend else []
+            found.append(f"  legend: {', '.join(told)}")
         drawings = (*place.lines, *place.patches, *place.collections, *place.texts)
         for kind, alike in itertools.groupby(
             drawings, lambda drawing: f"{type(drawing).__name__} {drawing.get_label()}"
