@@ -162,11 +162,11 @@ def percentiles(values: pd.Series, factor: float) -> dict[str, float] | None:
 
 
 def checkpoints(trace: Trace) -> Iterator[dict]:
-    """Each checkpoint written: its step, files and bytes, and its seconds by the MLPerf log."""
+    """Each checkpoint in order of time: step, files, bytes, and its seconds by the MLPerf log."""
     writes = trace.transfers[trace.transfers["kind"] == "write"]
     writes = writes.join(writes["final_path"].astype(str).str.extract(_CHECKPOINT_FILE))
     saves = trace.spans[trace.spans["name"] == "checkpoint"]
-    for (prefix, step), found in writes.groupby(["prefix", "step"]):
+    for (prefix, step), found in writes.groupby(["prefix", "step"], sort=False):
         begin, end = found["seconds"].min(), found["seconds"].max()
         # The log's stamps are whole milliseconds.
         around = saves[(saves["seconds"] - 0.001 <= begin) & (saves["end_seconds"] + 0.001 >= end)]
