@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import gc
+import itertools
 import os
 import re
 import tempfile
@@ -167,6 +168,38 @@ def _both() -> tuple[bool, int]:
     return one.acquire(), other._write(seen)
 
 
+def test_a_lock_is_free_if_its_owner_removes_it_or_writes_no_more(monkeypatch):
+    monkeypatch.setattr(locks, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "GONE_AFTER_SECONDS", 0.1)
+    lock = BucketLock(paths.location(RUN))
+    for seen, replaceable in (([0], 0), ([5, 5, 0], 0), ([5, 5, 6], None), ([5], 5)):
+        generations = itertools.chain(seen, itertools.repeat(seen[-1]))
+        monkeypatch.setattr(lock, "_read", lambda of=generations: (next(of), "another"))
+        assert lock._replaceable() == replaceable
+
+
+def at_once(function) -> None:
+    """Calls it in two threads."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(function) for _ in range(2)]:
+            done.result()
+
+
+def test_one_thread_at_a_time_writes_a_lock_again(monkeypatch):
+    """The store would refuse the second one, as if another process had taken over."""
+    lock, written = BucketLock(paths.location(RUN)), []
+
+    def write(generation: int) -> int:
+        written.append(generation)
+        time.sleep(0.05)
+        return generation + 1
+
+    monkeypatch.setattr(lock, "_write", write)
+    lock._generation = 1
+    at_once(lock.require_held)
+    assert written == [1, 2]
+
+
 def test_an_owner_that_lives_keeps_it(store):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(store.call, _take)
@@ -270,7 +303,7 @@ def test_only_what_changed_is_uploaded_the_record_last_and_nothing_before_it(sto
 
 
 def _publish_often() -> None:
-    run = write({"a.log": "1\n", "sub/b": "1"})
+    run = write({"a.log": "1\n", "sub/b": "1", ".events.partial": "half of it"})
     (run.local / "run.json").write_text("1")
     run.publish()
     run.publish()
@@ -286,6 +319,7 @@ def test_a_file_is_uploaded_again_if_its_size_or_its_time_is_another(monkeypatch
 
     def upload(source, _):
         uploads.append(source.read_text())
+        time.sleep(0.02)
         if uploads[-1] == "34":
             record.write_text("567")
 
@@ -297,6 +331,9 @@ def test_a_file_is_uploaded_again_if_its_size_or_its_time_is_another(monkeypatch
         run.publish()
     run.publish()
     assert uploads == ["1", "12", "34", "567"]
+    record.write_text("8")
+    at_once(run.publish)  # a run's thread, and the one that writes its checkpoints
+    assert uploads[4:] == ["8"]
 
 
 def test_nothing_is_uploaded_by_a_run_whose_folder_was_taken_over(store):
