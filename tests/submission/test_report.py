@@ -113,7 +113,7 @@ def test_command_writes_page_and_numbers(judged, tmp_path, monkeypatch, capsys):
     asked: list = []  # it takes seconds
     named = dataclasses.replace(judged, name="<b>box")
     monkeypatch.setattr(report, "judge_systems", lambda *a, **k: asked.append((a, k)) or [named])
-    output, org_dir = tmp_path / "box.html", tmp_path / "example"
+    output, org_dir = tmp_path / "new" / "box.html", tmp_path / "example"
     points = f"--custom_rcps={REFERENCE_POINTS}"
     assert report.main([str(org_dir), "--ruleset=5.0.0", points, f"--output={output}"]) == 0
     assert asked == [((org_dir, "5.0.0"), {"custom_rcps": REFERENCE_POINTS})]
@@ -131,14 +131,14 @@ def test_command_writes_page_and_numbers(judged, tmp_path, monkeypatch, capsys):
     assert re.findall(r' (?:src|href)="([^"#][^"]*)"', page) == ["data:,"]  # nothing is loaded
     assert page.count("<svg") == page.count("</svg>") == page.count("<figure") == 3
     assert "<script" not in page and "url(http" not in page
-    [numbers] = json.loads((tmp_path / "box.json").read_text())
+    [numbers] = json.loads((output.parent / "box.json").read_text())
     assert [run["samples_to_converge"] for run in numbers["runs"]] == [17 * 150_080] * 10
     assert numbers["rcp"]["mean_samples"] == pytest.approx(2_414_421.3, abs=0.1)
     assert numbers["rcp"]["min_mean_samples"] == pytest.approx(2_274_732.0, abs=0.1)
     assert numbers["problems"] == []
     assert numbers["seeds"]["passed"] is True
     assert numbers["runs"][0]["samples_per_second"] > 0
-    assert {path.name for path in tmp_path.iterdir()} == {"box.html", "box.json"}
+    assert {path.name for path in output.parent.iterdir()} == {"box.html", "box.json"}
     assert "<td>lowest numerical precision in linear</td><td>bfloat16</td>" in page
     assert "<td>tensor parallelism</td><td>1</td>" in page
     assert "MLPerf Training BERT: example" in page
@@ -305,11 +305,35 @@ def test_the_cards_say_what_logs_and_tools_say(judged):
     ]
     runs = [dataclasses.replace(run, minutes=9.5) for run in runs]
     slow = dataclasses.replace(runs[5], minutes=30.0, samples_to_converge=None)
-    system = dataclasses.replace(system, runs=(*runs[:5], slow, *runs[6:]))
+    failed = dataclasses.replace(runs[6], minutes=99.0, status="aborted")  # is no figure
+    system = dataclasses.replace(system, runs=(*runs[:5], slow, failed, *runs[7:]))
     note = report._cards(system)[0].note
     assert note == "olympic mean of 10 runs, scaled by 1.2500; far off: result_5.txt, 30 min"
     _, _, *rows = report.as_text(system).splitlines()
     assert [row.split()[3] for row in rows[4:6]] == ["2,551,360", "-"]
+
+
+def test_a_row_says_what_its_own_log_says(judged):
+    runs = [
+        dataclasses.replace(run, minutes=n + 1.0, init_minutes=n / 4, seeds=(n, 99))
+        for n, run in enumerate(judged.runs[:2])
+    ]
+    checked = [dataclasses.replace(judged.compliance[n], passed=not n) for n in range(2)]
+    changes = {"runs": tuple(runs), "compliance": tuple(checked)}
+    _, row = report._rows(dataclasses.replace(judged, **changes))
+    assert [text for text, _ in row] == (
+        ["result_1", "success", "2.0000", "2,551,360", "0.7300", "21,261.3", "0.25", "1", "no", "-"]
+    )
+    assert [good for _, good in row if good is not None] == [True, False]
+
+
+def test_what_is_not_finite_is_null_among_the_numbers(judged):
+    evaluation = dataclasses.replace(judged.runs[0].evaluations[0], accuracy=math.nan)
+    runs = (dataclasses.replace(judged.runs[0], evaluations=(evaluation,)),)
+    rcp = dataclasses.replace(judged.rcp, scaling=1.5)
+    system = dataclasses.replace(judged, runs=runs, olympic_minutes=3.0, rcp=rcp)
+    [told] = json.loads(report.as_json([system]), parse_constant=pytest.fail)
+    assert told["runs"][0]["evaluations"][0]["accuracy"] is None and told["scaled_minutes"] == 4.5
 
 
 def test_a_result_without_verdict_or_score_says_why(judged):
@@ -321,6 +345,8 @@ def test_a_result_without_verdict_or_score_says_why(judged):
     printed = report.as_text(dataclasses.replace(judged, **changes))
     assert "\n  Time to train: no score (olympic mean of 10 runs)\n" in printed
     assert f"\n  Convergence (RCP): no verdict (2,551,360 samples; {rcp.reason})\n" in printed
+    samples = "samples to converge, as it counts: 2,551,360, credible from 2,274,732 on"
+    assert f"\n  RCP checker: no verdict, {rcp.reason}; {samples}\n" in printed
     assert printed.endswith(f"\n  problem: {copies}\n  problem: 1 log")
 
 
