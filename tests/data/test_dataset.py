@@ -89,8 +89,8 @@ def test_each_part_is_what_it_is_alone(work):
 
 
 def in_turn(missing, folder, tokenizer, config):
-    """A `Make` in this process."""
-    for name, path in missing.items():
+    """A `Make` in this process, the last part first: parts end in any order."""
+    for name, path in reversed(missing.items()):
         yield name, dataset.make_part(path, folder / name, tokenizer, config)
 
 
@@ -119,6 +119,7 @@ def test_a_rerun_makes_what_the_record_does_not_have(work, monkeypatch):
     monkeypatch.setenv("MLPERF_BERT_COMMIT", "first")
     first, made = write(work)
     assert made == names and {parts.PARTS: first} == parts.read(out)
+    assert list(parts.read(out)[parts.PARTS].files) == names
     assert first.inputs == {name: parts.describe(work / name) for name in names}
     assert first.files == {
         name: parts.describe(out / name, examples=tfrecord.count_records(out / name))
@@ -231,7 +232,12 @@ def test_other_parameters_and_foreign_files_are_refused(work, monkeypatch):
 def test_one_failed_part_is_named_and_the_others_are_kept(work):
     (work / "part-1").write_bytes(b"good\n\xff\n")
     (work / "part-2").write_bytes(b"\n \n")
-    message = fails(run(work))
+    done = run(work)
+    ends = re.findall(r"(?m)^(part-\d): (\w+), (\d) to go$", done.stderr)
+    assert [left for _, _, left in ends] == ["2", "1", "0"]
+    states = {name: state for name, state, _ in ends}
+    assert states == {"part-0": "done", "part-1": "failed", "part-2": "failed"}
+    message = fails(done)
     assert "2 of 3 parts failed" in message
     assert "part-1" in message and "byte 5 is not UTF-8" in message
     assert "part-2" in message and "no document" in message
@@ -325,6 +331,12 @@ def test_what_cannot_be_an_output_is_refused(tmp_path, monkeypatch, output_file,
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         create_pretraining_data._outputs(output_file, ["text"])
+
+
+def test_the_flags_of_words_reach_the_tokenizer(work):
+    given = {"do_lower_case": False, "preserve_unused_tokens": True}
+    tokenizer = config_of(vocab_file=f"{work}/vocab.txt", **given).tokenizer()
+    assert {name: getattr(tokenizer, name) for name in given} == given
 
 
 def test_two_texts_of_one_name_are_refused(tmp_path):

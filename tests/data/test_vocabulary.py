@@ -52,9 +52,11 @@ def tokenizer_json(**changed) -> dict:
 def test_the_words_of_tokenizer_json(write, tmp_path):
     ends = {"model": {"type": "WordPiece", "vocab": dict(zip(WORDS[:4] + WORDS[5:], range(7)))}}
     ends |= {"added_tokens": [{"id": 3, "content": "[SEP]"}, {"id": 7, "content": "[MASK]"}]}
+    padded = dict(zip(WORDS[1:], range(1, 8)))
     for values, expected in (
         (tokenizer_json(), WORDS),
         (ends, [*WORDS[:4], *WORDS[5:], "[MASK]"]),
+        (tokenizer_json(vocab=padded) | {"added_tokens": [{"id": 0, "content": "[PAD]"}]}, WORDS),
     ):
         (tmp_path / "tokenizer.json").write_text(json.dumps(values))
         found = vocabulary.read_vocabulary(str(tmp_path / "tokenizer.json"))
