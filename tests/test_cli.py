@@ -85,6 +85,7 @@ BAD_INPUTS = [
      r"--check_initial_accuracy has an effect only with --check; add it"),
     ("do_train=False do_eval=True time_budget=nonsense",
      r"--time_budget=nonsense must be a time above 0 with its unit"),
+    ("do_train=False", r"nothing to do: give --do_train or --do_eval"),
     ("use_tpu=True", r"--use_tpu: jax finds none \(.*\); check the driver"),
     ("num_gpus=64", r"--num_gpus=64: jax finds none \(.*the environment gpu has it\)"),
     ("num_gpus=abc", r"num_gpus=abc.*invalid literal"),
@@ -269,6 +270,7 @@ UNREAD_WORDS = [
     (DATA, ["--flagfile", ""], "--flagfile '' names no file; give one"),
     (DATA, ["--nodo_lower_case=no"], "--nodo_lower_case=no does not take an argument"),
     (RUN, ["out"], "out: not read by any flag"),
+    (RUN, ["--eval_input_file=a", "--eval_input_file=b"], "only the last one counts; give one"),
 ]
 
 

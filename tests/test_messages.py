@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,17 @@ def test_progress_goes_on_where_it_was_and_is_lines_where_there_is_no_terminal(m
     with Progress(total=2_000_000, unit="B", description="load") as progress:
         progress.advance(1_500_000)
     assert "load: 1.50MB of 2.00MB, " in capsys.readouterr().err
+
+
+def test_progress_is_a_bar_on_a_terminal(terminal, monkeypatch):
+    leader, follower = terminal
+    termios.tcsetwinsize(leader, (24, 80))
+    os.set_blocking(leader, False)
+    with os.fdopen(os.dup(follower), "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        with Progress(total=4, unit="files", description="copy") as progress:
+            progress.advance(1)
+    assert re.match(rb"\s*copy: +\d+%\|", os.read(leader, 1000))
 
 
 def test_work_that_lasts_and_counts_nothing_says_so(monkeypatch, capsys):
@@ -231,7 +243,7 @@ def of_tensorflow(kind: str, text: str) -> tf_errors.OpError:
 OOM = IN_A_GRAPH.format("OOM when allocating [4]")
 ENDS = [
     (ValueError("a: b\nc"), 1, "a: b\\nc"),
-    (messages.Problems(["a", "b"]), 1, "2 problems:\n  - a\n  - b"),
+    (messages.Problems(["a\nb", "c"]), 1, "2 problems:\n  - a\\nb\n  - c"),
     (FileNotFoundError(2, "No such file", "b"), 1, "b: No such file"),
     (FloatingPointError("diverged"), 1, "diverged"),
     (OSError(24, "Too many open files", "/d/x"), 1, "/d/x: Too many open files; raise ulimit -n"),
