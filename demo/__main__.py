@@ -68,7 +68,7 @@ the running interpreter."""
 
 
 def data_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> Iterator[Step]:
-    """Yield the steps from nothing to TFRecords and initial checkpoint."""
+    """Yields the steps from nothing to TFRecords and initial checkpoint."""
     to = shlex.quote(str(folder))
     yield (
         f"write an encyclopedia of {NUM_ARTICLES} articles about an invented world",
@@ -115,7 +115,7 @@ def training_step(
     lengths: Lengths = LENGTHS,
     runtime: str = "auto",
 ) -> Step:
-    """Return the step that trains to the target."""
+    """Returns the step that trains to the target."""
     to = shlex.quote(str(folder))
     return (
         "train with LAMB until masked-LM accuracy 0.720 on the held-out articles",
@@ -133,7 +133,7 @@ def training_step(
 
 
 def verdict_steps(folder: Path) -> list[Step]:
-    """Return the steps of the official checker's verdict and of the picture."""
+    """Returns the steps of the official checker's verdict and of the picture."""
     to = shlex.quote(str(folder))
     return [
         (
@@ -153,7 +153,7 @@ def verdict_steps(folder: Path) -> list[Step]:
 
 
 def run_demo(folder: Path, seed: int, runtime: str = "auto") -> None:
-    """Run all steps in order; `runtime` is a flag of the training."""
+    """Runs all steps in order; `runtime` is a flag of the training."""
     start = time.monotonic()
     make_data(folder, seed, start)
     run_steps([training_step(folder, seed, runtime=runtime)], start)
@@ -170,7 +170,7 @@ def run_demo(folder: Path, seed: int, runtime: str = "auto") -> None:
 
 
 def run_steps(steps: Iterable[Step], start: float) -> None:
-    """Run steps, each announced with the seconds since `start` and its command line."""
+    """Runs steps, each announced with the seconds since `start` and its command line."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHON": sys.executable}
     for title, command in steps:
@@ -181,7 +181,7 @@ def run_steps(steps: Iterable[Step], start: float) -> None:
 
 
 def make_data(folder: Path, seed: int, start: float, lengths: Lengths = LENGTHS) -> None:
-    """Run the steps from nothing to TFRecords and initial checkpoint in an emptied folder."""
+    """Runs the steps from nothing to TFRecords and initial checkpoint in an emptied folder."""
     if not 0 <= seed <= MAX_SEED:
         raise ValueError(f"seed {seed}: give a number from 0 to {MAX_SEED}")
     empty_folder(folder)
@@ -190,7 +190,7 @@ def make_data(folder: Path, seed: int, start: float, lengths: Lengths = LENGTHS)
 
 
 def empty_folder(folder: Path) -> None:
-    """Make a folder, or empty it if the demo made it."""
+    """Makes a folder, or empties it if the demo made it."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: name an empty --output_dir")
     if folder.exists() and any(folder.iterdir()):
@@ -202,7 +202,7 @@ def empty_folder(folder: Path) -> None:
 
 
 def local_folder(text: str) -> Path:
-    """Return the folder that an option names; argparse says why it may not be in a bucket."""
+    """Returns the folder that an option names; argparse says why it may not be in a bucket."""
     try:
         return paths.require_local(text)
     except ValueError as error:
@@ -211,7 +211,7 @@ def local_folder(text: str) -> Path:
 
 @ends_in_one_line("demo")
 def main() -> int:
-    """Run the demo; return 1 with one line if a step fails."""
+    """Runs the demo; returns 1 with one line if a step fails."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="MLPerf BERT, in miniature")
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/demo"))

@@ -29,7 +29,7 @@ NOTE = "a miniature: tiny model and text, no submission; see demo/campaign.py"
 
 @ends_in_one_line("demo.campaign")
 def main() -> int:
-    """Prepare, run, judge, report; return what the campaign returns."""
+    """Prepares, runs, judges, reports; returns what the campaign returns."""
     parser = argparse.ArgumentParser(prog="python -m demo.campaign")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/campaign"))
     given = parser.parse_args(words_with_home())

@@ -28,7 +28,7 @@ Paragraph = tuple[Sentence, ...]
 
 
 def read_grammar() -> Mapping[str, tuple[Paragraph, ...]]:
-    """Return the paragraphs of every kind of article, by kind."""
+    """Returns the paragraphs of every kind of article, by kind."""
     _, *kinds = GRAMMAR.read_text(encoding="utf-8").split("\n= ")
     grammar = {}
     for text in kinds:
@@ -41,7 +41,7 @@ def read_grammar() -> Mapping[str, tuple[Paragraph, ...]]:
 
 
 def articles(seed: int, num_articles: int) -> Iterator[tuple[str, str]]:
-    """Yield title and text; paragraphs of the text are separated by blank lines."""
+    """Yields title and text; paragraphs of the text are separated by blank lines."""
     rng = random.Random(f"encyclopedia {seed}")
     world = make_world(rng)
     grammar = read_grammar()
@@ -53,7 +53,7 @@ def articles(seed: int, num_articles: int) -> Iterator[tuple[str, str]]:
 
 
 def write(output_dir: Path, *, seed: int, num_articles: int) -> list[Path]:
-    """Write wiki_00, wiki_01, ... with the articles dealt out in turn; return the files."""
+    """Writes wiki_00, wiki_01, ... with the articles dealt out in turn; returns the files."""
     if num_articles < NUM_FILES:
         raise ValueError(f"num_articles={num_articles}: at least {NUM_FILES}, one for each file")
     documents: list[list[str]] = [[] for _ in range(NUM_FILES)]
@@ -82,7 +82,7 @@ def _write_paragraph(paragraph: Paragraph, facts: Facts, rng: random.Random) -> 
 
 @ends_in_one_line("demo.encyclopedia")
 def main() -> None:
-    """Write the files and say how much it is."""
+    """Writes the files and says how much it is."""
     parser = argparse.ArgumentParser(prog="python -m demo.encyclopedia")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--num_articles", type=int, required=True)

@@ -43,7 +43,7 @@ class World:
 
 
 def make_world(rng: random.Random) -> World:
-    """Invent countries, in pairs that fought a war against each other, and names."""
+    """Invents countries, in pairs that fought a war against each other, and names."""
     countries = [_country(rng) for _ in range(_NUM_COUNTRIES)]
     for one, other in zip(countries[::2], countries[1::2], strict=True):
         one["war"] = other["war"] = _word(rng)
@@ -60,7 +60,7 @@ def make_world(rng: random.Random) -> World:
 
 
 def make_facts(kind: str, world: World, rng: random.Random) -> Facts:
-    """Return the facts of a new article, its country's and its own; fact "name" is the title."""
+    """Returns the facts of a new article, its country's and its own; fact "name" is the title."""
     facts = dict(rng.choice(world.countries))
     for fact, source in WORDS["kinds"][kind].items():
         facts |= _draw(fact, source, world, rng)
@@ -98,7 +98,7 @@ def _country(rng: random.Random) -> Facts:
 
 
 def _person(world: World, rng: random.Random) -> Facts:
-    """Return first and last name with the pronouns that go with them."""
+    """Returns first and last name with the pronouns that go with them."""
     names, pronouns = rng.choice(((WORDS["his_names"], _HE), (WORDS["her_names"], _SHE)))
     return {"first": rng.choice(names), "last": rng.choice(world.last_names), **pronouns}
 
@@ -123,7 +123,7 @@ _MADE: dict[str, Callable[[World, random.Random], str]] = {
 
 
 def _names(rng: random.Random, endings: str, count: int) -> tuple[str, ...]:
-    """Return `count` different names of one invented syllable and an ending of these."""
+    """Returns `count` different names of one invented syllable and an ending of these."""
     names: set[str] = set()
     while len(names) < count:
         names.add(_syllable(rng) + rng.choice(WORDS["codas"]) + rng.choice(WORDS[endings]))

@@ -24,7 +24,7 @@ _CHECKPOINT = "learned/model.ckpt-0"
 
 
 def prepare(folder: Path) -> None:
-    """Make data and initial checkpoint, unless they are there from an earlier call."""
+    """Makes data and initial checkpoint, unless they are there from an earlier call."""
     if (folder / _READY_FILE).exists():
         print(f"{folder}: data and initial checkpoint are there")
         return
@@ -59,7 +59,7 @@ def prepare(folder: Path) -> None:
 
 
 def run_flags(folder: Path) -> list[str]:
-    """Return the flags of run_pretraining.py for one run of the task."""
+    """Returns the flags of run_pretraining.py for one run of the task."""
     return [
         "--do_train",
         *_model_flags(folder),

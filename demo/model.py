@@ -40,7 +40,7 @@ _LONGEST_WAVE_TOKENS = 1000
 
 
 def tiny_config(vocab_size: int, max_seq_length: int) -> BertConfig:
-    """Return the demo's architecture: two layers, 128 wide, without dropout."""
+    """Returns the demo's architecture: two layers, 128 wide, without dropout."""
     return BertConfig(
         vocab_size=vocab_size,
         hidden_size=128,
@@ -57,7 +57,7 @@ def tiny_config(vocab_size: int, max_seq_length: int) -> BertConfig:
 
 
 def initial_tensors(config: BertConfig, seed: int) -> dict[str, np.ndarray]:
-    """Return every weight by its TensorFlow 1 name, a function of the seed."""
+    """Returns every weight by its TensorFlow 1 name, a function of the seed."""
     model = build_pretrainer(config, seed=seed)
     tensors = weights_by_tf1_name(trained_variables(model))
     tensors[_POSITIONS] = _sinusoids(config.max_position_embeddings, config.hidden_size)
@@ -68,7 +68,7 @@ def initial_tensors(config: BertConfig, seed: int) -> dict[str, np.ndarray]:
 
 
 def _sinusoids(num_positions: int, hidden_size: int) -> np.ndarray:
-    """Return [S, H] float32: sines in the first half of H, cosines in the second."""
+    """Returns [S, H] float32: sines in the first half of H, cosines in the second."""
     waves = _LONGEST_WAVE_TOKENS ** (np.arange(hidden_size // 2) / (hidden_size // 2))
     angles = np.arange(num_positions)[:, np.newaxis] / waves
     sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
@@ -76,7 +76,7 @@ def _sinusoids(num_positions: int, hidden_size: int) -> np.ndarray:
 
 
 def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
-    """Return about `vocab_size` lower-case pieces, the special tokens first."""
+    """Returns about `vocab_size` lower-case pieces, the special tokens first."""
     if not files:
         raise ValueError("no text to learn a vocabulary from: --input_file matches nothing")
     texts = [decode(read_regular_file(file), file) for file in files]
@@ -92,7 +92,7 @@ def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
 
 @ends_in_one_line("demo.model")
 def main() -> None:
-    """Write vocab.txt; write bert_config.json and the checkpoint into the folder checkpoint."""
+    """Writes vocab.txt; writes bert_config.json and the checkpoint into the folder checkpoint."""
     parser = argparse.ArgumentParser(prog="python -m demo.model")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--input_file", required=True, help="glob of the text")

@@ -18,7 +18,7 @@ _DRAWN = {"train": ("samples", "loss"), "eval": ("samples", "loss", "masked_lm_a
 
 
 def read_metrics(path: Path) -> tuple[list[dict], list[dict]]:
-    """Return the training lines and the evaluation lines of a metrics.jsonl."""
+    """Returns the training lines and the evaluation lines of a metrics.jsonl."""
     lines: dict[str, list[dict]] = {kind: [] for kind in _DRAWN}
     for number, text in enumerate(read_regular_file(path).splitlines(), start=1):
         with errors.named(f"{path}: line {number}", damaged="give the metrics.jsonl of a run"):
@@ -31,7 +31,7 @@ def read_metrics(path: Path) -> tuple[list[dict], list[dict]]:
 
 
 def draw(metrics_file: Path, output_file: Path) -> None:
-    """Write the picture, 1,200 by 900 pixels."""
+    """Writes the picture, 1,200 by 900 pixels."""
     training, evaluations = read_metrics(metrics_file)
     samples = [line["samples"] for line in evaluations]
     accuracies = [line["masked_lm_accuracy"] for line in evaluations]
@@ -65,7 +65,7 @@ def draw(metrics_file: Path, output_file: Path) -> None:
 
 @ends_in_one_line("demo.picture")
 def main() -> None:
-    """Draw the picture of one run."""
+    """Draws the picture of one run."""
     parser = argparse.ArgumentParser(prog="python -m demo.picture")
     parser.add_argument("--metrics_file", type=Path, required=True)
     parser.add_argument("--output_file", type=Path, required=True)

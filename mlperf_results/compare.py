@@ -117,7 +117,7 @@ class Comparison:
     """A line about each figure that both have but that cannot be compared, with the reason."""
 
     def change_of(self, key: str) -> Change:
-        """Return the change of a figure.
+        """Returns the change of a figure.
 
         Raises:
           ValueError: it is not compared; says why.
@@ -130,7 +130,7 @@ class Comparison:
         raise ValueError(why[0] if why else f"{label}: A or B does not have it; choose --figure")
 
     def lines(self) -> list[str]:
-        """Return the comparison for a terminal."""
+        """Returns the comparison for a terminal."""
         a, b = self.a, self.b
         lines = [_about("A", a), _about("B", b), *_far_off("A", a), *_far_off("B", b)]
         recorded = sorted(a.made_on.keys() & b.made_on.keys())
@@ -160,7 +160,7 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Compare two sides, with one run or more each."""
+    """Compares two sides, with one run or more each."""
     _require_comparable(a, b)
     divisions = {side.task.get("division") for side in (a, b)} - {None}
     changes, not_compared = [], []
@@ -206,7 +206,7 @@ def _require_comparable(a: Side, b: Side) -> None:
 
 
 def intervals_of_logarithms(a: np.ndarray, b: np.ndarray) -> Any:
-    """Return the 95% intervals of log(B) - log(A), with their ends `low` and `high`.
+    """Returns the 95% intervals of log(B) - log(A), with their ends `low` and `high`.
 
     Args:
       a, b: positive figures, [..., runs]; thousands of groups can be asked about at once.
@@ -288,7 +288,7 @@ def _in_digits(value: float) -> str:
 
 
 def judge(change: Change, threshold: float) -> tuple[int, str]:
-    """Return the exit code and its words; a threshold of 0.03 is 3%."""
+    """Returns the exit code and its words; a threshold of 0.03 is 3%."""
     asked = f"verdict on {change.figure.label}, slower by {100 * threshold:.3g}% or more"
     if change.interval is None:
         return EXIT_CANNOT_TELL, f"{asked}: cannot tell, there is no interval"
@@ -305,7 +305,7 @@ def judge(change: Change, threshold: float) -> tuple[int, str]:
 
 
 def share_of(text: str) -> float:
-    """Return the share that a percentage says, for argparse."""
+    """Returns the share that a percentage says, for argparse."""
     match = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)%", text, re.ASCII)
     if not match or not 0 < float(match[1]) < 100:
         raise argparse.ArgumentTypeError(f"{text!r}: give a percentage, such as 3%")
@@ -314,7 +314,7 @@ def share_of(text: str) -> float:
 
 @ends_in_one_line("compare")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a comparison; return as the module says."""
+    """Prints a comparison; return as the module says."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.compare")
     parser.add_argument("a", metavar="A")
     parser.add_argument("b", metavar="B")

@@ -51,7 +51,7 @@ class Band:
     """Samples before each evaluation of a run, and the accuracies."""
 
     def ends(self, samples: Sequence[float]) -> list[tuple[float, float] | None]:
-        """Return the least and greatest accuracy after numbers of samples; None with few runs.
+        """Returns the least and greatest accuracy after numbers of samples; None with few runs.
 
         Between two evaluations accuracy is a straight line; after the last one it stays constant.
         """
@@ -61,7 +61,7 @@ class Band:
 
 
 def band_of(batch: float, entries: Sequence[Entry]) -> Band:
-    """Return the curves of comparable results whose batch is within half a doubling, or nearest."""
+    """The curves of comparable results whose batch is within half a doubling, or nearest."""
     known = [e for e in comparable(entries) if e.global_batch_size and any(e.evaluation_samples)]
     far = {e.name: abs(math.log2((e.global_batch_size or 1) / batch)) for e in known}
     limit = max(_HALF_A_DOUBLING, min(far.values()))
@@ -78,7 +78,7 @@ def band_of(batch: float, entries: Sequence[Entry]) -> Band:
 
 
 def read_curve(name: str) -> tuple[float, list[tuple[float, float]]]:
-    """Return the batch size and (samples, accuracy) of each evaluation of a log of one run."""
+    """Returns the batch size and (samples, accuracy) of each evaluation of a log of one run."""
     files, *others = runs_in(name)
     if others or not files.logs:
         what = f"{len(others) + 1} runs" if others else "no log"
@@ -109,7 +109,7 @@ def read_curve(name: str) -> tuple[float, list[tuple[float, float]]]:
 def verdict_of(
     accuracies: Sequence[float], ends: Sequence[tuple[float, float] | None]
 ) -> tuple[int, str]:
-    """Return the exit code and a sentence on the last evaluations beside the ends of a band.
+    """Returns the exit code and a sentence on the last evaluations beside the ends of a band.
 
     A run is far below if its last two evaluations are, or its only one: early ones scatter.
     """
@@ -130,7 +130,7 @@ def verdict_of(
 
 
 def draw(samples: Sequence[float], accuracies: Sequence[float], band: Band, path: Path) -> None:
-    """Write a picture of the accuracies within the band."""
+    """Writes a picture of the accuracies within the band."""
     axes = (figure := Figure(figsize=(6.4, 4), dpi=150, layout="constrained")).subplots()
     places = np.linspace(0, 1.1 * max(samples), 300)
     least, most = np.array([each or (np.nan, np.nan) for each in band.ends(places.tolist())]).T
@@ -148,7 +148,7 @@ def draw(samples: Sequence[float], accuracies: Sequence[float], band: Band, path
 
 @ends_in_one_line("curve")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table and a sentence; return as the module says."""
+    """Prints the table and a sentence; return as the module says."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.curve")
     parser.add_argument("run", metavar="LOG_OR_FOLDER")
     parser.add_argument("--png", help="file for a picture")

@@ -25,7 +25,7 @@ _WITHOUT_FP8 = "A100 A30 V100 RTX A5000".split()
 
 
 def precision_of(entry: Entry) -> str:
-    """Return the precision of most products, FP8 or not, by the system's flags or its chip.
+    """Returns the precision of most products, FP8 or not, by the system's flags or its chip.
 
     Source: "FP8 in published results" of benchmarks/NOTES.md.
     """
@@ -35,7 +35,7 @@ def precision_of(entry: Entry) -> str:
 
 
 def nearest(family: str, count: int, batch: int | None, entries: Sequence[Entry]) -> list[Entry]:
-    """Return the published rows that answer the question, the latest first.
+    """Returns the published rows that answer the question, the latest first.
 
     These are rows on `count` accelerators, with the batch if any has it; else rows on the next
     smaller and the next larger number of accelerators.
@@ -56,7 +56,7 @@ def nearest(family: str, count: int, batch: int | None, entries: Sequence[Entry]
 
 
 def lines_of(family: str, count: int, batch: int | None, rows: Sequence[Entry]) -> list[str]:
-    """Return the answer for a terminal: what was published, its range, the rows."""
+    """Returns the answer for a terminal: what was published, its range, the rows."""
     counts = sorted({e.accelerators or 0 for e in rows})
     batches = sorted({e.global_batch_size for e in rows if e.global_batch_size})
     lines = [
@@ -115,7 +115,7 @@ def _number(value: float | None) -> str:
 
 @ends_in_one_line("expect")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the published rows; return 1 with one line if there are none."""
+    """Prints the published rows; returns 1 with one line if there are none."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.expect")
     parser.add_argument(
         "--accelerator", required=True, help="H100, A100 PCIe, or as its driver names it"

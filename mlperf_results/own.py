@@ -12,7 +12,7 @@ from mlperf_results.published import Entry
 
 
 def entry_of(system: System, *, org: str = "") -> Entry:
-    """Return the row on a system, which `org` names with its own name."""
+    """Returns the row on a system, which `org` names with its own name."""
     runs, description, rcp = system.runs, system.description, system.rcp
     scaling = rcp.scaling if rcp and rcp.scaling != 1.0 else None
     converged = [run for run in runs if run.succeeded]
@@ -45,7 +45,7 @@ def entry_of(system: System, *, org: str = "") -> Entry:
 
 
 def _notes(system: System) -> Iterator[str]:
-    """Yield what a reader of the row has to know of the logs."""
+    """Yields what a reader of the row has to know of the logs."""
     if system.copies:
         yield f"copies left out: {in_words(system.copies)}"
     if system.left_out:
@@ -57,7 +57,7 @@ def _notes(system: System) -> Iterator[str]:
 
 
 def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[str, Any]:
-    """Return the fields on samples of converged runs."""
+    """Returns the fields on samples of converged runs."""
     # Two open entries of Google in round 1.1 resumed larger models, and also count the samples
     # before the timed run.
     counted = [r for r in runs if 0 < (r.samples_to_converge or 0) <= MOST_SAMPLES_TO_CONVERGE]
@@ -75,7 +75,7 @@ def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[st
 
 
 def _division(description: Mapping[str, object], runs: Sequence[RunResult]) -> str | None:
-    """Return closed or open, which PCL and others spelt differently."""
+    """Returns closed or open, which PCL and others spelt differently."""
     named = _text(description, "division") or next((run.division for run in runs), None) or ""
     return {"c": "closed", "o": "open"}.get(named[:1].lower(), named or None)
 
@@ -98,7 +98,7 @@ def _whole(value: object) -> int | None:
 
 
 def _common(values: Sequence[float | None]) -> int | None:
-    """Return what all logs that say it agree on."""
+    """Returns what all logs that say it agree on."""
     distinct = {value for value in values if value is not None}
     return int(distinct.pop()) if len(distinct) == 1 else None
 

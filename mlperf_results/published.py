@@ -142,12 +142,12 @@ class Entry:
 
 
 def comparable(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries that are ranked: closed, with a time, and each run once."""
+    """Returns the entries that are ranked: closed, with a time, and each run once."""
     return [entry for entry in entries if not entry.departures and not entry.same_logs_as]
 
 
 def family_of(accelerator: str, number: int | None) -> str:
-    """Return the family of an accelerator by its name; the name itself if it is unknown."""
+    """Returns the family of an accelerator by its name; the name itself if it is unknown."""
     # The first match counts: GB200 comes before B200, variants before their family.
     for pattern, family in _FAMILIES:
         if pattern.search(accelerator):
@@ -156,7 +156,7 @@ def family_of(accelerator: str, number: int | None) -> str:
 
 
 def load(path: Path = TABLE) -> list[Entry]:
-    """Return the rows of the table."""
+    """Returns the rows of the table."""
     columns = [field.name for field in fields(Entry)]
     rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path, columns=columns).to_pylist()
     return [Entry(**{name: _tuples(value) for name, value in row.items()}) for row in rows]

@@ -52,7 +52,7 @@ class RunFiles:
 
 
 def runs_in(name: str) -> list[RunFiles]:
-    """Return the runs of what a user has named."""
+    """Returns the runs of what a user has named."""
     place = paths.require_local(name)
     if runs := _runs_in(place):
         return runs
@@ -85,7 +85,7 @@ def _runs_in(place: Path) -> list[RunFiles]:
 
 
 def _of_folders(above: Path, *, is_campaign: bool = False) -> list[RunFiles]:
-    """Return the runs of a folder that has one folder for each run."""
+    """Returns the runs of a folder that has one folder for each run."""
     newest: dict[str, tuple[int, Path]] = {}
     for folder in above.glob("*"):
         number = _NUMBER.fullmatch(folder.name)
@@ -99,7 +99,7 @@ def _of_folders(above: Path, *, is_campaign: bool = False) -> list[RunFiles]:
 
 
 def _of_output_dir(folder: Path, name: str) -> RunFiles:
-    """Return the run of an output directory."""
+    """Returns the run of an output directory."""
     # An evaluation after the training joins all of the logs in a single one.
     joined = folder / RESULT_LOG
     logs = [joined] if joined.exists() else logs_of_run(folder)

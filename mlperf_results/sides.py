@@ -53,7 +53,7 @@ class Side:
 
 
 def read_side(name: str) -> Side:
-    """Return what a user's path, or the name of a published result, holds."""
+    """Returns what a user's path, or the name of a published result, holds."""
     if not paths.require_local(name).exists():
         return side_of_entry(_published_entry(name))
     files = {each.name: each for each in runs_in(name)}
@@ -85,12 +85,12 @@ def read_side(name: str) -> Side:
 
 
 def _known_figures(*figures: float | None) -> dict[str, float]:
-    """Return the known figures of a run, in the order of `FIGURES`."""
+    """Returns the known figures of a run, in the order of `FIGURES`."""
     return {key: value for key, value in zip(FIGURES, figures) if value}
 
 
 def _why_left_out(files: RunFiles) -> str:
-    """Return why a run does not count, whatever its log says; "" if it may."""
+    """Returns why a run does not count, whatever its log says; "" if it may."""
     if files.is_unfinished:
         return "has not ended"
     if len(files.logs) != 1:
@@ -99,7 +99,7 @@ def _why_left_out(files: RunFiles) -> str:
 
 
 def _common_task(name: str, results: Iterable[RunResult]) -> dict[str, object]:
-    """Return what runs must have in common to be compared, as far as their logs say it."""
+    """Returns what runs must have in common to be compared, as far as their logs say it."""
     tasks: dict[str, set[object]] = {}
     for run in results:
         for key, value in (
@@ -118,7 +118,7 @@ def _common_task(name: str, results: Iterable[RunResult]) -> dict[str, object]:
 
 
 def _made_on(counted: list[tuple[RunFiles, RunResult]]) -> dict[str, tuple[str, ...]]:
-    """Return every value of host, hardware, versions and flags, in the order of the runs."""
+    """Returns every value of host, hardware, versions and flags, in the order of the runs."""
     machine: dict[str, object] = {}
     # A vendor's runs do not name the machine; the system's description does.
     if results_dir := counted[0][0].results_dir:
@@ -137,7 +137,7 @@ def _machine_of(system: Mapping[str, object]) -> dict[str, object]:
 
 
 def _machine_of_run(folder: Path) -> dict[str, object]:
-    """Return what the records of a run's directory say of host, versions and flags."""
+    """Returns what the records of a run's directory say of host, versions and flags."""
     record = read_own_record(folder / RECORD_NAME)
     made_with, parameters = record.get("made_with"), record.get("parameters")
     made_on: dict[str, object] = dict(made_with) if isinstance(made_with, dict) else {}
@@ -156,7 +156,7 @@ def _published_entry(name: str) -> Entry:
 
 
 def side_of_entry(entry: Entry) -> Side:
-    """Return the runs of a published result."""
+    """Returns the runs of a published result."""
     if not entry.run_minutes:
         raise ValueError(f"{entry.name}: no run of this published result has converged")
     task = {

@@ -33,7 +33,7 @@ NUM_NEIGHBOURS = 8
 
 
 def read_own(name: str) -> list[Entry]:
-    """Return the rows on a run, a log, a campaign or a submitter's folder."""
+    """Returns the rows on a run, a log, a campaign or a submitter's folder."""
     place = paths.require_local(name)
     is_campaign = (place / CAMPAIGN_RECORD).exists()
     org_dirs = [place]
@@ -64,7 +64,7 @@ def _judge(folder: Path) -> System:
 
 
 def _of_run(place: Path) -> Entry:
-    """Return the row on a log or a run; run.json of a run of this project has the devices."""
+    """Returns the row on a log or a run; run.json of a run of this project has the devices."""
     files, *others = runs_in(str(place))
     folder = files.output_dir
     if others:
@@ -82,7 +82,7 @@ def _of_run(place: Path) -> Entry:
 
 
 def standing_of(own: Entry, entries: Sequence[Entry]) -> list[str]:
-    """Return the lines on a system of one's own among published results."""
+    """Returns the lines on a system of one's own among published results."""
     # Submitters hand in the same logs under another name, or in another round.
     twin = next((e.name for e in entries if sorted(e.run_minutes) == sorted(own.run_minutes)), None)
     twin = twin if own.run_minutes else None
@@ -106,7 +106,7 @@ def standing_of(own: Entry, entries: Sequence[Entry]) -> list[str]:
 
 
 def _figures(own: Entry, others: Sequence[Entry]) -> list[tuple[str, str, str]]:
-    """Return each figure: label, value, and its place or why it has none."""
+    """Returns each figure: label, value, and its place or why it has none."""
     runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
     if own.rcp_scaling_factor:
         runs += f", scaled by {own.rcp_scaling_factor:.4f}"
@@ -153,7 +153,7 @@ def _number(value: float | None, spec: str, unit: str = "") -> str:
 
 
 def _distance(own: Entry, other: Entry) -> float:
-    """Return the distance of two systems: twice the accelerators, or other ones, count 1."""
+    """Returns the distance of two systems: twice the accelerators, or other ones, count 1."""
     # Hardware counts most, then the batch, which decides the samples, then the framework.
     distance = _doublings(own.accelerators, other.accelerators)
     distance += _doublings(own.global_batch_size, other.global_batch_size) / 2
@@ -174,7 +174,7 @@ def _framework_differs(own: Entry, other: Entry) -> bool:
 
 
 def _unlike(own: Entry, other: Entry) -> list[str]:
-    """Return how a published system differs from one's own, in what is known of both."""
+    """Returns how a published system differs from one's own, in what is known of both."""
     differs = own.family not in (UNKNOWN, other.family)
     differences = [f"{other.family}, not {own.family}"] if differs else []
     # Few closed logs name their sequence length, because the rules fix it.
@@ -201,7 +201,7 @@ def _unlike(own: Entry, other: Entry) -> list[str]:
 
 @ends_in_one_line("standing")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the standing; return 1 with one line if something cannot be read."""
+    """Prints the standing; returns 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.standing")
     parser.add_argument("runs", nargs="+", metavar="RUN_OR_ORG_DIR")
     given = parser.parse_args(words_with_home(arguments))

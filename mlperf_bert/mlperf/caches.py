@@ -10,7 +10,7 @@ _PAGES_AND_INODES = "3\n"
 
 
 def obstacle(control: Path | None = None) -> str | None:
-    """Return why the caches cannot be dropped; None if they can. Changes nothing."""
+    """Returns why the caches cannot be dropped; None if they can. Changes nothing."""
     control = control or _control()
     if not control.exists():
         return f"there is no {control}: this is no Linux host"
@@ -24,7 +24,7 @@ def _control() -> Path:
 
 
 def drop(control: Path | None = None) -> str | None:
-    """Write dirty pages back and empty the caches; return why it failed, None if it worked."""
+    """Writes dirty pages back and empties the caches; returns why it failed, None if it worked."""
     control = control or _control()
     if reason := obstacle(control):
         return reason

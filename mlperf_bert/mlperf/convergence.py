@@ -58,7 +58,7 @@ class Bound:
 def reference_points(
     ruleset: str = RULESETS[-1], custom_rcps: Path | None = None
 ) -> Mapping[int, ReferencePoint]:
-    """Return the points of a ruleset, or of a custom RCP file: global batch size -> point."""
+    """Returns the points of a ruleset, or of a custom RCP file: global batch size -> point."""
     records = _by_batch_size(_checker(ruleset, custom_rcps).rcp_data)
     return MappingProxyType({record["BS"]: _point(record) for record in records})
 
@@ -66,7 +66,7 @@ def reference_points(
 def bound_of(
     global_batch_size: int, ruleset: str = RULESETS[-1], custom_rcps: Path | None = None
 ) -> Bound:
-    """Return the bound that the RCP checker applies at a batch size."""
+    """Returns the bound that the RCP checker applies at a batch size."""
     checker = _checker(ruleset, custom_rcps)
     # Points that the checker prunes are left out: it judges results there by an interpolation.
     records = _by_batch_size(checker.pruned_rcp_data)

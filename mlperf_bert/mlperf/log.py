@@ -88,7 +88,7 @@ class SubmissionInfo:
 
 
 def json_safe(value: object) -> object:
-    """Return `value` as plain JSON: no NumPy types, NaN and the infinities as strings."""
+    """Returns `value` as plain JSON: no NumPy types, NaN and the infinities as strings."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
@@ -135,7 +135,7 @@ class TimedRun:
         return self.log
 
     def block_start(self, samples: int, *, num_samples: int) -> None:
-        """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
+        """Logs the start of a block that trains `num_samples`, 1 or more, after `samples`."""
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: a block trains 1 sample or more")
         self._block_start_samples, self._seconds_before_block = samples, self.ledger.read()
@@ -143,7 +143,7 @@ class TimedRun:
         self._running.start(constants.BLOCK_START, position | {"samples_count": samples})
 
     def block_stop(self, samples: int) -> None:
-        """Log the end of a block of training, with `samples` trained so far."""
+        """Logs the end of a block of training, with `samples` trained so far."""
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._running.end(constants.BLOCK_STOP, metadata)
         self.samples = samples
@@ -151,22 +151,22 @@ class TimedRun:
         self._log_ledger(seconds, metadata | {"of": "block"})
 
     def eval_samples(self, num_samples: int) -> None:
-        """Log the number of samples of every evaluation, if it was not known before the run."""
+        """Logs the number of samples of every evaluation, if it was not known before the run."""
         self._running.event(constants.EVAL_SAMPLES, num_samples)
         self._num_eval_samples = num_samples
 
     def eval_start(self, samples: int) -> None:
-        """Log the start of the evaluation after `samples` trained."""
+        """Logs the start of the evaluation after `samples` trained."""
         self._running.start(constants.EVAL_START, _position(samples))
 
     def eval_stop(self, samples: int) -> None:
-        """Log the end of the evaluation after `samples` trained."""
+        """Logs the end of the evaluation after `samples` trained."""
         self._running.end(constants.EVAL_STOP, _position(samples))
 
     def eval_accuracy(
         self, value: float, samples: int, step: int, *, num_eval_samples: int | None = None
     ) -> None:
-        """Log the masked-LM accuracy after `samples` trained in `step` steps.
+        """Logs the masked-LM accuracy after `samples` trained in `step` steps.
 
         Raises:
           ValueError: the accuracy is outside 0 to 1, or NaN: the checkers would accept it, or
@@ -190,24 +190,24 @@ class TimedRun:
         self.samples = samples
 
     def checkpoint_start(self, step: int) -> None:
-        """Log that the checkpoint of `step` is being written."""
+        """Logs that the checkpoint of `step` is being written."""
         # Allowed after run_stop too: the last checkpoint is written when the clock has stopped.
         self.log.start("checkpoint_start", {"step_num": step})
 
     def checkpoint_stop(self, step: int) -> None:
-        """Log that the checkpoint of `step` has been written."""
+        """Logs that the checkpoint of `step` has been written."""
         self.log.end("checkpoint_stop", {"step_num": step})
 
     def succeed(self) -> None:
-        """Stop the clock: the target is reached. Logs train_samples and run_stop at once."""
+        """Stops the clock: the target is reached. Logs train_samples and run_stop at once."""
         self._stop(constants.SUCCESS)
 
     def abort(self, **metadata: object) -> None:
-        """Stop the clock without success, with `metadata` in run_stop; as `succeed`."""
+        """Stops the clock without success, with `metadata` in run_stop; as `succeed`."""
         self._stop(constants.ABORTED, **metadata)
 
     def stop_unless_stopped(self) -> None:
-        """Log train_samples and run_stop with status "aborted" if the run has not succeeded."""
+        """Logs train_samples and run_stop with status "aborted" if the run has not succeeded."""
         if not self.is_stopped:
             self.abort()
 
@@ -315,7 +315,7 @@ class MlperfLog:
         return shift if self.time_ms is None and abs(shift) >= _LEAST_SHIFT_SECONDS else 0.0
 
     def event(self, key: str, value: object = None, metadata: Metadata = None) -> None:
-        """Log a point in time. NumPy values and non-finite numbers become plain JSON.
+        """Logs a point in time. NumPy values and non-finite numbers become plain JSON.
 
         Raises:
           TypeError: a value that JSON cannot hold.
@@ -323,20 +323,20 @@ class MlperfLog:
         self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=self._now_ms())
 
     def events(self, values: Mapping[str, object]) -> None:
-        """Log MLLOG key -> value: names, sizes, seed, schedule, optimizer, precision."""
+        """Logs MLLOG key -> value: names, sizes, seed, schedule, optimizer, precision."""
         for key, value in values.items():
             self.event(key, value)
 
     def start(self, key: str, metadata: Metadata = None) -> None:
-        """Log the start of an interval."""
+        """Logs the start of an interval."""
         self._mllog.start(key, None, json_safe(metadata or {}), time_ms=self._now_ms())
 
     def end(self, key: str, metadata: Metadata = None) -> None:
-        """Log the end of an interval."""
+        """Logs the end of an interval."""
         self._mllog.end(key, None, json_safe(metadata or {}), time_ms=self._now_ms())
 
     def copy_line(self, line: str) -> None:
-        """Write a line, such as one of another log, as it is."""
+        """Writes a line, such as one of another log, as it is."""
         # The thread that writes a checkpoint logs too, even when the log is closed.
         with self._lock, paths.failures_named(str(self.path)):
             if not self._lines.closed:
@@ -352,7 +352,7 @@ class MlperfLog:
             self._lines.write(re.sub(division, r'\1"open"', held))
 
     def commit(self) -> None:
-        """Write all lines so far to the file, and later lines at once. Further calls do nothing.
+        """Writes all lines so far to the file, and later lines at once. Further calls do nothing.
 
         Raises:
           OSError: it cannot be written; nothing is left of it.
@@ -366,13 +366,13 @@ class MlperfLog:
         self._lines = self.path.open("a", encoding="utf-8")
 
     def discard(self) -> None:
-        """Stop writing; without `commit` no file is left."""
+        """Stops writing; without `commit` no file is left."""
         # A line that failed has raised its error already.
         with contextlib.suppress(OSError):
             self._lines.close()
 
     def init_start(self, cache_cleared: bool | None) -> None:
-        """Log the start of the untimed initialisation.
+        """Logs the start of the untimed initialisation.
 
         `cache_cleared` says whether the system's file caches were emptied before; None: unknown.
         """
@@ -380,7 +380,7 @@ class MlperfLog:
         self.start(constants.INIT_START)
 
     def weights_initialization(self, tf1_names: Iterable[str]) -> None:
-        """Log one line per initialised weight, under its TensorFlow 1 name without ":0".
+        """Logs one line per initialised weight, under its TensorFlow 1 name without ":0".
 
         Rulesets 1.1.0 to 2.1.0 compare these with the 398 weights of BERT-large.
         """
@@ -388,12 +388,12 @@ class MlperfLog:
             self.event(constants.WEIGHTS_INITIALIZATION, metadata={"tensor": name})
 
     def init_stop(self) -> None:
-        """Log the end of the initialisation."""
+        """Logs the end of the initialisation."""
         self.end(constants.INIT_STOP)
 
     @contextlib.contextmanager
     def run(self, *, meter: Meter | None = None) -> Iterator[TimedRun]:
-        """Log run_start, yield the `TimedRun`, and log exactly one run_stop whatever happens.
+        """Logs run_start, yields the `TimedRun`, and logs exactly one run_stop whatever happens.
 
         `meter` measures the energy between the two; None: it is not logged.
 

@@ -138,7 +138,7 @@ class RunResult:
 
 
 def read_records(path: paths.Location, *, may_be_cut: bool = False) -> list[LogRecord]:
-    """Return the records of a log; what stands before or behind one (a rank, say) is skipped.
+    """Returns the records of a log; what stands before or behind one (a rank, say) is skipped.
 
     Several on a line, as writers that do not wait for each other leave them, are all read. With
     `may_be_cut` an incomplete last line, which a killed run leaves, is skipped.
@@ -197,14 +197,14 @@ def counts_of(records: list[LogRecord], key: str) -> list[float]:
 
 
 def require_count(value: object, key: str) -> float:
-    """Return a number of samples; raises ValueError if the value of the key is none."""
+    """Returns a number of samples; raises ValueError if the value of the key is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
         raise ValueError(f"{key} is {value!r:.80}, which is not a number of samples")
     return value
 
 
 def read_run(path: Path, *, may_be_cut: bool = False) -> RunResult:
-    """Return what a log says of its run; `may_be_cut` as in `read_records`.
+    """Returns what a log says of its run; `may_be_cut` as in `read_records`.
 
     If the log may be cut, one without a run_stop is of a run with the status "running", up to its
     last line.
@@ -311,7 +311,7 @@ def _require_success(
 
 
 def _train_samples(records: Sequence[LogRecord]) -> tuple[float | None, float | None]:
-    """Return the last train_samples that counts trained samples, and the last one that does not.
+    """Returns the last train_samples that counts trained samples, and the last one that does not.
 
     A number from before the training, or before evaluations with another result, is a plan.
     """
@@ -428,23 +428,23 @@ def _init_minutes(records: list[LogRecord]) -> float | None:
 
 
 def is_end(status: object) -> bool:
-    """Return whether a status of run.json is that of a run which has ended."""
+    """Returns whether a status of run.json is that of a run which has ended."""
     return status != "running"
 
 
 def read_own_record(path: paths.Location) -> dict:
-    """Return what a run or a campaign recorded of itself; nothing if it has no record."""
+    """Returns what a run or a campaign recorded of itself; nothing if it has no record."""
     return json_text.read_record(path, dict, remedy=RECORD_REMEDY) or {}
 
 
 def energy_of_run(records: Sequence[LogRecord]) -> Energy | None:
-    """Return what a log says of the energy from its run_start to its run_stop; None if nothing."""
+    """Returns what a log says of the energy from its run_start to its run_stop; None if nothing."""
     events = _of_key(records, energy.LOG_KEY)
     return Energy.from_event(events[0].value, events[0].metadata) if events else None
 
 
 def logs_of_run(output_dir: paths.Location) -> list[paths.Location]:
-    """Return the logs that a run has written during its training, the oldest first."""
+    """Returns the logs that a run has written during its training, the oldest first."""
     # Sorted by number: as text, resumed-10 would come before resumed-2.
     numbers = {log.stem.rpartition("-")[2]: log for log in output_dir.glob(RESUMED_LOGS)}
     resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
@@ -452,14 +452,14 @@ def logs_of_run(output_dir: paths.Location) -> list[paths.Location]:
 
 
 def readable_runs(logs: Sequence[paths.Location]) -> Iterator[RunResult]:
-    """Yield what the logs of one run say, also while it trains; what cannot be read is skipped."""
+    """Yields what the logs of one run say, also while it trains; what cannot be read is skipped."""
     for path in logs:
         with contextlib.suppress(ValueError, OSError):
             yield read_run(path, may_be_cut=True)
 
 
 def seconds_spent(logs: Sequence[paths.Location]) -> float:
-    """Return the used seconds of a time budget: from run_start to the last line, in all its logs.
+    """Returns the used seconds of a time budget: from run_start to the last line, in all its logs.
 
     A killed run wrote its last line at its last evaluation or checkpoint, or later.
     """

@@ -77,7 +77,7 @@ class Departure:
 
 
 def nominal_evaluation_interval_samples(global_batch_size: int) -> int:
-    """Return how many samples may pass between two evaluations, before rounding to batches.
+    """Returns how many samples may pass between two evaluations, before rounding to batches.
 
     floor(0.05 * (230.23 * global_batch_size + 3,000,000) / 25,000) * 25,000, in integers (both
     sides of the division times 2,000), without rounding errors.
@@ -86,19 +86,19 @@ def nominal_evaluation_interval_samples(global_batch_size: int) -> int:
 
 
 def evaluation_interval_samples(global_batch_size: int) -> int:
-    """Return the evaluation interval in samples, rounded up to whole global batches."""
+    """Returns the evaluation interval in samples, rounded up to whole global batches."""
     nominal_samples = nominal_evaluation_interval_samples(global_batch_size)
     return samples_to_steps(nominal_samples, global_batch_size) * global_batch_size
 
 
 def samples_to_steps(num_samples: int, global_batch_size: int) -> int:
-    """Return the fewest steps that cover `num_samples`; only this makes steps of samples."""
+    """Returns the fewest steps that cover `num_samples`; only this makes steps of samples."""
     # Rounded up, in integers.
     return -(-num_samples // global_batch_size)
 
 
 def is_bert_large(model: Mapping[str, object]) -> bool:
-    """Return whether the entries of bert_config.json are those of the benchmark's model."""
+    """Returns whether the entries of bert_config.json are those of the benchmark's model."""
     return all(model.get(name) == value for name, value in BERT_LARGE.items())
 
 
@@ -110,7 +110,7 @@ def departures_from_closed_rules(
     model: Mapping[str, object] = BERT_LARGE,
     **fixed_hyperparameters: object,
 ) -> list[Departure]:
-    """Return every way in which a run departs from the closed division; empty if none.
+    """Returns every way in which a run departs from the closed division; empty if none.
 
     Args:
       global_batch_size: samples per update of the weights, over all replicas and accumulations.
@@ -140,14 +140,14 @@ def departures_from_closed_rules(
 
 
 def departure_of_evaluation(num_eval_samples: int) -> Departure | None:
-    """Return the departure of an evaluation whose number of examples is not that of the rules."""
+    """Returns the departure of an evaluation whose number of examples is not that of the rules."""
     if num_eval_samples == NUM_EVAL_SAMPLES:
         return None
     return Departure("evaluation examples", f"{NUM_EVAL_SAMPLES:,}", f"{num_eval_samples:,}")
 
 
 def open_division(departures: Sequence[Departure]) -> str:
-    """Return why a run is not closed division: a line for each departure, one for the model."""
+    """Returns why a run is not closed division: a line for each departure, one for the model."""
     # One line for the model, however many of its sizes are others.
     of_model = [name for each in departures if (name := each.parameter.partition(_OF_MODEL)[2])]
     lines = [str(each) for each in departures if not each.parameter.startswith(_OF_MODEL)]
@@ -157,6 +157,6 @@ def open_division(departures: Sequence[Departure]) -> str:
 
 
 def require_ruleset(ruleset: str) -> None:
-    """Refuse a ruleset without BERT: the official tools would check nothing and report success."""
+    """Refuses a ruleset without BERT: the official tools would check nothing, report success."""
     if ruleset not in RULESETS:
         raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")

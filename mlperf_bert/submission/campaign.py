@@ -48,7 +48,7 @@ MAX_FAILED_RUNS = 1
 
 @contextlib.contextmanager
 def claimed(campaign: Campaign) -> Iterator[None]:
-    """Hold the campaign's folder, which is new or of the same campaign."""
+    """Holds the campaign's folder, which is new or of the same campaign."""
     names = ("org", "system", "status", "offline_eval_input_file")
     content: dict[str, object] = {name: getattr(campaign, name) for name in names}
     content["flags"] = list(campaign.flags)
@@ -68,7 +68,7 @@ def claimed(campaign: Campaign) -> Iterator[None]:
 
 
 def _record_of(folder: Path, content: dict[str, object]) -> dict:
-    """Return what a campaign's record says; in an empty folder `content` becomes the record."""
+    """Returns what a campaign's record says; in an empty folder `content` becomes the record."""
     record = folder / logs.CAMPAIGN_RECORD
     if record.exists():
         return logs.read_own_record(record)
@@ -80,7 +80,7 @@ def _record_of(folder: Path, content: dict[str, object]) -> dict:
 
 
 def train_runs(campaign: Campaign) -> list[RunResult]:
-    """Train the missing runs of a campaign; return what all logs say, in order.
+    """Trains the missing runs of a campaign; returns what all logs say, in order.
 
     Raises:
       ValueError: a run was refused before its clock started, or more failed than the rules forgive.
@@ -101,7 +101,7 @@ def train_runs(campaign: Campaign) -> list[RunResult]:
 
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
-    """Return a line about each run that was cut off, so that none goes unreported."""
+    """Returns a line about each run that was cut off, so that none goes unreported."""
     return [
         f"{folder.name}: cut off, run again"
         for number in range(campaign.num_runs)
@@ -146,7 +146,7 @@ def _is_of_a_kill(returncode: int) -> bool:
 
 
 def _vacant_dir(campaign: Campaign, number: int) -> Path:
-    """Return a folder where a run can start: one where no run was cut off."""
+    """Returns a folder where a run can start: one where no run was cut off."""
     *_, output_dir = dirs = campaign.output_dirs(number)
     if not output_dir.exists():
         return output_dir
@@ -158,7 +158,7 @@ def _vacant_dir(campaign: Campaign, number: int) -> Path:
 
 
 def _call(command: Sequence[str]) -> int:
-    """Run a command; return its exit code, or EXIT_TRY_AGAIN for 0 if a signal came meanwhile.
+    """Runs a command; returns its exit code, or EXIT_TRY_AGAIN for 0 if a signal came meanwhile.
 
     SIGINT and others (as SIGTERM) are handed on to the command, and it is waited for.
     """
@@ -193,7 +193,7 @@ def run_campaign(
     custom_rcps: Path | None,
     overrides: dict[str, object],
 ) -> SystemVerdict:
-    """Train, write the submission, ask the official tools.
+    """Trains, writes the submission, asks the official tools.
 
     Raises:
       ValueError: bad input, or the runs cannot become a result; one line says why.
@@ -238,7 +238,7 @@ def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:
 
 @ends_in_one_line("campaign")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a campaign; return 0 if everything passed, 1 if not, 75 if interrupted."""
+    """Runs a campaign; returns 0 if everything passed, 1 if not, 75 if interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m mlperf_bert.submission.campaign",
         usage="%(prog)s --org=ORG --system=SYSTEM --output_dir=DIR [options] -- FLAGS_OF_ONE_RUN",

@@ -37,7 +37,7 @@ class Verdict:
 
 
 def check_log(path: Path, ruleset: str) -> Verdict:
-    """Run the official compliance checker on a log under one ruleset."""
+    """Runs the official compliance checker on a log under one ruleset."""
     if not path.is_file():
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
     arguments = ["--usage", "training", "--ruleset", ruleset, str(path)]
@@ -51,7 +51,7 @@ def check_log(path: Path, ruleset: str) -> Verdict:
 
 
 def _findings(report: str) -> tuple[str, ...]:
-    """Return the first lines of the findings in the checker's output, which are dashed apart."""
+    """Returns the first lines of the findings in the checker's output, which are dashed apart."""
     findings: list[str] = []
     for record in re.split(r"^(?=INFO - |WARNING - |ERROR - )", report, flags=re.MULTILINE):
         level, _, text = record.partition(" - ")
@@ -65,7 +65,7 @@ def _findings(report: str) -> tuple[str, ...]:
 
 @ends_in_one_line("compliance")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the verdicts; return 0 if every ruleset accepts every log, else 1."""
+    """Prints the verdicts; returns 0 if every ruleset accepts every log, else 1."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.compliance")
     parser.add_argument("logs", nargs="+", metavar="result_N.txt")
     parser.add_argument(

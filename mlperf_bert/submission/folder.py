@@ -39,7 +39,7 @@ def write_submission(
     ruleset: str,
     overrides: Mapping[str, object],
 ) -> None:
-    """Write a campaign's submission again, whole or not at all, describing this machine.
+    """Writes a campaign's submission again, whole or not at all, describing this machine.
 
     Args:
       campaign: whose submission it is.
@@ -65,7 +65,7 @@ def write_submission(
 
 
 def division_of(runs: Sequence[RunResult]) -> str:
-    """Return "closed" if every log says so, else "open"."""
+    """Returns "closed" if every log says so, else "open"."""
     return "closed" if all(run.division == "closed" for run in runs) else "open"
 
 

@@ -75,7 +75,7 @@ class RcpVerdict:
 
 
 def ask(tool: str, *arguments: str, ruleset: str) -> tuple[bool, str]:
-    """Run `python -m mlperf_logging.TOOL ARGUMENTS` with a fresh log file.
+    """Runs `python -m mlperf_logging.TOOL ARGUMENTS` with a fresh log file.
 
     Returns: whether it ended with 0, and its log file, or its standard error if it crashed.
     """
@@ -104,7 +104,7 @@ def check_rcp(
     by_train_samples: bool = False,
     custom_rcps: Path | None = None,
 ) -> RcpVerdict:
-    """Run the official RCP checker on the ten logs in `results_dir`.
+    """Runs the official RCP checker on the ten logs in `results_dir`.
 
     Args:
       results_dir: holds result_0.txt and so on.
@@ -137,7 +137,7 @@ def _number(pattern: str, text: str) -> float | None:
 
 
 def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False) -> ToolVerdict:
-    """Ask the package checker about a submitter's folder.
+    """Asks the package checker about a submitter's folder.
 
     It also scales the results of runs that converged faster than the reference: it writes or
     removes scaling.json beside the logs, which the summarizer reads.
@@ -165,7 +165,7 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
 
 
 def check_seeds(result_files: Sequence[Path], ruleset: str) -> ToolVerdict:
-    """Ask the seed checker, which the package checker skips unless the division is closed."""
+    """Asks the seed checker, which the package checker skips unless the division is closed."""
     names = [str(path) for path in result_files]
     # The checker warns of logs with several seeds, which the rules allow.
     with warnings.catch_warnings(action="ignore"):
@@ -175,13 +175,13 @@ def check_seeds(result_files: Sequence[Path], ruleset: str) -> ToolVerdict:
 
 
 def check_system_description(path: Path, ruleset: str) -> ToolVerdict:
-    """Ask the checker of system descriptions."""
+    """Asks the checker of system descriptions."""
     _, report = ask("system_desc_checker", str(path), "training", ruleset, ruleset=ruleset)
     return _by_phrase("system description checker", report, _SYSTEM_PASSED)
 
 
 def check_repository(org_dir: Path, ruleset: str) -> ToolVerdict:
-    """Ask the repository checker about names and sizes of files."""
+    """Asks the repository checker about names and sizes of files."""
     # The checker would end in an error about its own arguments.
     if ruleset in _RULESETS_WITHOUT_REPOSITORY_CHECKER:
         return ToolVerdict("repository checker", None, (f"it does not know ruleset {ruleset}",))
@@ -197,7 +197,7 @@ def _by_phrase(tool: str, report: str, success: str) -> ToolVerdict:
 
 
 def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
-    """Return each system's score in minutes as the official summarizer computes it.
+    """Returns each system's score in minutes as the official summarizer computes it.
 
     It multiplies by the scaling.json that it finds: ask the package checker of the same ruleset
     before.
@@ -225,6 +225,6 @@ def _errors(report: str) -> list[str]:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of what a tool printed, which in a crash names the error."""
+    """Returns the last line of what a tool printed, which in a crash names the error."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it gave no reason"

@@ -70,14 +70,14 @@ class Campaign:
         return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
 
     def output_dirs(self, number: int) -> list[Path]:
-        """Return the directories of one run, the newest last; all others were cut off."""
+        """Returns the directories of one run, the newest last; all others were cut off."""
         folders = [self.runs_dir / str(number)]
         while (later := self.runs_dir / f"{number}.repeat-{len(folders)}").exists():
             folders.append(later)
         return folders
 
     def flags_of_commands(self) -> list[list[str]]:
-        """Return the flags of the training, and of its evaluation if offline, but --output_dir."""
+        """Returns the flags of the training, and of its evaluation if offline, but --output_dir."""
         training = [
             *self.flags,
             "--drop_caches",  # each run drops its caches itself, because each host has its own
@@ -96,7 +96,7 @@ class Campaign:
         return any(Path(word).name == LAUNCHER for word in self.command)
 
     def run_commands(self, output_dir: Path) -> list[list[str]]:
-        """Return the command lines of one run: the training, and its evaluation if offline."""
+        """Returns the command lines of one run: the training, and its evaluation if offline."""
         start = list(self.command)
         if self.in_containers:
             # The launcher mounts OUTPUT_DIR. A SEED of the environment would serve every run.
@@ -109,18 +109,18 @@ class Campaign:
 
 
 def description_path(org_dir: Path, system: str) -> Path:
-    """Return where a submitter's folder describes a system."""
+    """Returns where a submitter's folder describes a system."""
     return org_dir / "systems" / f"{system}.json"
 
 
 def result_files(folder: Path) -> list[Path]:
-    """Return result_0.txt, result_1.txt, ... of a folder, by number."""
+    """Returns result_0.txt, result_1.txt, ... of a folder, by number."""
     numbers = {path: path.stem.removeprefix("result_") for path in folder.glob("result_*.txt")}
     return sorted(numbers, key=lambda path: int(numbers[path]) if numbers[path].isdecimal() else -1)
 
 
 def require_name(flag: str, value: str) -> None:
-    """Refuse a name that cannot be part of a folder, a file and an option."""
+    """Refuses a name that cannot be part of a folder, a file and an option."""
     fits = value.isprintable() and not set(value) & set("/ ")
     if not fits or value[:1] in ("", ".", "-") or len(value.encode()) > MAX_NAME_BYTES:
         raise ValueError(

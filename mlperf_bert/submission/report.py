@@ -38,7 +38,7 @@ _COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", "ini
 def judge_systems(
     org_dir: Path, ruleset: str, *, custom_rcps: Path | None = None
 ) -> list[SystemVerdict]:
-    """Return the verdicts on all systems of a submitter."""
+    """Returns the verdicts on all systems of a submitter."""
     folders = sorted(path.parent for path in (org_dir / "results").glob("*/bert"))
     if not folders:
         raise ValueError(f"{org_dir}: no results/SYSTEM/bert; give the submitter's folder")
@@ -46,7 +46,7 @@ def judge_systems(
 
 
 def as_text(system: SystemVerdict) -> str:
-    """Return the report for a terminal: the page's table, figures and problems."""
+    """Returns the report for a terminal: the page's table, figures and problems."""
     columns = _columns([system])
     rows = [columns, *([text for text, _ in row] for row in _rows(system))]
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -60,7 +60,7 @@ def as_text(system: SystemVerdict) -> str:
 
 
 def as_json(verdicts: Sequence[SystemVerdict]) -> str:
-    """Return every number of the verdicts; null for one that is not finite."""
+    """Returns every number of the verdicts; null for one that is not finite."""
     entries = []
     for system in verdicts:
         entry = dataclasses.asdict(system)
@@ -76,7 +76,7 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
 
 
 def page(verdicts: Sequence[SystemVerdict], *, title: str, subtitle: str) -> str:
-    """Return the page on systems, each with its pictures."""
+    """Returns the page on systems, each with its pictures."""
     return pages.render(
         "report.html",
         title=title,
@@ -189,7 +189,7 @@ def _require_free(numbers: Path, read: Sequence[Path | None]) -> None:
 
 @ends_in_one_line("report")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print and write the report; return 1 with one line if something cannot be read."""
+    """Prints and writes the report; returns 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.report")
     parser.add_argument("org_dir")
     parser.add_argument("--ruleset", default=RULESETS[-1])

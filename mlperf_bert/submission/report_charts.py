@@ -29,7 +29,7 @@ _OUTCOME_COLORS = {"success": BLUE, "no success": RED}
 
 
 def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | None:
-    """Draw accuracy over samples with the target; None if the logs count no samples.
+    """Draws accuracy over samples with the target; None if the logs count no samples.
 
     Args:
       runs: of a system.
@@ -77,7 +77,7 @@ def _outcome(run: RunResult) -> str:
 
 
 def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> str | None:
-    """Draw each run's minutes with the olympic mean; None if no run reached the target.
+    """Draws each run's minutes with the olympic mean; None if no run reached the target.
 
     A dot is hollow where the olympic mean leaves the run out, and an x where it failed.
     """
@@ -113,7 +113,7 @@ def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> 
 
 
 def ledgers(runs: Sequence[RunResult]) -> str | None:
-    """Draw where every second of every run went, in percent; None if no log keeps a ledger."""
+    """Draws where every second of every run went, in percent; None if no log keeps a ledger."""
     kinds = [kind for kind in _KIND_COLORS if any((run.seconds or {}).get(kind) for run in runs)]
     if not kinds:
         return None

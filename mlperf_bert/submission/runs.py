@@ -23,7 +23,7 @@ _LEAST_RUNS = 3
 
 
 def read_runs(logs: Mapping[str, Path]) -> tuple[dict[str, RunResult], list[str], list[str]]:
-    """Return the runs of one system by name, each once, and lines on those left out and on copies.
+    """Returns the runs of one system by name, each once, and lines on those left out and on copies.
 
     Args:
       logs: name of each run -> its log.
@@ -49,7 +49,7 @@ def read_runs(logs: Mapping[str, Path]) -> tuple[dict[str, RunResult], list[str]
 
 
 def in_words(left_out: Sequence[str]) -> str:
-    """Return "NAME: REASON" of runs that do not count as one line, those of a reason together."""
+    """Returns "NAME: REASON" of runs that do not count as one line, those of a reason together."""
     names: dict[str, list[str]] = {}
     for line in left_out:
         name, _, reason = line.rpartition(": ")
@@ -62,7 +62,7 @@ def in_words(left_out: Sequence[str]) -> str:
 
 
 def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Return the runs of one system without samples that were planned, not trained.
+    """Returns the runs of one system without samples that were planned, not trained.
 
     The same train_samples after different numbers of evaluations is a plan.
     """
@@ -81,7 +81,7 @@ def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
 
 
 def why_samples_are_unknown(runs: Sequence[RunResult]) -> str:
-    """Return "samples unknown: " and why, if a successful run's log has no samples; else ""."""
+    """Returns "samples unknown: " and why, if a successful run's log has no samples; else ""."""
     unknown = [run for run in runs if run.succeeded and run.samples_to_converge is None]
     if not unknown:
         return ""
@@ -93,7 +93,7 @@ def why_samples_are_unknown(runs: Sequence[RunResult]) -> str:
 
 
 def far_off(figures: Mapping[str, float]) -> list[str]:
-    """Return the names of runs whose figure is far from the others', if there are enough runs.
+    """Returns the names of runs whose figure is far from the others', if there are enough runs.
 
     Uses the median and the median absolute deviation of logarithms: one run moves neither.
     """
@@ -108,12 +108,12 @@ def far_off(figures: Mapping[str, float]) -> list[str]:
 
 
 def has_ended(output_dir: Path) -> bool:
-    """Return whether a run began in a directory and came to its end."""
+    """Returns whether a run began in a directory and came to its end."""
     record = output_dir / RECORD_NAME
     return record.exists() and is_end(read_own_record(record).get("status"))
 
 
 def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
-    """Return what the log of a run that has ended says; None if there is none."""
+    """Returns what the log of a run that has ended says; None if there is none."""
     log = output_dir / log_name
     return read_run(log) if log.exists() and has_ended(output_dir) else None

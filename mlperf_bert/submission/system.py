@@ -49,7 +49,7 @@ def describe(
     ruleset: str,
     overrides: Mapping[str, object],
 ) -> dict[str, object]:
-    """Return the description of this machine with all required fields.
+    """Returns the description of this machine with all required fields.
 
     Args:
       campaign: has the names; its folder lies on the storage that is described.
@@ -78,7 +78,7 @@ def describe(
 
 
 def require_fields(overrides: Mapping[str, object]) -> None:
-    """Refuse names that are not fields of a description."""
+    """Refuses names that are not fields of a description."""
     if unknown := sorted(set(overrides) - set(FIELDS)):
         unknown = [name[:80] if name.isprintable() else f"{name!r:.80}" for name in unknown]
         raise ValueError(
@@ -88,7 +88,7 @@ def require_fields(overrides: Mapping[str, object]) -> None:
 
 
 def read_description(folder: Path) -> dict[str, object]:
-    """Return how ORG_DIR/systems describes the system of ORG_DIR/results/SYSTEM, if it does."""
+    """Returns how ORG_DIR/systems describes the system of ORG_DIR/results/SYSTEM, if it does."""
     path = description_path(folder.parent.parent, folder.name)
     return json_text.read_object(path) if path.exists() else {}
 
@@ -113,7 +113,7 @@ def _processors() -> dict[str, str]:
 
 
 def accelerators(num_gpus: int | None) -> dict[str, str]:
-    """Return what nvidia-smi says; other accelerators are left to the overrides."""
+    """Returns what nvidia-smi says; other accelerators are left to the overrides."""
     if num_gpus == 0:  # a run on processors; the host may have GPUs
         return {"accelerators_per_node": "0"}
     query = "name,memory.total,clocks.max.sm"
@@ -147,7 +147,7 @@ def _software(run_dir: Path) -> dict[str, str]:
 
 
 def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:
-    """Return a run's processes, one a node, and the GPUs of each; None if it is not recorded.
+    """Returns a run's processes, one a node, and the GPUs of each; None if it is not recorded.
 
     A TPU's processes say nothing about its hosts.
     """

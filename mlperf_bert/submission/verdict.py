@@ -87,7 +87,7 @@ class SystemVerdict(System):
         )
 
     def lines(self) -> list[str]:
-        """Return the verdict for a terminal, a line for each tool."""
+        """Returns the verdict for a terminal, a line for each tool."""
         refused = [verdict for verdict in self.compliance if not verdict.passed]
         lines = [f"compliance checker: {len(self.compliance) - len(refused)} of "
                  f"{len(self.compliance)} logs accepted"]  # fmt: skip
@@ -112,7 +112,7 @@ class SystemVerdict(System):
 
 
 def read_system(folder: Path) -> System:
-    """Return what lies in ORG_DIR/results/SYSTEM; no official tool is asked."""
+    """Returns what lies in ORG_DIR/results/SYSTEM; no official tool is asked."""
     logs = result_files(folder / "bert")
     if not logs:
         raise ValueError(f"{folder}: no bert/result_*.txt; put the logs of its runs there")
@@ -129,7 +129,7 @@ def read_system(folder: Path) -> System:
 
 
 def with_convergence(system: System, ruleset: str, *, custom_rcps: Path | None = None) -> System:
-    """Ask the RCP checker about the runs, unless it would count what nobody has trained."""
+    """Asks the RCP checker about the runs, unless it would count what nobody has trained."""
     # The checker believes every log: planned samples, or one run ten times, would pass.
     why = why_samples_are_unknown(system.runs)
     if not why and system.copies:
@@ -145,7 +145,7 @@ def with_convergence(system: System, ruleset: str, *, custom_rcps: Path | None =
 
 @lasting("asking the official tools")
 def judge(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> SystemVerdict:
-    """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there."""
+    """Asks the official tools about the logs in ORG_DIR/results/SYSTEM; writes nothing there."""
     system = with_convergence(read_system(folder), ruleset, custom_rcps=custom_rcps)
     logs = [run.path for run in system.runs]  # without copies
     minutes = [run.minutes for run in system.runs if run.succeeded]
@@ -170,7 +170,7 @@ def judge(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> Sys
 def judge_submission(
     org_dir: Path, system: str, ruleset: str, *, custom_rcps: Path | None = None
 ) -> SystemVerdict:
-    """Ask all official tools about a system, also tools for the submitter's whole folder.
+    """Asks all official tools about a system, also tools for the submitter's whole folder.
 
     The package checker comes first: it writes scaling.json beside the logs, which the summarizer
     reads.
@@ -190,7 +190,7 @@ def judge_submission(
 
 
 def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | None:
-    """Return the mean without the fastest and the slowest; one failed run counts as slowest.
+    """Returns the mean without the fastest and the slowest; one failed run counts as slowest.
 
     None if two runs or more failed, or nothing is left.
     """
@@ -203,7 +203,7 @@ def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | No
 
 
 def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
-    """Return why these runs are not one result; empty if they are."""
+    """Returns why these runs are not one result; empty if they are."""
     problems = []
     if why := why_samples_are_unknown(runs):
         problems.append(why)

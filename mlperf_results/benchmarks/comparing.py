@@ -42,7 +42,7 @@ class Runs:
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> "Runs":
-        """Return those of ten converged runs."""
+        """Returns those of ten converged runs."""
         whole = [
             entry
             for entry in comparable(entries)
@@ -53,14 +53,14 @@ class Runs:
         return cls(minutes, samples / (60 * minutes))
 
     def groups(self, figure: str, sizes: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return [NUM_PAIRS, size of A] and [NUM_PAIRS, size of B], without overlap."""
+        """Returns [NUM_PAIRS, size of A] and [NUM_PAIRS, size of B], without overlap."""
         rng = np.random.default_rng(SEED)
         systems = rng.integers(len(self.minutes), size=NUM_PAIRS)
         drawn = rng.permuted(getattr(self, figure)[systems], axis=1)
         return drawn[:, : sizes[0]], drawn[:, sizes[0] : sum(sizes)]
 
     def normal_groups(self, sizes: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return groups as those of `minutes`, drawn from normal logarithms of the same spreads."""
+        """Groups as those of `minutes`, drawn from normal logarithms of the same spreads."""
         rng = np.random.default_rng(SEED)
         spreads = np.log(self.minutes).std(axis=1, ddof=1)
         drawn = rng.normal(size=(NUM_PAIRS, sum(sizes)))
@@ -69,13 +69,13 @@ class Runs:
 
 
 def share_told(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the share of pairs of groups that are called different."""
+    """Returns the share of pairs of groups that are called different."""
     ends = intervals_of_logarithms(a, b)
     return float(((ends.low > 0) | (ends.high < 0)).mean())
 
 
 def false_alarms(runs: Runs) -> Iterator[str]:
-    """Yield the rows of the table of false alarms."""
+    """Yields the rows of the table of false alarms."""
     yield "| runs | minutes | samples/s | normal numbers |\n|---|---|---|---|"
     for sizes in _GROUPS:
         drawn = [runs.groups(figure, sizes) for figure in ("minutes", "samples_per_second")]
@@ -84,7 +84,7 @@ def false_alarms(runs: Runs) -> Iterator[str]:
 
 
 def power(runs: Runs) -> Iterator[str]:
-    """Yield the rows of the table of power."""
+    """Yields the rows of the table of power."""
     planted = [f"{share:.0%}" for share in _PLANTED]
     yield (
         f"| runs | minutes: {' | '.join(planted)} | samples/s: {' | '.join(planted)} |\n"
@@ -108,14 +108,14 @@ def power(runs: Runs) -> Iterator[str]:
 
 
 def tables(entries: Sequence[Entry]) -> list[str]:
-    """Return the tables of false alarms and of power, in Markdown."""
+    """Returns the tables of false alarms and of power, in Markdown."""
     runs = Runs.of(entries)
     return ["\n".join(rows) for rows in (false_alarms(runs), power(runs))]
 
 
 @ends_in_one_line("comparing")
 def main() -> None:
-    """Print the tables."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.benchmarks.comparing")
     parser.parse_args(words_with_home())
     print("\n\n".join(tables(published.load())))
