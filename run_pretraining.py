@@ -44,7 +44,7 @@ def _config() -> RunConfig:
 
 
 def _bad_files(values: Mapping[str, Any]) -> list[str]:
-    """Finds, with --check, problems of files that are named beside a wrong flag."""
+    """Finds, with --check, problems of the files that other flags name if a flag is wrong."""
     if values.get("check") is not True:
         return []
     from mlperf_bert.training.inspection import problems_of_files  # a run does not load it

@@ -2,12 +2,18 @@
 
     python -m benchmarks.on_a_card --output=build/on_a_card --seconds=440
 
-In the order of worth. With jax and numpy alone: `kernels`, each alone beside its formula, and
-`step`, BERT-large in bfloat16, 512 tokens, by run_step.py, with kernels of our own and without,
-packed and not, and the first once more, from the cache; before them `product`, of matrices, whose
-rate is the peak, and after them `PyTorch`, the first one by --torch_python. With TensorFlow:
-`training`, with an evaluation, stopped by SIGTERM and resumed; `demo`, to its target; and a packed
-training, which compiles for minutes. `--only kernels step` runs what is so named, or begins so.
+The stages run in this order. The first four need only jax and numpy, the others TensorFlow too:
+
+  product    products of matrices, whose rate is the peak
+  kernels    each kernel of this project, compared with its formula
+  step       BERT-large in bfloat16, 512 tokens, with run_step.py: with these kernels and without,
+             packed and not, and the first step once more, from the cache
+  PyTorch    the same step, in the environment of --torch_python
+  training   with an evaluation, stopped by SIGTERM and resumed
+  demo       to its target
+  training, packed, which compiles for minutes
+
+`--only kernels step` runs only the stages whose names begin so.
 
 OUTPUT/figures.jsonl gets a line after each stage; checkpoints and caches are in --work. With --tiny
 the model is tiny; only then a CPU is enough. What --data lacks is made first, within the limit, and

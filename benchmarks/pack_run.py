@@ -12,9 +12,9 @@ this repository or in an empty folder:
     python3 -m tarfile -e build/card/packages.tar.xz build/card
     PYTHONPATH=build/card/python3.12 python3 -m benchmarks.on_a_card --only training
 
-The packages are those of the lock file that a small training here has imported or mapped. Left to
-the machine are jax and what it requires, because numpy and the types of ml_dtypes can be in a
-process only once; and what is imported only where it is.
+The packages are those of the lock file that a small training here has imported or mapped. jax and
+its requirements are not packed: the machine has them, and a process can load numpy and ml_dtypes
+only once. Optional packages are not packed either.
 """
 
 import argparse

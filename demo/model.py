@@ -96,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.model")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--input_file", required=True, help="glob of the text")
-    parser.add_argument("--vocab_size", type=int, default=2000, help="about so many tokens")
+    parser.add_argument("--vocab_size", type=int, default=2000, help="about how many tokens")
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--output_dir", type=Path, required=True)
     given = parser.parse_args(words_with_home())

@@ -179,9 +179,9 @@ def _outliving_its_terminal(stream: Any) -> Any:
 
 @contextlib.contextmanager
 def lasting(doing: str) -> Iterator[None]:
-    """Says every ten seconds, on standard error, that work without a progress still runs.
+    """Says every ten seconds, on standard error, that work without a progress bar still runs.
 
-    For work within other work, the inner one says so.
+    If such blocks are nested, only the inner one prints.
     """
     ended, began = threading.Event(), time.monotonic()
     _lasting.append(ended)

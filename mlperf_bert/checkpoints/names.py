@@ -130,7 +130,7 @@ class Weight:
 
 
 def weights(num_hidden_layers: int) -> list[Weight]:
-    """All trained weights of a model with so many layers: 5 + 16 per layer + 9."""
+    """All trained weights of a model with `num_hidden_layers` layers: 5 + 16 per layer + 9."""
     layers = [
         (f"bert/encoder/layer_{n}/{tf1_name}", f"transformer/layer_{n}/{our_name}", *rest)
         for n in range(num_hidden_layers)

@@ -49,7 +49,7 @@ class RunState:
             # Not assert_consumed: the position in the input is there too, and restored later.
             status.assert_existing_objects_matched()
             self._require_finite()
-        print(f"Going on from {path}", flush=True)
+        print(f"Resuming from {path}", flush=True)
 
     def _require_finite(self) -> None:
         for part in tf.train.TrackableView(self._checkpoint).descendants():

@@ -54,7 +54,9 @@ class DatasetConfig:
         "Lower-case the text; False for cased vocabularies.",
     )
     preserve_unused_tokens: bool = option(False, "Keep [unused7] in the text as one token.")
-    examples_per_part: int = option(0, "Only the first so many of each part; 0: all.", at_least=0)
+    examples_per_part: int = option(
+        0, "Write only the first N examples of each part; 0: all.", at_least=0
+    )
     instances: InstanceConfig = options(InstanceConfig, **flags_of(InstanceConfig))
 
     def tokenizer(self) -> Tokenizer:
@@ -171,7 +173,7 @@ def summary(
 
     Args:
       made: all parts.
-      num_made: parts made by this run, in so many `seconds`.
+      num_made: parts made by this run in `seconds`.
       samples_needed: global batch size -> samples a run needs on average.
     """
     files = made.files.values()
@@ -211,7 +213,7 @@ def make_in_processes(
     *,
     workers: int,
 ) -> Results:
-    """A `Make` by so many processes, 0: one for each core; yields each part as it ends."""
+    """A `Make` by several processes, 0: one for each core; yields each part as it ends."""
     if not inputs:
         return
     print("compiling (takes long the first time only)", file=sys.stderr)

@@ -81,7 +81,7 @@ def write_examples(
     place when all are written.
 
     Args:
-      at_most: only the first so many examples are written; 0 for all.
+      at_most: the number of examples that are written, the first ones; 0 for all.
 
     Raises:
       ValueError: bad input.

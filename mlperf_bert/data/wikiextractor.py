@@ -1,6 +1,6 @@
 """A Wikipedia dump becomes text/??/wiki_??: the entry point of the image of Dockerfile.extractor.
 
-WikiExtractor.py lies beside it and runs in this process, as the reference runs it, but for the
+WikiExtractor.py lies beside it and runs in this process, as the reference runs it, except for the
 date, which is always the same. Alone it would not tell that a dump is cut off, or that one of its
 processes was killed. For Python 3.7, so it imports nothing of this package.
 """

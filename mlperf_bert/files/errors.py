@@ -63,7 +63,7 @@ def named(where: object, *, damaged: str | None = None) -> Iterator[None]:
     Args:
       where: a file, a line of one, or a flag.
       damaged: what to do about content of another form, whatever Python raises for it; without it
-        only a ValueError and a library's error is refused, and a mistake of ours stays one.
+        only a ValueError and a library's error become one; others are raised as they are.
     """
     kinds = (ValueError,) if damaged is None else _OTHER_FORM
     try:

@@ -1,6 +1,6 @@
 """A user's path leads to local disks, or to a bucket such as gs://bucket/folder.
 
-Local paths are pathlib's. Those of a bucket are etils.epath's, with the same methods but for `stat`
+Local paths are pathlib's. Those of a bucket are etils.epath's, with the same methods except `stat`
 (see `size_bytes`); TensorFlow's own client reads and writes them, so that there is one way to
 authenticate. TensorFlow is imported when the first of them is used.
 """

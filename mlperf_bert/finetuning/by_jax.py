@@ -1,4 +1,4 @@
-"""The training step and the predictions by jax, on one device: a GPU, a core of a TPU, a CPU."""
+"""The training step and the predictions with jax, on one device: a GPU, a core of a TPU, a CPU."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ class JaxTaskTrainer(Functions, OneProcess):
         states = (generator.state for generator in generators)
         super().__init__(mesh, [*trainer.model.variables, *slots, *states])
         self._trainer = trainer
-        # The attributes that the contract of a trainer asks for beside methods.
+        # The attributes that the contract of a trainer asks for besides methods.
         self.step, self.state = trainer.step, trainer.state
 
     def compile_for(self, to_train: Features, to_predict: Features) -> Finding:

@@ -42,7 +42,7 @@ class FinetuningConfig:
     )
     data_dir: str = option(
         None,
-        "GLUE: the folder with CoLA/train.tsv and so on; SQuAD: that with its JSON files.",
+        "GLUE: the folder with CoLA/train.tsv and so on; SQuAD: the folder with its JSON files.",
         required=True,
         path=True,
     )
@@ -60,8 +60,8 @@ class FinetuningConfig:
         path=True,
         may_have_wildcards=False,
     )
-    bert_config_file: str = option(None, "Its bert_config.json.", required=True, path=True)
-    vocab_file: str = option(None, "Its vocab.txt.", required=True, path=True)
+    bert_config_file: str = option(None, "The model's bert_config.json.", required=True, path=True)
+    vocab_file: str = option(None, "The model's vocab.txt.", required=True, path=True)
     do_lower_case: bool = option(True, "Lower-case the text; False for cased models.")
     max_seq_length: int = option(
         None,
@@ -111,7 +111,7 @@ class FinetuningConfig:
     )
     device: DeviceConfig = options(
         DeviceConfig,
-        num_gpus=Option(0, "1: a GPU of this host; 0 = CPU.", at_least=0, at_most=1),
+        num_gpus=Option(0, "1: a GPU of this host; 0: the CPU.", at_least=0, at_most=1),
         use_tpu=Option(False, "Use one core of this host's TPU."),
     )
     jax_compilation_cache_dir: str = variable("JAX_COMPILATION_CACHE_DIR")
@@ -131,7 +131,7 @@ class FinetuningConfig:
         )
         if self.doc_stride >= task.room:
             raise ValueError(
-                f"--doc_stride={self.doc_stride}: windows would not overlap, because beside "
+                f"--doc_stride={self.doc_stride}: windows would not overlap, because besides "
                 f"--max_query_length={self.max_query_length} and the special tokens "
                 f"--max_seq_length={task.max_seq_length} has room for {task.room} tokens; lower "
                 "--doc_stride or --max_query_length, or raise --max_seq_length"

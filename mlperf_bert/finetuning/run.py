@@ -60,7 +60,7 @@ def _tell(finding: Finding) -> None:
 
 @dataclasses.dataclass
 class Every(Event):
-    """Acts after every so many steps."""
+    """Acts after every `num_steps` steps."""
 
     num_steps: int
     act: Callable[[Trained], None]
@@ -122,7 +122,7 @@ class TaskRun:
         }
 
     def _num_samples(self, step: int) -> int:
-        """Examples trained after so many steps; for SQuAD, windows."""
+        """Examples trained after `step` steps; for SQuAD, windows."""
         epochs, steps = divmod(step, self._steps_per_epoch)
         return epochs * self._num_features + steps * self._config.train_batch_size
 
@@ -217,7 +217,7 @@ class TaskRun:
                 "its sweep; repeat the sweep's command, or remove the folder to train again"
             )
         trainer, state = self._build()
-        with contextlib.redirect_stdout(None):  # "Going on from": no training does
+        with contextlib.redirect_stdout(None):  # "Resuming from": no training does
             state.restore(path)
         trainer.put_state()
         for split in splits:

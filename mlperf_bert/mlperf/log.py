@@ -411,7 +411,7 @@ class MlperfLog:
         try:
             yield run
         except BaseException:
-            # The first error, such as a full disk, is of use; this one is not.
+            # The first error, such as a full disk, is useful; this one is not.
             with contextlib.suppress(OSError):
                 run.stop_unless_stopped()
             raise

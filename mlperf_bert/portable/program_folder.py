@@ -45,7 +45,7 @@ Batch = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the folder will hold beside the programs of a training step."""
+    """What the folder will hold besides the programs of a training step."""
 
     evaluation: bool = option(False, "Also export the evaluation step.")
     data_parallel: bool = option(True, "Also export the halves of a step of many devices.")

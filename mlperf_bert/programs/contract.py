@@ -1,6 +1,7 @@
 """The contract of trainers and evaluators: what a run asks of them.
 
-TensorFlow's trainer keeps it, jax's trainer, the one that sleeps, and both of fine-tuning.
+Five classes keep it: Trainer (TensorFlow), JaxTrainer, SleepingTrainer, and those of fine-tuning,
+TaskTrainer and JaxTaskTrainer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ class Trains(Protocol):
         """What a checkpoint holds, as variables of TensorFlow."""
 
     def train(self, iterator: Iterator, num_steps: Any) -> Any:
-        """Trains so many steps on the batches of the iterator; returns float32 [steps, figures]."""
+        """Trains n steps on the batches of the iterator; returns float32 [steps, figures]."""
 
     def put_state(self) -> None:
         """Takes the state from TensorFlow's variables."""

@@ -1,4 +1,4 @@
-"""Runs the step and the evaluation by jax, on any devices that jax knows.
+"""Runs the step and the evaluation with jax, on any devices that jax knows.
 
 TensorFlow defines both, once: its `Trainer` is exported as a program (program.py), which jax
 compiles. TensorFlow also reads the input, draws the seeds of dropout, and holds the variables from
@@ -43,7 +43,7 @@ class JaxTrainer(OnDevices):
     def __init__(self, trainer: Trainer, mesh: Mesh, *, described: str = ""):
         """Wraps a trainer on one CPU; compiles nothing yet.
 
-        `described` says all that decides its step, but for the shapes of batches.
+        `described` says everything that determines the step, except the shapes of batches.
         """
         super().__init__(mesh, program.state_of(trainer))
         self._trainer, self._described = trainer, described
@@ -55,7 +55,7 @@ class JaxTrainer(OnDevices):
         self.state_bytes = 0
         """Bytes that the state takes on each device; known once a step is lowered."""
         self._count = jax.jit(_counts, out_shardings=jax_step.replicated(mesh))
-        # The attributes that the contract of a trainer asks for beside methods.
+        # The attributes that the contract of a trainer asks for besides methods.
         self.model, self.optimizer, self.step = trainer.model, trainer.optimizer, trainer.step
         self.variables_to_train, self.state = trainer.variables_to_train, trainer.state
 
@@ -230,7 +230,7 @@ class JaxEvaluator:
           evaluator: its model's variables have the weights, unless `on_devices` is given.
           mesh: the devices.
           on_devices: `OnDevices.on_devices` of a state on the devices that has the weights.
-          described: says all that decides its step, but for the shapes of batches.
+          described: says everything that determines the step, except the shapes of batches.
         """
         self._evaluator, self.mesh, self._described = evaluator, mesh, described
         of_model = program.weights_of(pretrainer.trained_variables(evaluator.model))
@@ -257,7 +257,7 @@ class JaxEvaluator:
     def compile(self, spec: tuple) -> int:
         """Compiles the evaluation for batches of an `element_spec`, unless it is compiled already.
 
-        Returns: bytes that an evaluation takes on each device beside the weights.
+        Returns: bytes that an evaluation takes on each device besides the weights.
         """
         needed = jax_step.needed_bytes(self._compiled_for(spec))
         return needed - jax_step.num_bytes(self._weights)

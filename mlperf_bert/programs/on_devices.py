@@ -75,7 +75,7 @@ class Functions(OnDevices):
     def compile(self, function: Callable, batch: Mapping[str, np.ndarray]) -> int:
         """Compiles a function that TensorFlow can trace, unless it is compiled; executes nothing.
 
-        Returns: bytes that it takes on each device beside the whole state.
+        Returns: bytes that it takes on each device besides the whole state.
         """
         name = function.__name__
         if name not in self._programs:

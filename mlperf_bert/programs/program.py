@@ -59,7 +59,7 @@ def kept_or_made(folder: Path | None, depends_on: str, make: Callable[[], Part])
 
     Args:
       folder: where programs are kept; None: nowhere.
-      depends_on: all that decides what the program is, beside code and libraries.
+      depends_on: all that decides what the program is, besides code and libraries.
       make: exports it.
     """
     if folder is None:

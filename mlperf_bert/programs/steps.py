@@ -23,7 +23,7 @@ class Trainer(OneProcess, tf.Module):
     """Model, optimizer and step counter, with the compiled inner loop over them.
 
     It computes on one CPU. For other devices, and for several, its two halves, `gradients_of` and
-    `apply`, are exported (program.py) and executed by jax (jax_trainer.py).
+    `apply`, are exported (program.py) and executed with jax (jax_trainer.py).
 
     With normalization "global", losses are normalised over the global batch (the masked-LM sum of
     all devices is divided by the number of predictions of all devices) and the sum of the gradients
@@ -59,7 +59,7 @@ class Trainer(OneProcess, tf.Module):
 
     @property
     def state(self) -> dict[str, object]:
-        """What a checkpoint holds, but for the position in the input."""
+        """What a checkpoint holds, except the position in the input."""
         # These names, and the order within lists, are the keys of a checkpoint: if they change,
         # runs cannot resume from the checkpoints that they have.
         return {
@@ -120,7 +120,7 @@ class Trainer(OneProcess, tf.Module):
 
     @tf.function(autograph=False)
     def dropout_seeds(self, num_devices: int) -> tf.Tensor:
-        """Draws the seeds of one step for so many devices, as `train` draws that of one."""
+        """Draws the seeds of one step for several devices, as `train` draws that of one."""
         return pretrainer.one_replica().run(
             lambda: pretrainer.dropout_seed(self.model, num_devices)
         )
@@ -274,7 +274,7 @@ class Evaluator(tf.Module):
 def counted_steps(
     trainer: Pretrains, batches: Iterator, time: Ledger
 ) -> Callable[[int], tuple[np.ndarray, float]]:
-    """Returns the loop's function that trains so many steps; the ledger takes the times."""
+    """Returns the loop's function that trains a number of steps; the ledger takes the times."""
 
     def train_steps(num_steps: int) -> tuple[np.ndarray, float]:
         before = time.read()

@@ -142,7 +142,7 @@ class Run:
     stop_request: StopRequest
 
     def finish(self, status: str) -> None:
-        """Writes how the run ended; its only end, but for an interruption."""
+        """Writes how the run ended; only an interrupted run does not come here."""
         # Comes after the last line of logs and metrics, because the records have their digests.
         if self.origin:
             self.origin.end(status)

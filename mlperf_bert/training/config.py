@@ -247,7 +247,7 @@ class RunConfig:
         1.0, "Power of the polynomial decay of the learning rate.", at_least=0
     )
     num_warmup_steps: int = option(
-        10000, "Steps of linear warm-up of the learning rate; 0 = none.", at_least=0
+        10000, "Steps of linear warm-up of the learning rate; 0: none.", at_least=0
     )
     start_warmup_step: int = option(  # above 0, earlier steps would have a negative rate
         0, "Step at which the warm-up starts; 0 or negative.", at_most=0
@@ -317,13 +317,13 @@ class RunConfig:
     )
     async_checkpoint: bool | None = option(
         None,
-        "Train on while a thread writes the checkpoint. If not given: on, but for TPUs.",
+        "Train on while a thread writes the checkpoint. On by default, except on TPUs.",
         kind=bool,
         identifies=False,
         page="resuming.md",
     )
     keep_checkpoint_max: int = option(
-        5, "Checkpoints to keep; 0 = all.", at_least=0, identifies=False
+        5, "Checkpoints to keep; 0: all.", at_least=0, identifies=False
     )
     iterations_per_loop: int = option(
         1000, "At most this many steps in one device call.", at_least=1, identifies=False
@@ -362,11 +362,9 @@ class RunConfig:
     )
     device: DeviceConfig = options(
         DeviceConfig,
-        num_gpus=Option(0, "GPUs of this host; 0 = CPU.", at_least=0, page="clusters.md"),
+        num_gpus=Option(0, "GPUs of this host; 0: the CPU.", at_least=0, page="clusters.md"),
         use_tpu=Option(False, "Use a TPU.", page="clusters.md"),
-        tpu_name=Option(
-            None, "Name of the TPU, which is that of this machine.", page="clusters.md"
-        ),
+        tpu_name=Option(None, "Accepted; the TPU is always this machine's.", page="clusters.md"),
         tpu_zone=Option(None, "Zone of the TPU.", page="clusters.md"),
         gcp_project=Option(None, "Project of the TPU.", page="clusters.md"),
         num_tpu_cores=Option(
@@ -543,7 +541,7 @@ class Mode:
     )
     check: bool = option(
         False,
-        "Report all problems at once, and do not train. By jax it also compiles.",
+        "Report all problems at once, and do not train. With jax it also compiles the step.",
         page="submissions.md",
     )
     check_initial_accuracy: bool = option(

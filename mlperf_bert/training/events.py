@@ -68,7 +68,7 @@ class RequireFinite(Event):
 
 @dataclasses.dataclass(kw_only=True)
 class Log(Event):
-    """Writes a line of metrics every so many steps, and advances the progress."""
+    """Writes a line of metrics every few steps, and advances the progress."""
 
     config: RunConfig
     timed: TimedRun
@@ -279,7 +279,7 @@ class EvaluateAtEnd(Event):
 
 @dataclasses.dataclass
 class LastStep(Event):
-    """Ends the run at its last step; a device call has at most so many steps."""
+    """Ends the run at its last step; limits the steps of a device call."""
 
     last_step: int
     _: dataclasses.KW_ONLY
@@ -375,7 +375,7 @@ class RequireSaved(Event):
 
 @dataclasses.dataclass
 class Save(Event):
-    """Saves every so many steps, and the last step, whatever ends the run."""
+    """Saves at its interval, and the last step, whatever ends the run."""
 
     saves: "Saves"
     timed: TimedRun

@@ -1,4 +1,4 @@
-"""Finds out by jax's compiler whether a run fits its devices, before anything is executed."""
+"""Asks jax's compiler whether a run fits its devices, before anything is executed."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from mlperf_bert.training.build import Programs
 
 
 def finding_of(programs: Programs) -> Finding:
-    """Compiles all programs of a run by jax, and says what they take of each device.
+    """Compiles all programs of a run with jax, and says what they take of each device.
 
     Raises:
       JaxRuntimeError: as `finding`.
@@ -23,7 +23,7 @@ def finding_of(programs: Programs) -> Finding:
     evaluation = None
     if programs.evaluation:
         spec = programs.evaluation.element_spec
-        # The whole state of the training stays on the device beside the evaluation.
+        # The whole state of the training stays on the device during the evaluation.
         evaluation = lambda: evaluator.compile(spec) + by_jax.state_bytes  # noqa: E731
     return finding(
         by_jax,

@@ -60,7 +60,7 @@ def train(
     """Trains from `step` on until an event ends the run.
 
     Args:
-      train_steps: trains so many steps; returns their figures [steps, figures] and the seconds.
+      train_steps: trains a number of steps; returns their figures [steps, figures] and the seconds.
       events: act in this order. The first that ends the run is the last that acts; then all `end`.
       step: of the checkpoint from which the run resumes; 0 for a new run.
 

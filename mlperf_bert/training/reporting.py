@@ -157,7 +157,7 @@ def _user() -> str:
 
 
 def clock_shift_in_words(seconds: float) -> Finding:
-    """A sentence: the host's clock was set by so many seconds while the run trained."""
+    """A sentence: the host's clock was set while the run trained."""
     direction = "forward" if seconds > 0 else "back"
     return Finding(
         WARNING,

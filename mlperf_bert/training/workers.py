@@ -116,7 +116,7 @@ def _of_launcher(environment: Mapping[str, str]) -> Cluster:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(
             f"the variables of the launcher are not as expected ({reason}); start the processes "
-            "with srun or Open MPI's mpirun, with as many on each host, or set TF_CONFIG"
+            "with srun or Open MPI's mpirun, the same number on each host, or set TF_CONFIG"
         ) from error
     return Cluster(size, index, num_hosts, here, local_index)
 
@@ -250,7 +250,7 @@ def _claim(output: OutputDirectory, seed: int | None) -> dict:
 
 
 def _connect(config: RunConfig) -> Cluster | None:
-    """Connects the processes by jax; returns them as they are then, None if there is only one."""
+    """Connects the processes with jax; returns them as they are then, None if there is only one."""
     cluster = config.cluster
     if not cluster and not config.device.use_tpu:
         return None

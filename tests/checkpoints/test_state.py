@@ -64,7 +64,7 @@ def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value
     assert step == 10
     state.restore(path)
     assert float(value) == 10.0
-    assert capsys.readouterr().out == f"Going on from {tmp_path}/model.ckpt-10\n"
+    assert capsys.readouterr().out == f"Resuming from {tmp_path}/model.ckpt-10\n"
 
 
 @pytest.mark.parametrize("copies", [True, False])

@@ -789,7 +789,7 @@ def test_sigterm_ends_it_and_the_same_command_goes_on(own):
     last = "run_finetuning.py: interrupted; run the same command again to resume"
     assert errors.splitlines()[-1] == last
     again = starts.Start(command(own, num_train_epochs=2000))
-    waiting.until(lambda: "Going on from" in again.output(), again)
+    waiting.until(lambda: "Resuming from" in again.output(), again)
     again.send_signal(signal.SIGTERM)
     again.communicate(timeout=300)
     assert again.returncode == 75

@@ -180,7 +180,7 @@ def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(host, filled
     filled.put("bucket", half, objects["run/model.ckpt-66.data-00000-of-00001"][:100_000])
     filled.fail(0.1, "cut", seed=1)
     text = host.run(training("BUCKET//run/", **num_steps))  # another way to write it
-    begin = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", text)
+    begin = re.search(rf"Resuming from {BUCKET}/run/model.ckpt-(\d+)\n", text)
     assert 66 <= int(begin[1]) < 999
     filled.fail(0)
     found = filled.download("run/", tmp_path / "found")
@@ -201,7 +201,7 @@ def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     assert started.returncode == 1 and "Traceback" not in text
     assert "the store refuses these credentials" in last_line(text), text
     filled.deny_writes(False)
-    found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
+    found = re.search(rf"Resuming from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
     assert int(found[1]) >= 66
     assert_same_end(filled.download("run/", tmp_path / "found"), undisturbed)
 

@@ -93,7 +93,7 @@ def test_killed_and_stopped_it_goes_on_bitwise_with_every_checkpoint(
     assert (output / f"model.ckpt-{stopped}.index").exists()
 
     done = starts.run(command(task, relative, **flags), check=True)
-    assert f"Going on from {relative}/model.ckpt-{stopped}\n" in done.stdout
+    assert f"Resuming from {relative}/model.ckpt-{stopped}\n" in done.stdout
     assert "Initial weights" not in done.stdout
     assert "one from start to end, this run has one that was resumed" in done.stdout
     parts = "imports, checks, model, compilation, weights, data".replace(",", r" ([\d.]+),")

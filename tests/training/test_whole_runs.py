@@ -232,7 +232,7 @@ def test_a_run_that_fails_goes_on_from_its_checkpoint(given, tmp_path, capsys, s
     assert trained(alone) == Outcome(status="aborted", accuracy=None, samples=40)
     told = capsys.readouterr().out
     assert "  - run: the rules require one from start to end, this run has one that was res" in told
-    assert f"Going on from {out}/model.ckpt-5" in told
+    assert f"Resuming from {out}/model.ckpt-5" in told
     assert [trainer.weight.numpy() for trainer in trainers] == [5, 10]
     assert trainers[1].read[:4] == trainers[0].read[5:] != trainers[0].read[:4]
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
