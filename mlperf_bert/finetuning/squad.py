@@ -58,7 +58,7 @@ class SquadTask:
 
     @property
     def room(self) -> int:
-        """Tokens left for the context by the longest question:
+        """Tokens left for the context by the longest question.
 
         [CLS] question [SEP] context [SEP]."""
         return self.max_seq_length - self.max_query_length - 3
