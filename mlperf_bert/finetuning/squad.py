@@ -60,7 +60,8 @@ class SquadTask:
     def room(self) -> int:
         """Tokens left for the context by the longest question.
 
-        [CLS] question [SEP] context [SEP]."""
+        [CLS] question [SEP] context [SEP].
+        """
         return self.max_seq_length - self.max_query_length - 3
 
     @property

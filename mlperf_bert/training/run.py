@@ -282,7 +282,7 @@ def _time_limit(run: Run, timed: TimedRun, progress: Progress) -> TimeBudget | N
     return TimeBudget(
         config=config,
         timed=timed,
-        before=run.team.time_spent,
+        earlier_seconds=run.team.time_spent,
         gathered=run.programs.trainer.gathered,
         progress=progress,
     )
