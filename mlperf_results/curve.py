@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.logs import read_run
+from mlperf_bert.mlperf.log_reader import read_run
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.options import words_with_home
 from mlperf_results import published

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mlperf_bert.mlperf.logs import MOST_SAMPLES_TO_CONVERGE, RunResult
+from mlperf_bert.mlperf.log_reader import MOST_SAMPLES_TO_CONVERGE, RunResult
 from mlperf_bert.submission.runs import far_off, in_words, why_samples_are_unknown
 from mlperf_bert.submission.verdict import System, olympic_mean
 from mlperf_results.published import Entry

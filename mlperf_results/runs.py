@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.mlperf.logs import (
+from mlperf_bert.mlperf.log_reader import (
     CAMPAIGN_RECORD,
     LOG_NAME,
     RECORD_NAME,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.mlperf.logs import RECORD_NAME, RunResult, read_own_record
+from mlperf_bert.mlperf.log_reader import RECORD_NAME, RunResult, read_own_record
 from mlperf_bert.submission.runs import in_words, read_runs, why_samples_are_unknown
 from mlperf_bert.submission.system import read_description
 from mlperf_results import published

@@ -18,7 +18,7 @@ from pathlib import Path
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.logs import CAMPAIGN_RECORD, read_run
+from mlperf_bert.mlperf.log_reader import CAMPAIGN_RECORD, read_run
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission.plan import result_files

@@ -17,7 +17,7 @@ from mlperf_bert.data import published as of_the_data
 from mlperf_bert.files import json_text
 from mlperf_bert.finetuning import sweep
 from mlperf_bert.messages import as_lines
-from mlperf_bert.mlperf import convergence, joining, logs
+from mlperf_bert.mlperf import convergence, joining, log_reader
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.submission import campaign, compliance, report, runs, system, verdict
@@ -81,7 +81,7 @@ def read_parts(path: Path) -> None:
 
 def read_log(path: Path) -> None:
     """As for a report; the verdicts of the official tools are made up."""
-    run = logs.read_run(path)
+    run = log_reader.read_run(path)
     rcp = RcpVerdict(True, "made up", None, None, None, 1.0)
     found = SystemVerdict(
         name="box",
@@ -212,7 +212,7 @@ AGAIN = "copy it here again"
 
 
 def finished_run(folder: Path) -> None:
-    (folder / logs.LOG_NAME).touch()
+    (folder / log_reader.LOG_NAME).touch()
     runs.finished_run(folder)
 
 
@@ -225,9 +225,14 @@ def claim(folder: Path) -> None:
 # Who reads a record from its folder, its name, a text, and what is said: the fault, and the remedy.
 READERS = [
     (parts.read, parts.NAME, '{"parts": {"inputs": {"x": {}}}}', rf"lacks.*\); {AGAIN}"),
-    (output.read_record, logs.RECORD_NAME, '{"status": "running"}', rf"\); {AGAIN}, or choose"),
-    (finished_run, logs.RECORD_NAME, "[", rf"\); {AGAIN}, or choose another --output_dir"),
-    (claim, logs.CAMPAIGN_RECORD, "[", rf"\); {AGAIN}, or choose another --output_dir"),
+    (
+        output.read_record,
+        log_reader.RECORD_NAME,
+        '{"status": "running"}',
+        rf"\); {AGAIN}, or choose",
+    ),
+    (finished_run, log_reader.RECORD_NAME, "[", rf"\); {AGAIN}, or choose another --output_dir"),
+    (claim, log_reader.CAMPAIGN_RECORD, "[", rf"\); {AGAIN}, or choose another --output_dir"),
     (lambda folder: sweep._read(folder / sweep.RESULTS_NAME), sweep.RESULTS_NAME,
      '{"tasks": [1]}', r"\); remove it: the results of"),
 ]  # fmt: skip

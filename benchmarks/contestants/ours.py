@@ -15,7 +15,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs.config import FIGURES
-from mlperf_bert.programs.steps import Trainer
+from mlperf_bert.programs.tf_trainer import Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.config import RunConfig
 

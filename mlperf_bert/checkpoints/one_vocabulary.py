@@ -11,7 +11,7 @@ from mlperf_bert.data import tokenizer_files, vocabulary
 from mlperf_bert.data.parts import DataSet
 from mlperf_bert.files import paths
 from mlperf_bert.messages import Problems
-from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
+from mlperf_bert.mlperf.log_reader import RECORD_NAME, read_own_record
 
 Known: TypeAlias = tuple[str, dict[str, str]]
 """Whose vocabulary it is, in words, and what is known of it, by the names of `_WORDS`."""

@@ -220,7 +220,7 @@ def make_in_processes(
     warm_up(tokenizer, config.instances)
     names = sorted(inputs)
     sizes = [Path(inputs[name]).stat().st_size for name in names]
-    pool = stages.processes(min(workers or len(os.sched_getaffinity(0)), len(names)))
+    pool = stages.process_pool(min(workers or len(os.sched_getaffinity(0)), len(names)))
     jobs = [(inputs[name], folder / name, tokenizer, config) for name in names]
     with (
         contextlib.closing(stages.as_they_end(pool, make_part, jobs, str(folder))) as ended,

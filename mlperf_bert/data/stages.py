@@ -88,7 +88,7 @@ def lines_of(text: str) -> list[str]:
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def processes(number: int) -> concurrent.futures.Executor:
+def process_pool(number: int) -> concurrent.futures.Executor:
     """A pool of worker processes that end with this one; one thread where it cannot have any."""
     fork = multiprocessing.get_context("fork")
     try:
@@ -151,7 +151,7 @@ def run(
     """
     jobs = list(jobs)
     require_apart(jobs, also_read=also_read, also_written=also_written)
-    pool = processes(min(num_workers, len(jobs)))
+    pool = process_pool(min(num_workers, len(jobs)))
     results: dict[int, object] = {}
     with (
         contextlib.closing(as_they_end(pool, function, jobs, description)) as ended,

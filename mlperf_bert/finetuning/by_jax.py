@@ -8,23 +8,23 @@ from jax.sharding import Mesh
 
 from mlperf_bert.finetuning.config import FinetuningConfig
 from mlperf_bert.finetuning.splits import Features
-from mlperf_bert.finetuning.training import TaskTrainer
+from mlperf_bert.finetuning.task_trainer import TaskTrainer
 from mlperf_bert.messages import Finding
 from mlperf_bert.model import tf_models
 from mlperf_bert.options import with_home
 from mlperf_bert.programs import jax_step
-from mlperf_bert.programs.contract import OneProcess
+from mlperf_bert.programs.contract import LocalState
 from mlperf_bert.programs.on_devices import Functions
 from mlperf_bert.training import devices, fit
 
 
 def mesh_of(config: FinetuningConfig) -> Mesh:
     """One device of the kind that a configuration asks for."""
-    kept_in = with_home(config.jax_compilation_cache_dir) or None
-    return jax_step.mesh_of(devices.all_of_jax(config.device, kept_in=kept_in)[:1])
+    cache_dir = with_home(config.jax_compilation_cache_dir) or None
+    return jax_step.mesh_of(devices.all_of_jax(config.device, cache_dir=cache_dir)[:1])
 
 
-class JaxTaskTrainer(Functions, OneProcess):
+class JaxTaskTrainer(Functions, LocalState):
     """Trains and predicts as `TaskTrainer` does, whose contract it keeps.
 
     Dropout draws other numbers from the same generators than TensorFlow's own kernels do.
@@ -42,7 +42,7 @@ class JaxTaskTrainer(Functions, OneProcess):
 
     def compile_for(self, to_train: Features, to_predict: Features) -> Finding:
         """Compiles both programs; returns what they take of the device."""
-        return fit.finding(
+        return fit.memory_finding(
             self,
             step=lambda: self.compile(self._trainer.update, to_train) + self.state_bytes,
             evaluation=lambda: self.compile(self._trainer.logits, to_predict) + self.state_bytes,

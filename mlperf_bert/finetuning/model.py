@@ -14,13 +14,15 @@ from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.finetuning.config import Task
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.weights import Source
+from mlperf_bert.finetuning.weights import PretrainedModel
 from mlperf_bert.model import pretrainer, tf_models
 
 
 # As in model/pretrainer.py: AutoGraph would rewrite Python without effect.
 @tf.autograph.experimental.do_not_convert
-def build(task: Task, source: Source, *, seed: int, precision: str = "float32") -> tf_keras.Model:
+def build(
+    task: Task, source: PretrainedModel, *, seed: int, precision: str = "float32"
+) -> tf_keras.Model:
     """Builds the model with pre-trained weights and a random head, in the scope of `one_replica`.
 
     The pooler of a classifier is that of next-sentence prediction, `bert/pooler` in checkpoints.

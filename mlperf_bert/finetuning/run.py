@@ -17,13 +17,13 @@ from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.data.examples import hint_of_unknown
 from mlperf_bert.files import errors
 from mlperf_bert.finetuning import model as task_model
-from mlperf_bert.finetuning import training
+from mlperf_bert.finetuning import task_trainer
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
 from mlperf_bert.finetuning.splits import TRAIN, Split
-from mlperf_bert.finetuning.training import Predicts, TaskTrainer
-from mlperf_bert.finetuning.weights import Source
+from mlperf_bert.finetuning.task_trainer import TaskTrainer, TaskTrainerContract
+from mlperf_bert.finetuning.weights import PretrainedModel
 from mlperf_bert.messages import ERROR, Finding, Progress, lasting
-from mlperf_bert.mlperf.logs import is_end
+from mlperf_bert.mlperf.log_reader import is_end
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import loop
@@ -36,7 +36,7 @@ _LOG_EVERY_STEPS = 10
 
 
 @lasting("reading and encoding examples")
-def read_split(task: Task, source: Source, name: str) -> Split:
+def read_split(task: Task, source: PretrainedModel, name: str) -> Split:
     """Reads and encodes a split; raises ValueError as `Task.read`, or if it is empty."""
     examples: Sequence[Any] = task.read(name)
     features = task.encode(examples, source.tokenizer, is_training=name == TRAIN)
@@ -82,7 +82,7 @@ class TaskRun:
         self,
         config: FinetuningConfig,
         task: Task,
-        source: Source,
+        source: PretrainedModel,
         splits: Mapping[str, Split],
         setting: Setting,
     ):
@@ -165,7 +165,7 @@ class TaskRun:
         """
         self._output.claim()
         try:
-            resumes = bool(self._output.before)
+            resumes = bool(self._output.earlier_record)
             trainer, state = self._build()
             self._require_fit(trainer)
             self._output.record(status="running", seed=self.setting.seed)
@@ -173,7 +173,7 @@ class TaskRun:
                 state.restore(path)
             trainer.put_state()
             step = int(trainer.step.numpy())
-            batches = training.training_batches(
+            batches = task_trainer.training_batches(
                 self._splits[TRAIN].features,
                 size=self._config.train_batch_size,
                 seed=self.setting.seed,
@@ -230,7 +230,7 @@ class TaskRun:
                 # A killed process leaves a folder: model.ckpt-N_temp.
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def _build(self) -> tuple[Predicts, RunState]:
+    def _build(self) -> tuple[TaskTrainerContract, RunState]:
         config = self._config
         tf_keras.backend.clear_session()  # frees the model of the run before
         trainer = TaskTrainer(
@@ -243,7 +243,7 @@ class TaskRun:
                 num_warmup_steps=int(config.warmup_proportion * self._num_steps),
             ),
         )
-        computing: Predicts = trainer
+        computing: TaskTrainerContract = trainer
         if config.runtime == "jax":
             from mlperf_bert.finetuning import by_jax  # no other runtime loads jax
 
@@ -256,12 +256,12 @@ class TaskRun:
         )
 
     @lasting("compiling")
-    def _require_fit(self, trainer: Predicts) -> None:
+    def _require_fit(self, trainer: TaskTrainerContract) -> None:
         """Compiles before the first step; raises ValueError if the device has too little memory."""
         config, features, row = self._config, self._splits[TRAIN].features, np.arange(1)
         finding = trainer.compile_for(
-            training.batch_of(features, row, config.train_batch_size),
-            training.inputs_of(features, row, config.eval_batch_size),
+            task_trainer.batch_of(features, row, config.train_batch_size),
+            task_trainer.inputs_of(features, row, config.eval_batch_size),
         )
         if finding and finding.level == ERROR:
             raise ValueError(finding.text)
@@ -269,7 +269,11 @@ class TaskRun:
             _tell(finding)
 
     def _events(
-        self, trainer: Predicts, state: RunState, metrics: MetricsWriter, progress: Progress
+        self,
+        trainer: TaskTrainerContract,
+        state: RunState,
+        metrics: MetricsWriter,
+        progress: Progress,
     ) -> list[Event]:
         """The list of what the run does between its device calls, in this order."""
 
@@ -304,10 +308,10 @@ class TaskRun:
         ]
 
     @lasting("computing predictions")
-    def _outputs(self, trainer: Predicts, name: str) -> np.ndarray:
+    def _outputs(self, trainer: TaskTrainerContract, name: str) -> np.ndarray:
         """The logits of a split."""
         size = self._config.eval_batch_size
-        outputs = training.predictions(trainer, self._splits[name].features, size=size)
+        outputs = task_trainer.predictions(trainer, self._splits[name].features, size=size)
         if not np.isfinite(outputs).all():  # the last update diverged; its loss was still finite
             raise self._diverged(f"a logit of {name} is infinite or not a number")
         return outputs

@@ -16,7 +16,7 @@ from mlperf_bert.model.config import BertConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
+class PretrainedModel:
     """A pre-trained model."""
 
     name: str
@@ -30,7 +30,7 @@ class Source:
         return whole.digest(f"{self.name}.index", "sha256")
 
 
-def find(config: FinetuningConfig, tasks: Sequence[Task]) -> Source:
+def find(config: FinetuningConfig, tasks: Sequence[Task]) -> PretrainedModel:
     """Finds the model that a user names (the newest checkpoint of a run's folder) and its words.
 
     Opens the weights without reading them, so that what is missing is found before any data are
@@ -66,4 +66,4 @@ def find(config: FinetuningConfig, tasks: Sequence[Task]) -> Source:
             "squad1, which needs none"
         )
     tokenizer = Tokenizer(file, do_lower_case=config.do_lower_case)
-    return Source(name=newest, config=model, tokenizer=tokenizer)
+    return PretrainedModel(name=newest, config=model, tokenizer=tokenizer)

@@ -29,7 +29,7 @@ _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 
 
 @contextlib.contextmanager
-def input_of(
+def checked_input(
     files: Sequence[str],
     limits: ExampleLimits,
     *,

@@ -105,7 +105,7 @@ def training_batches(
     examples of this worker are skipped, to resume a run. With `pack_sequences` short examples share
     rows (packing.py), and `packing.assemble` describes a batch.
 
-    Every value is checked as it is parsed; `checked.input_of` explains TensorFlow's errors.
+    Every value is checked as it is parsed; `checked.checked_input` explains TensorFlow's errors.
     """
     if seed is None:
         # After `repeat`: so the workers together continue into the next epoch as one process would.
@@ -163,7 +163,7 @@ def evaluation_batches(
     """Every example once, in file order, with its weight: (features, example_weights [B]).
 
     A short last batch is filled up with rows of weight 0, so that all batches have one shape.
-    Every value is checked as it is parsed; `checked.input_of` explains TensorFlow's errors.
+    Every value is checked as it is parsed; `checked.checked_input` explains TensorFlow's errors.
     """
     dataset = tf.data.TFRecordDataset(files).batch(batch_size)
     if max_batches is not None:

@@ -12,7 +12,7 @@ from mlperf_bert.files import errors, paths
 from mlperf_bert.files.whole import written_beside
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.logs import LogRecord, read_records
+from mlperf_bert.mlperf.log_reader import LogRecord, read_records
 
 _DIVISION = '"key": "submission_division"'
 

@@ -82,7 +82,7 @@ def _with_random_weights(config: BertConfig, seed: int) -> models.BertPretrainer
     return model
 
 
-# Only the inner loop in steps.py needs AutoGraph. Everywhere else it would rewrite Python without
+# Only the inner loop in tf_trainer.py needs AutoGraph. Elsewhere it would rewrite Python without
 # effect, which took half of the time before the first step.
 @tf.autograph.experimental.do_not_convert
 @lasting("drawing the weights of a model")

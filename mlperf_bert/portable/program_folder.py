@@ -30,7 +30,7 @@ from mlperf_bert.portable import flop, run_step
 from mlperf_bert.portable.run_step import EVALUATION, GRADIENTS, TRAINING, UPDATE
 from mlperf_bert.programs import jax_step, program
 from mlperf_bert.programs.config import LOSSES, Compilation
-from mlperf_bert.programs.steps import Evaluator, Trainer
+from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.setup import Setup
 
@@ -143,14 +143,14 @@ def _evaluation_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
         return []
     if not setup.eval_files:
         raise ValueError("--evaluation needs --eval_input_file, for its batches")
-    with checked.input_of(setup.eval_files, setup.limits):
+    with checked.checked_input(setup.eval_files, setup.limits):
         batches = itertools.islice(build.evaluation_batches(setup), wanted.num_batches)
         return [{**batch, program.EXAMPLE_WEIGHTS: weights} for batch, weights in batches]
 
 
 def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
     config = setup.config
-    with checked.input_of(setup.files, setup.limits, packs=config.pack_sequences):
+    with checked.checked_input(setup.files, setup.limits, packs=config.pack_sequences):
         batches = pipeline.training_batches(
             setup.files,
             setup.limits,
@@ -166,7 +166,7 @@ def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
 def _parts(
     trainer: Trainer, evaluator: Evaluator, batches: list[Batch], evaluation: list[Batch],
     wanted: Wanted,
-) -> Iterator[tuple[str, str, Callable[[], jax_step.Part]]]:  # fmt: skip
+) -> Iterator[tuple[str, str, Callable[[], jax_step.ExportedProgram]]]:  # fmt: skip
     """Yields each program's kind, name and exporter; a packed step for each number of rows.
 
     Only the shapes of a batch matter.
@@ -185,7 +185,7 @@ def _parts(
 
 
 def _write_program(
-    setup: Setup, folder: Path, kind: str, name: str, make: Callable[[], jax_step.Part]
+    setup: Setup, folder: Path, kind: str, name: str, make: Callable[[], jax_step.ExportedProgram]
 ) -> dict:
     """Writes a program; returns what signature.json says of it."""
     with lasting(f"export of {name}"):

@@ -15,7 +15,7 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model.metrics import Evaluation
 
 
-class Trains(Protocol):
+class TrainerContract(Protocol):
     """Changes weights step by step; between two steps the state may be on devices."""
 
     @property
@@ -39,7 +39,7 @@ class Trains(Protocol):
         """The values of every process, the chief first: [processes, values]."""
 
 
-class Pretrains(Trains, Protocol):
+class PretrainerContract(TrainerContract, Protocol):
     """A trainer that also reads the input, and compiles before the clock starts."""
 
     @property
@@ -56,14 +56,14 @@ class Pretrains(Trains, Protocol):
         """Profiles what happens within, for TensorBoard."""
 
 
-class Evaluates(Protocol):
+class EvaluatorContract(Protocol):
     """Evaluates the weights as they are."""
 
     def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> Evaluation:
         """Evaluates all batches; `time` takes the seconds."""
 
 
-class OneProcess:
+class LocalState:
     """The methods of the contract that have nothing to do if one process holds all state."""
 
     def put_state(self) -> None:

@@ -28,10 +28,10 @@ from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.programs import jax_step, program
-from mlperf_bert.programs.jax_step import Part
+from mlperf_bert.programs.jax_step import ExportedProgram
 from mlperf_bert.programs.on_devices import Arrays, OnDevices, shared
 from mlperf_bert.programs.program import EXAMPLE_WEIGHTS
-from mlperf_bert.programs.steps import Evaluator, Trainer
+from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 
 
 class JaxTrainer(OnDevices):
@@ -40,13 +40,13 @@ class JaxTrainer(OnDevices):
     Each of several devices has a share of the batch and the whole state; gradients are added up.
     """
 
-    def __init__(self, trainer: Trainer, mesh: Mesh, *, described: str = ""):
+    def __init__(self, trainer: Trainer, mesh: Mesh, *, step_identity: str = ""):
         """Wraps a trainer on one CPU; compiles nothing yet.
 
-        `described` says everything that determines the step, except the shapes of batches.
+        `step_identity` says everything that determines the step, except the shapes of batches.
         """
         super().__init__(mesh, program.state_of(trainer))
-        self._trainer, self._described = trainer, described
+        self._trainer, self._step_identity = trainer, step_identity
         self._num_local = len(mesh.local_devices)
         self._compiled: dict[int, jax.stages.Compiled] = {}
         self._calls: list[str] = []
@@ -172,8 +172,8 @@ class JaxTrainer(OnDevices):
         self, batches: Sequence[dict[str, tf.Tensor]]
     ) -> Iterator[tuple[int, jax.stages.Lowered]]:
         """The steps for these batches of one device, lowered, each with its number of rows."""
-        export = partial(_exported, self._described)
-        halves: list[Part] = []  # holds the second half, which takes no batch
+        export = partial(_exported, self._step_identity)
+        halves: list[ExportedProgram] = []  # holds the second half, which takes no batch
         for batch in batches:
             if self.mesh.size == 1:
                 parts = [export(program.of_training, self._trainer, batch)]
@@ -222,7 +222,7 @@ class JaxEvaluator:
         mesh: Mesh,
         on_devices: Callable[[Iterable[str]], Arrays] | None = None,
         *,
-        described: str = "",
+        step_identity: str = "",
     ):
         """Wraps an evaluator on one CPU.
 
@@ -230,9 +230,9 @@ class JaxEvaluator:
           evaluator: its model's variables have the weights, unless `on_devices` is given.
           mesh: the devices.
           on_devices: `OnDevices.on_devices` of a state on the devices that has the weights.
-          described: says everything that determines the step, except the shapes of batches.
+          step_identity: says everything that determines the step, except the shapes of batches.
         """
-        self._evaluator, self.mesh, self._described = evaluator, mesh, described
+        self._evaluator, self.mesh, self._step_identity = evaluator, mesh, step_identity
         of_model = program.weights_of(pretrainer.trained_variables(evaluator.model))
         self._on_devices = on_devices or OnDevices(mesh, of_model).on_devices
         self._compiled: jax.stages.Compiled | None = None
@@ -269,7 +269,7 @@ class JaxEvaluator:
             name: tf.zeros([each.shape[0] // self.mesh.size, *each.shape[1:]], each.dtype)
             for name, each in spec[0].items()
         }
-        part = _exported(self._described, program.of_evaluation, self._evaluator, features)
+        part = _exported(self._step_identity, program.of_evaluation, self._evaluator, features)
         self._weights = jax_step.state_inputs([part])
         lowered = jax_step.lowered([part], [*self.mesh.devices.flat])
         self._compiled = _compiled(lowered, part.entry["calls"])
@@ -304,18 +304,18 @@ def _counts(input_mask: jax.Array) -> jax.Array:
 
 
 def _exported(
-    described: str,
-    kind: Callable[..., Part],
+    step_identity: str,
+    kind: Callable[..., ExportedProgram],
     of: Trainer | Evaluator,
     *batch: dict[str, tf.Tensor],
-) -> Part:
+) -> ExportedProgram:
     """A program of this kind; it is kept beside what jax compiles, though it fits any processor."""
     folder = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - mypy knows none
     values = sorted((name, each) for features in batch for name, each in features.items())
     shapes = {name: (each.shape, each.dtype) for name, each in values}
-    return program.kept_or_made(
-        Path(folder).parent if folder and described else None,
-        f"{kind.__name__} {described} {shapes}",
+    return program.read_or_export(
+        Path(folder).parent if folder and step_identity else None,
+        f"{kind.__name__} {step_identity} {shapes}",
         partial(kind, of, *batch),
     )
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax.sharding import Mesh
 
 from mlperf_bert.programs import jax_step, program
-from mlperf_bert.programs.jax_step import Part
+from mlperf_bert.programs.jax_step import ExportedProgram
 
 Arrays = dict[str, jax.Array]
 
@@ -103,7 +103,9 @@ class Functions(OnDevices):
 
 @functools.lru_cache(maxsize=4)  # trainers that differ in their seeds have the same programs
 def _compiled(content: bytes, entry: str, mesh: Mesh) -> jax.stages.Compiled:
-    return jax_step.lowered([Part(content, json.loads(entry))], [*mesh.devices.flat]).compile()
+    return jax_step.lowered(
+        [ExportedProgram(content, json.loads(entry))], [*mesh.devices.flat]
+    ).compile()
 
 
 def _put(value: tf.Variable | tf.Tensor, mesh: Mesh) -> jax.Array:

@@ -23,10 +23,10 @@ from jaxlib.mlir.dialects import stablehlo
 
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.model import pretrainer
-from mlperf_bert.programs import kept
+from mlperf_bert.programs import program_cache
 from mlperf_bert.programs.config import LOSSES
-from mlperf_bert.programs.jax_step import Part, operations
-from mlperf_bert.programs.steps import Evaluator, Trainer
+from mlperf_bert.programs.jax_step import ExportedProgram, operations
+from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 
 WEIGHT, SLOT, ACCUMULATOR = "weight", "slot", "accumulator"
 COUNTER, CONSTANT = "counter", "constant"
@@ -54,7 +54,9 @@ class Value(TypedDict):
     """The index of the input that an output replaces in the next step."""
 
 
-def kept_or_made(folder: Path | None, depends_on: str, make: Callable[[], Part]) -> Part:
+def read_or_export(
+    folder: Path | None, depends_on: str, make: Callable[[], ExportedProgram]
+) -> ExportedProgram:
     """An exported program: read if an earlier run has left it in a folder, else made and kept.
 
     Args:
@@ -66,11 +68,11 @@ def kept_or_made(folder: Path | None, depends_on: str, make: Callable[[], Part])
         return make()
     key = hashlib.sha256(f"{_digest_of_code()} {depends_on}".encode()).hexdigest()
     file = folder / f"{key}.stablehlo"
-    if (found := kept.read(file)) is not None:
+    if (found := program_cache.read(file)) is not None:
         entry, _, content = found.partition(b"\n")
-        return Part(content, json.loads(entry))
+        return ExportedProgram(content, json.loads(entry))
     made = make()
-    kept.write(file, json.dumps(made.entry).encode() + b"\n" + made.content)
+    program_cache.write(file, json.dumps(made.entry).encode() + b"\n" + made.content)
     return made
 
 
@@ -90,7 +92,7 @@ def _digest_of_code() -> str:
     ).hexdigest()
 
 
-def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
+def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> ExportedProgram:
     """The step of `trainer`, of one replica, for batches of the shapes of `batch`.
 
     The seed of dropout is an input, int32 [2]. Results: the three losses before the step [3].
@@ -109,7 +111,7 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
     return _export(step, (batch, seed), given, [_LOSSES], state_of(trainer))
 
 
-def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
+def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> ExportedProgram:
     """The first half of the step of one of several replicas; it changes nothing.
 
     The losses are divided by two inputs, float32 scalars: the number of predictions and of examples
@@ -128,7 +130,7 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Part:
     return _export(half, (batch, seed, one, one), given, results, state_of(trainer))
 
 
-def of_update(trainer: Trainer) -> Part:
+def of_update(trainer: Trainer) -> ExportedProgram:
     """The second half: changes the state by the reduced gradient of every weight, an input."""
 
     def half(*gradients):
@@ -138,7 +140,7 @@ def of_update(trainer: Trainer) -> Part:
     return _export(half, tuple(shapes), _gradients(trainer), [], state_of(trainer))
 
 
-def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Part:
+def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> ExportedProgram:
     """The evaluation step for batches of the shapes of `batch`; it changes nothing.
 
     Results: the totals of the batch [6], in the order of `metrics.Totals`.
@@ -152,7 +154,7 @@ def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Part:
 
 def of_function(
     function: Callable, batch: dict[str, tf.Tensor], variables: Iterable[tf.Variable]
-) -> Part:
+) -> ExportedProgram:
     """Any function of a batch, with one result; `variables` are all that it reads or changes."""
     return _export(function, (batch,), _inputs_of_batch(batch), None, numbered(variables))
 
@@ -172,7 +174,7 @@ def _export(
     given: list[Value],
     results: list[Value] | None,
     state: Iterable[tuple[tf.Variable, Value]],
-) -> Part:
+) -> ExportedProgram:
     step = tf.function(function, jit_compile=True, autograph=False)
     concrete = step.get_concrete_function(*arguments)
     if results is None:
@@ -183,7 +185,7 @@ def _export(
     ]
     inputs = [*given, *captured]
     exported = step.experimental_get_compiler_ir(*arguments)(stage="stablehlo_serialized")
-    content, version, replaced, calls = portable(exported)
+    content, version, replaced, calls = as_portable(exported)
     assert sorted(replaced) == [*range(len(results), len(results) + len(replaced))], (
         "TensorFlow orders outputs differently"
     )
@@ -192,10 +194,10 @@ def _export(
         for _, index in sorted(replaced.items())
     ]
     about = {"stablehlo_version": version, "inputs": inputs, "outputs": [*results, *changed]}
-    return Part(content, about | {"calls": calls})
+    return ExportedProgram(content, about | {"calls": calls})
 
 
-def portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
+def as_portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]:
     """Takes what TensorFlow's compiler returns for the stage `stablehlo_serialized`.
 
     jax writes it: TensorFlow registers no pass that writes an older version.

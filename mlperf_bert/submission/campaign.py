@@ -31,9 +31,9 @@ from pathlib import Path
 from mlperf_bert.files import json_text, locks, paths
 from mlperf_bert.files.whole import matching_files
 from mlperf_bert.messages import EXIT_TRY_AGAIN, ends_in_one_line
-from mlperf_bert.mlperf import convergence, logs
+from mlperf_bert.mlperf import convergence, log_reader
 from mlperf_bert.mlperf.log import STATUSES
-from mlperf_bert.mlperf.logs import RunResult
+from mlperf_bert.mlperf.log_reader import RunResult
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import words_with_home
 from mlperf_bert.signals import Interrupted, handled
@@ -63,15 +63,15 @@ def claimed(campaign: Campaign) -> Iterator[None]:
                 "give the same flags, or another --output_dir"
             )
         if differing:
-            json_text.write_record(campaign.folder / logs.CAMPAIGN_RECORD, content)
+            json_text.write_record(campaign.folder / log_reader.CAMPAIGN_RECORD, content)
         yield
 
 
 def _record_of(folder: Path, content: dict[str, object]) -> dict:
     """Returns what a campaign's record says; in an empty folder `content` becomes the record."""
-    record = folder / logs.CAMPAIGN_RECORD
+    record = folder / log_reader.CAMPAIGN_RECORD
     if record.exists():
-        return logs.read_own_record(record)
+        return log_reader.read_own_record(record)
     if folder.exists() and any(path.name != locks.LOCK_NAME for path in folder.iterdir()):
         raise ValueError(f"{folder} is not empty; choose another --output_dir")
     paths.make_folder(folder)
@@ -111,7 +111,7 @@ def interrupted_runs(campaign: Campaign) -> list[str]:
 
 def _train(campaign: Campaign, number: int) -> RunResult:
     output_dir = campaign.output_dirs(number)[-1]
-    is_trained = (output_dir / logs.LOG_NAME).exists() and has_ended(output_dir)
+    is_trained = (output_dir / log_reader.LOG_NAME).exists() and has_ended(output_dir)
     if not is_trained:
         output_dir = _vacant_dir(campaign, number)
     training, *evaluation = campaign.run_commands(output_dir)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import whole
-from mlperf_bert.mlperf.logs import RunResult
+from mlperf_bert.mlperf.log_reader import RunResult
 from mlperf_bert.submission import system
 from mlperf_bert.submission.plan import LAUNCHER, REPOSITORY, Campaign, description_path
 

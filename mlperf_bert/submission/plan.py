@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf.logs import LOG_NAME, RESULT_LOG
+from mlperf_bert.mlperf.log_reader import LOG_NAME, RESULT_LOG
 from mlperf_bert.options import with_home
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import require_apart, write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.logs import CAMPAIGN_RECORD, RECORD_NAME, RunResult
+from mlperf_bert.mlperf.log_reader import CAMPAIGN_RECORD, RECORD_NAME, RunResult
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.options import words_with_home
 from mlperf_bert.submission import report_charts

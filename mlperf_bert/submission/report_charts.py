@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 import pages
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.logs import RunResult
+from mlperf_bert.mlperf.log_reader import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.official import RcpVerdict
 from pages import BLUE, GREEN, GREY, INK, RED

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mlperf_bert.mlperf.logs import (
+from mlperf_bert.mlperf.log_reader import (
     LOG_NAME,
     RECORD_NAME,
     RunResult,
@@ -45,7 +45,7 @@ def read_runs(logs: Mapping[str, Path]) -> tuple[dict[str, RunResult], list[str]
             runs[name] = run
         else:
             copies.append(f"{name}: the same run as {other}")
-    return dict(zip(runs, without_plans(list(runs.values())))), left_out, copies
+    return dict(zip(runs, with_planned_samples_unknown(list(runs.values())))), left_out, copies
 
 
 def in_words(left_out: Sequence[str]) -> str:
@@ -61,7 +61,7 @@ def in_words(left_out: Sequence[str]) -> str:
     return "; ".join(shown[:3]) + ("; ..." if len(shown) > 3 else "")
 
 
-def without_plans(runs: Sequence[RunResult]) -> list[RunResult]:
+def with_planned_samples_unknown(runs: Sequence[RunResult]) -> list[RunResult]:
     """Returns the runs of one system without samples that were planned, not trained.
 
     The same train_samples after different numbers of evaluations is a plan.

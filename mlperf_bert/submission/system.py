@@ -13,7 +13,7 @@ import psutil
 
 from mlperf_bert.data import software
 from mlperf_bert.files import json_text
-from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
+from mlperf_bert.mlperf.log_reader import RECORD_NAME, read_own_record
 from mlperf_bert.submission.plan import Campaign, description_path
 
 FIELDS = tuple(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlperf_bert.messages import lasting
-from mlperf_bert.mlperf.logs import RunResult
+from mlperf_bert.mlperf.log_reader import RunResult
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log

@@ -21,8 +21,8 @@ from mlperf_bert.optimization.optimizers import (
     create_optimizer,
 )
 from mlperf_bert.programs.config import Compilation
-from mlperf_bert.programs.contract import Evaluates, Pretrains
-from mlperf_bert.programs.steps import Asleep, Evaluator, Trainer
+from mlperf_bert.programs.contract import EvaluatorContract, PretrainerContract
+from mlperf_bert.programs.tf_trainer import Evaluator, SleepingTrainer, Trainer
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluations import read_evaluations
@@ -37,9 +37,9 @@ class Programs:
     """What computes the steps of a run, and a synthetic batch of every shape that it is given."""
 
     rates: WarmupPolynomialDecay
-    trainer: Pretrains
+    trainer: PretrainerContract
     """The trainer; its weights are random until `load_weights`."""
-    evaluator: Evaluates
+    evaluator: EvaluatorContract
     batches: tf.data.Dataset
     """One batch of every shape that training will use, for one replica."""
     evaluation: tf.data.Dataset | None
@@ -66,17 +66,19 @@ def build_programs(setup: Setup, *, seed: int) -> Programs:
         config, setup.bert_config, seed=seed, compiled=config.compilation
     )
     evaluating = Evaluator(model=by_tensorflow.model)
-    trainer: Pretrains = by_tensorflow
-    evaluator: Evaluates = evaluating
+    trainer: PretrainerContract = by_tensorflow
+    evaluator: EvaluatorContract = evaluating
     if mesh := setup.devices.mesh:
         from mlperf_bert.programs import jax_trainer  # no other runtime loads jax
 
-        trainer = by_jax = jax_trainer.JaxTrainer(by_tensorflow, mesh, described=setup.step)
+        trainer = by_jax = jax_trainer.JaxTrainer(
+            by_tensorflow, mesh, step_identity=setup.step_identity
+        )
         evaluator = jax_trainer.JaxEvaluator(
-            evaluating, mesh, by_jax.on_devices, described=setup.step
+            evaluating, mesh, by_jax.on_devices, step_identity=setup.step_identity
         )
     if config.emulate_step_seconds is not None:
-        trainer = Asleep(trainer, config.emulate_step_seconds)
+        trainer = SleepingTrainer(trainer, config.emulate_step_seconds)
     return Programs(
         rates=rates, trainer=trainer, evaluator=evaluator, batches=batches, evaluation=evaluation
     )
@@ -149,7 +151,7 @@ class Run:
             self.team.publish()
 
 
-def state_of(setup: Setup, team: Team, trainer: Pretrains) -> RunState:
+def state_of(setup: Setup, team: Team, trainer: PretrainerContract) -> RunState:
     """The state that checkpoints of the run hold, with the rules for which of them stay."""
     config = setup.config
     return RunState(

@@ -59,7 +59,7 @@ def _check_files(setup: Setup) -> None:
     trained_on = set(map(paths.identity, setup.files))
     both = [file for file in setup.eval_files if paths.identity(file) in trained_on]
     if both:
-        setup.findings.doubt(
+        setup.findings.add_warning(
             f"--eval_input_file: {both[0]} is a file of --input_file too; the accuracy says "
             "nothing of text that the model has not seen",
         )
@@ -69,15 +69,15 @@ def _check_options(setup: Setup) -> None:
     """Warns of options that make no difference in this run."""
     config = setup.config
     if config.precision == "tf32" and not config.device.num_gpus:
-        setup.findings.doubt(
+        setup.findings.add_warning(
             "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
         )
     if config.compilation_cache_dir and config.runtime != "jax":
-        setup.findings.doubt(
+        setup.findings.add_warning(
             "--compilation_cache_dir: keeps what jax compiles; TensorFlow compiles at every start"
         )
     if config.drop_caches and (obstacle := caches.obstacle()):
-        setup.findings.doubt(
+        setup.findings.add_warning(
             f"--drop_caches: the log will say that it was not possible; {obstacle}"
         )
 
@@ -95,7 +95,7 @@ def _check_model(setup: Setup) -> None:
         advice = "configs/ has a preset for each batch size with an RCP"
         if batch_size in convergence.reference_points():
             advice = "the reference has a point here, but the checker drops it"
-        findings.doubt(f"global batch size {batch_size}: {bound}; {advice}")
+        findings.add_warning(f"global batch size {batch_size}: {bound}; {advice}")
 
 
 def require_fitting_model(
@@ -148,7 +148,7 @@ def _check_warm_up(setup: Setup) -> None:
     if last_of_warm_up < config.num_warmup_steps:
         highest = config.learning_rate * last_of_warm_up / config.num_warmup_steps
         since = config.start_warmup_step and f" from --start_warmup_step={config.start_warmup_step}"
-        setup.findings.doubt(
+        setup.findings.add_warning(
             f"--num_warmup_steps={config.num_warmup_steps}{since or ''}: the run ends within its "
             f"warm-up, at --num_train_steps={config.num_train_steps}; its highest learning rate is "
             f"{highest:.3g} of {config.learning_rate:.3g}; lower --num_warmup_steps",
@@ -167,12 +167,12 @@ def _check_initial_checkpoint(setup: Setup) -> None:
         shapes = shapes_to_load(stored, setup.bert_config)
         reading.require_fitting(stored, shapes, or_else=or_else)
     if stored.lacking_heads and not findings.errors:
-        findings.doubt(
+        findings.add_warning(
             f"{stored.prefix}: has {stored.what_it_lacks}; what is missing is drawn from the "
             "seed, as for a new model",
         )
     if stored.held_bytes < stored.listed_bytes:
-        findings.refuse(
+        findings.add_error(
             f"{stored.prefix}: its data files hold {stored.held_bytes:,} bytes, its index lists "
             f"about {stored.listed_bytes:,}; copy it here again",
         )
@@ -197,13 +197,13 @@ def check_saving(setup: Setup) -> None:
     A process that writes no checkpoint does not call this.
     """
     config, model = setup.config, setup.bert_config
-    each = names.checkpoint_bytes(model, steps_per_update=config.steps_per_update)
+    state_bytes = names.checkpoint_bytes(model, steps_per_update=config.steps_per_update)
     available = memory_bytes()
-    if config.saves_while_training and available < each:
+    if config.saves_while_training and available < state_bytes:
         # Only a warning: available memory changes with other processes, and there may be swap.
-        setup.findings.doubt(
-            f"--async_checkpoint: a copy of the state takes {_in_words(each)} of memory, and "
-            f"{_in_words(available)} are available here; give --noasync_checkpoint"
+        setup.findings.add_warning(
+            f"--async_checkpoint: a copy of the state takes {_in_words(state_bytes)} of memory, "
+            f"and {_in_words(available)} are available here; give --noasync_checkpoint"
         )
     # Without evaluation step 0 is saved too, and checkpoints stay until another process evaluates.
     is_evaluated = config.eval_input_file is not None
@@ -217,18 +217,18 @@ def check_saving(setup: Setup) -> None:
     def shortage(number: int) -> str:
         return (
             f"--output_dir={config.output_dir}: {_in_words(free)} are free, {number} checkpoints "
-            f"need {_in_words(number * each - held)}; free some, lower --keep_checkpoint_max, or "
-            "raise --save_checkpoints_steps"
+            f"need {_in_words(number * state_bytes - held)}; free some, "
+            "lower --keep_checkpoint_max, or raise --save_checkpoints_steps"
         )
 
-    if free < at_once * each - held:
+    if free < at_once * state_bytes - held:
         # A time budget may end the run long before so many are written.
         may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
-        say = setup.findings.doubt if may_end_before else setup.findings.refuse
+        say = setup.findings.add_warning if may_end_before else setup.findings.add_error
         say(shortage(at_once))
-    elif not is_evaluated and free < num_all * each - held:
+    elif not is_evaluated and free < num_all * state_bytes - held:
         evaluate = ", or evaluate them meanwhile (--do_eval)"
-        setup.findings.doubt(shortage(num_all) + evaluate)
+        setup.findings.add_warning(shortage(num_all) + evaluate)
 
 
 def memory_bytes() -> int:
@@ -277,7 +277,7 @@ def _check_data(setup: Setup) -> None:
     """Compares files with the records of their folders, by name and size; reads no content."""
     for folder, data_sets in setup.data_sets.items():
         if not data_sets:
-            setup.findings.doubt(
+            setup.findings.add_warning(
                 f"{folder}: no {parts.NAME} of these files, so it is unknown whether the data are "
                 "complete; create_pretraining_data.py --output_dir=... writes one",
             )
@@ -289,7 +289,7 @@ def _check_data(setup: Setup) -> None:
 def _check_parts(setup: Setup, folder: paths.Location, made: parts.DataSet) -> None:
     named = _names_in(folder, setup.files)
     if left_out := sorted(made.files.keys() - named):
-        setup.findings.doubt(
+        setup.findings.add_warning(
             f"--input_file leaves out {len(left_out)} of {len(made.files)} parts of "
             f"{folder / parts.NAME}, such as {left_out[0]}",
         )
@@ -297,7 +297,7 @@ def _check_parts(setup: Setup, folder: paths.Location, made: parts.DataSet) -> N
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
     for name, size in zip(names, sizes):
         if size != (recorded := made.files[name].bytes):
-            setup.findings.refuse(
+            setup.findings.add_error(
                 f"{folder / name}: {size} bytes, {parts.NAME} says {recorded}; "
                 "make this part again",
             )
@@ -307,7 +307,7 @@ def _check_parameters(setup: Setup, folder: paths.Location, made: parts.DataSet)
     shape = dataclasses.asdict(setup.config.shape)
     for name, value in made.parameters.items():
         if name in shape and value != shape[name]:
-            setup.findings.refuse(
+            setup.findings.add_error(
                 f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
             )
 
@@ -320,7 +320,7 @@ def departures(setup: Setup) -> list[rules.Departure]:
     Raises:
       ValueError, OSError: a part of the run cannot be made, or its checkpoint not be read.
     """
-    return [issue for departing in DEPARTURES for issue in departing(setup)]
+    return [each for list_departures in DEPARTURES for each in list_departures(setup)]
 
 
 def _departures_of_options(setup: Setup) -> list[rules.Departure]:

@@ -483,7 +483,7 @@ class RunConfig:
     def hyperparameters(self, *, seed: int) -> dict[str, object]:
         """MLLOG key -> value of what the log must contain before the run starts.
 
-        `seed` is the drawn one if none was given. `checked.input_of` counts the evaluation examples
+        `seed` is the drawn one if none was given. `checked_input` counts the evaluation examples
         after run_start, because their files are data too.
         """
         return {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from mlperf_bert.options import with_home
-from mlperf_bert.programs import kept
+from mlperf_bert.programs import program_cache
 from mlperf_bert.training.config import TWO_KINDS, DeviceConfig, RunConfig
 
 if TYPE_CHECKING:  # only jax's runtime loads it
@@ -45,9 +45,9 @@ class Devices:
 def with_runtime(config: RunConfig) -> RunConfig:
     """The same run, with the runtime and the kernels that `auto` means here."""
     runtime = runtime_of(config.runtime, config.device, in_cluster=bool(config.cluster))
-    kept_in = config.compilation_cache_dir
+    cache_dir = config.compilation_cache_dir
     if runtime == "jax":
-        kept_in = kept_in or with_home(config.jax_compilation_cache_dir) or None
+        cache_dir = cache_dir or with_home(config.jax_compilation_cache_dir) or None
     # The kernels have not been measured on a GPU yet.
     kernels = "xla" if config.kernels == "auto" else config.kernels
     if kernels == "triton" and not (runtime == "jax" and config.device.kind == "GPU"):
@@ -56,7 +56,7 @@ def with_runtime(config: RunConfig) -> RunConfig:
             f"{config.device.kind}; give --num_gpus and --runtime=jax, or --kernels=xla"
         )
     return dataclasses.replace(
-        config, runtime=runtime, kernels=kernels, compilation_cache_dir=kept_in
+        config, runtime=runtime, kernels=kernels, compilation_cache_dir=cache_dir
     )
 
 
@@ -90,7 +90,7 @@ def jax_devices(run: RunConfig) -> Devices:
     """
     from mlperf_bert.programs import jax_step
 
-    config, every = run.device, all_of_jax(run.device, kept_in=run.compilation_cache_dir)
+    config, every = run.device, all_of_jax(run.device, cache_dir=run.compilation_cache_dir)
     of_process: dict[int, list] = {}
     for device in every:
         of_process.setdefault(device.process_index, []).append(device)
@@ -110,7 +110,7 @@ def jax_devices(run: RunConfig) -> Devices:
     return Devices(jax_step.mesh_of(chosen))
 
 
-def all_of_jax(config: DeviceConfig, *, kept_in: str | None) -> list["jax.Device"]:
+def all_of_jax(config: DeviceConfig, *, cache_dir: str | None) -> list["jax.Device"]:
     """All devices of this kind that jax knows; TensorFlow leaves them alone.
 
     What jax compiles is kept in a folder, if one is given.
@@ -126,10 +126,10 @@ def all_of_jax(config: DeviceConfig, *, kept_in: str | None) -> list["jax.Device
         jax.config.update("jax_platforms", "cpu")
     # JAX_PLATFORM_NAME would send values without a device to another kind of device.
     jax.config.update("jax_platform_name", "")
-    if kept_in:
-        folder = _cache_folder(kept_in, f"jax {jax.__version__}")
+    if cache_dir:
+        folder = _cache_folder(cache_dir, f"jax {jax.__version__}")
         jax.config.update("jax_compilation_cache_dir", str(folder))
-        kept.take_from_jax()
+        program_cache.replace_jax_cache()
         # By default jax keeps only what took a second or more.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     try:

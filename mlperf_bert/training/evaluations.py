@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from mlperf_bert.data import tfrecord
 from mlperf_bert.files import errors, json_text, paths
 from mlperf_bert.files.whole import digest, read_regular_file, write_whole, written_beside
-from mlperf_bert.mlperf.logs import RECORD_NAME, read_own_record
+from mlperf_bert.mlperf.log_reader import RECORD_NAME, read_own_record
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training.config import RunConfig
 

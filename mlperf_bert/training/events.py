@@ -61,7 +61,7 @@ class RequireFinite(Event):
     def at(self, trained: Trained) -> None:
         """Looks at the loss of every step."""
         # The total is enough: if one of several losses is not finite, it is not either.
-        for step, loss in enumerate(trained.figures[:, 0].tolist(), start=trained.before + 1):
+        for step, loss in enumerate(trained.figures[:, 0].tolist(), start=trained.step_before + 1):
             if not math.isfinite(loss):
                 raise self.error(step, loss)
 
@@ -96,7 +96,7 @@ class Log(Event):
         # Added up in float64: float32 counts whole numbers up to 16.8 million only.
         self._num_real_tokens += round(_column(figures, "num_real_tokens").sum(dtype=float))
         self._num_rows += round(_column(figures, "num_rows").sum(dtype=float))
-        num_samples = (step - trained.before) * self.config.train_batch_size
+        num_samples = (step - trained.step_before) * self.config.train_batch_size
         losses = figures[-1].tolist()
         if step % self.config.log_every_steps == 0:
             logged, self._logged = self._logged, self.timed.ledger.read()

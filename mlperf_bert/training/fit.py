@@ -17,7 +17,7 @@ def finding_of(programs: Programs) -> Finding:
     """Compiles all programs of a run with jax, and says what they take of each device.
 
     Raises:
-      JaxRuntimeError: as `finding`.
+      JaxRuntimeError: as `memory_finding`.
     """
     by_jax, evaluator = cast(JaxTrainer, programs.trainer), cast(JaxEvaluator, programs.evaluator)
     evaluation = None
@@ -25,7 +25,7 @@ def finding_of(programs: Programs) -> Finding:
         spec = programs.evaluation.element_spec
         # The whole state of the training stays on the device during the evaluation.
         evaluation = lambda: evaluator.compile(spec) + by_jax.state_bytes  # noqa: E731
-    return finding(
+    return memory_finding(
         by_jax,
         step=lambda: by_jax.compile([*programs.batches]),
         evaluation=evaluation,
@@ -34,7 +34,7 @@ def finding_of(programs: Programs) -> Finding:
     )
 
 
-def finding(
+def memory_finding(
     on: OnDevices, *, step: Callable[[], int], evaluation: Callable[[], int] | None, remedy: str
 ) -> Finding:
     """What a step and an evaluation, each of which is compiled now, take of each device.

@@ -56,20 +56,20 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
         _count_evaluation_examples(setup)
     with findings.collecting():
         _check_first_records(setup)
-    for departing in checks.DEPARTURES:
+    for list_departures in checks.DEPARTURES:
         with findings.collecting():
-            for issue in departing(setup):
-                findings.doubt(f"not a submission to the closed division: {issue}")
+            for departure in list_departures(setup):
+                findings.add_warning(f"not a submission to the closed division: {departure}")
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
-        findings.remark(f"the log will not say that the file caches were emptied; {way}")
+        findings.add_note(f"the log will not say that the file caches were emptied; {way}")
     if config.cluster:
-        findings.remark(
+        findings.add_note(
             f"checked in one of {config.cluster.size} processes, without the others; a run first "
             "compares flags, data and software of all"
         )
-    findings.remark(_active_devices(setup))
-    findings.remark(f"energy: {config.energy_meter().plan}")
+    findings.add_note(_active_devices(setup))
+    findings.add_note(f"energy: {config.energy_meter().plan}")
     if not findings.errors:
         if setup.devices.mesh and config.emulate_step_seconds is None:
             from mlperf_bert.training import fit  # no other runtime loads jax
@@ -88,7 +88,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     try:
         output.require_available()
         # Asked first: whatever its logs say, a run that has a checkpoint needs no initial one.
-        if output.before:
+        if output.earlier_record:
             latest_step, newest = state.newest_checkpoint(config.output_dir)
         output.beginning(config.seed, latest_step=latest_step)
     except (ValueError, OSError) as error:
@@ -108,7 +108,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
         with findings.collecting():
             _check_weights(setup, newest)
     # Also done if there are other errors, if the run resumes: it says which file has changed.
-    if not findings.errors or (not obstacle and output.before):
+    if not findings.errors or (not obstacle and output.earlier_record):
         with findings.collecting():
             Origin(setup, output, seed=0).read_evaluation_data()
     return setup
@@ -144,13 +144,13 @@ def _check_first_records(setup: Setup) -> None:
     # A record that was refused before, as the first of its kind, is not named twice.
     bad = [problem for problem in problems if problem and problem not in findings.errors]
     for problem in bad[:_MOST_BAD_FILES]:
-        findings.refuse(problem)
+        findings.add_error(problem)
     if (left := len(bad) - _MOST_BAD_FILES) > 0:
-        findings.refuse(f"{left} more files are bad in their first record")
+        findings.add_error(f"{left} more files are bad in their first record")
     for path in () if bad else (*setup.files[:1], *setup.eval_files[:1]):
         with findings.collecting():
             if hint := checked.hint_of_weights(path):
-                findings.doubt(hint)
+                findings.add_warning(hint)
 
 
 def _count_evaluation_examples(setup: Setup) -> None:
@@ -160,9 +160,9 @@ def _count_evaluation_examples(setup: Setup) -> None:
         with setup.findings.collecting():
             counts.append(tfrecord.count_records(path))
     whole = counts and len(counts) == len(setup.eval_files)
-    if whole and (issue := rules.departure_of_evaluation(sum(counts))):
-        setup.findings.doubt(
-            f"not a submission to the closed division: {issue}; make --eval_input_file with "
+    if whole and (departure := rules.departure_of_evaluation(sum(counts))):
+        setup.findings.add_warning(
+            f"not a submission to the closed division: {departure}; make --eval_input_file with "
             "pick_eval_samples.py",
         )
 
@@ -185,11 +185,11 @@ def _measure_initial_accuracy(setup: Setup) -> None:
     stored = setup.initial_checkpoint or StoredCheckpoint(config.init_checkpoint)
     reading.refuse_output_of_a_run(stored)
     reading.load_initial_weights(pretrainer.trained_variables(model), stored)
-    with checked.input_of(setup.eval_files, setup.limits):
+    with checked.checked_input(setup.eval_files, setup.limits):
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     is_expected = abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE
-    say = setup.findings.remark if is_expected else setup.findings.doubt
+    say = setup.findings.add_note if is_expected else setup.findings.add_warning
     say(
         f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
         f"official evaluation examples has {expected}",

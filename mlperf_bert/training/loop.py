@@ -17,7 +17,7 @@ REACHED, OVER, STOPPED = "reached", "over", "stopped"
 class Trained:
     """What one device call has trained."""
 
-    before: int
+    step_before: int
     """The step before the call."""
     step: int
     """The step after it."""
@@ -73,7 +73,7 @@ def train(
         # The list is never empty, because LastStep names a step.
         stop = min(wish for event in events if (wish := event.next(step)) is not None)
         figures, seconds = train_steps(stop - step)
-        trained = Trained(before=step, step=stop, figures=figures, seconds=seconds)
+        trained = Trained(step_before=step, step=stop, figures=figures, seconds=seconds)
         step = stop
         # Lazy again: events after the one that ends the run do not act.
         ending = next(filter(None, (event.at(trained) for event in events)), None)

@@ -22,12 +22,12 @@ from mlperf_bert.files.locks import held, lock_of
 from mlperf_bert.input import checked, pipeline
 from mlperf_bert.messages import Progress, lasting
 from mlperf_bert.mlperf import joining, rules
-from mlperf_bert.mlperf.logs import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end, logs_of_run
+from mlperf_bert.mlperf.log_reader import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end, logs_of_run
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.programs.contract import Evaluates
-from mlperf_bert.programs.steps import Evaluator
+from mlperf_bert.programs.contract import EvaluatorContract
+from mlperf_bert.programs.tf_trainer import Evaluator
 from mlperf_bert.training import checks, devices
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Devices
@@ -164,7 +164,7 @@ def _evaluator(config: RunConfig) -> Iterator[tuple[Callable[[str], Evaluation],
     chosen = devices.create(config)
     devices.replica_batch_size(config.eval_batch_size, chosen.num_replicas, flag="eval_batch_size")
     limits = config.shape.for_model(bert_config)
-    with checked.input_of(files, limits):
+    with checked.checked_input(files, limits):
         # A checkpoint is evaluated in the reference's precision, whatever the training's is.
         model, evaluator = model_to_evaluate(bert_config, chosen)
         dataset = pipeline.evaluation_batches(
@@ -192,7 +192,9 @@ def _load(model: tf.Module, stored: StoredCheckpoint) -> None:
     reading.load_weights(variables, stored)
 
 
-def model_to_evaluate(bert_config: BertConfig, chosen: Devices) -> tuple[tf.Module, Evaluates]:
+def model_to_evaluate(
+    bert_config: BertConfig, chosen: Devices
+) -> tuple[tf.Module, EvaluatorContract]:
     """A model whose weights are still to be loaded, and its evaluator in float32."""
     # jax gets the fused model: tf-models' layers would also need unused weights.
     fused = chosen.mesh is not None
@@ -239,8 +241,8 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
         )
     except ValueError as error:
         return f"no result log: {error}"
-    issue = rules.departure_of_evaluation(counts[0])
-    because = f"; division open ({issue})" if issue else ""
+    departure = rules.departure_of_evaluation(counts[0])
+    because = f"; division open ({departure})" if departure else ""
     return f"{output}: {status} after {samples:,} samples{because}"
 
 

@@ -18,7 +18,7 @@ from mlperf_bert.files.working import WorkingFolder
 from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import close_log, last_time_ms
-from mlperf_bert.mlperf.logs import (
+from mlperf_bert.mlperf.log_reader import (
     LOG_NAME,
     METRICS_NAME,
     RECORD_NAME,
@@ -80,7 +80,7 @@ class OutputDirectory:
         self._folder = WorkingFolder(self.location, record=RECORD_NAME, needed=needed)
         self.path = self._folder.local
         self.time_budget = time_budget
-        self.before: RunRecord | None = None
+        self.earlier_record: RunRecord | None = None
         """The record of the run that was started here before; read once, by `claim`."""
 
     @classmethod
@@ -134,8 +134,8 @@ class OutputDirectory:
 
     def _require_usable(self) -> None:
         if (self.path / RECORD_NAME).exists():
-            self.before = read_record(self.path)
-            if is_end(status := self.before.status):
+            self.earlier_record = read_record(self.path)
+            if is_end(status := self.earlier_record.status):
                 raise ValueError(
                     f"{self._name} holds a finished run (status {status}); choose a new directory, "
                     "or remove this one to train again"
@@ -153,7 +153,7 @@ class OutputDirectory:
 
     def require_same_run(self) -> None:
         """Checks the recorded parameters against those given; raises ValueError if they differ."""
-        there, here = (self.before or read_record(self.path)).parameters, self._parameters
+        there, here = (self.earlier_record or read_record(self.path)).parameters, self._parameters
         compared = [n for n in here | there if n not in self._may_change]
         differing = [
             f"{name}: {there.get(name)} there, {here.get(name)} here"
@@ -168,7 +168,7 @@ class OutputDirectory:
 
     def require_same_devices(self, num_replicas: int) -> None:
         """Raises ValueError if a resumed run had another number: its losses would change."""
-        runs = readable_runs(logs_of_run(self.path)) if self.before else ()
+        runs = readable_runs(logs_of_run(self.path)) if self.earlier_record else ()
         there = next((run.num_replicas for run in runs if run.num_replicas), None)
         if there not in (None, num_replicas):
             raise ValueError(
@@ -212,21 +212,21 @@ class OutputDirectory:
           seed: as the user gives it.
           latest_step: of the newest checkpoint of the run.
         """
-        logs = logs_of_run(self.path) if self.before else []
+        logs = logs_of_run(self.path) if self.earlier_record else []
         budget = self.time_budget
         spent = 0.0 if budget is None else seconds_spent(logs)
-        if self.before:
-            goes_to_its_end = latest_step and self.before.time_budget_seconds == budget
+        if self.earlier_record:
+            goes_to_its_end = latest_step and self.earlier_record.time_budget_seconds == budget
             if budget is not None and spent >= budget and not goes_to_its_end:
                 raise ValueError(
                     f"--time_budget={duration(budget)}: the run in {self._name} has used "
                     f"{duration(spent)} already; give more, or leave it out"
                 )
             # A drawn seed is kept: a resumed run must draw the same examples.
-            seed = self.before.seed
+            seed = self.earlier_record.seed
         return {
             "seed": secrets.randbits(31) if seed is None else seed,
-            "was_started_before": bool(self.before),
+            "was_started_before": bool(self.earlier_record),
             "latest_step": latest_step,
             "time_spent": spent,
             "samples_at_success": next(
@@ -303,7 +303,7 @@ class Origin:
           output: of the run.
           seed: of the run.
         """
-        config, before = setup.config, output.before
+        config, earlier = setup.config, output.earlier_record
         self._vocabulary = setup.vocabulary
         self._eval_files, self._config = setup.eval_files, config
         self._output, self._seed = output, seed
@@ -320,11 +320,11 @@ class Origin:
             "bert_config_file": _content(config.bert_config_file),
             "init_checkpoint": _content(weights) if weights else "",
         }
-        if before:
+        if earlier:
             if setup.has_checkpoint and not weights:
                 # A resumed run need not name its initial weights: run.json says what it began with.
-                self.inputs["init_checkpoint"] = str(before.inputs.get("init_checkpoint", ""))
-            self._require_same_inputs(before)
+                self.inputs["init_checkpoint"] = str(earlier.inputs.get("init_checkpoint", ""))
+            self._require_same_inputs(earlier)
         code = {name: self._made_with[name] for name in ("commit", "image")}
         self.summary = code | self.inputs | {"eval_input_file": evaluation_data}
 
@@ -332,8 +332,8 @@ class Origin:
         """Reads the evaluation data: all evaluations of a run have the same content."""
         if self._eval_files:
             self.inputs["eval_input_file"] = data_of(self._config, self._eval_files)
-            if self._output.before:
-                self._require_same_inputs(self._output.before)
+            if self._output.earlier_record:
+                self._require_same_inputs(self._output.earlier_record)
 
     def _require_same_inputs(self, before: RunRecord) -> None:
         for flag, now in self.inputs.items():
@@ -366,7 +366,7 @@ class Origin:
         """
         taken = _energy_in(logs_of_run(self._output.path)[-1:])
         # A killed start has recorded no energy, so that a resumed run's energy is unknown.
-        resumed = bool(self._output.before)
+        resumed = bool(self._output.earlier_record)
         print(f"energy{' since the run was resumed' if resumed else ''}: {taken}", flush=True)
         self._write(status, None if resumed else taken)
 

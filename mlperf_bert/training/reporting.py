@@ -17,7 +17,7 @@ from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import WARNING, Finding
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import NO_PARALLELISM, MlperfLog, SubmissionInfo
-from mlperf_bert.mlperf.logs import RECORD_NAME
+from mlperf_bert.mlperf.log_reader import RECORD_NAME
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.output import METRICS_NAME
@@ -215,7 +215,7 @@ def precision_of_products(precision: str, device: DeviceConfig, mesh: "Mesh | No
 def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
     departures, submission = checks.departures(setup), setup.config.submission
     if team.has_checkpoint and provenance.get("init_checkpoint"):  # need not be named again
-        departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
+        departures = [each for each in departures if each.parameter != "init_checkpoint"]
     if team.was_started_before:
         departures.append(rules.Departure("run", "one from start to end", "one that was resumed"))
     if not departures:

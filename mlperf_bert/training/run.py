@@ -16,7 +16,7 @@ from mlperf_bert.messages import ERROR, WARNING, Progress, lasting
 from mlperf_bert.mlperf import ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog, TimedRun
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.programs.steps import counted_steps
+from mlperf_bert.programs.tf_trainer import timed_train_steps
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.tensorflow_import import lines_left_out
 from mlperf_bert.training import build, checks, events, loop, reporting, workers
@@ -117,7 +117,7 @@ def _train(run: Run) -> Outcome:
             log.run(meter=config.energy_meter() if team.is_chief else None) as timed,
             # The data are touched for the first time, before the log is on disk: what is refused
             # here leaves none, and the division can still be changed.
-            checked.input_of(
+            checked.checked_input(
                 setup.files,
                 setup.limits,
                 eval_files=setup.eval_files,
@@ -172,8 +172,8 @@ def _log_evaluation_samples(run: Run, timed: TimedRun, num_examples: int) -> Non
     # Without --max_eval_steps the limit is no limit: as many batches as examples.
     limit = (config.max_eval_steps or num_examples) * config.eval_batch_size
     timed.eval_samples(min(num_examples, limit))
-    if issue := rules.departure_of_evaluation(num_examples):
-        run.team.say(f"The evaluation is not that of the closed division: {issue}")
+    if departure := rules.departure_of_evaluation(num_examples):
+        run.team.say(f"The evaluation is not that of the closed division: {departure}")
         run.log.declare_open()
 
 
@@ -321,7 +321,7 @@ def _train_against_the_clock(run: Run, timed: TimedRun) -> Outcome:
         in_order = list_of_events(
             run, timed, outputs, lambda: evaluator.evaluate(evaluation, timed.ledger)
         )
-        train_steps = counted_steps(trainer, batches, timed.ledger)
+        train_steps = timed_train_steps(trainer, batches, timed.ledger)
         outcome = train_by_events(run.setup.config, timed, in_order, train_steps, step=step)
     run.team.say(f"where the time went: {ledger.in_words(timed.ledger.read())}")
     if shift := run.log.clock_shift_seconds():

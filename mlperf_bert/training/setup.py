@@ -21,15 +21,15 @@ from mlperf_bert.training.devices import Devices
 class Findings(list[Finding]):
     """What the checks have found, in their order; nothing is told twice."""
 
-    def refuse(self, text: str) -> None:
+    def add_error(self, text: str) -> None:
         """Adds an error: no such run begins."""
         self._add(ERROR, text)
 
-    def doubt(self, text: str) -> None:
+    def add_warning(self, text: str) -> None:
         """Adds a warning: the run begins."""
         self._add(WARNING, text)
 
-    def remark(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Adds a note."""
         self._add(NOTE, text)
 
@@ -45,7 +45,7 @@ class Findings(list[Finding]):
             yield
         except (ValueError, OSError) as error:
             for problem in problems_of(error):
-                self.refuse(problem)
+                self.add_error(problem)
 
     @property
     def errors(self) -> list[str]:
@@ -89,7 +89,7 @@ class Setup:
         return self._expand(given, "eval_input_file") if given else []
 
     def _expand(self, patterns: str, flag: str) -> list[str]:
-        return pipeline.expand_input(patterns, flag=flag, on_doubt=self.findings.doubt)
+        return pipeline.expand_input(patterns, flag=flag, on_doubt=self.findings.add_warning)
 
     @functools.cached_property
     def data_sets(self) -> dict[paths.Location, list[parts.DataSet]]:
@@ -136,7 +136,7 @@ class Setup:
         return self.config.train_batch_size // self.num_replicas
 
     @property
-    def step(self) -> str:
+    def step_identity(self) -> str:
         """All that decides a step except for its batch, in words that never change."""
         config = self.config
         others = config.may_change | {"seed", "device", "num_workers"}

@@ -176,17 +176,17 @@ class Team:
             yield
         except _AGREED_ENDS:
             self.output.release()
-            _part(self.cluster)
+            _disconnect(self.cluster)
             raise
         except BaseException as error:
             self.output.release()
             if self.cluster:
                 raise _end_of(error) from error
             raise
-        _part(self.cluster)
+        _disconnect(self.cluster)
 
 
-def _part(cluster: Cluster | None) -> None:
+def _disconnect(cluster: Cluster | None) -> None:
     """Waits until all processes have come to the end of their work."""
     if cluster:
         import jax

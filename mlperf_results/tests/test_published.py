@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from mlperf_bert.mlperf.logs import MOST_SAMPLES_TO_CONVERGE, RunResult
+from mlperf_bert.mlperf.log_reader import MOST_SAMPLES_TO_CONVERGE, RunResult
 from mlperf_bert.submission import official
 from mlperf_bert.submission.verdict import System
 from mlperf_results import own, published, sides, standing

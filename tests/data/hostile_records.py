@@ -190,7 +190,7 @@ class Readers:
 
     def _draw(self, dataset: tf.data.Dataset, **given) -> None:
         files = pipeline.expand_input(str(self.path), flag="input_file")
-        with checked.input_of(files, LIMITS, **given):
+        with checked.checked_input(files, LIMITS, **given):
             for features in itertools.islice(dataset, NUM_RECORDS):
                 if isinstance(features, tuple):
                     features, _ = features

@@ -269,21 +269,21 @@ def test_files_of_an_evaluation_are_looked_at_counted_and_named_too(readers, tmp
     for name, records in (("eval-0", framed_examples()), ("eval-1", framed_examples()[:5])):
         (tmp_path / name).write_bytes(b"".join(records))
     files, evaluation = [str(readers.path)], [f"{tmp_path}/eval-0", f"{tmp_path}/eval-1"]
-    with checked.input_of(files, LIMITS, eval_files=evaluation) as num_examples:
+    with checked.checked_input(files, LIMITS, eval_files=evaluation) as num_examples:
         assert num_examples == 17
     spoilt = framed_examples()
     spoilt[-1] = tfrecord.frame(ints("input_ids", 77))
     (tmp_path / "eval-0").write_bytes(b"".join(spoilt))
     with (
         pytest.raises(tfrecord.BadRecord, match=r"eval-0: record 11 at byte .* holds 77 in inp"),
-        checked.input_of(files, LIMITS, eval_files=evaluation),
+        checked.checked_input(files, LIMITS, eval_files=evaluation),
     ):
         list(pipeline.evaluation_batches(evaluation, LIMITS, batch_size=4))
     # The first record is looked at before all else, as the lengths, which are damaged too.
     (tmp_path / "eval-0").write_bytes(spoilt[-1] + spoilt[0][:-1])
     refusal = pytest.raises(tfrecord.BadRecord, match="eval-0: record 0 at byte 0 holds 77 in inp")
     for first, second in ((files, evaluation), (evaluation, ())):
-        with refusal, checked.input_of(first, LIMITS, eval_files=second):
+        with refusal, checked.checked_input(first, LIMITS, eval_files=second):
             pytest.fail("batches would be drawn")
 
 

@@ -22,7 +22,7 @@ from mlperf_bert.data import (
 from mlperf_bert.data.documents import read_documents
 from mlperf_bert.files import json_text
 from mlperf_bert.finetuning import glue
-from mlperf_bert.mlperf import convergence, logs
+from mlperf_bert.mlperf import convergence, log_reader
 from mlperf_bert.model.config import BertConfig
 
 TEXT = b"The river rises.\n" * 99
@@ -69,7 +69,7 @@ OTHER_READERS = {
     "record of data": lambda path: parts.read(Path(path).parent),
     "tables of sentences": lambda path: punkt.not_published(Path(path).parent),
     "splitter": lambda path: segmentation.load_splitter(Path(path).parent),
-    "log": lambda path: logs.read_records(Path(path)),
+    "log": lambda path: log_reader.read_records(Path(path)),
     "reference points": lambda path: convergence.reference_points(custom_rcps=Path(path)),
 }
 

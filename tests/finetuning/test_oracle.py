@@ -17,7 +17,7 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.by_jax import JaxTaskTrainer, mesh_of
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.training import (
+from mlperf_bert.finetuning.task_trainer import (
     TaskTrainer,
     batch_of,
     inputs_of,

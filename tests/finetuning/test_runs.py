@@ -22,16 +22,16 @@ import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.files import locks
-from mlperf_bert.finetuning import by_jax, glue, sweep, training, weights
+from mlperf_bert.finetuning import by_jax, glue, sweep, task_trainer, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning import run as run_module
 from mlperf_bert.finetuning.config import Setting
 from mlperf_bert.finetuning.run import TaskRun, read_split
 from mlperf_bert.finetuning.squad import SquadTask
-from mlperf_bert.finetuning.training import TaskTrainer
+from mlperf_bert.finetuning.task_trainer import TaskTrainer
 from mlperf_bert.messages import ERROR, NOTE, Finding
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
-from mlperf_bert.programs.contract import OneProcess
+from mlperf_bert.programs.contract import LocalState
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.reporting import MetricsWriter
 from tests.finetuning import generated_glue
@@ -54,7 +54,7 @@ NUM_EXAMPLES, BATCH_SIZE, EVAL_BATCH_SIZE, STEPS_PER_EPOCH = 37, 8, 4, 5
 NUM_OF_DEV = {"dev_matched": 11, "dev_mismatched": 9}
 
 
-class StandIn(OneProcess):
+class StandIn(LocalState):
     """In place of the trainer: its state is the step, and it answers as `NUM_RIGHT` says.
 
     `at` has what happens at the end of a step, or as its checkpoint is saved: once.
@@ -124,7 +124,7 @@ def test_the_loss_of_a_filled_up_batch_is_the_mean_of_its_examples(monkeypatch):
         schedule=WarmupPolynomialDecay(learning_rate=1e-3, num_train_steps=9, num_warmup_steps=0),
     )
     features = {"loss": np.array([1.0, 3.0, 9.0], np.float32)}
-    batch = training.batch_of(features, np.array([0, 1]), 4)
+    batch = task_trainer.batch_of(features, np.array([0, 1]), 4)
     assert trainer.train(iter([batch]), 1).tolist() == [[4.0]]
 
 
@@ -147,8 +147,8 @@ def stand_in(own, monkeypatch):
         flush(self)
 
     monkeypatch.setattr(run_module, "TaskTrainer", StandIn)
-    monkeypatch.setattr(training, "predictions", StandIn.predictions)
-    monkeypatch.setattr(training, "batch_of", lambda features, rows, size: rows)
+    monkeypatch.setattr(task_trainer, "predictions", StandIn.predictions)
+    monkeypatch.setattr(task_trainer, "batch_of", lambda features, rows, size: rows)
     monkeypatch.setattr(
         task_model, "build", lambda task, source, **given: SimpleNamespace(task=task, **given)
     )
@@ -534,7 +534,7 @@ def test_what_a_finished_run_has_left_is_its_result(own):
 # --- what is refused -------------------------------------------------------------------------
 
 
-def source_of(folder, **changes) -> weights.Source:
+def source_of(folder, **changes) -> weights.PretrainedModel:
     config = config_of(folder, **changes)
     return weights.find(config, [config.create("cola")])
 

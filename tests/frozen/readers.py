@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import state
-from mlperf_bert.mlperf import energy, ledger, logs
+from mlperf_bert.mlperf import energy, ledger, log_reader
 from mlperf_bert.training import evaluations, output
 
-OFFLINE_LOG = logs.RESULT_LOG
+OFFLINE_LOG = log_reader.RESULT_LOG
 _OF_A_SAVING_THREAD = "checkpoint_stop"
 """A line that a thread writes when a checkpoint is complete: anywhere before the next one."""
 
@@ -42,7 +42,7 @@ def run_values(folder: Path, *, root: Path) -> dict:
 
 def log_values(path: Path) -> dict:
     """An MLPerf log: its header, the events after it in order, and what a thread adds to these."""
-    records = logs.read_records(path, may_be_cut=True)
+    records = log_reader.read_records(path, may_be_cut=True)
     names = [r.metadata["tensor"] for r in records if r.key == "weights_initialization"]
     lines = [_line(r) for r in records if r.key != "weights_initialization"]
     is_in_header = [line["key"] for line in lines].index("init_stop") + 1
@@ -58,11 +58,11 @@ def log_values(path: Path) -> dict:
 
 
 def _logs(folder: Path) -> list[Path]:
-    written = [*logs.logs_of_run(folder), folder / OFFLINE_LOG]
+    written = [*log_reader.logs_of_run(folder), folder / OFFLINE_LOG]
     return [Path(log) for log in written if log.exists()]
 
 
-def _line(record: logs.LogRecord) -> dict:
+def _line(record: log_reader.LogRecord) -> dict:
     """A line without its time, and without what the machine measures."""
     value, metadata = (
         record.value,

@@ -136,7 +136,7 @@ SAID = [
 
 @pytest.mark.parametrize(("message", "told"), SAID)
 def test_an_error_that_is_in_no_record_is_told_without_nodes(files, message, told):
-    with pytest.raises(OSError) as caught, checked.input_of(files, LIMITS):
+    with pytest.raises(OSError) as caught, checked.checked_input(files, LIMITS):
         raise tf.errors.InvalidArgumentError(None, None, message)
     assert str(caught.value) == (
         "the input could not be read, but no bad record is found in the files; TensorFlow says: "

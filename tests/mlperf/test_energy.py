@@ -7,7 +7,7 @@ import pytest
 from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.logs import read_records, read_run
+from mlperf_bert.mlperf.log_reader import read_records, read_run
 from tests.mlperf.example_log import Clock, initialise
 
 

@@ -7,7 +7,7 @@ import pytest
 from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf import energy, joining
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.logs import read_records, read_run
+from mlperf_bert.mlperf.log_reader import read_records, read_run
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import EPOCH_MS, HYPERPARAMETERS, SUBMISSION, without_site
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.mlperf import log as log_module
-from mlperf_bert.mlperf import logs
+from mlperf_bert.mlperf import log_reader
 from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo, close_log
 from tests.mlperf.example_log import (
     initialise,
@@ -289,7 +289,7 @@ def test_a_killed_run_gets_its_run_stop(tmp_path, after, mid_line, samples):
     assert [record["time_ms"] for record in records[-2:]] == [last_ms] * 2
     [stop] = metadata(records, "run_stop")
     assert stop["status"] == "aborted" and stop["written_ms"] >= last_ms
-    run = logs.read_run(path)
+    run = log_reader.read_run(path)
     assert (run.status, run.samples_to_converge) == ("aborted", None)
     before = path.read_bytes()
     assert not close_log(path) and path.read_bytes() == before

@@ -72,9 +72,9 @@ CLOSED_RUN = {
     ],
 )
 def test_each_departure_is_named(change, parameter, expected):
-    [issue] = rules.departures_from_closed_rules(**CLOSED_RUN | change)
-    assert (issue.parameter, issue.expected) == (parameter, expected)
-    assert str(issue).startswith(f"{parameter}: the rules require {expected}, this run has ")
+    [departure] = rules.departures_from_closed_rules(**CLOSED_RUN | change)
+    assert (departure.parameter, departure.expected) == (parameter, expected)
+    assert str(departure).startswith(f"{parameter}: the rules require {expected}, this run has ")
 
 
 def test_a_run_says_its_departures_once_those_of_a_model_in_one_line():

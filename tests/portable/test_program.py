@@ -216,12 +216,12 @@ def test_a_program_names_the_oldest_version_that_holds_it():
             True,
         )
 
-    _, version, *_ = program.portable(exported("stablehlo.tan %0 : tensor<2xf32>"))
+    _, version, *_ = program.as_portable(exported("stablehlo.tan %0 : tensor<2xf32>"))
     assert version == "1.4.0"
-    _, version, *_ = program.portable(exported("stablehlo.abs %0 : tensor<2xf32>"))
+    _, version, *_ = program.as_portable(exported("stablehlo.abs %0 : tensor<2xf32>"))
     assert version == jaxlib_stablehlo.get_minimum_version()
     with pytest.raises(ValueError, match=r"not StableHLO: chlo\.tan; export it with"):
-        program.portable(exported("chlo.tan %0 : tensor<2xf32> -> tensor<2xf32>"))
+        program.as_portable(exported("chlo.tan %0 : tensor<2xf32> -> tensor<2xf32>"))
 
 
 @pytest.mark.all

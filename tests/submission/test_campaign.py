@@ -25,7 +25,7 @@ from demo.campaign import REFERENCE_POINTS
 from mlperf_bert import signals
 from mlperf_bert.data import software
 from mlperf_bert.files.locks import DirectoryLock
-from mlperf_bert.mlperf.logs import read_run
+from mlperf_bert.mlperf.log_reader import read_run
 from mlperf_bert.submission import campaign, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
 from mlperf_bert.submission.compliance import Verdict

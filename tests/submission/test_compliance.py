@@ -8,7 +8,7 @@ import mlperf_logging
 import pytest
 
 from mlperf_bert.mlperf import energy
-from mlperf_bert.mlperf.logs import read_run
+from mlperf_bert.mlperf.log_reader import read_run
 from mlperf_bert.submission import compliance
 from tests.helpers import programs
 from tests.mlperf.example_log import write_log

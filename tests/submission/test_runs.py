@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.mlperf.logs import LoggedEvaluation, RunResult
+from mlperf_bert.mlperf.log_reader import LoggedEvaluation, RunResult
 from mlperf_bert.submission import runs
 from tests.mlperf.example_log import write_lines
 
@@ -22,12 +22,14 @@ def test_what_all_runs_were_to_train_is_not_what_each_has_trained():
             counts_by_train_samples=True, evaluations=(each,) * evaluations,
         )  # fmt: skip
 
-    plans = runs.without_plans([run(20, 3_000_256), run(19, 3_000_256)])
+    plans = runs.with_planned_samples_unknown([run(20, 3_000_256), run(19, 3_000_256)])
     assert [each.samples_to_converge for each in plans] == [None, None]
     why = "samples unknown: train_samples, 3,000,256, is a plan or the size of the data set"
     assert runs.why_samples_are_unknown(plans) == why
     real = [run(20, 3_000_256), run(19, 2_850_176), run(20, 3_000_256)]
-    assert runs.without_plans(real) == real and runs.why_samples_are_unknown(real) == ""
+    assert (
+        runs.with_planned_samples_unknown(real) == real and runs.why_samples_are_unknown(real) == ""
+    )
 
 
 def test_logs_that_do_not_count_are_left_out_with_the_reason(tmp_path):

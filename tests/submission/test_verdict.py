@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.mlperf import logs
+from mlperf_bert.mlperf import log_reader
 from mlperf_bert.submission import official, verdict
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
@@ -57,7 +57,7 @@ PLANNED: dict[str, object] = {"samples_to_converge": None, "planned_samples": 3_
     ],
 )
 def test_problems_of_a_result(tmp_path, changes, problems):
-    run = logs.read_run(write_log(tmp_path / "result.txt", [0.73]))
+    run = log_reader.read_run(write_log(tmp_path / "result.txt", [0.73]))
     runs = [
         # The first seed of a log is the run's.
         dataclasses.replace(run, **{"path": Path(f"result_{n}.txt"), "seeds": (n, 4)} | changed)
@@ -201,7 +201,7 @@ def test_the_tools_for_a_whole_folder_are_asked_one_after_the_other(tmp_path, mo
     ("counts", "told"), [((True, True), True), ((True, False), False), ((False, False), False)]
 )
 def test_the_rcp_checker_is_told_what_all_logs_count_by(tmp_path, monkeypatch, counts, told):
-    run = logs.read_run(write_log(tmp_path / "result.txt", [0.73]))
+    run = log_reader.read_run(write_log(tmp_path / "result.txt", [0.73]))
     runs = tuple(dataclasses.replace(run, counts_by_train_samples=each) for each in counts)
     calls = []
     monkeypatch.setattr(verdict, "check_rcp", lambda *_, **options: calls.append(options))

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from mlperf_bert.programs import jax_step
 from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
-from mlperf_bert.programs.steps import Evaluator, Trainer
+from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 from tests.input import unpacking
 from tests.training import generated_task, recorded_cases, small_trainer
 from tests.training.configurations import run_config
@@ -24,10 +24,10 @@ from tests.training.configurations import run_config
 COMPILED = run_config(runtime="jax").compilation
 
 
-def of_devices(trainer: Trainer, number: int = 1, *, described: str = "") -> JaxTrainer:
+def of_devices(trainer: Trainer, number: int = 1, *, step_identity: str = "") -> JaxTrainer:
     """The same trainer, its steps run by so many devices of jax."""
     mesh = jax_step.mesh_of(jax.devices("cpu")[:number])
-    return JaxTrainer(trainer, mesh, described=described)
+    return JaxTrainer(trainer, mesh, step_identity=step_identity)
 
 
 def evaluator_of(trainer: JaxTrainer) -> Evaluator:
@@ -39,7 +39,7 @@ def evaluator_of(trainer: JaxTrainer) -> Evaluator:
 def trainer_of(task: dict, flags: dict, *, devices: int = 1) -> JaxTrainer:
     """As `recorded_cases.make_trainer` makes TensorFlow's."""
     trainer = recorded_cases.make_trainer(task, flags | {"runtime": "jax"})
-    return of_devices(trainer, devices, described=json.dumps(flags))
+    return of_devices(trainer, devices, step_identity=json.dumps(flags))
 
 
 def trained(task: dict, case: dict, trainers: dict[str, JaxTrainer]) -> dict[str, list]:

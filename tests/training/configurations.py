@@ -12,7 +12,7 @@ from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs.config import Compilation
-from mlperf_bert.programs.steps import Trainer
+from mlperf_bert.programs.tf_trainer import Trainer
 from mlperf_bert.training import build
 from mlperf_bert.training.config import RunConfig
 from tests.helpers import tiny_examples

@@ -10,7 +10,7 @@ from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.optimization.optimizers import CLIP_NORM
-from mlperf_bert.programs.steps import Evaluator, Trainer
+from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 from tests.training.configurations import run_config, trainer_of
 
 

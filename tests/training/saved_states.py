@@ -5,7 +5,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.programs.steps import Trainer
+from mlperf_bert.programs.tf_trainer import Trainer
 
 
 def assert_copies_are_the_checkpoints(trainer: Trainer, batches, folder: Path) -> None:

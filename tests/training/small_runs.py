@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.mlperf.ledger import LOG_KEY
-from mlperf_bert.mlperf.logs import read_records
+from mlperf_bert.mlperf.log_reader import read_records
 from tests.helpers import starts, waiting
 
 NUM_STEPS = 200

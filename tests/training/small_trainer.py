@@ -8,7 +8,7 @@ import tensorflow as tf
 from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.programs.config import NO_COMPILATION, Compilation
-from mlperf_bert.programs.steps import Trainer
+from mlperf_bert.programs.tf_trainer import Trainer
 from tests.training import generated_task
 from tests.training.configurations import run_config, trainer_of
 

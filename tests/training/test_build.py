@@ -16,7 +16,7 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.programs import jax_trainer
 from mlperf_bert.programs.config import Compilation
-from mlperf_bert.programs.steps import Asleep
+from mlperf_bert.programs.tf_trainer import SleepingTrainer
 from mlperf_bert.training import (
     build,
     checks,
@@ -156,7 +156,7 @@ def test_what_decides_a_step_is_in_the_name_of_its_program(
     (tmp_path / "wide.json").write_text(json.dumps(wide))
     config = dataclasses.replace(config, runtime="jax")
     other = Setup(config=dataclasses.replace(config, **changed))
-    assert (Setup(config=config).step == other.step) is is_same
+    assert (Setup(config=config).step_identity == other.step_identity) is is_same
 
 
 @pytest.mark.parametrize("is_chief", [True, False])
@@ -197,10 +197,10 @@ def test_jax_evaluates_the_weights_that_its_trainer_has_on_the_devices(setup, mo
     monkeypatch.setattr(jax_trainer, "JaxTrainer", recorded)
     monkeypatch.setattr(jax_trainer, "JaxEvaluator", recorded)
     programs = build.build_programs(setup, seed=1)
-    described = {"described": setup.step}
+    identity = {"step_identity": setup.step_identity}
     (of_training, told), (of_evaluation, also_told) = made
     assert of_training == (trainer, mesh) and of_evaluation[1:] == (mesh, "state")
-    assert told == also_told == described
+    assert told == also_told == identity
     # Two of four examples, in one row or two.
     rows = [
         (len(batch["block_ids"]), batch["cls_positions"].shape[1]) for batch in programs.batches
@@ -256,7 +256,7 @@ def test_what_computes_may_sleep(setup, monkeypatch, seconds):
     monkeypatch.setattr(build, "build_trainer", lambda *_, **__: (None, trainer))
     config = dataclasses.replace(setup.config, eval_input_file=None, emulate_step_seconds=seconds)
     made = build.build_programs(dataclasses.replace(setup, config=config), seed=1)
-    assert isinstance(made.trainer, Asleep if seconds else mock.Mock)
+    assert isinstance(made.trainer, SleepingTrainer if seconds else mock.Mock)
 
 
 @pytest.mark.parametrize(

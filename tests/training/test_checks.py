@@ -159,7 +159,7 @@ def test_a_run_goes_on_with_the_evaluation_that_it_began_with(begun, tmp_path):
     def again(name: str, content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
         changed = dataclasses.replace(config, eval_input_file=str(tmp_path / name))
-        output.before = None if name == "eval" else read_record(output.path)
+        output.earlier_record = None if name == "eval" else read_record(output.path)
         found = checks.inspect(changed, has_checkpoint=True)
         Origin(found, output, seed=1).begin()
 
@@ -232,7 +232,7 @@ def test_a_run_says_what_it_took_and_a_resumed_one_what_its_last_start_did(begun
     assert capsys.readouterr().out == f"energy since the run was resumed: {taken}"
     recorded = read_record(output.path)
     assert recorded.status == "aborted" and not recorded.energy
-    output.before = None
+    output.earlier_record = None
     origin.end("aborted")
     assert capsys.readouterr().out == f"energy: {taken}"
     assert read_record(output.path).energy == {"joules": 7.0, "about": "of the system"}
@@ -273,8 +273,10 @@ def test_a_run_does_not_go_on_with_other_files(begun, flag, name):
 )
 def test_what_is_evaluated_offline_is_evaluated_as_often_as_it_is_saved(config, changed, samples):
     often = dataclasses.replace(config, eval_interval_samples=12, **changed)
-    [issue] = [i for i in often.departures(TINY) if i.parameter == "evaluation_interval_samples"]
-    assert issue.actual == samples
+    [departure] = [
+        i for i in often.departures(TINY) if i.parameter == "evaluation_interval_samples"
+    ]
+    assert departure.actual == samples
 
 
 @pytest.mark.parametrize(
@@ -683,9 +685,9 @@ def test_weights_that_cannot_be_compared_are_no_published_ones(config, monkeypat
     with pytest.raises(OSError, match=r"^model.ckpt-0.index: Input/output error$"):
         checks.departures(setup)
     found = []
-    for departing in checks.DEPARTURES:
+    for list_departures in checks.DEPARTURES:
         with setup.findings.collecting():
-            found += departing(setup)
+            found += list_departures(setup)
     assert found and setup.findings.errors == ["model.ckpt-0.index: Input/output error"]
 
 
@@ -813,7 +815,7 @@ def test_an_initial_accuracy_unlike_the_official_one_is_a_doubt(monkeypatch, dif
         inspection.offline: {"model_to_evaluate": lambda *_: (None, evaluator)},
         inspection.reading: {"refuse_output_of_a_run": id, "load_initial_weights": lambda *_: None},
         inspection.pretrainer: {"trained_variables": lambda _: []},
-        inspection.checked: {"input_of": lambda *_: nullcontext()},
+        inspection.checked: {"checked_input": lambda *_: nullcontext()},
         inspection.build: {"evaluation_batches": lambda _: None},
     }
     for module, functions in replaced.items():
@@ -850,7 +852,7 @@ def test_only_the_first_of_several_processes_checks(config, monkeypatch, capsys)
 
 def test_examples_without_any_weight_are_told(config, tmp_path, capsys):
     write_records(tmp_path, config)  # of zeros
-    with checked.input_of([str(tmp_path / "part-0")], config.shape.for_model(TINY)):
+    with checked.checked_input([str(tmp_path / "part-0")], config.shape.for_model(TINY)):
         told = capsys.readouterr().err
     message = "its first 1 examples have no masked_lm_weights above 0: nothing masked counts"
     assert told.startswith(f"hint: {tmp_path}/part-0: {message}")

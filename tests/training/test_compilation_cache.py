@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.programs import jax_trainer, kept, program
-from mlperf_bert.programs.jax_step import Part
-from mlperf_bert.programs.program import kept_or_made
+from mlperf_bert.programs import jax_trainer, program, program_cache
+from mlperf_bert.programs.jax_step import ExportedProgram
+from mlperf_bert.programs.program import read_or_export
 from tests.helpers import starts
 from tests.training import generated_task
 from tests.training.small_runs import command, metrics
@@ -59,22 +59,22 @@ def test_the_second_start_reads_what_the_first_compiled(task, tmp_path):
 
 def test_an_exported_program_is_kept_for_what_it_depends_on(tmp_path):
     weight = {"name": "w", "shape": [2], "dtype": "float32", "role": "weight"}
-    made = Part(b"ML\n\nR", {"inputs": [weight], "outputs": [weight | {"feeds": 0}]})
+    made = ExportedProgram(b"ML\n\nR", {"inputs": [weight], "outputs": [weight | {"feeds": 0}]})
     calls = []
 
-    def make() -> Part:
+    def make() -> ExportedProgram:
         calls.append(1)
         return made
 
-    assert kept_or_made(None, "a", make) == kept_or_made(None, "a", make) == made
+    assert read_or_export(None, "a", make) == read_or_export(None, "a", make) == made
     assert len(calls) == 2
     for depends_on, num_calls in (("a", 3), ("a", 3), ("b", 4), ("a", 4)):
-        assert kept_or_made(tmp_path, depends_on, make) == made
+        assert read_or_export(tmp_path, depends_on, make) == made
         assert len(calls) == num_calls
     for file in tmp_path.iterdir():
         file.write_bytes(flipped(file.read_bytes()))
     for num_calls in (5, 5):
-        assert kept_or_made(tmp_path, "a", make) == made
+        assert read_or_export(tmp_path, "a", make) == made
         assert len(calls) == num_calls
 
 
@@ -95,7 +95,7 @@ def _a_folder(file: Path) -> None:
     ids=["bit", "cut", "empty", "folder", "gone"],
 )
 def test_no_entry_of_jax_that_is_damaged_is_loaded(tmp_path, capsys, damage, said):
-    cache = kept.Entries(str(tmp_path))
+    cache = program_cache.CompiledPrograms(str(tmp_path))
     assert cache.get("jit") is None
     cache.put("jit", b"\nmachine\ncode")
     assert cache.get("jit") == b"\nmachine\ncode"
@@ -111,7 +111,7 @@ def test_no_entry_of_jax_that_is_damaged_is_loaded(tmp_path, capsys, damage, sai
 
 
 def test_a_folder_that_cannot_be_written_costs_no_run(tmp_path, capsys):
-    cache = kept.Entries(str(tmp_path / "gone"))
+    cache = program_cache.CompiledPrograms(str(tmp_path / "gone"))
     cache.put("a", b"1")
     cache.put("b", b"2")
     folder = tmp_path / "gone"
@@ -123,13 +123,13 @@ def test_a_folder_that_cannot_be_written_costs_no_run(tmp_path, capsys):
 
 def _make_all(pipe: Connection, folder: Path) -> None:
     """Sends what it has said, beginning when it is told to."""
-    made = Part(b"ML" * 50_000, {"inputs": []})
+    made = ExportedProgram(b"ML" * 50_000, {"inputs": []})
     program._digest_of_code()
     pipe.send("ready")
     pipe.recv()
     with contextlib.redirect_stdout(io.StringIO()) as said:
         for number in range(100):
-            assert kept_or_made(folder, str(number // 4), lambda: made) == made
+            assert read_or_export(folder, str(number // 4), lambda: made) == made
     pipe.send(said.getvalue())
 
 
@@ -150,31 +150,31 @@ def test_jax_that_keeps_programs_otherwise_is_told(monkeypatch):
     with pytest.raises(
         ValueError, match=r"^--compilation_cache_dir: jax .* is not as expected; in"
     ):
-        kept.take_from_jax()
+        program_cache.replace_jax_cache()
 
 
 def test_another_step_is_another_program(tmp_path, monkeypatch):
     """Also one of other shapes, of another kind, with other flags, and by other code."""
     calls = []
 
-    def step(*_) -> Part:
+    def step(*_) -> ExportedProgram:
         calls.append("step")
-        return Part(b"ML", {})
+        return ExportedProgram(b"ML", {})
 
-    def update(*given) -> Part:
+    def update(*given) -> ExportedProgram:
         return step(*given)
 
     monkeypatch.setattr(
         jax_trainer.jax, "config", SimpleNamespace(jax_compilation_cache_dir=f"{tmp_path}/one")
     )
     wide = {"ids": tf.zeros([2, 4], tf.int32)}
-    for described, kind, batch in (
+    for step_identity, kind, batch in (
         ("flags", step, wide), ("flags", update, wide), ("others", step, wide),
         ("flags", step, {"ids": tf.zeros([4, 4], tf.int32)}),
         ("flags", step, {"ids": tf.zeros([2, 4])}),
     ):  # fmt: skip
         for _ in range(2):
-            jax_trainer._exported(described, kind, None, batch)
+            jax_trainer._exported(step_identity, kind, None, batch)
     assert len(calls) == 5 == len(list(tmp_path.glob("*.stablehlo")))
     monkeypatch.setattr(program, "_digest_of_code", lambda: "other code")
     jax_trainer._exported("flags", step, None, wide)
@@ -185,7 +185,7 @@ def test_another_step_is_another_program(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "file", ["encoder.py", "norm_forward.mlir", "optimizers.py", "steps.py", "config.py"]
+    "file", ["encoder.py", "norm_forward.mlir", "optimizers.py", "tf_trainer.py", "config.py"]
 )
 def test_a_program_of_other_code_is_not_used(monkeypatch, file):
     before, read = program._digest_of_code(), Path.read_bytes

@@ -70,13 +70,13 @@ def test_tensorflow_computes_on_one_cpu_and_jax_on_all_else(flags, cluster, expe
 def test_the_folder_of_jaxs_own_variable_is_the_runs(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
 
-    def kept_in(**flags):
+    def cache_dir(**flags):
         config = dataclasses.replace(run_config(**flags), jax_compilation_cache_dir="~/of jax")
         return devices.with_runtime(config).compilation_cache_dir
 
-    assert kept_in(runtime="jax") == "/home/me/of jax"
-    assert kept_in(runtime="jax", compilation_cache_dir="given") == "given"
-    assert kept_in(runtime="tensorflow") is None
+    assert cache_dir(runtime="jax") == "/home/me/of jax"
+    assert cache_dir(runtime="jax", compilation_cache_dir="given") == "given"
+    assert cache_dir(runtime="tensorflow") is None
     assert devices.with_runtime(run_config(runtime="jax")).compilation_cache_dir is None
     with pytest.raises(ValueError, match=r"^--compilation_cache_dir=gs://b/c, or JAX_COMPILATION_"):
         devices.jax_devices(run_config(runtime="jax", compilation_cache_dir="gs://b/c"))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.mlperf import ledger, logs
+from mlperf_bert.mlperf import ledger, log_reader
 from mlperf_bert.training.evaluations import RESULTS_LINES
 from tests.helpers import starts, waiting
 from tests.training.generated_task import SMALL
@@ -122,7 +122,7 @@ def profile_of(output: Path) -> Path:
 @pytest.mark.gate
 @BY_JAX
 def test_a_run_by_jax_logs_its_runtime_its_energy_and_where_the_time_went(undisturbed):
-    found = logs.read_run(undisturbed / "bert.log")
+    found = log_reader.read_run(undisturbed / "bert.log")
     log = (undisturbed / "bert.log").read_text()
     assert re.search(r'"devices", "value": "1 x cpu by jax \d+\.\d+\.\d+"', log)
     least, most = run_seconds(undisturbed / "bert.log")

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from mlperf_bert.mlperf import logs
+from mlperf_bert.mlperf import log_reader
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import workers
 from mlperf_bert.training.inspection import inspect_closely
@@ -19,7 +19,7 @@ from tests.training.stand import EVALUATION, Stand
 
 def keys(path):
     wanted = ("block_start", "block_stop", "eval_start", "eval_accuracy")
-    return [record.key for record in logs.read_records(path) if record.key in wanted]
+    return [record.key for record in log_reader.read_records(path) if record.key in wanted]
 
 
 BLOCK, EVAL = ["block_start", "block_stop"], ["eval_start", "eval_accuracy"]
@@ -104,7 +104,7 @@ def test_a_run_that_was_killed_at_its_end_is_evaluated_and_ends(tmp_path, at_the
     assert stand.events == ["saved"] + ["evaluate"] * evaluates
     assert keys(tmp_path / "bert.log") == EVAL * evaluates
     *_, samples = [
-        r.value for r in logs.read_records(tmp_path / "bert.log") if r.key == "train_samples"
+        r.value for r in log_reader.read_records(tmp_path / "bert.log") if r.key == "train_samples"
     ]
     assert samples == 8 * at_the_end["step"]
 
@@ -166,13 +166,15 @@ def test_the_seconds_of_saving_are_told_apart(tmp_path):
     stand.wait = lambda: stand.clock.pass_by(2)
     stand.run(tmp_path / "bert.log")
     assert [line["saving_seconds"] for line in stand.written] == [0, 5, 5]
-    spent = [r.value for r in logs.read_records(tmp_path / "bert.log") if r.key == "tracked_stats"]
+    spent = [
+        r.value for r in log_reader.read_records(tmp_path / "bert.log") if r.key == "tracked_stats"
+    ]
     assert spent[-1]["saving_seconds"] == 3 * 5 + 2
 
 
 def test_positions_in_the_log_are_samples(tmp_path):
     Stand(num_train_steps=30).run(tmp_path / "bert.log")
-    records = logs.read_records(tmp_path / "bert.log")
+    records = log_reader.read_records(tmp_path / "bert.log")
     assert [
         (record.key, record.metadata["first_epoch_num"], record.metadata["samples_count"])
         for record in records
@@ -211,7 +213,7 @@ def test_whatever_ends_a_run_its_last_step_is_saved_once_and_evaluated_at_most_o
     assert after in (["saved"], ["saved", "evaluate"])
     # An interrupted run evaluates its last step only if that was due.
     assert stand.evaluated.count(step) == (ending != "interrupted" or step % 20 == 0)
-    keys_of_log = [record.key for record in logs.read_records(tmp_path / "bert.log")]
+    keys_of_log = [record.key for record in log_reader.read_records(tmp_path / "bert.log")]
     assert keys_of_log.count("run_stop") == 1
     if budget is None and signal_step is None:
         assert step == 100 and ending == "aborted"

@@ -40,7 +40,7 @@ def start(task, tmp_path_factory, starts_compile_quickly):
 
     What one start compiles is kept for the next, as between the starts of a resumed run.
     """
-    kept_in = str(tmp_path_factory.mktemp("compiled"))
+    cache_dir = str(tmp_path_factory.mktemp("compiled"))
 
     def start(output, *, processes=2, devices=2, last=None, **changed) -> list[starts.Start]:
         flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
@@ -54,7 +54,7 @@ def start(task, tmp_path_factory, starts_compile_quickly):
             commands,
             **starts.NO_WEB,
             XLA_FLAGS=f"{number} {starts_compile_quickly}",
-            JAX_COMPILATION_CACHE_DIR=kept_in,
+            JAX_COMPILATION_CACHE_DIR=cache_dir,
             CUDA_VISIBLE_DEVICES="",
         )
 

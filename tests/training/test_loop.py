@@ -78,8 +78,8 @@ def test_a_run_says_at_its_end_how_full_its_rows_were():
     counts = np.zeros([3, len(FIGURES)], np.float32)
     counts[:, FIGURES.index("num_rows")] = 3, 5, 2
     counts[:, FIGURES.index("num_real_tokens")] = 40, 50, 30
-    log.at(Trained(before=0, step=2, figures=counts[:2], seconds=1.0))
-    log.at(Trained(before=2, step=3, figures=counts[2:], seconds=1.0))
+    log.at(Trained(step_before=0, step=2, figures=counts[:2], seconds=1.0))
+    log.at(Trained(step_before=2, step=3, figures=counts[2:], seconds=1.0))
     log.end(3, OVER)
     dataclasses.replace(log, config=run_config(), _num_rows=10).end(3, OVER)  # packs nothing
     assert said == ["packing: 75.0% of the tokens of 10 rows were real"]
@@ -88,7 +88,7 @@ def test_a_run_says_at_its_end_how_full_its_rows_were():
 @pytest.mark.parametrize("others, ending", [(0.0, None), (1.0, STOPPED)])
 def test_a_signal_to_another_process_ends_the_run(others, ending):
     event = StopOnSignal(StopRequest(), lambda own: np.array([own, [others]]))
-    assert event.at(Trained(before=1, step=2, figures=np.ones((1, 1)), seconds=1.0)) == ending
+    assert event.at(Trained(step_before=1, step=2, figures=np.ones((1, 1)), seconds=1.0)) == ending
     if ending:
         with pytest.raises(Interrupted, match=r"^another process got a signal after step 2: "):
             event.end(2, ending)
@@ -257,7 +257,7 @@ def test_what_ends_a_run_and_who_is_told_of_it(endings, step, ending, notes):
 )
 def test_weights_that_cannot_be_trained_have_not_diverged(loss, step, error, message):
     figures = np.ones((3, len(FIGURES)))
-    trained = Trained(before=0, step=3, figures=figures, seconds=1.0)
+    trained = Trained(step_before=0, step=3, figures=figures, seconds=1.0)
     assert RequireFinite().at(trained) is None
     figures[step - 1, 0] = loss
     with pytest.raises(error, match=message):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlperf_bert.mlperf.logs import logs_of_run
+from mlperf_bert.mlperf.log_reader import logs_of_run
 from mlperf_bert.training.output import OutputDirectory
 
 PARAMETERS = {"learning_rate": 0.1}
@@ -27,7 +27,7 @@ def test_a_directory_is_held_until_it_is_released(tmp_path):
             look()
     first.release()
     second.claim()
-    assert second.before and second.before.seed == 1
+    assert second.earlier_record and second.earlier_record.seed == 1
     for status in ("aborted", "success"):
         second.record(status=status, seed=1)
         second.release()

@@ -29,7 +29,7 @@ from mlperf_bert.optimization.optimizers import (
 from mlperf_bert.portable import flop, program_folder, run_step
 from mlperf_bert.programs import jax_step, jax_trainer, on_devices, program
 from mlperf_bert.programs.config import FIGURES
-from mlperf_bert.programs.steps import Evaluator, Trainer
+from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 from mlperf_bert.training import build, checks
 from tests.training.configurations import TINY, record, run_config
 
@@ -168,7 +168,7 @@ def test_the_halves_of_a_step_are_the_step():
     expected, trainer = trainer_of(), trainer_of()
     [batch] = batches(1)
     parts = [program.of_gradients(trainer, batch), program.of_update(trainer)]
-    backward, change = map(jax_step.function, parts)
+    backward, change = map(jax_step.as_callable, parts)
     state = {value["name"]: variable.numpy() for variable, value in program.state_of(trainer)} | {
         name: np.array(value["initial"], value["dtype"])
         for name, value in jax_step.state_inputs(parts).items()
@@ -293,16 +293,18 @@ def test_a_program_is_made_for_the_platform_of_its_devices():
     values = part.entry["inputs"]
     given = {v["name"]: jax.ShapeDtypeStruct(v["shape"], v["dtype"]) for v in values}
     for platform in ("cuda", "tpu"):
-        traced = jax.jit(jax_step.function(part, platform)).trace(given)
+        traced = jax.jit(jax_step.as_callable(part, platform)).trace(given)
         assert "stablehlo" in traced.lower(lowering_platforms=(platform,)).as_text()
         with pytest.raises(ValueError, match="platform"):
             traced.lower(lowering_platforms=("cpu",))
 
 
 def test_what_is_no_program_is_named():
-    part = jax_step.Part(b"text", {"file": "step.stablehlo", "inputs": [], "outputs": []})
+    part = jax_step.ExportedProgram(
+        b"text", {"file": "step.stablehlo", "inputs": [], "outputs": []}
+    )
     with pytest.raises(ValueError, match=r"^step\.stablehlo is not StableHLO$"):
-        jax_step.function(part)
+        jax_step.as_callable(part)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from mlperf_bert.optimization.optimizers import (
     GradientAggregationOptimizer,
     WarmupPolynomialDecay,
 )
-from mlperf_bert.programs import jax_step, program, steps
+from mlperf_bert.programs import jax_step, program, tf_trainer
 from mlperf_bert.programs.config import FIGURES
 from tests.mlperf.example_log import Clock
 from tests.training import generated_task
@@ -29,8 +29,8 @@ from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer, s
 def clock(monkeypatch) -> Clock:
     """Moves when a stand-in sleeps."""
     clock = Clock()
-    monkeypatch.setattr(steps, "monotonic", clock)
-    monkeypatch.setattr(steps, "sleep", clock.pass_by)
+    monkeypatch.setattr(tf_trainer, "monotonic", clock)
+    monkeypatch.setattr(tf_trainer, "sleep", clock.pass_by)
     return clock
 
 
@@ -38,7 +38,7 @@ def test_a_trainer_that_sleeps_waits_for_its_input_alone(clock):
     others = ("state", "variables_to_train", "put_state", "fetch_state", "batches", "gathered")
     wrapped = SimpleNamespace(step=tf.Variable(5), warm_up=pytest.fail, profiled=None)
     vars(wrapped).update({name: object() for name in others})
-    asleep = steps.Asleep(wrapped, 2.0)
+    asleep = tf_trainer.SleepingTrainer(wrapped, 2.0)
     asleep.warm_up(None)
     input_seconds = (0.25, 0.5, 0.0)
     batches = (clock.pass_by(seconds) for seconds in input_seconds)
@@ -59,7 +59,7 @@ def test_a_call_counts_its_own_seconds_of_computing_and_waiting(clock):
         clock.pass_by(10 * int(num_steps))
         return np.full((int(num_steps), len(FIGURES)), 0.25)
 
-    train_steps = steps.counted_steps(SimpleNamespace(train=train), iter([]), time)
+    train_steps = tf_trainer.timed_train_steps(SimpleNamespace(train=train), iter([]), time)
     assert train_steps(2)[1] == 20
     figures, seconds = train_steps(4)
     assert seconds == 40 and figures.shape == (4, len(FIGURES))
@@ -75,7 +75,7 @@ def test_a_call_counts_its_own_seconds_of_computing_and_waiting(clock):
 def test_a_warm_up_tries_every_shape_and_leaves_no_trace(monkeypatch, keeps_weights):
     generator = tf.random.Generator.from_seed(3)
     weight, step, told, drawn = tf.Variable(1.5), tf.Variable(0, dtype=tf.int64), [], []
-    monkeypatch.setattr(steps.pretrainer, "random_generators", lambda _: [generator])
+    monkeypatch.setattr(tf_trainer.pretrainer, "random_generators", lambda _: [generator])
     state = generator.state.numpy()
 
     def train(batches, num_steps):
@@ -94,7 +94,7 @@ def test_a_warm_up_tries_every_shape_and_leaves_no_trace(monkeypatch, keeps_weig
         lambda: (np.zeros(rows, np.int32) for rows in (1, 2, 3)),
         output_signature=tf.TensorSpec([None], tf.int32),
     ).apply(tf.data.experimental.assert_cardinality(3))
-    steps.Trainer.warm_up(trainer, shapes, keeps_weights=keeps_weights)
+    tf_trainer.Trainer.warm_up(trainer, shapes, keeps_weights=keeps_weights)
     # Three shapes in whole updates of two steps.
     assert drawn == [1, 2, 3, 1]
     assert told == ["reset"] and int(step) == 0
@@ -104,9 +104,9 @@ def test_a_warm_up_tries_every_shape_and_leaves_no_trace(monkeypatch, keeps_weig
 
 WEIGHT = {"name": "w", "shape": [], "dtype": "float32", "role": "weight"}
 HALVES = (
-    jax_step.Part(b"backward", {"outputs": [{"name": "losses"}, {"name": "w/gradient"}],
+    jax_step.ExportedProgram(b"backward", {"outputs": [{"name": "losses"}, {"name": "w/gradient"}],
                                 "num_examples": 5.0}),
-    jax_step.Part(b"change", {"outputs": [WEIGHT]}),
+    jax_step.ExportedProgram(b"change", {"outputs": [WEIGHT]}),
 )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_devices_divide_and_add_up_as_the_normalization_says(
         b"backward": backward,
         b"change": lambda values: ([], {"w": values["w"] - values["w/gradient"]}),
     }
-    monkeypatch.setattr(jax_step, "function", lambda part, _: programs[part.content])
+    monkeypatch.setattr(jax_step, "as_callable", lambda part, _: programs[part.content])
     step = jax_step.many_devices(*HALVES, normalization=normalization)
     batch = {
         "masked_lm_weights": np.array([[1, 1, 1], [0, 1, 0]], np.float32),
@@ -163,8 +163,8 @@ def test_the_state_of_both_halves_is_what_nobody_gives_them_once():
     weight = {"name": "w", "role": "weight", "shape": [2, 3], "dtype": "float32"}
     counter = {"name": "step", "role": "counter", "shape": [], "dtype": "int64"}
     given = [{"name": role, "role": role} for role in jax_step.GIVEN]
-    halves = [jax_step.Part(b"", {"inputs": [weight, counter, *given]})]
-    state = jax_step.state_inputs([*halves, jax_step.Part(b"", {"inputs": [weight]})])
+    halves = [jax_step.ExportedProgram(b"", {"inputs": [weight, counter, *given]})]
+    state = jax_step.state_inputs([*halves, jax_step.ExportedProgram(b"", {"inputs": [weight]})])
     assert state == {"w": weight, "step": counter} and jax_step.num_bytes(state) == 32
 
 
@@ -176,7 +176,7 @@ def test_what_replicas_have_clipped_is_not_clipped_again(normalization):
     )
     count = tf.Variable(0, dtype=tf.int64)
     trainer = SimpleNamespace(normalization=normalization, optimizer=optimizer, step=count)
-    steps.Trainer.apply(trainer, [])
+    tf_trainer.Trainer.apply(trainer, [])
     assert told == [normalization == "global"] and int(count) == 1
 
 

@@ -21,7 +21,7 @@ from mlperf_bert.convert import saving
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.programs.steps import Evaluator, Trainer
+from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 from tests.checkpoints.stored_weights import read_weights
 from tests.helpers import starts
 from tests.training import by_jax, generated_task, recorded_cases

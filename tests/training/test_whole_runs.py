@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints.state import saved_checkpoints
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.logs import read_records
+from mlperf_bert.mlperf.log_reader import read_records
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.programs.config import FIGURES
-from mlperf_bert.programs.contract import OneProcess
+from mlperf_bert.programs.contract import LocalState
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import build, checks, offline, run, workers
 from mlperf_bert.training.config import ProfileWindow
@@ -97,7 +97,7 @@ def test_steps_that_are_sleeps_read_and_save_and_are_no_result(given, tmp_path, 
     assert first.loss == pytest.approx(np.log(64) + np.log(2), abs=0.1)
 
 
-class OneNumber(OneProcess, tf.Module):
+class OneNumber(LocalState, tf.Module):
     """A trainer whose weight is the number of steps; `loss_of` gives the loss of one.
 
     Between two steps the weight is on a device.

@@ -94,7 +94,7 @@ BAD_ENVIRONMENTS = {  # values of other types are drawn in tests/test_damaged_fi
         DOES_NOT_FIT.format("SLURM_PROCID=16 of SLURM_STEP_NUM_TASKS=16"),
     ),
     # 13 on one host and 3 on the other, say.
-    "a local rank too high": (SLURM | {"SLURM_LOCALID": "8"}, "with as many on each host"),
+    "a local rank too high": (SLURM | {"SLURM_LOCALID": "8"}, "the same number on each host"),
     "no rank": (SLURM | {"SLURM_PROCID": "x"}, DOES_NOT_FIT.format("invalid literal")),
     "no nodes": (SLURM | {"SLURM_STEP_NUM_NODES": "0"}, DOES_NOT_FIT.format("division")),
     "no local rank": (

@@ -42,7 +42,7 @@ def write(file: Path, content: bytes) -> None:
             beside.unlink(missing_ok=True)
 
 
-class Entries:
+class CompiledPrograms:
     """A folder of jax's compiled programs, as jax asks for them and leaves them, by key."""
 
     def __init__(self, folder: str):
@@ -58,8 +58,8 @@ class Entries:
         write(Path(self._path, f"{key}-cache"), value)
 
 
-def take_from_jax() -> None:
-    """Makes jax keep its programs as `Entries`; its own way has no digests and no whole files."""
+def replace_jax_cache() -> None:
+    """Makes jax keep its programs as `CompiledPrograms`; its own cache has no digests."""
     import jax
     from jax._src import compilation_cache
 
@@ -69,7 +69,7 @@ def take_from_jax() -> None:
             f"--compilation_cache_dir: jax {jax.__version__} is not as expected; install that of "
             "pyproject.toml, or leave the flag out"
         )
-    ours.get_file_cache = lambda folder: (Entries(folder), folder)
+    ours.get_file_cache = lambda folder: (CompiledPrograms(folder), folder)
     # XLA's own files for a GPU would be there too, without digests.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     if getattr(jax.config, "jax_compilation_cache_max_size") != -1:  # noqa: B009 - mypy knows none

@@ -5,9 +5,9 @@ Long because every way in which a log cannot be true stands in one table.
 
 import pytest
 
-from mlperf_bert.mlperf import ledger, logs
+from mlperf_bert.mlperf import ledger, log_reader
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.logs import seconds_spent
+from mlperf_bert.mlperf.log_reader import seconds_spent
 from mlperf_bert.options import duration, parse_duration
 from tests.mlperf.example_log import (
     EPOCH_MS,
@@ -22,10 +22,10 @@ from tests.mlperf.example_log import (
 def read(tmp_path):
     """Returns a function that reads the log of a minute with lines before and within it."""
 
-    def read(*lines, before=(), name="result_0.txt") -> logs.RunResult:
+    def read(*lines, before=(), name="result_0.txt") -> log_reader.RunResult:
         size, start = (0, "global_batch_size", 448, {}), (0, "run_start", None, {})
         stop = (60_000, "run_stop", None, {"status": "success"})
-        return logs.read_run(write_lines(tmp_path / name, size, *before, start, *lines, stop))
+        return log_reader.read_run(write_lines(tmp_path / name, size, *before, start, *lines, stop))
 
     return read
 
@@ -77,7 +77,7 @@ def test_all_that_a_log_says_is_read(tmp_path):
         "lowest_numerical_precision_in_comm": "fp32",
         "expert_parallelism": 2,
     }
-    assert logs.read_run(log) == logs.RunResult(
+    assert log_reader.read_run(log) == log_reader.RunResult(
         path=log,
         status="success",
         minutes=5.0,
@@ -88,8 +88,8 @@ def test_all_that_a_log_says_is_read(tmp_path):
         num_eval_samples=10_000,
         seeds=(7, 8),
         evaluations=(
-            logs.LoggedEvaluation(minutes=2.0, samples=448, accuracy=0.5),
-            logs.LoggedEvaluation(minutes=4.0, samples=1344, accuracy=0.73),
+            log_reader.LoggedEvaluation(minutes=2.0, samples=448, accuracy=0.5),
+            log_reader.LoggedEvaluation(minutes=4.0, samples=1344, accuracy=0.73),
         ),
         benchmark="bert",
         division="closed",
@@ -104,7 +104,7 @@ def test_all_that_a_log_says_is_read(tmp_path):
         planned_samples=None,
         started_ms=EPOCH_MS + 6_000,
     )
-    assert logs.read_run(log).samples_per_second == 1344 / 300
+    assert log_reader.read_run(log).samples_per_second == 1344 / 300
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_evaluations_outside_the_clock(tmp_path):
         (65_000, "run_stop", None, {"status": "success"}),
         (90_000, "eval_accuracy", 0.73, {"epoch_num": 896}),
     )
-    run = logs.read_run(log)
+    run = log_reader.read_run(log)
     assert [evaluation.samples for evaluation in run.evaluations] == [0, 448]
     assert (run.samples_to_converge, run.minutes) == (448, 1.0)
 
@@ -212,7 +212,7 @@ def test_evaluations_outside_the_clock(tmp_path):
 def test_letters_beyond_ascii_do_not_end_a_line(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73])
     log.write_text(log.read_text().replace('"1xExample"', '"Å\u2028box"'), encoding="utf-8")
-    assert logs.read_run(log).succeeded
+    assert log_reader.read_run(log).succeeded
 
 
 RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"status": "aborted"})
@@ -278,14 +278,14 @@ def evaluated(accuracy, ms=1500):
 )
 def test_impossible_logs_are_refused(tmp_path, lines, message):
     with pytest.raises(ValueError, match=message):
-        logs.read_run(write_lines(tmp_path / "result_0.txt", *lines))
+        log_reader.read_run(write_lines(tmp_path / "result_0.txt", *lines))
 
 
 def test_a_success_needs_the_target_before_the_end_or_another_target(tmp_path):
     """Another rank's line may stand behind run_stop; an open run's target is its own."""
 
     def read(*lines):
-        return logs.read_run(write_lines(tmp_path / "result_0.txt", RUN_START, *lines))
+        return log_reader.read_run(write_lines(tmp_path / "result_0.txt", RUN_START, *lines))
 
     assert read(evaluated(0.72), SUCCESS).succeeded
     assert read(evaluated(0.72), evaluated(0.71, 1600), SUCCESS).succeeded
@@ -303,13 +303,13 @@ def test_records_on_one_line_are_all_read(tmp_path, between):
         tmp_path / "result_0.txt",
         RUN_START, evaluated(0.72), (1600, "text", "of :::MLLOG {}", {}), SUCCESS,
     )  # fmt: skip
-    expected = logs.read_run(log)
+    expected = log_reader.read_run(log)
     text = log.read_text().replace("\n0: ", between)
     log.write_text(text.replace(":::MLLOG ", ":::MLLOG", 1) + between)
-    assert logs.read_run(log) == expected
+    assert log_reader.read_run(log) == expected
     log.write_text(text.replace('"key": "eval', ':::MLLOG {"key": "eval'))
     with pytest.raises(ValueError, match=r"result_0.txt line \d: cut or damaged"):
-        logs.read_run(log)
+        log_reader.read_run(log)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_records_on_one_line_are_all_read(tmp_path, between):
 def test_lines_of_another_format_are_named(tmp_path, content, told):
     (tmp_path / "result_0.txt").write_bytes(content)
     with pytest.raises(ValueError, match=told):
-        logs.read_run(tmp_path / "result_0.txt")
+        log_reader.read_run(tmp_path / "result_0.txt")
 
 
 def test_runs_that_can_be_read_are_also_of_logs_that_end_anywhere(tmp_path):
@@ -334,7 +334,7 @@ def test_runs_that_can_be_read_are_also_of_logs_that_end_anywhere(tmp_path):
     lines = success.read_text().splitlines(keepends=True)
     (tmp_path / "cut.log").write_text("".join(lines[:-1]) + lines[-1][:40])
     names = ["aborted", "damaged", "missing", "cut", "success"]
-    found = list(logs.readable_runs([tmp_path / f"{name}.log" for name in names]))
+    found = list(log_reader.readable_runs([tmp_path / f"{name}.log" for name in names]))
     assert [run.status for run in found] == ["aborted", "running", "success"]
     assert [len(run.evaluations) for run in found] == [1, 2, 2]
     assert [run.samples_to_converge for run in found] == [None, None, 2 * INTERVAL_SAMPLES]

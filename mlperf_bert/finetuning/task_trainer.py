@@ -21,7 +21,7 @@ from mlperf_bert.optimization.optimizers import (
     GradientAggregationOptimizer,
     WarmupPolynomialDecay,
 )
-from mlperf_bert.programs.contract import OneProcess, Trains
+from mlperf_bert.programs.contract import LocalState, TrainerContract
 
 _WEIGHT = "weights"
 
@@ -49,7 +49,7 @@ def batch_of(features: Features, rows: np.ndarray, size: int) -> Features:
     return batch | {_WEIGHT: (np.arange(size) < len(rows)).astype(np.float32)}
 
 
-class Predicts(Trains, Protocol):
+class TaskTrainerContract(TrainerContract, Protocol):
     """A trainer that also answers."""
 
     def compile_for(self, to_train: Features, to_predict: Features) -> Finding | None:
@@ -59,7 +59,7 @@ class Predicts(Trains, Protocol):
         """Float32 logits of a batch, [B, labels], or [B, S, 2], without dropout."""
 
 
-def predictions(trainer: Predicts, features: Features, *, size: int) -> np.ndarray:
+def predictions(trainer: TaskTrainerContract, features: Features, *, size: int) -> np.ndarray:
     """The logits of all features, by batches of one size."""
     every = np.arange(len(features["input_ids"]))
     return np.concatenate(
@@ -76,7 +76,7 @@ def inputs_of(features: Features, rows: np.ndarray, size: int) -> Features:
     return batch_of({name: features[name] for name in names}, rows, size)
 
 
-class TaskTrainer(OneProcess, tf.Module):
+class TaskTrainer(LocalState, tf.Module):
     """Model, optimizer and step counter, on the CPU of one process."""
 
     def __init__(
@@ -124,7 +124,7 @@ class TaskTrainer(OneProcess, tf.Module):
         return np.array(losses, np.float32)
 
     def predict(self, batch: Features) -> np.ndarray:
-        """Returns what `Predicts.predict` promises."""
+        """Returns what `TaskTrainerContract.predict` promises."""
         return self._compiled_logits(batch).numpy()
 
     def update(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:

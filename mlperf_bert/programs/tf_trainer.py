@@ -16,10 +16,10 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.optimization.optimizers import GradientAggregationOptimizer
 from mlperf_bert.programs.config import FIGURES, NO_COMPILATION, Compilation
-from mlperf_bert.programs.contract import OneProcess, Pretrains
+from mlperf_bert.programs.contract import LocalState, PretrainerContract
 
 
-class Trainer(OneProcess, tf.Module):
+class Trainer(LocalState, tf.Module):
     """Model, optimizer and step counter, with the compiled inner loop over them.
 
     It computes on one CPU. For other devices, and for several, its two halves, `gradients_of` and
@@ -214,14 +214,14 @@ def _time_after(values) -> tf.Tensor:
         return tf.timestamp()
 
 
-class Asleep:
+class SleepingTrainer:
     """A trainer that fetches every batch and then sleeps; all else is the wrapped trainer's.
 
     It shows what storage would have to do for a fast device: input, checkpoints and logs are real.
     Nothing is learnt, so such a run is never evaluated, and ends as aborted in the open division.
     """
 
-    def __init__(self, trainer: Pretrains, step_seconds: float):
+    def __init__(self, trainer: PretrainerContract, step_seconds: float):
         self._step_seconds = step_seconds
         self.step, self.state = trainer.step, trainer.state
         self.variables_to_train = trainer.variables_to_train
@@ -271,8 +271,8 @@ class Evaluator(tf.Module):
             return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
 
 
-def counted_steps(
-    trainer: Pretrains, batches: Iterator, time: Ledger
+def timed_train_steps(
+    trainer: PretrainerContract, batches: Iterator, time: Ledger
 ) -> Callable[[int], tuple[np.ndarray, float]]:
     """Returns the loop's function that trains a number of steps; the ledger takes the times."""
 
