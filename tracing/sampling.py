@@ -130,12 +130,12 @@ def open_file_rows(pid: int) -> Iterator[dict]:
     psutil leaves out removed files, and files that only a container sees.
     """
     for descriptor, path in processes.open_paths(pid):
-        if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
+        if not path.startswith("/"):
             continue
         position = processes.text_of(pid, f"fdinfo/{descriptor}").partition("pos:")[2].split()
         seen_as = PROC / str(pid) / "fd" / str(descriptor)
-        if position:
-            file_class = files.classify(path, seen_as=str(seen_as) if seen_as.exists() else None)
+        file_class = files.classify(path, seen_as=str(seen_as) if seen_as.exists() else None)
+        if position and file_class not in files.IN_KERNEL:
             row = {"pid": pid, "fd": descriptor, "path": path, "file_class": file_class}
             yield {**row, "offset_bytes": int(position[0])}
 

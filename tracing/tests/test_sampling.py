@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mlperf_bert.data import tfrecord
 from tests.helpers import waiting
 from tracing import (
     backends,
@@ -79,9 +80,11 @@ def test_a_sampler_reads_the_clocks_with_every_sample_and_at_its_end(tmp_path, m
     monkeypatch.setitem(sampling.SYSTEM_TABLES, "cpus", absent)
     monkeypatch.setattr(processes, "uses_asynchronous_io", lambda pid: pid == os.getpid())
     sampler = sampling.Sampler(target, tmp_path, interval_s=0.01)
-    sampler.start()
-    waiting.until(lambda: len(sampler.pairs) >= 3)
-    sampler.stop()
+    with subprocess.Popen(["sleep", "600"]) as child:  # read after the one with a ring
+        sampler.start()
+        waiting.until(lambda: len(sampler.pairs) >= 3)
+        sampler.stop()
+        child.kill()
     *sampled, last = [pair.monotonic_ns for pair in sampler.pairs]
     assert sampled == sorted(sampled) and last > sampled[-1]
     for table in ("memory", "processes"):
@@ -128,6 +131,8 @@ def test_a_command_between_two_samples_and_all_it_waited_for_are_counted(
     assert 0 < used_ms <= 10 * sum(int(field) for field in spent[11:15])
     if os.geteuid() == 0:  # nobody else may read the bytes of a process that has ended
         assert 3_000_000 <= trace.counters["read_call_bytes"].iloc[-1] < 3_500_000
+    # What strace wrote are its lines.
+    assert trace.table("processes")["write_call_bytes"].isna().all() >= is_started_by_a_tracer
     assert set(trace.table("processes")["num_threads"]) == {0 if is_started_by_a_tracer else 1}
     assert figures._usage(trace)["num_processes_sampled"] == (not is_started_by_a_tracer)
 
@@ -160,7 +165,23 @@ def test_rows_of_a_process(proc, monkeypatch):
         "children_major_faults": 1004,
     }  # fmt: skip
     assert sampling.process_row(8) is None
-    [row] = sampling.open_file_rows(7)
+    for fd, seen in enumerate(
+        ("/dev/null", "/proc/7/stat", "pipe:[5]", "net:[5]", "/dev/shm/x"), 6
+    ):
+        (proc / "fd" / str(fd)).unlink(missing_ok=True)
+        (proc / "fd" / str(fd)).symlink_to(seen)
+        (proc / "fdinfo" / str(fd)).write_text("pos:\t1\n")
+    row, shared = sorted(sampling.open_file_rows(7), key=lambda row: row["fd"])
+    assert (shared["path"], shared["file_class"]) == ("/dev/shm/x", "other")
+    (proc / "cmdline").write_bytes(b"x" * 300)
+    assert sampling.process_row(7)["command"] == "x" * 200
+    # A container calls it otherwise.
+    (proc / "part").write_bytes(tfrecord.frame(b"x"))
+    with monkeypatch.context() as patched:
+        patched.setattr(processes, "open_paths", lambda pid: [(10, "/data/part")])
+        (proc / "fd" / "10").unlink()
+        (proc / "fd" / "10").symlink_to(proc / "part")
+        assert [each["file_class"] for each in sampling.open_file_rows(7)] == ["tfrecords"]
     path = "/data/model.ckpt-3.index"
     assert row == {
         "pid": 7, "fd": 5, "path": path, "file_class": "checkpoints", "offset_bytes": 77
