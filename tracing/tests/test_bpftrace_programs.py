@@ -85,11 +85,11 @@ CLOEXEC, EXECUTES = {"flags": os.O_CLOEXEC}, ("execve", 0, {})
         ([("pread64", 5, {"fd": 3, "count": 40, "pos": 70}),
           ("pwrite64", 4, {"fd": 4, "count": 50, "pos": 80})],
          [("read", X, None, 70, 5, 40), ("write", Y, None, 80, 4, 50)]),
-        *(([(f"p{kind}v{end}", 5, {"fd": 3, "pos_l": 60, "flags": 0})],
+        *(([(f"p{kind}v{end}", 5, {"fd": 3, "pos_l": 60, "flags": 1})],
            [(kind, X, None, 60, 5, None)]) for kind in ("read", "write") for end in ("", "2")),
         ([("preadv2", 5, {"fd": 3, "pos_l": -1, "flags": 0}), READ],
          [("read", X, None, 0, 5, None), ("read", X, None, 5, 9, 30)]),
-        ([("pwritev2", 5, {"fd": 3, "pos_l": 60, "flags": 0x11}), READ],  # RWF_APPEND
+        ([("pwritev2", 5, {"fd": 3, "pos_l": 60, "flags": 0x10}), READ],  # RWF_APPEND
          [("write", X, None, None, 5, None), ("read", X, None, None, 9, 30)]),
         ([("lseek", 50, {"fd": 3}), ("fsync", 0, {"fd": 3}), ("fdatasync", 0, {"fd": 4}), READ],
          [("seek", X, None, 50, 0, None), ("sync", X, None, None, 0, None),
@@ -142,7 +142,7 @@ CLOEXEC, EXECUTES = {"flags": os.O_CLOEXEC}, ("execve", 0, {})
               (X, 0, *(("ioctl", 0, {"fd": 3, "cmd": cmd}) for cmd in (FIOCLEX, FIONCLEX))),
               ("unknown:", None, ("close_range", 0, {"fd": 3, "max_fd": 3, "flags": 0})),
               ("unknown:", None, ("close_range", 0, {"fd": 2, "max_fd": 3, "flags": 6})),
-              (X, 0, ("close_range", 0, {"fd": 4, "max_fd": 9, "flags": 4})))),
+              (X, 0, ("close_range", 0, {"fd": 4, "max_fd": 9, "flags": 6})))),
         # Others may move it now.
         *(([(name, 0, {each: 100, "memory": {140: held}}), READ],
            [("read", X, None, None if held else 0, 9, 30)])
@@ -212,7 +212,7 @@ def test_a_request_of_a_disk_is_recorded_from_its_beginning_by_who_began_it(name
     first, second = {"dev": 8 << 20 | 1, "sector": 5}, {"dev": 8 << 20 | 2, "sector": 5}
     for pid, request in ((71, first), (72, second)):
         machine.now += 100
-        machine.at(f"tracepoint:block:{begins}", pid, pid, **request, bytes=pid * 512)
+        machine.at(f"tracepoint:block:{begins}", pid, pid + 9, **request, bytes=pid * 512)
     for request in (first, second, first):  # the last is of one from before
         machine.now += 7
         machine.at(f"tracepoint:block:{ends}", 0, 0, **request, bytes=0, rwbs="WS")

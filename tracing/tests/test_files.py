@@ -40,13 +40,22 @@ from tracing.tests import by_hand
         ("/dev/shm", files.PSEUDO),
         ("/dev/shm/part-00000.tfrecord", files.TFRECORDS),
         ("/dev/shm/x", files.OTHER),
-        ("pipe:[1234]", files.PIPES),
-        ("socket:[1234]", files.PIPES),
+        *((name, files.PIPES) for name in (
+            "pipe:[1234]", "socket:[1234]", "anon_inode:[eventfd]", "UDP:[10.0.0.1:5]",
+            "UNIX-STREAM:[5->6]", "NETLINK:[ROUTE:7]", "/memfd:x", "")),
+        ("/sys/block/sda/stat", files.PSEUDO),
+        ("/out/result_0.txt", files.LOGS),
+        ("/out/parts.json", files.LOGS),
+        ("/v/site-packages/x/data.bin", files.LIBRARIES),
+        ("/v/lib/python3.11/os.bin", files.LIBRARIES),
+        *((f"/{name}/x.conf", files.LIBRARIES) for name in "lib lib64 etc opt bin sbin".split()),
+        ("/d/part.tfrecords.gz", files.TFRECORDS),
+        ("/out/variables.index.tempstate7", files.CHECKPOINTS),
         ("unknown:", files.PIPES),
         ("unknown:inode 5", files.OTHER),
         ("/home/me/vocab.txt", files.OTHER),
     ],
-)
+)  # fmt: skip
 def test_class_by_name(path, file_class):
     assert files.classify(path) == file_class
 

@@ -203,6 +203,13 @@ def test_what_a_command_leaves_behind_is_named_and_a_signal_ends_it(record):
     assert found.end_ns - found.begin_ns < 180 * 10**9  # it was ended, and did not end by itself
 
 
+def test_what_a_command_leaves_behind_for_a_moment_is_not_named(record, monkeypatch):
+    looks = iter([[1], [2]])
+    monkeypatch.setattr(recorder._Recorder, "_left_behind", lambda self: next(looks, []))
+    _, said = record("--backend=proc", "--", "sleep", "0.8")
+    assert next(looks, None) is None and len(said) == 1
+
+
 def test_a_signal_goes_to_the_command_and_not_to_its_tracer(record, tmp_path):
     require(backends.STRACE)
     ready, me = tmp_path / "ready", threading.main_thread().ident
@@ -298,6 +305,7 @@ def test_a_container_that_the_command_starts_in_its_last_moment_is_traced(
 
 def test_a_container_that_is_traced_already_is_refused(record, watched, engine, monkeypatch):
     require(backends.STRACE)
+    monkeypatch.setattr(Tracer, "attach", lambda *_: 1 / 0)
     monkeypatch.setattr(processes, "tracer_of", lambda pid: 99 if pid == watched.pid else 0)
     with pytest.raises(ValueError, match=f"process {watched.pid} is traced already, by process 99"):
         record("--container=box", "--backend=strace")
@@ -383,7 +391,7 @@ def test_a_command_may_be_killed_or_stop_late_before_it_begins(
     monkeypatch.setattr(bpftrace, "tracepoints", lambda: {"block/block_io_start"})
     monkeypatch.setattr(tracers, "_READY_WITHIN_S", 0.1)
     stand_in_bpftrace("exec sleep 600")
-    assert tracer.launch(["true"], None).wait(timeout=60) == code
+    assert tracer.launch(["true"], None).wait(timeout=30) == code
 
 
 def test_of_two_that_are_attached_one_records_the_disks(
@@ -459,11 +467,13 @@ def test_the_children_of_what_runs_already_are_watched_too(record, tmp_path):
     words = ["sh", "-c", "sleep 600 & echo $!; wait"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
         child = int(parent.stdout.readline())
-        record(f"--pid={parent.pid}", "--backend=proc", signals={"watching": signal.SIGINT})
+        words = [f"--pid={parent.pid}", "--backend=proc"]
+        found, _ = record(*words, signals={"watching": signal.SIGINT})
         assert parent.poll() is None
         os.kill(child, signal.SIGKILL)
-    sampled = tables.read_table(tmp_path / "trace", "processes")["pid"]
-    assert set(sampled) == {parent.pid, child}
+    sampled = tables.read_table(tmp_path / "trace", "processes")
+    assert set(sampled["pid"]) == {parent.pid, child}
+    assert found.pairs[0].monotonic_ns < sampled["monotonic_ns"].min()
 
 
 def test_processes_of_another_name_space_are_refused(record, tmp_path, monkeypatch):

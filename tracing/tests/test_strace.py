@@ -438,12 +438,14 @@ def test_bytes_asked_for_and_those_that_were_read_or_mapped():
     found, _ = calls(OPEN, f"{mapping} 0x7f8f51b2d000", f"{mapping} -1 EACCES (Permission denied)",
                      '7 read(3</d/x>, "", 20) = 9', "7 preadv(3</d/x>, [], 1, 16) = 8",
                      '7 pread64(3</d/x>, "", 30, 7) = 8',
-                     "7 readv(3</d/x>, [], 1) = 4")  # fmt: skip
+                     "7 readv(3</d/x>, [], 1) = 4", "7 recvmsg(9<UNIX:[5]>, {}, 0) = 6",
+                     "7 sendmsg(9<UNIX:[5]>, {}, 0) = 7")  # fmt: skip
     columns = ("kind", "size_bytes", "requested_bytes", "offset_bytes", "error")
     assert [tuple(row.get(column) for column in columns) for row in found[1:]] == [
         ("map", 9000, 9000, 4096, None), ("map", 0, 9000, 4096, "EACCES"),
         ("read", 9, 20, 0, None), ("read", 8, None, 16, None), ("read", 8, 30, 7, None),
-        ("read", 4, None, 9, None),
+        ("read", 4, None, 9, None), ("receive", 6, None, None, None),
+        ("send", 7, None, None, None),
     ]  # fmt: skip
 
 
