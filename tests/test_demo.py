@@ -173,6 +173,16 @@ def test_a_second_demo_in_a_folder_is_refused(tmp_path, monkeypatch, capsys):
     lock.release()
 
 
+def test_the_seed_that_is_given_is_taken_0_too_and_else_one_is_drawn(tmp_path, monkeypatch):
+    seeds = []
+    monkeypatch.chdir(tmp_path)  # the demo leaves it
+    monkeypatch.setattr(the_demo, "run_demo", lambda folder, seed, runtime: seeds.append(seed))
+    for words in (["--seed=0"], ["--seed=7"], []):
+        monkeypatch.setattr(sys, "argv", ["demo", f"--output_dir={tmp_path}/demo", *words])
+        assert the_demo.main() == 0
+    assert seeds[:2] == [0, 7] and 0 <= seeds[2] < 2**31
+
+
 def test_what_trains_the_demo_again_ends_in_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "seed_1").mkdir()
     (tmp_path / "seed_1" / "thesis.txt").touch()

@@ -170,6 +170,12 @@ def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path, 
     assert f"$ {shlex.join(made.command)} --x=1 --drop_caches" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("code", [1, 125, 255])  # 125: of docker; 255: of ssh and srun
+def test_a_command_that_fails_by_itself_is_not_taken_for_an_interrupted_one(make, code):
+    with pytest.raises(ValueError, match=f"run 1 ended with exit code {code} and left no finished"):
+        train(make({"1": f"exit {code}"}, num_runs=2))
+
+
 @pytest.mark.parametrize("number", signals.SIGNALS)
 @pytest.mark.parametrize("code", [75, 0])  # 0: the run had ended by itself
 def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number, code):
