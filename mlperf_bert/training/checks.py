@@ -72,6 +72,10 @@ def _check_options(setup: Setup) -> None:
         setup.findings.add_warning(
             "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
         )
+    if config.jit_compile != "false" and config.runtime == "jax":
+        setup.findings.add_warning(
+            f"--jit_compile={config.jit_compile}: makes no difference; jax compiles the whole step"
+        )
     if config.compilation_cache_dir and config.runtime != "jax":
         setup.findings.add_warning(
             "--compilation_cache_dir: keeps what jax compiles; TensorFlow compiles at every start"

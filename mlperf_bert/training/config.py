@@ -283,7 +283,7 @@ class RunConfig:
     )
     jit_compile: str = option(
         "false",
-        "Compile with XLA; auto compiles what is faster on the device.",
+        "Compile with XLA; auto compiles what is faster. No effect with jax: it always compiles.",
         choices=("auto", "true", "false"),
         page="speed.md",
     )

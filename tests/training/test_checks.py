@@ -583,6 +583,8 @@ def test_as_many_files_may_be_open_as_the_system_allows(config, monkeypatch):
         (False, {"drop_caches": True}, "not possible; not root"),
         (False, {"runtime": "tensorflow", "compilation_cache_dir": "kept"},
          "keeps what jax compiles"),
+        (False, {"runtime": "jax", "jit_compile": "auto"},
+         "--jit_compile=auto: makes no difference; jax compiles the whole step"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_are_told(config, monkeypatch, is_large, changed, told):
