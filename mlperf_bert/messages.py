@@ -80,7 +80,7 @@ def problems_of(error: Exception) -> tuple[str, ...]:
     return error.problems if isinstance(error, Problems) else (as_lines(error),)
 
 
-def _end_of(error: BaseException, out_of_memory: str) -> tuple[int, str] | None:
+def _exit_code_and_line(error: BaseException, out_of_memory: str) -> tuple[int, str] | None:
     """Exit code and line of a command that ends by this error; None for a bug of this project."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT, str(error) or "interrupted"
@@ -146,7 +146,7 @@ def ends_in_one_line(
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 128 + signal.SIGPIPE
             except (Exception, KeyboardInterrupt) as error:
-                if (end := _end_of(error, out_of_memory)) is None:
+                if (end := _exit_code_and_line(error, out_of_memory)) is None:
                     raise
             code, line = end
             print(f"{name}: {line}", file=sys.stderr)

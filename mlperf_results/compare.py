@@ -142,15 +142,15 @@ class Comparison:
         }
         # Said first: a comparison on two hosts also compares the hosts.
         if others := [unlike.pop(name) for name in MACHINE if name in unlike]:
-            lines.append("ON OTHER HOSTS, to which differences below may be due:")
+            lines.append("DIFFERENT HOSTS, which may explain the differences below:")
             lines += [f"  {line}" for line in others]
         elif not set(recorded) & set(MACHINE):
             lines.append("on which hosts they ran is not recorded of both")
         if tasks := [f"{name}: {a.task[name]} -> {b.task[name]}" for name in _other_task(a, b)]:
             lines.append(f"ANOTHER TASK: {'; '.join(tasks)}")
-        lines += [f"unlike in {line}" for line in list(unlike.values())[:_MOST_DIFFERENCES_SHOWN]]
+        lines += [f"different {line}" for line in list(unlike.values())[:_MOST_DIFFERENCES_SHOWN]]
         if (more := len(unlike) - _MOST_DIFFERENCES_SHOWN) > 0:
-            lines.append(f"unlike in {more} more")
+            lines.append(f"and {more} more differences")
         lines += [f"  {line}" for line in (*self.changes, *self.not_compared)]
         if any(change.interval for change in self.changes):
             lines.append("  95% intervals of B/A by Welch's t on logarithms")
@@ -314,7 +314,7 @@ def share_of(text: str) -> float:
 
 @ends_in_one_line("compare")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a comparison; return as the module says."""
+    """Prints a comparison; returns the exit code that the module lists."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.compare")
     parser.add_argument("a", metavar="A")
     parser.add_argument("b", metavar="B")

@@ -148,7 +148,7 @@ def draw(samples: Sequence[float], accuracies: Sequence[float], band: Band, path
 
 @ends_in_one_line("curve")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table and a sentence; return as the module says."""
+    """Prints the table and a sentence; returns the exit code that the module lists."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.curve")
     parser.add_argument("run", metavar="LOG_OR_FOLDER")
     parser.add_argument("--png", help="file for a picture")

@@ -1,4 +1,4 @@
-"""Errors: the nearest `with` adds the file or flag that is meant, a command's `main` prints them.
+"""Errors: the nearest `with` names the file or flag; the command's `main` prints the line.
 
 Any function may raise. `named`, and `paths.failures_named` for disks and stores, put the file, line
 or flag at the start of an error; `messages.ends_in_one_line` makes a line and an exit code of
@@ -58,12 +58,12 @@ _KINDS: dict[type[OSError], tuple[str, ...]] = {
 
 @contextlib.contextmanager
 def named(where: object, *, damaged: str | None = None) -> Iterator[None]:
-    """A refusal inside becomes a ValueError that begins with `where`, unless it begins so already.
+    """Turns an error inside into a ValueError that begins with `where`, unless it does so already.
 
     Args:
       where: a file, a line of one, or a flag.
-      damaged: what to do about content of another form, whatever Python raises for it; without it
-        only a ValueError and a library's error become one; others are raised as they are.
+      damaged: what to do about content of another form, whatever Python raises for it. Without it
+        only a ValueError and an error of a library become one.
     """
     kinds = (ValueError,) if damaged is None else _OTHER_FORM
     try:

@@ -32,7 +32,7 @@ _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class DirectoryLock:
-    """A lock on a directory, which is made if it is absent; it ends with the process at the latest.
+    """A lock on a directory, which is made if it is absent. The end of the process frees the lock.
 
     The lock is a file in the directory (flock), removed at the release, so that a directory into
     which nothing was written is removed again, with the folders made for it. Forked processes do
@@ -47,7 +47,7 @@ class DirectoryLock:
         self._made: list[Path] = []
 
     def acquire(self, *, patience_seconds: float = 0) -> bool:
-        """Takes the lock; False if another process has it and keeps it for so long."""
+        """Takes the lock; False if another process keeps it for `patience_seconds`."""
         made = paths.make_folder(self._directory)
         try:
             self._lock.acquire(timeout=patience_seconds)

@@ -14,7 +14,7 @@ from mlperf_bert.model import tf_models
 from mlperf_bert.options import with_home
 from mlperf_bert.programs import jax_step
 from mlperf_bert.programs.contract import LocalState
-from mlperf_bert.programs.on_devices import Functions
+from mlperf_bert.programs.device_state import CompiledFunctions
 from mlperf_bert.training import devices, fit
 
 
@@ -24,7 +24,7 @@ def mesh_of(config: FinetuningConfig) -> Mesh:
     return jax_step.mesh_of(devices.all_of_jax(config.device, cache_dir=cache_dir)[:1])
 
 
-class JaxTaskTrainer(Functions, LocalState):
+class JaxTaskTrainer(CompiledFunctions, LocalState):
     """Trains and predicts as `TaskTrainer` does, whose contract it keeps.
 
     Dropout draws other numbers from the same generators than TensorFlow's own kernels do.

@@ -345,7 +345,7 @@ class MlperfLog:
                 self._lines.flush()
 
     def declare_open(self) -> None:
-        """Change the division to open; only before `commit`."""
+        """Changes the division to open; only before `commit`."""
         division = r'("key": "submission_division", "value": )"\w+"'
         if held := self.held:
             self._lines = io.StringIO()

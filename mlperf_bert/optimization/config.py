@@ -19,7 +19,7 @@ class OptimizerConfig:
     def hyperparameters(self, *, poly_power: float) -> dict[str, object]:
         """MLLOG key -> value; with both keys of epsilon, as the rulesets differ in it.
 
-        `poly_power` is that of the learning rate's decay, of which only LAMB has a key.
+        `poly_power` is the power of the learning rate's decay; only LAMB logs it.
         """
         of_all: dict[str, object] = {"opt_epsilon": self.epsilon}
         if self.name == constants.ADAMW:

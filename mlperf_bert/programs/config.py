@@ -21,7 +21,7 @@ class Compilation:
     exported: bool = False
     """The whole step is exported, for jax to compile."""
     barriers: bool = False
-    """One program tells XLA what to keep, which GPUs gain by; XLA for TPUs decides better."""
+    """Barriers tell XLA what to keep in memory. This helps GPUs; TPUs decide better alone."""
 
     @property
     def whole_step(self) -> bool:

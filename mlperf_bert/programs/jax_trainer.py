@@ -28,13 +28,13 @@ from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.programs import jax_step, program
+from mlperf_bert.programs.device_state import Arrays, DeviceState, put_batch
 from mlperf_bert.programs.jax_step import ExportedProgram
-from mlperf_bert.programs.on_devices import Arrays, OnDevices, shared
 from mlperf_bert.programs.program import EXAMPLE_WEIGHTS
 from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 
 
-class JaxTrainer(OnDevices):
+class JaxTrainer(DeviceState):
     """Trains as `Trainer` does, whose contract it keeps; the devices are those of a mesh.
 
     Each of several devices has a share of the batch and the whole state; gradients are added up.
@@ -81,9 +81,9 @@ class JaxTrainer(OnDevices):
             waits.append(monotonic() - called if is_idle else 0.0)
             batch = self._filled(drawn)
             compiled = self._compiled_for(batch)
-            given = shared(batch | {"seed": self._own_seeds()}, self.mesh)
+            given = put_batch(batch | {"seed": self._own_seeds()}, self.mesh)
             # Kept at once: the state before is donated, so it is gone.
-            losses, self._state = compiled(self.on_devices(self._names), given)
+            losses, self._state = compiled(self.arrays(self._names), given)
             results.append((losses, self._count(given["input_mask"])))
             self.step.assign_add(1)
         # Fetched together: one after the other they would each wait for a transfer.
@@ -220,21 +220,21 @@ class JaxEvaluator:
         self,
         evaluator: Evaluator,
         mesh: Mesh,
-        on_devices: Callable[[Iterable[str]], Arrays] | None = None,
+        arrays_of: Callable[[Iterable[str]], Arrays] | None = None,
         *,
         step_identity: str = "",
     ):
         """Wraps an evaluator on one CPU.
 
         Args:
-          evaluator: its model's variables have the weights, unless `on_devices` is given.
+          evaluator: its model's variables have the weights, unless `arrays_of` is given.
           mesh: the devices.
-          on_devices: `OnDevices.on_devices` of a state on the devices that has the weights.
+          arrays_of: `DeviceState.arrays` of a state on the devices that has the weights.
           step_identity: says everything that determines the step, except the shapes of batches.
         """
         self._evaluator, self.mesh, self._step_identity = evaluator, mesh, step_identity
         of_model = program.weights_of(pretrainer.trained_variables(evaluator.model))
-        self._on_devices = on_devices or OnDevices(mesh, of_model).on_devices
+        self._arrays_of = arrays_of or DeviceState(mesh, of_model).arrays
         self._compiled: jax.stages.Compiled | None = None
         self._weights: dict[str, dict] = {}
         """The weights among the program's inputs, by name; known once it is exported."""
@@ -244,9 +244,9 @@ class JaxEvaluator:
         time = time or Ledger()
         with time.counting(ledger.EVALUATION_COMPUTE):
             compiled = self._compiled_for(dataset.element_spec)
-            weights = self._on_devices(self._weights)
+            weights = self._arrays_of(self._weights)
             totals = [
-                compiled(weights, shared(self._own(*batch), self.mesh))[0]
+                compiled(weights, put_batch(self._own(*batch), self.mesh))[0]
                 for batch in time.waiting(dataset)
             ]
             # Reading a total waits for the devices: that is done once, after all batches.

@@ -189,8 +189,7 @@ class Trainer(LocalState, tf.Module):
             kept += self.model.variables
         values = [variable.numpy() for variable in kept]
         steps_per_update = self.optimizer.steps_per_update
-        # These steps change trained weights: everything that they change is restored.
-        # In whole updates.
+        # Whole updates, so that the optimizer's program runs too. What they change is restored.
         num_steps = -(-int(batches.cardinality()) // steps_per_update) * steps_per_update
         self.train(iter(batches.repeat()), tf.constant(num_steps))
         for variable, value in zip(kept, values):

@@ -75,7 +75,7 @@ def build_programs(setup: Setup, *, seed: int) -> Programs:
             by_tensorflow, mesh, step_identity=setup.step_identity
         )
         evaluator = jax_trainer.JaxEvaluator(
-            evaluating, mesh, by_jax.on_devices, step_identity=setup.step_identity
+            evaluating, mesh, by_jax.arrays, step_identity=setup.step_identity
         )
     if config.emulate_step_seconds is not None:
         trainer = SleepingTrainer(trainer, config.emulate_step_seconds)
@@ -129,7 +129,7 @@ def build_trainer(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """All parts of a run, built once; none is replaced until it ends."""
+    """Everything that training uses, built once from a `Setup`; none is replaced until it ends."""
 
     setup: Setup
     team: Team

@@ -7,8 +7,8 @@ from typing import cast
 import jax
 
 from mlperf_bert.messages import ERROR, NOTE, WARNING, Finding
+from mlperf_bert.programs.device_state import DeviceState
 from mlperf_bert.programs.jax_trainer import JaxEvaluator, JaxTrainer
-from mlperf_bert.programs.on_devices import OnDevices
 from mlperf_bert.training import checks
 from mlperf_bert.training.build import Programs
 
@@ -35,9 +35,9 @@ def finding_of(programs: Programs) -> Finding:
 
 
 def memory_finding(
-    on: OnDevices, *, step: Callable[[], int], evaluation: Callable[[], int] | None, remedy: str
+    on: DeviceState, *, step: Callable[[], int], evaluation: Callable[[], int] | None, remedy: str
 ) -> Finding:
-    """What a step and an evaluation, each of which is compiled now, take of each device.
+    """Compiles a step and an evaluation, and says how much memory of each device they take.
 
     It is an error if they do not fit. On a CPU it is a warning: the memory available changes with
     other processes, and there may be swap.

@@ -290,8 +290,8 @@ class Origin:
 
     Attributes:
       inputs: flag -> what identifies its files, wherever they are.
-      summary: commit, image and `inputs`, as the log names them; of evaluation data names and sizes
-        count.
+      summary: commit, image and `inputs`, as the log names them. Evaluation data are identified by
+        names and sizes.
     """
 
     def __init__(self, setup: Setup, output: OutputDirectory, *, seed: int):

@@ -1,6 +1,6 @@
 """One whole run, from top to bottom: check, build, compile, then train against the clock.
 
-Before it, its processes have agreed; see workers.py. What a run is made of is in build.py.
+Before `train` is called, the processes have agreed (workers.py). build.py makes what it uses.
 """
 
 import contextlib

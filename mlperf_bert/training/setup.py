@@ -1,4 +1,4 @@
-"""The parts of a run: each is made when it is first asked for, or raises."""
+"""What the options of a run name: files, model, devices; each is read when first asked for."""
 
 import contextlib
 import dataclasses
@@ -60,7 +60,7 @@ class Findings(list[Finding]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a run is made of.
+    """What the options of a run name: files, model, devices.
 
     Whoever asks for a part that cannot be made gets a ValueError or OSError. After
     `findings.require_none` all of `checks.inspect` are made, and none of them raises.

@@ -133,13 +133,13 @@ class Team:
     """Locked by the chief until the end."""
     seed: int
     was_started_before: bool
-    """Whether the run was started before."""
+    """Whether the output directory holds an earlier start of this run."""
     latest_step: int | None
     """The step of the chief's newest checkpoint at the start; None without one."""
     time_spent: float = 0.0
     """The seconds of its time budget that the run has used before."""
     samples_at_success: float | None = None
-    """The samples after which the run has reached its target before; it has only to end then."""
+    """After how many samples an earlier start reached the target: the run then only has to end."""
 
     @property
     def is_chief(self) -> bool:
@@ -181,7 +181,7 @@ class Team:
         except BaseException as error:
             self.output.release()
             if self.cluster:
-                raise _end_of(error) from error
+                raise _prepare_exit(error) from error
             raise
         _disconnect(self.cluster)
 
@@ -194,8 +194,8 @@ def _disconnect(cluster: Cluster | None) -> None:
         jax.distributed.shutdown()
 
 
-def _end_of(error: BaseException) -> BaseException:
-    """The error that ends this process; Python's exit then does not wait for the others."""
+def _prepare_exit(error: BaseException) -> BaseException:
+    """Returns the error that ends this process; its exit will not wait for the other processes."""
     import jax
 
     # Registered last, so called first: jax's own would wait for lost processes.
@@ -236,7 +236,7 @@ def agree(config: RunConfig) -> tuple[RunConfig, Team]:
     except BaseException as error:
         output.release()
         if cluster:
-            raise _end_of(error) from error
+            raise _prepare_exit(error) from error
         raise
     return config, Team(cluster=cluster, devices=chosen, output=output, **decision)
 
@@ -284,7 +284,7 @@ def _connect(config: RunConfig) -> Cluster | None:
         if not cluster and "coordinator_address" in str(error):  # no TPU of several hosts
             return None
         reason = str(error).splitlines()[0]
-        raise _end_of(OSError(f"the processes are not connected: {reason:.200}")) from error
+        raise _prepare_exit(OSError(f"the processes are not connected: {reason:.200}")) from error
     if cluster:
         return cluster
     size = jax.process_count()

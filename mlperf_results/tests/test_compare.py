@@ -138,11 +138,12 @@ def test_hosts_that_differ_are_told(tmp_path, call):
     write_campaign(tmp_path / "b", FAST, hosts="zx", flags={"jit": True})
     write_campaign(tmp_path / "c", FAST, hosts=["yy"], python="3.12", flags={"jit": False})
     write_campaign(tmp_path / "d", FAST, flags={"jit": True})
-    head, others = "A: a: 5 runs\nB: {}: 5 runs\n", "ON OTHER HOSTS, to which differences below may"
+    head, others = "A: a: 5 runs\nB: {}: 5 runs\n", "DIFFERENT HOSTS, which may explain the"
     beginnings = {
-        "b": "unlike in device.jit: False -> True\n  time to train",
-        "c": f"{others} be due:\n  host: x or z -> yy\nunlike in python: 3.11 -> 3.12\n  time to",
-        "d": "on which hosts they ran is not recorded of both\nunlike in device.jit: False -> True",
+        "b": "different device.jit: False -> True\n  time to train",
+        "c": f"{others} differences below:\n  host: x or z -> yy\n"
+        "different python: 3.11 -> 3.12\n  time to",
+        "d": "on which hosts they ran is not recorded of both\ndifferent device.jit: False -> True",
     }
     for name, lines in beginnings.items():
         assert call("a", name)[1].startswith(head.format(name) + lines)
@@ -155,17 +156,17 @@ def test_hosts_that_differ_are_told(tmp_path, call):
         described = {"accelerator_model_name": name, "number_of_nodes": "2", "framework": "X"}
         (folder.parents[2] / "systems" / "box.json").write_text(json.dumps(described))
     printed = call("b/results/box", "c/results/box")[1]
-    assert f"{others} be due:\n  accelerator: H200 -> H100\n  time to train: 20.99 -> " in printed
+    assert f"{others} differences below:\n  accelerator: H200 -> H100\n  time to train: 20.99 -> " in printed
 
 
-@pytest.mark.parametrize(("number", "more"), [(7, ""), (8, "unlike in 1 more\n")])
+@pytest.mark.parametrize(("number", "more"), [(7, ""), (8, "and 1 more differences\n")])
 def test_of_many_differences_the_first_are_told(tmp_path, call, number, more):
     for name, minutes in (("a", SLOW), ("b", FAST[:4])):
         write_campaign(
             tmp_path / name, minutes, hosts="x", flags=dict.fromkeys(range(number), name)
         )
-    told = "".join(f"unlike in device.{n}: a -> b\n" for n in range(7))
-    assert f"runs\nunlike in batch: 5 -> 4\n{told}{more}  time to train" in call("a", "b")[1]
+    told = "".join(f"different device.{n}: a -> b\n" for n in range(7))
+    assert f"runs\ndifferent batch: 5 -> 4\n{told}{more}  time to train" in call("a", "b")[1]
 
 
 def test_only_runs_that_count_say_what_a_side_is(tmp_path, monkeypatch):
@@ -219,12 +220,12 @@ def test_a_comparison_line_by_line():
         "A: a: 3 runs, 2 left out (x and 1 more: aborted); samples unknown",
         "B: b: 1 run",
         "FAR OFF in A: run 0: samples/s 30, the median is 20.4",
-        "ON OTHER HOSTS, to which differences below may be due:",
+        "DIFFERENT HOSTS, which may explain the differences below:",
         f"  processor: {'x' * 60} -> z",
         "  accelerator: H100 -> H200",
         "ANOTHER TASK: batch: 448 -> 256",
-        *(f"unlike in flag {letter}: 1 -> 2" for letter in "abcdefgh"),
-        "unlike in 2 more",
+        *(f"different flag {letter}: 1 -> 2" for letter in "abcdefgh"),
+        "and 2 more differences",
         "  time to train: 1,020 -> 1,530 minutes, B/A 1.500 (1.361 to 1.654): B is 50.0% slower "
         "(36.1 to 65.4)",
         "  samples to converge: 2,098,411 -> 3,000,000, B/A 1.430 (1.128 to 1.812): B needs 43.0% "

@@ -33,7 +33,7 @@ def of_devices(trainer: Trainer, number: int = 1, *, step_identity: str = "") ->
 def evaluator_of(trainer: JaxTrainer) -> Evaluator:
     """As a run makes it: it evaluates the state that is on the devices."""
     evaluator = Evaluator(model=trainer.model)
-    return JaxEvaluator(evaluator, trainer.mesh, trainer.on_devices)
+    return JaxEvaluator(evaluator, trainer.mesh, trainer.arrays)
 
 
 def trainer_of(task: dict, flags: dict, *, devices: int = 1) -> JaxTrainer:

@@ -187,7 +187,7 @@ def test_jax_evaluates_the_weights_that_its_trainer_has_on_the_devices(setup, mo
 
     def recorded(*of, **how):
         made.append((of, how))
-        return mock.Mock(on_devices="state")
+        return mock.Mock(arrays="state")
 
     mesh = types.SimpleNamespace(size=2)
     config = dataclasses.replace(setup.config, pack_sequences=True)

@@ -27,7 +27,7 @@ from mlperf_bert.optimization.optimizers import (
     create_optimizer,
 )
 from mlperf_bert.portable import flop, program_folder, run_step
-from mlperf_bert.programs import jax_step, jax_trainer, on_devices, program
+from mlperf_bert.programs import device_state, jax_step, jax_trainer, program
 from mlperf_bert.programs.config import FIGURES
 from mlperf_bert.programs.tf_trainer import Evaluator, Trainer
 from mlperf_bert.training import build, checks
@@ -242,7 +242,7 @@ def test_jax_evaluates_as_tensorflow_does(is_trained):
     if is_trained:
         trainer.train(iter(list(batches())), tf.constant(4))
     evaluator = SmallEvaluator(model=trainer.model)
-    given = trainer.on_devices if is_trained else None
+    given = trainer.arrays if is_trained else None
     by_jax = jax_trainer.JaxEvaluator(evaluator, mesh(), given)
     features = next(batches())
     features = {name: features[name] for name in ("input_ids", "input_mask")}
@@ -271,7 +271,7 @@ def test_functions_change_variables_on_the_devices():
     def look(batch):
         return total + batch["x"]
 
-    functions = on_devices.Functions(mesh(), [total, scale])
+    functions = device_state.CompiledFunctions(mesh(), [total, scale])
     assert functions.state_bytes == 12
     functions.put_state()
     batch = {"x": np.array([[1, 2], [3, 4]], np.float32)}

@@ -72,7 +72,7 @@ def _mix(bits, shift: int, factor: int):
 
 
 class _Head:
-    """One head of one row, of which a program has one block of queries or of keys."""
+    """One head of one row. Each program handles one block of its queries or keys."""
 
     def __init__(self, qkv_ref, bias_ref, ids_ref, settings_ref):
         self.number, self.head = pl.program_id(0), pl.program_id(1)

@@ -19,7 +19,7 @@ from mlperf_bert.programs.jax_step import ExportedProgram
 Arrays = dict[str, jax.Array]
 
 
-class OnDevices:
+class DeviceState:
     """Variables of TensorFlow on the devices of a mesh, where jax changes them."""
 
     def __init__(self, mesh: Mesh, variables: Iterable[tuple[tf.Variable, program.Value]]):
@@ -41,7 +41,7 @@ class OnDevices:
                 # A copy, because the array is donated to the next step, and on a CPU shares memory.
                 variable.assign(np.array(array.addressable_data(0)))
 
-    def on_devices(self, names: Iterable[str]) -> Arrays:
+    def arrays(self, names: Iterable[str]) -> Arrays:
         """The named arrays on the devices; arrays that are not there come from TensorFlow."""
         return {
             name: self._state[name] if name in self._state else _put(self._initial[name], self.mesh)
@@ -62,7 +62,7 @@ class OnDevices:
                 self._initial[name] = tf.constant(value["initial"], value["dtype"], value["shape"])
 
 
-class Functions(OnDevices):
+class CompiledFunctions(DeviceState):
     """Functions of a batch and of variables, some of which they may change; each has one result."""
 
     def __init__(self, mesh: Mesh, variables: Sequence[tf.Variable]):
@@ -96,7 +96,7 @@ class Functions(OnDevices):
         """The result of a function that TensorFlow can trace; its changes stay on the devices."""
         self.compile(function, batch)
         compiled, state = self._programs[function.__name__]
-        result, changed = compiled(self.on_devices(state), shared(batch, self.mesh))
+        result, changed = compiled(self.arrays(state), put_batch(batch, self.mesh))
         self._state |= changed
         return result
 
@@ -114,7 +114,7 @@ def _put(value: tf.Variable | tf.Tensor, mesh: Mesh) -> jax.Array:
     return jax.make_array_from_callback(kept.shape, jax_step.replicated(mesh), kept.__getitem__)
 
 
-def shared(batch: Mapping[str, np.ndarray], mesh: Mesh) -> Arrays:
+def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> Arrays:
     """This process's share of a global batch, on its devices."""
     of_device = jax_step.divided(mesh)
     return {
