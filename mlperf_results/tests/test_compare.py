@@ -156,7 +156,8 @@ def test_hosts_that_differ_are_told(tmp_path, call):
         described = {"accelerator_model_name": name, "number_of_nodes": "2", "framework": "X"}
         (folder.parents[2] / "systems" / "box.json").write_text(json.dumps(described))
     printed = call("b/results/box", "c/results/box")[1]
-    assert f"{others} differences below:\n  accelerator: H200 -> H100\n  time to train: 20.99 -> " in printed
+    changed = "accelerator: H200 -> H100\n  time to train: 20.99 -> "
+    assert f"{others} differences below:\n  {changed}" in printed
 
 
 @pytest.mark.parametrize(("number", "more"), [(7, ""), (8, "and 1 more differences\n")])
