@@ -387,6 +387,13 @@ def test_a_step_that_fits_a_topology(folder, compiles, capsys):
     assert compiles("v5e:1x1") == 0  # whose compiler said nothing
 
 
+def test_of_packed_steps_the_one_with_the_most_rows_is_compiled(folder, compiles, capsys):
+    entries = [PROGRAM | {"num_rows": rows, "flop": 100 * rows} for rows in (2, 12, 1)]
+    (folder / "signature.json").write_text(json.dumps(SIGNATURE | {"programs": entries}))
+    assert compiles("h100") == 0
+    assert re.search(r"^formula_flop +1200$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_a_step_that_does_not_fit_has_its_own_exit_code(compiles, monkeypatch, capsys):
     """The memory of a GPU decides, or the word of a TPU's compiler."""
     monkeypatch.setitem(run_step.GPUS, "l4", (*run_step.GPUS["l4"][:2], 9 * 2**28, 58, 2, 1, 1))
