@@ -252,12 +252,18 @@ def test_a_checkpoint_is_that_of_a_phase_whose_stamps_are_whole_milliseconds():
     write = {"kind": "write", "final_path": "/out/model.ckpt-3.index", "size_bytes": 7}
     writes = [{**write, "seconds": second, "latency_ns": 5} for second in (1.0006, 2.0004)]
     outside = {**writes[0], "seconds": 2.5, "final_path": "/out/model.ckpt-4.index"}
+    of_another_run = {**writes[0], "seconds": 2.7, "final_path": "/two/model.ckpt-3.index"}
     spans = pd.DataFrame([(1.001, 2.0), (2.6, 2.9)], columns=["seconds", "end_seconds"])
     trace = types.SimpleNamespace(
-        transfers=pd.DataFrame([*writes, outside]), spans=spans.assign(name="checkpoint")
+        transfers=pd.DataFrame([*writes, outside, of_another_run]),
+        spans=spans.assign(name="checkpoint"),
     )
-    found = [(each["step"], each["span_seconds"]) for each in figures.checkpoints(trace)]
-    assert found == [(3, 0.999), (4, None)]
+    names = ("path", "step", "span_seconds", "written_bytes")
+    assert [tuple(each[n] for n in names) for each in figures.checkpoints(trace)] == [
+        ("/out/model.ckpt-3", 3, 0.999, 14),
+        ("/out/model.ckpt-4", 4, None, 7),
+        ("/two/model.ckpt-3", 3, 0.3, 7),
+    ]
 
 
 def test_percentiles_are_those_of_the_known_values():
