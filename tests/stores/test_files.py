@@ -228,7 +228,7 @@ def _hold_through_faults() -> None:
     assert lock.acquire()
     written = lock._write
     lock._write = fails
-    waiting.until(lambda: len(failed) > 2)
+    waiting.until(lambda: len(failed) > 2, seconds=60)
     lock._write = written
     with lock._writing:  # no rewrite meanwhile
         # An answer that was lost: the client wrote again, and met what it had written itself.
