@@ -337,6 +337,7 @@ def test_another_architecture_is_refused(model, tmp_path, changed, message):
         ("bert.pooler.dense.bias", None, "bert.pooler.dense.bias is missing; give"),
         (KEY, np.zeros((32, 32)), f"{KEY} is float64, expected one of float32, float16, bfl"),
         (KEY, np.full((32, 32), np.nan, np.float32), f"{KEY} holds NaN or infinity; "),
+        (KEY, np.full((32, 32), -np.inf, np.float32), f"{KEY} holds NaN or infinity; "),
         ("classifier.weight", np.zeros(3, np.float32), "classifier.weight is not a weight of it"),
         (f"{NORM}.gamma", np.zeros(32, np.float32), f"holds {NORM}.weight twice"),
         ("cls.predictions.decoder.weight", np.ones((40, 32), np.float32), f"holds {WORDS} twice"),
