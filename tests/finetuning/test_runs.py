@@ -684,6 +684,9 @@ def test_of_a_runs_folder_the_newest_checkpoint_counts(made, tmp_path):
             shutil.copy(path, tmp_path / path.name.replace("-0.", f"-{step}.", 1))
     source = source_of(made, checkpoint=f"{tmp_path}/")
     assert source.name == f"{tmp_path}/model.ckpt-7"
+    (tmp_path / "run.json").write_text(json.dumps({"vocabulary": {"do_lower_case": "False"}}))
+    with pytest.raises(ValueError, match=f"different casings, .* of the run in {tmp_path}; give"):
+        source_of(made, checkpoint=str(tmp_path))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tf32"])
