@@ -168,6 +168,12 @@ def test_the_batches_of_a_window_are_of_mixed_lengths():
     assert np.std(sorted_by_length) > 5 * at_random  # what the bound would find
 
 
+def test_a_prediction_counts_once_whatever_its_weight():
+    features = {"input_mask": tf.constant([[1, 1, 1, 0]]),
+                "masked_lm_weights": tf.constant([[0.5, 0.25, 0.0]])}  # fmt: skip
+    assert [each.numpy().tolist() for each in packing.sizes(features)] == [[3], [2]]
+
+
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
 @pytest.mark.parametrize("length", [60, 300])
 def test_examples_of_one_length_are_packed_as_far_as_they_go(length, batch_size):
