@@ -87,6 +87,9 @@ def test_export_after_import_gives_the_same_bytes(model, tmp_path):
     export(str(imported / "model.ckpt-0"), str(again), config=config, vocab_file=vocabulary)
     for path in model.folder.iterdir():
         assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+    (tmp_path / "x").touch()  # as readable as the umask lets files be
+    modes = {path.stat().st_mode for path in [*again.iterdir(), tmp_path / "x"]}
+    assert len(modes) == 1
 
 
 def inputs() -> dict[str, tf.Tensor]:
