@@ -148,6 +148,14 @@ def test_devices_divide_and_add_up_as_the_normalization_says(
     }
 
 
+def test_totals_of_an_evaluation_are_added_up_over_the_devices(monkeypatch):
+    monkeypatch.setattr(jax_step, "as_callable", lambda part, _: lambda values: ([values["x"]], {}))
+    step = jax_step.one_device(HALVES[0], of=2)
+    batch = {"x": np.array([[1, 5], [3, 7]], np.float32)}
+    totals, changed = jax.vmap(step, in_axes=(None, 0), axis_name=jax_step.EACH)({}, batch)
+    assert totals.tolist() == [[4, 12]] * 2 and changed == {}
+
+
 def test_a_program_needs_its_inputs_its_work_and_the_results_that_replace_nothing():
     memory = SimpleNamespace(
         argument_size_in_bytes=1000,
