@@ -7,16 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.portable import flop, program_folder
+from mlperf_bert.portable import flop
 from mlperf_bert.programs import jax_step, program
 from tests.helpers import programs, starts
 from tests.portable.programs_by_hand import export, serialized
@@ -180,23 +178,6 @@ def assert_stablehlo_alone(folder: Path) -> None:
         dialects = {each.name.split(".")[0] for each in jax_step.operations(module)}
         assert dialects == {"builtin", "func", "stablehlo"}, entry["file"]
         assert re.fullmatch(r"\d+\.\d+\.\d+", entry["stablehlo_version"])
-
-
-def test_recorded_losses_are_of_the_recorded_seeds():
-    """The trainer draws them again, one for each step."""
-    generator = tf.random.Generator.from_seed(5)
-
-    def draw(number: int) -> tf.Tensor:
-        return generator.uniform([number, 2], maxval=1000, dtype=tf.int32)
-
-    def train(batches, num_steps):
-        return tf.cast([[*draw(1)[0], 0, 0, 0, 0]], tf.float32)
-
-    model = SimpleNamespace(dropout_generator=generator)
-    trainer = SimpleNamespace(model=model, dropout_seeds=draw, train=train)
-    recorded = program_folder._train(trainer, [{"x": tf.constant(1)}] * 3)
-    drawn = [step["results"][:2] for step in recorded]
-    assert drawn == [np.reshape(step["seed"], -1).tolist() for step in recorded]
 
 
 @pytest.mark.gate
