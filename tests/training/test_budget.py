@@ -30,16 +30,32 @@ def trained(tmp_path):
     return trained
 
 
-@pytest.mark.parametrize("steps_per_update", [1, 4])
-def test_a_run_ends_with_the_first_update_after_its_time(trained, steps_per_update):
-    """Slow at first, and an evaluation or two, which takes 30 s; slower from a step on."""
-    lengths = lambda step: 20.0 if step == 0 else 3.0 if step > 400 else 1.0  # noqa: E731
-    every_300 = {"evaluates": True, "eval_interval_samples": 8 * 300}
+def test_a_run_ends_at_the_first_step_after_its_time_in_few_calls(trained):
+    stand = trained(lambda step: 0.01, time_budget="100s")
+    assert stand.trained_step in (10_000, 10_001)  # by the rounding of the sum
+    assert stand.saved_at == pytest.approx(100, abs=0.011)
+    assert len(stand.calls) < 600 and max(stand.calls) > 50
+
+
+def test_a_call_has_at_most_twice_as_many_steps_as_were_trained(trained):
+    """The first steps of a run say little of those after them."""
+    calls = trained(lambda step: 0.01, time_budget="100s").calls
+    assert calls[:5] == [1, 2, 6, 18, 54]  # each twice as many as before it
+
+
+@pytest.mark.parametrize("change", [50, 400, 990])
+def test_steps_of_any_length_overrun_the_end_by_one_step_only(trained, change):
+    """Slow at first, and an evaluation or two; three times as slow from a step on."""
+    lengths = lambda step: 20.0 if step == 0 else 3.0 if step > change else 1.0  # noqa: E731
+    every_300 = {"evaluates": True, "eval_interval_samples": 8 * 300}  # it takes 30 s
     for flags, longest in (({}, 3), (every_300, 30)):
-        stand = trained(lengths, steps_per_update=steps_per_update, **flags)
-        assert 1000 <= stand.saved_at < 1000 + longest * steps_per_update
-        assert stand.trained_step % steps_per_update == 0
-        assert set(stand.calls) == {steps_per_update}  # a longer call could end later
+        assert 1000 <= trained(lengths, **flags).saved_at < 1000 + longest
+
+
+def test_steps_that_become_slow_are_measured_by_the_last_of_them(trained):
+    """Their average, of many fast ones, would make calls of several steps at the end."""
+    stand = trained(lambda step: 1.0 if step < 400 else 20.0)
+    assert 1000 <= stand.saved_at < 1020 and set(stand.calls[-20:]) == {1}
 
 
 def test_a_budget_that_was_used_up_trains_nothing_more(trained):
