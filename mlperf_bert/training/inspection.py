@@ -107,7 +107,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     if not findings.errors:
         with findings.collecting():
             _check_weights(setup, newest)
-    # Also done if there are other errors, if the run resumes: it says which file has changed.
+    # A resumed run is asked in spite of other errors: it says which file has changed.
     if not findings.errors or (not obstacle and output.earlier_record):
         with findings.collecting():
             Origin(setup, output, seed=0).read_evaluation_data()
