@@ -46,8 +46,8 @@ def _settings() -> tuple[Setting, ...]:
     if not FLAGS.sweep:
         _require_absent("learning_rates", "seeds", reason="has an effect only with --sweep")
         return (command_line.read(Setting),)
-    given, about = command_line.read(Sweep), flags_of(Setting)
-    rates, seeds = given.learning_rates.split(","), given.seeds.split(",")
+    lists, about = command_line.read(Sweep), flags_of(Setting)
+    rates, seeds = lists.learning_rates.split(","), lists.seeds.split(",")
     try:
         settings = [Setting(learning_rate=float(x), seed=int(n)) for x in rates for n in seeds]
     except ValueError:
@@ -57,7 +57,7 @@ def _settings() -> tuple[Setting, ...]:
     if len(folders) < len(rates) * len(seeds) or any(about[name].problem(x) for name, x in values):
         ranges = " and ".join(f"{name} {each.range}" for name, each in about.items())
         raise ValueError(
-            f"--learning_rates={given.learning_rates} --seeds={given.seeds}: give different "
+            f"--learning_rates={lists.learning_rates} --seeds={lists.seeds}: give different "
             f"numbers with commas between them, {ranges}"
         )
     instead = "--sweep takes --learning_rates and --seeds instead"

@@ -70,8 +70,8 @@ def _check() -> None:
 
 
 def _train() -> None:
-    given, start_up = _config(), StartUp()
-    config, team = workers.agree(given)
+    own_config, start_up = _config(), StartUp()
+    config, team = workers.agree(own_config)
     if outcome := run.train(config, team, start_up):  # only the chief has an outcome
         print(outcome.in_words(config.target_accuracy))
         seconds = process_age()

@@ -119,14 +119,14 @@ def run_step(program: Path, figures: Path, num_steps: int, limit: float) -> dict
 
 def measured(command: list[str], figures: Path, limit: float) -> dict:
     """What a contestant prints, and the figures that it writes or why there are none."""
-    found = finished(command, limit)
-    if "failed" in found:
-        said = "\n".join(found["said"])
+    outcome = finished(command, limit)
+    if "failed" in outcome:
+        said = "\n".join(outcome["said"])
         is_full = re.search("out of memory|allocate|resource_exhausted", said, re.IGNORECASE)
         last = (said.strip() or "no message").splitlines()[-1][:200]
-        return found | {"failed": "out of memory" if is_full else f"{found['failed']}: {last}"}
-    found |= json.loads(figures.read_text())
-    return found | {"losses": [each[0] for each in found.pop("results", [])[:20]]}
+        return outcome | {"failed": "out of memory" if is_full else f"{outcome['failed']}: {last}"}
+    outcome |= json.loads(figures.read_text())
+    return outcome | {"losses": [each[0] for each in outcome.pop("results", [])[:20]]}
 
 
 def task_of_pytorch(folder: Path, figures: Path, num_steps: int) -> str:
@@ -203,8 +203,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("raw", nargs="+", type=Path, help="figures.jsonl of on_a_card.py")
     parser.add_argument("--output", type=Path, required=True, help="without suffix")
-    given = parser.parse_args(words_with_home())
-    show(given.raw, given.output)
+    arguments = parser.parse_args(words_with_home())
+    show(arguments.raw, arguments.output)
 
 
 if __name__ == "__main__":

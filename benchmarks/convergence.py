@@ -35,16 +35,16 @@ def train(folder: Path, seed: int, variant: str) -> dict[str, float]:
     """The samples that a training needed to the target, and the seconds of its process."""
     _, command = the_demo.training_step(folder, seed)
     run = folder / "run" / variant.replace(", ", "_")
-    found = run / "needed.json"
-    if not found.exists():
+    needed_file = run / "needed.json"
+    if not needed_file.exists():
         began = time.monotonic()
         command += f" {VARIANTS[variant]} --output_dir={shlex.quote(str(run))}"
         the_demo.run_steps([(f"seed {seed}: {variant}", command)], began)
         seconds = time.monotonic() - began
         _, evaluations = read_metrics(run / "metrics.jsonl")
         needed = {"samples": samples_to_target(evaluations), "seconds": seconds}
-        write_whole(found, json.dumps(needed))
-    return json.loads(found.read_text(encoding="utf-8"))
+        write_whole(needed_file, json.dumps(needed))
+    return json.loads(needed_file.read_text(encoding="utf-8"))
 
 
 def samples_to_target(evaluations: Sequence[Mapping[str, float]]) -> float:

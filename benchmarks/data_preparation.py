@@ -116,8 +116,8 @@ def clean_up(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Cleans texts; returns CPU seconds by the name of each script, and SHA-256 of each file."""
     taken: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(dir=work) as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(dir=work) as name:
+        folder = Path(name)
         (folder / "results").mkdir()
         names = [f"wiki_{number:02d}" for number in range(len(texts))]
         for name, text in zip(names, texts):
@@ -150,12 +150,12 @@ def measure_clean_up(args: argparse.Namespace, work: Path) -> None:
     sides = ["ours", "reference"] if args.reference else ["ours"]
     starts = {side: sum(clean_up(args, side, [2 * article], work)[0].values()) for side in sides}
     taken: dict[str, list[float]] = {side: [] for side in sides}
-    parts: dict[str, dict[str, float]] = {}
+    seconds_of: dict[str, dict[str, float]] = {}
     for _ in range(args.turns):
         made = {}
         for side in sides:
-            parts[side], made[side] = clean_up(args, side, texts, work)
-            taken[side].append(sum(parts[side].values()) - starts[side])
+            seconds_of[side], made[side] = clean_up(args, side, texts, work)
+            taken[side].append(sum(seconds_of[side].values()) - starts[side])
         if different := [f for f in made["ours"] if made["ours"][f] != made[sides[-1]].get(f)]:
             sys.exit(f"the reference makes {different[0]} otherwise")
     num_bytes = sum(len(text.encode()) for text in texts)
@@ -163,7 +163,7 @@ def measure_clean_up(args: argparse.Namespace, work: Path) -> None:
     _print_sides(taken, starts)
     if args.reference:
         print(f"  {len(made['ours'])} files of the same SHA-256 on both sides")
-        listed = (f"{name} {value:.2f}" for name, value in parts["reference"].items())
+        listed = (f"{name} {value:.2f}" for name, value in seconds_of["reference"].items())
         print(f"  the reference's scripts, last turn: {', '.join(listed)}")
 
 

@@ -36,7 +36,7 @@ def stored(name: str, grid: tuple, results: Sequence) -> Callable:
         custom_call_api_version=3,
         legacy_backend_config=kernel_call.config(name, (*grid, 1, 1)[:3]),
     )  # fmt: skip
-    return jax.jit(lambda *given: call(*given))
+    return jax.jit(lambda *arrays: call(*arrays))
 
 
 def settings(seq: int) -> jax.Array:
@@ -76,9 +76,9 @@ def float64(array: jax.Array) -> np.ndarray:
     return np.asarray(array, np.float64)
 
 
-def distance(found: np.ndarray, expected: np.ndarray) -> float:
+def distance(computed: np.ndarray, expected: np.ndarray) -> float:
     """The error of what is found."""
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    return float(np.linalg.norm(computed - expected) / np.linalg.norm(expected))
 
 
 def milliseconds(run: Callable, repeat: int = 20) -> float:
@@ -126,9 +126,9 @@ def attention(of: Of, ids: np.ndarray, heads: int = NUM_HEADS, size: int = HEAD_
         # As the gradients of its inputs, [3, N, S, D]: what is multiplied by a gradient of scores.
         formula = [of_scores @ key, of_scores.swapaxes(1, 2) @ query]
         formula.append((mask * p).swapaxes(1, 2) @ down)
-        found = float64(gradient[at]).transpose(1, 2, 0, 3)
+        gradients = float64(gradient[at]).transpose(1, 2, 0, 3)
         of_context = distance(float64(context[at]).swapaxes(0, 1), mask * p @ value)
-        errors[f"row {row}"] = [of_context, *map(distance, found, formula)]
+        errors[f"row {row}"] = [of_context, *map(distance, gradients, formula)]
     needed = np.maximum(0, np.diff(parts)).sum() / (len(parts) * seq // INNER)
     return {
         "errors of context, query, key, value": errors,
@@ -145,15 +145,15 @@ def norm(of: Of, tokens: int, width: int = NUM_HEADS * HEAD_SIZE) -> dict:
     arrays = [jax.random.normal(key, (tokens, width), jnp.bfloat16) for key in keys[:4]]
     hidden, update, one, other = arrays
     bias, gamma, beta = (jax.random.normal(key, (width,)) for key in keys[4:])
-    given, wide = (hidden, update, bias, gamma), (hidden.shape, jnp.bfloat16)
+    inputs, wide = (hidden, update, bias, gamma), (hidden.shape, jnp.bfloat16)
     of_token = [((tokens,), jnp.float32)] * 2
     forward = of("norm_forward", (tokens // ROWS,), [wide, *of_token])
-    forward = partial(forward, *given, beta, settings(BLOCK))
+    forward = partial(forward, *inputs, beta, settings(BLOCK))
     y, *statistics = forward()
     programs = tokens // ROWS // STEPS
     results = [wide] * 2 + [((programs, width), jnp.float32)] * 3
     backward = of("norm_backward", (programs,), results)
-    backward = partial(backward, *given, settings(BLOCK), *statistics, one, other)
+    backward = partial(backward, *inputs, settings(BLOCK), *statistics, one, other)
     of_hidden, of_update = (float64(each[:512]) for each in backward()[:2])
     first = slice(min(512, tokens))
     mask = kept(0, first.stop, width)
@@ -165,12 +165,12 @@ def norm(of: Of, tokens: int, width: int = NUM_HEADS * HEAD_SIZE) -> dict:
     of_total = (w - w.mean(1, keepdims=True) - x * (w * x).mean(1, keepdims=True)) / deviation
     pairs = (float64(y[first]), x * float64(gamma) + float64(beta)), (of_hidden, of_total)
     errors = [distance(*each) for each in (*pairs, (of_update, mask * of_total))]
-    found = {"errors of y, hidden, update": errors}
-    found["same bits"] = same_bits(lambda: [*forward(), *backward()])
+    figures = {"errors of y, hidden, update": errors}
+    figures["same bits"] = same_bits(lambda: [*forward(), *backward()])
     for name, run, moved in (("forward", forward, 3), ("backward", backward, 6)):
-        found[f"{name}_ms"] = milliseconds(run)
-        found[f"{name}_gb_per_second"] = moved * 2 * tokens * width / found[f"{name}_ms"] / 1e6
-    return found
+        figures[f"{name}_ms"] = milliseconds(run)
+        figures[f"{name}_gb_per_second"] = moved * 2 * tokens * width / figures[f"{name}_ms"] / 1e6
+    return figures
 
 
 @ends_in_one_line("kernels_alone")
@@ -179,17 +179,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("steps", type=Path, nargs="*", help="exported, for their masks")
     parser.add_argument("--output", type=Path, required=True, help="a .json file")
-    given = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(words_with_home())
     masks: dict = {"full": np.ones((56, 512), np.int32)}
-    for folder in given.steps:
+    for folder in arguments.steps:
         with np.load(folder / "batches.npz") as arrays:
             name = "block_ids" if "training/0/block_ids" in arrays.files else "input_mask"
             masks[folder.name] = arrays[f"training/0/{name}"]
-    found = {}
+    figures = {}
     for name, ids in ({"norm": None} | masks).items():
-        found[name] = norm(stored, 28672) if ids is None else attention(stored, ids)
-        print(json.dumps({name: found[name]}), flush=True)  # each, if a later one never ends
-    given.output.write_text(json.dumps(found) + "\n")
+        figures[name] = norm(stored, 28672) if ids is None else attention(stored, ids)
+        print(json.dumps({name: figures[name]}), flush=True)  # each, if a later one never ends
+    arguments.output.write_text(json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

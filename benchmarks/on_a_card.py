@@ -131,17 +131,17 @@ def training(data: Path, output: Path, packs: bool, size: Size, kernels: str) ->
 
 def train(command: list[str], output: Path, limit: float, **how) -> dict:
     """The figures of a training: of each device call, the evaluations, and the ledger."""
-    found = finished(command, limit, **how)
+    figures = finished(command, limit, **how)
     with contextlib.suppress(OSError, ValueError, LookupError):  # it was killed early
         rows = reports.stored(output / "metrics.jsonl")
         rates = [row["samples_per_second"] for row in rows if row["kind"] == "train"]
         log = (output / "bert.log").read_text().splitlines()
         stats = [line for line in log if ledger.LOG_KEY in line]
-        found["evaluations"] = [row for row in rows if row["kind"] == "eval"]
-        found["ledger"] = json.loads(stats[-1].partition(" ")[2])["value"]
+        figures["evaluations"] = [row for row in rows if row["kind"] == "eval"]
+        figures["ledger"] = json.loads(stats[-1].partition(" ")[2])["value"]
         # The first has the start of the input in it.
-        found |= {"of_each_call": rates, "samples_per_second": statistics.median(rates[1:])}
-    return found
+        figures |= {"of_each_call": rates, "samples_per_second": statistics.median(rates[1:])}
+    return figures
 
 
 Stage = tuple[str, float, Callable[[float], dict]]
@@ -185,8 +185,8 @@ def stages(
 
 def _product(limit: float) -> dict:
     code = "from benchmarks import accelerator; accelerator.print_product()"
-    found = finished([sys.executable, "-c", code], limit)
-    return found if "failed" in found else json.loads(found["said"][-1])
+    printed = finished([sys.executable, "-c", code], limit)
+    return printed if "failed" in printed else json.loads(printed["said"][-1])
 
 
 def _pytorch(python: str, folder: Path, figures: Path, num_steps: int, limit: float) -> dict:
@@ -224,8 +224,8 @@ def run_stages(
             passed.append(f"{name} ({most / 2:.0f} s or more)")
             continue
         print(f"{name}: at most {min(most, left):.0f} s ...", flush=True)
-        found = stage(min(most, left))
-        rows[name] = {"stage": name, "seconds": time.monotonic() - began, **found}
+        figures_of_stage = stage(min(most, left))
+        rows[name] = {"stage": name, "seconds": time.monotonic() - began, **figures_of_stage}
         reports.store(figures, about | rows[name])
         print(json.dumps(rows[name], indent=1), flush=True)
     if passed:
@@ -262,30 +262,32 @@ def arguments() -> argparse.Namespace:
 @ends_in_one_line("on_a_card")
 def main() -> None:
     """Runs the stages, or prepares them."""
-    began, given = time.monotonic(), arguments()
-    size = TINY if given.tiny else LARGE
-    if given.prepare:
-        prepare(given.data, size)
+    began, options = time.monotonic(), arguments()
+    size = TINY if options.tiny else LARGE
+    if options.prepare:
+        prepare(options.data, size)
         return
     about = in_a_process(device)
-    if about["platform"] == "cpu" and not given.tiny:
+    if about["platform"] == "cpu" and not options.tiny:
         raise ValueError("jax sees no accelerator here; install jax with CUDA, or give --tiny")
-    given.work.mkdir(parents=True, exist_ok=bool(given.only))  # before what takes minutes
-    print(about, size, f"at most {given.seconds} s", sep="\n", flush=True)
+    options.work.mkdir(parents=True, exist_ok=bool(options.only))  # before what takes minutes
+    print(about, size, f"at most {options.seconds} s", sep="\n", flush=True)
     # Of all processes: a resumed run finds there what it has compiled, and run_step.py its own.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(given.work / "compiled")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(options.work / "compiled")
     flags = ["--runtime=jax"] + ["--num_gpus=1"] * (about["platform"] == "gpu")
-    figures, rows = given.output / "figures.jsonl", {}
-    how = {"figures": figures, "ends": began + given.seconds, "about": about}
-    if lacking := size.lacks(given.data):
-        print(f"before: what {given.data} lacks, {', '.join(lacking)}", flush=True)
+    figures, rows = options.output / "figures.jsonl", {}
+    how = {"figures": figures, "ends": began + options.seconds, "about": about}
+    if lacking := size.lacks(options.data):
+        print(f"before: what {options.data} lacks, {', '.join(lacking)}", flush=True)
         command = [sys.executable, "-m", "benchmarks.on_a_card", "--prepare"]
-        command += [f"--data={given.data}", *["--tiny"] * given.tiny]
+        command += [f"--data={options.data}", *["--tiny"] * options.tiny]
         made = functools.partial(finished, command)
-        rows = run_stages([("preparation", given.seconds, made)], only=[], **how)
+        rows = run_stages([("preparation", options.seconds, made)], only=[], **how)
     if not any("failed" in row for row in rows.values()):
-        these = stages(given.data, given.work, size, flags, given.kernels, given.torch_python)
-        rows |= run_stages(these, only=given.only, **how)
+        these = stages(
+            options.data, options.work, size, flags, options.kernels, options.torch_python
+        )
+        rows |= run_stages(these, only=options.only, **how)
     for line in compared(rows):
         print(line, flush=True)
     if failed := [name for name, row in rows.items() if "failed" in row]:

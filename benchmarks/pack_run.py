@@ -78,9 +78,9 @@ def imported() -> set[str]:
         )  # fmt: skip
         files = {file.rpartition("/site-packages/")[2] for file in json.loads(seen.read_text())}
     return {
-        normal(found.metadata["Name"])
-        for found in metadata.distributions()
-        if any(str(file) in files for file in found.files or ())
+        normal(each.metadata["Name"])
+        for each in metadata.distributions()
+        if any(str(file) in files for file in each.files or ())
     }
 
 
@@ -142,17 +142,17 @@ def main() -> None:
     parser.add_argument("--has", nargs="*", default=[], help="packages that the machine has, too")
     parser.add_argument("--first_only", action="store_true", help="without packages")
     parser.add_argument("--tiny", action="store_true", help="for on_a_card --tiny")
-    given = parser.parse_args(words_with_home())
-    on_a_card.prepare(given.output / "data", on_a_card.TINY if given.tiny else on_a_card.LARGE)
-    pack_first(given.output)
-    if given.first_only:
+    options = parser.parse_args(words_with_home())
+    on_a_card.prepare(options.output / "data", on_a_card.TINY if options.tiny else on_a_card.LARGE)
+    pack_first(options.output)
+    if options.first_only:
         return
     wanted = imported() | ALSO
-    wanted -= OF_JAX | USED_IF_THERE | set(map(normal, given.has))
-    site = f"python{given.python_version}"
-    install(given.output / site, wanted, given.python_version)
-    shrink(given.output / site)
-    pack(given.output, site)
+    wanted -= OF_JAX | USED_IF_THERE | set(map(normal, options.has))
+    site = f"python{options.python_version}"
+    install(options.output / site, wanted, options.python_version)
+    shrink(options.output / site)
+    pack(options.output, site)
 
 
 if __name__ == "__main__":

@@ -38,11 +38,11 @@ def parsed(parser: argparse.ArgumentParser, **flags: tuple[object, str]) -> argp
         if kind is bool:
             parser.add_argument(f"--{name}", action="store_true", help=meaning)
             continue
-        given = {"required": True} if default is kind else {"default": default}
-        parser.add_argument(f"--{name}", type=kind, help=meaning, **given)
+        value = {"required": True} if default is kind else {"default": default}
+        parser.add_argument(f"--{name}", type=kind, help=meaning, **value)
     args = parser.parse_args(words_with_home(may_be_empty=MAY_BE_EMPTY))
-    for name, given in vars(args).items():
-        for text in given if isinstance(given, list) else [str(given)]:
+    for name, value in vars(args).items():
+        for text in value if isinstance(value, list) else [str(value)]:
             paths.require_local(text, flag=name)
     if getattr(args, "nworker", 1) < 1:
         raise ValueError(f"--nworker={args.nworker}: must be a number at least 1")

@@ -216,17 +216,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/demo"))
     parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help="of the training")
-    given = parser.parse_args(words_with_home())
+    arguments = parser.parse_args(words_with_home())
     signals.raise_on_ctrl_c()
-    seed = secrets.randbits(31) if given.seed is None else given.seed
+    seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
     os.chdir(REPOSITORY)
-    folder = given.output_dir.absolute()
+    folder = arguments.output_dir.absolute()
     lock = DirectoryLock(folder.parent, file_name=f".{folder.name}.lock")
     try:
         with contextlib.suppress(PermissionError):  # in a parent folder of others: no lock then
             if not lock.acquire():
                 raise ValueError(f"{folder}: another demo works in it; name another --output_dir")
-        run_demo(given.output_dir, seed, given.runtime)
+        run_demo(arguments.output_dir, seed, arguments.runtime)
     finally:
         lock.release()
     return 0

@@ -32,8 +32,8 @@ def main() -> int:
     """Prepares, runs, judges, reports; returns what the campaign returns."""
     parser = argparse.ArgumentParser(prog="python -m demo.campaign")
     parser.add_argument("--output_dir", type=local_folder, default=Path("build/campaign"))
-    given = parser.parse_args(words_with_home())
-    folder, start = given.output_dir.resolve(), time.monotonic()
+    arguments = parser.parse_args(words_with_home())
+    folder, start = arguments.output_dir.resolve(), time.monotonic()
     notes = folder / "notes.json"
     miniature.prepare(folder / "task")
     notes.write_text(f'{{"sw_notes": "{NOTE}"}}\n', encoding="utf-8")

@@ -87,10 +87,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--num_articles", type=int, required=True)
     parser.add_argument("--output_dir", type=Path, required=True)
-    given = parser.parse_args(words_with_home())
-    files = write(given.output_dir, seed=given.seed, num_articles=given.num_articles)
+    arguments = parser.parse_args(words_with_home())
+    files = write(arguments.output_dir, seed=arguments.seed, num_articles=arguments.num_articles)
     size_bytes = sum(path.stat().st_size for path in files)
-    print(f"{given.num_articles} articles, {size_bytes / 1e6:.1f} MB, {files[0]} ... {files[-1]}")
+    print(
+        f"{arguments.num_articles} articles, {size_bytes / 1e6:.1f} MB, {files[0]} ... {files[-1]}"
+    )
 
 
 if __name__ == "__main__":

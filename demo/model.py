@@ -99,18 +99,18 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=2000, help="about how many tokens")
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--output_dir", type=Path, required=True)
-    given = parser.parse_args(words_with_home())
-    tokens = learn_vocabulary(matching_files(given.input_file), given.vocab_size)
-    config = tiny_config(len(tokens), given.max_seq_length)
-    folder = given.output_dir / "checkpoint"
+    arguments = parser.parse_args(words_with_home())
+    tokens = learn_vocabulary(matching_files(arguments.input_file), arguments.vocab_size)
+    config = tiny_config(len(tokens), arguments.max_seq_length)
+    folder = arguments.output_dir / "checkpoint"
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(given.output_dir / "vocab.txt", "".join(f"{token}\n" for token in tokens))
+    write_whole(arguments.output_dir / "vocab.txt", "".join(f"{token}\n" for token in tokens))
     config_file = folder / "bert_config.json"
     write_whole(config_file, json.dumps(dataclasses.asdict(config), indent=2) + "\n")
-    tensors = initial_tensors(config, given.seed)
+    tensors = initial_tensors(config, arguments.seed)
     write_name_based(str(folder / CHECKPOINT_NAME), tensors)
     num_weights = sum(tensor.size for tensor in tensors.values())
-    print(f"{len(tokens)} tokens in {given.output_dir / 'vocab.txt'}")
+    print(f"{len(tokens)} tokens in {arguments.output_dir / 'vocab.txt'}")
     print(f"{config_file}\n{folder / CHECKPOINT_NAME}: {num_weights:,} weights")
 
 

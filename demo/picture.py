@@ -69,11 +69,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.picture")
     parser.add_argument("--metrics_file", type=Path, required=True)
     parser.add_argument("--output_file", type=Path, required=True)
-    given = parser.parse_args(words_with_home())
-    if given.output_file.suffix != ".png":
-        raise ValueError(f"--output_file={given.output_file}: give a name that ends with .png")
-    draw(given.metrics_file, given.output_file)
-    print(given.output_file)
+    arguments = parser.parse_args(words_with_home())
+    if arguments.output_file.suffix != ".png":
+        raise ValueError(f"--output_file={arguments.output_file}: give a name that ends with .png")
+    draw(arguments.metrics_file, arguments.output_file)
+    print(arguments.output_file)
 
 
 if __name__ == "__main__":

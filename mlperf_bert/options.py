@@ -64,8 +64,8 @@ class Option:
     @property
     def bounds(self) -> dict[str, float]:
         """The range of a number, by name."""
-        given = {name: getattr(self, name) for name in _BOUNDS}
-        return {name: bound for name, bound in given.items() if bound is not None}
+        bounds = {name: getattr(self, name) for name in _BOUNDS}
+        return {name: bound for name, bound in bounds.items() if bound is not None}
 
     @property
     def range(self) -> str:
@@ -157,7 +157,7 @@ def free_to_change(configuration: type) -> frozenset[str]:
 
 
 def values_of(
-    configuration: type, given: Mapping[str, Any], environment: Mapping[str, str]
+    configuration: type, flag_values: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, Any]:
     """Field -> value, for the fields that have flags or a variable.
 
@@ -170,11 +170,13 @@ def values_of(
     for field in dataclasses.fields(configuration):
         about = field.metadata
         if "flag" in about:
-            value = given[field.name]
+            value = flag_values[field.name]
             parsed = about["parse"] and value is not None
             values[field.name] = about["parse"](value) if parsed else value
         elif "flags" in about:
-            values[field.name] = about["make"](**{name: given[name] for name in about["flags"]})
+            values[field.name] = about["make"](
+                **{name: flag_values[name] for name in about["flags"]}
+            )
         elif "variable" in about:
             values[field.name] = environment.get(about["variable"], "")
     return values
@@ -215,8 +217,8 @@ def with_home(path: str) -> str:
     In a bucket's path double slashes and one at the end are removed: there //run is another folder
     than /run, but only one of the two clients reads it so.
     """
-    path = _HOME.sub(lambda found: found[1] + os.path.expanduser(found[2]), path)  # noqa: PTH111
-    return _IN_BUCKET.sub(lambda found: _SLASHES.sub(_slash_within, found[0]), path)
+    path = _HOME.sub(lambda match: match[1] + os.path.expanduser(match[2]), path)  # noqa: PTH111
+    return _IN_BUCKET.sub(lambda match: _SLASHES.sub(_slash_within, match[0]), path)
 
 
 def _slash_within(slashes: re.Match) -> str:

@@ -325,11 +325,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--figure", choices=(TIME_TO_TRAIN, SAMPLES_PER_SECOND), default=TIME_TO_TRAIN,
         help="the one on which --fail_if_slower rests",
     )  # fmt: skip
-    given = parser.parse_args(words_with_home(arguments))
-    compared = compare(read_side(given.a), read_side(given.b))
+    options = parser.parse_args(words_with_home(arguments))
+    compared = compare(read_side(options.a), read_side(options.b))
     code, words = 0, ""
-    if given.fail_if_slower:
-        code, words = judge(compared.change_of(given.figure), given.fail_if_slower)
+    if options.fail_if_slower:
+        code, words = judge(compared.change_of(options.figure), options.fail_if_slower)
     print("\n".join(filter(None, [*compared.lines(), words])))
     return code
 

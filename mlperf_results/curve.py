@@ -152,10 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.curve")
     parser.add_argument("run", metavar="LOG_OR_FOLDER")
     parser.add_argument("--png", help="file for a picture")
-    given = parser.parse_args(words_with_home(arguments))
-    if given.png and Path(given.png).suffix != ".png":
-        raise ValueError(f"--png={given.png}: give the name of a picture, such as curve.png")
-    batch, evaluations = read_curve(given.run)
+    options = parser.parse_args(words_with_home(arguments))
+    if options.png and Path(options.png).suffix != ".png":
+        raise ValueError(f"--png={options.png}: give the name of a picture, such as curve.png")
+    batch, evaluations = read_curve(options.run)
     samples, accuracies = zip(*evaluations)
     band = band_of(batch, published.load())
     ends = band.ends(samples)
@@ -167,8 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         range_ = "{:.4f} to {:.4f}".format(*published_ends) if published_ends else "-"
         print(f"  {number:10,.0f}    {accuracy:.4f}  {range_}")
     print(words)
-    if given.png:
-        draw(samples, accuracies, band, paths.require_local(given.png, flag="png"))
+    if options.png:
+        draw(samples, accuracies, band, paths.require_local(options.png, flag="png"))
     return code
 
 

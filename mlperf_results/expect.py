@@ -60,13 +60,13 @@ def lines_of(family: str, count: int, batch: int | None, rows: Sequence[Entry]) 
     counts = sorted({e.accelerators or 0 for e in rows})
     batches = sorted({e.global_batch_size for e in rows if e.global_batch_size})
     lines = [
-        f"{_in_words(counts)} {family}: {len(rows)} published result{'s' * (len(rows) > 1)} of the "
+        f"{_joined(counts)} {family}: {len(rows)} published result{'s' * (len(rows) > 1)} of the "
         "closed division, of software that its makers tuned for this benchmark"
     ]
     if count not in counts:
         lines.append(f"nobody published {count:,} {family}: these are the nearest numbers of them")
     if batch and batch not in batches:
-        lines.append(f"nobody published batch {batch:,} on them: these have {_in_words(batches)}")
+        lines.append(f"nobody published batch {batch:,} on them: these have {_joined(batches)}")
     lines.append(f"  minutes to 0.720: {_range([e.minutes for e in rows])}")
     lines.append(f"  samples/s: {_range([e.samples_per_second_median for e in rows])}")
     cells = [("accelerators", "batch", "precision", "minutes", "samples/s", "result")]
@@ -94,7 +94,7 @@ def _nearest_first(rows: Sequence[Entry], count: int) -> list[Entry]:
     return sorted(rows, key=lambda e: abs(math.log2((e.accelerators or 1) / count)))
 
 
-def _in_words(numbers: Sequence[int]) -> str:
+def _joined(numbers: Sequence[int]) -> str:
     return ", ".join(f"{number:,}" for number in numbers)
 
 
@@ -124,10 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--count", type=whole_number, required=True, help="of accelerators in the whole system"
     )
     parser.add_argument("--batch", type=whole_number, help="global batch size")
-    given = parser.parse_args(words_with_home(arguments))
-    family = family_of(given.accelerator, given.count)
-    rows = nearest(family, given.count, given.batch, published.load())
-    print("\n".join(lines_of(family, given.count, given.batch, rows)))
+    options = parser.parse_args(words_with_home(arguments))
+    family = family_of(options.accelerator, options.count)
+    rows = nearest(family, options.count, options.batch, published.load())
+    print("\n".join(lines_of(family, options.count, options.batch, rows)))
     return 0
 
 

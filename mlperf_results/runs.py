@@ -53,30 +53,30 @@ class RunFiles:
 
 def runs_in(name: str) -> list[RunFiles]:
     """Returns the runs of what a user has named."""
-    place = paths.require_local(name)
-    if runs := _runs_in(place):
+    path = paths.require_local(name)
+    if runs := _runs_in(path):
         return runs
-    why = "no run in it" if place.exists() else "there is no such file or folder"
+    why = "no run in it" if path.exists() else "there is no such file or folder"
     raise ValueError(f"{name}: {why}; {_WHAT_TO_GIVE}")
 
 
-def _runs_in(place: Path) -> list[RunFiles]:
-    if fnmatch.fnmatch(place.name, RESUMED_LOGS) and place in logs_of_run(place.parent):
-        return [_of_output_dir(place.parent, str(place))]  # one log of several lacks some time
-    if place.is_file():
-        output_dir = place.parent if place.name in _OF_A_RUN else None
-        return [RunFiles(name=str(place), logs=(place,), output_dir=output_dir)]
-    if any((place / file).exists() for file in _OF_A_RUN):
-        return [_of_output_dir(place, str(place))]
-    if (place / CAMPAIGN_RECORD).exists():
-        return _of_folders(place / "runs", is_campaign=True)
-    if runs := _of_folders(place / "runs") or _of_folders(place):
+def _runs_in(path: Path) -> list[RunFiles]:
+    if fnmatch.fnmatch(path.name, RESUMED_LOGS) and path in logs_of_run(path.parent):
+        return [_of_output_dir(path.parent, str(path))]  # one log of several lacks some time
+    if path.is_file():
+        output_dir = path.parent if path.name in _OF_A_RUN else None
+        return [RunFiles(name=str(path), logs=(path,), output_dir=output_dir)]
+    if any((path / file).exists() for file in _OF_A_RUN):
+        return [_of_output_dir(path, str(path))]
+    if (path / CAMPAIGN_RECORD).exists():
+        return _of_folders(path / "runs", is_campaign=True)
+    if runs := _of_folders(path / "runs") or _of_folders(path):
         return runs
-    folders = (place, place / "bert", *sorted(place.glob("results/*/bert")))
+    folders = (path, path / "bert", *sorted(path.glob("results/*/bert")))
     results = {folder: logs for folder in folders if (logs := result_files(folder))}
     if len(results) > 1:  # means over two systems' runs would mean nothing
         first = next(iter(results))
-        raise ValueError(f"{place}: results of {len(results)} systems; give one, as {first}")
+        raise ValueError(f"{path}: results of {len(results)} systems; give one, as {first}")
     return [
         RunFiles(name=log.name, logs=(log,), results_dir=folder)
         for folder, logs in results.items()

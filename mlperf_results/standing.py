@@ -34,11 +34,11 @@ NUM_NEIGHBOURS = 8
 
 def read_own(name: str) -> list[Entry]:
     """Returns the rows on a run, a log, a campaign or a submitter's folder."""
-    place = paths.require_local(name)
-    is_campaign = (place / CAMPAIGN_RECORD).exists()
-    org_dirs = [place]
+    path = paths.require_local(name)
+    is_campaign = (path / CAMPAIGN_RECORD).exists()
+    org_dirs = [path]
     if is_campaign:
-        org_dirs = sorted(results.parent for results in place.glob("submission/*/results"))
+        org_dirs = sorted(results.parent for results in path.glob("submission/*/results"))
         org_dirs = [path for path in org_dirs if path.name[0] != "."]  # left by a killed writer
     rows = [
         entry_of(_judge(folder.parent), org=org_dir.resolve().name)
@@ -49,10 +49,10 @@ def read_own(name: str) -> list[Entry]:
     if rows:
         return rows
     if is_campaign:
-        raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
-    if (place / "results").is_dir():
-        raise ValueError(f"{place}: no results/SYSTEM/bert/result_*.txt; put the logs there")
-    return [_of_run(place)]
+        raise ValueError(f"{path}: this campaign has no result yet; give runs/N in it")
+    if (path / "results").is_dir():
+        raise ValueError(f"{path}: no results/SYSTEM/bert/result_*.txt; put the logs there")
+    return [_of_run(path)]
 
 
 def _judge(folder: Path) -> System:
@@ -63,22 +63,22 @@ def _judge(folder: Path) -> System:
     return with_convergence(system, RULESETS[-1])
 
 
-def _of_run(place: Path) -> Entry:
+def _of_run(path: Path) -> Entry:
     """Returns the row on a log or a run; run.json of a run of this project has the devices."""
-    files, *others = runs_in(str(place))
+    files, *others = runs_in(str(path))
     folder = files.output_dir
     if others:
-        raise ValueError(f"{place}: {len(others) + 1} runs; give one, or the folder above results/")
+        raise ValueError(f"{path}: {len(others) + 1} runs; give one, or the folder above results/")
     # A named log may be whole even if its run was killed before run.json said so.
-    if files.is_unfinished and not place.is_file():
+    if files.is_unfinished and not path.is_file():
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
     if len(files.logs) != 1:
-        raise ValueError(f"{place}: {WAS_RESUMED}")
+        raise ValueError(f"{path}: {WAS_RESUMED}")
     # Processors alone: logs do not say so, and 0 accelerators is not an unknown number.
     _, num_gpus = recorded_devices(folder) if folder else (None, None)
     described = {"number_of_nodes": 1, "accelerators_per_node": 0} if num_gpus == 0 else {}
     run = read_run(files.logs[0])
-    return entry_of(System(name=str(place), runs=(run,), description=described))
+    return entry_of(System(name=str(path), runs=(run,), description=described))
 
 
 def standing_of(own: Entry, entries: Sequence[Entry]) -> list[str]:
@@ -110,11 +110,11 @@ def _figures(own: Entry, others: Sequence[Entry]) -> list[tuple[str, str, str]]:
     runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
     if own.rcp_scaling_factor:
         runs += f", scaled by {own.rcp_scaling_factor:.4f}"
-    place = "not ranked"
+    rank = "not ranked"
     if not own.departures and own.accelerators is not None and own.minutes is not None:
         times = [e.minutes for e in others if e.accelerators == own.accelerators and e.minutes]
         before = sum(time < own.minutes for time in times)
-        place = f"place {before + 1} of {len(times) + 1} on {own.accelerators} accelerators"
+        rank = f"place {before + 1} of {len(times) + 1} on {own.accelerators} accelerators"
     batch = own.global_batch_size
     convergence_words = "batch size not logged"
     if batch:
@@ -123,7 +123,7 @@ def _figures(own: Entry, others: Sequence[Entry]) -> list[tuple[str, str, str]]:
         convergence_words = f"batch {batch:,}; {words}"
     each = own.samples_per_second_per_accelerator
     return [
-        ("Time to train", _number(own.minutes, ".4g", " min"), f"{runs}; {place}"),
+        ("Time to train", _number(own.minutes, ".4g", " min"), f"{runs}; {rank}"),
         ("Samples to converge", _number(own.samples_mean, ",.0f"), convergence_words),
         ("Samples/s per accelerator", _number(each, ",.4g"), _rate_words(own, others)),
     ]
@@ -204,9 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the standing; returns 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_results.standing")
     parser.add_argument("runs", nargs="+", metavar="RUN_OR_ORG_DIR")
-    given = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(words_with_home(arguments))
     entries = published.load()
-    rows = [own for name in given.runs for own in read_own(name)]
+    rows = [own for name in options.runs for own in read_own(name)]
     for own in rows:
         print("\n".join(standing_of(own, entries)))
     return 0

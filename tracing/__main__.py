@@ -97,12 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Imported only now: the imports start threads, one of which would take the signal.
         from tracing import recorder
 
-        given = _arguments(arguments)
-        recording = None if given.convert else recorder.record(given, _user(), _say)
+        options = _arguments(arguments)
+        recording = None if options.convert else recorder.record(options, _user(), _say)
     if recording is None:
-        _convert(given.convert, keep_raw=given.keep_raw)
+        _convert(options.convert, keep_raw=options.keep_raw)
         return
-    _convert(given.output, keep_raw=given.keep_raw)
+    _convert(options.output, keep_raw=options.keep_raw)
     sys.exit(recording.exit_code or 0)
 
 

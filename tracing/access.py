@@ -44,9 +44,9 @@ def patterns(reads: pd.DataFrame) -> pd.Series:
     openings, begins = known["opening"], known["offset_bytes"]
     gaps = begins - (begins + known["size_bytes"]).groupby(openings).shift(fill_value=0)
     same_gap = gaps == gaps.groupby(openings).shift()
-    found = pd.Series(UNKNOWN, reads.index, dtype=object)
-    found[known.index] = np.where(gaps == 0, SEQUENTIAL, np.where(same_gap, STRIDED, RANDOM))
-    return found
+    patterns = pd.Series(UNKNOWN, reads.index, dtype=object)
+    patterns[known.index] = np.where(gaps == 0, SEQUENTIAL, np.where(same_gap, STRIDED, RANDOM))
+    return patterns
 
 
 def distinct_bytes(files: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> int:

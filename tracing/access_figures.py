@@ -27,16 +27,16 @@ def _reads_with_offsets(reads: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_class(all_reads: pd.DataFrame) -> dict:
-    found = {}
+    figures = {}
     for name, reads in all_reads.groupby("file_class"):
         located = _reads_with_offsets(reads)
         distinct = _distinct_bytes(located)
-        found[name] = {
+        figures[name] = {
             "patterns": _shares(reads),
             "distinct_bytes": distinct,
             "read_amplification": _ratio(located["size_bytes"].sum(), distinct),
         }
-    return found
+    return figures
 
 
 def _queue_depths(trace: Trace) -> Iterator[tuple[str, dict | None]]:
@@ -122,11 +122,11 @@ def _distinct_bytes(located: pd.DataFrame) -> int:
 
 
 def _shares(reads: pd.DataFrame) -> dict:
-    found = reads.groupby("pattern")["size_bytes"].agg(num_calls="size", bytes="sum")
-    found = found.reindex(access.PATTERNS, fill_value=0).astype("int64")
-    shares = (found / found.sum()).round(4)
-    found["share_of_calls"], found["share_of_bytes"] = shares["num_calls"], shares["bytes"]
-    return found.to_dict("index")
+    totals = reads.groupby("pattern")["size_bytes"].agg(num_calls="size", bytes="sum")
+    totals = totals.reindex(access.PATTERNS, fill_value=0).astype("int64")
+    shares = (totals / totals.sum()).round(4)
+    totals["share_of_calls"], totals["share_of_bytes"] = shares["num_calls"], shares["bytes"]
+    return totals.to_dict("index")
 
 
 def _ratio(part, whole, digits: int = 4) -> float | None:

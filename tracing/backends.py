@@ -68,8 +68,8 @@ def _missing_strace(attaches_to: int | None) -> str | None:
     if shutil.which("strace") is None:
         return "strace is not installed; apt-get install strace"
     text = subprocess.run(["strace", "-V"], capture_output=True, text=True).stdout
-    found = re.search(r"version (\d+)\.(\d+)", text)
-    if not found or tuple(map(int, found.groups())) < OLDEST_STRACE:
+    match = re.search(r"version (\d+)\.(\d+)", text)
+    if not match or tuple(map(int, match.groups())) < OLDEST_STRACE:
         return (
             f"{text.splitlines()[0] if text else 'this strace'} is too old; 5.9 or later is needed"
         )

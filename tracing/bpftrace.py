@@ -78,8 +78,8 @@ def missing() -> str | None:
     if shutil.which("bpftrace") is None:
         return "bpftrace is not installed"
     version = subprocess.run(["bpftrace", "--version"], capture_output=True, text=True).stdout
-    found = re.search(r"(\d+)\.(\d+)", version)
-    if not found or tuple(map(int, found.groups())) < OLDEST_VERSION:
+    match = re.search(r"(\d+)\.(\d+)", version)
+    if not match or tuple(map(int, match.groups())) < OLDEST_VERSION:
         oldest = ".".join(map(str, OLDEST_VERSION))
         return f"{version.strip() or 'this bpftrace'} is too old; {oldest} or later is needed"
     if not processes.sees_whole_machine():
@@ -110,10 +110,10 @@ def program_text(programs: Iterable[str], pids: Iterable[int], events: frozenset
     text = re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\bTARGET\b", " ".join(f"@tree[{pid}] = 1;" for pid in pids), text)
 
-    def only_present(found: re.Match) -> str:
-        probes = re.split(r",\s*", found["probes"])
+    def only_present(match: re.Match) -> str:
+        probes = re.split(r",\s*", match["probes"])
         kept = [p for p in probes if "/".join(p.split(":")[1:]) in events]
-        return ", ".join(kept) + found["rest"] if kept else ""
+        return ", ".join(kept) + match["rest"] if kept else ""
 
     pattern = r"^(?P<probes>tracepoint:[\w:]+(?:,\s*tracepoint:[\w:]+)*)(?P<rest>[^{]*\{[^}]*\}\n?)"
     text = re.sub(pattern, only_present, text, flags=re.MULTILINE)
@@ -363,8 +363,8 @@ class Parser(CallParser):
         row["operation"] = row["operation"].removesuffix("64")
         # Otherwise it begins at an offset that the program gave and nobody recorded.
         ends = ((source, moves_source), (target, moves_target))
-        given = [(Descriptor(fd), None, bool(moves)) for fd, moves in ends]
-        yield from self._rows_of_copy(row, given, self._result(row, result))
+        descriptors = [(Descriptor(fd), None, bool(moves)) for fd, moves in ends]
+        yield from self._rows_of_copy(row, descriptors, self._result(row, result))
 
     def _open(self, began, pid, tid, probe, latency, result, folder, flags, name) -> Iterator[Row]:
         row = self._row(began, pid, tid, probe, latency, result)
@@ -390,11 +390,11 @@ class Parser(CallParser):
 
     def _note_inode(self, path: str) -> None:
         with contextlib.suppress(OSError):  # removed since: its faults stay without a path
-            found = Path(self._host_path(path)).stat()
-            number = f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}"
+            status = Path(self._host_path(path)).stat()
+            number = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
             has_own = _kind_of_mounted().get(number, "btrfs") not in _DISKS_TOLD_OTHERWISE
-            device = os.major(found.st_dev) << 20 | os.minor(found.st_dev) if has_own else None
-            self._path_of_inode[device, found.st_ino] = path
+            device = os.major(status.st_dev) << 20 | os.minor(status.st_dev) if has_own else None
+            self._path_of_inode[device, status.st_ino] = path
 
     def _cached(self, began, pid, tid, device, inode, page) -> Iterator[Row]:
         yield from self._fault(began, pid, tid, device, inode, page, ADD_TO_PAGE_CACHE)
@@ -402,8 +402,8 @@ class Parser(CallParser):
     def _fault(self, began, pid, tid, device, inode, page, operation="page_fault") -> Iterator[Row]:
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}
         row |= {"offset_bytes": page * PAGE_BYTES, "size_bytes": PAGE_BYTES}
-        found = self._path_of_inode.get((device, inode)) or self._path_of_inode.get((None, inode))
-        yield self._row_of_file(row, found or f"{UNKNOWN}inode {inode}")
+        path = self._path_of_inode.get((device, inode)) or self._path_of_inode.get((None, inode))
+        yield self._row_of_file(row, path or f"{UNKNOWN}inode {inode}")
 
     @staticmethod
     def _block(began, pid, device, sector, size, latency, operation, command) -> Iterator[Row]:

@@ -248,18 +248,18 @@ class CallParser:
         self._open_files.add(file)
         return file
 
-    def _path_of(self, pid: int, given: Descriptor) -> str:
-        if given.path is not None:
-            return given.path
-        file = self._files[pid].get(given.fd)
+    def _path_of(self, pid: int, descriptor: Descriptor) -> str:
+        if descriptor.path is not None:
+            return descriptor.path
+        file = self._files[pid].get(descriptor.fd)
         return file.path if file else UNKNOWN
 
-    def _file(self, pid: int, given: Descriptor, *, moves: bool) -> OpenFile | None:
+    def _file(self, pid: int, descriptor: Descriptor, *, moves: bool) -> OpenFile | None:
         """The file; None if it is unknown: received, there before, or renamed during the call."""
-        file = self._files[pid].get(given.fd)
-        if given.path is None or (file and file.path.replace(REMOVED, "") == given.path):
+        file = self._files[pid].get(descriptor.fd)
+        if descriptor.path is None or (file and file.path.replace(REMOVED, "") == descriptor.path):
             return file
-        for other in [*([file] if file else []), *self._named_as(given.path)] if moves else ():
+        for other in [*([file] if file else []), *self._named_as(descriptor.path)] if moves else ():
             other.lose_position()
         return None
 
@@ -324,7 +324,7 @@ class CallParser:
             folder.path = entered
 
     def _note_descriptors(
-        self, pid: int, call: str, given: Descriptor, result: int, value: int, flags: int
+        self, pid: int, call: str, descriptor: Descriptor, result: int, value: int, flags: int
     ) -> None:
         """Notes one of DESCRIPTOR_CALLS that succeeded.
 
@@ -332,9 +332,9 @@ class CallParser:
           value: the command of fcntl, the last descriptor of close_range.
           flags: the argument of that command; the flags of close_range, dup3 and unshare.
         """
-        table, fd = self._files[pid], given.fd
+        table, fd = self._files[pid], descriptor.fd
         if call == "fchdir":
-            self._folder_of(pid).path = self._path_of(pid, given)
+            self._folder_of(pid).path = self._path_of(pid, descriptor)
         elif call == "close_range" and flags & CLOSE_RANGE_CLOEXEC:
             table.note_exec(fd, value, closes=True)
         elif call == "close_range":
@@ -342,15 +342,17 @@ class CallParser:
         elif call.startswith("dup"):
             self._duplicate(pid, fd, result, closed_by_exec=bool(flags & os.O_CLOEXEC))
         elif call == "fcntl":
-            self._note_fcntl(pid, given, result, value, flags)
+            self._note_fcntl(pid, descriptor, result, value, flags)
         else:  # unshare: a process with its own mount name space has its own folder
             if flags & (CLONE_FS | CLONE_NEWNS):
                 self._folders[pid] = dataclasses.replace(self._folder_of(pid))
             if flags & CLONE_FILES:
                 self._files[pid] = Descriptors(table)
 
-    def _note_fcntl(self, pid: int, given: Descriptor, result: int, value: int, flags: int) -> None:
-        table, fd = self._files[pid], given.fd
+    def _note_fcntl(
+        self, pid: int, descriptor: Descriptor, result: int, value: int, flags: int
+    ) -> None:
+        table, fd = self._files[pid], descriptor.fd
         if value in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
             self._duplicate(pid, fd, result, closed_by_exec=value == fcntl.F_DUPFD_CLOEXEC)
         elif value == fcntl.F_SETFD:
@@ -358,7 +360,7 @@ class CallParser:
         elif value == fcntl.F_SETFL and (file := table.get(fd)):
             file.appends = bool(flags & os.O_APPEND)
         elif value == fcntl.F_SETFL:
-            for file in self._named_as(given.path):
+            for file in self._named_as(descriptor.path):
                 file.appends = True  # perhaps
 
     def _duplicate(self, pid: int, fd: int, new_fd: int, *, closed_by_exec: bool) -> None:
@@ -407,7 +409,7 @@ class CallParser:
             folder.path, folder.root = now(folder.path), now(folder.root)
 
     def _on_descriptor(
-        self, row: dict, given: Descriptor, result: int | None, offset: int | None = None,
+        self, row: dict, descriptor: Descriptor, result: int | None, offset: int | None = None,
         *, appends: bool = False,
     ) -> Row:  # fmt: skip
         """Returns the row of a call on a descriptor; moves its file's position.
@@ -416,10 +418,10 @@ class CallParser:
           offset: None if it reads or writes at the position.
           appends: whether this call alone appends to the file.
         """
-        kind, pid, path = row["kind"], row["pid"], self._path_of(row["pid"], given)
+        kind, pid, path = row["kind"], row["pid"], self._path_of(row["pid"], descriptor)
         moves = kind in ("read", "write", "seek") and offset is None
-        file = self._file(pid, given, moves=moves)
-        row |= {"fd": given.fd, "opening": file.number if file else None}
+        file = self._file(pid, descriptor, moves=moves)
+        row |= {"fd": descriptor.fd, "opening": file.number if file else None}
         if kind in ("read", "write", "receive", "send"):
             row["size_bytes"] = result or 0
         if kind in ("read", "write") and not appends:
@@ -431,7 +433,7 @@ class CallParser:
             if file:
                 file.note_seek((pid, row["tid"]), result)
         elif kind == "close":
-            self._files[pid].close(given.fd, given.fd)
+            self._files[pid].close(descriptor.fd, descriptor.fd)
         return self._row_of_file(row, path)
 
     def _move(self, file: OpenFile | None, row: dict, offset: int | None) -> int | None:
@@ -451,10 +453,10 @@ class CallParser:
         Args:
           ends: (descriptor, offset if it is known, whether its position is moved) of both.
         """
-        for kind, (given, offset, moves) in zip(("read", "write"), ends):
-            file = self._file(row["pid"], given, moves=moves)
+        for kind, (descriptor, offset, moves) in zip(("read", "write"), ends):
+            file = self._file(row["pid"], descriptor, moves=moves)
             copied = {**row, "kind": kind, "size_bytes": result or 0}
             copied["opening"] = file.number if file else None
             if moves or offset is not None:
                 copied["offset_bytes"] = self._move(file, copied, offset)
-            yield self._row_of_file(copied, self._path_of(row["pid"], given))
+            yield self._row_of_file(copied, self._path_of(row["pid"], descriptor))

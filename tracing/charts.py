@@ -35,34 +35,34 @@ def _over_time(
     """Draws panels above each other over the trace's seconds, with its phases shaded."""
 
     def draw(axes: np.ndarray) -> None:
-        for place, panel in zip(axes[:, 0], panels):
-            panel(place)
-            handles, _ = place.get_legend_handles_labels()
+        for own_axes, panel in zip(axes[:, 0], panels):
+            panel(own_axes)
+            handles, _ = own_axes.get_legend_handles_labels()
             for name, color in PHASE_COLORS.items():
                 of_name = trace.spans[trace.spans["name"] == name]
                 for span in of_name.itertuples():
                     # Above the background, below the grid; a checkpoint is over its block.
-                    place.axvspan(span.seconds, span.end_seconds, color=color, lw=0, zorder=0)
+                    own_axes.axvspan(span.seconds, span.end_seconds, color=color, lw=0, zorder=0)
                 if len(of_name) and panel is panels[-1]:
                     handles.append(Patch(color=color, label=name))
             if handles:  # one row above the right end, where the legend hides nothing
-                place.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
+                own_axes.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
                              borderaxespad=0)  # fmt: skip
-            place.set_xlim(0, max(trace.seconds, 0.1))
+            own_axes.set_xlim(0, max(trace.seconds, 0.1))
         axes[-1, 0].set_xlabel("seconds since the trace began")
 
     return look.svg(draw, height_inches, alt, rows=len(panels))
 
 
-def _draw_curves(label: str, curves: Mapping[str, tuple], place: Axes, *, most: int | None = None):
+def _draw_curves(label: str, curves: Mapping[str, tuple], axes: Axes, *, most: int | None = None):
     """Draws label -> (x, y, color) as lines; x may be edges, one more than y has numbers."""
     for name, (x, y, color) in curves.items():
         if len(x) > len(y):
-            place.stairs(y, x, color=color, label=name, linewidth=1.2)
+            axes.stairs(y, x, color=color, label=name, linewidth=1.2)
         else:
-            place.plot(x, y, color=color, label=name)
-    place.set_ylabel(label)
-    place.set_ylim(0, most)
+            axes.plot(x, y, color=color, label=name)
+    axes.set_ylabel(label)
+    axes.set_ylim(0, most)
 
 
 def _bins_of(seconds: float) -> np.ndarray:
@@ -77,18 +77,18 @@ def _rate(rows: pd.DataFrame, bins: np.ndarray) -> np.ndarray:
     return moved / np.diff(bins) / 1e6
 
 
-def _by_class(place: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray, weights=None):
+def _by_class(axes: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray, weights=None):
     """A histogram, the classes of files on top of each other."""
     groups = {name: group for name, group in calls.groupby("file_class") if name in CLASS_COLORS}
     # Always in this order, so that a class has the same place on the page of every trace.
     names = [name for name in CLASS_COLORS if name in groups]
     if names:
-        place.hist(
+        axes.hist(
             [groups[name][column] for name in names], bins.tolist(), stacked=True, linewidth=0,
             weights=[groups[name][weights] for name in names] if weights else None,
             histtype="stepfilled", color=[CLASS_COLORS[name] for name in names], label=names,
         )  # fmt: skip
-    place.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0)
 
 
 def transfers_over_time(trace: Trace) -> str | None:
@@ -104,15 +104,15 @@ def transfers_over_time(trace: Trace) -> str | None:
     rates = counters.diff().div(np.diff(counters.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
     bins = _bins_of(trace.seconds)
 
-    def panel(kind: str, verb: str, of_calls: str, of_storage: str, place: Axes) -> None:
+    def panel(kind: str, verb: str, of_calls: str, of_storage: str, axes: Axes) -> None:
         curves = {"storage": (rates.index, rates[of_storage], RED)}
         if trace.has_calls:
             calls = trace.transfers[trace.transfers["kind"] == kind]
             calls = calls.assign(rate=calls["size_bytes"] / 1e6 / (bins[1] - bins[0]))
-            _by_class(place, calls, "seconds", bins, "rate")
+            _by_class(axes, calls, "seconds", bins, "rate")
         else:
             curves["calls"] = (rates.index, rates[of_calls], BLUE)
-        _draw_curves(f"{verb}, MB/s", curves if len(rates) else {}, place)
+        _draw_curves(f"{verb}, MB/s", curves if len(rates) else {}, axes)
 
     panels = [
         partial(panel, "read", "read", "read_call_bytes", "storage_read_bytes"),
@@ -144,10 +144,10 @@ def histograms(trace: Trace) -> str | None:
     return look.svg(draw, 5, "Request sizes and latencies", rows=2, columns=2)
 
 
-def _set_log_axis(place: Axes, unit: str) -> None:
-    place.set_xscale("log")
-    place.xaxis.set_major_formatter(EngFormatter(unit))
-    place.xaxis.set_minor_formatter(NullFormatter())
+def _set_log_axis(axes: Axes, unit: str) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(unit))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def offsets_over_time(trace: Trace) -> str | None:
@@ -159,17 +159,17 @@ def offsets_over_time(trace: Trace) -> str | None:
     by_bytes = reads.groupby("final_path")["size_bytes"].sum()
     drawn = sorted(by_bytes.nlargest(_MOST_FILES_DRAWN).index)
 
-    def panel(path: str, place: Axes) -> None:
+    def panel(path: str, axes: Axes) -> None:
         of_file = reads[reads["final_path"] == path]
         begins = of_file["offset_bytes"] / 1e6
-        place.vlines(
+        axes.vlines(
             of_file["seconds"], begins, begins + of_file["size_bytes"] / 1e6, linewidth=1.2,
             color=CLASS_COLORS[files.TFRECORDS], rasterized=len(of_file) > 2000,
         )  # fmt: skip
-        place.set_ylim(bottom=0)
-        place.set_title(PurePath(path).name, loc="left", fontsize=8, color=INK, pad=2)
-        place.set_ylabel("MB")
-        place.tick_params(labelbottom=path == drawn[-1])
+        axes.set_ylim(bottom=0)
+        axes.set_title(PurePath(path).name, loc="left", fontsize=8, color=INK, pad=2)
+        axes.set_ylabel("MB")
+        axes.tick_params(labelbottom=path == drawn[-1])
 
     panels = [partial(panel, path) for path in drawn]
     height_inches = 0.6 + 1.05 * len(drawn)
@@ -188,11 +188,11 @@ def machine(trace: Trace) -> str | None:
     memory = trace.table("memory")
     dirty = memory["dirty_bytes"] + memory["writeback_bytes"]
 
-    def processors(place: Axes) -> None:
-        place.stackplot(percentages.index, percentages.T, colors=[BLUE, ORANGE, RED], linewidth=0,
+    def processors(axes: Axes) -> None:
+        axes.stackplot(percentages.index, percentages.T, colors=[BLUE, ORANGE, RED], linewidth=0,
                         labels=["programs", "kernel", "waiting for I/O"])  # fmt: skip
-        place.set_ylim(0, 100)
-        place.set_ylabel("all CPUs, %")
+        axes.set_ylim(0, 100)
+        axes.set_ylabel("all CPUs, %")
 
     def of_gpus(column: str, unit: float) -> dict[str, tuple]:
         by_gpu = gpus.groupby("gpu")
@@ -213,13 +213,13 @@ def machine(trace: Trace) -> str | None:
 
 def block_io(trace: Trace) -> str | None:
     """Block I/O of the machine in MB/s, and its mean latency; None without any."""
-    found = trace.table("block_io")
-    if found.empty:
+    requests = trace.table("block_io")
+    if requests.empty:
         return None
     bins = _bins_of(trace.seconds)
     rates, latencies = {}, {}
     for letter, name, color in (("R", "read", BLUE), ("W", "written", ORANGE)):
-        group = found[found["operation"].str.contains(letter)]
+        group = requests[requests["operation"].str.contains(letter)]
         rates[name] = (bins, _rate(group, bins), color)
         means = group.groupby(np.digitize(group["seconds"], bins))["latency_ns"].mean() / 1e6
         # The numbers of bins count from 1.

@@ -52,17 +52,17 @@ def inspect(engine: str, name: str, within_s: float = ANSWERS_WITHIN_S) -> Conta
 
 def from_inspect(engine: str, text: str) -> Container | None:
     """Reads what inspect prints; None if the container does not run."""
-    [found] = json.loads(text)
-    pid = found["State"]["Pid"]
+    [inspected] = json.loads(text)
+    pid = inspected["State"]["Pid"]
     if not pid:
         return None
     mounts = [
         (mount["Source"], mount["Destination"])
-        for mount in found.get("Mounts") or []
+        for mount in inspected.get("Mounts") or []
         if mount.get("Source")
     ]
     mounts.sort(key=lambda mount: -len(mount[1]))
-    return Container(engine, found["Name"].lstrip("/"), pid, mounts)
+    return Container(engine, inspected["Name"].lstrip("/"), pid, mounts)
 
 
 def signal(container: Container, name: str) -> None:
@@ -87,9 +87,9 @@ def started_by(arguments: list[str]) -> tuple[str, str] | None:
 class Watcher:
     """Looks for containers that the target starts and calls `found` for each, once."""
 
-    def __init__(self, target: processes.Target, found: Callable[[Container], None]):
+    def __init__(self, target: processes.Target, on_container: Callable[[Container], None]):
         self._target = target
-        self._found = found
+        self._on_container = on_container
         self._has_engine = any(shutil.which(engine) for engine in ENGINES)
         self._wanted: set[tuple[str, str]] = set()
         self._seen: set[str] = set()
@@ -108,4 +108,4 @@ class Watcher:
                 container = inspect(engine, name, _LOOKS_WITHIN_S)
             if container:
                 self._seen.add(name)
-                self._found(container)
+                self._on_container(container)

@@ -39,7 +39,7 @@ class Locator:
         if path not in self.of_path:
             # Samples do not say whose path it is, so containers' mounts are tried first.
             inside = (container.host_path(path) for container in self.containers)
-            self.of_path[path] = next((found for found in inside if files.is_there(found)), path)
+            self.of_path[path] = next((each for each in inside if files.is_there(each)), path)
         return Path(self.of_path[path])
 
 
@@ -55,8 +55,8 @@ def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:
         }
         for raw_file in recording.raw_files:
             _convert(trace, recording, raw_file, writers, losses, locator)
-    found = max(losses.asynchronous_processes, recording.num_asynchronous)
-    losses.asynchronous_processes = found
+    num_processes = max(losses.asynchronous_processes, recording.num_asynchronous)
+    losses.asynchronous_processes = num_processes
     write_table(trace, "clock_pairs", map(vars, recording.pairs), alignment)
     _write_mllog(trace, recording, alignment, locator)
     return losses, locator

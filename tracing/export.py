@@ -29,15 +29,15 @@ def _parser() -> argparse.ArgumentParser:
 @ends_in_one_line("export")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes one export."""
-    given = _parser().parse_args(arguments)
-    output = given.output or given.trace / OUTPUTS[given.to]
-    trace = Trace(given.trace)
+    options = _parser().parse_args(arguments)
+    output = options.output or options.trace / OUTPUTS[options.to]
+    trace = Trace(options.trace)
     if output.exists():
         raise ValueError(f"{output} exists: remove it, or name another --output")
     if not output.parent.is_dir():
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
     # Each target imports what it needs only when it is asked for.
-    target = importlib.import_module(f"tracing.exports.{given.to}")
+    target = importlib.import_module(f"tracing.exports.{options.to}")
     content = target.write(trace, output)
     print(output)
     print(f"export: {content}", file=sys.stderr)

@@ -94,8 +94,8 @@ def file_rows(trace: Trace) -> Iterator[dict]:
     }
     counts = pd.DataFrame(counted, calls.index).groupby(calls["final_path"], sort=False).sum()
     first = calls.drop_duplicates("final_path").set_index("final_path")
-    found = first[["monotonic_ns", "file_class"]].join(counts.astype("int64"))
-    for path, row in found.to_dict("index").items():
+    rows = first[["monotonic_ns", "file_class"]].join(counts.astype("int64"))
+    for path, row in rows.to_dict("index").items():
         size = _size_on_disk(trace, path)
         passes = round(row["read_bytes"] / size, 4) if size else None
         yield {**row, "path": path, "size_bytes": size, "passes": passes}
@@ -103,8 +103,8 @@ def file_rows(trace: Trace) -> Iterator[dict]:
 
 def _size_on_disk(trace: Trace, path: str) -> int | None:
     try:
-        found = trace.locator.find(path)
-        return found.stat().st_size if found.is_file() else None
+        located = trace.locator.find(path)
+        return located.stat().st_size if located.is_file() else None
     except OSError:
         return None
 
@@ -117,10 +117,10 @@ def _files_in_short(rows: list[dict]) -> list[dict]:
 
 def _records(trace: Trace, of_files: list[dict]) -> dict | None:
     """The lengths of records, by the first ones of a few files; None if no file is there."""
-    found = [row["path"] for row in of_files if row["file_class"] == files.TFRECORDS]
-    step = max(len(found) // _MOST_FILES_OPENED, 1)
+    paths = [row["path"] for row in of_files if row["file_class"] == files.TFRECORDS]
+    step = max(len(paths) // _MOST_FILES_OPENED, 1)
     lengths: list[int] = []
-    for path in sorted(found)[::step]:
+    for path in sorted(paths)[::step]:
         with contextlib.suppress(OSError):
             lengths += files.record_lengths(trace.locator.find(path), _MOST_RECORDS_PER_FILE)
     if not lengths:
@@ -137,18 +137,18 @@ def _of_class(trace: Trace, name: str) -> dict:
     operations = operations[operations["file_class"] == name]
     succeeded = operations["error"].isna()
     counts = operations[succeeded]["kind"].value_counts()
-    found: dict = {
+    figures: dict = {
         "num_opens": int(counts.get("open", 0) + counts.get("create", 0)),
         "mapped_bytes": int(operations.loc[operations["kind"] == "map", "size_bytes"].sum()),
     }
     for kind in TRANSFERS:
         calls = operations[(operations["kind"] == kind) & succeeded]
         past = "read" if kind == "read" else "written"
-        found[f"num_{kind}s"] = len(calls)
-        found[f"{past}_bytes"] = int(calls["size_bytes"].sum())
-        found[f"{kind}_size_bytes"] = percentiles(calls["size_bytes"], 1)
-        found[f"{kind}_latency_us"] = percentiles(calls["latency_ns"], 1e-3)
-    return found
+        figures[f"num_{kind}s"] = len(calls)
+        figures[f"{past}_bytes"] = int(calls["size_bytes"].sum())
+        figures[f"{kind}_size_bytes"] = percentiles(calls["size_bytes"], 1)
+        figures[f"{kind}_latency_us"] = percentiles(calls["latency_ns"], 1e-3)
+    return figures
 
 
 def percentiles(values: pd.Series, factor: float) -> dict[str, float] | None:
@@ -156,8 +156,8 @@ def percentiles(values: pd.Series, factor: float) -> dict[str, float] | None:
     values = values.dropna()
     if values.empty:
         return None
-    found = np.percentile(values, _PERCENTILES) * factor
-    named = {f"p{p}": round(float(value), 3) for p, value in zip(_PERCENTILES, found)}
+    percentiles = np.percentile(values, _PERCENTILES) * factor
+    named = {f"p{p}": round(float(value), 3) for p, value in zip(_PERCENTILES, percentiles)}
     return named | {"max": round(float(values.max() * factor), 3)}
 
 
@@ -166,19 +166,19 @@ def checkpoints(trace: Trace) -> Iterator[dict]:
     writes = trace.transfers[trace.transfers["kind"] == "write"]
     writes = writes.join(writes["final_path"].astype(str).str.extract(_CHECKPOINT_FILE))
     saves = trace.spans[trace.spans["name"] == "checkpoint"]
-    for (prefix, step), found in writes.groupby(["prefix", "step"], sort=False):
-        begin, end = found["seconds"].min(), found["seconds"].max()
+    for (prefix, step), group in writes.groupby(["prefix", "step"], sort=False):
+        begin, end = group["seconds"].min(), group["seconds"].max()
         # The log's stamps are whole milliseconds.
         around = saves[(saves["seconds"] - 0.001 <= begin) & (saves["end_seconds"] + 0.001 >= end)]
         lasting = (around["end_seconds"] - around["seconds"]).round(3)
         yield {
             "path": prefix,
             "step": int(step),
-            "num_files": found["final_path"].nunique(),
-            "written_bytes": int(found["size_bytes"].sum()),
-            "num_writes": len(found),
+            "num_files": group["final_path"].nunique(),
+            "written_bytes": int(group["size_bytes"].sum()),
+            "num_writes": len(group),
             "begin_seconds": round(float(begin), 3),
-            "writing_seconds": round(float(found["latency_ns"].sum() / 1e9), 6),
+            "writing_seconds": round(float(group["latency_ns"].sum() / 1e9), 6),
             "span_seconds": float(lasting.iloc[0]) if len(lasting) else None,
         }
 

@@ -28,10 +28,10 @@ def summary_of(folder: Path) -> dict:
     """The summary of a finished trace."""
     path = folder / "summary.json"
     with reading(path):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format_version"] != FORMAT_VERSION:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format_version"] != FORMAT_VERSION:
             raise ValueError(f"its format_version is not {FORMAT_VERSION}")
-    return found
+    return record
 
 
 class Trace:
@@ -62,9 +62,9 @@ class Trace:
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
     def table(self, name: str) -> pd.DataFrame:
         """A whole table, shared by all callers: do not change it. Empty if it was not written."""
-        found = read_table(self.folder, name)
-        found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
-        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
+        rows = read_table(self.folder, name)
+        rows["seconds"] = (rows["monotonic_ns"] - self.begin_ns) / 1e9
+        return rows.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
         """The rows of a table in the file's order; a table that was not written has none."""
@@ -81,12 +81,12 @@ class Trace:
     @functools.cached_property
     def operations(self) -> pd.DataFrame:
         """file_ops with `final_path`, the file's last name, after renames."""
-        found = self.table("file_ops")
-        found = found.assign(final_path=_final_paths(found))
-        renamed = found["final_path"] != found["path"]
+        rows = self.table("file_ops")
+        rows = rows.assign(final_path=_final_paths(rows))
+        renamed = rows["final_path"] != rows["path"]
         # A checkpoint that is first written under another name is a checkpoint too.
-        found.loc[renamed, "file_class"] = found.loc[renamed, "final_path"].map(self._class_of)
-        return found
+        rows.loc[renamed, "file_class"] = rows.loc[renamed, "final_path"].map(self._class_of)
+        return rows
 
     def _class_of(self, path: str) -> str:
         return files.classify(path, seen_as=str(self.locator.find(path)))
@@ -94,18 +94,18 @@ class Trace:
     @functools.cached_property
     def transfers(self) -> pd.DataFrame:
         """Reads and writes that moved bytes of files; copies within the kernel included."""
-        found = self.operations
-        is_file = ~found["file_class"].isin(files.IN_KERNEL)
-        moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0)
-        return found[is_file & moved]
+        rows = self.operations
+        is_file = ~rows["file_class"].isin(files.IN_KERNEL)
+        moved = rows["kind"].isin(TRANSFERS) & (rows["size_bytes"] > 0)
+        return rows[is_file & moved]
 
     @functools.cached_property
     def reads(self) -> pd.DataFrame:
         """Read calls that moved bytes, in order of time, with pattern and number of their file."""
-        found = self.transfers
-        found = found[found["kind"] == "read"]
-        numbers, _ = pd.factorize(found["final_path"])
-        return found.assign(file_number=numbers, pattern=access.patterns(found))
+        rows = self.transfers
+        rows = rows[rows["kind"] == "read"]
+        numbers, _ = pd.factorize(rows["final_path"])
+        return rows.assign(file_number=numbers, pattern=access.patterns(rows))
 
     @functools.cached_property
     def training_reads(self) -> pd.DataFrame:
@@ -118,8 +118,8 @@ class Trace:
     @functools.cached_property
     def spans(self) -> pd.DataFrame:
         """The spans with `end_seconds`."""
-        found = self.table("spans")
-        return found.assign(end_seconds=(found["end_monotonic_ns"] - self.begin_ns) / 1e9)
+        rows = self.table("spans")
+        return rows.assign(end_seconds=(rows["end_monotonic_ns"] - self.begin_ns) / 1e9)
 
     def is_within(self, rows: pd.DataFrame, name: str) -> pd.Series:
         """Whether each row begins within a phase of this name."""
@@ -159,12 +159,12 @@ class Trace:
     @functools.cached_property
     def usage(self) -> pd.DataFrame:
         """Processor time and page faults at each sample, also of children that were waited for."""
-        found = self.table("processes")
-        cpu_ms = found["user_ms"] + found["system_ms"] + found["children_ms"]
-        faults = {n: found[n] + found[f"children_{n}"] for n in FAULTS}
-        found = found.assign(cpu_ms=cpu_ms, **faults)
+        rows = self.table("processes")
+        cpu_ms = rows["user_ms"] + rows["system_ms"] + rows["children_ms"]
+        faults = {n: rows[n] + rows[f"children_{n}"] for n in FAULTS}
+        rows = rows.assign(cpu_ms=cpu_ms, **faults)
         return totals(
-            found, ran_before=self.ran_before, columns=("cpu_ms", *FAULTS), added="children_ms"
+            rows, ran_before=self.ran_before, columns=("cpu_ms", *FAULTS), added="children_ms"
         )
 
     @functools.cached_property
@@ -230,9 +230,9 @@ def _final_paths(operations: pd.DataFrame) -> pd.Series:
     # An opening identifies its file, even if another file has the name since a removal.
     is_opened = operations["kind"].isin(["open", "create"]) & operations["opening"].notna()
     of_opening = pd.Series(final[is_opened].array, operations.loc[is_opened, "opening"])
-    found = operations["opening"]
-    found = found[found.isin(of_opening.index)]
-    final[found.index] = of_opening[found].array
+    openings = operations["opening"]
+    openings = openings[openings.isin(of_opening.index)]
+    final[openings.index] = of_opening[openings].array
     return final
 
 
@@ -277,12 +277,12 @@ class LastNames:
 
     def _next_rename(self, path: str, number: int) -> tuple[int, str] | None:
         """The first rename from this number on that concerns a path, and the name it renames."""
-        found = []
+        events = []
         for name in _with_folders(path):
             numbers = self._numbers.get(name, [])
             at = bisect.bisect_left(numbers, number)
-            found += [(number, name) for number in numbers[at : at + 1]]
-        return min(found, default=None)
+            events += [(number, name) for number in numbers[at : at + 1]]
+        return min(events, default=None)
 
 
 def _with_folders(path: str) -> Iterator[str]:
@@ -347,5 +347,5 @@ def totals(
                 for name in columns:
                     carried[name].loc[taken[0] :, pid] = 0
     summed = {name: carried[name].sum(axis=1) for name in columns}
-    found = pd.DataFrame(summed).cummax()
-    return found - found.iloc[0] if ran_before else found
+    sums = pd.DataFrame(summed).cummax()
+    return sums - sums.iloc[0] if ran_before else sums

@@ -71,21 +71,21 @@ def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:
         name, _, end = (event["key"] or "").rpartition("_")
         if name not in SPANS:
             continue
-        place = (event["file"], name)
+        key = (event["file"], name)
         if end == "start":
             span = {key: event[key] for key in ("realtime_ns", "metadata", "file")}
             span |= {"name": name, "end_realtime_ns": end_ns, "is_closed": False}
             spans.append(span)
-            open_spans[place] = span
-        elif end == "stop" and place in open_spans:
-            open_spans.pop(place).update(end_realtime_ns=event["realtime_ns"], is_closed=True)
+            open_spans[key] = span
+        elif end == "stop" and key in open_spans:
+            open_spans.pop(key).update(end_realtime_ns=event["realtime_ns"], is_closed=True)
     return sorted(spans, key=lambda span: span["realtime_ns"])
 
 
 def value_of(events: pd.DataFrame, key: str) -> Any:
     """The last value of an event of the table mllog; None without one."""
-    found = events.loc[events["key"] == key, "value"]
-    return json.loads(found.iloc[-1]) if len(found) else None
+    values = events.loc[events["key"] == key, "value"]
+    return json.loads(values.iloc[-1]) if len(values) else None
 
 
 def trained_samples(events: pd.DataFrame, span: Any) -> int:

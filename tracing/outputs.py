@@ -45,11 +45,11 @@ def _calls(number: int) -> str:
 def _lines(folder: Path, summary: dict, losses: Losses) -> Iterator[str]:
     bound_us = summary["clocks"]["error_bound_ns"] / 1000
     yield f"{summary['seconds']:.1f} s recorded, with stamps to ± {bound_us:.1f} µs; {losses}"
-    for name, found in (summary["file_classes"] or {}).items():
+    for name, of_class in (summary["file_classes"] or {}).items():
         moved = [
-            f"{found[f'{done}_bytes']:,} bytes {done} in {_calls(found[num])}"
+            f"{of_class[f'{done}_bytes']:,} bytes {done} in {_calls(of_class[num])}"
             for done, num in (("read", "num_reads"), ("written", "num_writes"))
-            if found[f"{done}_bytes"]
+            if of_class[f"{done}_bytes"]
         ]
         if moved:
             yield f"{files.IN_WORDS[name]}: {', '.join(moved)}"

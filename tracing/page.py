@@ -73,11 +73,11 @@ def _rows_of(summary: dict) -> Iterator[list[dict]]:
     """The rows of each table."""
     classes, access = summary["file_classes"] or {}, summary["access"]
     yield [
-        {"name": name, **found}
-        for name, found in classes.items()
-        if found["num_opens"] + found["num_reads"] + found["num_writes"]
+        {"name": name, **figures}
+        for name, figures in classes.items()
+        if figures["num_opens"] + figures["num_reads"] + figures["num_writes"]
     ]
-    yield [{"name": name, **found} for name, found in (access["file_classes"] or {}).items()]
+    yield [{"name": name, **figures} for name, figures in (access["file_classes"] or {}).items()]
     yield [
         {"number": n, "cached": _hit_rate(p), **p} for n, p in enumerate(access["passes"] or [], 1)
     ]
@@ -108,9 +108,9 @@ def _between(phases: list[dict], end_seconds: float) -> Iterator[dict]:
             reached, before = round(end, 3), name
 
 
-def _hit_rate(found: dict) -> float | None:
-    storage = found["storage_bytes"]
-    return None if storage is None else max(0, 1 - storage / found["call_bytes"])
+def _hit_rate(accesses: dict) -> float | None:
+    storage = accesses["storage_bytes"]
+    return None if storage is None else max(0, 1 - storage / accesses["call_bytes"])
 
 
 def page(trace: Trace) -> str:

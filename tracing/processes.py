@@ -125,12 +125,12 @@ class Target:
             members = (self._known | self._roots) & set(present)
             if self._cgroups:
                 members |= {pid for pid in present if self._is_inside(cgroup_of(pid))}
-            found: set[int] = set()
+            pids: set[int] = set()
             for pid in sorted(members):  # parents first, mostly: their trees hold the others
-                if pid not in found:
-                    found |= tree(pid)
-            self._known = found
-            return sorted(pid for pid in found - self._tracers if not self._is_a_tracers_fork(pid))
+                if pid not in pids:
+                    pids |= tree(pid)
+            self._known = pids
+            return sorted(pid for pid in pids - self._tracers if not self._is_a_tracers_fork(pid))
 
     def _is_a_tracers_fork(self, pid: int) -> bool:
         """Whether it is a tracer's child that is not the command yet, or that tests the kernel."""
@@ -162,8 +162,8 @@ def open_paths(pid: int) -> list[tuple[int, str]]:
         fds = [path.name for path in (PROC / str(pid) / "fd").iterdir()]
     except OSError:
         return []
-    found = ((int(fd), link_of(pid, f"fd/{fd}")) for fd in fds)
-    return [(fd, path) for fd, path in found if path]
+    links = ((int(fd), link_of(pid, f"fd/{fd}")) for fd in fds)
+    return [(fd, path) for fd, path in links if path]
 
 
 def is_closed_by_exec(pid: int, fd: int) -> bool:

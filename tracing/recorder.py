@@ -26,7 +26,7 @@ _RESERVE_BYTES = 128 << 10  # for recording.json, when the tracer has filled the
 _FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
 
 
-def record(given: argparse.Namespace, user: User | None, say: Callable[[str], None]) -> Recording:
+def record(options: argparse.Namespace, user: User | None, say: Callable[[str], None]) -> Recording:
     """Takes the trace into a new folder; its raw files await their conversion.
 
     Signals are blocked: they wait until they are asked for.
@@ -40,19 +40,19 @@ def record(given: argparse.Namespace, user: User | None, say: Callable[[str], No
       ValueError: bad input, or the folder is there already; nothing is left.
       OSError: the folder cannot be made.
     """
-    container = _checked_container(given)
-    attaches_to = container.pid if container else given.pid
-    found = backends.choose(given.backend, attaches_to=attaches_to)
-    say(found.line())
-    place = given.output
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise ValueError(f"{place} is there already: name another folder")
-    (place / RAW).mkdir(parents=True)
+    container = _checked_container(options)
+    attaches_to = container.pid if container else options.pid
+    available = backends.choose(options.backend, attaches_to=attaches_to)
+    say(available.line())
+    folder = options.output
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already: name another folder")
+    (folder / RAW).mkdir(parents=True)
     try:
-        return _Recorder(given, user, found, say).run(container)
+        return _Recorder(options, user, available, say).run(container)
     except (ValueError, OSError):
-        if not (place / RAW / recording.FILE).exists():
-            shutil.rmtree(place)
+        if not (folder / RAW / recording.FILE).exists():
+            shutil.rmtree(folder)
         raise
     finally:
         # A signal that came after the end would stop the conversion.
@@ -60,39 +60,41 @@ def record(given: argparse.Namespace, user: User | None, say: Callable[[str], No
             pass
 
 
-def _checked_container(given: argparse.Namespace) -> Container | None:
+def _checked_container(options: argparse.Namespace) -> Container | None:
     """The container, if one is to be traced."""
     if (processes.PROC / "self").readlink().name != str(os.getpid()):
         raise ValueError(
             "/proc shows the processes of another name space than this process is in: mount it "
             "again (unshare --mount-proc, mount -t proc proc /proc)"
         )
-    if (given.pid is not None) + (given.container is not None) + bool(given.command) != 1:
+    if (options.pid is not None) + (options.container is not None) + bool(options.command) != 1:
         raise ValueError("name one thing to trace: -- COMMAND..., --pid or --container")
-    if not 0 < given.interval_s <= 3600:  # NaN too
-        raise ValueError(f"--interval_s={given.interval_s} must be above 0 and at most 3600")
-    if given.command and shutil.which(given.command[0]) is None:
-        raise ValueError(f"{given.command[0]}: no such command")
-    if given.pid is not None and not processes.is_running(given.pid):
-        raise ValueError(f"--pid={given.pid}: no such process")
-    container = given.container and containers.inspect(given.engine, given.container)
-    if given.container and not container:
-        raise ValueError(f"--container={given.container}: {given.engine} runs no such container")
+    if not 0 < options.interval_s <= 3600:  # NaN too
+        raise ValueError(f"--interval_s={options.interval_s} must be above 0 and at most 3600")
+    if options.command and shutil.which(options.command[0]) is None:
+        raise ValueError(f"{options.command[0]}: no such command")
+    if options.pid is not None and not processes.is_running(options.pid):
+        raise ValueError(f"--pid={options.pid}: no such process")
+    container = options.container and containers.inspect(options.engine, options.container)
+    if options.container and not container:
+        raise ValueError(
+            f"--container={options.container}: {options.engine} runs no such container"
+        )
     return container
 
 
 class _Recorder:
     """One trace under way."""
 
-    def __init__(self, given: argparse.Namespace, user: User | None, found: Backends, say):
-        self._given = given
+    def __init__(self, options: argparse.Namespace, user: User | None, available: Backends, say):
+        self._options = options
         self._user = user
         self._say = say
         self._target = Target()
-        self._raw = given.output / RAW
-        self._found = found
+        self._raw = options.output / RAW
+        self._backends = available
         self._notes: list[str] = []
-        self._tracer = Tracer(found.chosen, self._raw, self._target)
+        self._tracer = Tracer(available.chosen, self._raw, self._target)
         self._command: subprocess.Popen | None = None
         self._first: int | None = None
         """The command's own process, where strace is its parent."""
@@ -101,7 +103,7 @@ class _Recorder:
 
     def run(self, container: Container | None) -> Recording:
         """Records from the first to the last sample."""
-        sampler = Sampler(self._target, self._given.output, interval_s=self._given.interval_s)
+        sampler = Sampler(self._target, self._options.output, interval_s=self._options.interval_s)
         reserve = self._raw / "reserve"
         reserve.write_bytes(bytes(_RESERVE_BYTES))
         self._begin_with_what_works(container)
@@ -119,20 +121,20 @@ class _Recorder:
         try:
             self._begin(container)
         except ValueError as error:
-            if self._given.backend:
+            if self._options.backend:
                 raise
-            self._found = self._found.without_the_chosen(str(error))
-            self._say(self._found.line())
-            self._tracer = Tracer(self._found.chosen, self._raw, self._target)
+            self._backends = self._backends.without_the_chosen(str(error))
+            self._say(self._backends.line())
+            self._tracer = Tracer(self._backends.chosen, self._raw, self._target)
             self._begin_with_what_works(container)
 
     def _begin(self, container: Container | None) -> None:
-        if self._given.command:
-            self._command = self._tracer.launch(self._given.command, self._user)
+        if self._options.command:
+            self._command = self._tracer.launch(self._options.command, self._user)
         elif container:
             self._note_container(container, is_wanted=True)
-        elif self._given.pid is not None:
-            self._target.add_tree(self._given.pid)
+        elif self._options.pid is not None:
+            self._target.add_tree(self._options.pid)
             self._tracer.attach(self._target.pids())
         if not self._command:
             self._say("watching what runs already; Ctrl-C ends the trace")
@@ -177,11 +179,11 @@ class _Recorder:
                 announced = True
                 self._say("the command has ended; its container continues, and so does the trace")
             if not has_ended and not announced and time.monotonic() > next_look_s:
-                found = set(self._left_behind())
-                if still := sorted(left & found):
+                now_left = set(self._left_behind())
+                if still := sorted(left & now_left):
                     announced = True
                     self._tell_of(still)
-                left, next_look_s = found, time.monotonic() + _LOOK_S
+                left, next_look_s = now_left, time.monotonic() + _LOOK_S
 
     def _left_behind(self) -> list[int]:
         """Processes that strace waits for although the command has ended; empty before that."""
@@ -235,10 +237,10 @@ class _Recorder:
 
     def _finish(self, sampler: Sampler) -> Recording:
         code = self._command.wait() if self._command else None
-        self._notes = [self._found.line(), *self._notes, f"GPUs: {sampler.gpu_status}"]
+        self._notes = [self._backends.line(), *self._notes, f"GPUs: {sampler.gpu_status}"]
         self._notes += sampler.errors
-        found = Recording(
-            command=self._given.command,
+        recording_so_far = Recording(
+            command=self._options.command,
             folder=str(Path.cwd()),
             exit_code=128 - code if code is not None and code < 0 else code,
             ended_by=self._ended_by,
@@ -251,8 +253,8 @@ class _Recorder:
             pairs=[self._tracer.began, *sampler.pairs],
             machine=_machine(),
         )
-        recording.save(found, self._given.output)
-        return found
+        recording.save(recording_so_far, self._options.output)
+        return recording_so_far
 
 
 def _names_of(pids: list[int]) -> str:

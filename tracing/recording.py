@@ -74,13 +74,13 @@ def load(trace: Path) -> Recording:
     """Reads it back."""
     path = trace / RAW / FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        found["containers"] = [Container(**each) for each in found["containers"]]
-        for each in found["raw_files"]:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["containers"] = [Container(**each) for each in record["containers"]]
+        for each in record["raw_files"]:
             each["container"] = each["container"] and Container(**each["container"])
-        found["raw_files"] = [RawFile(**each) for each in found["raw_files"]]
-        found["pairs"] = [ClockPair(**pair) for pair in found["pairs"]]
-        return Recording(**found)
+        record["raw_files"] = [RawFile(**each) for each in record["raw_files"]]
+        record["pairs"] = [ClockPair(**pair) for pair in record["pairs"]]
+        return Recording(**record)
     except (OSError, ValueError, TypeError, LookupError) as error:
         reason = f"{path} cannot be read ({error!r:.300}): the raw files are needed"
         raise ValueError(reason) from None

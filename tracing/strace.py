@@ -88,15 +88,15 @@ _FOLDER = -1
 def _descriptors_in(arguments: str) -> list[tuple[Descriptor, int]]:
     """The descriptors, and where in the arguments the next one begins."""
     return [
-        (Descriptor(_number(found["fd"], _FOLDER), _unescape(found["path"][1:-1])), found.end())
-        for found in _NAMES.finditer(arguments)
-        if found["fd"]
+        (Descriptor(_number(match["fd"], _FOLDER), _unescape(match["path"][1:-1])), match.end())
+        for match in _NAMES.finditer(arguments)
+        if match["fd"]
     ]
 
 
 def _texts_in(arguments: str) -> list[str]:
-    found = (found["text"] for found in _NAMES.finditer(arguments))
-    return [_unescape(text[1:-1]) for text in found if text]
+    texts = (texts["text"] for texts in _NAMES.finditer(arguments))
+    return [_unescape(text[1:-1]) for text in texts if text]
 
 
 def _flags_in(arguments: str) -> int:
@@ -145,11 +145,11 @@ def _whole_calls(lines: Iterable[str], begun: dict[int, _Call]) -> Iterator[_Cal
     `begun` holds, by thread, the calls that have not returned.
     """
     for line in lines:
-        found = _LINE.match(line)
-        if not found or not line.endswith("\n"):
+        match = _LINE.match(line)
+        if not match or not line.endswith("\n"):
             yield None
             continue
-        call = _Call(int(found[1]), int(found[2]) * 10**9 + int(found[3]), found[4].rstrip("\n"))
+        call = _Call(int(match[1]), int(match[2]) * 10**9 + int(match[3]), match[4].rstrip("\n"))
         # Lines of other threads stand between the halves of a call.
         if unfinished := _UNFINISHED.search(call.text):
             begun[call.tid] = call._replace(text=call.text[: unfinished.start()])
@@ -175,12 +175,12 @@ def births_in(lines: Iterable[str]) -> dict[int, list[Birth]]:
     A number that was used again has several births, in order of time.
     """
     makings = (line for line in lines if "clone" in line or "fork" in line)
-    found: dict[int, list[Birth]] = {}
+    births: dict[int, list[Birth]] = {}
     for call in _whole_calls(makings, {}):
         if call and (made := _MADE.match(call.text)):
             birth = Birth(call.tid, "CLONE_THREAD" in call.text, _flags_in(call.text))
-            found.setdefault(int(made[2] or made[1]), []).append(birth)
-    return found
+            births.setdefault(int(made[2] or made[1]), []).append(birth)
+    return births
 
 
 class Parser(CallParser):
@@ -259,29 +259,29 @@ class Parser(CallParser):
             return
         if _SIGNAL.fullmatch(call.text):
             return
-        found = _DONE.fullmatch(call.text)
-        if not found:
+        done = _DONE.fullmatch(call.text)
+        if not done:
             # Calls that a kill or an exit cut short have no result; anything else is damage.
             if not re.search(r"\) += \?|<unfinished|\?\s*<unavail", call.text):
                 self._note_damage()
             return
-        row["latency_ns"] = int(found["seconds"]) * 10**9 + int(found["fraction"])
-        failed = found["error"] is not None or found["result"] == "?"
-        if found["name"] in KIND_OF:
-            yield from self._file_rows(row, found)
-        elif found["name"] in PROCESS_CALLS and not failed:
+        row["latency_ns"] = int(done["seconds"]) * 10**9 + int(done["fraction"])
+        failed = done["error"] is not None or done["result"] == "?"
+        if done["name"] in KIND_OF:
+            yield from self._file_rows(row, done)
+        elif done["name"] in PROCESS_CALLS and not failed:
             if call.superseded:
                 self._end(call.superseded)
-            yield from self._process_rows(row, found)
-        elif found["name"] in DESCRIPTOR_CALLS and not failed:
-            self._note_call(pid, found)
-        elif found["name"] in ASYNCHRONOUS_CALLS and not failed:
+            yield from self._process_rows(row, done)
+        elif done["name"] in DESCRIPTOR_CALLS and not failed:
+            self._note_call(pid, done)
+        elif done["name"] in ASYNCHRONOUS_CALLS and not failed:
             self._note_asynchronous(pid)
 
-    def _process_rows(self, row: dict, found: re.Match) -> Iterator[Row]:
-        pid, name, arguments = row["pid"], found["name"], found["arguments"]
+    def _process_rows(self, row: dict, done: re.Match) -> Iterator[Row]:
+        pid, name, arguments = row["pid"], done["name"], done["arguments"]
         if name not in ("chdir", "chroot", "execve"):
-            child, is_thread = int(found["here"] or found["result"]), "CLONE_THREAD" in arguments
+            child, is_thread = int(done["here"] or done["result"]), "CLONE_THREAD" in arguments
             self._num_made[child] += 1
             if self._num_made[child] > self._num_begun[child]:
                 self._appear(child)
@@ -298,28 +298,28 @@ class Parser(CallParser):
         else:
             yield "process_events", {**row, "event": "exec", "detail": names[0]}
 
-    def _note_call(self, pid: int, found: re.Match) -> None:
+    def _note_call(self, pid: int, done: re.Match) -> None:
         """Notes one of DESCRIPTOR_CALLS."""
-        name, arguments = found["name"], found["arguments"]
-        given = [descriptor for descriptor, _ in _descriptors_in(arguments)]
-        given.append(Descriptor(_number(arguments.partition(", ")[0])))
+        name, arguments = done["name"], done["arguments"]
+        descriptors = [descriptor for descriptor, _ in _descriptors_in(arguments)]
+        descriptors.append(Descriptor(_number(arguments.partition(", ")[0])))
         value, flags = 0, _flags_in(arguments)
         if name == "close_range":
             value, _ = _last_numbers(arguments, 2)
         elif name == "fcntl":
             _, command, *rest = _NAMES.sub("", arguments).split(", ")
             value, flags = _NUMBER_OF.get(command, -1), _flags_in(" ".join(rest))
-        self._note_descriptors(pid, name, given[0], int(found["result"], 0), value, flags)
+        self._note_descriptors(pid, name, descriptors[0], int(done["result"], 0), value, flags)
 
-    def _file_rows(self, row: dict, found: re.Match) -> Iterator[Row]:
-        name, arguments = found["name"], found["arguments"]
-        failed = found["result"].startswith("-") or found["result"] == "?"
-        row |= {"kind": KIND_OF[name], "operation": name, "error": found["error"]}
+    def _file_rows(self, row: dict, done: re.Match) -> Iterator[Row]:
+        name, arguments = done["name"], done["arguments"]
+        failed = done["result"].startswith("-") or done["result"] == "?"
+        row |= {"kind": KIND_OF[name], "operation": name, "error": done["error"]}
         row["size_bytes"] = 0
-        result = None if failed else int(found["result"], 0)
+        result = None if failed else int(done["result"], 0)
         descriptors = _descriptors_in(arguments)
         if row["kind"] in ("open", "create", "remove", "rename"):
-            yield self._of_path(row, arguments, result, found["path"])
+            yield self._of_path(row, arguments, result, done["path"])
         elif row["kind"] == "copy":
             yield from self._rows_of_copy(row, _ends_of_copy(name, arguments), result)
         elif descriptors and row["kind"] == "map":
@@ -336,19 +336,21 @@ class Parser(CallParser):
 
     def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> Row:
         pid, flags = row["pid"], _flags_in(arguments)
-        given = [descriptor for descriptor, _ in _descriptors_in(arguments)]
-        if given and given[0].fd == _FOLDER:
-            self._folder_of(pid).path = self._path_of(pid, given[0])
-        folders: list[str | None] = [descriptor.path for descriptor in given]
+        descriptors = [descriptor for descriptor, _ in _descriptors_in(arguments)]
+        if descriptors and descriptors[0].fd == _FOLDER:
+            self._folder_of(pid).path = self._path_of(pid, descriptors[0])
+        folders: list[str | None] = [descriptor.path for descriptor in descriptors]
         names = _texts_in(arguments)
         folders += [None] * (len(names) - len(folders))
         paths = [self._absolute(pid, name, folder) for name, folder in zip(names, folders)]
         paths += [UNKNOWN] * 2  # for names that strace could not read
         if row["operation"] in _OPENING:
-            found = self._on_opening(row, _unescape(opened) if opened else paths[0], result, flags)
+            opening = self._on_opening(
+                row, _unescape(opened) if opened else paths[0], result, flags
+            )
             if self._is_shared and result is not None:
                 self._files[pid][result].lose_position()
-            return found
+            return opening
         return self._on_path(row, paths[0], result, paths[1], flags)
 
 
@@ -367,10 +369,10 @@ def _count_and_offset(name: str, arguments: str) -> tuple[int | None, int | None
 def _ends_of_copy(name: str, arguments: str) -> list[tuple[Descriptor, int | None, bool]]:
     """(descriptor, offset, whether its position is moved) of source and target."""
     ends: list[tuple[Descriptor, int | None, bool]] = []
-    for given, behind in _descriptors_in(arguments):
+    for descriptor, behind in _descriptors_in(arguments):
         # [OFFSET] or NULL follows a descriptor.
-        found = re.compile(r"(?:\(deleted\))?, \[(\d+)\]").match(arguments, behind)
-        ends.append((given, int(found[1]) if found else None, not found))
+        offset = re.compile(r"(?:\(deleted\))?, \[(\d+)\]").match(arguments, behind)
+        ends.append((descriptor, int(offset[1]) if offset else None, not offset))
     if len(ends) < 2:
         return []  # one is not open
     return ends[::-1] if name == "sendfile" else ends  # sendfile has its source second

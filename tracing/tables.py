@@ -29,11 +29,11 @@ _STAMPS = {
 
 
 def _columns() -> dict[str, dict[str, tuple[pa.DataType, str]]]:
-    found: dict[str, dict[str, tuple[pa.DataType, str]]] = {}
+    columns: dict[str, dict[str, tuple[pa.DataType, str]]] = {}
     with (Path(__file__).parent / "tables.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            found.setdefault(row["table"], {})[row["column"]] = _TYPES[row["type"]], row["what"]
-    return found
+            columns.setdefault(row["table"], {})[row["column"]] = _TYPES[row["type"]], row["what"]
+    return columns
 
 
 COLUMNS = _columns()
@@ -152,5 +152,5 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
     if not path.exists():
         return schema(table).empty_table().select(names).to_pandas()
     with reading(path):
-        found = pq.read_table(path, columns=names).to_pandas()
-    return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})
+        rows = pq.read_table(path, columns=names).to_pandas()
+    return rows.astype({n: object for n, t in rows.dtypes.items() if str(t) == "category"})

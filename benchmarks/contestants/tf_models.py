@@ -17,9 +17,9 @@ from official.nlp.configs import pretraining_experiments  # noqa: F401 - registe
 
 def main() -> None:
     """Trains, and prints STEP after every step."""
-    given = json.loads(sys.argv[1])
-    performance.set_mixed_precision_policy(tf.as_dtype(given["precision"]))
-    bert = json.loads(Path(given["bert_config_file"]).read_text(encoding="utf-8"))
+    task = json.loads(sys.argv[1])
+    performance.set_mixed_precision_policy(tf.as_dtype(task["precision"]))
+    bert = json.loads(Path(task["bert_config_file"]).read_text(encoding="utf-8"))
     config = exp_factory.get_exp_config("bert/pretraining")
     encoder = config.task.model.encoder.bert
     encoder.vocab_size = bert["vocab_size"]
@@ -28,8 +28,8 @@ def main() -> None:
     encoder.num_attention_heads = bert["num_attention_heads"]
     encoder.intermediate_size = bert["intermediate_size"]
     config.task.model.cls_heads[0].inner_dim = bert["hidden_size"]
-    config.task.train_data.input_path = given["record_file"]
-    config.task.train_data.global_batch_size = given["batch_size"]
+    config.task.train_data.input_path = task["record_file"]
+    config.task.train_data.global_batch_size = task["batch_size"]
     optimizer = config.trainer.optimizer_config
     optimizer.optimizer.type = "lamb"
     optimizer.learning_rate.polynomial.decay_steps = 10**6

@@ -251,9 +251,9 @@ def saved_checkpoints(directory: str) -> dict[int, str]:
     return dict(sorted(saved.items()))
 
 
-def _by_step(paths: Iterable[str]) -> dict[int, str]:
+def _by_step(prefixes: Iterable[str]) -> dict[int, str]:
     """Step -> path, as {600: ".../model.ckpt-600"}; names without a step are left out."""
-    return {int(number[1]): path for path in paths if (number := re.search(r"-(\d+)$", path))}
+    return {int(number[1]): path for path in prefixes if (number := re.search(r"-(\d+)$", path))}
 
 
 def _listed_steps(directory: str) -> set[int]:

@@ -25,8 +25,10 @@ class Import:
 
 def main():
     """Writes the directory."""
-    given = command_line.read(Import)
-    print(*importing.import_model(given.model, given.output_dir, seed=given.seed), sep="\n")
+    settings = command_line.read(Import)
+    print(
+        *importing.import_model(settings.model, settings.output_dir, seed=settings.seed), sep="\n"
+    )
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ def _make(
     replacements = np.empty(1 << 16, np.int32)
     candidates = np.empty(max_seq_length, np.int64)
     masked = np.full(max_seq_length, -1, np.int32)
-    found = 0
+    count = 0
     for _ in range(dupe_factor):
         for document in range(len(text.document_starts) - 1):
             # Drawn for every document, also for one that is a single short sentence.
@@ -190,23 +190,23 @@ def _make(
                 length = text.sentence_starts[last + 1] - text.sentence_starts[first]
                 if last == end - 1 or length >= target:
                     first += _cut(
-                        text, document, first, last + 1, target, max_tokens, state, segments[found]
+                        text, document, first, last + 1, target, max_tokens, state, segments[count]
                     )
                     last = first - 1  # what was collected but not used is put back
-                    at = starts[found]
+                    at = starts[count]
                     if at + max_seq_length > len(positions):
                         positions = _grow(positions, at + max_seq_length)
                         replacements = _grow(replacements, at + max_seq_length)
-                    starts[found + 1] = at + _mask(
-                        text.tokens, segments[found], special, num_words, num_to_predict,
+                    starts[count + 1] = at + _mask(
+                        text.tokens, segments[count], special, num_words, num_to_predict,
                         candidates, masked, state, positions[at:], replacements[at:],
                     )  # fmt: skip
-                    found += 1
+                    count += 1
                 last += 1
-    used = starts[found]
+    used = starts[count]
     return (
-        segments[:found].copy(),
-        starts[: found + 1].copy(),
+        segments[:count].copy(),
+        starts[: count + 1].copy(),
         positions[:used].copy(),
         replacements[:used].copy(),
     )

@@ -48,7 +48,7 @@ def _in_nltk_data() -> Path:
     # are. The tables' checksums say whether they are the published ones.
     roots = _nltk("data").path  # $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data...
     places = [Path(root, "tokenizers/punkt_tab/english") for root in roots]
-    if there := next((place for place in places if place.is_dir()), None):
+    if there := next((folder for folder in places if folder.is_dir()), None):
         return there
     print(f"fetching nltk's punkt_tab into {roots[0]}", file=sys.stderr)
     Path(roots[0]).mkdir(parents=True, exist_ok=True)

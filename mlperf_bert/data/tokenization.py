@@ -101,8 +101,8 @@ class Tokenizer:
 
     def num_lacking(self, text: str) -> int:
         """How many characters of a text are no piece of the vocabulary."""
-        found = filter(str.strip, self._cased(text.translate(self._cleaner)))
-        return sum(not self.vocabulary.keys() & {each, f"##{each}"} for each in found)
+        words = filter(str.strip, self._cased(text.translate(self._cleaner)))
+        return sum(not self.vocabulary.keys() & {each, f"##{each}"} for each in words)
 
     def _wordpiece(self, piece: str) -> list[int]:
         if piece in self.vocabulary:

@@ -168,8 +168,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
 def _require_numbers(message: bytes, *expected: int) -> list[bytes]:
     """The bytes of the fields of a message, which are exactly those expected, in this order."""
     fields = list(_fields(message))
-    if (found := [number for number, _ in fields]) != [*expected]:
-        raise ValueError(f"fields {found[:9]} where {[*expected]} belong")
+    if (numbers := [number for number, _ in fields]) != [*expected]:
+        raise ValueError(f"fields {numbers[:9]} where {[*expected]} belong")
     return [data for _, data in fields]
 
 
@@ -186,8 +186,8 @@ def _unpack_varints(data: bytes) -> np.ndarray:
     # Nine bytes hold 63 bits: the tenth may hold only one more.
     if sizes.max() > _LONGEST_VARINT_BYTES or (raw[ends[longest]] > 1).any():
         raise ValueError("a number of more than 64 bits")
-    place = np.arange(len(raw)) - np.repeat(starts, sizes)
-    parts = (raw & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
+    column = np.arange(len(raw)) - np.repeat(starts, sizes)
+    parts = (raw & 127).astype(np.uint64) << (7 * column).astype(np.uint64)
     return np.add.reduceat(parts, starts).view(np.int64)
 
 

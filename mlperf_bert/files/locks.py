@@ -191,8 +191,8 @@ class BucketLock:
             return blob.generation
         except FileExistsError:
             # If an answer is lost, the client writes again, and may meet its own first try.
-            found, content = self._read()
-            return found if content == self._content else 0
+            now, content = self._read()
+            return now if content == self._content else 0
 
     def _read(self) -> tuple[int, str]:
         """Generation and content of the object; 0 and nothing if there is none."""

@@ -167,12 +167,12 @@ def require_regular_file(path: str | os.PathLike) -> Status:
 
     It may be a link to one, or an object of a bucket. To read a FIFO could block for ever.
     """
-    found = look_up(path)
-    if not found.is_file:
+    status = look_up(path)
+    if not status.is_file:
         raise ValueError(
             f"{path}: is not a regular file; give one (write what it would deliver into one)"
         )
-    return found
+    return status
 
 
 def size_bytes(path: str | os.PathLike) -> int:

@@ -55,9 +55,9 @@ class WorkingFolder:
         """Writes there and removes what was written; fetches what is needed from a bucket."""
         paths.require_no_file(self._location)
         if self._temporary:
-            place = self._location / self._record
-            probe = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
-            with paths.failures_named(place):
+            record = self._location / self._record
+            probe = record.with_name(f".{record.name}.{secrets.token_hex(8)}")
+            with paths.failures_named(record):
                 probe.write_bytes(b"can be removed\n")
                 probe.unlink()
             self._fetch()

@@ -120,14 +120,14 @@ class FinetuningConfig:
     def create(self, name: str) -> Task:
         """One of `TASKS`, over the files in `data_dir`."""
         # Flags that are not given keep the default of the task's field.
-        given = {"max_seq_length": self.max_seq_length} if self.max_seq_length else {}
+        own_length = {"max_seq_length": self.max_seq_length} if self.max_seq_length else {}
         if name in glue.NAMES:
-            return glue.create(name, self.data_dir, **given)
+            return glue.create(name, self.data_dir, **own_length)
         task = squad.SquadTask(
             data_dir=self.data_dir,
             doc_stride=self.doc_stride,
             max_query_length=self.max_query_length,
-            **given,
+            **own_length,
         )
         if self.doc_stride >= task.room:
             raise ValueError(

@@ -143,7 +143,7 @@ class SquadTask:
                 features["char_ends"][row, at] = ends
                 features["is_max_context"][row, at] = is_max_context
             elif answer := answers[index]:
-                first, last = (place - shown.start + at.start for place in answer)
+                first, last = (token - shown.start + at.start for token in answer)
                 if at.start <= first and last < at.stop:
                     features["start_positions"][row] = first
                     features["end_positions"][row] = last

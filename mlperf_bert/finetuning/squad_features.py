@@ -44,10 +44,10 @@ def tokens_of_answer(example: SquadExample, tokens: np.ndarray) -> tuple[int, in
     If the answer's tokens are not among those of its words, the published code takes the whole
     words; if they occur there twice, the first place. A text without spaces is one word.
     """
-    if (place := place_of_answer(example)) is None:
+    if (span := place_of_answer(example)) is None:
         return None
     _, starts, ends = tokens.T
-    [within] = np.nonzero((ends > place[0]) & (starts < place[1]))
+    [within] = np.nonzero((ends > span[0]) & (starts < span[1]))
     return (int(within[0]), int(within[-1])) if len(within) else None
 
 

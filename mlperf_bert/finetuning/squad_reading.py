@@ -142,6 +142,6 @@ def place_of_answer(example: SquadExample) -> tuple[int, int] | None:
     if first < 0:
         return None
     pattern = re.compile(_GAP.pattern.join(map(re.escape, parts)))
-    found = pattern.finditer(context, words[first].start(), words[last].end())
-    nearest = min(found, key=lambda match: abs(match.start() - start), default=None)
+    matches = pattern.finditer(context, words[first].start(), words[last].end())
+    nearest = min(matches, key=lambda match: abs(match.start() - start), default=None)
     return nearest and nearest.span()

@@ -55,8 +55,8 @@ def find(config: FinetuningConfig, tasks: Sequence[Task]) -> PretrainedModel:
     vocabulary.read_fitting(file, model.vocab_size, of="the configuration")
     tokenizer_files.require_casing(file, do_lower_case=config.do_lower_case)
     folders = [Path(each).parent for each in (config.bert_config_file, newest)]
-    given = one_vocabulary.in_file(file, do_lower_case=config.do_lower_case)
-    one_vocabulary.require_one([given, *one_vocabulary.known_of(folders=folders)])
+    own = one_vocabulary.in_file(file, do_lower_case=config.do_lower_case)
+    one_vocabulary.require_one([own, *one_vocabulary.known_of(folders=folders)])
     lacks_pooler = "pooler" in StoredCheckpoint(newest).lacking_heads
     if lacks_pooler and not all(isinstance(task, SquadTask) for task in tasks):
         # A random pooler would be trained too, but the result would not show the pre-training.

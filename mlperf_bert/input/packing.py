@@ -322,7 +322,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
     lengths, num_predictions = sizes(features)
     ones = tf.ones_like(rows)
     # Where an example begins in its row, in tokens, and its number among those of the row.
-    first_token, place = _sum_before(lengths, rows), _sum_before(ones, rows)
+    first_token, number_in_row = _sum_before(lengths, rows), _sum_before(ones, rows)
 
     def lay(values: tf.Tensor, counts: tf.Tensor, width: int) -> tf.Tensor:
         """The first `counts` values of each example, [B, L] -> [R, width], zero elsewhere."""
@@ -343,7 +343,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
         return lay(values, ones, MAX_EXAMPLES_PER_ROW)
 
     # 0 is padding, so that the examples of a row count from 1; attention compares these ids.
-    block_ids = of_tokens(place[:, tf.newaxis] + 1)
+    block_ids = of_tokens(number_in_row[:, tf.newaxis] + 1)
     return {
         "input_ids": of_tokens(features["input_ids"]),
         "input_mask": tf.cast(block_ids > 0, tf.int32),

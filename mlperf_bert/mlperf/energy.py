@@ -112,9 +112,9 @@ def meter(
       clock: returns seconds.
     """
     if power_watts is not None:
-        given = float(power_watts)
-        about = f"of the system; at the given {given:g} W"
-        return Meter(about, {"the given power": lambda: given * clock()})
+        watts = float(power_watts)
+        about = f"of the system; at the given {watts:g} W"
+        return Meter(about, {"the given power": lambda: watts * clock()})
     try:
         if not num_gpus:
             raise SensorFailed("only GPUs are measured")

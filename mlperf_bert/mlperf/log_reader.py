@@ -317,17 +317,17 @@ def _train_samples(records: Sequence[LogRecord]) -> tuple[float | None, float | 
     """
     begun = [record.key for record in records].index("run_start")
     evaluated = [
-        (place, repr(record.value))
-        for place, record in enumerate(records)
-        if place > begun and record.key == "eval_accuracy"
+        (n, repr(record.value))
+        for n, record in enumerate(records)
+        if n > begun and record.key == "eval_accuracy"
     ]
     trained_at = [n for n, record in enumerate(records) if n > begun and record.key in _TRAINED]
     # Several ranks may log the last evaluation and its train_samples, one after the other.
-    last = [place for place, result in evaluated if result == evaluated[-1][1]] or trained_at
+    last = [n for n, result in evaluated if result == evaluated[-1][1]] or trained_at
     end = last[0] if last else len(records)
     counts = [
-        (place > end, require_count(record.value, record.key))
-        for place, record in enumerate(records)
+        (n > end, require_count(record.value, record.key))
+        for n, record in enumerate(records)
         if record.key == "train_samples" and record.value is not None
     ]
     planned = [n for is_late, n in counts if not is_late or n > MOST_SAMPLES_TO_CONVERGE]

@@ -121,22 +121,26 @@ def departures_from_closed_rules(
       **fixed_hyperparameters: values for keys of FIXED_HYPERPARAMETERS; those left out count as
         equal to the rules.
     """
-    found = [
+    departures = [
         Departure(name, FIXED_HYPERPARAMETERS[name], actual)
         for name, actual in fixed_hyperparameters.items()
         if actual != FIXED_HYPERPARAMETERS[name]
     ]
-    found += [
+    departures += [
         Departure(f"{_OF_MODEL}{name}", expected, model.get(name, "nothing"))
         for name, expected in BERT_LARGE.items()
         if model.get(name) != expected
     ]
     expected_samples = evaluation_interval_samples(global_batch_size)
     if interval_samples != expected_samples:
-        found.append(Departure("evaluation_interval_samples", expected_samples, interval_samples))
+        departures.append(
+            Departure("evaluation_interval_samples", expected_samples, interval_samples)
+        )
     if not seed_is_random:
-        found.append(Departure("seed", "a random one, drawn by the run", "one fixed by the user"))
-    return found
+        departures.append(
+            Departure("seed", "a random one, drawn by the run", "one fixed by the user")
+        )
+    return departures
 
 
 def departure_of_evaluation(num_eval_samples: int) -> Departure | None:

@@ -277,8 +277,8 @@ def recomputed(function: Callable, *inputs) -> Any:
 
     def of_tensors(tensors):
         remaining = iter(tensors)
-        given = [None if leaf is None else next(remaining) for leaf in leaves]
-        return function(*tf.nest.pack_sequence_as(inputs, given))
+        all_leaves = [None if leaf is None else next(remaining) for leaf in leaves]
+        return function(*tf.nest.pack_sequence_as(inputs, all_leaves))
 
     @tf.custom_gradient
     def call(*tensors):

@@ -110,8 +110,8 @@ def _attention(qkv, bias, ids, ranges, settings) -> tf.Tensor:
     @tf.custom_gradient
     def attend(qkv, bias):
         results = [((tokens, heads, size), qkv.dtype), ((tokens * heads,), tf.float32)]
-        given = (qkv, bias, ids, ranges, settings)
-        context, lse = _call("attention_forward", grid, given, results)
+        operands = (qkv, bias, ids, ranges, settings)
+        context, lse = _call("attention_forward", grid, operands, results)
 
         def backward(up):
             product = tf.cast(up, tf.float32) * tf.cast(context, tf.float32)
@@ -119,8 +119,8 @@ def _attention(qkv, bias, ids, ranges, settings) -> tf.Tensor:
             delta = tf.reshape(tf.transpose(sums, [0, 2, 1]), [-1])
             of_blocks = (tokens // BLOCK, 3, heads, size)
             results = [(qkv.shape, qkv.dtype), (of_blocks, tf.float32)]
-            given = (qkv, bias, up, lse, delta, ids, ranges, settings)
-            of_qkv, of_bias = _call("attention_backward", grid, given, results)
+            operands = (qkv, bias, up, lse, delta, ids, ranges, settings)
+            of_qkv, of_bias = _call("attention_backward", grid, operands, results)
             return of_qkv, tf.reduce_sum(of_bias, 0)
 
         return context, backward
@@ -135,15 +135,15 @@ def _add_and_normalise(hidden, update, bias, gamma, beta, settings) -> tuple[tf.
 
     @tf.custom_gradient
     def normalise(hidden, update, bias, gamma, beta):
-        given = (hidden, update, bias, gamma, beta, settings)
+        operands = (hidden, update, bias, gamma, beta, settings)
         results = [(shape, hidden.dtype), of_token, of_token]
-        y, mean, scale = _call("norm_forward", (tokens // ROWS,), given, results)
+        y, mean, scale = _call("norm_forward", (tokens // ROWS,), operands, results)
 
         def backward(one, other):
             programs = tokens // ROWS // STEPS
             results = [(shape, hidden.dtype)] * 2 + [((programs, width), tf.float32)] * 3
-            given = (hidden, update, bias, gamma, settings, mean, scale, one, other)
-            of_hidden, of_update, *sums = _call("norm_backward", (programs,), given, results)
+            operands = (hidden, update, bias, gamma, settings, mean, scale, one, other)
+            of_hidden, of_update, *sums = _call("norm_backward", (programs,), operands, results)
             of_gamma, of_beta, of_bias = (tf.reduce_sum(each, 0) for each in sums)
             return of_hidden, of_update, of_bias, of_gamma, of_beta
 

@@ -56,8 +56,8 @@ class LAMB(lamb.LAMB):
         return super()._prepare(var_list)
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        place = var.device, var.dtype.base_dtype
-        constants = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
+        key = var.device, var.dtype.base_dtype
+        constants = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         if self.is_compiled:
             constants = constants | {"factor": 1.0 if self._factor is None else self._factor}

@@ -212,8 +212,8 @@ def _evaluate(evaluator: Evaluator, batches: Sequence[Batch]) -> list[dict[str, 
     totals = []
     for batch in batches:
         features = {name: v for name, v in batch.items() if name != program.EXAMPLE_WEIGHTS}
-        found = evaluator.evaluate_batch(features, batch[program.EXAMPLE_WEIGHTS])
-        totals.append({"results": found.numpy().tolist()})
+        batch_totals = evaluator.evaluate_batch(features, batch[program.EXAMPLE_WEIGHTS])
+        totals.append({"results": batch_totals.numpy().tolist()})
     return totals
 
 

@@ -81,10 +81,10 @@ class JaxTrainer(DeviceState):
             waits.append(monotonic() - called if is_idle else 0.0)
             batch = self._filled(drawn)
             compiled = self._compiled_for(batch)
-            given = put_batch(batch | {"seed": self._own_seeds()}, self.mesh)
+            on_devices = put_batch(batch | {"seed": self._own_seeds()}, self.mesh)
             # Kept at once: the state before is donated, so it is gone.
-            losses, self._state = compiled(self.arrays(self._names), given)
-            results.append((losses, self._count(given["input_mask"])))
+            losses, self._state = compiled(self.arrays(self._names), on_devices)
+            results.append((losses, self._count(on_devices["input_mask"])))
             self.step.assign_add(1)
         # Fetched together: one after the other they would each wait for a transfer.
         fetched = jax.device_get(results)
@@ -284,10 +284,10 @@ class JaxEvaluator:
         return {name: value[first : first + size] for name, value in batch.items()}
 
 
-def _compiled(program: jax.stages.Lowered, calls: Sequence[str]) -> jax.stages.Compiled:
+def _compiled(lowered: jax.stages.Lowered, calls: Sequence[str]) -> jax.stages.Compiled:
     """Compiles a program with these calls; if XLA refuses them, says how to do without them."""
     try:
-        return program.compile()
+        return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         reason = str(error)
         if not calls or "RESOURCE_EXHAUSTED" in reason:

@@ -68,8 +68,8 @@ def read_or_export(
         return make()
     key = hashlib.sha256(f"{_digest_of_code()} {depends_on}".encode()).hexdigest()
     file = folder / f"{key}.stablehlo"
-    if (found := program_cache.read(file)) is not None:
-        entry, _, content = found.partition(b"\n")
+    if (cached := program_cache.read(file)) is not None:
+        entry, _, content = cached.partition(b"\n")
         return ExportedProgram(content, json.loads(entry))
     made = make()
     program_cache.write(file, json.dumps(made.entry).encode() + b"\n" + made.content)
@@ -107,8 +107,8 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> ExportedProgra
         return losses
 
     seed = tf.zeros([2], tf.int32)
-    given = [*_inputs_of_batch(batch), _given("seed", seed, SEED)]
-    return _export(step, (batch, seed), given, [_LOSSES], state_of(trainer))
+    inputs = [*_inputs_of_batch(batch), _value("seed", seed, SEED)]
+    return _export(step, (batch, seed), inputs, [_LOSSES], state_of(trainer))
 
 
 def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> ExportedProgram:
@@ -124,10 +124,10 @@ def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> ExportedProgr
         return losses, *gradients
 
     seed, one = tf.zeros([2], tf.int32), tf.ones([])
-    counts = [_given(name, one, COUNT) for name in ("num_predictions", "num_examples")]
-    given = [*_inputs_of_batch(batch), _given("seed", seed, SEED), *counts]
+    counts = [_value(name, one, COUNT) for name in ("num_predictions", "num_examples")]
+    inputs = [*_inputs_of_batch(batch), _value("seed", seed, SEED), *counts]
     results = [_LOSSES, *_gradients(trainer)]
-    return _export(half, (batch, seed, one, one), given, results, state_of(trainer))
+    return _export(half, (batch, seed, one, one), inputs, results, state_of(trainer))
 
 
 def of_update(trainer: Trainer) -> ExportedProgram:
@@ -147,9 +147,9 @@ def of_evaluation(evaluator: Evaluator, batch: dict[str, tf.Tensor]) -> Exported
     """
     weights = tf.ones([batch["input_ids"].shape[0]])
     result = Value(name="totals", shape=[6], dtype="float32", role=RESULT)
-    given = [*_inputs_of_batch(batch), _given(EXAMPLE_WEIGHTS, weights, BATCH)]
+    inputs = [*_inputs_of_batch(batch), _value(EXAMPLE_WEIGHTS, weights, BATCH)]
     known = weights_of(pretrainer.trained_variables(evaluator.model))
-    return _export(evaluator.totals, (batch, weights), given, [result], known)
+    return _export(evaluator.totals, (batch, weights), inputs, [result], known)
 
 
 def of_function(
@@ -162,7 +162,7 @@ def of_function(
 def numbered(variables: Iterable[tf.Variable]) -> Iterator[tuple[tf.Variable, Value]]:
     """Variables of any kind, with names of their own."""
     for number, variable in enumerate(variables):
-        yield variable, _given(f"{number} {variable.name}", variable, VARIABLE)
+        yield variable, _value(f"{number} {variable.name}", variable, VARIABLE)
 
 
 _LOSSES = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT)
@@ -171,19 +171,19 @@ _LOSSES = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT
 def _export(
     function: Callable,
     arguments: tuple,
-    given: list[Value],
+    own_inputs: list[Value],
     results: list[Value] | None,
     state: Iterable[tuple[tf.Variable, Value]],
 ) -> ExportedProgram:
     step = tf.function(function, jit_compile=True, autograph=False)
     concrete = step.get_concrete_function(*arguments)
     if results is None:
-        results = [_given("result", each, RESULT) for each in concrete.outputs]
+        results = [_value("result", each, RESULT) for each in concrete.outputs]
     known = {id(variable.handle): value for variable, value in state}
     captured = [
         known.get(id(handle)) or _constant(concrete, handle) for handle in concrete.captured_inputs
     ]
-    inputs = [*given, *captured]
+    inputs = [*own_inputs, *captured]
     exported = step.experimental_get_compiler_ir(*arguments)(stage="stablehlo_serialized")
     content, version, replaced, calls = as_portable(exported)
     assert sorted(replaced) == [*range(len(results), len(results) + len(replaced))], (
@@ -220,10 +220,10 @@ def as_portable(exported: bytes) -> tuple[bytes, str, dict[int, int], list[str]]
         # TensorFlow's name has a counter; without it the same step is the same, kept program.
         attributes["sym_name"] = ir.StringAttr.get("step")
         every = operations(module)
-        names = {op.name for op in every}
+        kinds = {op.name for op in every}
         custom = [op for op in every if op.name == "stablehlo.custom_call"]
         calls = {op.attributes["call_target_name"].value for op in custom}
-        if foreign := sorted(n for n in names if n.split(".")[0] not in _DIALECTS):
+        if foreign := sorted(n for n in kinds if n.split(".")[0] not in _DIALECTS):
             raise ValueError(
                 f"the program has operations that are not StableHLO: {', '.join(foreign)}; "
                 "export it with the TensorFlow and jax of environment/requirements-dev.lock"
@@ -250,10 +250,10 @@ def _replaced_inputs(attributes: Any) -> dict[int, int]:
 
 
 def _inputs_of_batch(batch: dict[str, tf.Tensor]) -> list[Value]:
-    return [_given(name, batch[name], BATCH) for name in sorted(batch)]
+    return [_value(name, batch[name], BATCH) for name in sorted(batch)]
 
 
-def _given(name: str, tensor: tf.Tensor | tf.Variable, role: str, **more: Any) -> Value:
+def _value(name: str, tensor: tf.Tensor | tf.Variable, role: str, **more: Any) -> Value:
     shape, dtype = tensor.shape.as_list(), tensor.dtype.name
     return cast(Value, {"name": name, "shape": shape, "dtype": dtype, "role": role, **more})
 
@@ -265,15 +265,15 @@ def state_of(trainer: Trainer) -> Iterator[tuple[tf.Variable, Value]]:
         yield variable, value
         for slot in optimizer.optimizer.get_slot_names():
             moment = optimizer.optimizer.get_slot(variable, slot)
-            yield moment, _given(f"{value['name']}/adam_{slot}", moment, SLOT, initial=0.0)
+            yield moment, _value(f"{value['name']}/adam_{slot}", moment, SLOT, initial=0.0)
         if optimizer.accumulators:
             total = optimizer.accumulators[index]
-            yield total, _given(f"{value['name']}/grad_accum", total, ACCUMULATOR, initial=0.0)
+            yield total, _value(f"{value['name']}/grad_accum", total, ACCUMULATOR, initial=0.0)
     for name, counter in (
         ("global_step", trainer.step),
         ("num_updates", optimizer.optimizer.iterations),
     ):
-        yield counter, _given(name, counter, COUNTER, initial=0.0)
+        yield counter, _value(name, counter, COUNTER, initial=0.0)
 
 
 def weights_of(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Variable, Value]]:
@@ -281,13 +281,13 @@ def weights_of(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Variable, 
     tf1_names = {weight.our_name: weight.tf1_name for weight in reading.weights_of(variables)}
     for variable in variables:
         name = tf1_names[names.our_name(variable.name)]
-        yield variable, _given(name, variable, WEIGHT, initial=_initial(name))
+        yield variable, _value(name, variable, WEIGHT, initial=_initial(name))
 
 
 def _gradients(trainer: Trainer) -> list[Value]:
     """The gradient of every weight, in the order in which they are trained."""
     return [
-        _given(f"{value['name']}/gradient", variable, GRADIENT)
+        _value(f"{value['name']}/gradient", variable, GRADIENT)
         for variable, value in weights_of(trainer.variables_to_train)
     ]
 
@@ -302,4 +302,4 @@ def _constant(concrete, handle: tf.Tensor) -> Value:
     """A captured variable that no step changes: a constant of the optimizer."""
     variable = next(each for each in concrete.graph.variables if each.handle is handle)
     name = variable.name.removesuffix(":0")
-    return _given(name, variable, CONSTANT, initial=float(variable.numpy()))
+    return _value(name, variable, CONSTANT, initial=float(variable.numpy()))

@@ -155,10 +155,9 @@ class Trainer(LocalState, tf.Module):
         gradients = tape.gradient(loss, self.variables_to_train)
         # The gradient of an embedding comes as slices; norms and all-reduce take whole tensors.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        # In "global" mode `apply` clips, after the all-reduce.
-        is_global = self.normalization == "global"
-        given = gradients if is_global else self.optimizer.clip(gradients)
-        return tf.stack([loss, masked_lm, next_sentence]), given
+        if self.normalization != "global":  # then `apply` clips, after the all-reduce
+            gradients = self.optimizer.clip(gradients)
+        return tf.stack([loss, masked_lm, next_sentence]), gradients
 
     def apply(self, gradients: list[tf.Tensor]) -> None:
         """The second half: takes gradients, reduced over all devices, and counts the step.

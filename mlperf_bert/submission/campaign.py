@@ -90,7 +90,7 @@ def train_runs(campaign: Campaign) -> list[RunResult]:
     for number in range(campaign.num_runs):
         run = finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
         runs.append(run or _train(campaign, number))  # finished runs stay
-        failed = [str(place) for place, other in enumerate(runs) if not other.succeeded]
+        failed = [str(run_number) for run_number, other in enumerate(runs) if not other.succeeded]
         if len(failed) > MAX_FAILED_RUNS:
             raise ValueError(
                 f"runs {' and '.join(failed)} did not reach the target, the rules forgive "
@@ -263,23 +263,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--system_description", help="JSON file of fields that the machine does not show"
     )
     parser.add_argument("--custom_rcps", help="JSON file of other RCPs")
-    given = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(words_with_home(arguments))
     campaign = Campaign(
-        org=given.org,
-        system=given.system,
-        status=given.status,
-        folder=paths.require_local(given.output_dir, flag="output_dir").resolve(),
-        num_runs=given.runs,
-        flags=tuple(given.flags),
-        offline_eval_input_file=given.offline_eval_input_file,
-        command=tuple(given.run_command or RUN_COMMAND),
+        org=options.org,
+        system=options.system,
+        status=options.status,
+        folder=paths.require_local(options.output_dir, flag="output_dir").resolve(),
+        num_runs=options.runs,
+        flags=tuple(options.flags),
+        offline_eval_input_file=options.offline_eval_input_file,
+        command=tuple(options.run_command or RUN_COMMAND),
     )
-    overrides = given.system_description and json_text.read_object(given.system_description)
-    points = given.custom_rcps and paths.require_local(given.custom_rcps, flag="custom_rcps")
+    overrides = options.system_description and json_text.read_object(options.system_description)
+    points = options.custom_rcps and paths.require_local(options.custom_rcps, flag="custom_rcps")
     with paths.failures_named(campaign.folder):
         verdict = run_campaign(
             campaign,
-            ruleset=given.ruleset,
+            ruleset=options.ruleset,
             custom_rcps=points,
             overrides=overrides or {},
         )

@@ -74,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dest="rulesets",
         help="may be given several times; default: all from 1.0.0 to 5.0.0",
     )
-    given = parser.parse_args(words_with_home(arguments))
+    options = parser.parse_args(words_with_home(arguments))
     verdicts = [
         check_log(log, ruleset)
-        for log in map(paths.require_local, given.logs)
-        for ruleset in given.rulesets or RULESETS
+        for log in map(paths.require_local, options.logs)
+        for ruleset in options.rulesets or RULESETS
     ]
     for verdict in verdicts:
         print(verdict)

@@ -129,10 +129,10 @@ def require_name(flag: str, value: str) -> None:
         )
 
 
-def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> set[str]:
+def _names_of(words: Sequence[str], *, read: frozenset[str] = frozenset()) -> set[str]:
     """The names of flags, also of those in flag files, except for files in `read`."""
     names = set()
-    for word, following in zip(given, [*given[1:], ""]):
+    for word, following in zip(words, [*words[1:], ""]):
         if word.startswith("-"):
             name, equals, value = word.strip().lstrip("-").partition("=")
             names.add(name)

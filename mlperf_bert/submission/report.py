@@ -195,21 +195,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--custom_rcps", help="JSON file of other RCPs")
     parser.add_argument("--output", help="HTML file; the JSON goes beside it")
-    given = parser.parse_args(words_with_home(arguments))
-    org_dir = paths.require_local(given.org_dir)
-    custom_rcps = given.custom_rcps and paths.require_local(given.custom_rcps, flag="custom_rcps")
-    output = given.output and paths.require_local(given.output, flag="output")
+    options = parser.parse_args(words_with_home(arguments))
+    org_dir = paths.require_local(options.org_dir)
+    custom_rcps = options.custom_rcps and paths.require_local(
+        options.custom_rcps, flag="custom_rcps"
+    )
+    output = options.output and paths.require_local(options.output, flag="output")
     if output:
         if output.suffix != ".html":
-            raise ValueError(f"--output={given.output}: give the name of a page, as report.html")
+            raise ValueError(f"--output={options.output}: give the name of a page, as report.html")
         _require_free(output.with_suffix(".json"), [*org_dir.glob("systems/*.json"), custom_rcps])
-    convergence.reference_points(given.ruleset, custom_rcps)  # refuses bad input at once
-    verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
+    convergence.reference_points(options.ruleset, custom_rcps)  # refuses bad input at once
+    verdicts = judge_systems(org_dir, options.ruleset, custom_rcps=custom_rcps)
     for system in verdicts:
         print(as_text(system))
     if output:
         points = custom_rcps.name if custom_rcps else "the official ones"
-        subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
+        subtitle = f"Ruleset {options.ruleset}; reference convergence points: {points}"
         title = f"MLPerf Training BERT: {org_dir.resolve().name}"
         text = page(verdicts, title=title, subtitle=subtitle)
         numbers = as_json(verdicts)  # before anything is written

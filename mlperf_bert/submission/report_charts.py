@@ -81,22 +81,22 @@ def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> 
 
     A dot is hollow where the olympic mean leaves the run out, and an x where it failed.
     """
-    known = {place: run.minutes for place, run in enumerate(runs) if run.succeeded}
+    known = {number: run.minutes for number, run in enumerate(runs) if run.succeeded}
     if not known:
         return None
     # A failed run is the slowest, which the olympic mean leaves out.
-    ordered = sorted(known, key=lambda place: known[place])
+    ordered = sorted(known, key=lambda number: known[number])
     left_out = ordered[:1] if len(known) < len(runs) else [ordered[0], ordered[-1]]
 
     def draw(axes: Axes) -> None:
         bottom = axes.get_xaxis_transform()
-        for place in range(len(runs)):
-            if place in known:
-                face = "white" if place in left_out else BLUE
+        for number in range(len(runs)):
+            if number in known:
+                face = "white" if number in left_out else BLUE
                 style: Any = {"markersize": 7, "markerfacecolor": face, "markeredgecolor": BLUE}
-                axes.plot(place, known[place], "o", **style)
+                axes.plot(number, known[number], "o", **style)
             else:
-                axes.text(place, 0.02, "x", color=RED, ha="center", transform=bottom)
+                axes.text(number, 0.02, "x", color=RED, ha="center", transform=bottom)
         if olympic_minutes is not None:
             label = f"olympic mean {olympic_minutes:.4g}"
             axes.axhline(olympic_minutes, color=INK, linewidth=1.2, label=label)

@@ -152,9 +152,9 @@ def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:
     A TPU's processes say nothing about its hosts.
     """
     try:
-        given = read_own_record(output_dir / RECORD_NAME)["parameters"]
-        counts = given["num_workers"], given["device"]["num_gpus"]
-        uses_tpu = given["device"]["use_tpu"]
+        parameters = read_own_record(output_dir / RECORD_NAME)["parameters"]
+        counts = parameters["num_workers"], parameters["device"]["num_gpus"]
+        uses_tpu = parameters["device"]["use_tpu"]
     except (OSError, ValueError, KeyError, TypeError):  # another project's record, or none
         return None, None
     return (None, None) if uses_tpu or any(type(n) is not int for n in counts) else counts

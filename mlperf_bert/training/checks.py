@@ -206,8 +206,8 @@ def check_saving(setup: Setup) -> None:
     if config.saves_while_training and available < state_bytes:
         # Only a warning: available memory changes with other processes, and there may be swap.
         setup.findings.add_warning(
-            f"--async_checkpoint: a copy of the state takes {_in_words(state_bytes)} of memory, "
-            f"and {_in_words(available)} are available here; give --noasync_checkpoint"
+            f"--async_checkpoint: a copy of the state takes {_size_of(state_bytes)} of memory, "
+            f"and {_size_of(available)} are available here; give --noasync_checkpoint"
         )
     # Without evaluation step 0 is saved too, and checkpoints stay until another process evaluates.
     is_evaluated = config.eval_input_file is not None
@@ -220,8 +220,8 @@ def check_saving(setup: Setup) -> None:
 
     def shortage(number: int) -> str:
         return (
-            f"--output_dir={config.output_dir}: {_in_words(free)} are free, {number} checkpoints "
-            f"need {_in_words(number * state_bytes - held)}; free some, "
+            f"--output_dir={config.output_dir}: {_size_of(free)} are free, {number} checkpoints "
+            f"need {_size_of(number * state_bytes - held)}; free some, "
             "lower --keep_checkpoint_max, or raise --save_checkpoints_steps"
         )
 
@@ -254,12 +254,12 @@ def _groups() -> Iterator[Path]:
             _, controllers, name = line.split(":", 2)
             # Version 2 names no controllers.
             if not controllers or "memory" in controllers.split(","):
-                place = Path(name.lstrip("/"))
+                group = Path(name.lstrip("/"))
                 root = _GROUPS / "memory" if controllers else _GROUPS
-                yield from (root / above for above in (place, *place.parents))
+                yield from (root / above for above in (group, *group.parents))
 
 
-def _in_words(num_bytes: float) -> str:
+def _size_of(num_bytes: float) -> str:
     """Bytes as a user reads them: 1.5 GB, 0.2 MB."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
@@ -297,9 +297,9 @@ def _check_parts(setup: Setup, folder: paths.Location, made: parts.DataSet) -> N
             f"--input_file leaves out {len(left_out)} of {len(made.files)} parts of "
             f"{folder / parts.NAME}, such as {left_out[0]}",
         )
-    names = sorted(named & made.files.keys())
-    sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
-    for name, size in zip(names, sizes):
+    listed = sorted(named & made.files.keys())
+    sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in listed])
+    for name, size in zip(listed, sizes):
         if size != (recorded := made.files[name].bytes):
             setup.findings.add_error(
                 f"{folder / name}: {size} bytes, {parts.NAME} says {recorded}; "
@@ -340,23 +340,23 @@ def _departures_of_weights(setup: Setup) -> list[rules.Departure]:
 def _departures_of_data(setup: Setup) -> list[rules.Departure]:
     # Data without a record have no known departure; `_check_data` warns of them.
     recorded = [(folder, made) for folder, each in setup.data_sets.items() for made in each]
-    found: list[rules.Departure] = []
+    departures: list[rules.Departure] = []
     for folder, made in recorded:
         if first_examples := made.parameters.get("examples_per_part"):
             first = f"the first {first_examples} of each"
-            found.append(rules.Departure("input_file", "all examples of every part", first))
+            departures.append(rules.Departure("input_file", "all examples of every part", first))
         named = _names_in(folder, setup.files)
         if missing := len(published.PUBLISHED_PARTS - (named & made.files.keys())):
             num_published = len(published.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
-            found.append(
+            departures.append(
                 rules.Departure("input_file", f"the {num_published} published parts", present)
             )
         # A parameter that a record does not have counts as in the rules.
         for name, expected in _OFFICIAL_DATA.items():
             if (value := made.parameters.get(name, expected)) != expected:
-                found.append(rules.Departure(f"{name} of the data", expected, value))
-    return list(dict.fromkeys(found))
+                departures.append(rules.Departure(f"{name} of the data", expected, value))
+    return list(dict.fromkeys(departures))
 
 
 def _departure_of_weights(prefix: str) -> list[rules.Departure]:

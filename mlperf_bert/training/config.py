@@ -503,21 +503,23 @@ class RunConfig:
 
     def departures(self, bert_config: BertConfig) -> list[rules.Departure]:
         """Every way in which the run departs from the closed division's rules."""
-        found = []
+        departures = []
         if self.emulate_step_seconds is not None:
             asleep = f"sleeps of {self.emulate_step_seconds} s"
-            found.append(rules.Departure("emulate_step_seconds", "computed steps", asleep))
+            departures.append(rules.Departure("emulate_step_seconds", "computed steps", asleep))
         if not self.shuffle:
-            found.append(rules.Departure("shuffle", "a random order", "sorted files"))
+            departures.append(rules.Departure("shuffle", "a random order", "sorted files"))
         if self.init_checkpoint is None:
-            found.append(rules.Departure("init_checkpoint", "the official one", "random weights"))
+            departures.append(
+                rules.Departure("init_checkpoint", "the official one", "random weights")
+            )
         if self.max_eval_steps is not None:
-            found.append(
+            departures.append(
                 rules.Departure("max_eval_steps", "all examples evaluated", self.max_eval_steps)
             )
         # If training does not evaluate, each checkpoint is evaluated later.
         interval_steps = self.evaluation_interval_steps or self.save_checkpoints_steps
-        return found + rules.departures_from_closed_rules(
+        return departures + rules.departures_from_closed_rules(
             global_batch_size=self.global_batch_size,
             interval_samples=interval_steps * self.train_batch_size,
             seed_is_random=self.seed is None,

@@ -51,11 +51,13 @@ def require_same_data(directory: paths.Location, data: str) -> None:
     inputs = read_own_record(directory / RECORD_NAME).get("inputs")
     of_run = inputs.get("eval_input_file") if isinstance(inputs, dict) else None
     lines = directory / RESULTS_LINES
-    found = {
+    remedies = {
         entry.data: f"remove {lines}, and all are evaluated again" for entry in _entries(directory)
     }
-    found[str(of_run or "")] = "copy its checkpoints, without run.json, into another --output_dir"
-    for there, remedy in found.items():
+    remedies[str(of_run or "")] = (
+        "copy its checkpoints, without run.json, into another --output_dir"
+    )
+    for there, remedy in remedies.items():
         if there and there != data:
             raise ValueError(
                 f"{directory}: its figures are of other evaluation data (there {there}; now "

@@ -85,8 +85,8 @@ class Setup:
     @functools.cached_property
     def eval_files(self) -> list[str]:
         """The files to evaluate on; empty: no evaluation during training."""
-        given = self.config.eval_input_file
-        return self._expand(given, "eval_input_file") if given else []
+        patterns = self.config.eval_input_file
+        return self._expand(patterns, "eval_input_file") if patterns else []
 
     def _expand(self, patterns: str, flag: str) -> list[str]:
         return pipeline.expand_input(patterns, flag=flag, on_doubt=self.findings.add_warning)

@@ -85,8 +85,8 @@ def _of_tf_config(text: str) -> Cluster | None:
                 f"this process is {own[0]!r:.80} {own[1]}, which is not in its cluster"
             )
         for address in addresses:
-            found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
-            if not found or not 0 < int(found[1]) < 2**16:
+            match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+            if not match or not 0 < int(match[1]) < 2**16:
                 raise ValueError(f"{address!r:.80} is not host:port")
             if addresses.count(address) > 1:
                 raise ValueError(f"{address} appears twice: give every process its own port")
@@ -256,14 +256,14 @@ def _connect(config: RunConfig) -> Cluster | None:
         return None
     import jax
 
-    given: dict = {}
+    settings: dict = {}
     if cluster:
-        given = {"num_processes": cluster.size, "process_id": cluster.index}
+        settings = {"num_processes": cluster.size, "process_id": cluster.index}
     if cluster and cluster.addresses:
         leave_out_proxies(os.environ, cluster)
-        given["coordinator_address"] = cluster.addresses[0]
+        settings["coordinator_address"] = cluster.addresses[0]
     if cluster and config.device.num_gpus:
-        given["local_device_ids"] = own_gpus(config, cluster)
+        settings["local_device_ids"] = own_gpus(config, cluster)
     # jax's handler would replace Python's for SIGTERM. Its warning of proxies is needless here.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_check_proxy_envs", False)
@@ -276,7 +276,7 @@ def _connect(config: RunConfig) -> Cluster | None:
     print(f"waiting up to {seconds} s for {who}{at}", flush=True)
     try:
         jax.distributed.initialize(
-            **given,
+            **settings,
             initialization_timeout=seconds,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )

@@ -83,7 +83,7 @@ def named(monkeypatch):
 
     def weights_of(variables):
         for each in variables:
-            yield each, program._given(each.name, each, program.WEIGHT, initial=0.5)
+            yield each, program._value(each.name, each, program.WEIGHT, initial=0.5)
 
     monkeypatch.setattr(program, "weights_of", weights_of)
     monkeypatch.setattr(

@@ -101,8 +101,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--num_steps", type=int, default=600, help="of the training")
     parser.add_argument("--workload", choices=["training", "reading"], help="default: both")
-    given = parser.parse_args()
-    if given.rounds < 1 or given.num_steps < 2:
+    options = parser.parse_args()
+    if options.rounds < 1 or options.num_steps < 2:
         raise ValueError("give at least one round and two steps")
     missing = backends.choose(None).reasons
     for name, reason in missing.items():
@@ -112,14 +112,14 @@ def main() -> None:
         folder = Path(name)
         records = make_data(folder)
         size = sum(path.stat().st_size for path in records)
-        print(f"reading: {5 * size:,} bytes in {5 * size // 4096:,} calls; {given.rounds} rounds")
+        print(f"reading: {5 * size:,} bytes in {5 * size // 4096:,} calls; {options.rounds} rounds")
         workloads = {
-            "training": lambda v, n: seconds_of_training(folder, v, n, given.num_steps),
+            "training": lambda v, n: seconds_of_training(folder, v, n, options.num_steps),
             "reading": lambda v, n: seconds_of_reading(folder, v, n, records),
         }
         for title, measure in workloads.items():
-            if given.workload in (None, title):
-                report(title, measure, variants, given.rounds)
+            if options.workload in (None, title):
+                report(title, measure, variants, options.rounds)
 
 
 def report(
@@ -134,8 +134,8 @@ def report(
             print(f"  round {number + 1}: {variant:9} {rounds[-1][variant]:7.2f} s", flush=True)
     print(time.strftime(f"{title}, %Y-%m-%d"))
     for variant in variants:
-        seconds = [found[variant] for found in rounds]
-        ratios = [found[variant] / found[UNTRACED] for found in rounds]
+        seconds = [measured[variant] for measured in rounds]
+        ratios = [measured[variant] / measured[UNTRACED] for measured in rounds]
         print(
             f"  {variant:9} {statistics.median(seconds):7.2f} s   "
             f"{statistics.median(ratios):.3f} of untraced ({min(ratios):.3f} to {max(ratios):.3f})"

@@ -142,14 +142,14 @@ def _batches(trace: Trace) -> Iterator[tuple[int, int, dict]]:
 
 def _marks(trace: Trace, batches: list[tuple[int, int, dict]]) -> Iterator[Event]:
     order = _SORTS.index("batches")
-    found = [Event(begin, order, n, end, attr) for n, (begin, end, attr) in enumerate(batches)]
+    events = [Event(begin, order, n, end, attr) for n, (begin, end, attr) in enumerate(batches)]
     for n, span in enumerate(trace.table("spans").itertuples(), len(batches)):
         begin, end = span.monotonic_ns, span.end_monotonic_ns
         if span.name == "eval":
-            found.append(Event(begin, order, n, end, {"phase": "evaluation"}))
+            events.append(Event(begin, order, n, end, {"phase": "evaluation"}))
         elif span.name == "checkpoint":
-            found.append(Event(begin, _SORTS.index("checkpoints"), n, end, None))
-    return iter(sorted(found))
+            events.append(Event(begin, _SORTS.index("checkpoints"), n, end, None))
+    return iter(sorted(events))
 
 
 def _calls(trace: Trace) -> Iterator[Event]:

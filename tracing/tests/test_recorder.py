@@ -297,7 +297,7 @@ def test_a_container_that_the_command_starts_in_its_last_moment_is_traced(
 ):
     box, has_ended, seen = containers.inspect("docker", "box"), processes.has_ended, []
     monkeypatch.setattr(processes, "has_ended", lambda pid: has_ended(pid) and not seen.append(pid))
-    monkeypatch.setattr(containers.Watcher, "look", lambda self: seen and self._found(box))
+    monkeypatch.setattr(containers.Watcher, "look", lambda self: seen and self._on_container(box))
     signals = {"the command has ended": signal.SIGTERM}
     found, _ = record("--backend=proc", "--", "true", signals=signals)
     assert (found.containers, found.ended_by) == ([box], "SIGTERM")
