@@ -39,19 +39,16 @@ _BEFORE_THE_TABLE = """# BERT-large on one accelerator
 
     python -m benchmarks.accelerator FIGURES.jsonl --output=PAGE
 
-This command wrote this page, and also draws the figures. Each row is one program on one device. The
-model is BERT-large with 512 tokens, in bfloat16. The figures are those of
-`benchmarks/accelerator.jsonl`. `benchmarks/NOTES.md` names the versions of the software, and says
-how the programs differ.
+This command wrote this page, and draws its picture. Each row is one program on one device. The
+model is BERT-large with 512 tokens, in bfloat16. `benchmarks/NOTES.md` has the versions of the
+software, and the changes between the programs.
 
-- **ours large_56** is this project's training step, on 56 examples in 56 rows. Where a name has
-  "packed", examples share rows: 56 fill 28 rows, and 112 fill 56. Where it has "kernels", the step
-  uses this project's kernels.
-- **first program** is the step before the changes that `benchmarks/NOTES.md` lists, **second
-  program** after the first of them.
+- **ours large_56** is this project's training step on 56 examples. In a "packed" step examples
+  share rows: 56 fill 28 rows, and 112 fill 56. A step with "kernels" uses this project's kernels.
+- **first program** is the step before the changes, **second program** after the first of them.
 - **PyTorch large_56** trains with PyTorch on the same batches.
 - **share of product** divides a row's model TFLOP/s by those of the nearest product of matrices
-  above it. The same device computed this product just before.
+  above it, which ran just before.
 - **model TFLOP/s** count padding too, and **memory** is the most that the program took.
 
 """
