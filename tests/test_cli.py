@@ -178,6 +178,8 @@ def test_every_flag_refuses_what_is_empty_or_out_of_its_range(script):
     for name, about in options_of(script).items():
         if about.takes is str and not about.choices:
             assert name == "eval_input_file" or about.problem(" ") == options.IS_EMPTY, name
+        if about.path:
+            assert "s3://b/c: give a local path" in about.problem("/a, s3://b/c"), name
         bounds = " and ".join(f"{n.replace('_', ' ')} {b}" for n, b in about.bounds.items())
         for value in beyond(about) if about.bounds else []:
             largest = value > 1e18
@@ -229,6 +231,7 @@ REFUSED = [
             ("--only='('", "--only=(: is not a regular expression"),
             ("--input_file=/none", "--input_file=/none: no such file"),
             ("--warm_up_steps=0", "_steps: '0': give a whole number from 1 to 999,999,999"),
+            (f"--warm_up_steps={10**9}", "'1000000000': give a whole number from 1 to 999,999"),
         )
     ),
     *(

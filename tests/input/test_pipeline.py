@@ -110,7 +110,7 @@ def test_files_are_sorted_and_each_counts_once(files, tmp_path):
     found = pipeline.expand_input(f"{files[4]}, {files[0][:-1]}*", flag="input_file")
     assert found == files
     (tmp_path / "part-0").write_bytes(b"x")
-    for name in ("eval_10k", "parts.json"):
+    for name in ("eval_10k", "eval_intermediate", "eval.txt", "eval.md5", "parts.json"):
         (tmp_path / name).write_bytes(b"x")
         message = rf"--input_file: .*/\* matches {name} too, which must not become training data; "
         with pytest.raises(ValueError, match=message):

@@ -159,8 +159,11 @@ def test_what_decides_a_step_is_in_the_name_of_its_program(
     assert (Setup(config=config).step_identity == other.step_identity) is is_same
 
 
-@pytest.mark.parametrize("is_chief", [True, False])
-def test_the_chief_alone_writes_and_flushes_before_it_saves(setup, tmp_path, monkeypatch, is_chief):
+@pytest.mark.parametrize("is_chief, resumed", [(True, 3), (True, 0), (True, None), (False, 3)])
+def test_the_chief_alone_writes_and_flushes_before_it_saves(
+    setup, tmp_path, monkeypatch, is_chief, resumed
+):
+    """Also where it was killed before its first checkpoint: it drops the lines of before."""
     made: dict[str, tuple] = {}
 
     def recorded(name):
@@ -168,16 +171,17 @@ def test_the_chief_alone_writes_and_flushes_before_it_saves(setup, tmp_path, mon
 
     for name in ("MetricsWriter", "Saves"):
         monkeypatch.setattr(run, name, recorded(name))
-    built = run_of(setup, is_chief=is_chief, was_started_before=True, publish="publish")
+    started = {"was_started_before": resumed is not None}
+    built = run_of(setup, is_chief=is_chief, publish="publish", **started)
     built.team.output = types.SimpleNamespace(path=tmp_path)
     built.programs.trainer.profiled = "profiler"
     built.setup = dataclasses.replace(
         setup, config=dataclasses.replace(setup.config, async_checkpoint=is_chief)
     )
-    with run._outputs_of(built, step=3) as outputs:
+    with run._outputs_of(built, step=resumed or 0) as outputs:
         how = {"publish": "publish", "asynchronous": is_chief, "flush": outputs.metrics.flush}
     path = tmp_path if is_chief else None
-    assert made["MetricsWriter"] == ((path,), {"resumed_step": 3})
+    assert made["MetricsWriter"] == ((path,), {"resumed_step": resumed})
     assert made["Saves"] == ((built.state if is_chief else None,), how)
     assert outputs.profile.output_dir == path
 
@@ -247,6 +251,7 @@ def test_the_log_says_how_a_run_computes(setup, monkeypatch):
     expected |= {"opt_base_learning_rate": 1e-3, "opt_learning_rate_training_steps": 10}
     expected |= {"opt_learning_rate_warmup_steps": 3, "start_warmup_step": -1}
     expected |= {"opt_lamb_learning_rate_decay_poly_power": 0.5, "max_sequence_length": 16}
+    expected |= {"max_predictions_per_seq": 4}
     assert {key: logged[key] for key in expected} == expected
 
 

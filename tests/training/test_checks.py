@@ -269,7 +269,9 @@ def test_a_run_does_not_go_on_with_other_files(begun, flag, name):
 
 
 @pytest.mark.parametrize(
-    "changed, samples", [({}, 12), ({"eval_input_file": None}, 4 * 5)], ids=["online", "offline"]
+    "changed, samples",
+    [({}, 12), ({"eval_input_file": None}, 4 * 5), ({"steps_per_update": 2}, 16)],
+    ids=["online", "offline", "by whole updates"],
 )
 def test_what_is_evaluated_offline_is_evaluated_as_often_as_it_is_saved(config, changed, samples):
     often = dataclasses.replace(config, eval_interval_samples=12, **changed)
@@ -348,7 +350,8 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
     files = f"{tmp_path}/part-00000-of-00500,{tmp_path}/part-1"
     changed = dataclasses.replace(config, input_file=files)
     sizes = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
-    record_parts(tmp_path, sizes=sizes, random_seed=1, dupe_factor=10, examples_per_part=6000)
+    made = {"random_seed": 1, "dupe_factor": 5, "masked_lm_prob": 0.2, "short_seq_prob": 0.1}
+    record_parts(tmp_path, sizes=sizes, **made, examples_per_part=6000)
     departures = checks.departures(checks.inspect(changed))
     found = [str(issue) for issue in departures]
     random = "init_checkpoint: the rules require the official one, this run has random weights"
@@ -360,6 +363,8 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
         "input_file: the rules require the 500 published parts, this run has 1 of them in "
         f"{tmp_path}",
         "random_seed of the data: the rules require 12345, this run has 1",
+        "dupe_factor of the data: the rules require 10, this run has 5",
+        "masked_lm_prob of the data: the rules require 0.15, this run has 0.2",
     ]
 
 
@@ -719,11 +724,11 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
         "create_pretraining_data.py",
     ]
     (tmp_path / "eval").write_bytes(good)
-    for number in range(1, 9):
+    for number in range(1, 7):
         (tmp_path / f"part-{number}").write_bytes(foreign)
     *named, last = close_look(config).errors
     assert len(named) == 5 and all("holds 64 in input_ids, at 0" in error for error in named)
-    assert last == "3 more files are bad in their first record"
+    assert last == "1 more files are bad in their first record"
 
 
 @pytest.mark.parametrize(

@@ -234,10 +234,10 @@ def killed_run(config, *, minutes):
 
 @pytest.mark.parametrize("latest_step", [None, 0])
 def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_step):
-    given = dataclasses.replace(config, time_budget=120.0)
+    given = dataclasses.replace(config, time_budget=180.0)
     output = killed_run(given, minutes=3)
     output.claim()
-    with pytest.raises(ValueError, match=r"^--time_budget=2m: the run in .* has used 3m already"):
+    with pytest.raises(ValueError, match=r"^--time_budget=3m: the run in .* has used 3m already"):
         output.beginning(None, latest_step=latest_step)
     assert output.beginning(None, latest_step=5)["time_spent"] == 180
     output.release()

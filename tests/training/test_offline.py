@@ -113,6 +113,9 @@ def test_beside_a_training_it_sleeps_until_there_is_more(tmp_path, monkeypatch, 
     monkeypatch.setattr(offline, "_is_running", lambda _: True)
     offline.evaluate_checkpoints(configuration(tmp_path, output))
     assert [line["step"] for line in lines_of(output)] == [0, 10, 30]
+    for _ in range(2):  # the one behind its last step, and then none: it does not wait for more
+        offline.evaluate_checkpoints(configuration(tmp_path, output))
+        assert [line["step"] for line in lines_of(output)] == [0, 10, 30, 40]
     assert slept == [offline.SECONDS_BETWEEN_LOOKS] * 4
     assert len(looks) > 4  # none that is half written
     assert capsys.readouterr().err.count("waiting for the checkpoints of a training") == 1

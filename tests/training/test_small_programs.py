@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import pretrainer
@@ -341,10 +342,15 @@ def test_a_folder_of_programs_runs_and_agrees(tmp_path, monkeypatch, capsys, has
         bert_config_file=f"{tmp_path}/bert_config.json", input_file=f"{tmp_path}/data",
         eval_input_file=f"{tmp_path}/data", output_dir=f"{tmp_path}/out", max_seq_length=16,
         max_predictions_per_seq=4, train_batch_size=3, eval_batch_size=5, num_train_steps=10,
-        optimizer="lamb", seed=11,
+        optimizer="lamb", seed=11, shuffle=has_checkpoint, num_parallel_files=3,
     )  # fmt: skip
-    trainer = trainer_of(width=16)
-    monkeypatch.setattr(build, "build_trainer", lambda *_, **__: (None, trainer))
+    trainer, read, how, built = trainer_of(width=16), pipeline.training_batches, {}, {}
+    monkeypatch.setattr(
+        pipeline, "training_batches", lambda *of, **given: how.update(given) or read(*of, **given)
+    )
+    monkeypatch.setattr(
+        build, "build_trainer", lambda *_, **given: built.update(given) or (None, trainer)
+    )
     monkeypatch.setattr(program_folder, "Evaluator", SmallEvaluator)
     setup = checks.inspect(config)
     if has_checkpoint:
@@ -352,11 +358,14 @@ def test_a_folder_of_programs_runs_and_agrees(tmp_path, monkeypatch, capsys, has
         monkeypatch.setattr(program_folder.reading, "load_initial_weights", loaded)
         vars(setup)["initial_checkpoint"] = "opened"
     wanted = program_folder.Wanted(
-        evaluation=True, data_parallel=True, barriers=True, num_batches=2, num_recorded_steps=3
+        evaluation=True,
+        data_parallel=True,
+        barriers=has_checkpoint,
+        num_batches=2,
+        num_recorded_steps=3,
     )
     folder = tmp_path / "step"
-    told = program_folder.write(setup, str(folder), wanted)
-    assert told == (
+    assert program_folder.write(setup, str(folder), wanted) == (
         f"{folder}: 4 programs, 3 batches, losses of 3 steps recorded; run it with its run_step.py"
     )
     names = ["signature.json", "batches.npz", "run_step.py", "jax_step.py"]
@@ -374,6 +383,9 @@ def test_a_folder_of_programs_runs_and_agrees(tmp_path, monkeypatch, capsys, has
     assert (signature["seed"], signature["tolerance"], signature["precision"]) == (
         11, 1e-5, "float32",
     )  # fmt: skip
+    of_batches = {"batch_size": 3, "pack_sequences": False, "num_parallel_files": 3}
+    assert how == of_batches | {"seed": 11 if has_checkpoint else None}
+    assert (built["seed"], built["compiled"].barriers) == (11, has_checkpoint)
     recorded = signature["recorded"]
     assert len({tuple(each["seed"]) for each in recorded["training"]}) == 3
     assert len({each["results"][0] for each in recorded["training"]}) == 3
