@@ -131,8 +131,7 @@ def test_jax_trains_as_tensorflow_does(steps_per_update):
     [first] = batches(1)
     needed = trainer.compile([first])
     # 6 weights and 2 moments of each, sums of 6 gradients, two counters; and the batch beside them.
-    state_bytes = 4 * 6 * (3 + (steps_per_update > 1)) + 2 * 8
-    assert state_bytes <= trainer.state_bytes < needed
+    assert 4 * 6 * (3 + (steps_per_update > 1)) + 2 * 8 <= trainer.state_bytes < needed
     trainer.warm_up([first])
     assert int(trainer.step) == 0
     types = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in first.items()}
@@ -184,9 +183,9 @@ def test_the_halves_of_a_step_are_the_step():
     for one, other in zip((losses, *gradients), (found[0], *found[1]), strict=True):
         np.testing.assert_allclose(one, other, **TOLERANCE)
     assert changed == {}
-    names = [value["name"] for value in parts[1].entry["inputs"] if value["role"] == "gradient"]
-    assert names == ["kernel:0/gradient", "bias:0/gradient"]
-    assert [value["name"] for value in parts[0].entry["outputs"]] == ["losses", *names]
+    names = ["kernel:0/gradient", "bias:0/gradient"]
+    given = [value["name"] for value in parts[1].entry["inputs"] if value["role"] == "gradient"]
+    assert given == names and [v["name"] for v in parts[0].entry["outputs"]] == ["losses", *names]
     expected.apply(found[1])
     nothing, changed = change(state | dict(zip(names, gradients)))
     assert nothing == []
@@ -202,13 +201,12 @@ def test_each_of_several_devices_has_its_part_of_the_examples(monkeypatch):
     told, wrapped = [], trainer_of()
     wrapped.normalization = "replica_mean"
     trainer = jax_trainer.JaxTrainer(wrapped, mesh())
-    devices = np.array(jax.devices("cpu") * 2)
-    trainer.mesh = types.SimpleNamespace(size=2, devices=devices)
+    trainer.mesh = types.SimpleNamespace(size=2, devices=np.array(jax.devices("cpu") * 2))
     monkeypatch.setattr(jax_step, "lowered", lambda *given: told.append(given))
     assert [rows for rows, _ in trainer.lowered([*batches(1)])] == [3]
-    [(parts, on, normalization)] = told
+    [(parts, *others)] = told
     assert [part.entry.get("num_examples") for part in parts] == [1.5, None]
-    assert on == [*devices] and normalization == "replica_mean"
+    assert others == [jax.devices("cpu") * 2, "replica_mean"]
 
 
 def test_the_signature_has_the_role_and_the_first_value_of_each_input():
@@ -358,12 +356,9 @@ def test_a_folder_of_programs_runs_and_agrees(tmp_path, monkeypatch, capsys, has
         monkeypatch.setattr(program_folder.reading, "load_initial_weights", loaded)
         vars(setup)["initial_checkpoint"] = "opened"
     wanted = program_folder.Wanted(
-        evaluation=True,
-        data_parallel=True,
-        barriers=has_checkpoint,
-        num_batches=2,
-        num_recorded_steps=3,
-    )
+        evaluation=True, data_parallel=True, barriers=has_checkpoint,
+        num_batches=2, num_recorded_steps=3,
+    )  # fmt: skip
     folder = tmp_path / "step"
     assert program_folder.write(setup, str(folder), wanted) == (
         f"{folder}: 4 programs, 3 batches, losses of 3 steps recorded; run it with its run_step.py"
