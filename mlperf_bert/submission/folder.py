@@ -26,7 +26,7 @@ case ${OUTPUT_DIR:?a new directory} in /*|gs://*) ;; *) OUTPUT_DIR=$PWD/$OUTPUT_
 """
 
 # The repository checker refuses names that start with a dot, and files of 50 MB.
-_SOURCES = "*.py *.sh *.md *.toml LICENSE Dockerfile Makefile".split()
+_SOURCES = "[!.]*.py [!.]*.sh [!.]*.md [!.]*.toml LICENSE Dockerfile Makefile".split()
 _SOURCE_FOLDERS = (
     "mlperf_bert mlperf_results cleanup_scripts configs cloud demo docs environment pages tracing"
 ).split()

@@ -111,8 +111,8 @@ def test_what_is_not_there_is_said_and_what_would_help():
     assert str(energy.meter(num_gpus=2, nvml=NoDriver()).read()) == missing
     before_volta = unknown("no counter of energy of a GPU: Not Supported")
     assert plan(num_gpus=1, nvml=Nvml(1, fails="Not Supported")) == before_volta
-    there = plan(num_gpus=2, nvml=Nvml(1, 2), num_hosts=4)
-    assert there == "of the GPUs; of the chief's host alone, out of 4"
+    there = plan(num_gpus=2, nvml=Nvml(1, 2), num_hosts=2)
+    assert there == "of the GPUs; of the chief's host alone, out of 2"
     assert plan(power_watts=1.5, num_hosts=4) == "of the system; at the given 1.5 W"
 
 
@@ -125,6 +125,7 @@ def test_what_is_no_event_of_energy_is_none():
         ({"joules": -1}, {"about": "a"}),
     ):
         assert Energy.from_event(value, metadata) is None
+    assert Energy.from_event({"joules": 0}, {"about": "a"}) == Energy(joules=0.0, about="a")
 
 
 def test_a_log_says_once_what_was_taken_from_run_start_to_run_stop(tmp_path):

@@ -29,7 +29,7 @@ def log(path):
         yield log
 
 
-@pytest.mark.parametrize("shift", [3600.0, -3600.0, -0.5])
+@pytest.mark.parametrize("shift", [3600.0, -3600.0, -0.5, 0.06, 0.04])
 def test_times_do_not_depend_on_the_hosts_clock(path, monkeypatch, shift):
     """It is set in the middle of the run; the log says so, and counts on."""
     host, monotonic = [1e9], [50.0]
@@ -50,7 +50,8 @@ def test_times_do_not_depend_on_the_hosts_clock(path, monkeypatch, shift):
     records = read_log(path)
     times = {record["key"]: record["time_ms"] for record in records}
     assert (times["run_start"], times["run_stop"]) == (1e12 + 2000, 1e12 + 13_000)
-    assert values(records, "clock_shift_seconds") == [shift]
+    # As little as 0.04 s is what a clock is slewed by.
+    assert values(records, "clock_shift_seconds") == [shift] * (shift != 0.04)
 
 
 def test_successful_run(path):
@@ -157,9 +158,10 @@ def test_every_evaluation_covers_the_number_of_samples_that_is_logged(log):
     with log.run() as run:
         run.eval_samples(50)
         run.eval_accuracy(0.1, 448, step=1, num_eval_samples=50)
-        message = r"after 896 samples covered 49 examples, and the log says 50 for all"
-        with pytest.raises(ValueError, match=message):
-            run.eval_accuracy(0.9, 896, step=2, num_eval_samples=49)
+        for number in (49, 51):
+            message = f"after 896 samples covered {number} examples, and the log says 50 for all"
+            with pytest.raises(ValueError, match=message):
+                run.eval_accuracy(0.9, 896, step=2, num_eval_samples=number)
 
 
 def test_a_log_has_one_run(log, path):

@@ -35,6 +35,11 @@ def test_all_that_a_log_says_is_read(tmp_path):
     seconds = dict.fromkeys(ledger.KINDS, 1.0) | {ledger.COMPUTE: 295.0}
     taken = Energy(joules=9.256789, about="of the GPUs")
     value, about = taken.as_event()
+    configuration: dict[str, object] = {"opt_name": "lamb", "lowest_numerical_precision_in_x": "b"}
+    configuration |= {f"{kind}_parallelism": 2 for kind in ("tensor", "pipeline", "context")}
+    configuration |= {"expert_parallelism": 3, "micro_batch_size": 4, "num_warmup_steps": 5}
+    configuration |= {"gradient_accumulation_steps": 6, "start_warmup_step": -7}
+    configuration["time_budget_seconds"] = 8.5
     log = write_lines(
         tmp_path / "result_0.txt",
         (1_000, "cache_clear", True, {}),
@@ -46,9 +51,7 @@ def test_all_that_a_log_says_is_read(tmp_path):
         *((1_500, "seed", seed, {}) for seed in (7, "8")),
         (1_500, "max_sequence_length", 512, {}),
         (1_500, "num_replicas", 16, {}),
-        (1_500, "opt_name", "lamb", {}),
-        (1_500, "lowest_numerical_precision_in_comm", "fp32", {}),
-        (1_500, "expert_parallelism", 2, {}),
+        *((1_500, key, value, {}) for key, value in configuration.items()),
         (1_500, "config_filename", "run.json", {}),
         (1_500, "provenance", {"commit": "ab", "image": 5}, {}),
         *((1_500, "weights_initialization", None, {"tensor": name}) for name in "abba"),
@@ -71,12 +74,6 @@ def test_all_that_a_log_says_is_read(tmp_path):
     )
     with log.open("a") as lines:
         lines.write("not of the log\n")
-    configuration = {
-        "global_batch_size": 448,
-        "opt_name": "lamb",
-        "lowest_numerical_precision_in_comm": "fp32",
-        "expert_parallelism": 2,
-    }
     assert log_reader.read_run(log) == log_reader.RunResult(
         path=log,
         status="success",
@@ -94,7 +91,7 @@ def test_all_that_a_log_says_is_read(tmp_path):
         benchmark="bert",
         division="closed",
         cache_cleared=True,
-        hyperparameters=configuration,
+        hyperparameters=configuration | {"global_batch_size": 448},
         provenance={"commit": "ab", "image": "5"},
         seconds=seconds,
         energy=taken,
@@ -206,7 +203,7 @@ def test_evaluations_outside_the_clock(tmp_path):
     )
     run = log_reader.read_run(log)
     assert [evaluation.samples for evaluation in run.evaluations] == [0, 448]
-    assert (run.samples_to_converge, run.minutes) == (448, 1.0)
+    assert (run.samples_to_converge, run.minutes, run.cache_cleared) == (448, 1.0, False)
 
 
 def test_letters_beyond_ascii_do_not_end_a_line(tmp_path):
@@ -384,6 +381,8 @@ def test_of_a_killed_process_the_time_up_to_its_last_line_counts(tmp_path):
     write_log_of_minutes(path, minutes=3, saved=[1])
     path.write_bytes(path.read_bytes() + b':::MLLOG {"namespace": "", "time_ms": 99')
     assert seconds_spent([path]) == 180
+    write_log_of_minutes(tmp_path / "back.log", minutes=-3, saved=[1])
+    assert seconds_spent([tmp_path / "back.log", path]) == 180
     before_the_clock = path.read_text().partition("run_start")[0]
     path.write_text(before_the_clock.rpartition("\n")[0] + "\n")
     assert seconds_spent([path]) == 0

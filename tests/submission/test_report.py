@@ -255,7 +255,9 @@ def test_the_band_is_that_of_the_runs_own_batch(judged, drawn):
     ):
         runs = [dataclasses.replace(run, global_batch_size=batch) for run in judged.runs]
         axes = drawn(report_charts.accuracy_over_samples, runs, point)
-        assert told in axes.get_legend_handles_labels()[1] and len(axes.patches) == bands
+        assert told in axes.get_legend_handles_labels()[1]
+        ends = [(band.get_x(), band.get_x() + band.get_width()) for band in axes.patches]
+        assert ends == [(2274732.0, 2414421.0)] * bands
 
 
 @pytest.mark.parametrize(("failed", "hollow"), [((), [2, 5]), ((4,), [2])])

@@ -46,7 +46,7 @@ def test_logs_that_do_not_count_are_left_out_with_the_reason(tmp_path):
         "result_3.txt: eval_accuracy is not from 0 to 1",
     ]
     assert copies == ["result_4.txt: the same run as result_0.txt"]
-    lines = ["a: cut", "b: no log", "c: cut", "d: empty", "e: another"]
+    lines = ["a: cut", "b: no log", "c: 1: cut", "d: empty", "e: another"]
     assert runs.in_words(lines) == "a and 1 more: cut; b: no log; d: empty; ..."
 
 
@@ -58,6 +58,7 @@ def test_logs_that_do_not_count_are_left_out_with_the_reason(tmp_path):
         ([10.0] * 9 + [13.0], [9]),  # no scatter at all
         ([10.0] * 9 + [11.0], []),
         ([23.9, 17.7, 21.5, 23.0, 22.6, 21.6, 22.4, 19.8, 18.9, 23.6], []),  # NVIDIA's of 1.0
+        ([9.5, 30.0, 9.4], [1]),
         ([9.5, 30.0], []),  # nobody knows which
         ([], []),
     ],
