@@ -11,6 +11,8 @@ import re
 import shlex
 import string
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,15 +36,32 @@ def sentences(text):
     return [line for line in re.split(r"(?<=\.) |\n+", text) if line]
 
 
-def test_encyclopedia_is_a_function_of_its_seed(tmp_path):
+@pytest.fixture
+def ends(monkeypatch):
+    """Runs the main of a module of the demo with flags; returns its exit code."""
+
+    def ends(module, **flags) -> int:
+        words = [f"--{name}={value}" for name, value in flags.items()]
+        monkeypatch.setattr(sys, "argv", [module.__name__, *words])
+        return module.main()
+
+    return ends
+
+
+def test_encyclopedia_is_a_function_of_its_seed(tmp_path, ends, capsys):
     """The RCPs hold for this text alone."""
 
-    def digest(folder, seed) -> str:
-        paths = encyclopedia.write(tmp_path / folder, seed=seed, num_articles=203)
+    def digest(folder, **given) -> str:
+        assert ends(encyclopedia, output_dir=folder, **given) == 0
+        paths = sorted(folder.iterdir())
         assert [path.name for path in paths] == [f"wiki_{number:02d}" for number in range(8)]
         return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
-    assert digest("one", 1) == ENCYCLOPEDIA_SHA256 != digest("two", 2)
+    digests = [digest(tmp_path / str(seed), seed=seed, num_articles=203) for seed in (1, 2)]
+    assert digests[0] == ENCYCLOPEDIA_SHA256 != digests[1]
+    digest(tmp_path / "few", seed=1, num_articles=8)
+    assert ends(encyclopedia, output_dir=tmp_path / "fewer", seed=1, num_articles=7) == 1
+    assert "num_articles=7: at least 8, one for each file" in capsys.readouterr().err
 
 
 def test_every_wording_finds_its_facts():
@@ -67,22 +86,28 @@ def test_held_out_articles_cannot_be_known_by_heart():
     assert share < 0.2
 
 
-def test_vocabulary_covers_the_text(tmp_path, monkeypatch):
+def test_vocabulary_covers_the_text(tmp_path, monkeypatch, ends):
     text = "\n".join(text for _, text in encyclopedia.articles(seed=1, num_articles=60))
     (tmp_path / "text").write_text(text, encoding="utf-8")
-    flags = {"input_file": tmp_path / "te*", "output_dir": tmp_path, "vocab_size": 800, "seed": 1}
-    given = [f"--{name}={value}" for name, value in flags.items()]
-    monkeypatch.setattr(sys, "argv", ["model", *given])
-    assert model.main() == 0
+    asked = []
+    made = lambda *given: asked.append(given) or {"bert/weight": np.ones(3, np.float32)}  # noqa: E731
+    monkeypatch.setattr(model, "initial_tensors", made)
+    flags = {"input_file": tmp_path / "te*", "output_dir": tmp_path, "vocab_size": 800, "seed": 7}
+    assert ends(model, **flags, max_seq_length=32) == 0
     config = json.loads((tmp_path / "checkpoint" / "bert_config.json").read_text())
+    assert asked == [(model.tiny_config(config["vocab_size"], 32), 7)]
+    assert list(read_weights(str(tmp_path / "checkpoint" / "model.ckpt-0"))) == ["bert/weight"]
     tokens = (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines()
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert len(set(tokens)) == len(tokens) == config["vocab_size"] <= 1000
     assert {"the", "capital", "a", "z", "##a", "##z"} <= set(tokens)
+    assert tokens[5:] == [token.lower() for token in tokens[5:]]
 
 
 def test_initial_checkpoint_fits_the_model(tmp_path):
     config = model.tiny_config(vocab_size=100, max_seq_length=16)
+    dropouts = config.hidden_dropout_prob, config.attention_probs_dropout_prob
+    assert (config.num_hidden_layers, config.hidden_size, *dropouts) == (2, 128, 0, 0)
     tensors = model.initial_tensors(config, seed=1)
     prefix = str(tmp_path / "model.ckpt-0")
     write_name_based(prefix, tensors)
@@ -99,7 +124,7 @@ def test_initial_checkpoint_fits_the_model(tmp_path):
     assert nearness[9] > nearness[11] > nearness[15]
 
 
-def test_picture_is_drawn(tmp_path, monkeypatch):
+def test_picture_is_drawn(tmp_path, monkeypatch, ends, capsys):
     lines = [
         {"kind": "train", "step": 10, "samples": 640, "loss": 6.0},
         {"kind": "eval", "step": 10, "samples": 641, "loss": 5.9, "masked_lm_accuracy": 0.5},
@@ -120,7 +145,9 @@ def test_picture_is_drawn(tmp_path, monkeypatch):
                 words.append([text.get_text() for text in (*each.texts, *each.get_legend().texts)])
 
     monkeypatch.setattr(picture, "png", seen)
-    picture.draw(metrics, tmp_path / "report.png")
+    assert ends(picture, metrics_file=metrics, output_file=tmp_path / "report.jpg") == 1
+    assert "report.jpg: give a name that ends with .png" in capsys.readouterr().err
+    assert ends(picture, metrics_file=metrics, output_file=tmp_path / "report.png") == 0
     accuracy, target = drawn[0]
     assert accuracy == [[641, 0.5], [1921, 0.7]] and {y for _, y in target} == {0.72}
     training, held_out = [[640, 6], [1280, 4], [1920, 3]], [[641, 5.9], [1921, 3.5]]
@@ -173,16 +200,6 @@ def test_a_second_demo_in_a_folder_is_refused(tmp_path, monkeypatch, capsys):
     lock.release()
 
 
-def test_the_seed_that_is_given_is_taken_0_too_and_else_one_is_drawn(tmp_path, monkeypatch):
-    seeds = []
-    monkeypatch.chdir(tmp_path)  # the demo leaves it
-    monkeypatch.setattr(the_demo, "run_demo", lambda folder, seed, runtime: seeds.append(seed))
-    for words in (["--seed=0"], ["--seed=7"], []):
-        monkeypatch.setattr(sys, "argv", ["demo", f"--output_dir={tmp_path}/demo", *words])
-        assert the_demo.main() == 0
-    assert seeds[:2] == [0, 7] and 0 <= seeds[2] < 2**31
-
-
 def test_what_trains_the_demo_again_ends_in_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "seed_1").mkdir()
     (tmp_path / "seed_1" / "thesis.txt").touch()
@@ -210,8 +227,11 @@ def test_a_variant_is_trained_in_a_folder_of_any_name(tmp_path, monkeypatch):
     assert found["samples"] == pytest.approx(96)
 
 
-def test_demo_uses_the_public_commands(tmp_path, repository):
-    """In a folder of any name, the masks of the reference, and an evaluation without doubles."""
+COMMANDS = Path(__file__).with_name("demo_commands.txt")
+"""What the demo runs in the folder TO, with the masks of the reference."""
+
+
+def test_demo_uses_the_public_commands_in_a_folder_of_any_name(tmp_path, repository):
     folder = tmp_path / "a b"
     (folder / "cleaned").mkdir(parents=True)
     for number in range(2):
@@ -219,28 +239,21 @@ def test_demo_uses_the_public_commands(tmp_path, repository):
     steps = [*the_demo.data_steps(folder, 7), the_demo.training_step(folder, 7)]
     steps += the_demo.verdict_steps(folder)
     found = [shlex.split(command) for _, command in steps]
-    is_program = re.compile(r"[\w/]+\.(py|sh)|(demo|mlperf_bert)\.[\w.]+").fullmatch
-    programs = [next(filter(is_program, words)) for words in found]
-    masking = "create_pretraining_data.py"
-    assert programs == [
-        *("demo.encyclopedia", "cleanup_scripts/process_wiki.sh", "demo.model"),
-        *(masking, masking, masking, "pick_eval_samples.py", "run_pretraining.py"),
-        *("mlperf_bert.submission.compliance", masking, "demo.picture"),
-    ]
-    assert all((repository / each).is_file() for each in programs if each.endswith(("py", "sh")))
-    shape = {"--max_seq_length=64", "--max_predictions_per_seq=10"}
-    for number, words in enumerate(found[3:6]):
-        text = f"part-{number}" if number < 2 else "eval.txt"
-        expected = {"--masked_lm_prob=0.15", "--short_seq_prob=0.1", "--random_seed=12345", *shape}
-        expected |= {f"--input_file={folder}/cleaned/{text}", f"--vocab_file={folder}/vocab.txt"}
-        expected.add(f"--dupe_factor={4 if number < 2 else 1}")
-        assert expected < set(words), words
-    expected = {"--do_train", "--optimizer=lamb", "--seed=7", "--eval_interval_samples=6400"}
-    expected |= {
-        f"--input_file={folder}/train/*.tfrecord",
-        f"--eval_input_file={folder}/eval.tfrecord",
-    }
-    assert expected | shape < set(found[7])
+    told = [[word.replace(str(folder), "TO") for word in words] for words in found]
+    assert told == [command.split() for command in COMMANDS.read_text().splitlines()]
+    scripts = {word for words in found for word in words if word.endswith((".py", ".sh"))}
+    assert len(scripts) == 4 and all((repository / script).is_file() for script in scripts)
+
+
+def test_steps_run_by_this_python_from_the_root_until_one_fails(tmp_path, repository, capfd):
+    told = "python -c \"import os, sys; print(sys.prefix, os.getcwd(), os.environ['PYTHON'])\""
+    steps = iter([("first", told), ("second", "exit 1"), ("third", f"touch {tmp_path}/ran")])
+    with pytest.raises(ValueError, match="the last step failed with exit code 1"):
+        the_demo.run_steps(steps, time.monotonic())
+    _, title, command, printed, *_ = capfd.readouterr().out.splitlines()
+    assert (title, command) == ("[  0 s] first", f"$ {told}")
+    assert printed == f"{sys.prefix} {repository} {sys.executable}"
+    assert not (tmp_path / "ran").exists()
 
 
 OTHER = "holds other things: name an empty --output_dir"
@@ -268,24 +281,37 @@ def test_what_the_demo_has_not_made_stays_and_so_does_all_if_it_cannot_run(
 
 
 @pytest.mark.parametrize(
-    "status, flags", [("success", []), ("success", ["--runtime=jax"]), ("aborted", [])]
+    "status, flags, seed",
+    [
+        ("success", [], ["--seed=0"]),
+        ("success", ["--runtime=jax"], [f"--seed={2**32 - 1}"]),
+        ("aborted", [], []),
+    ],
 )
-def test_the_runtime_is_the_trainings_and_a_run_that_misses_the_target_fails(
-    tmp_path, monkeypatch, capsys, status, flags
+def test_seed_and_runtime_are_handed_on_and_a_run_that_misses_the_target_fails(
+    tmp_path, monkeypatch, capsys, status, flags, seed
 ):
     folder, words = tmp_path / "demo", []
+    folder.mkdir()
+    for name in (the_demo.MARK_FILE, "of an earlier demo"):
+        (folder / name).touch()
 
     def ran(steps, start):
         words.extend(word for _, command in steps for word in shlex.split(command))
         (folder / "run").mkdir(exist_ok=True)
-        (folder / "run" / "bert.log").touch()
+        (folder / "run" / "bert.log").write_text("its log")
         (folder / "run" / "run.json").write_text(f'{{"status": "{status}"}}')
 
     monkeypatch.setattr(the_demo, "run_steps", ran)
-    monkeypatch.setattr(sys, "argv", ["demo", f"--output_dir={folder}", *flags])
+    monkeypatch.setattr(sys, "argv", ["demo", f"--output_dir={folder}", *seed, *flags])
     monkeypatch.chdir(tmp_path)  # the demo leaves it
     assert the_demo.main() == (status != "success")
     assert [word for word in words if word.startswith("--runtime")] == flags
+    assert (folder / "results" / "result_0.txt").read_text() == "its log"
+    [taken] = {word for word in words if word.startswith("--seed=")}
+    assert seed in ([taken], []) and 0 <= int(taken.removeprefix("--seed=")) < 2**32
+    assert (folder / the_demo.MARK_FILE).exists()
+    assert not (folder / "of an earlier demo").exists()
     printed = capsys.readouterr()
     assert f"{folder}/report.png" in printed.out  # drawn all the same
     missed = "demo: the training ended with status aborted: it did not reach the target\n"

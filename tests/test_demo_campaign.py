@@ -9,6 +9,7 @@ import pytest
 
 from demo import campaign, miniature
 from mlperf_bert.mlperf import convergence
+from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.submission import campaign as of_submission
 from tests.helpers import programs
 
@@ -22,8 +23,12 @@ def test_recorded_points_are_those_of_the_task():
         "opt_base_learning_rate": miniature.LEARNING_RATE,
         "opt_learning_rate_training_steps": miniature.NUM_TRAIN_STEPS,
         "num_warmup_steps": miniature.NUM_WARMUP_STEPS,
+        "start_warmup_step": 0,
+        "gradient_accumulation_steps": 1,
     }
-    assert of_run.items() <= record["Hyperparams"].items()
+    of_run |= OptimizerConfig(name="lamb").hyperparameters(poly_power=1.0)
+    assert record["Hyperparams"].items() <= of_run.items()
+    assert len(record["Hyperparams"]) == 9
     assert (record["Benchmark"], record["BS"]) == ("bert", miniature.GLOBAL_BATCH_SIZE)
     bound = convergence.bound_of(miniature.GLOBAL_BATCH_SIZE, custom_rcps=campaign.REFERENCE_POINTS)
     assert bound.kind == "point"
