@@ -19,13 +19,16 @@ TOOLS = ["sh", "rm", "grep", "cp", "mkdir", "ls", "tr"]
 # Answers as a Python of another version would, and so do its environments.
 PYTHON = """#!/bin/sh
 case "$*" in
-  "-m venv "*)
+  "-m venv --clear "*)
     for folder; do :; done
     rm -rf "$folder" && mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python"
     echo > "$folder/pyvenv.cfg"
     exit ;;
   "-m pip --version") exit ;;
-  "-m pip "*|"-m compileall "*) echo "$*" >> {folder}/asked; exit ;;
+  "-m pip "*|"-m compileall "*)
+    echo "$*" >> {folder}/asked
+    case "$NO_LOCKS $*" in 1*" -j "*) exit 1 ;; esac
+    exit ;;
 esac
 shift 2
 exec {real} -I -c 'import sys; sys.version_info = {version}; {before}; exec(sys.argv[1])' "$1"
@@ -80,6 +83,12 @@ def test_a_python_of_the_machine_is_taken(setup, tmp_path, pythons, chosen):
     done, asked = setup(pythons)
     assert done.returncode == 0 and version_of(tmp_path) == chosen
     assert asked == [INSTALL + LOCK, f"{COMPILE}{tmp_path / 'made'}/lib"]
+
+
+def test_one_process_compiles_where_several_can_have_no_locks(setup, tmp_path):
+    done, asked = setup({"python3": "(3, 13)"}, NO_LOCKS="1")
+    command = f"{COMPILE}{tmp_path / 'made'}/lib"
+    assert done.returncode == 0 and asked[1:] == [command, command.replace("-j 8 ", "")]
 
 
 NO_PYTHON = (

@@ -33,6 +33,9 @@ esac
 SECURITY = "<info><--format><{{.SecurityOptions}}>"
 NVIDIA_SMI = 'for n in 0 1 2 3 4 5 6 7; do [ $n -ge "${GPUS:-0}" ] || echo "GPU $n: one"; done'
 
+# No root, whoever runs the tests.
+ID = 'case $1 in -u) echo "${USER_ID:-1001}" ;; -g) echo 2002 ;; esac'
+
 
 def split(line: str) -> tuple[dict[str, str], list[str]]:
     """Settings and words of `NAME=value ... WORD ...`, as a shell would read them."""
@@ -58,7 +61,8 @@ class Host:
         for name in ("data", "wiki", "output", "bert"):
             (self._others / name).mkdir(parents=True)
         texts = dict.fromkeys(("docker", "podman"), ENGINE) | {"nvidia-smi": NVIDIA_SMI}
-        for name, text in (texts | {"getenforce": 'echo "${SELINUX:-Disabled}"'}).items():
+        texts |= {"getenforce": 'echo "${SELINUX:-Disabled}"', "id": ID}
+        for name, text in texts.items():
             self.has(name, text)
 
     def has(self, program: str, text: str) -> None:
@@ -93,8 +97,8 @@ class Host:
         return told
 
     def expected(
-        self, *, engine="docker", user="", limits="1g 300", more="", mounts="data wiki output",
-        labelled=False, given="NUM_GPUS=0",
+        self, *, engine="docker", user="1001:2002", limits="1g 300", more="",
+        mounts="data wiki output", labelled=False, given="NUM_GPUS=0",
     ) -> list[str]:  # fmt: skip
         """The words before the image.
 
@@ -107,7 +111,7 @@ class Host:
         """
         memory, seconds, *others = shlex.split(limits)
         words = [engine, "run", "--rm", "--name", "the-name"]
-        words += ["--user", user or f"{os.getuid()}:{os.getgid()}", "--read-only"]
+        words += ["--user", user, "--read-only"]
         words += ["--tmpfs", "/tmp:rw,exec,nosuid,nodev", "--cap-drop", "ALL"]
         words += ["--security-opt", "no-new-privileges", "--shm-size", memory]
         words += ["--stop-timeout", seconds, *others, *OPEN_FILES, *shlex.split(more)]
@@ -151,7 +155,8 @@ GPUS = GPUS.format(-1)
 PROCESSES = int(Path("/proc/sys/kernel/pid_max").read_text())
 if 0 <= hard_limit("u") < PROCESSES:
     PROCESSES = hard_limit("u")
-OF_PODMAN = f"--ulimit nproc={PROCESSES}:{PROCESSES}" + " --userns=keep-id" * (os.getuid() != 0)
+OF_ROOT = f"--ulimit nproc={PROCESSES}:{PROCESSES}"
+OF_PODMAN = f"{OF_ROOT} --userns=keep-id"
 CDI = f"{OF_PODMAN} --device nvidia.com/gpu=all"
 HOSTS = """TF_CONFIG='{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 0}}'"""
 SRUN = "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"
@@ -192,6 +197,8 @@ LABELLED = {"labelled": True}
         ("ENGINE=podman NUM_GPUS=1", {"engine": "podman", "more": CDI, "given": "NUM_GPUS=1"},
          ON_GPUS),
         ("SECURITY= VERSION='podman version 4.3.1'", {"more": OF_PODMAN}, ""),  # under that name
+        ("ENGINE=./bin/podman", {"engine": "./bin/podman", "more": OF_PODMAN}, ""),
+        ("USER_ID=0 ENGINE=podman", {"engine": "podman", "user": "0:2002", "more": OF_ROOT}, ""),
         (HOSTS, {"given": f"NUM_GPUS=0 {HOSTS}"}, f"--network=host {TRAINING}"),
         (SRUN, {"given": f"NUM_GPUS=0 {SRUN}"}, f"--network=host {TRAINING}"),
         # What is in a bucket is named and not mounted, and then a key is.
@@ -265,7 +272,7 @@ SLICE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
     "line, gpus",
     [
         ("CUDA_VISIBLE_DEVICES=2,3", "2,3"),
-        ("CUDA_VISIBLE_DEVICES='3, 2'", "3,2"),
+        ("CUDA_VISIBLE_DEVICES='3, 2, 4'", "3,2,4"),
         ("NVIDIA_VISIBLE_DEVICES=5", "5"),
         (f"NVIDIA_VISIBLE_DEVICES={SLICE}", SLICE),
         ("CUDA_VISIBLE_DEVICES=2,3 NUM_GPUS=1", "2"),
@@ -360,14 +367,12 @@ def test_the_page_cache_is_emptied_by_the_hosts_root(host, repository):
     host.script = programs.stand_in(host.folder / "start_training.sh", text)
     (host.folder / "environment").symlink_to(repository / "environment")
     mount = f"type=bind,source={control},target=/drop_caches"
-    host.has("id", "echo 0")
+    assert mount not in host.dry_run("--drop_caches")
     for flag in ("--drop_caches", "-drop_caches", "--drop_caches=true"):
-        words = host.dry_run(flag)
+        words = host.dry_run(flag, USER_ID="0")
         assert mount in after(words, "--mount") and words[-1] == flag
     for flag in ("--nodrop_caches", "--seed=1", f"{NO_DAEMON} --drop_caches"):
-        assert mount not in host.dry_run(flag)
-    host.has("id", "echo 1000")
-    assert mount not in host.dry_run("--drop_caches")
+        assert mount not in host.dry_run(flag, USER_ID="0")
 
 
 def test_the_image_is_built_when_it_is_missing(host):
@@ -382,7 +387,9 @@ def test_the_image_is_built_when_it_is_missing(host):
     assert run.endswith("<mlperf-bert:cpu><./train_model.sh>")
     assert "<MLPERF_BERT_IMAGE=unknown>" in run
     assert host.start().returncode == 0 and "<MLPERF_BERT_IMAGE=sha256:4711>" in host.calls()[-1]
+    host.has("git", "exit 128")
     done = host.start("NO_IMAGE=1 BUILD_STATUS=3")
+    assert "<COMMIT=unknown>" in host.calls()[-1]
     assert done.returncode == 1 and "could not be built" in done.stderr
 
 
@@ -394,7 +401,8 @@ def test_podman_is_taken_where_docker_does_not_answer(host):
 
 def test_the_exit_code_of_the_container_is_passed_on(host):
     for code in (75, 0):
-        assert host.start(f"RUN_STATUS={code}").returncode == code
+        assert host.start(f"RUN_STATUS={code} OUTPUT_DIR=new/{code}").returncode == code
+        assert (host.folder / f"new/{code}").is_dir()
 
 
 def test_no_tty_is_asked_for_without_one_and_one_is_with_one(host, terminal):
@@ -410,12 +418,15 @@ def test_no_tty_is_asked_for_without_one_and_one_is_with_one(host, terminal):
             [host.script, "--dry-run", *words], env=environment,
             cwd=host.folder, stdin=stdin, stdout=follower, check=True,
         )  # fmt: skip
-        assert (b"--tty --interactive" in os.read(leader, 10_000)) is expected
+        printed = os.read(leader, 10_000)
+        assert (b"--tty --interactive" in printed) is expected
+        assert re.search(rb" --name mlperf-bert-\d{6}-\d+ ", printed)  # a new one for each
 
 
 def test_detach_prints_the_name_and_the_pid_for_tracers(host):
     assert host.start("--detach").stdout == "container the-name  host PID 4242\n"
-    assert "<--detach>" in host.calls()[3]
+    run = host.calls()[3]
+    assert "<--detach><--env>" in run and run.endswith("<mlperf-bert:cpu><./train_model.sh>")
 
 
 NO_GPU = "leaves this job no GPU: choose some, or give NUM_GPUS=0"
@@ -459,6 +470,7 @@ REFUSED = [
     ("WIKI_DIR=data", "WIKI_DIR=data: no bert_config.json"),
     ("OUTPUT_DIR=/proc/none", "cannot be made"),
     ("OUTPUT_DIR=a,b", "cannot have a comma"),
+    ("OUTPUT_DIR='a\"b'", 'a"b: a mount cannot have a comma, quote or line break in its path'),
     ("OUTPUT_DIR='a\nb'", "a?b: a mount cannot have a comma, quote or line break"),
     ("OUTPUT_DIR=gs://b/run --finetune --dry-run",
      "OUTPUT_DIR=gs://b/run: fine-tuning reads and writes local folders; copy the run into"),
@@ -665,7 +677,10 @@ def test_without_an_engine_the_gpus_that_cuda_sees_are_counted(script, tmp_path,
 @pytest.mark.parametrize(
     "script, number",
     [
-        *(("train_model.sh", getattr(signal, f"SIG{name}")) for name in ("HUP", "USR1", "USR2")),
+        *(
+            ("train_model.sh", getattr(signal, f"SIG{name}"))
+            for name in ("HUP", "INT", "USR1", "USR2")
+        ),
         ("finetune_model.sh", signal.SIGTERM),
     ],
 )

@@ -235,7 +235,7 @@ def test_help_names_every_word(room):
         assert text in done.stdout.replace("Without words", "text")
 
 
-def test_what_is_done_is_told(room):
+def test_what_is_done_is_told(room, monkeypatch):
     done = room.run("config")
     place = f"file://{room.published}/input_files/".replace(" ", "%20")
     assert done.stdout.splitlines() == [f"wiki/{name}: as published" for name in CONFIG]
@@ -253,25 +253,33 @@ def test_what_is_done_is_told(room):
     assert done.stdout.splitlines()[-1] == (
         "wiki/results: the eight files with published MD5s are as published"
     )
+    monkeypatch.setenv("HOME", str(room.folder))
+    told = [f"{room.folder}/wiki/{name}: as published" for name in CONFIG]
+    assert room.run("config", "--out_dir=~/wiki").stdout.splitlines() == told
+
+
+FULL = "echo no room >&2; exit 1"
 
 
 @pytest.mark.parametrize(
-    ("word", "name", "told"),
+    ("word", "name", "size", "does"),
     [
-        ("text", TEXT, "not unpacked; make room for 14 GB and repeat the command"),
-        ("dump", f"{DUMP}.bz2", "not unpacked; make room for 75 GB and repeat the command"),
+        ("text", TEXT, "14 GB", FULL),
+        ("dump", f"{DUMP}.bz2", "75 GB", FULL),
+        ("dump", f"{DUMP}.bz2", "75 GB", "echo half of it"),
     ],
 )
-def test_what_cannot_be_unpacked_is_told_and_later_begun_again(room, word, name, told):
+def test_what_cannot_be_unpacked_is_told_and_later_begun_again(room, word, name, size, does):
     """As on a full disk; what is left of it is in no one's way."""
     wiki = room.folder / "wiki"
     (wiki / "results.partial" / "old").mkdir(parents=True)
     (wiki / "results.partial" / "old" / "eval.txt").write_bytes(b"old")
     path = os.environ["PATH"]
     for program in ("tar", "bzip2"):
-        programs.stand_in(room.folder / "bin" / program, "echo no room >&2; exit 1")
+        programs.stand_in(room.folder / "bin" / program, does)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PATH", f"{room.folder}/bin:{path}")
+        told = f"not unpacked; make room for {size} and repeat the command"
         assert room.refusal(word) == f"wiki/{name}: {told}"
     made = room.brings(word)
     assert made[name] == FILES[name] and all(
