@@ -179,9 +179,14 @@ def test_the_service_restarts_what_can_go_on_and_nothing_else(tmp_path):
     assert not ends & {1, EXIT_TRY_AGAIN, 134, 128 + 9}
     starts, within = (int(unit["Unit"][f"StartLimit{name}"]) for name in ("Burst", "IntervalSec"))
     assert starts * int(service["RestartSec"]) < within / 10
-    # Not as root; with memory for the driver; and with time to save.
+    # Not as root; with memory for the driver; with time to save; and after a start of the host.
     assert (service["User"], service["LimitMEMLOCK"]) == ("%i", "infinity")
     assert int(service["TimeoutStopSec"]) >= 300
+    assert dict(unit["Install"]) == {"WantedBy": "multi-user.target"}
+    # What the host may lack, it may lack; the second needs root.
+    assert service["EnvironmentFile"] == "-/etc/environment"
+    pages = "/sys/kernel/mm/transparent_hugepage/enabled"
+    assert service["ExecStartPre"] == f"-+/bin/sh -c 'echo always >{pages}'"
     if verify := shutil.which("systemd-analyze"):
         copy = tmp_path / "bert@root.service"
         shutil.copy(REPOSITORY / "cloud" / "bert@.service", copy)
@@ -319,6 +324,12 @@ def test_stories(recorded, tmp_path, name):
     assert not list(tmp_path.glob("bert-checkout*"))  # the archive goes, however it ends
 
 
+def test_it_looks_twice_a_minute_if_nothing_else_is_said(recorded):
+    settings = {name: SETTINGS[name] for name in ("GCP_PROJECT", "GCP_ZONE", "BUCKET")}
+    settings["ANSWERS"] = json.dumps({RUN: ["active", "inactive"]})
+    assert ["sleep", "30"] in recorded("cloud/gcp_tpu.sh", "train", **settings)[1]
+
+
 @pytest.mark.parametrize("arguments", [[], ["start"], ["train", "--dry"], ["train --dry-run"]])
 def test_usage(recorded, arguments):
     done, told = recorded("cloud/gcp_tpu.sh", *arguments, **SETTINGS)
@@ -342,6 +353,7 @@ def test_slurm_starts_one_process_a_node(recorded):
     assert done.returncode == 0, done.stderr
     assert told == [shlex.split(done.stdout)]
     assert told[0][:3] == ["srun", "--kill-on-bad-exit=0", "--ntasks-per-node=1"]
+    assert told[0][3:5] == [".venv/bin/python", "run_pretraining.py"]
     flags = told[0][5:]
     assert flags[0] == "--flagfile=configs/batch_1536.flags" and flags[-1] == "--seed=1"
     places = {f"--{flag}=/data/{place}" for flag, place in PLACES.items()}
@@ -350,6 +362,9 @@ def test_slurm_starts_one_process_a_node(recorded):
     assert set(names) - {"flagfile"} <= known_flags.flags_of("run_pretraining.py")
     dry, nothing = recorded(*BATCH, "--seed=1", **SLURM, DRY_RUN="1")
     assert dry.stdout == done.stdout and nothing == []
+    others = SLURM | {"PYTHON": "mine", "SLURM_GPUS_ON_NODE": ""}
+    _, [told] = recorded(*BATCH, **others)
+    assert told[3] == "mine" and "--num_gpus=8" in told
 
 
 def test_slurm_is_asked_for_a_job_that_saves_and_goes_on():
@@ -397,15 +412,18 @@ def test_the_jobset_starts_run_pretraining_and_gives_each_pod_its_tf_config():
     [container] = pod["containers"]
     assert container["command"] == ["python", "run_pretraining.py"]
     flags = dict(arg.removeprefix("--").split("=", 1) for arg in container["args"])
-    assert (REPOSITORY / flags.pop("flagfile")).is_file()
-    assert set(flags) <= known_flags.flags_of("run_pretraining.py")
-    assert flags.items() >= {n: f"gs://BUCKET/bert/{place}" for n, place in PLACES.items()}.items()
+    assert set(flags) <= known_flags.flags_of("run_pretraining.py") | {"flagfile"}
+    places = PLACES | {"output_dir": "run"}
+    assert flags == {name: f"gs://BUCKET/bert/{place}" for name, place in places.items()} | {
+        "flagfile": BATCH[2], "num_gpus": "8", "precision": "bfloat16",
+    }  # fmt: skip
     # A pod that ends ends all, which are started again, after the time to save.
     assert job["spec"]["failurePolicy"]["maxRestarts"] > 0 == spec["backoffLimit"]
     assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] >= 120
     assert job["spec"]["network"]["enableDNSHostnames"]
     assert container["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
-    assert int(flags["num_gpus"]) == container["resources"]["limits"]["nvidia.com/gpu"]
+    assert pod["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     index, config = container["env"]  # a variable is known to those after it
     [port] = container["ports"]
     annotation = "metadata.annotations['batch.kubernetes.io/job-completion-index']"

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
 
 from mlperf_bert.mlperf import convergence, rules
 from tests.fixtures import REPOSITORY
@@ -16,6 +17,7 @@ TPU = "tpu_v3_128_bs8192"
 # From random weights: 512 * 1,000,000 samples in all, tuned by the rule at this batch.
 PHASES = {"phase1_128": (128, 20, 0.9), "phase2_512": (512, 76, 0.1)}
 PAPERS_SAMPLES, PAPERS_BATCH, PAPERS_RATE, PAPERS_WARM_UP = 512_000_000, 32_768, 0.005, 1 / 5
+PAPERS_LAMB = {"lamb_beta_1": "0.9", "lamb_beta_2": "0.999", "lamb_weight_decay_rate": "0.01"}
 HYPERPARAMETERS = {
     "learning_rate": "opt_base_learning_rate",
     "lamb_beta_1": "opt_lamb_beta_1",
@@ -35,8 +37,12 @@ OF_THE_RULES = {
 # A step fits into a core only so; the epsilon is that of the reference's example.
 OF_THE_TPU = {
     "use_tpu": "", "num_tpu_cores": "128", "precision": "bfloat16", "recompute": "blocks",
-    "log_epsilon": "-6",
+    "log_epsilon": "-6", "iterations_per_loop": "3", "save_checkpoints_steps": "3",
 }  # fmt: skip
+SIZES = ("train_batch_size", "eval_batch_size", "steps_per_update", "save_checkpoints_steps")
+NAMES = {*OF_THE_RULES, *HYPERPARAMETERS, *STEPS, *SIZES}
+RECORDS = RCP_Checker("training", "5.0.0", "bert", verbose=False).rcp_data.values()
+RUNS = {record["BS"]: len(record["Epochs to converge"]) for record in RECORDS}
 
 
 def flags_of(path) -> dict[str, str]:
@@ -57,12 +63,16 @@ def test_every_reference_point_has_its_preset():
 def test_preset_has_the_numbers_of_the_reference_point(name):
     text, given = PRESETS[name].read_text(), flags_of(PRESETS[name])
     assert set(given) <= known_flags.flags_of("run_pretraining.py")
-    assert given.items() >= {**OF_THE_RULES, **(OF_THE_TPU if name == TPU else {})}.items()
+    of_the_tpu = OF_THE_TPU if name == TPU else {}
+    assert set(given) == NAMES | set(of_the_tpu)
+    assert given.items() >= (OF_THE_RULES | of_the_tpu).items()
     steps_per_update = int(given["steps_per_update"])
     global_batch_size = int(given["train_batch_size"]) * steps_per_update
     assert global_batch_size == number_in(name, r"(?:batch_|_bs)(\d+)")
     interval_samples = int(given["save_checkpoints_steps"]) * int(given["train_batch_size"])
-    if name != TPU:  # the reference's recipe saves more often
+    if name == TPU:  # the reference's recipe saves more often
+        assert interval_samples == number_in(text, r"every ([\d,]+) samples")
+    else:
         assert interval_samples == rules.evaluation_interval_samples(global_batch_size)
     bound = convergence.bound_of(global_batch_size)
     assert number_in(text, r"Least mean that passes: ([\d,]+)") == round(
@@ -75,6 +85,7 @@ def test_preset_has_the_numbers_of_the_reference_point(name):
         assert {f"--{flag}={given[flag]}" for flag in ("learning_rate", *STEPS)} <= {*own}
         return
     assert number_in(text, r"mean ([\d,]+) samples\.") == round(point.mean_samples)
+    assert number_in(text, r"Reference: (\d+) runs") == RUNS[global_batch_size]
     for flag, key in HYPERPARAMETERS.items():
         assert float(given[flag]) == point.hyperparameters[key], flag
     for flag, key in STEPS.items():
@@ -98,6 +109,9 @@ def test_phases_have_the_numbers_of_the_paper(name):
     warm_up_share = PAPERS_WARM_UP * global_batch_size / PAPERS_BATCH
     assert int(given["num_warmup_steps"]) == steps * warm_up_share
     assert int(given["save_checkpoints_steps"]) == 1000 * steps_per_update
+    more = {"eval_interval_samples": str(1000 * global_batch_size)} if share == 0.1 else {}
+    assert set(given) == NAMES | set(more)
+    assert given.items() >= (PAPERS_LAMB | more).items()
     assert steps == number_in(text, r"([\d,]+) updates of") * steps_per_update
 
 
