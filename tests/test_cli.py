@@ -146,7 +146,8 @@ def test_a_check_tells_files_that_are_missing_beside_a_flag_that_is_wrong(work):
         ({"steps_per_update": 3}, ["--num_train_steps=4 must be a multiple"]),
     ):
         flags = {"input_file": f"{work}/none*", "init_checkpoint": f"{work}/gone", **wrong}
-        files = ["no file matches", "bert_config.json", "gone: no such checkpoint"]
+        flags["eval_input_file"] = f"{work}/no*"
+        files = ["no file matches '", "/no*'", "bert_config.json", "gone: no such checkpoint"]
         for check, expected in (("true", [*told, *files]), ("false", told)):
             done = run(training_flags(work, check=check, **flags))
             *problems, last = done.stderr.splitlines()

@@ -46,6 +46,7 @@ def test_every_example_comes_once_and_whole(stored, batch_size):
         assert len(found) == batch_size
         assert batch["next_sentence_weights"].sum() == batch_size
         assert len(batch["input_ids"]) in packing.row_counts(batch_size)
+        assert batch["masked_lm_ids"].shape[1] == 10 + 4  # one more for each example of a row
         for example in found:
             number = example["input_ids"][0] - 1000
             order.append(number)

@@ -82,10 +82,10 @@ def test_a_process_that_finds_another_checkpoint_than_the_chief_is_refused(
         build.load_weights(run_of(setup, has_checkpoint=True, latest_step=of_chief))
 
 
-def test_only_what_is_evaluated_may_go_where_a_run_evaluates_nothing(setup, tmp_path):
+def test_only_what_is_evaluated_may_go_where_a_run_evaluates_nothing(setup, tmp_path, monkeypatch):
     said: list[str] = []
     team = types.SimpleNamespace(output=types.SimpleNamespace(location=tmp_path), say=said.append)
-    without = dataclasses.replace(setup.config, eval_input_file=None)
+    without = dataclasses.replace(setup.config, eval_input_file=None, keep_checkpoint_max=3)
     offline = dataclasses.replace(setup, config=without)
     figures = dict.fromkeys(Evaluation.__annotations__, 0.5)
     evaluations.record_evaluation(tmp_path, 10, Evaluation(**figures))
@@ -94,6 +94,11 @@ def test_only_what_is_evaluated_may_go_where_a_run_evaluates_nothing(setup, tmp_
     (tmp_path / evaluations.RESULTS_LINES).write_text("damaged\n")
     assert build._disposable(offline, team, [0, 10]) == ()
     assert said[0].startswith("warning: no checkpoint is removed: ")
+    monkeypatch.setattr(build, "RunState", lambda *of, **how: (*of, how))
+    trainer = types.SimpleNamespace(state="state", fetch_state="fetch")
+    directory, how = build.state_of(offline, team, trainer)
+    assert directory == without.output_dir and how.pop("disposable")([0, 10]) == ()
+    assert how == {"parts": "state", "fetch": "fetch", "keep_checkpoint_max": 3}
 
 
 def test_what_a_run_has_logged_is_published_though_it_fails(tmp_path):
@@ -278,18 +283,24 @@ def test_the_log_has_the_examples_that_an_evaluation_takes(setup, num_examples, 
 
 
 @pytest.mark.parametrize(
-    "weights, named", [("sha256:1", ["random_seed"]), ("", ["random_seed", "init_checkpoint"])]
+    "weights, has_checkpoint, named",
+    [
+        ("sha256:1", True, []),
+        ("", True, ["init_checkpoint"]),
+        ("sha256:1", False, ["init_checkpoint"]),
+    ],
 )
-def test_a_run_that_goes_on_need_not_name_its_weights_again(setup, weights, named):
+def test_a_run_that_goes_on_need_not_name_its_weights_again(setup, weights, has_checkpoint, named):
     said = []
     issues = [types.SimpleNamespace(parameter=name) for name in ("random_seed", "init_checkpoint")]
-    team = types.SimpleNamespace(has_checkpoint=True, was_started_before=True, say=said.append)
+    team = types.SimpleNamespace(was_started_before=True, say=said.append)
+    team.has_checkpoint = has_checkpoint
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(reporting.checks, "departures", lambda setup: [*issues])
         patched.setattr(reporting.rules, "open_division", lambda found: found)
         submission = reporting._submission(setup, team, {"init_checkpoint": weights})
     assert isinstance(submission, SubmissionInfo) and submission.division == "open"
-    assert [each.parameter for each in said[0]] == [*named, "run"]
+    assert [each.parameter for each in said[0]] == ["random_seed", *named, "run"]
 
 
 def test_a_run_without_departures_stays_in_its_division(setup, monkeypatch):

@@ -97,7 +97,11 @@ def test_the_evaluation_interval_follows_the_effective_batch(config):
         ({"save_checkpoints_steps": 4}, False),
         ({"keep_checkpoint_max": 9}, False),
         ({"compilation_cache_dir": "cache"}, False),
-        ({"power_watts": 250.0}, False),
+        ({"power_watts": 250.0, "drop_caches": True, "iterations_per_loop": 1}, False),
+        (
+            {"tf_xla_flags": "a", "jax_compilation_cache_dir": "b", "cuda_visible_devices": "c"},
+            False,
+        ),
     ],
 )
 def test_what_changes_the_computation_makes_another_run(config, changed, others):
