@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from mlperf_bert.data import parts
 from mlperf_bert.data import published as of_the_data
 from mlperf_bert.files import json_text
-from mlperf_bert.finetuning import sweep
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import convergence, joining, log_reader
 from mlperf_bert.model.config import BertConfig
@@ -233,9 +232,7 @@ READERS = [
     ),
     (finished_run, log_reader.RECORD_NAME, "[", rf"\); {AGAIN}, or choose another --output_dir"),
     (claim, log_reader.CAMPAIGN_RECORD, "[", rf"\); {AGAIN}, or choose another --output_dir"),
-    (lambda folder: sweep._read(folder / sweep.RESULTS_NAME), sweep.RESULTS_NAME,
-     '{"tasks": [1]}', r"\); remove it: the results of"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("read, name, text, message", READERS)

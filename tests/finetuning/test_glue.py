@@ -49,6 +49,9 @@ READ = {
         [QQP, "1\t2\t3\ta\tb\t1", "cut off", "4\t5\t6\tq", "7\t8\t9\tc\td\t0"],
         [("a", "b", 1), ("c", "d", 0)],
     ),
+    "one that is skipped is told too": (
+        "qqp", "QQP/dev.tsv", [QQP, "1\t2\t3\ta\tb\t1", "cut off"], [("a", "b", 1)],
+    ),
 }  # fmt: skip
 
 
@@ -60,7 +63,7 @@ def test_what_is_read_of_odd_files(tmp_path, capsys, case):
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     found = create(name, tmp_path).read(path.stem)
     assert found == expected
-    skipped = f"{path}: skipped 2 lines without all columns\n"
+    skipped = f"{path}: skipped {len(lines) - 1 - len(expected)} lines without all columns\n"
     assert capsys.readouterr().err == (skipped if "skipped" in case else "")
 
 
