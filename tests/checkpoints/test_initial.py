@@ -77,18 +77,14 @@ def copied(prefix: str, folder: Path) -> Path:
     return folder / f"{Path(prefix).name}.data-00000-of-00001"
 
 
-def test_tf1_with_and_without_slots_and_accumulators(generated, tmp_path, capsys):
+def test_tf1_with_and_without_slots_and_accumulators_and_tf2(generated, tf2, tmp_path, capsys):
     bare = str(Path(generated.checkpoint).with_name("model.ckpt-0"))
     accumulating = str(tmp_path / "model.ckpt-28252")
     tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
-    for prefix in (bare, generated.checkpoint, accumulating):
+    layouts = dict.fromkeys((bare, generated.checkpoint, accumulating), "TF1, by name")
+    for prefix, layout in {**layouts, tf2: "TF2, by object"}.items():
         assert_same_bits(load(prefix, generated.config), generated.weights)
-        assert f"Initial weights: 46 from {prefix} (TF1, by name)\n" == capsys.readouterr().out
-
-
-def test_tf2_as_we_convert_it(generated, tf2, capsys):
-    assert_same_bits(load(tf2, generated.config), generated.weights)
-    assert f"Initial weights: 46 from {tf2} (TF2, by object)\n" == capsys.readouterr().out
+        assert f"Initial weights: 46 from {prefix} ({layout})\n" == capsys.readouterr().out
 
 
 def test_tf2_of_tf_models_first_pretrainer(generated, tmp_path):

@@ -116,7 +116,7 @@ def test_a_copy_does_not_change(tmp_path, value):
 
 
 def test_old_ones_go_once_the_new_one_is_listed(tmp_path, value, monkeypatch):
-    """Whenever the process is killed, what is listed is there."""
+    """Whenever the process is killed, what is listed is there, and what has an index is whole."""
     directory, remove, listed = str(tmp_path), tf.io.gfile.remove, {}
 
     def stand_in(path):
@@ -127,22 +127,19 @@ def test_old_ones_go_once_the_new_one_is_listed(tmp_path, value, monkeypatch):
     state = state_in(directory, value, keep_checkpoint_max=1)
     save(state, value, 10)
     monkeypatch.setattr(tf.io.gfile, "remove", stand_in)
+    glob = tf.io.gfile.glob  # in no order
+    monkeypatch.setattr(tf.io.gfile, "glob", lambda pattern: sorted(glob(pattern)))
     save(state, value, 20)
     old = {path: names for path, names in listed.items() if "/model.ckpt-10." in path}
-    assert len(old) == 2 and all(names == ["model.ckpt-20"] for names in old.values()), listed
+    index, _ = old
+    assert index.endswith(".index") and all(names == ["model.ckpt-20"] for names in old.values())
 
 
-def test_without_a_limit_all_stay(tmp_path, value):
-    save(state_in(str(tmp_path), value, keep_checkpoint_max=0), value, 0, 10, 20)
-    assert list(complete_checkpoints(str(tmp_path))) == [0, 10, 20]
-
-
-def test_those_that_are_not_disposable_stay_however_many(tmp_path, value):
-    state = state_in(
-        str(tmp_path), value, keep_checkpoint_max=1, disposable=lambda steps: {0, 10} & {*steps}
-    )
-    save(state, value, 0, 10, 20, 30)
-    assert list(complete_checkpoints(str(tmp_path))) == [20, 30]
+@pytest.mark.parametrize("limit, kept", [(0, [0, 10, 20, 30]), (1, [20, 30])])
+def test_without_a_limit_all_stay_and_with_one_what_is_not_disposable(tmp_path, value, limit, kept):
+    options = {"keep_checkpoint_max": limit, "disposable": lambda steps: {0, 10} & {*steps}}
+    save(state_in(str(tmp_path), value, **options), value, 0, 10, 20, 30)
+    assert list(complete_checkpoints(str(tmp_path))) == kept
 
 
 @pytest.mark.parametrize(

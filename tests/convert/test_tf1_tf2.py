@@ -188,12 +188,7 @@ def test_refusals(generated, tmp_path):
     convert(generated.checkpoint, tf2, config=generated.config)
     with pytest.raises(ValueError, match=r"is a TF2 checkpoint, .*; give a TF1 checkpoint$"):
         tf1_tf2.add_accumulators(tf2, str(tmp_path / "model.ckpt-4"))
-
-    data = Path(f"{tf2}.data-00000-of-00001")
-    data.write_bytes(data.read_bytes()[:100])
-    with pytest.raises(ValueError, match="cannot be read"):
-        tf1_tf2.add_accumulators(tf2, str(tmp_path / "model.ckpt-5"))
-    assert not list(tmp_path.glob("*model.ckpt-[245]*"))
+    assert not list(tmp_path.glob("*model.ckpt-[24]*"))
 
 
 FILES = ("--bert_config_file={config_file}", "--vocab_file={vocabulary}")

@@ -72,7 +72,8 @@ def saves_to(disk: Disk, *, asynchronous: bool = True, published=None) -> Saves:
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_process_whose_state_another_saves_flushes_and_publishes_alone(asynchronous):
-    told, log = [], Log()
+    log = Log()
+    told = log.events
     with Saves(
         None,
         flush=lambda: told.append("flush"),
@@ -81,7 +82,7 @@ def test_a_process_whose_state_another_saves_flushes_and_publishes_alone(asynchr
     ) as saves:
         saves.save(3, log)
         saves.wait()
-    assert told == ["flush", "publish", "publish"] and log.events == [("start", 3), ("stop", 3)]
+    assert told == [("start", 3), "flush", "publish", ("stop", 3), "publish"]
 
 
 def test_a_save_waits_for_the_one_before_and_the_end_for_all(tmp_path):
