@@ -101,6 +101,35 @@ def test_only_what_is_evaluated_may_go_where_a_run_evaluates_nothing(setup, tmp_
     assert how == {"parts": "state", "fetch": "fetch", "keep_checkpoint_max": 3}
 
 
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_a_run_is_checked_whole_before_it_begins_and_free_when_it_has_ended(
+    setup, monkeypatch, is_chief
+):
+    """The chief alone compares inputs and devices, records how it ended, and has an outcome."""
+    setup = dataclasses.replace(setup, connected=Devices(types.SimpleNamespace(size=2)))
+    team = mock.MagicMock(is_chief=is_chief, cluster=None)
+    ended = reporting.Outcome(status="success", accuracy=0.5, samples=8)
+    parts = mock.MagicMock()
+    parts.inspect.return_value, parts._train.return_value = setup, ended
+    of_modules = {checks: "inspect check_saving", build: "build_programs state_of"}
+    of_modules |= {reporting: "log_header", run: "_log_of Origin _train"}
+    for module, names in of_modules.items():
+        for name in names.split():
+            monkeypatch.setattr(module, name, getattr(parts, name))
+    assert run.train(setup.config, team, mock.Mock()) == (ended if is_chief else None)
+    told = {"has_checkpoint": team.has_checkpoint, "connected": team.devices}
+    assert parts.inspect.call_args == mock.call(setup.config, **told)
+    assert parts.check_saving.call_args == mock.call(setup)
+    assert team.output.require_same_devices.mock_calls == [mock.call(2)] * is_chief
+    assert parts.Origin.return_value.end.mock_calls == [mock.call("success")] * is_chief
+    assert parts.build_programs.call_args == mock.call(setup, seed=team.seed)
+    team.output.release.assert_called_with()
+    setup.findings.add_error("a bad flag")
+    with pytest.raises(ValueError, match="a bad flag"):
+        run.train(setup.config, team, mock.Mock())
+    assert parts.log_header.call_count == 1
+
+
 def test_what_a_run_has_logged_is_published_though_it_fails(tmp_path):
     published: list[bool] = []
 
