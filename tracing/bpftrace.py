@@ -134,7 +134,7 @@ def environment() -> dict[str, str]:
     }
 
 
-_LOST = re.compile(r"Lost (\d+) events")
+_LOST = re.compile(r"Lost (\d+) events$")
 _ERRNO_BITS = 4096
 _AT_FDCWD = -100  # in calls that end in "at": the path is relative to the process's folder
 _MOST_EVENTS_OUT_OF_ORDER = 40_000
@@ -222,7 +222,7 @@ class Parser(CallParser):
         """(stamp of its end, word, fields) of every event; names are joined with their calls."""
         names: dict[int, str] | None = None
         for line in lines:
-            if lost := _LOST.search(line):
+            if lost := _LOST.match(line):
                 self.losses.lost_events += int(lost[1])
                 # Events were lost somewhere between those that wait and the next ones.
                 yield from ((stamp, "lost", []) for stamp in (0, self._latest_ns))

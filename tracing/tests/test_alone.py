@@ -13,6 +13,7 @@ from tests.helpers import programs
 from tracing.tests.conftest import TRACE, environment
 
 UV = Path(sys.executable).with_name("uv")  # installs in a sixth of pip's time
+PROJECT = tomllib.loads((TRACE.parent / "pyproject.toml").read_text())
 ALL_MODULES = """
 import importlib, pathlib, sys, tracing
 root = pathlib.Path(tracing.__file__).parent
@@ -52,6 +53,16 @@ def test_installed_alone_it_traces_from_any_folder_and_from_the_checkout(tmp_pat
     assert "conftest.py" not in files
 
 
+def test_what_its_modules_read_is_installed_with_them():
+    parts = ("programs", "templates", "exports")
+    given, root = PROJECT["tool"]["setuptools"], TRACE.parent
+    installed = {path for each in given["package-data"]["tracing"] for path in root.glob(each)}
+    read = {each for part in parts for each in root.glob(f"{part}/*.*")}
+    assert installed == {each for each in read if each.suffix != ".py"} | {root / "tables.csv"}
+    assert given["packages"] == ["tracing", "tracing.exports"]
+    assert PROJECT["project"]["scripts"] == {"mlperf-trace": "tracing.__main__:main"}
+
+
 def test_an_exported_cdpath_leads_nowhere_else():
     words = {"cwd": TRACE.parent.parent, "env": {**os.environ, "CDPATH": "."}}
     done = programs.run("tracing/trace.sh", "--help", **words)
@@ -82,8 +93,7 @@ def test_the_script_says_what_to_install(tmp_path, lacks):
     lacking = programs.stand_in(tmp_path / "python", text)
     done = programs.run(TRACE, "--", "ls", env={**os.environ, "PYTHON": str(lacking)})
     assert done.returncode == 1 and done.stdout == ""
-    project = tomllib.loads((TRACE.parent / "pyproject.toml").read_text())["project"]
-    names = {*project["dependencies"], "pynvml"} - {"nvidia-ml-py", "numpy", "protobuf"}
+    names = {*PROJECT["project"]["dependencies"], "pynvml"} - {"nvidia-ml-py", "numpy", "protobuf"}
     assert done.stderr == (
         f"trace: {lacking} lacks one of the packages {' '.join(sorted(names))}; run make setup, "
         f"or pip install {TRACE.parent}\n"

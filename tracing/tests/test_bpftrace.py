@@ -169,14 +169,15 @@ def test_page_faults_by_disk_and_inode_and_pages_that_come_into_the_cache(tmp_pa
 
 
 def test_odd_names_are_kept_and_what_is_lost_or_damaged_is_counted():
-    lines = ["ready\n", "name\t7\ta\tb\n", "c\td\n", "Lost 12 events\n", OPEN[1], "Lost 5 events\n"]
+    lines = ["ready\n", "name\t7\tLost 9 events\tb\n", "c\td\n", "Lost 12 events\n"]
+    lines += [OPEN[1], "Lost 5 events\n"]
     lines += ["call\t1\t2\n", "open\tx\n", "fork\t1\t7\t7\n", "name\n"]
     lines += ["gibberish\tof\tfields\n", "\n", FORK, FORK.replace("\t8\t", "\t9\t")]
     lines += ["exit\t40\t7\t9\n"]
     lines += [f"asynchronous\t{n}\t{pid}\t{pid}\n" for n, pid in enumerate((7, 7, 8))]
     parser = bpftrace.Parser(folder="/d")
     first, *others = (row for _, row in parser.parse(lines))
-    assert first["path"] == "/d/a\tb\nc\td"
+    assert first["path"] == "/d/Lost 9 events\tb\nc\td"
     events = [(row["event"], row["pid"]) for row in others]
     assert events == [("thread", 7), ("exit", 7), ("process", 8)]  # which does nothing
     lost = calls.Losses(lost_events=12 + 5, damaged_lines=5, asynchronous_processes=2)
@@ -251,7 +252,17 @@ def test_names_that_are_cut_are_called_cut_and_nothing_else():
     assert len(list(parser.parse(lines))) == 6
     assert vars(parser.losses) == vars(calls.Losses(cut_names=4))
     assert str(parser.losses) == "nothing was lost; 4 names are cut at 199 bytes"
-    assert bpftrace.environment()["BPFTRACE_STRLEN"] == "200"
+    assert str(calls.Losses(*range(1000, 1007))) == (
+        "1,000 events for which bpftrace had no room, 1,001 lines for which the disk had no room, "
+        "1,002 lines that were not understood, 1,003 calls that an end cut short, 1,006 threads or "
+        "processes whose making was not seen; 1,005 names are cut at 199 bytes; 1,004 processes "
+        "use libaio or io_uring: what is read and written by these is not recorded"
+    )
+    given = {name: n for name, n in bpftrace.environment().items() if name not in os.environ}
+    assert given == {
+        "BPFTRACE_STRLEN": "200", "BPFTRACE_MAX_STRLEN": "200", "BPFTRACE_PERF_RB_PAGES": "1024",
+        "BPFTRACE_MAP_KEYS_MAX": "65536", "BPFTRACE_MAX_MAP_KEYS": "65536",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_what_the_target_makes_is_recorded_until_its_end_and_nothing_else(makes)
 )  # fmt: skip
 def test_a_request_of_a_disk_is_recorded_from_its_beginning_by_who_began_it(name, begins, ends):
     machine = Machine(name)
-    first, second = {"dev": 8 << 20 | 1, "sector": 5}, {"dev": 8 << 20 | 2, "sector": 5}
+    first, second = {"dev": 8 << 20 | 1, "sector": 5}, {"dev": 259 << 20 | 300, "sector": 5}
     for pid, request in ((71, first), (72, second)):
         machine.now += 100
         machine.at(f"tracepoint:block:{begins}", pid, pid + 9, **request, bytes=pid * 512)
@@ -219,6 +219,6 @@ def test_a_request_of_a_disk_is_recorded_from_its_beginning_by_who_began_it(name
     names = ("boottime_ns", "pid", "device", "sector", "size_bytes", "latency_ns")
     found = machine.rows()
     assert [tuple(row[column] for column in names) for row in found] == [
-        (100, 71, "8:1", 5, 71 * 512, 107), (200, 72, "8:2", 5, 72 * 512, 14),
+        (100, 71, "8:1", 5, 71 * 512, 107), (200, 72, "259:300", 5, 72 * 512, 14),
     ]  # fmt: skip
     assert {(row["operation"], row["command"]) for row in found} == {("WS", "cat")}

@@ -63,7 +63,7 @@ def reads(tmp_path, monkeypatch) -> pd.DataFrame:
     found = [
         {"monotonic_ns": 1000 * by_hand.SECOND + 10**6 * n, "tid": 7 + n % 2, "kind": "read",
          "path": str(chosen.choice(paths)), "file_class": "tfrecords" if n % 9 else "other",
-         "offset_bytes": 500 * chosen.randrange(100), "size_bytes": chosen.choice([500, 9000])}
+         "offset_bytes": 512 * chosen.randrange(100), "size_bytes": chosen.choice([512, 9000])}
         for n in range(50)
     ]  # fmt: skip
     others = [found[0] | other for other in ({"kind": "write"}, {"offset_bytes": None})]

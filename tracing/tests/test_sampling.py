@@ -10,14 +10,7 @@ import pytest
 
 from mlperf_bert.data import tfrecord
 from tests.helpers import waiting
-from tracing import (
-    backends,
-    figures,
-    loaded,
-    processes,
-    sampling,
-    tables,
-)
+from tracing import backends, figures, loaded, processes, sampling, tables
 
 STAT = "7 (a ) b) S 5 7 7 0 -1 4 1001 1002 1003 1004 1005 1006 1007 1008 20 0 3 0 900 8000 77 18"
 
@@ -99,6 +92,24 @@ def test_a_sampler_reads_the_clocks_with_every_sample_and_at_its_end(tmp_path, m
     assert sampler.asynchronous == {os.getpid()}
     assert error.startswith("table disks: ") and not (tmp_path / "disks.parquet").exists()
     assert not list(tmp_path.glob("*.unfinished"))
+
+
+def test_what_a_sample_takes_does_not_lengthen_the_interval(tmp_path, monkeypatch):
+    """A sample that takes longer than the interval is followed by the next at once."""
+    now, waits, lasting = [50.0], [], [0.25, 0.125, 2.5, 0.5, 0.0]
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        now[0] += seconds
+        return len(waits) == 5
+
+    monkeypatch.setattr(sampling, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    sampler = sampling.Sampler(processes.Target(), tmp_path, interval_s=1)
+    sampler._done = types.SimpleNamespace(wait=wait, set=lambda: None)
+    sampler._sample = lambda: now.append(now.pop() + lasting.pop(0))
+    sampler.start()
+    sampler.stop()
+    assert (waits, lasting) == ([0, 0.75, 0.875, 0, 0.5], [])
 
 
 BUSY = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"

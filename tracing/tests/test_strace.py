@@ -286,6 +286,8 @@ MAKES = "clone3({flags=CLONE_VM|CLONE_THREAD}, 88)"
           "7 <... vfork resumed>) = 8", READ],
          [*FROM_BEGIN, (8, "read", None), (7, "read", None)]),
         ([*OPENED, "7 read(3</d/x>, damaged", READ], [*FROM_BEGIN, (7, "read", None)]),
+        ([f"7 {FORK}) = 8", OPEN.replace("7", "8", 1), "7 read(3</d/x>, damaged",
+          READ.replace("7", "8", 1)], [(8, "open", None), (8, "read", None)]),
         # So may somebody else what was open before.
         (["7 lseek(3</d/x>, 5, SEEK_SET) = 5", READ], [(7, "seek", 5), (7, "read", None)]),
         ([*OPENED, f"7 {MAKES} = 17", "17 lseek(3</d/x>, 2, SEEK_SET) = 2", READ],
