@@ -76,7 +76,7 @@ def compared(trace: Trace, folder: Path) -> Iterator[Record]:
     """Every record that a trace must hold by what the programs wrote, and what nobody made."""
     rows, events = trace.operations, trace.table("process_events")
     # By these a program looks at itself, just before a call.
-    rows = rows[~rows["path"].str.startswith("/proc/thread-self/")]
+    rows = rows[~rows["path"].str.match(r"/proc/(thread-self|\d+/task)/")]
     calls = {tid: part.to_dict("records") for tid, part in rows.groupby("tid")}
     made_by: dict[int, list[dict]] = collections.defaultdict(list)
     for row in (row for part in calls.values() for row in part):

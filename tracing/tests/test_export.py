@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.programs import refusal
-from tracing import export, loaded, tables
+from tracing import calls, export, loaded, tables
 from tracing.exports import chakra
 from tracing.tests import by_hand, chakra_reader, perfetto_reader
 
@@ -176,6 +176,11 @@ def test_a_node_has_the_bytes_of_mlcommons_schema():
     assert file.getvalue()[num_bytes:].hex() == NODE
     kinds = chakra.CLASSES["Node"].DESCRIPTOR.fields_by_name["type"].enum_type.values_by_name
     assert (kinds["BATCH_NODE"].number, kinds["CHECKPOINT_NODE"].number) == (9, 10)
+    ops = {"creat": "FS_OP_OPEN", "fsync": "FS_OP_FSYNC", "fdatasync": "FS_OP_FDATASYNC"}
+    for kind in ("open", "close", "read", "write"):
+        for call in calls.KINDS[kind].split():
+            ops[call] = f"FS_OP_{'P' * call.startswith('p')}{kind.upper()}"
+    assert ops == chakra._OP_OF
     below = [chakra.CLASSES[kind].DESCRIPTOR for kind in ("PageOp", "BlockOp")]
     numbers = [[field.number for field in kind.fields] for kind in below]
     assert numbers == [[1, 3, 4], [1, 2, 3, 4, 5]]

@@ -190,18 +190,29 @@ def test_a_signal_after_the_end_is_not_left_to_the_conversion(record, tmp_path, 
     assert found.ended_by is None
 
 
-def test_what_a_command_leaves_behind_is_named_and_a_signal_ends_it(record):
+def test_what_a_command_leaves_behind_is_named_and_a_signal_ends_it(record, tmp_path):
+    """One ignores it: the trace ends after both."""
     require(backends.STRACE)
-    begins = 'until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.05; done'
-    found, said = record(
-        "--backend=strace", "--", "sh", "-c", f"sleep 200 & {begins}; exit 7",
-        signals={"the command has ended, but": signal.SIGINT},
-    )  # fmt: skip
+    begins = 'until [ "$(cat /proc/$one/comm /proc/$!/comm | uniq)" = sleep ]; do sleep 0.05; done'
+    stays = "sh -c 'trap \"\" TERM; exec sleep 200'"
+    script = f"sleep 200 & one=$!; {stays} & echo $one $! > {tmp_path}/left; {begins}; exit 7"
+
+    def end_the_other():
+        first, second = map(int, (tmp_path / "left").read_text().split())
+        waiting.until(lambda: not processes.is_running(first))
+        time.sleep(0.5)  # longer than the trace looks away
+        os.kill(second, signal.SIGKILL)
+
+    ending = threading.Thread(target=end_the_other)
+    signals = {"the command has ended, but": signal.SIGINT, "SIGINT: waiting": ending.start}
+    found, said = record("--backend=strace", "--", "sh", "-c", script, signals=signals)
+    ending.join(timeout=0.1)
+    assert not ending.is_alive()
     _, named, waits = said
-    pid = named.partition("sleep (")[2].partition(")")[0]
+    first, second = (tmp_path / "left").read_text().split()
     assert named == (
-        f"the command has ended, but sleep ({pid}), which it started, did not: the trace "
-        f"continues until then; to end it: kill {pid}, or Ctrl-C"
+        f"the command has ended, but sleep ({first}), sleep ({second}), which it started, did not: "
+        f"the trace continues until then; to end it: kill {first} {second}, or Ctrl-C"
     )
     assert waits == "SIGINT: waiting for what the command has left to end"
     assert (found.exit_code, found.ended_by, named in found.notes) == (7, "SIGINT", True)

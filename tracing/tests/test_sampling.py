@@ -238,6 +238,10 @@ def test_what_proc_says_of_a_process(proc, monkeypatch):
     (proc / "comm").write_text("python\n")
     names = [(processes.name_of(pid), processes.parent_of(pid)) for pid in (7, 6)]
     assert names == [("python", 5), ("a process that has ended", 0)]
+    for inode, is_first in ((4_026_531_836, True), (4_026_532_177, False)):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "stat", lambda _, n=inode: types.SimpleNamespace(st_ino=n))
+            assert processes.sees_whole_machine() == is_first
     (proc / "fd" / "8").touch()  # was closed meanwhile: no link
     assert sorted(processes.open_paths(7)) == [(5, "/data/model.ckpt-3.index"), (6, "/dev/null")]
 

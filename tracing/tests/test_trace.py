@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -401,32 +400,6 @@ def test_tables_that_are_broken_off_are_made_later_and_the_folder_is_the_users(
     assert (folder / "raw" / "recording.json").exists()
     its = [*[folder.parent] * (above == "traces"), folder, *folder.rglob("*")]
     assert owners == dict.fromkeys(its, (7, 8))
-
-
-@pytest.mark.gate
-def test_what_a_command_leaves_behind_is_named_and_can_be_ended(tmp_path):
-    """One by a signal to the trace, which the other ignores; the trace ends after both."""
-    require(backends.STRACE)
-    stays = shlex.quote("trap '' TERM; exec sleep 600")
-    begins = 'until [ "$(cat /proc/$one/comm /proc/$!/comm | uniq)" = sleep ]; do sleep 0.05; done'
-    script = f"setsid sleep 600 & one=$!; setsid sh -c {stays} & {begins}; exit 7"
-    words = ["sh", "-c", script]
-    command = command_line(tmp_path / "t", *words, options=["--backend=strace"])
-    tracing = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
-    named = r"the command has ended, but sleep \((\d+)\), sleep \((\d+)\).*: kill (\d+) (\d+)"
-    found = next(filter(None, (re.search(named, line) for line in tracing.stderr)))
-    assert found.groups()[:2] == found.groups()[2:]
-    first, second = map(int, found.groups()[:2])
-    tracing.terminate()
-    waiting.until(lambda: not processes.is_running(first), tracing)
-    time.sleep(0.5)  # longer than the trace looks away
-    assert processes.is_running(second) and tracing.poll() is None
-    os.kill(second, signal.SIGKILL)
-    _, lines = tracing.communicate(timeout=waiting.HANGS_AFTER_SECONDS)
-    assert tracing.returncode == 7
-    assert "SIGTERM: waiting for what the command has left to end" in lines
-    notes = json.loads((tmp_path / "t" / "summary.json").read_text())["notes"]
-    assert any("the command has ended, but sleep" in note for note in notes)
 
 
 def test_no_thread_takes_a_signal_that_ends_the_trace():

@@ -318,6 +318,7 @@ def test_every_container_is_found_once_whatever_the_engine_says_of_others(monkey
     answers["c"] = [PermissionError("docker"), KeyError("State"), None]
 
     def inspect(engine: str, name: str, within_s: int):
+        assert within_s <= 2  # meanwhile no signal reaches the command
         answer = answers[name].pop(0)
         if isinstance(answer, Exception):
             raise answer
