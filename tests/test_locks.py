@@ -108,6 +108,14 @@ def test_jax_and_its_plugin_have_one_version_and_beside_them_tensorflow_is_the_c
         assert locked[builds.pop()][0] == pins("requirements-dev.lock")["tensorflow"][0]
 
 
+@pytest.mark.parametrize("name", ["compilers", "compilers-gpu"])
+def test_the_compilers_are_those_that_were_asked_for_and_of_the_jax_that_trains(name):
+    text = (ENVIRONMENT / f"{name}.in").read_text()
+    asked = dict(re.findall(r"^(\w+)(?:\[\w+\])?==(\S+)$", text, re.MULTILINE))
+    assert asked == {package: pins(f"{name}.lock")[package][0] for package in ("jax", "libtpu")}
+    assert asked["jax"] == pins("requirements.lock")["jax"][0]
+
+
 @pytest.mark.all
 @pytest.mark.parametrize("kind", ["gpu", "gpu-cuda13"])
 def test_the_index_still_offers_every_file_of_a_lock_for_gpus(kind, tmp_path):

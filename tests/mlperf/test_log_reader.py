@@ -286,7 +286,7 @@ def test_a_success_needs_the_target_before_the_end_or_another_target(tmp_path):
 
     assert read(evaluated(0.72), SUCCESS).succeeded
     assert read(evaluated(0.72), evaluated(0.71, 1600), SUCCESS).succeeded
-    assert read(evaluated(0.71), SUCCESS, evaluated(0.72, 1990)).succeeded
+    assert read(evaluated(0.71), SUCCESS, evaluated(0.72, 2000)).succeeded
     for division in ("open", "Open", "OPEN "):
         run = read((1, "submission_division", division, {}), evaluated(0.5), SUCCESS)
         assert run.succeeded and run.division == "open"

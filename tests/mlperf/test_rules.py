@@ -64,17 +64,16 @@ CLOSED_RUN = {
         ({"interval_samples": 75_040}, "evaluation_interval_samples", 150_080),
         ({"interval_samples": 300_160}, "evaluation_interval_samples", 150_080),
         ({"seed_is_random": False}, "seed", "a random one, drawn by the run"),
-        (
-            {"model": {**rules.BERT_LARGE, "hidden_dropout_prob": 0.0}},
-            "bert_config_file: hidden_dropout_prob",
-            0.1,
-        ),
+        ({"model": {**rules.BERT_LARGE, "vocab_size": 9}}, "bert_config_file: vocab_size", 30522),
     ],
 )
 def test_each_departure_is_named(change, parameter, expected):
     [departure] = rules.departures_from_closed_rules(**CLOSED_RUN | change)
     assert (departure.parameter, departure.expected) == (parameter, expected)
     assert str(departure).startswith(f"{parameter}: the rules require {expected}, this run has ")
+    model = {name: value for name, value in rules.BERT_LARGE.items() if name != "hidden_act"}
+    [departure] = rules.departures_from_closed_rules(**CLOSED_RUN, model=model)
+    assert str(departure).endswith("hidden_act: the rules require gelu, this run has nothing")
 
 
 def test_a_run_says_its_departures_once_those_of_a_model_in_one_line():

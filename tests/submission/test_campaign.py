@@ -254,10 +254,12 @@ def test_a_folder_that_was_made_for_a_run_that_was_refused_is_taken(make, tmp_pa
     assert [path.name for path in made.runs_dir.iterdir()] == ["0"]
 
 
-def test_flags_in_a_file_are_the_runs_too(make, tmp_path):
+def test_flags_in_a_file_are_the_runs_too(make, tmp_path, monkeypatch):
     preset = tmp_path / "own.flags"
     preset.write_text(f"# of all runs\n--flagfile={preset}\n--do_train\n--seed=1\n")
-    for flags in ((f"--flagfile={preset}",), ("--flagfile", str(preset)), ("-seed=1",)):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    named = ((f"--flagfile={preset}",), ("--flagfile", str(preset)), ("--flagfile=~/own.flags",))
+    for flags in (*named, ("-seed=1",)):
         with pytest.raises(ValueError, match="--seed is given by the campaign to every run"):
             make(flags=flags)
 
@@ -538,7 +540,7 @@ def test_the_command_prints_its_runs_and_the_verdict_and_ends_as_it_says(
         runs.append(dataclasses.replace(read_run(log), minutes=1.25 + number))
     judged = SystemVerdict(
         name="s",
-        runs=(runs[0], dataclasses.replace(runs[1], cache_cleared=False, division="open")),
+        runs=(dataclasses.replace(runs[0], cache_cleared=False, division="open"), runs[1]),
         ruleset="5.0.0",
         compliance=(Verdict(runs[0].path, "5.0.0", True, ()),) * 2,
         rcp=RcpVerdict(True, "RCP found", None, None, None, 1.25),
@@ -564,8 +566,9 @@ def test_the_command_prints_its_runs_and_the_verdict_and_ends_as_it_says(
     assert capsys.readouterr().out.splitlines() == [
         "",
         f"submission: {folder}/submission/o",
-        "run 0: success, 1.2500 minutes, accuracy 0.7300, 300,160 samples, seed 0, caches emptied",
-        "run 1: aborted, 2.2500 minutes, accuracy 0.6000, 0 samples, seed 1, caches NOT emptied",
+        "run 0: success, 1.2500 minutes, accuracy 0.7300, 300,160 samples, seed 0, "
+        "caches NOT emptied",
+        "run 1: aborted, 2.2500 minutes, accuracy 0.6000, 0 samples, seed 1, caches emptied",
         "1: cut off, run again",
         "division open: each run departs from the closed rules, as it said at its start",
         "compliance checker: 2 of 2 logs accepted",
