@@ -385,7 +385,8 @@ def test_a_target_that_was_reached_needs_no_end_of_the_training(tmp_path, monkey
     assert line == "no result log yet: the training is still running" and not joined
     line = offline.write_result(str(tmp_path), target_accuracy=0.5)
     assert line.startswith(f"{tmp_path}/bert.offline.log: success after 160 samples; division open")
-    assert [each["target_accuracy"] for each in joined] == [0.5]
+    told = [(each["target_accuracy"], each["num_eval_samples"]) for each in joined]
+    assert told == [(0.5, ALIKE.num_examples)] and ALIKE.num_examples == 0.5
 
 
 def test_evaluations_of_different_sizes_are_no_result(tmp_path):

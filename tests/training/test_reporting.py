@@ -7,13 +7,16 @@ import getpass
 import io
 import json
 import os
+import re
 import time
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import run_pretraining
 from mlperf_bert.messages import as_lines
 from mlperf_bert.mlperf import energy
 from mlperf_bert.mlperf.log import MlperfLog
@@ -241,3 +244,17 @@ def test_a_resumed_run_keeps_the_lines_of_the_step_it_goes_on_from(tmp_path):
     lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     kept = [(line["step"], line["kind"]) for line in lines]
     assert kept == [(4, "train"), (5, "train"), (5, "eval")]
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_the_chief_alone_prints_a_result_with_the_seed_that_was_drawn(
+    monkeypatch, capsys, is_chief
+):
+    outcome = Outcome(status="success", accuracy=0.75, samples=8) if is_chief else None
+    given, team = types.SimpleNamespace(target_accuracy=0.72, seed=None), mock.Mock(seed=9)
+    monkeypatch.setattr(run_pretraining, "_config", lambda: given)
+    monkeypatch.setattr(run_pretraining.workers, "agree", lambda config: (config, team))
+    monkeypatch.setattr(run_pretraining.run, "train", lambda *_: outcome)
+    run_pretraining._train()
+    line = r"the run reached .*0\.72\nRESULT,bert,9,\d+,.*,success,0\.75000,8\n" * is_chief
+    assert re.fullmatch(line, capsys.readouterr().out)

@@ -259,18 +259,6 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile():
         assert any(holds() for _ in range(20)), holds
 
 
-def test_what_a_step_computes_is_no_wait_for_its_input():
-    trainer = make_trainer(config={"num_hidden_layers": 1})
-
-    def computes(_) -> tf.Tensor:
-        slept = tf.py_function(lambda: time.sleep(0.2) or 0.0, [], tf.float32)
-        return tf.zeros([len(FIGURES) - 1]) + tf.ensure_shape(slept, [])
-
-    trainer._micro_step = computes
-    found, seconds = waits(trainer, tf.data.Dataset.from_tensors({"x": 0}).repeat(), 4)
-    assert max(found[1:]) < 0.1 and seconds >= 0.8
-
-
 @pytest.mark.parametrize("clips_late, moved", [(False, [0.3, 0.4]), (True, [0.6, 0.8])])
 def test_each_micro_batch_is_clipped_or_their_mean(clips_late, moved):
     """Of (0, 0) and (6, 8) with the norms 0 and 10; the norm of their mean is 5."""

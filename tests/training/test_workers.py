@@ -390,13 +390,13 @@ def test_a_process_that_does_not_wait_ends_with_its_exit_code(monkeypatch):
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_chief_decides_and_what_stops_one_is_told_by_all(monkeypatch, config, index):
     """The chief looks at the directory last, and only if nothing else is in the way."""
-    asked, others = [], {"claim": None}
+    asked, others, config = [], {"claim": None}, dataclasses.replace(config, seed=5)
     cluster = dataclasses.replace(TWO_HOSTS, index=index)
     monkeypatch.setattr(devices, "jax_devices", lambda _: Devices("mesh"))
     monkeypatch.setattr(workers, "to_compare", lambda _: {"rate": 1})
 
-    def claim(*_):
-        asked.append("claim")
+    def claim(_, seed):
+        asked.append(seed)
         if others["claim"]:
             raise ValueError(others["claim"])
         return {"seed": 7}
@@ -410,7 +410,7 @@ def test_the_chief_decides_and_what_stops_one_is_told_by_all(monkeypatch, config
     monkeypatch.setattr(workers, "_claim", claim)
     monkeypatch.setattr(workers, "exchange", exchange)
     assert workers._join(config, cluster, None) == (Devices("mesh"), {"seed": 7})
-    assert asked == ["claim"] * (index == 0)
+    assert asked == [5] * (index == 0)
     others["claim"] = "--output_dir holds another run"
     with pytest.raises(ValueError, match=r"^--output_dir holds another run$"):
         workers._join(config, cluster, None)
