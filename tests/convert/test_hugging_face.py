@@ -386,6 +386,8 @@ def test_damaged_files_and_other_weights_are_refused(model, tmp_path):
     assert model.refusal(tmp_path) == f"{model.folder}: {message}"
     shutil.rmtree(model.folder)
     assert model.refusal(tmp_path) == f"{model.folder}: {message}"
+    with pytest.raises(ValueError, match=r"^--model=gs://b/bert: give a local path, and copy it"):
+        import_model("gs://b/bert", str(tmp_path / "new"), seed=0)
 
 
 def test_what_exists_stays_and_a_full_disk_leaves_nothing(model, tmp_path, monkeypatch):
@@ -422,17 +424,17 @@ def test_bytes_are_those_that_were_verified(generated, exported, vocabulary):
 
 def test_refusals_and_failures_leave_nothing(generated, vocabulary, tmp_path, monkeypatch):
     other = write_vocabulary(tmp_path / "other.txt", 41)
+    monkeypatch.chdir(tmp_path)
 
     def refusal(checkpoint=generated.checkpoint, output="out", vocab_file=vocabulary) -> str:
         before = sorted(tmp_path.iterdir())
         with pytest.raises((ValueError, OSError)) as error:
-            export(
-                checkpoint, str(tmp_path / output), config=generated.config, vocab_file=vocab_file
-            )
+            export(checkpoint, output, config=generated.config, vocab_file=vocab_file)
         assert sorted(tmp_path.iterdir()) == before
         return str(error.value)
 
     assert "exists; choose another --output_dir" in refusal(output="other.txt")
+    assert refusal(output="gs://b/new").startswith("--output_dir=gs://b/new: give a local path")
     assert "no such checkpoint" in refusal(checkpoint=str(tmp_path / "none"))
     assert "No such file or directory" in refusal(vocab_file=str(tmp_path / "none"))
     assert "has 41 words, but the configuration says vocab_size=40" in refusal(vocab_file=other)

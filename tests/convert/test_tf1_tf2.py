@@ -107,16 +107,18 @@ def test_tf_models_pretrainer_loads_it_and_computes_what_ours_does(start, tf2):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("there", "is a folder; name a checkpoint in it, such as .*/there/model.ckpt-0$"),
-        ("new/", "is a folder; name a checkpoint in it, such as .*/new/model.ckpt-0$"),
+        ("there", "is a folder; name a checkpoint in it, such as there/model.ckpt-0$"),
+        ("new/", "is a folder; name a checkpoint in it, such as new/model.ckpt-0$"),
         ("model", "model.data-00000-of-00001 exists; choose another path, or remove that"),
+        ("gs://bucket/new", "^gs://bucket/new: give a local path, and copy it from or to the buck"),
     ],
 )
-def test_refuses_to_write_over_what_is_there(generated, tmp_path, name, message):
+def test_what_is_there_and_a_bucket_are_refused(generated, tmp_path, monkeypatch, name, message):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     (tmp_path / "model.data-00000-of-00001").touch()
     with pytest.raises(ValueError, match=message):
-        convert(generated.checkpoint, f"{tmp_path}/{name}", config=generated.config)
+        convert(generated.checkpoint, name, config=generated.config)
     assert len([*tmp_path.rglob("*")]) == 2
 
 

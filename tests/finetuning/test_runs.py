@@ -640,9 +640,8 @@ def test_many_unknown_words_are_told(own, capsys):
 def test_what_does_not_belong_together_is_refused(own):
     model = functools.partial(refusal, own)
     assert source_of(own, max_seq_length=48).config.max_position_embeddings == 48
-    assert "--max_seq_length=49: the model has 48 positions; give 4 to 48" in model(
-        max_seq_length=49
-    )
+    long = model(max_seq_length=49)
+    assert "--max_seq_length=49: the model has 48 positions; give 4 to 48" in long
     nowhere = model(checkpoint=str(own / "glue"))
     assert "glue: no run with checkpoints (no model.ckpt-*.index); give a checkpoint" in nowhere
     words = (own / "model" / "vocab.txt").read_text()
