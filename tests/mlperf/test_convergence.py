@@ -51,7 +51,9 @@ def test_batch_sizes_beyond_the_table():
     assert str(small) == (
         "no RCP is as small; judged by batch 448: mean 2,414,421 samples, at least 2,274,732"
     )
-    assert convergence.bound_of(448).kind == "point"
+    told = str(convergence.bound_of(448))
+    assert told == "RCP at batch 448: mean 2,414,421 samples, at least 2,274,732"
+    assert str(convergence.bound_of(1536)).startswith("interpolation at batch 1536: mean ")
     assert convergence.bound_of(448, "1.0.0").kind == "interpolation"
     large = convergence.bound_of(20_000)
     assert (large.kind, large.point) == ("missing", None)

@@ -373,6 +373,10 @@ def test_the_times_of_all_processes_count(tmp_path):
     write_log_of_minutes(logs[0], minutes=3, saved=[1, 2, 5])
     write_log_of_minutes(logs[1], minutes=2, saved=[5, 9])
     assert seconds_spent(logs) == 300
+    for number in (10, 2):
+        (tmp_path / f"bert.resumed-{number}.log").touch()
+    names = [log.name for log in log_reader.logs_of_run(tmp_path)]
+    assert names == ["bert.log", *(f"bert.resumed-{number}.log" for number in (1, 2, 10))]
     assert seconds_spent([]) == 0
 
 

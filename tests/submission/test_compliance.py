@@ -120,6 +120,7 @@ def test_without_a_ruleset_the_command_asks_for_all(monkeypatch, capsys):
 def test_command_names_a_mistake_in_one_line(tmp_path, refusal):
     for path in (tmp_path / "absent.txt", tmp_path):
         assert f"{path}: no such log; give the path" in refusal(compliance, path)
+    assert "gs://b/result_0.txt: give a local path" in refusal(compliance, "gs://b/result_0.txt")
 
 
 def test_expected_verdicts_on_real_logs(shared):
