@@ -42,7 +42,7 @@ def test_the_newest_is_restored_also_after_a_move(tmp_path, monkeypatch, value, 
         value.assign(0.0)
         state = state_in(place, value)
         step, path = newest_checkpoint(place)
-        assert step == 20
+        assert step == 20 and path == tf.train.latest_checkpoint(place)
         state.restore(path)
         assert float(value) == 20.0
 
