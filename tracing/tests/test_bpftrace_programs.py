@@ -128,6 +128,8 @@ CLOEXEC, EXECUTES = {"flags": os.O_CLOEXEC}, ("execve", 0, {})
           for name, flags, kind in (
               ("renameat", {}, "rename"), ("renameat2", {"flags": 1}, "rename"),
               ("renameat2", {"flags": 2}, "exchange"))),
+        ([("fcntl", 0, {"fd": 4, "cmd": fcntl.F_SETFL, "arg": os.O_APPEND}),
+          ("write", 8, {"fd": 4, "count": 20})], [("write", Y, None, None, 8, 20)]),
         # What becomes of descriptors.
         *(([*calls, ("close", 0, {"fd": 4}), EXECUTES, READ],
            [("close", Y, None, None, 0, None), ("read", path, None, at, 9, 30)])
@@ -135,6 +137,8 @@ CLOEXEC, EXECUTES = {"flags": os.O_CLOEXEC}, ("execve", 0, {})
               (Y, 0, ("dup", 6, {"fildes": 4}), ("dup2", 3, {"oldfd": 6, "newfd": 3})),
               (Y, 0, ("dup3", 3, {"oldfd": 4, "newfd": 3, "flags": 0})),
               ("unknown:", None, ("dup3", 3, {"oldfd": 4, "newfd": 3, **CLOEXEC})),
+              (Y, 0, ("fcntl", 3, {"fd": 4, "cmd": fcntl.F_DUPFD, "arg": 3})),
+              ("unknown:", None, ("fcntl", 3, {"fd": 4, "cmd": fcntl.F_DUPFD_CLOEXEC, "arg": 3})),
               ("unknown:", None, ("fcntl", 0, {"fd": 3, "cmd": fcntl.F_SETFD, "arg": 1})),
               (X, 0, ("fcntl", 0, {"fd": 3, "cmd": fcntl.F_SETFD, "arg": 0})),
               (X, 0, ("fcntl", 1, {"fd": 3, "cmd": fcntl.F_GETFD, "arg": 1})),
@@ -200,6 +204,20 @@ def test_what_the_target_makes_is_recorded_until_its_end_and_nothing_else(makes)
         (8, "/d/z"), (8, "exit"), (8, "exec"), (8, "/d/z"), (8, "exit"), (8, "/d/z"), (9, "/d/z"),
         (9, "exit"), (9, "/d/z"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "probe", "operation"),
+    [("faults_filemap_fault.bt", "mm_filemap_fault", "page_fault"),
+     ("faults_page_cache.bt", "mm_filemap_add_to_page_cache", "add_to_page_cache")],
+)  # fmt: skip
+def test_a_page_of_the_target_is_recorded_by_its_inode_and_place(name, probe, operation):
+    machine = Machine("files.bt", name)
+    for pid in (7, 99):
+        machine.at(f"tracepoint:filemap:{probe}", pid, 17, s_dev=8, i_ino=5, index=3)
+    [row] = machine.rows()
+    found = [row[column] for column in ("tid", "operation", "path", "offset_bytes")]
+    assert found == [17, operation, "unknown:inode 5", 3 * bpftrace.PAGE_BYTES]
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,16 @@ def stand_in(monkeypatch, path, text):
     monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
 
 
-@pytest.mark.parametrize("backend", [backends.PROC, backends.STRACE])
+OF_BPFTRACE = pytest.param(backends.BPFTRACE, marks=pytest.mark.all)
+
+
+@pytest.mark.parametrize("backend", [backends.PROC, backends.STRACE, OF_BPFTRACE])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_what_runs_already_is_watched_until_a_signal_and_continues(
-    record, watched, tmp_path, backend, number
+    record, watched, tmp_path, monkeypatch, backend, number
 ):
+    if backend == backends.BPFTRACE:
+        monkeypatch.undo()
     require(backend)
     found, said = record(
         f"--pid={watched.pid}", f"--backend={backend}", signals={"watching": number}
@@ -115,7 +120,7 @@ def test_what_runs_already_is_watched_until_a_signal_and_continues(
     assert processes.tracer_of(watched.pid) == 0
     traced = [(file.process_of_thread, file.folder_of) for file in found.raw_files]
     there = ([(watched.pid, watched.pid)], [(watched.pid, str(Path.cwd()))])
-    assert traced == [there] * (backend == backends.STRACE)
+    assert traced == [there] * (backend != backends.PROC)
     assert not (tmp_path / "trace" / "raw" / "reserve").exists()
 
 

@@ -1,7 +1,4 @@
-"""Whole traces of a small program, with every backend that works here.
-
-Long because all of its tests look at the same traces.
-"""
+"""Whole traces of a small program, with every backend that works here."""
 
 import functools
 import json
@@ -21,7 +18,7 @@ from tests.helpers import programs, waiting
 from tracing import _in_one_line, backends, ends_in_one_line, processes, tables
 from tracing.__main__ import _arguments, main
 from tracing.tests import example_training as example
-from tracing.tests.conftest import TRACE, command_line, environment, observed, require, trace
+from tracing.tests.conftest import command_line, environment, observed, require, trace
 
 refusal = functools.partial(programs.refusal, main, name="trace")
 
@@ -200,32 +197,6 @@ def test_a_command_that_ends_at_once(tmp_path, backend, told):
     if left:
         os.kill(int((tmp_path / "left").read_text()), signal.SIGTERM)
         assert "the trace ends with the command; sleep (" in found.done.stderr
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("backend", [backends.BPFTRACE, backends.STRACE])
-def test_what_runs_already_is_traced_and_continues(tmp_path, backend):
-    require(backend)
-    watched = subprocess.Popen(["sleep", "600"])
-    options = ["--output", str(tmp_path / "trace"), f"--pid={watched.pid}"]
-    process = subprocess.Popen(
-        [TRACE, *options, f"--backend={backend}"], stderr=subprocess.PIPE, text=True,
-        env=environment(),
-    )  # fmt: skip
-    for line in process.stderr:
-        if "watching what runs already" in line:
-            break
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, lines = process.communicate(timeout=waiting.HANGS_AFTER_SECONDS)
-    assert process.returncode == 0, lines
-    assert "the trace ends; what it watched continues" in lines
-    assert watched.poll() is None
-    watched.terminate()
-    assert watched.wait(timeout=waiting.HANGS_AFTER_SECONDS) == -signal.SIGTERM
-    summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
-    assert summary["exit_code"] is None
-    assert summary["usage"]["num_processes_sampled"] == 1
 
 
 # --- bad input ----------------------------------------------------------------------------------

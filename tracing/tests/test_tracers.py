@@ -366,6 +366,9 @@ def test_conversion_follows_the_drift_and_bounds_its_error():
     one = Alignment([ClockPair(5, 105, 5, 1)])
     assert (one.drift_ns, one.error_bound_ns) == (0, 2)
     assert one.converted([107], "realtime_ns", "monotonic_ns").tolist() == [7]
+    read = {time.CLOCK_MONOTONIC: [140, 100], time.CLOCK_REALTIME: [5], time.CLOCK_BOOTTIME: [7]}
+    with mock.patch.object(time, "clock_gettime_ns", lambda clock: read[clock].pop()):
+        assert clocks._one_pair() == ClockPair(120, 5, 7, 40)
     tries = iter([9, *range(8, 4, -1), *range(6, 90)])
     with mock.patch.object(clocks, "_one_pair", lambda: ClockPair(0, 0, 0, next(tries))):
         assert read_pair().uncertainty_ns == 5  # the tightest try
