@@ -155,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words_with_home(arguments))
     if options.png and Path(options.png).suffix != ".png":
         raise ValueError(f"--png={options.png}: give the name of a picture, such as curve.png")
+    picture = paths.require_local(options.png, flag="png") if options.png else None
     batch, evaluations = read_curve(options.run)
     samples, accuracies = zip(*evaluations)
     band = band_of(batch, published.load())
@@ -167,8 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         range_ = "{:.4f} to {:.4f}".format(*published_ends) if published_ends else "-"
         print(f"  {number:10,.0f}    {accuracy:.4f}  {range_}")
     print(words)
-    if options.png:
-        draw(samples, accuracies, band, paths.require_local(options.png, flag="png"))
+    if picture:
+        draw(samples, accuracies, band, picture)
     return code
 
 

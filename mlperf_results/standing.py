@@ -177,12 +177,10 @@ def _unlike(own: Entry, other: Entry) -> list[str]:
     """Returns how a published system differs from one's own, in what is known of both."""
     differs = own.family not in (UNKNOWN, other.family)
     differences = [f"{other.family}, not {own.family}"] if differs else []
-    # Few closed logs name their sequence length, because the rules fix it.
-    tokens = other.max_sequence_length or (MAX_SEQ_LENGTH if other.division == "closed" else None)
     for name, mine, theirs in (
         ("accelerators", own.accelerators, other.accelerators),
         ("batch", own.global_batch_size, other.global_batch_size),
-        ("tokens", own.max_sequence_length, tokens),
+        ("tokens", own.max_sequence_length, MAX_SEQ_LENGTH),  # the rules fix it
     ):
         if mine is not None and theirs is not None and mine != theirs:
             differences.append(f"{name} {theirs:,}, not {mine:,}")

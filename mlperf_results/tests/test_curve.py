@@ -185,3 +185,4 @@ def test_one_run_and_a_picture_are_asked_for(tmp_path, refusal):
         line = f"curve: {tmp_path / name}: {what}; give the log of one run"
         assert refusal(curve, tmp_path / name) == line
     assert "give the name of a picture" in refusal(curve, log, "--png=result_0.txt")
+    assert "--png=gs://b/x.png: give a local path" in refusal(curve, log, "--png=gs://b/x.png")

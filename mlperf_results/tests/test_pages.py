@@ -1,5 +1,6 @@
 """The pages and the notes say what the commands say, and what the published runs say."""
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -12,11 +13,15 @@ from tests.fixtures import REPOSITORY
 from tests.mlperf.example_log import write_curve
 
 NOTES = (REPOSITORY / "benchmarks" / "NOTES.md").read_text(encoding="utf-8")
-PAGE = (REPOSITORY / "mlperf_results" / "docs" / "comparing.md").read_text(encoding="utf-8")
+PACKAGE = REPOSITORY / "mlperf_results"
+
+
+def text_of(page):
+    return " ".join((PACKAGE / page).read_text(encoding="utf-8").split())
 
 
 def blocks_of(page):
-    text = (REPOSITORY / "mlperf_results" / "docs" / page).read_text(encoding="utf-8")
+    text = (PACKAGE / "docs" / page).read_text(encoding="utf-8")
     return [block.splitlines() for block in text.split("\n\n") if block.startswith("    ")]
 
 
@@ -54,7 +59,7 @@ def test_a_published_result_is_a_side_by_its_name(call):
 def test_single_runs_mislead_as_much_as_the_page_says(shipped):
     whole = [entry.run_minutes for entry in shipped if len(entry.run_minutes) == 10]
     spans = [(max(minutes) - min(minutes)) / np.mean(minutes) for minutes in whole]
-    page = " ".join(PAGE.split())
+    page = text_of("docs/comparing.md")
     assert f"differ by {np.median(spans):.1%} of their mean" in page
     [shown] = [entry for entry in shipped if entry.name == "3.1/Dell/XE9680x8H100-SXM-80GB"]
     samples = np.array(shown.run_samples, float)
@@ -65,8 +70,34 @@ def test_single_runs_mislead_as_much_as_the_page_says(shipped):
     assert f"scatter by only {scatter:.1%}, so they show that B is 3.9% faster" in page
 
 
-@pytest.mark.gate
 def test_the_tables_are_what_the_benchmark_prints(shipped):
-    for table in comparing.tables(shipped):
-        assert f"\n\n{table}\n\n" in NOTES
+    tables = comparing.tables(shipped)
+    assert all(f"\n\n{table}\n\n" in NOTES for table in tables)
     assert f"{len(comparing.Runs.of(shipped).minutes)} published results" in NOTES
+    power = [re.findall(r"([\d.]+)%", row) for row in tables[1].splitlines()[2:4]]
+    ten, five = ([round(float(share)) for share in shares] for shares in power)
+    assert (
+        f"a real difference of 10% in minutes in {ten[2]} of 100 cases, and one of 3% in samples/s "
+        f"in {ten[3]}. Five and five show it in {five[2]} and {five[3]} ("
+    ) in text_of("docs/comparing.md")
+
+
+def test_figures_in_sentences_are_those_of_the_code_and_of_the_table(shipped):
+    h100 = [e for e in published.comparable(shipped) if e.family.startswith("H100")]
+    known = [entry for entry in h100 if entry.samples_per_second_median]
+    assert sum(expect.precision_of(entry) == "no FP8" for entry in known) == 4
+    aside = 2**curve._HALF_A_DOUBLING
+    size_kb = round(published.TABLE.stat().st_size, -4) / 1000
+    for page, words in (
+        ("README.md", f"the table of all {len(shipped)} results"),
+        ("docs/standing.md", f"with the {len(shipped)} published results"),
+        ("docs/standing.md", f"results as a table of {size_kb:.0f} kB"),
+        ("docs/expecting.md", f"All but four of the {len(known)} published H100 systems"),
+        ("docs/curve.md", f"| {curve.EXIT_FAR_BELOW} | the last two evaluations, or the only one, "
+         f"are below the least published accuracy by more than {curve.FAR_BELOW} |"),
+        ("docs/curve.md", f"below all published runs by less than {curve.FAR_BELOW} late"),
+        ("docs/curve.md", f"batch is between {1 / aside:.2f} and {aside:.2f} times yours"),
+        ("docs/comparing.md", f"| {compare.EXIT_SLOWER} | the measured figure of B is at least"),
+        ("docs/comparing.md", f"| {compare.EXIT_CANNOT_TELL} | the interval is too wide to tell"),
+    ):  # fmt: skip
+        assert words in text_of(page)

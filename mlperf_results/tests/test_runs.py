@@ -24,7 +24,8 @@ def every_kind_of_folder(tmp_path, monkeypatch):
     (tmp_path / "campaign" / "campaign.json").write_text("{}")
     (tmp_path / "campaign" / "runs" / "11").mkdir()
     write_results(tmp_path / "org" / "results" / "System" / "bert", [20] * 11)
-    write_log(tmp_path / "no record" / "runs" / "1" / "bert.log", 20)
+    for folder in ("runs/1", "not/of/them", "notes"):
+        write_log(tmp_path / "no record" / folder / "bert.log", 20)
     write_log(tmp_path / "offline" / "bert.log", 20)
     write_log(tmp_path / "offline" / "bert.offline.log", 20)
     write_log(tmp_path / "resumed" / "bert.log", 20)

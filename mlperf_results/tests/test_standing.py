@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mlperf_results import standing
+from tests.fixtures import REPOSITORY
 from tests.mlperf.example_log import write_log, write_submission
 
 
@@ -64,6 +65,10 @@ def test_a_miniature_is_shown_and_never_ranked(miniature, capsys):
     foreign = str(shutil.copy(miniature / "bert.log", miniature / "another.log"))
     assert standing.read_own(foreign)[0].accelerators is None
     assert all("BERT-large, not a miniature" in line for line in lines[4:]) and len(lines) > 4
+    (miniature / "run.json").write_text(
+        json.dumps({"status": "success", "parameters": {"device": {"num_gpus": 8}}})
+    )
+    assert standing.read_own(str(miniature))[0].accelerators is None  # of one host, perhaps of many
     standing.main([foreign, str(miniature)])
     told = [line for line in capsys.readouterr().out.splitlines() if line[0] != " "]
     assert told == [f"{place}: not comparable: open, miniature" for place in (foreign, miniature)]
@@ -92,6 +97,9 @@ def test_the_official_verdict_says_how_it_was_counted(shared, capsys):
     how = "counted by train_samples (its option --bert_train_samples)"
     assert f"official RCP checker: passed, RCP found, RCP test PASSED, {how}; samples" in printed
     assert "published as 1.0/NVIDIA/dgxa100_ngc21.05_pytorch" in printed
+    page = (REPOSITORY / "mlperf_results/docs/standing.md").read_text(encoding="utf-8")
+    example = page.split("among other lines:\n\n")[1].split("\n\n")[0].splitlines()
+    assert len(example) == 6 and {line[4:] for line in example} <= set(printed.splitlines())
 
 
 def test_the_latest_of_those_that_are_as_like_comes_first_and_what_is_unlike_is_said(shipped):
