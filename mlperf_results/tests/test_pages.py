@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mlperf_bert.submission import runs
 from mlperf_results import compare, curve, expect, published, sides
 from mlperf_results.benchmarks import comparing
 from tests.fixtures import REPOSITORY
@@ -86,6 +87,7 @@ def test_figures_in_sentences_are_those_of_the_code_and_of_the_table(shipped):
     h100 = [e for e in published.comparable(shipped) if e.family.startswith("H100")]
     known = [entry for entry in h100 if entry.samples_per_second_median]
     assert sum(expect.precision_of(entry) == "no FP8" for entry in known) == 4
+    assert (round(1 / (1 - compare.LEVEL**3)), runs._FAR_OFF_SHARE, runs._FAR_OFF) == (7, 0.2, 5)
     aside = 2**curve._HALF_A_DOUBLING
     size_kb = round(published.TABLE.stat().st_size, -4) / 1000
     for page, words in (
@@ -97,6 +99,8 @@ def test_figures_in_sentences_are_those_of_the_code_and_of_the_table(shipped):
          f"are below the least published accuracy by more than {curve.FAR_BELOW} |"),
         ("docs/curve.md", f"below all published runs by less than {curve.FAR_BELOW} late"),
         ("docs/curve.md", f"batch is between {1 / aside:.2f} and {aside:.2f} times yours"),
+        ("docs/comparing.md", "So up to one in seven comparisons of equal systems"),
+        ("docs/comparing.md", "by more than a fifth, and by more than five standard deviations"),
         ("docs/comparing.md", f"| {compare.EXIT_SLOWER} | the measured figure of B is at least"),
         ("docs/comparing.md", f"| {compare.EXIT_CANNOT_TELL} | the interval is too wide to tell"),
     ):  # fmt: skip
