@@ -5,6 +5,7 @@ import contextlib
 import multiprocessing.connection
 import os
 import posixpath
+import queue
 import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -177,9 +178,13 @@ def as_they_end(
     """
     with pool:
         numbers = {pool.submit(function, *job): number for number, job in enumerate(jobs)}
+        # Not `as_completed`, which waits for ever for calls that a shut pool has left out.
+        ended: queue.SimpleQueue[concurrent.futures.Future] = queue.SimpleQueue()
         try:
-            for future in concurrent.futures.as_completed(numbers):
-                if not future.cancelled():
+            for future in numbers:
+                future.add_done_callback(ended.put)
+            for _ in numbers:
+                if not (future := ended.get()).cancelled():
                     yield numbers[future], future.result()
         except concurrent.futures.BrokenExecutor as error:
             raise ValueError(

@@ -6,6 +6,7 @@ the reference.
 Long because one command has many ways to be disturbed.
 """
 
+import concurrent.futures
 import functools
 import os
 import random
@@ -208,6 +209,32 @@ def test_no_worker_writes_once_the_folder_is_unlocked(work, monkeypatch):
     assert not (work / "out" / "part-1").exists()
 
 
+def full_or_slow(path, output, *_):
+    """Stands for `make_part`."""
+    if output.name == "part-0":
+        return "No space left on device"
+    time.sleep(0.02)
+    return (parts.describe(Path(path)),) * 2
+
+
+def test_workers_are_as_many_as_are_asked_for_and_begin_nothing_on_a_full_disk(work, monkeypatch):
+    asked = []
+
+    def pool(number: int) -> concurrent.futures.Executor:
+        asked.append(number)
+        return concurrent.futures.ThreadPoolExecutor(1)
+
+    monkeypatch.setattr(dataset.stages, "process_pool", pool)
+    monkeypatch.setattr(dataset, "make_part", full_or_slow)
+    monkeypatch.setattr(dataset, "warm_up", lambda *_: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)))
+    inputs = {f"part-{number}": f"{work}/part-0" for number in range(20)}
+    for workers in (0, 3, 99):
+        made = list(dataset.make_in_processes(inputs, work, None, config_of(), workers=workers))
+        assert made[0] == ("part-0", "No space left on device") and len(made) < 10
+    assert asked == [5, 3, 20]
+
+
 def test_other_parameters_and_foreign_files_are_refused(work, monkeypatch):
     write(work)
     with pytest.raises(ValueError, match="made with dupe_factor=2, now it is 3; choose"):
@@ -221,11 +248,13 @@ def test_other_parameters_and_foreign_files_are_refused(work, monkeypatch):
     (work / "out" / parts.NAME).write_text('{"parts": {}}')
     with pytest.raises(ValueError, match=r"parts.json: damaged \(lacks"):
         write(work)
-    monkeypatch.setattr(dataset, "LOCK_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(dataset, "LOCK_PATIENCE_SECONDS", 0.1)
     lock = DirectoryLock(work / "out")
     assert lock.acquire()
+    started = time.monotonic()
     with pytest.raises(ValueError, match="another process writes here"):
         write(work)
+    assert time.monotonic() - started > 0.1  # the workers of a killed run keep it for a moment
     lock.release()
 
 
