@@ -89,19 +89,6 @@ def test_a_run_that_is_far_off_is_named(tmp_path, call):
     assert "FAR OFF" not in call("a", "a/result_1.txt")[1]
 
 
-def test_every_figure_has_its_words(tmp_path):
-    scatter = np.array([1, 1.01, 0.99, 1.005])
-    a, b = tmp_path / "a", tmp_path / "b"
-    for number, factor in enumerate(scatter):
-        write_log(a / f"result_{number}.txt", 20 * factor, samples=2e6)
-        write_log(b / f"result_{number}.txt", 24 * factor, samples=3e6 * factor)
-    words = [change.verdict.partition(" (")[0] for change in compared(a, b).changes]
-    assert words[0] == "B is 20.0% slower"
-    assert words[1].startswith("B needs 50.") and words[1].endswith("% more samples")
-    assert words[2].startswith("B is 25.") and words[2].endswith("% faster")
-    assert len(words) == 3
-
-
 def test_runs_that_do_not_count_are_left_out_and_told(tmp_path, call):
     for number, minutes in enumerate(SLOW):
         write_log(tmp_path / "mine" / f"seed-{number}" / "bert.log", minutes)
@@ -239,6 +226,8 @@ def test_twice_as_much_is_said_in_the_words_of_its_figure():
         "B needs much more samples: 3 times A's samples",
         "B is much faster: 3 times A's samples/s",
     ]
+    _, *verdicts = (change.verdict.partition(" (")[0] for change in compare.compare(b, a).changes)
+    assert verdicts == ["B needs 66.7% fewer samples", "B is 66.7% slower"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """The pages and the notes say what the commands say, and what the published runs say."""
 
 import re
+import runpy
 import shlex
+import sys
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -105,3 +108,19 @@ def test_figures_in_sentences_are_those_of_the_code_and_of_the_table(shipped):
         ("docs/comparing.md", f"| {compare.EXIT_CANNOT_TELL} | the interval is too wide to tell"),
     ):  # fmt: skip
         assert words in text_of(page)
+
+
+def test_an_installation_has_the_table_and_what_the_package_imports(monkeypatch):
+    given = {}
+    monkeypatch.setattr("setuptools.setup", given.update)
+    runpy.run_path(str(PACKAGE / "setup.py"))
+    ours, harness = (
+        tomllib.loads((folder / "pyproject.toml").read_text()) for folder in (PACKAGE, REPOSITORY)
+    )
+    listed = [*harness["project"]["dependencies"], *given["install_requires"]]
+    names = {re.match(r"[\w-]+", each)[0].replace("-", "_") for each in listed}
+    code = "".join(path.read_text() for path in PACKAGE.glob("[!_]*.py") if path.stem != "setup")
+    imported = set(re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE))
+    assert imported - sys.stdlib_module_names - {"mlperf_results"} <= names
+    assert ours["tool"]["setuptools"]["package-data"]["mlperf_results"] == [published.TABLE.name]
+    assert ours["project"]["requires-python"] == harness["project"]["requires-python"]

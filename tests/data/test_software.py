@@ -1,5 +1,6 @@
 """Commit and versions of a process, as records name them."""
 
+import platform
 from importlib import metadata
 
 import pytest
@@ -9,13 +10,22 @@ from mlperf_bert.data import software
 
 def test_what_a_process_is_made_with_is_asked_once(monkeypatch):
     """Git takes up to a second."""
-    monkeypatch.delenv("MLPERF_BERT_COMMIT", raising=False)
+    for name in ("COMMIT", "IMAGE"):
+        monkeypatch.delenv(f"MLPERF_BERT_{name}", raising=False)
     known = software.made_with()
     monkeypatch.setattr(software, "printed_by", pytest.fail)
     monkeypatch.setattr(software.metadata, "version", pytest.fail)
     assert software.made_with() == known
+    assert (known["image"], known["python"]) == ("", platform.python_version())
     monkeypatch.setenv("MLPERF_BERT_COMMIT", "an image's")
-    assert software.made_with() == known | {"commit": "an image's"}
+    monkeypatch.setenv("MLPERF_BERT_IMAGE", "of:1")
+    assert software.made_with() == known | {"commit": "an image's", "image": "of:1"}
+
+
+def test_changes_that_are_not_committed_are_told(monkeypatch):
+    monkeypatch.setattr(software, "printed_by", lambda *words: " ".join(words[3:]))
+    told = software._commit_of_checkout.__wrapped__()
+    assert told == "describe --always --abbrev=40 --dirty"
 
 
 def test_tensorflow_for_cpus_is_known_and_what_is_missing_is_unknown(monkeypatch):

@@ -112,7 +112,9 @@ OF_BERT = [
     {"tokenizer": tokenizer_json() | {"pre_tokenizer": {"type": "BertPreTokenizer"}}},
     {"added_tokens": {"a": 7}, "special_tokens_map": {"additional_special_tokens": ["a"]}},
     {"config": {"tokenizer_class": None}},
-]
+    *({"config": {"tokenizer_class": name}} for name in "DistilBertTokenizer ElectraTokenizerFast "
+      "MobileBertTokenizer PreTrainedTokenizerFast TokenizersBackend".split()),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("beside", OF_BERT)
@@ -129,17 +131,23 @@ def test_files_of_berts_tokenizer_may_lie_beside(write, beside):
         ("tokenizer_config", {"subword_tokenizer_type": "character"}, "alone ('wordpiece')"),
         ("tokenizer_config", {"do_basic_tokenize": False}, "do_basic_tokenize is False, "),
         ("tokenizer_config", {"tokenize_chinese_chars": False}, "chinese_chars is False, and"),
+        ("tokenizer_config", {"do_word_tokenize": False}, "do_word_tokenize is False, "),
+        ("tokenizer_config", {"do_subword_tokenize": False}, "do_subword_tokenize is False, "),
+        *(("tokenizer_config", {f"{name}_token": "<x>"}, f"{name}_token is '<x>', and text is cut")
+          for name in ("unk", "cls", "sep")),
         ("tokenizer_config", {"strip_accents": False}, "strip_accents is False, "),
         ("tokenizer_config", {"do_lower_case": False, "strip_accents": True}, "_accents is True, "),
         ("tokenizer_config", {"never_split": ["c++"]}, "never_split is ['c++'], "),
         ("tokenizer_config", {"mask_token": {"content": "<mask>"}}, "mask_token is '<mask>', and"),
         ("tokenizer", tokenizer_json(type="BPE"), "model.type is 'BPE', and text is cut here by"),
+        ("tokenizer", tokenizer_json(unk_token="<u>"), "model.unk_token is '<u>', and text is cut"),
+        ("tokenizer", tokenizer_json(continuing_subword_prefix="_"), "subword_prefix is '_', and"),
         ("tokenizer", {"normalizer": {"type": "Sequence"}}, "normalizer.type is 'Sequence', "),
         ("tokenizer", normalizer(True, strip_accents=False), "normalizer.strip_accents is False, "),
         ("tokenizer", normalizer(True, handle_chinese_chars=False), "chinese_chars is False, "),
         ("tokenizer", {"pre_tokenizer": {"type": "Whitespace"}}, "type is 'Whitespace', and text"),
     ],
-)
+)  # fmt: skip
 def test_another_tokenizer_than_berts_is_refused(write, tmp_path, name, values, message):
     with pytest.raises(ValueError) as error:
         vocabulary.read_vocabulary(write(WORDS, **{name: values}))
