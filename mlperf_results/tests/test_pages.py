@@ -100,10 +100,10 @@ def test_figures_in_sentences_are_those_of_the_code_and_of_the_table(shipped):
         ("docs/expecting.md", f"All but four of the {len(known)} published H100 systems"),
         ("docs/curve.md", f"| {curve.EXIT_FAR_BELOW} | the last two evaluations, or the only one, "
          f"are below the least published accuracy by more than {curve.FAR_BELOW} |"),
-        ("docs/curve.md", f"below all published runs by less than {curve.FAR_BELOW} late"),
+        ("docs/curve.md", f"below all published runs by less than {curve.FAR_BELOW}, look"),
         ("docs/curve.md", f"batch is between {1 / aside:.2f} and {aside:.2f} times yours"),
-        ("docs/comparing.md", "So up to one in seven comparisons of equal systems"),
-        ("docs/comparing.md", "by more than a fifth, and by more than five standard deviations"),
+        ("docs/comparing.md", "p to one in seven comparisons of equal systems"),
+        ("docs/comparing.md", "more than a fifth, and more than five standard deviations"),
         ("docs/comparing.md", f"| {compare.EXIT_SLOWER} | the measured figure of B is at least"),
         ("docs/comparing.md", f"| {compare.EXIT_CANNOT_TELL} | the interval is too wide to tell"),
     ):  # fmt: skip
